@@ -1,0 +1,2 @@
+//! The `transload` command.
+fn main() {}
