@@ -1,1 +1,3 @@
-//! Placeholder while the workspace is laid out.
+//! Plans between KV-cache layouts, and the copies, leases and transports that carry them out.
+
+pub mod plan;

@@ -1,0 +1,3 @@
+//! Plans: who sends what to whom, as loop nests.
+
+pub mod program;
