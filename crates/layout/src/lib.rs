@@ -1,1 +1,56 @@
-//! Placeholder while the workspace is laid out.
+//! KV-cache layouts as data: what a model caches, how a deployment shares it out over ranks, and
+//! where every byte of it lies.
+//!
+//! One semantic shape describes every cache: `[L, B, S, H, C]`: layer slots, blocks, states of a
+//! block, heads, content. A [stride order](order) says which axis is outside which in memory, a
+//! [spec](spec) says what the content is and how it is shared out over TP ranks, and a
+//! [deployment](deployment::Deployment) puts both together for one side of a transfer. From two
+//! deployments, [`slice_for_tp_transfer`] yields the parts that two ranks have in common.
+//!
+//! This crate is pure: no I/O, no clock, no threads, no unsafe code.
+//!
+//! ```
+//! use transload_layout::{Deployment, document::Value, make_meta_kv_cache};
+//!
+//! let document: Value = toml::from_str(r#"
+//!     schema = "transload.deployment/1"
+//!     tp = 2
+//!     block_size = 16
+//!     num_blocks = 64
+//!     order = "HND"
+//!
+//!     [[group]]
+//!     name = "attn"
+//!     layers = "0-31"
+//!
+//!     [[group.spec]]
+//!     kind = "attention"
+//!     heads = 8
+//!     head_dim = 128
+//!     dtype = "bf16"
+//! "#).unwrap();
+//! let deployment = Deployment::from_value(&document).unwrap();
+//! let views = make_meta_kv_cache(&deployment, transload_layout::Rank(1));
+//! let keys = &views[0][0];
+//! assert_eq!(keys.units, 4..8, "rank 1 of 2 holds the upper half of the heads");
+//! assert_eq!(keys.view.shape(), [32, 64, 16, 4, 256]);
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod deployment;
+pub mod document;
+pub mod dtype;
+pub mod order;
+pub mod partition;
+pub mod placement;
+pub mod slice;
+pub mod spec;
+pub mod view;
+
+pub use deployment::{Deployment, Group, Rank};
+pub use dtype::Dtype;
+pub use order::Order;
+pub use slice::{Role, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
+pub use spec::Spec;
+pub use view::{Axis, ComponentView, Dim, View};

@@ -1,0 +1,223 @@
+//! A checked deployment: one side of a transfer, with the place of every byte on every rank.
+
+mod check;
+mod layers;
+
+use std::fmt;
+use std::ops::Range;
+
+pub use layers::LayerSet;
+
+use crate::document::{Document, Faults, Value};
+use crate::order::Order;
+use crate::placement::{Allocation, Placement};
+use crate::spec::Spec;
+use crate::view::ComponentView;
+
+/// The most ranks (`tp * pp`) a deployment may have.
+///
+/// Large enough for any machine there is, small enough that a document cannot make us allocate much.
+pub const MAX_RANKS: u64 = 4096;
+
+/// The most layers a model may have. Layer slots are the upper 20 bits of an address.
+pub const MAX_LAYERS: u64 = 65_536;
+
+/// A rank of a deployment: `pp_rank * tp + tp_rank`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Rank(pub u32);
+
+impl fmt::Display for Rank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// One side of a transfer, checked: every size fits, every order suits its spec, no two positions
+/// share bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deployment {
+    document: Document,
+    tp: u32,
+    /// The global layers of each pipeline stage.
+    stages: Vec<Range<u32>>,
+    groups: Vec<Group>,
+}
+
+/// Layers with the same specs and the same block table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    name: String,
+    layers: LayerSet,
+    block_size: u64,
+    num_blocks: u32,
+    order: Option<Order>,
+    allocation: Allocation,
+    specs: Vec<Spec>,
+    tp: u32,
+    /// For each pipeline stage: which of `layers` (by index) it holds, and where they lie.
+    stages: Vec<Stage>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stage {
+    layers: Range<usize>,
+    placement: Placement,
+}
+
+impl Deployment {
+    /// Reads and checks a document.
+    ///
+    /// # Errors
+    /// All faults of the document, each with its key path.
+    pub fn from_value(value: &Value) -> Result<Self, Faults> {
+        let mut faults = Faults::default();
+        let document = Document::read(value, &mut faults);
+        let checked = document.map(|document| check::check(document, &mut faults));
+        match checked.flatten() {
+            Some(deployment) if faults.0.is_empty() => Ok(deployment),
+            _ => Err(faults),
+        }
+    }
+
+    /// Checks a document whose fields are typed already.
+    ///
+    /// # Errors
+    /// All faults of the document, each with its key path.
+    pub fn from_document(document: Document) -> Result<Self, Faults> {
+        let mut faults = Faults::default();
+        match check::check(document, &mut faults) {
+            Some(deployment) if faults.0.is_empty() => Ok(deployment),
+            _ => Err(faults),
+        }
+    }
+
+    /// The document that it was made from, defaults filled in.
+    pub fn document(&self) -> &Document {
+        &self.document
+    }
+
+    /// The side's name, for people.
+    pub fn name(&self) -> &str {
+        &self.document.name
+    }
+
+    /// Ranks of tensor parallelism.
+    pub fn tp(&self) -> u32 {
+        self.tp
+    }
+
+    /// Stages of pipeline parallelism.
+    pub fn pp(&self) -> u32 {
+        self.stages.len() as u32
+    }
+
+    /// All ranks, ascending.
+    pub fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..self.tp * self.pp()).map(Rank)
+    }
+
+    /// The TP rank and the pipeline stage of a rank.
+    pub fn split_rank(&self, rank: Rank) -> (u32, u32) {
+        (rank.0 % self.tp, rank.0 / self.tp)
+    }
+
+    /// The global layers that a pipeline stage holds.
+    ///
+    /// # Panics
+    /// If there is no such stage.
+    pub fn stage_layers(&self, stage: u32) -> Range<u32> {
+        self.stages[stage as usize].clone()
+    }
+
+    /// The groups, as the document lists them.
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The group of this name, and its index.
+    pub fn group(&self, name: &str) -> Option<(usize, &Group)> {
+        let mut groups = self.groups.iter().enumerate();
+        groups.find(|(_, group)| group.name == name)
+    }
+}
+
+impl Group {
+    /// The name by which the two sides' groups are matched.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All its layers, on all pipeline stages.
+    pub fn layers(&self) -> &LayerSet {
+        &self.layers
+    }
+
+    /// Tokens per block.
+    pub fn block_size(&self) -> u64 {
+        self.block_size
+    }
+
+    /// Blocks on every rank.
+    pub fn num_blocks(&self) -> u32 {
+        self.num_blocks
+    }
+
+    /// The order that was given, if one was.
+    pub fn order(&self) -> Option<&Order> {
+        self.order.as_ref()
+    }
+
+    /// One allocation, or one for each layer.
+    pub fn allocation(&self) -> Allocation {
+        self.allocation
+    }
+
+    /// The specs whose states a block's page holds one after another.
+    pub fn specs(&self) -> &[Spec] {
+        &self.specs
+    }
+
+    /// Whether it holds recurrent state: one state for the whole sequence, in the first block.
+    pub fn is_recurrent(&self) -> bool {
+        self.specs
+            .iter()
+            .all(|spec| spec.tokens_per_state().is_none())
+    }
+
+    /// Which of its [`layers`](Self::layers), by index, a pipeline stage holds; they are its layer
+    /// slots 0, 1, … there.
+    ///
+    /// # Panics
+    /// If there is no such stage.
+    pub fn stage_slots(&self, stage: u32) -> Range<usize> {
+        self.stages[stage as usize].layers.clone()
+    }
+
+    /// Where the group lies on each rank of a pipeline stage.
+    ///
+    /// # Panics
+    /// If there is no such stage.
+    pub fn placement(&self, stage: u32) -> &Placement {
+        &self.stages[stage as usize].placement
+    }
+
+    /// The views of all components on one rank, in an order that every peer derives alike: by spec,
+    /// then by component.
+    ///
+    /// # Panics
+    /// If there is no such rank.
+    pub fn views(&self, tp_rank: u32, stage: u32) -> impl Iterator<Item = ComponentView> + '_ {
+        assert!(tp_rank < self.tp, "TP rank {tp_rank} of {}", self.tp);
+        let placed = self.stages[stage as usize].placement.views.iter();
+        placed.map(move |view| {
+            let mut view = view.clone();
+            let count = view.units.end;
+            let geometry = self.specs[view.spec].geometry();
+            let units = geometry.components[view.component].partition.units();
+            // Exact when tp divides the units; the shared unit when the units divide tp.
+            let start = (u128::from(tp_rank) * u128::from(units) / u128::from(self.tp)) as u64;
+            view.units = start..start + count;
+            view
+        })
+    }
+}

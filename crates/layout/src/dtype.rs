@@ -1,0 +1,70 @@
+//! Element types of a cache.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The type of one element of a cache's content.
+///
+/// Formats that pack several values into a byte, or values with their scales, have no element that
+/// could be told apart: describe them with the `opaque`, `compressed` or `indexer` spec kinds, which
+/// count bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names say it all
+pub enum Dtype {
+    F64,
+    F32,
+    F16,
+    Bf16,
+    F8E4M3,
+    F8E5M2,
+    I32,
+    I16,
+    I8,
+    U8,
+}
+
+impl Dtype {
+    /// Every type with the name that documents use.
+    pub const ALL: [(Dtype, &'static str); 10] = [
+        (Dtype::F64, "f64"),
+        (Dtype::F32, "f32"),
+        (Dtype::F16, "f16"),
+        (Dtype::Bf16, "bf16"),
+        (Dtype::F8E4M3, "f8e4m3"),
+        (Dtype::F8E5M2, "f8e5m2"),
+        (Dtype::I32, "i32"),
+        (Dtype::I16, "i16"),
+        (Dtype::I8, "i8"),
+        (Dtype::U8, "u8"),
+    ];
+
+    /// The type of this name, as written in a deployment document.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|(_, n)| *n == name).map(|(d, _)| *d)
+    }
+
+    /// The name that documents use.
+    pub fn name(self) -> &'static str {
+        Self::ALL
+            .iter()
+            .find(|(d, _)| *d == self)
+            .map_or("unknown", |(_, n)| n)
+    }
+
+    /// Size of one element in bytes.
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Dtype::F64 => 8,
+            Dtype::F32 | Dtype::I32 => 4,
+            Dtype::F16 | Dtype::Bf16 | Dtype::I16 => 2,
+            Dtype::F8E4M3 | Dtype::F8E5M2 | Dtype::I8 | Dtype::U8 => 1,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

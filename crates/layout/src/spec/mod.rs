@@ -1,0 +1,195 @@
+//! Specs: what a model's cache *is*, before anyone says how many ranks share it or how it lies in
+//! memory.
+//!
+//! Every kind of spec lowers to one form, its [`Geometry`]: components, each with its own partition
+//! over TP ranks and its own content axes. Whatever is downstream (placement, slicing, plans) knows
+//! that form and no kinds.
+
+mod attention;
+mod geometry;
+mod latent;
+mod recurrent;
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+pub use attention::Attention;
+pub use geometry::{Arrangement, Component, Geometry, States};
+pub use latent::{Mla, Opaque, ScaledLatent};
+pub use recurrent::{
+    ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm,
+};
+
+use crate::partition::PartitionError;
+
+/// One spec of a group, whole model, without TP.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Spec {
+    /// Multi-head, grouped-query or multi-query attention.
+    Attention(Attention),
+    /// Multi-head latent attention: one latent vector per token.
+    Mla(Mla),
+    /// Compressed attention (DeepSeek V4): one state per several tokens; in a block all data, then
+    /// all scales.
+    Compressed(ScaledLatent),
+    /// Index keys of sparse attention (DeepSeek V3.2 and V4): values, then scales.
+    Indexer(ScaledLatent),
+    /// A packed format whose states can be told apart, and no more.
+    Opaque(Opaque),
+    /// Convolution state of Mamba2: `x`, `B`, `C`.
+    Mamba2Conv(Mamba2Conv),
+    /// State-space state of Mamba2.
+    Mamba2Ssm(Mamba2Ssm),
+    /// Convolution state of a gated delta net: `q`, `k`, `v`.
+    GdnConv(GdnConv),
+    /// Recurrent state of a gated delta net.
+    GdnSsm(GdnSsm),
+    /// Convolution state of Mamba1.
+    Mamba1Conv(Mamba1Conv),
+    /// State-space state of Mamba1.
+    Mamba1Ssm(Mamba1Ssm),
+    /// State of linear attention.
+    Linear(Linear),
+}
+
+impl Spec {
+    /// The kind's name in a deployment document.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Spec::Attention(_) => "attention",
+            Spec::Mla(_) => "mla",
+            Spec::Compressed(_) => "compressed",
+            Spec::Indexer(_) => "indexer",
+            Spec::Opaque(_) => "opaque",
+            Spec::Mamba2Conv(_) => "mamba2_conv",
+            Spec::Mamba2Ssm(_) => "mamba2_ssm",
+            Spec::GdnConv(_) => "gdn_conv",
+            Spec::GdnSsm(_) => "gdn_ssm",
+            Spec::Mamba1Conv(_) => "mamba1_conv",
+            Spec::Mamba1Ssm(_) => "mamba1_ssm",
+            Spec::Linear(_) => "linear",
+        }
+    }
+
+    /// The common form that placement and slicing work on.
+    pub fn geometry(&self) -> Geometry {
+        match self {
+            Spec::Attention(spec) => spec.geometry(),
+            Spec::Mla(spec) => spec.geometry(),
+            Spec::Compressed(spec) | Spec::Indexer(spec) => spec.geometry(),
+            Spec::Opaque(spec) => spec.geometry(),
+            Spec::Mamba2Conv(spec) => spec.geometry(),
+            Spec::Mamba2Ssm(spec) => spec.geometry(),
+            Spec::GdnConv(spec) => spec.geometry(),
+            Spec::GdnSsm(spec) => spec.geometry(),
+            Spec::Mamba1Conv(spec) => spec.geometry(),
+            Spec::Mamba1Ssm(spec) => spec.geometry(),
+            Spec::Linear(spec) => spec.geometry(),
+        }
+    }
+
+    /// What the two sides of a transfer must agree on, as (field, value) pairs in document order.
+    ///
+    /// How each side lays it out (`conv_layout`) is left out: that is what a plan bridges.
+    pub fn identity(&self) -> Vec<(&'static str, FieldValue)> {
+        match self {
+            Spec::Attention(spec) => spec.identity(),
+            Spec::Mla(spec) => spec.identity(),
+            Spec::Compressed(spec) | Spec::Indexer(spec) => spec.identity(),
+            Spec::Opaque(spec) => spec.identity(),
+            Spec::Mamba2Conv(spec) => spec.identity(),
+            Spec::Mamba2Ssm(spec) => spec.identity(),
+            Spec::GdnConv(spec) => spec.identity(),
+            Spec::GdnSsm(spec) => spec.identity(),
+            Spec::Mamba1Conv(spec) => spec.identity(),
+            Spec::Mamba1Ssm(spec) => spec.identity(),
+            Spec::Linear(spec) => spec.identity(),
+        }
+    }
+
+    /// The `H` extent of `[L, B, S, H, C]` on each of `tp` ranks.
+    ///
+    /// # Errors
+    /// When the heads do not go into `tp`.
+    pub fn num_heads(&self, tp: u32) -> Result<u64, PartitionError> {
+        let geometry = self.geometry();
+        match (&geometry.arrangement, geometry.components.first()) {
+            (Arrangement::HeadsFirst, Some(first)) => first.partition.per_rank(tp),
+            _ => Ok(1),
+        }
+    }
+
+    /// How many tokens one state stands for; `None` for a recurrent spec, whose one state stands for
+    /// the whole sequence.
+    pub fn tokens_per_state(&self) -> Option<u64> {
+        match self.geometry().states {
+            States::PerTokens(tokens) => Some(tokens),
+            States::Sequence => None,
+        }
+    }
+
+    /// The `C` extent of `[L, B, S, H, C]` on each of `tp` ranks, in bytes: the content of one state
+    /// of one head, all components together.
+    ///
+    /// # Errors
+    /// When a component's units do not go into `tp`.
+    pub fn state_content_size(&self, tp: u32) -> Result<u64, PartitionError> {
+        let geometry = self.geometry();
+        let heads = self.num_heads(tp)?;
+        let mut elements = 0;
+        for component in &geometry.components {
+            let units = component.partition.per_rank(tp)?;
+            elements += units / heads.min(units) * component.content.iter().product::<u64>();
+        }
+        Ok(elements * geometry.element_bytes)
+    }
+
+    /// The tokens `[from, end)` that a request of tokens `[start, end)` still needs: a sliding window
+    /// W needs t >= end-W+1, attention chunks of c tokens need t >= floor(end/c)*c.
+    pub fn first_token_needed(&self, start: u64, end: u64) -> u64 {
+        match self {
+            Spec::Attention(spec) => start.max(spec.first_token_needed(end)),
+            _ => start,
+        }
+    }
+}
+
+/// The value of a field that both sides have to agree on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum FieldValue {
+    /// A count or size.
+    Number(u64),
+    /// A name.
+    Text(String),
+    /// An optional field that is not given.
+    Absent,
+}
+
+impl From<u64> for FieldValue {
+    fn from(value: u64) -> Self {
+        FieldValue::Number(value)
+    }
+}
+
+impl From<Option<u64>> for FieldValue {
+    fn from(value: Option<u64>) -> Self {
+        value.map_or(FieldValue::Absent, FieldValue::Number)
+    }
+}
+
+impl From<crate::dtype::Dtype> for FieldValue {
+    fn from(value: crate::dtype::Dtype) -> Self {
+        FieldValue::Text(value.name().to_owned())
+    }
+}
+
+impl fmt::Display for FieldValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FieldValue::Number(n) => write!(f, "{n}"),
+            FieldValue::Text(text) => f.write_str(text),
+            FieldValue::Absent => f.write_str("not given"),
+        }
+    }
+}

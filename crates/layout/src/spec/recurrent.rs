@@ -1,0 +1,295 @@
+//! Caches with one state for the whole sequence: `[L, B, 1, …]`.
+//!
+//! Sources: vLLM's state shapes for Mamba1, Mamba2 and gated delta nets. A convolution keeps
+//! `kernel - 1` *taps* (the last inputs), more where the engine decodes speculatively.
+
+use serde::{Deserialize, Serialize};
+use smallvec::{SmallVec, smallvec};
+
+use super::{Arrangement, Component, FieldValue, Geometry, States};
+use crate::dtype::Dtype;
+use crate::partition::{Partition, Replication};
+
+/// Which of a convolution's two content axes is outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ConvLayout {
+    /// `[channels, taps]`.
+    Ds,
+    /// `[taps, channels]`, vLLM's default.
+    Sd,
+}
+
+/// `mamba2_conv`: components `x` (by heads), `B` and `C` (by groups; whole on every rank where there
+/// is one group).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Mamba2Conv {
+    /// Channels of `x`; a multiple of `heads`.
+    pub d_inner: u64,
+    /// Heads by which `x` is shared out.
+    pub heads: u64,
+    /// Groups by which `B` and `C` are shared out.
+    pub groups: u64,
+    /// Channels of `B` and of `C` per group.
+    pub state_size: u64,
+    /// Taps that are kept.
+    pub conv_states: u64,
+    /// Type of all three.
+    pub dtype: Dtype,
+    /// Which content axis is outside.
+    pub conv_layout: ConvLayout,
+}
+
+/// `mamba2_ssm`: `[L, B, 1, heads/tp, [head_dim, state_size]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Mamba2Ssm {
+    /// Heads of the whole model.
+    pub heads: u64,
+    /// Rows of one head's state.
+    pub head_dim: u64,
+    /// Columns of one head's state.
+    pub state_size: u64,
+    /// Type of its elements.
+    pub dtype: Dtype,
+}
+
+/// `gdn_conv`: components `q` and `k` (by key heads) and `v` (by value heads).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct GdnConv {
+    /// Heads by which `q` and `k` are shared out.
+    pub key_heads: u64,
+    /// Channels of `q` and of `k` per key head.
+    pub key_head_dim: u64,
+    /// Heads by which `v` is shared out.
+    pub value_heads: u64,
+    /// Channels of `v` per value head.
+    pub value_head_dim: u64,
+    /// Taps that are kept.
+    pub conv_states: u64,
+    /// Type of all three.
+    pub dtype: Dtype,
+    /// Which content axis is outside.
+    pub conv_layout: ConvLayout,
+}
+
+/// `gdn_ssm`: `[L, B, 1, value_heads/tp, [value_head_dim, key_head_dim]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct GdnSsm {
+    /// Heads of the whole model.
+    pub value_heads: u64,
+    /// Rows of one head's state.
+    pub value_head_dim: u64,
+    /// Columns of one head's state.
+    pub key_head_dim: u64,
+    /// Type of its elements.
+    pub dtype: Dtype,
+}
+
+/// `mamba1_conv`: one component `x`, shared out by channels.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Mamba1Conv {
+    /// Channels of the whole model.
+    pub d_inner: u64,
+    /// Taps that are kept.
+    pub conv_states: u64,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// Which content axis is outside.
+    pub conv_layout: ConvLayout,
+}
+
+/// `mamba1_ssm`: `[L, B, 1, d_inner/tp, [state_size]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Mamba1Ssm {
+    /// Channels of the whole model.
+    pub d_inner: u64,
+    /// State elements per channel.
+    pub state_size: u64,
+    /// Type of its elements.
+    pub dtype: Dtype,
+}
+
+/// `linear`: `[L, B, 1, heads/tp, [head_dim, v_head_dim]]`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Linear {
+    /// Heads of the whole model.
+    pub heads: u64,
+    /// Rows of one head's state (key width).
+    pub head_dim: u64,
+    /// Columns of one head's state (value width).
+    pub v_head_dim: u64,
+    /// Type of its elements.
+    pub dtype: Dtype,
+}
+
+fn conv(layout: ConvLayout, dtype: Dtype, components: SmallVec<[Component; 4]>) -> Geometry {
+    Geometry {
+        states: States::Sequence,
+        element_bytes: dtype.bytes(),
+        components,
+        arrangement: match layout {
+            ConvLayout::Ds => Arrangement::ChannelsFirst,
+            ConvLayout::Sd => Arrangement::TapsFirst,
+        },
+        components_apart: false,
+    }
+}
+
+fn state(
+    name: &'static str,
+    units: (&'static str, u64),
+    content: &[u64],
+    dtype: Dtype,
+) -> Geometry {
+    Geometry {
+        states: States::Sequence,
+        element_bytes: dtype.bytes(),
+        components: smallvec![Component::new(name, units, content)],
+        arrangement: Arrangement::HeadsFirst,
+        components_apart: false,
+    }
+}
+
+impl Mamba2Conv {
+    pub(super) fn geometry(&self) -> Geometry {
+        let per_group = |name| Component {
+            partition: Partition::new(self.groups, Replication::OnlySingle),
+            ..Component::new(
+                name,
+                ("groups", self.groups),
+                &[self.state_size, self.conv_states],
+            )
+        };
+        let channels = self.d_inner / self.heads;
+        let x = Component::new("x", ("heads", self.heads), &[channels, self.conv_states]);
+        let components = smallvec![x, per_group("B"), per_group("C")];
+        conv(self.conv_layout, self.dtype, components)
+    }
+
+    pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
+        vec![
+            ("d_inner", self.d_inner.into()),
+            ("heads", self.heads.into()),
+            ("groups", self.groups.into()),
+            ("state_size", self.state_size.into()),
+            ("conv_states", self.conv_states.into()),
+            ("dtype", self.dtype.into()),
+        ]
+    }
+}
+
+impl Mamba2Ssm {
+    pub(super) fn geometry(&self) -> Geometry {
+        let content = [self.head_dim, self.state_size];
+        state("ssm", ("heads", self.heads), &content, self.dtype)
+    }
+
+    pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
+        vec![
+            ("heads", self.heads.into()),
+            ("head_dim", self.head_dim.into()),
+            ("state_size", self.state_size.into()),
+            ("dtype", self.dtype.into()),
+        ]
+    }
+}
+
+impl GdnConv {
+    pub(super) fn geometry(&self) -> Geometry {
+        let key = |name| {
+            Component::new(
+                name,
+                ("key_heads", self.key_heads),
+                &[self.key_head_dim, self.conv_states],
+            )
+        };
+        let value = [self.value_head_dim, self.conv_states];
+        let v = Component::new("v", ("value_heads", self.value_heads), &value);
+        conv(
+            self.conv_layout,
+            self.dtype,
+            smallvec![key("q"), key("k"), v],
+        )
+    }
+
+    pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
+        vec![
+            ("key_heads", self.key_heads.into()),
+            ("key_head_dim", self.key_head_dim.into()),
+            ("value_heads", self.value_heads.into()),
+            ("value_head_dim", self.value_head_dim.into()),
+            ("conv_states", self.conv_states.into()),
+            ("dtype", self.dtype.into()),
+        ]
+    }
+}
+
+impl GdnSsm {
+    pub(super) fn geometry(&self) -> Geometry {
+        let content = [self.value_head_dim, self.key_head_dim];
+        state(
+            "ssm",
+            ("value_heads", self.value_heads),
+            &content,
+            self.dtype,
+        )
+    }
+
+    pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
+        vec![
+            ("value_heads", self.value_heads.into()),
+            ("value_head_dim", self.value_head_dim.into()),
+            ("key_head_dim", self.key_head_dim.into()),
+            ("dtype", self.dtype.into()),
+        ]
+    }
+}
+
+impl Mamba1Conv {
+    pub(super) fn geometry(&self) -> Geometry {
+        let x = Component::new("x", ("d_inner", self.d_inner), &[1, self.conv_states]);
+        conv(self.conv_layout, self.dtype, smallvec![x])
+    }
+
+    pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
+        vec![
+            ("d_inner", self.d_inner.into()),
+            ("conv_states", self.conv_states.into()),
+            ("dtype", self.dtype.into()),
+        ]
+    }
+}
+
+impl Mamba1Ssm {
+    pub(super) fn geometry(&self) -> Geometry {
+        state(
+            "ssm",
+            ("d_inner", self.d_inner),
+            &[self.state_size],
+            self.dtype,
+        )
+    }
+
+    pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
+        vec![
+            ("d_inner", self.d_inner.into()),
+            ("state_size", self.state_size.into()),
+            ("dtype", self.dtype.into()),
+        ]
+    }
+}
+
+impl Linear {
+    pub(super) fn geometry(&self) -> Geometry {
+        let content = [self.head_dim, self.v_head_dim];
+        state("state", ("heads", self.heads), &content, self.dtype)
+    }
+
+    pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
+        vec![
+            ("heads", self.heads.into()),
+            ("head_dim", self.head_dim.into()),
+            ("v_head_dim", self.v_head_dim.into()),
+            ("dtype", self.dtype.into()),
+        ]
+    }
+}
