@@ -4,24 +4,12 @@
 //! two address spaces; between a memory and a byte stream ([`StreamProgram`]) the second side is
 //! the offset in the stream, which is dense.
 //!
-//! **Addresses.** The memory of one rank and group is an address space of 64 bits. The upper 20
-//! bits number the allocation (always 0 where the group lies in one; the layer slot where each
-//! layer has its own), the lower [`ALLOCATION_BITS`] are the byte offset inside it. A loop over
-//! layers is thereby a stride like any other, and since no run is 16 TiB long it never merges
-//! across two allocations.
+//! Addresses are those of [`transload_layout::view`]: the upper bits number the allocation, so that a
+//! loop over layers is a stride like any other, and since no run is 16 TiB long it never merges across
+//! two allocations.
 
 use smallvec::SmallVec;
-
-/// The number of low bits of an address that are the offset inside one allocation (16 TiB).
-pub const ALLOCATION_BITS: u32 = 44;
-
-/// Splits an address into the number of its allocation and the byte offset inside it.
-pub const fn split_address(address: u64) -> (usize, u64) {
-    (
-        (address >> ALLOCATION_BITS) as usize,
-        address & ((1 << ALLOCATION_BITS) - 1),
-    )
-}
+pub use transload_layout::view::{ALLOCATION_BITS, split_address};
 
 /// One loop of a [`Nest`]: `count` steps, each moving both sides by its stride in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -84,12 +72,36 @@ impl Program {
             .sum()
     }
 
+    /// Calls `chunk` with source address, destination address and length of every chunk, in order.
+    pub fn for_each_chunk(&self, mut chunk: impl FnMut(u64, u64, u64)) {
+        for placed in &self.placed {
+            let nest = &self.nests[placed.nest as usize];
+            expand(&nest.loops, nest.run, placed.src, placed.dst, &mut chunk);
+        }
+    }
+
     /// How many chunks the program moves.
     pub fn chunks(&self) -> u64 {
         self.placed
             .iter()
             .map(|p| self.nests[p.nest as usize].chunks())
             .sum()
+    }
+}
+
+fn expand(loops: &[Loop], run: u64, src: u64, dst: u64, chunk: &mut impl FnMut(u64, u64, u64)) {
+    match loops {
+        [] => chunk(src, dst, run),
+        [last] => {
+            for i in 0..last.count {
+                chunk(src + i * last.src, dst + i * last.dst, run);
+            }
+        }
+        [outer, inner @ ..] => {
+            for i in 0..outer.count {
+                expand(inner, run, src + i * outer.src, dst + i * outer.dst, chunk);
+            }
+        }
     }
 }
 

@@ -1,0 +1,94 @@
+//! Whether two deployments hold the same cache, and which groups and specs pair up.
+
+use thiserror::Error;
+use transload_layout::{Deployment, Group, Spec};
+
+/// Two deployments that cannot be bridged: the first field that differs, with both values.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{field} differs: {source_value} at the source, {destination_value} at the destination")]
+pub struct BridgeError {
+    /// The field, as `group "attn": spec[0].head_dim`.
+    pub field: String,
+    /// What the source has.
+    pub source_value: String,
+    /// What the destination has.
+    pub destination_value: String,
+}
+
+impl BridgeError {
+    fn new(field: impl Into<String>, source: impl ToString, destination: impl ToString) -> Self {
+        Self {
+            field: field.into(),
+            source_value: source.to_string(),
+            destination_value: destination.to_string(),
+        }
+    }
+}
+
+/// Pairs the groups of two deployments by name, in the order in which the source lists them.
+///
+/// # Errors
+/// The first field in which the two caches differ, with both values.
+pub fn pair_groups<'a>(
+    src: &'a Deployment,
+    dst: &'a Deployment,
+) -> Result<Vec<(&'a Group, &'a Group)>, BridgeError> {
+    let names = |side: &Deployment| {
+        let mut names: Vec<_> = side.groups().iter().map(Group::name).collect();
+        names.sort_unstable();
+        names.join(", ")
+    };
+    let mut pairs = Vec::with_capacity(src.groups().len());
+    for group in src.groups() {
+        let Some((_, other)) = dst.group(group.name()) else {
+            return Err(BridgeError::new("group names", names(src), names(dst)));
+        };
+        check_group(src, dst, group, other)?;
+        pairs.push((group, other));
+    }
+    if src.groups().len() != dst.groups().len() {
+        return Err(BridgeError::new("group names", names(src), names(dst)));
+    }
+    Ok(pairs)
+}
+
+fn check_group(
+    src: &Deployment,
+    dst: &Deployment,
+    group: &Group,
+    other: &Group,
+) -> Result<(), BridgeError> {
+    let name = group.name();
+    if group.layers() != other.layers() {
+        let field = format!("group \"{name}\": layers");
+        return Err(BridgeError::new(field, group.layers(), other.layers()));
+    }
+    let kinds = |group: &Group| {
+        let kinds: Vec<_> = group.specs().iter().map(Spec::kind).collect();
+        kinds.join(", ")
+    };
+    if kinds(group) != kinds(other) {
+        let field = format!("group \"{name}\": spec kinds");
+        return Err(BridgeError::new(field, kinds(group), kinds(other)));
+    }
+    for (i, (spec, twin)) in group.specs().iter().zip(other.specs()).enumerate() {
+        // Equal structs are the common case, and comparing them allocates nothing.
+        if spec != twin {
+            for ((field, a), (_, b)) in spec.identity().into_iter().zip(twin.identity()) {
+                if a != b {
+                    let field = format!("group \"{name}\": spec[{i}].{field}");
+                    return Err(BridgeError::new(field, a, b));
+                }
+            }
+        }
+        if let Spec::Opaque(opaque) = spec {
+            if opaque.packed_heads.is_some() && src.tp() != dst.tp() {
+                let field = format!(
+                    "tp (group \"{name}\": spec[{i}].packed_heads heads lie inside an entry, where a change of TP cannot find them)"
+                );
+                return Err(BridgeError::new(field, src.tp(), dst.tp()));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! Digests of plans: two peers that computed the same plan have the same digest of it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::Plan;
+use super::nest::Origin;
+use super::route::Route;
+
+/// Names the rules by which plans are made, replica choice and stream order included. Whatever changes
+/// those changes this.
+const VERSION: &[u8] = b"transload.plan/1";
+
+/// BLAKE3-256 of everything that a plan says; block tables are no part of it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PlanDigest(pub [u8; 32]);
+
+impl fmt::Display for PlanDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for PlanDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PlanDigest({self})")
+    }
+}
+
+impl Plan {
+    /// The digest of all routes.
+    pub fn digest(&self) -> PlanDigest {
+        let mut writer = Writer::new(self);
+        for route in &self.routes {
+            writer.route(self, route);
+        }
+        writer.finish()
+    }
+
+    /// The digest of one route: what the two ranks of it compare.
+    pub fn route_digest(&self, route: &Route) -> PlanDigest {
+        let mut writer = Writer::new(self);
+        writer.route(self, route);
+        writer.finish()
+    }
+}
+
+struct Writer(blake3::Hasher);
+
+impl Writer {
+    fn new(plan: &Plan) -> Self {
+        let mut writer = Self(blake3::Hasher::new());
+        let request = plan.request();
+        writer.text(VERSION);
+        let by_layer = u64::from(request.by_layer);
+        writer.numbers(&[request.start, request.tokens, by_layer]);
+        writer
+    }
+
+    /// Every field is of fixed length or preceded by its length, so that no two plans read alike.
+    fn route(&mut self, plan: &Plan, route: &Route) {
+        let ranks = [route.src_rank.0.into(), route.dst_rank.0.into()];
+        self.numbers(&ranks);
+        self.numbers(&[route.groups.len() as u64]);
+        for group in &route.groups {
+            let planned = &plan.groups[group.group];
+            self.text(planned.name.as_bytes());
+            self.numbers(&[group.layers.len() as u64]);
+            for layer in &group.layers {
+                self.numbers(&[u64::from(*layer)]);
+            }
+            self.numbers(&[group.slices.len() as u64]);
+            for slice in &group.slices {
+                let range = planned.ranges[slice.range];
+                self.numbers(&[slice.component as u64, range.first, range.end]);
+                self.numbers(&[range.src_block, range.dst_block]);
+                self.origin(slice.src);
+                self.origin(slice.dst);
+                self.numbers(&[slice.loops.len() as u64]);
+                for l in slice.loops.iter().chain([&slice.layers]) {
+                    self.numbers(&[l.count, l.src, l.dst]);
+                }
+            }
+        }
+    }
+
+    fn origin(&mut self, origin: Origin) {
+        self.numbers(&[origin.base, origin.block_stride, origin.state_stride]);
+    }
+
+    fn text(&mut self, bytes: &[u8]) {
+        self.numbers(&[bytes.len() as u64]);
+        self.0.update(bytes);
+    }
+
+    fn numbers(&mut self, numbers: &[u64]) {
+        for number in numbers {
+            self.0.update(&number.to_le_bytes());
+        }
+    }
+
+    fn finish(self) -> PlanDigest {
+        PlanDigest(*self.0.finalize().as_bytes())
+    }
+}

@@ -1,0 +1,229 @@
+//! From strides on two sides to the fewest, longest chunks.
+
+use smallvec::SmallVec;
+use thiserror::Error;
+use transload_layout::view::{ALLOCATION_BITS, Axis, ComponentView};
+
+use super::program::{Loop, Nest, Placed, Program};
+
+/// Which components a nest moves, as bits: the n-th component of a group, counted over its specs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct ComponentSet(pub u64);
+
+impl ComponentSet {
+    /// The set of one component.
+    pub(super) fn one(index: usize) -> Self {
+        Self(1 << (index as u64 % 64))
+    }
+
+    /// Whether the n-th component is in it.
+    pub fn contains(self, index: usize) -> bool {
+        self.0 & Self::one(index).0 != 0
+    }
+}
+
+/// A nest and the addresses of its first chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Strided {
+    pub(super) components: ComponentSet,
+    pub(super) src: Origin,
+    pub(super) dst: Origin,
+    pub(super) nest: Nest,
+}
+
+/// Where a nest starts on one side, as a function of block and state: `base + block * block_stride +
+/// state * state_stride`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub(super) struct Origin {
+    pub(super) base: u64,
+    pub(super) block_stride: u64,
+    pub(super) state_stride: u64,
+}
+
+impl Origin {
+    pub(super) fn at(self, block: u64, state: u64) -> u64 {
+        self.base + block * self.block_stride + state * self.state_stride
+    }
+
+    /// Whether `next` starts right after `run` bytes from here, whatever the block (and whatever the
+    /// state, unless that is 0 everywhere).
+    fn runs_into(self, next: Self, run: u64, state_is_zero: bool) -> bool {
+        self.base + run == next.base
+            && self.block_stride == next.block_stride
+            && (state_is_zero || self.state_stride == next.state_stride)
+    }
+}
+
+/// Drops loops of one step, sorts the rest, and merges whatever chains on both sides.
+pub(super) fn simplify(mut loops: SmallVec<[Loop; 8]>, mut run: u64) -> Nest {
+    loops.retain(|l| l.count != 1);
+    // Outermost first by destination stride, so that writes go through memory once and in order;
+    // loops from one allocation to the next stay outside of all others.
+    loops.sort_by_key(|l| {
+        let crosses = l.src.max(l.dst) >> ALLOCATION_BITS != 0;
+        std::cmp::Reverse((crosses, l.dst, l.src))
+    });
+    let mut merged: SmallVec<[Loop; 4]> = SmallVec::new();
+    for l in loops.into_iter().rev() {
+        match merged.last_mut() {
+            None if l.src == run && l.dst == run => run *= l.count,
+            Some(inner) if l.src == inner.src * inner.count && l.dst == inner.dst * inner.count => {
+                inner.count *= l.count;
+            }
+            _ => merged.push(l),
+        }
+    }
+    merged.reverse();
+    Nest { loops: merged, run }
+}
+
+/// Joins nests whose chunks follow one another on both sides, as often as that is possible.
+///
+/// `zero` says for which side the state is 0 wherever these nests are placed.
+pub(super) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: (bool, bool)) {
+    let follows = |a: &Strided, b: &Strided| {
+        a.nest.loops == b.nest.loops
+            && a.src.runs_into(b.src, a.nest.run, zero.0)
+            && a.dst.runs_into(b.dst, a.nest.run, zero.1)
+    };
+    'again: loop {
+        for i in 0..nests.len() {
+            for j in 0..nests.len() {
+                if i != j && follows(&nests[i], &nests[j]) {
+                    let next = nests[j].clone();
+                    let first = &mut nests[i];
+                    let loops = first.nest.loops.iter().copied().collect();
+                    first.nest = simplify(loops, first.nest.run + next.nest.run);
+                    first.components.0 |= next.components.0;
+                    nests.remove(j);
+                    continue 'again;
+                }
+            }
+        }
+        return;
+    }
+}
+
+/// Two views that do not have the same shape.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("view {index}: {axis:?} has {src} positions at the source and {dst} at the destination")]
+pub struct ShapeMismatch {
+    /// Which pair of views.
+    pub index: usize,
+    /// The axis that differs.
+    pub axis: Axis,
+    /// Its extent at the source (0 where the view is missing).
+    pub src: u64,
+    /// Its extent at the destination.
+    pub dst: u64,
+}
+
+/// The chunks between two lists of views that pair up: runs contiguous on both sides, as long as they
+/// can be, as loop nests. Views whose chunks follow one another on both sides are joined.
+///
+/// Each view's every axis is taken as it is, blocks included: this is the transfer of whole caches
+/// with equal block sizes and the identity as block table. [`Plan`](super::Plan) does the same with
+/// any block sizes and tables.
+///
+/// # Errors
+/// When two views of a pair differ in shape.
+pub fn jointly_contiguous_chunks(
+    src: &[ComponentView],
+    dst: &[ComponentView],
+) -> Result<Program, ShapeMismatch> {
+    let mut nests: SmallVec<[Strided; 4]> = SmallVec::new();
+    for (index, (src, dst)) in src.iter().zip(dst).enumerate() {
+        let mut loops = SmallVec::new();
+        for axis in axes(src).chain(axes(dst)) {
+            let (a, b) = (src.view.dim(axis), dst.view.dim(axis));
+            if a.extent != b.extent {
+                return Err(ShapeMismatch {
+                    index,
+                    axis,
+                    src: a.extent,
+                    dst: b.extent,
+                });
+            }
+        }
+        for axis in axes(src) {
+            let (a, b) = (src.view.dim(axis), dst.view.dim(axis));
+            loops.push(Loop {
+                count: a.extent,
+                src: a.stride,
+                dst: b.stride,
+            });
+        }
+        let origin = |base| Origin {
+            base,
+            ..Origin::default()
+        };
+        nests.push(Strided {
+            components: ComponentSet::one(index),
+            src: origin(src.view.offset),
+            dst: origin(dst.view.offset),
+            nest: simplify(loops, 1),
+        });
+    }
+    if src.len() != dst.len() {
+        return Err(ShapeMismatch {
+            index: src.len().min(dst.len()),
+            axis: Axis::Layer,
+            src: u64::from(src.len() > dst.len()),
+            dst: u64::from(dst.len() > src.len()),
+        });
+    }
+    nests.retain(|strided| strided.nest.bytes() > 0);
+    fuse(&mut nests, (true, true));
+    Ok(Program {
+        placed: (0..)
+            .zip(&nests)
+            .map(|(nest, strided)| Placed {
+                nest,
+                src: strided.src.base,
+                dst: strided.dst.base,
+            })
+            .collect(),
+        nests: nests.into_iter().map(|strided| strided.nest).collect(),
+    })
+}
+
+fn axes(view: &ComponentView) -> impl Iterator<Item = Axis> + '_ {
+    view.view.dims.iter().map(|dim| dim.axis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nest(loops: &[(u64, u64, u64)], run: u64) -> Nest {
+        let loops = loops
+            .iter()
+            .map(|(count, src, dst)| Loop {
+                count: *count,
+                src: *src,
+                dst: *dst,
+            })
+            .collect();
+        simplify(loops, run)
+    }
+
+    #[test]
+    fn loops_that_chain_on_both_sides_become_one_run() {
+        let whole = nest(&[(4, 128, 128), (2, 64, 64), (64, 1, 1)], 1);
+        assert!(whole.loops.is_empty());
+        assert_eq!(whole.run, 512);
+    }
+
+    #[test]
+    fn loops_that_chain_on_one_side_only_stay() {
+        let strided = nest(&[(4, 256, 128), (128, 1, 1)], 1);
+        assert_eq!((strided.chunks(), strided.run), (4, 128));
+    }
+
+    #[test]
+    fn loops_that_chain_outside_the_run_merge_with_each_other() {
+        let strided = nest(&[(4, 1024, 512), (8, 128, 64), (64, 1, 1)], 1);
+        assert_eq!(strided.loops.len(), 1);
+        assert_eq!((strided.chunks(), strided.run), (32, 64));
+    }
+}

@@ -1,0 +1,409 @@
+//! Routes: the slices that one source rank sends to one destination rank.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+use transload_layout::partition::Partition;
+use transload_layout::view::{Axis, ComponentView};
+use transload_layout::{Deployment, Rank};
+
+use super::bridge::pair_groups;
+use super::nest::{ComponentSet, Origin, Strided, fuse, simplify};
+use super::program::Loop;
+use super::table::Side;
+use super::tokens::StateRange;
+use super::{MAX_TOKENS, PlanError, Request};
+
+/// What one source rank sends one destination rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The source rank.
+    pub src_rank: Rank,
+    /// The destination rank.
+    pub dst_rank: Rank,
+    /// For each group that has anything for this route.
+    pub(super) groups: Vec<RouteGroup>,
+}
+
+/// The slices of one group on one route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RouteGroup {
+    /// Index of the group in the plan.
+    pub(super) group: usize,
+    /// The global layers that travel.
+    pub(super) layers: Vec<u32>,
+    /// The slices.
+    pub(super) slices: SmallVec<[Slice; 2]>,
+}
+
+/// A component's units that both ranks hold, with strides on both sides. Blocks and states are left
+/// to block tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Slice {
+    pub(super) component: usize,
+    /// Index into the group's state ranges.
+    pub(super) range: usize,
+    pub(super) src: Origin,
+    pub(super) dst: Origin,
+    /// States and blocks of a side step alike, so that a state's place is linear in `block *
+    /// states_per_block + state`.
+    pub(super) linear: (bool, bool),
+    /// Layers; kept apart from the other loops since streams may go layer by layer.
+    pub(super) layers: Loop,
+    /// Units, content and bytes.
+    pub(super) loops: SmallVec<[Loop; 4]>,
+}
+
+impl Slice {
+    /// Slices that may share segments: placed alike along the token axis.
+    pub(super) fn class(&self) -> (usize, (bool, bool)) {
+        (self.range, self.linear)
+    }
+}
+
+/// What all routes of a group have in common.
+#[derive(Clone, Debug)]
+pub(super) struct GroupPlan {
+    pub(super) name: String,
+    pub(super) src_group: usize,
+    pub(super) dst_group: usize,
+    pub(super) num_blocks: (u32, u32),
+    components: Vec<ComponentPlan>,
+    /// The distinct ranges of states that its specs move.
+    pub(super) ranges: Vec<StateRange>,
+}
+
+#[derive(Clone, Debug)]
+struct ComponentPlan {
+    name: &'static str,
+    partition: Partition,
+    /// Index into the group's `ranges`.
+    range: usize,
+}
+
+/// Pairs the groups and works out which states of each travel.
+pub(super) fn groups(
+    src: &Deployment,
+    dst: &Deployment,
+    request: &Request,
+) -> Result<Vec<GroupPlan>, PlanError> {
+    let end = request.start.checked_add(request.tokens);
+    if end.is_none_or(|end| end > MAX_TOKENS) {
+        return Err(PlanError::TooManyTokens {
+            start: request.start,
+            tokens: request.tokens,
+        });
+    }
+    let mut groups = Vec::new();
+    for (src_index, (group, other)) in pair_groups(src, dst)?.into_iter().enumerate() {
+        let mut ranges = Vec::new();
+        let mut components = Vec::new();
+        for spec in group.specs() {
+            let range = StateRange::of(spec, request, group.block_size(), other.block_size());
+            let known = ranges.iter().position(|known| *known == range);
+            let range = known.unwrap_or_else(|| {
+                ranges.push(range);
+                ranges.len() - 1
+            });
+            for component in spec.geometry().components {
+                components.push(ComponentPlan {
+                    name: component.name,
+                    partition: component.partition,
+                    range,
+                });
+            }
+        }
+        groups.push(GroupPlan {
+            name: group.name().to_owned(),
+            src_group: src_index,
+            dst_group: dst.group(group.name()).map_or(0, |(index, _)| index),
+            num_blocks: (group.num_blocks(), other.num_blocks()),
+            components,
+            ranges,
+        });
+    }
+    Ok(groups)
+}
+
+impl GroupPlan {
+    pub(super) fn entries(&self, side: Side) -> Range<u64> {
+        let touched = self.ranges.iter().map(|range| {
+            range.entries(match side {
+                Side::Source => range.src_block,
+                Side::Destination => range.dst_block,
+            })
+        });
+        touched
+            .filter(|entries| !entries.is_empty())
+            .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
+            .unwrap_or(0..0)
+    }
+
+    pub(super) fn segments(&self) -> u64 {
+        self.ranges
+            .iter()
+            .map(|range| range.cuts().count() as u64)
+            .sum()
+    }
+
+    pub(super) fn component_names(&self, set: ComponentSet) -> String {
+        let chosen = self.components.iter().enumerate();
+        let mut names: Vec<&str> = chosen
+            .filter(|(index, _)| set.contains(*index))
+            .map(|(_, component)| component.name)
+            .collect();
+        // Keys and values that travel together are known as kv.
+        if let Some(k) = names.windows(2).position(|pair| pair == ["k", "v"]) {
+            names.splice(k..k + 2, ["kv"]);
+        }
+        names.join("+")
+    }
+}
+
+/// One pipeline stage of each side, with the views of their groups paired up.
+pub(super) struct Stages<'a> {
+    src: &'a Deployment,
+    src_stage: u32,
+    dst: &'a Deployment,
+    dst_stage: u32,
+    groups: Vec<StageGroup<'a>>,
+}
+
+struct StageGroup<'a> {
+    index: usize,
+    plan: &'a GroupPlan,
+    layers: Vec<u32>,
+    pairs: Vec<ViewPair>,
+}
+
+/// A component's views on TP rank 0 of both sides; other ranks differ only in which units they hold.
+struct ViewPair {
+    slice: Slice,
+    /// Byte stride of units on each side.
+    unit_strides: (u64, u64),
+    /// Units per rank on each side.
+    units: (u64, u64),
+}
+
+impl<'a> Stages<'a> {
+    pub(super) fn new(
+        src: &'a Deployment,
+        src_stage: u32,
+        dst: &'a Deployment,
+        dst_stage: u32,
+        groups: &'a [GroupPlan],
+    ) -> Self {
+        let mut paired = Vec::with_capacity(groups.len());
+        for (index, plan) in groups.iter().enumerate() {
+            let group = &src.groups()[plan.src_group];
+            let other = &dst.groups()[plan.dst_group];
+            let (mine, theirs) = (group.stage_slots(src_stage), other.stage_slots(dst_stage));
+            let both = mine.start.max(theirs.start)..mine.end.min(theirs.end);
+            if both.is_empty() {
+                continue;
+            }
+            let first = (both.start - mine.start, both.start - theirs.start);
+            let views = group.views(0, src_stage).zip(other.views(0, dst_stage));
+            paired.push(StageGroup {
+                index,
+                plan,
+                layers: group.layers().ids()[both].to_vec(),
+                pairs: views
+                    .enumerate()
+                    .map(|(component, (a, b))| pair(component, plan, &a, &b, first))
+                    .collect(),
+            });
+        }
+        Self {
+            src,
+            src_stage,
+            dst,
+            dst_stage,
+            groups: paired,
+        }
+    }
+
+    /// The route between two TP ranks of these stages, if they share anything.
+    pub(super) fn route(&self, src_rank: u32, dst_rank: u32) -> Option<Route> {
+        let (src, dst) = ((self.src.tp(), src_rank), (self.dst.tp(), dst_rank));
+        let mut groups = Vec::new();
+        for group in &self.groups {
+            let mut slices = SmallVec::new();
+            for (component, pair) in group.plan.components.iter().zip(&group.pairs) {
+                // Units went into both TP sizes when the deployments were checked.
+                let units = component.partition.served(src, dst).unwrap_or(0..0);
+                let range = &group.plan.ranges[component.range];
+                if units.is_empty() || range.first >= range.end {
+                    continue;
+                }
+                let first_unit = |(tp, rank): (u32, u32)| {
+                    component
+                        .partition
+                        .owned(tp, rank)
+                        .map_or(0, |owned| owned.start)
+                };
+                let mut slice = pair.slice.clone();
+                slice.src.base += (units.start - first_unit(src)) * pair.unit_strides.0;
+                slice.dst.base += (units.start - first_unit(dst)) * pair.unit_strides.1;
+                let count = units.end - units.start;
+                if count > 1 {
+                    debug_assert!(count <= pair.units.0.min(pair.units.1));
+                    slice.loops.push(Loop {
+                        count,
+                        src: pair.unit_strides.0,
+                        dst: pair.unit_strides.1,
+                    });
+                }
+                slices.push(slice);
+            }
+            if !slices.is_empty() {
+                groups.push(RouteGroup {
+                    group: group.index,
+                    layers: group.layers.clone(),
+                    slices,
+                });
+            }
+        }
+        (!groups.is_empty()).then(|| Route {
+            src_rank: Rank(self.src_stage * self.src.tp() + src_rank),
+            dst_rank: Rank(self.dst_stage * self.dst.tp() + dst_rank),
+            groups,
+        })
+    }
+}
+
+/// Pairs two views of one component, leaving out units, blocks and states.
+fn pair(
+    component: usize,
+    plan: &GroupPlan,
+    a: &ComponentView,
+    b: &ComponentView,
+    first_layers: (usize, usize),
+) -> ViewPair {
+    let strides = |axis| {
+        let (a, b) = (a.view.dim(axis), b.view.dim(axis));
+        Loop {
+            count: a.extent,
+            src: a.stride,
+            dst: b.stride,
+        }
+    };
+    let range = plan.components[component].range;
+    let StateRange {
+        src_block,
+        dst_block,
+        ..
+    } = plan.ranges[range];
+    let (blocks, mut states) = (strides(Axis::Block), strides(Axis::State));
+    // Where a block holds one state, there is no step from state to state inside it.
+    if src_block == 1 {
+        states.src = blocks.src;
+    }
+    if dst_block == 1 {
+        states.dst = blocks.dst;
+    }
+    let layers = strides(Axis::Layer);
+    let units = strides(Axis::Unit);
+    let inner = a.view.dims.iter().map(|dim| dim.axis);
+    let loops = inner
+        .filter(|axis| matches!(axis, Axis::Content(_) | Axis::Byte))
+        .map(strides)
+        .filter(|l| l.count > 1)
+        .collect();
+    ViewPair {
+        slice: Slice {
+            component,
+            range,
+            src: Origin {
+                base: a.view.offset + first_layers.0 as u64 * layers.src,
+                block_stride: blocks.src,
+                state_stride: states.src,
+            },
+            dst: Origin {
+                base: b.view.offset + first_layers.1 as u64 * layers.dst,
+                block_stride: blocks.dst,
+                state_stride: states.dst,
+            },
+            linear: (
+                blocks.src == states.src * src_block,
+                blocks.dst == states.dst * dst_block,
+            ),
+            layers,
+            loops,
+        },
+        unit_strides: (units.src, units.dst),
+        units: (a.units.end - a.units.start, b.units.end - b.units.start),
+    }
+}
+
+/// How many steps a nest takes along layers, states and blocks, and where it may be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) states: u64,
+    /// Neighbouring blocks of both sides that the nest goes through, each with `states` states.
+    pub(super) blocks: u64,
+    /// For each side: whether the nest starts at state 0 of a block wherever it is placed.
+    pub(super) zero: (bool, bool),
+}
+
+impl RouteGroup {
+    /// The fewest nests that move `extent` of the slices of one class; with `layer`, of that layer
+    /// slot only.
+    pub(super) fn nests(
+        &self,
+        class: (usize, (bool, bool)),
+        extent: Extent,
+        layer: Option<u64>,
+    ) -> SmallVec<[Strided; 4]> {
+        let mut nests = SmallVec::new();
+        for slice in self.slices.iter().filter(|slice| slice.class() == class) {
+            let mut loops: SmallVec<[Loop; 8]> = slice.loops.iter().copied().collect();
+            let (mut src, mut dst) = (slice.src, slice.dst);
+            match layer {
+                None => loops.push(Loop {
+                    count: self.layers.len() as u64,
+                    ..slice.layers
+                }),
+                Some(slot) => {
+                    src.base += slot * slice.layers.src;
+                    dst.base += slot * slice.layers.dst;
+                }
+            }
+            loops.push(Loop {
+                count: extent.states,
+                src: src.state_stride,
+                dst: dst.state_stride,
+            });
+            let step = |linear: bool, origin: Origin| match linear {
+                true => extent.states * origin.state_stride,
+                false => origin.block_stride,
+            };
+            loops.push(Loop {
+                count: extent.blocks,
+                src: step(slice.linear.0, src),
+                dst: step(slice.linear.1, dst),
+            });
+            nests.push(Strided {
+                components: ComponentSet::one(slice.component),
+                src,
+                dst,
+                nest: simplify(loops, 1),
+            });
+        }
+        if nests.len() > 1 {
+            fuse(&mut nests, extent.zero);
+        }
+        nests
+    }
+
+    /// The distinct classes of its slices, in order.
+    pub(super) fn classes(&self) -> SmallVec<[(usize, (bool, bool)); 2]> {
+        let mut classes = SmallVec::new();
+        for slice in &self.slices {
+            if !classes.contains(&slice.class()) {
+                classes.push(slice.class());
+            }
+        }
+        classes
+    }
+}

@@ -1,0 +1,222 @@
+//! Block tables: which physical block holds which tokens.
+
+use std::fmt;
+
+use thiserror::Error;
+
+use super::Plan;
+
+/// One of the two ends of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Where the bytes come from.
+    Source,
+    /// Where they go.
+    Destination,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Source => "the source",
+            Side::Destination => "the destination",
+        })
+    }
+}
+
+/// The physical blocks of a sequence in one group: entry i holds tokens `[i*block_size,
+/// (i+1)*block_size)`, counted from position 0 whatever the request's start is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
+pub enum BlockTable {
+    /// Block i is entry i.
+    #[default]
+    Identity,
+    /// As listed; [`BlockTable::NONE`] for an entry that is never touched.
+    List(Vec<u32>),
+}
+
+impl BlockTable {
+    /// An entry that has no block (before a sliding window, say).
+    pub const NONE: u32 = u32::MAX;
+
+    /// The block of an entry, if it has one.
+    pub(super) fn get(&self, entry: u64) -> Option<u32> {
+        match self {
+            BlockTable::Identity => u32::try_from(entry).ok(),
+            BlockTable::List(blocks) => {
+                let block = blocks.get(usize::try_from(entry).ok()?).copied();
+                block.filter(|block| *block != Self::NONE)
+            }
+        }
+    }
+
+    fn len(&self) -> Option<u64> {
+        match self {
+            BlockTable::Identity => None,
+            BlockTable::List(blocks) => Some(blocks.len() as u64),
+        }
+    }
+}
+
+impl From<Vec<u32>> for BlockTable {
+    fn from(blocks: Vec<u32>) -> Self {
+        BlockTable::List(blocks)
+    }
+}
+
+/// One side's block tables, one for each group in the order of [`Plan::group_names`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tables(pub Vec<BlockTable>);
+
+impl Tables {
+    /// Tables in which block i is entry i, in every group of a plan.
+    pub fn identity(plan: &Plan) -> Self {
+        Self(vec![BlockTable::Identity; plan.group_names().len()])
+    }
+}
+
+/// Block tables that do not suit a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// Not one table for each group.
+    #[error("{side} gives {given} block tables for {groups} groups")]
+    TableCount {
+        /// Which side.
+        side: Side,
+        /// Tables given.
+        given: usize,
+        /// Groups there are.
+        groups: usize,
+    },
+    /// A table that ends before the request does.
+    #[error("group \"{group}\": the table of {side} has {given} blocks, {needed} are needed")]
+    TooShort {
+        /// Which side.
+        side: Side,
+        /// The group.
+        group: String,
+        /// Entries given.
+        given: u64,
+        /// Entries needed.
+        needed: u64,
+    },
+    /// An entry without a block that the request touches.
+    #[error("group \"{group}\": entry {entry} of the table of {side} has no block")]
+    NoBlock {
+        /// Which side.
+        side: Side,
+        /// The group.
+        group: String,
+        /// The entry.
+        entry: u64,
+    },
+    /// A block that the side does not have.
+    #[error(
+        "group \"{group}\": entry {entry} of the table of {side} is block {block}, but there are \
+         {num_blocks} blocks"
+    )]
+    NoSuchBlock {
+        /// Which side.
+        side: Side,
+        /// The group.
+        group: String,
+        /// The entry.
+        entry: u64,
+        /// The block.
+        block: u64,
+        /// How many blocks there are.
+        num_blocks: u32,
+    },
+    /// A destination block that would be written twice.
+    #[error("group \"{group}\": block {block} stands twice in the table of the destination")]
+    Repeated {
+        /// The group.
+        group: String,
+        /// The block.
+        block: u32,
+    },
+}
+
+/// Looks the entries of one side's table up, with every check made once and beforehand.
+pub(super) struct Lookup<'a> {
+    table: &'a BlockTable,
+}
+
+impl<'a> Lookup<'a> {
+    /// Checks every entry that a request touches.
+    pub(super) fn new(
+        plan: &Plan,
+        group: usize,
+        side: Side,
+        tables: &'a Tables,
+    ) -> Result<Self, BindError> {
+        let groups = plan.groups.len();
+        let (Some(table), true) = (tables.0.get(group), tables.0.len() == groups) else {
+            return Err(BindError::TableCount {
+                side,
+                given: tables.0.len(),
+                groups,
+            });
+        };
+        let planned = &plan.groups[group];
+        let name = || planned.name.clone();
+        let num_blocks = match side {
+            Side::Source => planned.num_blocks.0,
+            Side::Destination => planned.num_blocks.1,
+        };
+        let touched = planned.entries(side);
+        if let Some(given) = table.len().filter(|given| *given < touched.end) {
+            return Err(BindError::TooShort {
+                side,
+                group: name(),
+                given,
+                needed: touched.end,
+            });
+        }
+        let is_list = table.len().is_some();
+        let mut seen = match side {
+            Side::Destination if is_list => vec![0u64; (num_blocks as usize).div_ceil(64)],
+            _ => Vec::new(),
+        };
+        let last = if is_list {
+            touched.start
+        } else {
+            touched.end.saturating_sub(1)
+        };
+        for entry in touched.start.max(last)..touched.end {
+            let Some(block) = table.get(entry) else {
+                return Err(BindError::NoBlock {
+                    side,
+                    group: name(),
+                    entry,
+                });
+            };
+            if block >= num_blocks {
+                return Err(BindError::NoSuchBlock {
+                    side,
+                    group: name(),
+                    entry,
+                    block: u64::from(block),
+                    num_blocks,
+                });
+            }
+            if let Some(word) = seen.get_mut(block as usize / 64) {
+                if *word >> (block % 64) & 1 == 1 {
+                    return Err(BindError::Repeated {
+                        group: name(),
+                        block,
+                    });
+                }
+                *word |= 1 << (block % 64);
+            }
+        }
+        Ok(Self { table })
+    }
+
+    /// The block of an entry that was checked.
+    pub(super) fn block(&self, entry: u64) -> u64 {
+        debug_assert!(self.table.get(entry).is_some());
+        self.table.get(entry).map_or(0, u64::from)
+    }
+}

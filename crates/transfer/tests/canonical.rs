@@ -1,0 +1,76 @@
+//! The canonical case (Llama-3-70B, 2,048 tokens, TP 4 to TP 8): its chunk counts are known.
+
+use transload_layout::Deployment;
+use transload_layout::document::Value;
+use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
+
+fn side(tp: u32, block: u32, order: &str) -> Deployment {
+    let text = format!(
+        r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
+            "num_blocks": 512, "order": "{order}", "group": [{{"name": "attn", "layers": "0-79",
+            "spec": [{{"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"}}]}}]}}"#
+    );
+    let value: Value = serde_json::from_str(&text).unwrap();
+    Deployment::from_value(&value).unwrap()
+}
+
+/// A table with no two neighbours that are neighbours in another one's steps, too.
+fn scattered(entries: u32, step: u32) -> Tables {
+    let blocks = (0..entries).map(|i| i * step % 509).collect();
+    Tables(vec![BlockTable::List(blocks)])
+}
+
+/// Chunks and chunk length per decode rank.
+fn chunks(src: (u32, u32, &str), dst: (u32, u32, &str)) -> (u64, u64) {
+    let src_tables = scattered(2048 / src.1, 37);
+    let dst_tables = scattered(2048 / dst.1, 41);
+    let (src, dst) = (side(src.0, src.1, src.2), side(dst.0, dst.1, dst.2));
+    let plan = Plan::compile(&src, &dst, &Request::tokens(2048)).unwrap();
+    let bound = plan.bind(&src_tables, &dst_tables).unwrap();
+    let summary = bound.summary();
+    assert_eq!(summary.bytes, 2048 * 80 * 8 * 512);
+    let (min, max) = summary.histogram.range().unwrap();
+    assert_eq!(min, max);
+    (summary.chunks / u64::from(dst.tp()), max)
+}
+
+#[test]
+fn chunks_are_as_few_as_the_strides_allow() {
+    assert_eq!(chunks((4, 16, "LBSHC"), (8, 64, "LBSHC")), (163_840, 512));
+    assert_eq!(chunks((4, 16, "LBHSC"), (8, 64, "LBSHC")), (10_240, 8192));
+    assert_eq!(chunks((8, 16, "BLSHC"), (8, 16, "BLSHC")), (128, 1_310_720));
+    assert_eq!(chunks((4, 16, "BHLSC"), (8, 16, "BHLSC")), (128, 655_360));
+}
+
+#[test]
+fn neighbouring_blocks_merge_in_whatever_order_they_are_listed() {
+    let (src, dst) = (side(8, 16, "BLSHC"), side(8, 16, "BLSHC"));
+    let plan = Plan::compile(&src, &dst, &Request::tokens(2048)).unwrap();
+    let descending = Tables(vec![BlockTable::List((0..128).rev().collect())]);
+    for tables in [Tables::identity(&plan), descending] {
+        assert_eq!(plan.bind(&tables, &tables).unwrap().chunks(), 8);
+    }
+}
+
+#[test]
+fn both_halves_of_a_stream_have_its_length() {
+    use transload_transfer::plan::Side;
+    let (src, dst) = (side(4, 16, "LBSHC"), side(8, 64, "LBHSC"));
+    let request = Request {
+        start: 5,
+        tokens: 1000,
+        by_layer: true,
+    };
+    let plan = Plan::compile(&src, &dst, &request).unwrap();
+    for route in plan.routes() {
+        let gather = plan
+            .bind_stream(route, Side::Source, &scattered(63, 37))
+            .unwrap();
+        let scatter = plan
+            .bind_stream(route, Side::Destination, &scattered(16, 41))
+            .unwrap();
+        assert_eq!(gather.bytes(), 1000 * 80 * 512);
+        assert_eq!(scatter.bytes(), gather.bytes());
+        assert_eq!(gather.sections.len(), 80);
+    }
+}
