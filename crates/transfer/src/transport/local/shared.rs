@@ -42,6 +42,9 @@ impl SharedMemory {
         let fd = memfd::create("transload-shared", regions.total).map_err(SharedError::Create)?;
         let map =
             memfd::map(&fd, regions.mapped_len()?, Access::ReadWrite).map_err(SharedError::Map)?;
+        regions
+            .touch(&map, Access::ReadWrite)
+            .map_err(SharedError::Map)?;
         // After the mapping, which keeps its right to write.
         memfd::seal(&fd, memfd::SIZE_SEALS | SealFlags::FUTURE_WRITE).map_err(SharedError::Seal)?;
         Ok(Self {
@@ -85,6 +88,9 @@ impl BorrowedMemory {
     pub(super) fn map(fd: OwnedFd, regions: Regions) -> Result<Self, SharedError> {
         let map =
             memfd::map(&fd, regions.mapped_len()?, Access::ReadOnly).map_err(SharedError::Map)?;
+        regions
+            .touch(&map, Access::ReadOnly)
+            .map_err(SharedError::Map)?;
         Ok(Self {
             inner: Arc::new(Inner { fd, map, regions }),
         })
@@ -160,7 +166,7 @@ impl Regions {
             if len == 0 {
                 return Err(SharedError::Empty);
             }
-            // Aligned so that a huge page holds one allocation only.
+            // Aligned so that huge pages can be had. The gap before is smaller than the allocation.
             let align = if len >= HUGE_PAGE { HUGE_PAGE } else { SMALL };
             let offset = total
                 .checked_next_multiple_of(align)
@@ -180,6 +186,20 @@ impl Regions {
             offsets,
             total,
         })
+    }
+
+    /// Bytes of the allocations, without the gaps between them.
+    pub(super) fn bytes(&self) -> u64 {
+        // At most `total`.
+        self.lens.iter().sum()
+    }
+
+    fn touch(&self, map: &MmapRaw, access: Access) -> io::Result<()> {
+        for (&offset, &len) in self.offsets.iter().zip(&self.lens) {
+            // Both fit, as in `mapped_len`.
+            memfd::touch(map, offset as usize, len as usize, access)?;
+        }
+        Ok(())
     }
 
     fn mapped_len(&self) -> Result<usize, SharedError> {

@@ -166,7 +166,9 @@ impl Connection {
         })
     }
 
-    /// Maps what the other side lends, in its order; `max_bytes` in all.
+    /// Maps what the other side lends, in its order; its allocations may have `max_bytes` in all.
+    ///
+    /// Where the owner has not touched its memory, doing so is charged to this process.
     pub async fn borrow(
         self,
         max_bytes: u64,
@@ -386,7 +388,7 @@ fn check_memories(
     for (lens, memory) in lens.iter().zip(descriptors) {
         let regions = Regions::new(lens)?;
         left = left
-            .checked_sub(regions.total)
+            .checked_sub(regions.bytes())
             .ok_or(HandoverError::TooMuch {
                 what: "bytes of shared memory",
                 limit: max_bytes,

@@ -8,7 +8,7 @@ use crate::transport::local::gate::Fence;
 
 /// The destination's end of a ring. Dropping it hangs up.
 pub struct Consumer {
-    ring: Ring,
+    pub(super) ring: Ring,
     /// Slots released.
     tail: u64,
     /// Slots known to be published.

@@ -44,9 +44,11 @@ impl Ring {
         socket: OwnedFd,
     ) -> io::Result<Self> {
         let len = usize::try_from(shape.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let map = memfd::map(memory, len, Access::ReadWrite)?;
+        memfd::touch(&map, 0, len, Access::ReadWrite)?;
         Ok(Self {
             shape,
-            map: memfd::map(memory, len, Access::ReadWrite)?,
+            map,
             gate: Arc::new(Gate::new(Doorbell::new(socket))),
         })
     }
@@ -170,7 +172,7 @@ impl Ring {
     }
 
     fn u64_at(&self, at: usize) -> &AtomicU64 {
-        debug_assert!(at % 8 == 0 && at + 8 <= self.map.len());
+        debug_assert!(at.is_multiple_of(8) && at + 8 <= self.map.len());
         // SAFETY: every caller's `at` comes from the constants of `shape` or from `header_offset`,
         // so that it is a multiple of 8 inside the mapping, which lives as long as `self` and which
         // starts on a page. This process touches these bytes by atomics only; the peer may do with
@@ -179,7 +181,7 @@ impl Ring {
     }
 
     fn u32_at(&self, at: usize) -> &AtomicU32 {
-        debug_assert!(at % 4 == 0 && at + 4 <= self.map.len());
+        debug_assert!(at.is_multiple_of(4) && at + 4 <= self.map.len());
         // SAFETY: as in `u64_at`, with 4 for 8.
         unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
     }

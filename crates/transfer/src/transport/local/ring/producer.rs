@@ -10,7 +10,7 @@ use crate::transport::local::gate::Fence;
 ///
 /// Dropping it hangs up; the consumer still gets what was published.
 pub struct Producer {
-    ring: Ring,
+    pub(super) ring: Ring,
     /// Slots published.
     head: u64,
     /// Slots known to be released.

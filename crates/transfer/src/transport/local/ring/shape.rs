@@ -19,7 +19,7 @@ impl RingShape {
         if slots < 2 || slots > MAX_SLOTS {
             return Err(ShapeError::Slots { slots });
         }
-        if slot_bytes == 0 || slot_bytes > MAX_SLOT_BYTES || slot_bytes % SLOT_UNIT != 0 {
+        if slot_bytes == 0 || slot_bytes > MAX_SLOT_BYTES || !slot_bytes.is_multiple_of(SLOT_UNIT) {
             return Err(ShapeError::SlotBytes { slot_bytes });
         }
         Ok(Self { slots, slot_bytes })
