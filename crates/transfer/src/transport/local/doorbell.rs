@@ -1,0 +1,89 @@
+//! A connected Unix socket as doorbell and sign of life.
+//!
+//! Bytes never travel here once the handover is done; a message means "look again". A socket and
+//! no eventfd, for three reasons: its hang-up is the death of the peer, seen by the same `poll`;
+//! each end is an open file of its own, so that no peer can clear `O_NONBLOCK` under us; and
+//! shutting it down from another thread ends every wait on both sides.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Woken {
+    /// The peer rang, or a signal came, or time is up: look again.
+    LookAgain,
+    /// The socket was hung up, by the peer's death or from this side.
+    HungUp,
+}
+
+/// One end of the connection.
+#[derive(Debug)]
+pub(super) struct Doorbell {
+    socket: OwnedFd,
+}
+
+impl Doorbell {
+    pub(super) fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// Wakes the peer. A full queue is as good as a ring: the peer has not yet seen the last one.
+    pub(super) fn ring(&self) -> Result<(), Woken> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::send(&self.socket, &[1], flags) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(()),
+            Err(_) => Err(Woken::HungUp),
+        }
+    }
+
+    /// Sleeps until the peer rings, the connection is hung up, or the deadline has passed.
+    pub(super) fn wait(&self, deadline: Option<Instant>) -> io::Result<Woken> {
+        let timeout = deadline.map(|d| timespec(d.saturating_duration_since(Instant::now())));
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return Ok(Woken::LookAgain),
+            Ok(_) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let got = fds[0].revents();
+        if got.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return Ok(Woken::HungUp);
+        }
+        self.drain()
+    }
+
+    /// Takes away what has been rung so far. A bounded number, so that a peer that rings without
+    /// end cannot hold us here; what is left makes the next wait return at once.
+    fn drain(&self) -> io::Result<Woken> {
+        let mut byte = [0u8; 8];
+        for _ in 0..16 {
+            match rustix::net::recv(&self.socket, &mut byte, RecvFlags::DONTWAIT) {
+                // A peer that sends an empty message reads like one that is gone; it is not owed more.
+                Ok((_, 0)) => return Ok(Woken::HungUp),
+                Ok(_) => {}
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(_) => return Ok(Woken::HungUp),
+            }
+        }
+        Ok(Woken::LookAgain)
+    }
+
+    /// Hangs up: every wait on either side ends.
+    pub(super) fn hang_up(&self) {
+        // It fails only where it has already happened.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+}
+
+fn timespec(d: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: d.subsec_nanos().into(),
+    }
+}

@@ -1,0 +1,181 @@
+//! Where local peers connect.
+
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::net::UnixListener;
+use tokio::sync::oneshot;
+use tokio::task::{AbortHandle, JoinSet};
+
+use super::message::{decode_greeting, encode_greeting};
+use super::socket::{self, Packets};
+use super::token::Token;
+use super::{Connection, HandoverError, Limits};
+use crate::transport::local::host::SocketName;
+
+/// A listening socket with a random name, served by a task of the runtime it was bound in.
+///
+/// Peers of other users are turned away unread; the rest have [`Limits::timeout`] to show a token
+/// that somebody expects, [`Limits::greetings`] of them at a time. Dropping it stops listening.
+#[derive(Debug)]
+pub struct Listener {
+    name: SocketName,
+    lobby: Arc<Lobby>,
+    task: AbortHandle,
+}
+
+impl Listener {
+    /// Listens on a new random name. Must be called inside a Tokio runtime with I/O and time.
+    pub fn bind(limits: Limits) -> io::Result<Self> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
+        let name = SocketName::random()?;
+        let socket = socket::listen(&name)?;
+        let lobby = Arc::new(Lobby {
+            limits,
+            expected: Mutex::default(),
+        });
+        let task = runtime.spawn(serve(socket, lobby.clone())).abort_handle();
+        Ok(Self { name, lobby, task })
+    }
+
+    /// The name to put into the hello.
+    pub fn name(&self) -> &SocketName {
+        &self.name
+    }
+
+    /// From now on the first peer that shows `token` is let in. Tell the peer after this, not
+    /// before.
+    pub fn expect(&self, token: &Token) -> Result<Expected, HandoverError> {
+        let (deliver, connection) = oneshot::channel();
+        let mut expected = self.lobby.expected();
+        if expected.len() >= self.lobby.limits.expected {
+            return Err(HandoverError::TooMuch {
+                what: "peers expected at a time",
+                limit: self.lobby.limits.expected as u64,
+            });
+        }
+        let number = expected.last().map_or(0, |last| last.number + 1);
+        expected.push(Guest {
+            number,
+            token: token.clone(),
+            deliver,
+        });
+        Ok(Expected {
+            number,
+            lobby: self.lobby.clone(),
+            connection,
+        })
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A peer that is expected. Dropping it forgets the token.
+#[must_use = "dropped, the token is forgotten"]
+#[derive(Debug)]
+pub struct Expected {
+    number: u64,
+    lobby: Arc<Lobby>,
+    connection: oneshot::Receiver<Connection>,
+}
+
+impl Expected {
+    /// Waits for the peer.
+    pub async fn connection(mut self, within: Duration) -> Result<Connection, HandoverError> {
+        match tokio::time::timeout(within, &mut self.connection).await {
+            Err(_) => Err(HandoverError::TimedOut),
+            // The listener was dropped, or the peer left between its hello and our welcome.
+            Ok(Err(_)) => Err(HandoverError::PeerGone),
+            Ok(Ok(connection)) => Ok(connection),
+        }
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        let mut expected = self.lobby.expected();
+        expected.retain(|guest| guest.number != self.number);
+    }
+}
+
+#[derive(Debug)]
+struct Lobby {
+    limits: Limits,
+    expected: Mutex<Vec<Guest>>,
+}
+
+#[derive(Debug)]
+struct Guest {
+    number: u64,
+    token: Token,
+    deliver: oneshot::Sender<Connection>,
+}
+
+impl Lobby {
+    fn expected(&self) -> MutexGuard<'_, Vec<Guest>> {
+        // No code that can panic runs under it half way through a change.
+        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The guest whose proof this is; its token is spent with that.
+    fn admit(&self, proof: &[u8; 32]) -> Option<Guest> {
+        let mut expected = self.expected();
+        let mut found = None;
+        // All of them, so that the time says nothing about which one it was.
+        for (at, guest) in expected.iter().enumerate() {
+            if guest.token.hello().matches(proof) {
+                found = Some(at);
+            }
+        }
+        found.map(|at| expected.remove(at))
+    }
+}
+
+async fn serve(socket: UnixListener, lobby: Arc<Lobby>) {
+    let mut greetings = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = socket.accept(), if greetings.len() < lobby.limits.greetings => {
+                match accepted {
+                    Ok((stream, _)) => {
+                        greetings.spawn(greet(Packets::new(stream), lobby.clone()));
+                    }
+                    // Out of descriptors, most likely: others have to close some first.
+                    Err(e) => {
+                        tracing::warn!(error = %e, "accepting a local peer failed");
+                        tokio::time::sleep(Duration::from_millis(50)).await;
+                    }
+                }
+            }
+            Some(_) = greetings.join_next(), if !greetings.is_empty() => {}
+        }
+    }
+}
+
+async fn greet(packets: Packets, lobby: Arc<Lobby>) {
+    let limits = lobby.limits.clone();
+    let greeting = async {
+        limits.users.check(&packets)?;
+        let (hello, _) = packets.receive(false).await?;
+        let guest = lobby
+            .admit(&decode_greeting(&hello)?)
+            .ok_or(HandoverError::UnknownToken)?;
+        packets
+            .send(&encode_greeting(&guest.token.welcome()), &[])
+            .await?;
+        Ok::<_, HandoverError>(guest)
+    };
+    match tokio::time::timeout(limits.timeout, greeting).await {
+        Ok(Ok(guest)) => {
+            // Nobody waits any more: the connection closes.
+            let _ = guest.deliver.send(Connection::new(packets, limits));
+        }
+        Ok(Err(e)) => tracing::debug!(error = %e, "a local peer was turned away"),
+        Err(_) => tracing::debug!("a local peer was too slow"),
+    }
+}

@@ -1,0 +1,86 @@
+//! What is said over the socket before it becomes a doorbell: one packet each.
+//!
+//! ```text
+//! hello    connecting -> listening   magic (8 bytes), proof (32)
+//! welcome  listening -> connecting   magic, proof
+//! offer    either -> other           postcard of `Offer`, and its descriptors
+//! answer   the other way             postcard of `Answer`
+//! ```
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::HandoverError;
+use super::token::Proof;
+
+/// Most bytes of a packet: an offer with a few thousand allocations fits.
+pub(super) const MAX_PACKET: usize = 64 << 10;
+/// Most descriptors in a packet.
+pub(super) const MAX_DESCRIPTORS: usize = 16;
+
+const MAGIC: [u8; 8] = *b"tl-loc/1";
+
+pub(super) fn encode_greeting(proof: &Proof) -> [u8; 40] {
+    let mut packet = [0; 40];
+    packet[..8].copy_from_slice(&MAGIC);
+    packet[8..].copy_from_slice(&proof.0);
+    packet
+}
+
+pub(super) fn decode_greeting(packet: &[u8]) -> Result<[u8; 32], HandoverError> {
+    let proof = packet.strip_prefix(&MAGIC);
+    proof
+        .and_then(|p| p.try_into().ok())
+        .ok_or(HandoverError::Malformed { packet: "greeting" })
+}
+
+/// What comes with the descriptors of the packet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Offer {
+    /// One descriptor: a ring, and which end of it the receiver of the offer is.
+    Ring {
+        you_are: Role,
+        slots: u32,
+        slot_bytes: u32,
+    },
+    /// One descriptor per memory: the lengths of its allocations.
+    Memories(Vec<Vec<u64>>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Role {
+    Producer,
+    Consumer,
+}
+
+/// The receiver's word on an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Answer {
+    /// Mapped.
+    Taken,
+    /// Not what was expected, over a limit, or not as announced.
+    Refused,
+}
+
+pub(super) fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandoverError> {
+    let packet = postcard::to_allocvec(message).map_err(|_| HandoverError::TooMuch {
+        what: "bytes in a packet",
+        limit: MAX_PACKET as u64,
+    })?;
+    if packet.len() > MAX_PACKET {
+        return Err(HandoverError::TooMuch {
+            what: "bytes in a packet",
+            limit: MAX_PACKET as u64,
+        });
+    }
+    Ok(packet)
+}
+
+pub(super) fn decode<T: DeserializeOwned>(
+    packet: &[u8],
+    name: &'static str,
+) -> Result<T, HandoverError> {
+    match postcard::take_from_bytes(packet) {
+        Ok((message, [])) => Ok(message),
+        _ => Err(HandoverError::Malformed { packet: name }),
+    }
+}

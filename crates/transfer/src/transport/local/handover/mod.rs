@@ -1,0 +1,426 @@
+//! How the two ends of a local path get hold of the same memory.
+//!
+//! A [`Listener`] has a socket with a random name. Whoever connects must be of an allowed user and
+//! must hold a [`Token`] that the two agents agreed upon over their mutually authenticated control
+//! connection; that is what binds the memory to the session. Then either side offers: one
+//! [ring](super::ring) or some [shared memory](super::shared) per [`Connection`], which from then
+//! on serves as doorbell and as sign of life.
+//!
+//! Every step has a deadline, [`Limits::timeout`]. Descriptors that come from the peer are counted,
+//! checked (an ordinary memfd, sealed in size, of exactly the size announced, which is within the
+//! limits of the receiver) and closed if anything is wrong.
+
+mod listener;
+mod message;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod token;
+
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+pub use listener::{Expected, Listener};
+pub use token::Token;
+
+pub use super::memfd::MemfdFault;
+
+use self::message::{Answer, MAX_DESCRIPTORS, Offer, Role};
+use self::socket::Packets;
+use super::host::SocketName;
+use super::ring::{Consumer, Producer, Ring, RingLimits, RingShape, ShapeError};
+use super::shared::{BorrowedMemory, Regions, SharedError, SharedMemory};
+
+/// Bounds on what a peer may cost.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// How long any one step may take: to greet, to offer, to answer. Default 2 s.
+    pub timeout: Duration,
+    /// Who may connect. Default: processes of the same user.
+    pub users: Users,
+    /// How many peers may be in the middle of their greeting. Each costs one descriptor and 64 KiB.
+    /// Default 32; more wait in the kernel's queue.
+    pub greetings: usize,
+    /// How many peers may be expected at a time. Default 1,024.
+    pub expected: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(2),
+            users: Users::Same,
+            greetings: 32,
+            expected: 1024,
+        }
+    }
+}
+
+/// Which users' processes are accepted as peers.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Users {
+    /// The effective user of this process.
+    Same,
+    /// Any of these.
+    AnyOf(Vec<u32>),
+}
+
+impl Users {
+    fn check(&self, packets: &Packets) -> Result<(), HandoverError> {
+        let uid = packets.peer_uid().map_err(|source| HandoverError::Socket {
+            doing: "SO_PEERCRED",
+            source,
+        })?;
+        let allowed = match self {
+            Self::Same => uid == rustix::process::geteuid().as_raw(),
+            Self::AnyOf(users) => users.contains(&uid),
+        };
+        if allowed {
+            Ok(())
+        } else {
+            Err(HandoverError::ForeignUser { uid })
+        }
+    }
+}
+
+/// Connects to the agent that listens on `name` and shows it the token, once both have it.
+///
+/// That it succeeds proves that both are on one host and in one session.
+pub async fn connect(
+    name: &SocketName,
+    token: &Token,
+    limits: &Limits,
+) -> Result<Connection, HandoverError> {
+    within(limits, async {
+        let packets = Packets::connect(name).await?;
+        limits.users.check(&packets)?;
+        packets
+            .send(&message::encode_greeting(&token.hello()), &[])
+            .await?;
+        let (welcome, _) = packets.receive(false).await?;
+        if !token
+            .welcome()
+            .matches(&message::decode_greeting(&welcome)?)
+        {
+            return Err(HandoverError::UnknownToken);
+        }
+        Ok(Connection::new(packets, limits.clone()))
+    })
+    .await
+}
+
+/// An authenticated connection between two processes of one host, good for one offer.
+#[derive(Debug)]
+pub struct Connection {
+    packets: Packets,
+    limits: Limits,
+}
+
+impl Connection {
+    fn new(packets: Packets, limits: Limits) -> Self {
+        Self { packets, limits }
+    }
+
+    /// Makes a ring of which this side is the producer; the other calls
+    /// [`accept_consumer`](Self::accept_consumer).
+    pub async fn offer_producer(self, shape: RingShape) -> Result<Producer, HandoverError> {
+        Ok(Producer::new(self.offer_ring(shape, Role::Consumer).await?))
+    }
+
+    /// Makes a ring of which this side is the consumer; the other calls
+    /// [`accept_producer`](Self::accept_producer).
+    pub async fn offer_consumer(self, shape: RingShape) -> Result<Consumer, HandoverError> {
+        Ok(Consumer::new(self.offer_ring(shape, Role::Producer).await?))
+    }
+
+    /// Takes the producing end of a ring that the other side makes.
+    pub async fn accept_producer(self, limits: RingLimits) -> Result<Producer, HandoverError> {
+        Ok(Producer::new(
+            self.accept_ring(limits, Role::Producer).await?,
+        ))
+    }
+
+    /// Takes the consuming end of a ring that the other side makes.
+    pub async fn accept_consumer(self, limits: RingLimits) -> Result<Consumer, HandoverError> {
+        Ok(Consumer::new(
+            self.accept_ring(limits, Role::Consumer).await?,
+        ))
+    }
+
+    /// Lends memory read-only, up to 16 at a time; the other side calls [`borrow`](Self::borrow).
+    pub async fn lend(self, memories: &[SharedMemory]) -> Result<Link, HandoverError> {
+        if memories.is_empty() || memories.len() > MAX_DESCRIPTORS {
+            return Err(HandoverError::TooMuch {
+                what: "memories lent at a time",
+                limit: MAX_DESCRIPTORS as u64,
+            });
+        }
+        let offer = Offer::Memories(memories.iter().map(|m| m.lens().to_vec()).collect());
+        let descriptors: Vec<_> = memories.iter().map(SharedMemory::descriptor).collect();
+        within(&self.limits, self.offer(&offer, &descriptors)).await?;
+        Ok(Link {
+            packets: self.packets,
+        })
+    }
+
+    /// Maps what the other side lends, in its order; its allocations may have `max_bytes` in all.
+    ///
+    /// Where the owner has not touched its memory, doing so is charged to this process.
+    pub async fn borrow(
+        self,
+        max_bytes: u64,
+    ) -> Result<(Vec<BorrowedMemory>, Link), HandoverError> {
+        let lent = within(&self.limits, async {
+            let (packet, descriptors) = self.packets.receive(true).await?;
+            let offer = message::decode(&packet, "offer")?;
+            match check_memories(offer, descriptors, max_bytes) {
+                Ok(found) => self.take(found).await,
+                Err(fault) => self.refuse(fault).await,
+            }
+        })
+        .await?;
+        let link = Link {
+            packets: self.packets,
+        };
+        let memories = blocking(move || {
+            lent.into_iter()
+                .map(|(memory, regions)| Ok(BorrowedMemory::map(memory, regions)?))
+                .collect()
+        })
+        .await?;
+        Ok((memories, link))
+    }
+
+    async fn offer_ring(self, shape: RingShape, you_are: Role) -> Result<Ring, HandoverError> {
+        let memory = Ring::create(shape).map_err(HandoverError::Map)?;
+        let offer = Offer::Ring {
+            you_are,
+            slots: shape.slots(),
+            slot_bytes: shape.slot_bytes(),
+        };
+        within(&self.limits, self.offer(&offer, &[memory.as_fd()])).await?;
+        self.into_ring(memory, shape).await
+    }
+
+    async fn accept_ring(self, limits: RingLimits, me: Role) -> Result<Ring, HandoverError> {
+        let (memory, shape) = within(&self.limits, async {
+            let (packet, descriptors) = self.packets.receive(true).await?;
+            let offer = message::decode(&packet, "offer")?;
+            match check_ring(offer, descriptors, limits, me) {
+                Ok(found) => self.take(found).await,
+                Err(fault) => self.refuse(fault).await,
+            }
+        })
+        .await?;
+        self.into_ring(memory, shape).await
+    }
+
+    async fn into_ring(self, memory: OwnedFd, shape: RingShape) -> Result<Ring, HandoverError> {
+        let socket = self.packets.into_socket().map_err(HandoverError::Map)?;
+        blocking(move || Ring::map(memory, shape, socket).map_err(HandoverError::Map)).await
+    }
+
+    async fn offer(
+        &self,
+        offer: &Offer,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), HandoverError> {
+        self.packets
+            .send(&message::encode(offer)?, descriptors)
+            .await?;
+        let (packet, _) = self.packets.receive(false).await?;
+        match message::decode(&packet, "answer")? {
+            Answer::Taken => Ok(()),
+            Answer::Refused => Err(HandoverError::Refused),
+        }
+    }
+
+    async fn take<T>(&self, found: T) -> Result<T, HandoverError> {
+        let packet = message::encode(&Answer::Taken)?;
+        self.packets.send(&packet, &[]).await?;
+        Ok(found)
+    }
+
+    async fn refuse<T>(&self, fault: HandoverError) -> Result<T, HandoverError> {
+        // The fault is what counts; a peer that does not hear of it sees the hang-up.
+        if let Ok(packet) = message::encode(&Answer::Refused) {
+            let _ = self.packets.send(&packet, &[]).await;
+        }
+        Err(fault)
+    }
+}
+
+/// What remains of a connection over which memory was lent: a sign of life.
+#[derive(Debug)]
+pub struct Link {
+    packets: Packets,
+}
+
+impl Link {
+    /// Waits until the other side has dropped its link, or died.
+    pub async fn closed(&self) {
+        self.packets.closed().await;
+    }
+}
+
+/// Why a handover failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandoverError {
+    /// Nobody listens on that name here: another host, another network namespace, or gone.
+    #[error("nobody listens on the peer's local socket")]
+    NobodyThere,
+    /// A process of another user.
+    #[error("the peer runs as user {uid}, who is not allowed")]
+    ForeignUser {
+        /// The peer's effective user.
+        uid: u32,
+    },
+    /// The other side does not hold the token, or it was spent.
+    #[error("the peer does not hold the token of this session")]
+    UnknownToken,
+    /// A step took longer than [`Limits::timeout`].
+    #[error("the peer was too slow")]
+    TimedOut,
+    /// The peer hung up; a listener does that to whom it turns away.
+    #[error("the peer has hung up")]
+    PeerGone,
+    /// A packet that means nothing.
+    #[error("the peer's {packet} is malformed")]
+    Malformed {
+        /// Which packet.
+        packet: &'static str,
+    },
+    /// The peer offers something else than what was to be accepted.
+    #[error("the peer offers something else than was agreed")]
+    OtherOffer,
+    /// The number of descriptors is not the number announced.
+    #[error("{announced} descriptors announced, {found} came")]
+    Descriptors {
+        /// How many should have come.
+        announced: usize,
+        /// How many came.
+        found: usize,
+    },
+    /// Over a limit.
+    #[error("more than {limit} {what}")]
+    TooMuch {
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        limit: u64,
+    },
+    /// A ring that cannot be.
+    #[error("the peer offers an impossible ring")]
+    Shape(#[from] ShapeError),
+    /// The memory is not what it has to be.
+    #[error(transparent)]
+    Memfd(#[from] MemfdFault),
+    /// Shared memory could not be taken.
+    #[error(transparent)]
+    Shared(#[from] SharedError),
+    /// The peer refused what was offered; it knows why.
+    #[error("the peer refused the offer")]
+    Refused,
+    /// Memory could not be made or mapped.
+    #[error("mapping memory failed")]
+    Map(#[source] io::Error),
+    /// A system call on the socket failed.
+    #[error("{doing} failed on the local socket")]
+    Socket {
+        /// Which call.
+        doing: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The runtime is being shut down.
+    #[error("the runtime is being shut down")]
+    ShuttingDown,
+}
+
+fn check_ring(
+    offer: Offer,
+    descriptors: Vec<OwnedFd>,
+    limits: RingLimits,
+    me: Role,
+) -> Result<(OwnedFd, RingShape), HandoverError> {
+    let (slots, slot_bytes) = match offer {
+        Offer::Ring {
+            you_are,
+            slots,
+            slot_bytes,
+        } if you_are == me => (slots, slot_bytes),
+        _ => return Err(HandoverError::OtherOffer),
+    };
+    let shape = RingShape::new(slots, slot_bytes)?;
+    if shape.bytes() > limits.max_bytes {
+        return Err(HandoverError::TooMuch {
+            what: "bytes of a ring",
+            limit: limits.max_bytes,
+        });
+    }
+    check_count(1, descriptors.len())?;
+    let memory = descriptors
+        .into_iter()
+        .next()
+        .ok_or(HandoverError::Descriptors {
+            announced: 1,
+            found: 0,
+        })?;
+    Ring::check(&memory, shape)?;
+    Ok((memory, shape))
+}
+
+fn check_memories(
+    offer: Offer,
+    descriptors: Vec<OwnedFd>,
+    max_bytes: u64,
+) -> Result<Vec<(OwnedFd, Regions)>, HandoverError> {
+    let Offer::Memories(lens) = offer else {
+        return Err(HandoverError::OtherOffer);
+    };
+    check_count(lens.len(), descriptors.len())?;
+    let mut left = max_bytes;
+    let mut checked = Vec::with_capacity(lens.len());
+    for (lens, memory) in lens.iter().zip(descriptors) {
+        let regions = Regions::new(lens)?;
+        left = left
+            .checked_sub(regions.bytes())
+            .ok_or(HandoverError::TooMuch {
+                what: "bytes of shared memory",
+                limit: max_bytes,
+            })?;
+        BorrowedMemory::check(&memory, &regions)?;
+        checked.push((memory, regions));
+    }
+    Ok(checked)
+}
+
+fn check_count(announced: usize, found: usize) -> Result<(), HandoverError> {
+    if announced == found {
+        Ok(())
+    } else {
+        Err(HandoverError::Descriptors { announced, found })
+    }
+}
+
+async fn within<T>(
+    limits: &Limits,
+    step: impl Future<Output = Result<T, HandoverError>>,
+) -> Result<T, HandoverError> {
+    tokio::time::timeout(limits.timeout, step)
+        .await
+        .unwrap_or(Err(HandoverError::TimedOut))
+}
+
+/// Mapping touches every page, which takes too long for an async thread.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, HandoverError> + Send + 'static,
+) -> Result<T, HandoverError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or(Err(HandoverError::ShuttingDown))
+}

@@ -1,0 +1,204 @@
+//! A Unix socket of packets that can carry descriptors.
+//!
+//! `SOCK_SEQPACKET`: a packet arrives whole with its descriptors or not at all, so nobody can
+//! trickle half a message. Tokio's Unix types do for it what they do for streams (readiness,
+//! `accept`, credentials).
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
+
+use super::HandoverError;
+use super::message::{MAX_DESCRIPTORS, MAX_PACKET};
+use crate::transport::local::host::SocketName;
+
+pub(super) fn listen(name: &SocketName) -> io::Result<UnixListener> {
+    let socket = open()?;
+    rustix::net::bind(&socket, &address(name)?)?;
+    rustix::net::listen(&socket, 128)?;
+    UnixListener::from_std(socket.into())
+}
+
+/// Packets in both directions.
+#[derive(Debug)]
+pub(super) struct Packets {
+    stream: UnixStream,
+}
+
+impl Packets {
+    pub(super) fn new(stream: UnixStream) -> Self {
+        Self { stream }
+    }
+
+    pub(super) async fn connect(name: &SocketName) -> Result<Self, HandoverError> {
+        let io = |e: Errno| HandoverError::Socket {
+            doing: "connect",
+            source: e.into(),
+        };
+        let socket = open().map_err(io)?;
+        let address = address(name).map_err(io)?;
+        loop {
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => break,
+                // The listener has too many in its queue; there is nothing to wait on.
+                Err(Errno::AGAIN) => tokio::time::sleep(Duration::from_millis(2)).await,
+                Err(Errno::INTR) => {}
+                Err(Errno::CONNREFUSED) => return Err(HandoverError::NobodyThere),
+                Err(e) => return Err(io(e)),
+            }
+        }
+        let stream =
+            UnixStream::from_std(socket.into()).map_err(|source| HandoverError::Socket {
+                doing: "connect",
+                source,
+            })?;
+        Ok(Self { stream })
+    }
+
+    /// The effective user of the process at the other end when it connected or listened.
+    pub(super) fn peer_uid(&self) -> io::Result<u32> {
+        Ok(self.stream.peer_cred()?.uid())
+    }
+
+    pub(super) async fn send(
+        &self,
+        packet: &[u8],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(), HandoverError> {
+        let sent = self
+            .stream
+            .async_io(Interest::WRITABLE, || {
+                let mut space = [MaybeUninit::uninit(); SPACE];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                if !descriptors.is_empty()
+                    && !control.push(SendAncillaryMessage::ScmRights(descriptors))
+                {
+                    return Err(io::ErrorKind::InvalidInput.into());
+                }
+                Ok(rustix::net::sendmsg(
+                    &self.stream,
+                    &[IoSlice::new(packet)],
+                    &mut control,
+                    SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+                )?)
+            })
+            .await;
+        match sent {
+            Ok(_) => Ok(()),
+            Err(e) if is_gone(&e) => Err(HandoverError::PeerGone),
+            Err(source) => Err(HandoverError::Socket {
+                doing: "sendmsg",
+                source,
+            }),
+        }
+    }
+
+    /// Receives one packet, with exactly the descriptors that it carried. None are let in unless
+    /// `with_descriptors`.
+    pub(super) async fn receive(
+        &self,
+        with_descriptors: bool,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), HandoverError> {
+        let mut packet = vec![0; MAX_PACKET];
+        let received = self
+            .stream
+            .async_io(Interest::READABLE, || {
+                let mut space = [MaybeUninit::uninit(); SPACE];
+                let room = if with_descriptors { SPACE } else { 0 };
+                let mut control = RecvAncillaryBuffer::new(&mut space[..room]);
+                let message = rustix::net::recvmsg(
+                    &self.stream,
+                    &mut [IoSliceMut::new(&mut packet)],
+                    &mut control,
+                    RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
+                )?;
+                let mut descriptors = Vec::new();
+                for item in control.drain() {
+                    if let RecvAncillaryMessage::ScmRights(fds) = item {
+                        descriptors.extend(fds);
+                    }
+                }
+                Ok((message.bytes, message.flags, descriptors))
+            })
+            .await;
+        let (bytes, flags, descriptors) = match received {
+            Ok(received) => received,
+            Err(e) if is_gone(&e) => return Err(HandoverError::PeerGone),
+            Err(source) => {
+                return Err(HandoverError::Socket {
+                    doing: "recvmsg",
+                    source,
+                });
+            }
+        };
+        // Whatever came in is closed when `descriptors` goes.
+        if bytes == 0 {
+            return Err(HandoverError::PeerGone);
+        }
+        if flags.contains(ReturnFlags::TRUNC) {
+            return Err(HandoverError::TooMuch {
+                what: "bytes in a packet",
+                limit: MAX_PACKET as u64,
+            });
+        }
+        if flags.contains(ReturnFlags::CTRUNC) {
+            return Err(HandoverError::TooMuch {
+                what: "descriptors in a packet",
+                limit: if with_descriptors {
+                    MAX_DESCRIPTORS as u64
+                } else {
+                    0
+                },
+            });
+        }
+        packet.truncate(bytes);
+        Ok((packet, descriptors))
+    }
+
+    /// Waits until the other end is gone.
+    pub(super) async fn closed(&self) {
+        // Nothing is due any more: a packet that comes all the same is as good as an end.
+        let _ = self
+            .stream
+            .async_io(Interest::READABLE, || {
+                let flags = RecvFlags::DONTWAIT;
+                Ok(rustix::net::recv(&self.stream, &mut [0u8; 1], flags)?.1)
+            })
+            .await;
+    }
+
+    pub(super) fn into_socket(self) -> io::Result<OwnedFd> {
+        Ok(self.stream.into_std()?.into())
+    }
+}
+
+const SPACE: usize = rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS));
+
+fn open() -> rustix::io::Result<OwnedFd> {
+    rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+}
+
+fn address(name: &SocketName) -> rustix::io::Result<SocketAddrUnix> {
+    SocketAddrUnix::new_abstract_name(name.as_str().as_bytes())
+}
+
+fn is_gone(e: &io::Error) -> bool {
+    matches!(
+        e.kind(),
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
+    )
+}

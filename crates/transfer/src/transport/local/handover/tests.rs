@@ -1,0 +1,446 @@
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::SealFlags;
+
+use super::message::{decode_greeting, encode_greeting};
+use super::*;
+use crate::transport::local::memfd;
+
+fn limits() -> Limits {
+    Limits {
+        timeout: Duration::from_secs(20),
+        ..Limits::default()
+    }
+}
+
+/// Two ends of a connection: the listening and the connecting one.
+async fn connected() -> (Connection, Connection) {
+    let listener = Listener::bind(limits()).unwrap();
+    let token = Token::random().unwrap();
+    let expected = listener.expect(&token).unwrap();
+    let connecting = connect(listener.name(), &token, &limits()).await.unwrap();
+    let listening = expected.connection(Duration::from_secs(20)).await.unwrap();
+    (listening, connecting)
+}
+
+const SHAPE: RingShape = RingShape::DEFAULT;
+
+#[tokio::test]
+async fn rings_in_both_directions() {
+    let (a, b) = connected().await;
+    let (p, c) = tokio::join!(
+        a.offer_producer(SHAPE),
+        b.accept_consumer(RingLimits::default())
+    );
+    let (mut p, mut c) = (p.unwrap(), c.unwrap());
+    let mut window = p.reserve(None).unwrap();
+    window.put(0, b"cargo").unwrap();
+    window.publish(1, 2, 5).unwrap();
+    let window = c.receive(None).unwrap();
+    assert_eq!((window.tag(), window.offset(), window.len()), (1, 2, 5));
+    let mut cargo = [0; 5];
+    window.get(0, &mut cargo).unwrap();
+    assert_eq!(&cargo, b"cargo");
+
+    let (a, b) = connected().await;
+    let (c, p) = tokio::join!(
+        a.offer_consumer(SHAPE),
+        b.accept_producer(RingLimits::default())
+    );
+    let (mut c, mut p) = (c.unwrap(), p.unwrap());
+    p.reserve(None).unwrap().publish(3, 4, 1).unwrap();
+    assert_eq!(c.receive(None).unwrap().tag(), 3);
+}
+
+#[tokio::test]
+async fn lent_memory_can_be_read_and_not_written() {
+    let mine = SharedMemory::create(&[10, 5 << 20, 4096]).unwrap();
+    for (i, (at, len)) in mine.regions().enumerate() {
+        // SAFETY: a region of `mine`, which nobody else has yet.
+        unsafe { at.as_ptr().write_bytes(i as u8 + 1, len) };
+    }
+    let (a, b) = connected().await;
+    let lend = [mine.clone(), SharedMemory::create(&[1]).unwrap()];
+    let (link, borrowed) = tokio::join!(a.lend(&lend), b.borrow((5 << 20) + 4096 + 11));
+    let (link, (borrowed, other_link)) = (link.unwrap(), borrowed.unwrap());
+    assert_eq!(borrowed.len(), 2);
+    let lens: Vec<_> = borrowed[0].regions().map(|(_, len)| len).collect();
+    assert_eq!(lens, [10, 5 << 20, 4096]);
+    for (i, (at, len)) in borrowed[0].regions().enumerate() {
+        // SAFETY: a region that lives as long as `borrowed`, and whose owner is this test.
+        let (first, last) = unsafe { (at.read(), at.add(len - 1).read()) };
+        assert_eq!((first, last), (i as u8 + 1, i as u8 + 1));
+    }
+    let (at, _) = mine.regions().next().unwrap();
+    let (seen, _) = borrowed[0].regions().next().unwrap();
+    // SAFETY: as above; one thread.
+    unsafe {
+        at.as_ptr().write_volatile(77);
+        assert_eq!(seen.read_volatile(), 77, "the owner still writes");
+    }
+
+    // The link ends with the borrower.
+    let closed = tokio::spawn(async move { link.closed().await });
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    assert!(!closed.is_finished());
+    drop(other_link);
+    closed.await.unwrap();
+}
+
+#[test]
+fn a_descriptor_of_lent_memory_gives_no_way_to_write() {
+    let mine = SharedMemory::create(&[8192]).unwrap();
+    let fd = mine.descriptor().try_clone_to_owned().unwrap();
+    // What a hostile peer of the same user would try: the descriptor itself, and a new one.
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
+    let reopened = File::options().read(true).write(true).open(path);
+    let mut files = vec![File::from(fd)];
+    files.extend(reopened);
+    for file in &files {
+        memmap2::MmapOptions::new()
+            .len(8192)
+            .map_raw(file)
+            .expect_err("a writable mapping");
+        std::os::unix::fs::FileExt::write_at(file, b"x", 0).expect_err("a write");
+        file.set_len(4096).expect_err("shrinking");
+        file.set_len(16384).expect_err("growing");
+        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(file, punch, 0, 4096).expect_err("a hole");
+        rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).expect_err("one more seal");
+
+        let map = memfd::map(file, 8192, memfd::Access::ReadOnly).unwrap();
+        // SAFETY: the protection of a mapping that nobody else uses.
+        let upgraded = unsafe {
+            rustix::mm::mprotect(
+                map.as_mut_ptr().cast(),
+                8192,
+                rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE,
+            )
+        };
+        upgraded.expect_err("a read-only mapping made writable");
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_for_one_use_by_who_holds_them() {
+    let listener = Listener::bind(limits()).unwrap();
+    let token = Token::random().unwrap();
+    let refused = |r: Result<Connection, HandoverError>| {
+        assert!(matches!(r, Err(HandoverError::PeerGone)), "{r:?}");
+    };
+    // Nobody is expected; then somebody else; then a guest who was given up.
+    refused(connect(listener.name(), &token, &limits()).await);
+    let expected = listener.expect(&token).unwrap();
+    refused(connect(listener.name(), &Token::random().unwrap(), &limits()).await);
+    drop(expected);
+    refused(connect(listener.name(), &token, &limits()).await);
+    // Then the right one, once.
+    let expected = listener.expect(&token).unwrap();
+    connect(listener.name(), &token, &limits()).await.unwrap();
+    refused(connect(listener.name(), &token, &limits()).await);
+    expected.connection(Duration::from_secs(20)).await.unwrap();
+
+    let nobody = SocketName::random().unwrap();
+    assert!(matches!(
+        connect(&nobody, &token, &limits()).await,
+        Err(HandoverError::NobodyThere)
+    ));
+    let expected = listener.expect(&token).unwrap();
+    assert!(matches!(
+        expected.connection(Duration::from_millis(1)).await,
+        Err(HandoverError::TimedOut)
+    ));
+}
+
+#[tokio::test]
+async fn a_listener_that_lacks_the_token_is_found_out() {
+    let name = SocketName::random().unwrap();
+    let socket = socket::listen(&name).unwrap();
+    let impostor = tokio::spawn(async move {
+        let packets = Packets::new(socket.accept().await.unwrap().0);
+        let (hello, _) = packets.receive(false).await.unwrap();
+        // All it can do is to send back what it was sent.
+        let proof = decode_greeting(&hello).unwrap();
+        let echo = encode_greeting(&token::Proof(proof));
+        packets.send(&echo, &[]).await.unwrap();
+        packets
+    });
+    let outcome = connect(&name, &Token::random().unwrap(), &limits()).await;
+    assert!(matches!(outcome, Err(HandoverError::UnknownToken)));
+    impostor.await.unwrap();
+}
+
+#[tokio::test]
+async fn other_users_are_turned_away() {
+    let nobody = Limits {
+        users: Users::AnyOf(vec![]),
+        ..limits()
+    };
+    let listener = Listener::bind(nobody.clone()).unwrap();
+    let token = Token::random().unwrap();
+    let _expected = listener.expect(&token).unwrap();
+    assert!(matches!(
+        connect(listener.name(), &token, &limits()).await,
+        Err(HandoverError::PeerGone)
+    ));
+    let listener = Listener::bind(limits()).unwrap();
+    assert!(matches!(
+        connect(listener.name(), &token, &nobody).await,
+        Err(HandoverError::ForeignUser { .. })
+    ));
+    let me = rustix::process::geteuid().as_raw();
+    let me_too = Limits {
+        users: Users::AnyOf(vec![me]),
+        ..limits()
+    };
+    let _expected = listener.expect(&token).unwrap();
+    connect(listener.name(), &token, &me_too).await.unwrap();
+}
+
+#[tokio::test]
+async fn silent_and_garbled_peers_are_bounded() {
+    let strict = Limits {
+        timeout: Duration::from_millis(50),
+        greetings: 4,
+        ..Limits::default()
+    };
+    let listener = Listener::bind(strict).unwrap();
+    let token = Token::random().unwrap();
+    let expected = listener.expect(&token).unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(Packets::connect(listener.name()).await.unwrap());
+    }
+    let garbage = [
+        &b"x"[..],
+        &[0; 40],
+        &[0xff; MAX_PACKET_FOR_TESTS],
+        b"tl-loc/1",
+    ];
+    for packet in garbage {
+        let packets = Packets::connect(listener.name()).await.unwrap();
+        packets.send(packet, &[]).await.unwrap();
+        let end = packets.receive(false).await;
+        assert!(matches!(end, Err(HandoverError::PeerGone)));
+    }
+    connect(listener.name(), &token, &limits()).await.unwrap();
+    expected.connection(Duration::from_secs(20)).await.unwrap();
+    for packets in silent {
+        packets.closed().await;
+    }
+}
+
+const MAX_PACKET_FOR_TESTS: usize = message::MAX_PACKET + 1;
+
+#[tokio::test]
+async fn too_many_expected_peers_are_refused() {
+    let few = Limits {
+        expected: 2,
+        ..limits()
+    };
+    let listener = Listener::bind(few).unwrap();
+    let token = || Token::random().unwrap();
+    let _a = listener.expect(&token()).unwrap();
+    let b = listener.expect(&token()).unwrap();
+    assert!(matches!(
+        listener.expect(&token()),
+        Err(HandoverError::TooMuch { limit: 2, .. })
+    ));
+    drop(b);
+    let _c = listener.expect(&token()).unwrap();
+}
+
+/// A pipe whose reading end tells when the last copy of the writing end was closed.
+fn canary() -> (File, OwnedFd) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    (OwnedFd::from(reader).into(), writer.into())
+}
+
+#[tokio::test]
+async fn descriptors_that_nobody_asked_for_are_closed() {
+    let (mut reader, writer) = canary();
+    let listener = Listener::bind(limits()).unwrap();
+    let packets = Packets::connect(listener.name()).await.unwrap();
+    let fds = [writer.as_fd(); MAX_DESCRIPTORS];
+    packets.send(&[0; 40], &fds).await.unwrap();
+    packets.closed().await;
+
+    let (a, b) = connected().await;
+    let offer = Offer::Ring {
+        you_are: Role::Consumer,
+        slots: SHAPE.slots(),
+        slot_bytes: SHAPE.slot_bytes(),
+    };
+    let packet = message::encode(&offer).unwrap();
+    a.packets.send(&packet, &fds).await.unwrap();
+    assert!(matches!(
+        b.accept_consumer(RingLimits::default()).await,
+        Err(HandoverError::Descriptors {
+            announced: 1,
+            found: MAX_DESCRIPTORS
+        })
+    ));
+    // As an answer to an offer they do not even come in.
+    let (a, b) = connected().await;
+    b.packets.send(b"?", &fds).await.unwrap();
+    assert!(matches!(
+        a.offer_producer(SHAPE).await,
+        Err(HandoverError::TooMuch { limit: 0, .. })
+    ));
+    drop(writer);
+    drop(b);
+    let end = tokio::task::spawn_blocking(move || reader.read(&mut [0; 1]));
+    assert_eq!(end.await.unwrap().unwrap(), 0);
+}
+
+fn ring_offer(you_are: Role, slots: u32, slot_bytes: u32) -> Vec<u8> {
+    message::encode(&Offer::Ring {
+        you_are,
+        slots,
+        slot_bytes,
+    })
+    .unwrap()
+}
+
+/// Sends an offer as it is and says how a peer that wants to be a consumer takes it.
+async fn offered(packet: &[u8], fds: &[&OwnedFd]) -> HandoverError {
+    let (a, b) = connected().await;
+    let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+    a.packets.send(packet, &fds).await.unwrap();
+    let small = RingLimits {
+        max_bytes: SHAPE.bytes(),
+    };
+    match b.accept_consumer(small).await {
+        Ok(_) => panic!("taken"),
+        Err(e) => e,
+    }
+}
+
+#[tokio::test]
+async fn offers_are_checked() {
+    let (slots, slot_bytes) = (SHAPE.slots(), SHAPE.slot_bytes());
+    let good = ring_offer(Role::Consumer, slots, slot_bytes);
+    let ring = Ring::create(SHAPE).unwrap();
+
+    let e = offered(&good, &[]).await;
+    assert!(matches!(e, HandoverError::Descriptors { found: 0, .. }));
+    let e = offered(&good, &[&ring, &ring]).await;
+    assert!(matches!(e, HandoverError::Descriptors { found: 2, .. }));
+
+    // Not a memfd: a file, a pipe, a directory.
+    let file = OwnedFd::from(tempfile::tempfile().unwrap());
+    let (_reader, pipe) = canary();
+    let dir = OwnedFd::from(File::open("/").unwrap());
+    for fd in [&file, &pipe, &dir] {
+        let e = offered(&good, &[fd]).await;
+        assert!(matches!(e, HandoverError::Memfd(_)), "{e:?}");
+    }
+
+    // A memfd with each seal missing.
+    for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
+        let fd = memfd::create("transload-test", SHAPE.bytes()).unwrap();
+        memfd::seal(&fd, memfd::SIZE_SEALS - missing).unwrap();
+        let e = offered(&good, &[&fd]).await;
+        let seals = matches!(e, HandoverError::Memfd(MemfdFault::Seals { .. }));
+        assert!(seals, "{missing:?} missing: {e:?}");
+    }
+
+    // Of another size.
+    for size in [0, SHAPE.bytes() - 1, SHAPE.bytes() + 1] {
+        let fd = memfd::create("transload-test", size).unwrap();
+        memfd::seal(&fd, memfd::SIZE_SEALS).unwrap();
+        let e = offered(&good, &[&fd]).await;
+        assert!(matches!(e, HandoverError::Memfd(MemfdFault::Size { .. })));
+    }
+
+    // The wrong end, the wrong thing, a shape that cannot be or costs too much.
+    let e = offered(&ring_offer(Role::Producer, slots, slot_bytes), &[&ring]).await;
+    assert!(matches!(e, HandoverError::OtherOffer));
+    let memories = message::encode(&Offer::Memories(vec![vec![SHAPE.bytes()]])).unwrap();
+    let e = offered(&memories, &[&ring]).await;
+    assert!(matches!(e, HandoverError::OtherOffer));
+    for (slots, slot_bytes) in [(0, 4096), (u32::MAX, u32::MAX), (2, 1)] {
+        let e = offered(&ring_offer(Role::Consumer, slots, slot_bytes), &[&ring]).await;
+        assert!(matches!(e, HandoverError::Shape(_)));
+    }
+    let e = offered(&ring_offer(Role::Consumer, slots, 1 << 20), &[&ring]).await;
+    assert!(matches!(e, HandoverError::TooMuch { .. }));
+
+    // Truncated at every byte, and with a byte too many.
+    for len in 1..good.len() {
+        let e = offered(&good[..len], &[&ring]).await;
+        assert!(matches!(e, HandoverError::Malformed { .. }), "{len}: {e:?}");
+    }
+    let e = offered(&[&good[..], &[0]].concat(), &[&ring]).await;
+    assert!(matches!(e, HandoverError::Malformed { .. }));
+    let e = offered(&[0xff; MAX_PACKET_FOR_TESTS], &[&ring]).await;
+    assert!(matches!(e, HandoverError::TooMuch { .. }));
+}
+
+#[tokio::test]
+async fn loans_are_checked() {
+    async fn lent(lens: Vec<Vec<u64>>, fds: &[&OwnedFd], max: u64) -> HandoverError {
+        let (a, b) = connected().await;
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        let packet = message::encode(&Offer::Memories(lens)).unwrap();
+        a.packets.send(&packet, &fds).await.unwrap();
+        b.borrow(max).await.unwrap_err()
+    }
+    let unsealed = memfd::create("transload-test", 8192).unwrap();
+    let sealed = memfd::create("transload-test", 8192).unwrap();
+    memfd::seal(&sealed, memfd::SIZE_SEALS).unwrap();
+
+    let e = lent(vec![vec![8192]], &[&unsealed], 1 << 20).await;
+    assert!(matches!(e, HandoverError::Memfd(MemfdFault::Seals { .. })));
+    let e = lent(vec![vec![8191]], &[&sealed], 1 << 20).await;
+    assert!(matches!(e, HandoverError::Memfd(MemfdFault::Size { .. })));
+    let e = lent(vec![vec![8192], vec![8192]], &[&sealed], 1 << 20).await;
+    assert!(matches!(e, HandoverError::Descriptors { .. }));
+    let e = lent(vec![vec![8192]], &[&sealed], 8191).await;
+    assert!(matches!(e, HandoverError::TooMuch { limit: 8191, .. }));
+    for lens in [
+        vec![],
+        vec![0],
+        vec![8192, 0],
+        vec![u64::MAX, u64::MAX],
+        vec![u64::MAX],
+    ] {
+        let e = lent(vec![lens], &[&sealed], u64::MAX).await;
+        assert!(matches!(e, HandoverError::Shared(_)), "{e:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_that_does_not_go_on_is_left() {
+    let hasty = Limits {
+        timeout: Duration::from_millis(20),
+        ..Limits::default()
+    };
+    let (mut a, mut b) = connected().await;
+    (a.limits, b.limits) = (hasty.clone(), hasty);
+    // Nobody answers the offer; nobody makes one.
+    assert!(matches!(
+        a.offer_producer(SHAPE).await,
+        Err(HandoverError::TimedOut)
+    ));
+    // What `a` had offered is still in the queue, so `b` takes a ring whose peer is gone.
+    match b.accept_consumer(RingLimits::default()).await {
+        Ok(mut consumer) => assert!(consumer.receive(None).is_err()),
+        Err(e) => assert!(matches!(e, HandoverError::PeerGone)),
+    }
+    let (_a, mut b) = connected().await;
+    b.limits.timeout = Duration::from_millis(20);
+    assert!(matches!(
+        b.accept_consumer(RingLimits::default()).await,
+        Err(HandoverError::TimedOut)
+    ));
+    let (a, b) = connected().await;
+    let (a, b) = tokio::join!(
+        a.offer_producer(RingShape::new(32, 4 << 20).unwrap()),
+        b.accept_consumer(RingLimits::default())
+    );
+    assert!(matches!(a, Err(HandoverError::Refused)));
+    assert!(matches!(b, Err(HandoverError::TooMuch { .. })));
+}

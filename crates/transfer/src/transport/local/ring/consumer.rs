@@ -1,0 +1,154 @@
+//! The end that empties slots.
+
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use super::{End, Ring, RingError, RingShape};
+use crate::transport::local::gate::Fence;
+
+/// The destination's end of a ring. Dropping it hangs up.
+pub struct Consumer {
+    pub(super) ring: Ring,
+    /// Slots released.
+    tail: u64,
+    /// Slots known to be published.
+    head: u64,
+}
+
+impl Consumer {
+    pub(in crate::transport::local) fn new(ring: Ring) -> Self {
+        Self {
+            ring,
+            tail: 0,
+            head: 0,
+        }
+    }
+
+    /// The shape of the ring.
+    pub fn shape(&self) -> RingShape {
+        self.ring.shape()
+    }
+
+    /// Waits for the next slot; without a deadline for as long as the peer lives.
+    pub fn receive(&mut self, deadline: Option<Instant>) -> Result<ReadWindow<'_>, RingError> {
+        let slots = u64::from(self.shape().slots());
+        let (ring, tail, known) = (&self.ring, self.tail, self.head);
+        let head = ring.wait(ring.consumer_sleeps(), deadline, || {
+            let head = ring.head().load(Ordering::Acquire);
+            // Only forwards, and at most one ring ahead. `tail` counts slots seen by this process,
+            // so the sum cannot overflow before 2^64 slots.
+            if head < known || head > tail + slots {
+                return Err(RingError::Corrupt {
+                    field: "the count of published slots",
+                    found: head,
+                });
+            }
+            Ok((head > tail).then_some(head))
+        })?;
+        self.head = head;
+
+        let header = self.ring.header(tail);
+        // One load each, into private memory: what is checked is what is used.
+        let tag = header.tag.load(Ordering::Relaxed);
+        let offset = header.offset.load(Ordering::Relaxed);
+        let len = header.len.load(Ordering::Relaxed);
+        if len == 0 || len > self.shape().slot_bytes() {
+            return Err(RingError::Corrupt {
+                field: "the length of a slot",
+                found: len.into(),
+            });
+        }
+        if offset.checked_add(len.into()).is_none() {
+            return Err(RingError::Corrupt {
+                field: "the stream offset of a slot",
+                found: offset,
+            });
+        }
+        if !self.ring.gate.enter() {
+            return Err(RingError::Fenced);
+        }
+        Ok(ReadWindow {
+            consumer: self,
+            tag,
+            offset,
+            len: len as usize,
+        })
+    }
+}
+
+impl End for Consumer {
+    fn fence(&self) -> Fence {
+        Fence::new(self.ring.gate.clone())
+    }
+}
+
+impl Drop for Consumer {
+    fn drop(&mut self) {
+        self.ring.gate.doorbell.hang_up();
+    }
+}
+
+/// A slot that was filled, to be emptied and released (by dropping it too).
+///
+/// The peer can write these bytes at any time: this is a raw pointer so that nobody makes a
+/// `&[u8]` of it, and what is read twice may differ.
+#[must_use = "what is not read is lost"]
+pub struct ReadWindow<'a> {
+    consumer: &'a mut Consumer,
+    tag: u64,
+    offset: u64,
+    len: usize,
+}
+
+impl ReadWindow<'_> {
+    /// The stream that the bytes belong to, as the peer says.
+    pub fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    /// Where in that stream they start, as the peer says; `offset + len` does not overflow.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// How many bytes: from 1 to the bytes of a slot.
+    #[allow(clippy::len_without_is_empty)] // It never is.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The first of them, aligned to 4 KiB. Valid for [`len`](Self::len) bytes of reads while the
+    /// window lives.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.consumer.ring.slot(self.consumer.tail)
+    }
+
+    /// Copies bytes from `at` in the slot; `None` if there are not so many.
+    pub fn get(&self, at: usize, into: &mut [u8]) -> Option<()> {
+        let end = at.checked_add(into.len())?;
+        if end > self.len {
+            return None;
+        }
+        // SAFETY: `at + len` is within the slot, as just checked, and the slot is mapped while the
+        // consumer lives; `into` is private memory and does not overlap a shared mapping.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.as_ptr().add(at), into.as_mut_ptr(), into.len());
+        }
+        Some(())
+    }
+
+    /// Gives the slot back to the producer.
+    pub fn release(self) {}
+}
+
+impl Drop for ReadWindow<'_> {
+    fn drop(&mut self) {
+        let consumer = &mut *self.consumer;
+        consumer.tail += 1;
+        // Release: every read of the bytes comes before the count.
+        consumer.ring.tail().store(consumer.tail, Ordering::Release);
+        // A peer that is gone shows at the next wait.
+        let _ = consumer.ring.wake(consumer.ring.producer_sleeps());
+        consumer.ring.gate.leave();
+    }
+}

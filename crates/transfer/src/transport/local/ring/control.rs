@@ -1,0 +1,195 @@
+//! The shared words of a ring, and how to wait for the peer to change them.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Instant;
+
+use memmap2::MmapRaw;
+
+use super::shape::{self, RingShape};
+use super::{RingError, SPIN};
+use crate::transport::local::doorbell::{Doorbell, Woken};
+use crate::transport::local::gate::Gate;
+use crate::transport::local::memfd::{self, Access, MemfdFault};
+
+/// A mapped ring and its doorbell, before it is known which end this is.
+pub(in crate::transport::local) struct Ring {
+    shape: RingShape,
+    map: MmapRaw,
+    pub(super) gate: Arc<Gate>,
+}
+
+impl Ring {
+    /// Creates the memory of a ring, sealed.
+    pub(in crate::transport::local) fn create(shape: RingShape) -> io::Result<OwnedFd> {
+        let fd = memfd::create("transload-ring", shape.bytes())?;
+        memfd::seal(&fd, memfd::SIZE_SEALS)?;
+        Ok(fd)
+    }
+
+    /// Checks the memory that a peer handed over as a ring of `shape`.
+    pub(in crate::transport::local) fn check(
+        memory: impl AsFd,
+        shape: RingShape,
+    ) -> Result<(), MemfdFault> {
+        memfd::check(memory, shape.bytes(), memfd::SIZE_SEALS)
+    }
+
+    /// Maps a ring that [`create`](Self::create) made or [`check`](Self::check) let pass.
+    pub(in crate::transport::local) fn map(
+        memory: impl AsFd,
+        shape: RingShape,
+        socket: OwnedFd,
+    ) -> io::Result<Self> {
+        let len = usize::try_from(shape.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let map = memfd::map(memory, len, Access::ReadWrite)?;
+        memfd::touch(&map, 0, len, Access::ReadWrite)?;
+        Ok(Self {
+            shape,
+            map,
+            gate: Arc::new(Gate::new(Doorbell::new(socket))),
+        })
+    }
+
+    pub(super) fn shape(&self) -> RingShape {
+        self.shape
+    }
+
+    /// The bytes of the slot that is filled as number `count`.
+    pub(super) fn slot(&self, count: u64) -> *mut u8 {
+        // SAFETY: `slot_offset` takes `count` modulo the number of slots, so that the slot lies
+        // within the `shape.bytes()` bytes mapped.
+        unsafe { self.map.as_mut_ptr().add(self.shape.slot_offset(count)) }
+    }
+
+    /// The header of that slot.
+    pub(super) fn header(&self, count: u64) -> Header<'_> {
+        let at = self.shape.header_offset(count);
+        Header {
+            tag: self.u64_at(at + shape::TAG_OFFSET),
+            offset: self.u64_at(at + shape::STREAM_OFFSET),
+            len: self.u32_at(at + shape::LEN_OFFSET),
+        }
+    }
+
+    /// Slots published.
+    pub(super) fn head(&self) -> &AtomicU64 {
+        self.u64_at(shape::HEAD_OFFSET)
+    }
+
+    /// Slots released.
+    pub(super) fn tail(&self) -> &AtomicU64 {
+        self.u64_at(shape::TAIL_OFFSET)
+    }
+
+    pub(super) fn producer_sleeps(&self) -> &AtomicU32 {
+        self.u32_at(shape::PRODUCER_SLEEPS_OFFSET)
+    }
+
+    pub(super) fn consumer_sleeps(&self) -> &AtomicU32 {
+        self.u32_at(shape::CONSUMER_SLEEPS_OFFSET)
+    }
+
+    /// Wakes the peer if it says in `its_sleep` that it sleeps; call it after the store that it
+    /// waits for.
+    ///
+    /// Both sides store, then look, with a full fence between: at least one of them sees the other.
+    pub(super) fn wake(&self, its_sleep: &AtomicU32) -> Result<(), RingError> {
+        fence(Ordering::SeqCst);
+        if its_sleep.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        its_sleep.store(0, Ordering::SeqCst);
+        self.gate.doorbell.ring().map_err(|_| self.hung_up())
+    }
+
+    /// Waits until `ready` says something.
+    pub(super) fn wait<T>(
+        &self,
+        my_sleep: &AtomicU32,
+        deadline: Option<Instant>,
+        mut ready: impl FnMut() -> Result<Option<T>, RingError>,
+    ) -> Result<T, RingError> {
+        if let Some(found) = self.look(&mut ready)? {
+            return Ok(found);
+        }
+        let spun = Instant::now() + SPIN;
+        while Instant::now() < spun {
+            for _ in 0..8 {
+                std::hint::spin_loop();
+            }
+            if let Some(found) = self.look(&mut ready)? {
+                return Ok(found);
+            }
+        }
+        let outcome = self.sleep(my_sleep, deadline, &mut ready);
+        my_sleep.store(0, Ordering::Relaxed);
+        outcome
+    }
+
+    fn sleep<T>(
+        &self,
+        my_sleep: &AtomicU32,
+        deadline: Option<Instant>,
+        ready: &mut impl FnMut() -> Result<Option<T>, RingError>,
+    ) -> Result<T, RingError> {
+        loop {
+            my_sleep.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+            if let Some(found) = self.look(ready)? {
+                return Ok(found);
+            }
+            if deadline.is_some_and(|d| Instant::now() >= d) {
+                return Err(RingError::TimedOut);
+            }
+            match self.gate.doorbell.wait(deadline).map_err(RingError::Wait)? {
+                Woken::LookAgain => {}
+                // What the peer did before it hung up still counts.
+                Woken::HungUp => return self.look(ready)?.ok_or(RingError::PeerGone),
+            }
+        }
+    }
+
+    fn look<T>(
+        &self,
+        ready: &mut impl FnMut() -> Result<Option<T>, RingError>,
+    ) -> Result<Option<T>, RingError> {
+        if self.gate.is_fenced() {
+            return Err(RingError::Fenced);
+        }
+        ready()
+    }
+
+    /// Which of the two ended the connection.
+    fn hung_up(&self) -> RingError {
+        if self.gate.is_fenced() {
+            RingError::Fenced
+        } else {
+            RingError::PeerGone
+        }
+    }
+
+    fn u64_at(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at.is_multiple_of(8) && at + 8 <= self.map.len());
+        // SAFETY: every caller's `at` comes from the constants of `shape` or from `header_offset`,
+        // so that it is a multiple of 8 inside the mapping, which lives as long as `self` and which
+        // starts on a page. This process touches these bytes by atomics only; the peer may do with
+        // them what it likes, and any value is a valid u64.
+        unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
+    }
+
+    fn u32_at(&self, at: usize) -> &AtomicU32 {
+        debug_assert!(at.is_multiple_of(4) && at + 4 <= self.map.len());
+        // SAFETY: as in `u64_at`, with 4 for 8.
+        unsafe { AtomicU32::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
+    }
+}
+
+/// The shared words of one slot.
+pub(super) struct Header<'a> {
+    pub(super) tag: &'a AtomicU64,
+    pub(super) offset: &'a AtomicU64,
+    pub(super) len: &'a AtomicU32,
+}

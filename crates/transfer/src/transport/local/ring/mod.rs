@@ -1,0 +1,92 @@
+//! The staging ring: a few slots of memory that two processes share, one of them filling, the
+//! other emptying them.
+//!
+//! One [`Producer`] (the source: it gathers into slots) and one [`Consumer`] (the destination: it
+//! scatters out of them), each on a thread of its own that may block; [`drive`](super::drive) puts
+//! such work beside async code. Slots arrive in the order in which they were published. A ring
+//! outlives transfers: each slot says with a tag which one it belongs to.
+//!
+//! **What is shared is not trusted.** The peer can write anywhere in the ring at any time. Each end
+//! therefore keeps its own count, its own shape and its own addresses in private memory, and reads
+//! from shared memory only: the peer's count, which must lie within one ring of its own; and the
+//! header of a slot, each field of which is loaded once, into a private copy, and only then checked.
+//! Whatever a peer writes there, the windows lie inside the ring, counts only go forwards, and
+//! every wait ends by its deadline, by the [`Fence`](super::Fence) or by the hang-up of the socket.
+//! What a peer can spoil is the bytes of its own transfers, which have a checksum for that. Since
+//! the bytes can change while they are read, windows are raw pointers and no slices.
+//!
+//! **Waiting**: an end that finds nothing to do looks again for [`SPIN`], then says in the ring that
+//! it sleeps, looks once more, and sleeps on the socket; the other rings only if it reads that. A peer
+//! that does not ring makes its own transfer slow, to the deadline at worst.
+//!
+//! **Memory**: [`RingShape::bytes`] per ring, charged to the process that offered it and touched
+//! when it is made.
+
+mod consumer;
+mod control;
+mod producer;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use consumer::{Consumer, ReadWindow};
+pub use producer::{Producer, WriteWindow};
+pub use shape::{RingLimits, RingShape, ShapeError};
+
+pub(super) use control::Ring;
+
+use super::gate::Fence;
+
+/// How long an end looks for news before it sleeps.
+///
+/// A sleep and its wake-up cost some 10 us on both sides, as much as filling a quarter of a slot;
+/// ends that keep pace with each other wait for less than that.
+pub const SPIN: Duration = Duration::from_micros(20);
+
+/// Why a ring gave no window.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// The fence of this end was raised.
+    #[error("the ring was fenced")]
+    Fenced,
+    /// The peer hung up or died. A consumer gets what was published before that first.
+    #[error("the peer has hung up")]
+    PeerGone,
+    /// The deadline passed.
+    #[error("nothing came by the deadline")]
+    TimedOut,
+    /// The peer wrote something into the ring that cannot be; the ring is of no more use.
+    #[error("the peer wrote nonsense into the ring: {field} is {found}")]
+    Corrupt {
+        /// What was read.
+        field: &'static str,
+        /// What it said.
+        found: u64,
+    },
+    /// More bytes were to be published than a slot holds, or none.
+    #[error("a slot holds 1 to {capacity} bytes, not {len}")]
+    Length {
+        /// Bytes to be published.
+        len: usize,
+        /// Bytes of a slot.
+        capacity: usize,
+    },
+    /// `poll` failed.
+    #[error("waiting for the peer failed")]
+    Wait(#[source] std::io::Error),
+}
+
+/// Either end of a ring.
+pub trait End: private::Sealed {
+    /// A handle that stops this end from any thread.
+    fn fence(&self) -> Fence;
+}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for super::Producer {}
+    impl Sealed for super::Consumer {}
+}

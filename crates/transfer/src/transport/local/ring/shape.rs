@@ -1,0 +1,122 @@
+//! How large a ring is, and what lies where in it.
+
+/// How many slots a ring has and how large they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RingShape {
+    slots: u32,
+    slot_bytes: u32,
+}
+
+impl RingShape {
+    /// The default: 8 slots of 256 KiB.
+    pub const DEFAULT: Self = Self {
+        slots: 8,
+        slot_bytes: 256 << 10,
+    };
+
+    /// A shape of `slots` (2 to 32) slots of `slot_bytes` (a multiple of 4 KiB, at most 4 MiB).
+    pub const fn new(slots: u32, slot_bytes: u32) -> Result<Self, ShapeError> {
+        if slots < 2 || slots > MAX_SLOTS {
+            return Err(ShapeError::Slots { slots });
+        }
+        if slot_bytes == 0 || slot_bytes > MAX_SLOT_BYTES || !slot_bytes.is_multiple_of(SLOT_UNIT) {
+            return Err(ShapeError::SlotBytes { slot_bytes });
+        }
+        Ok(Self { slots, slot_bytes })
+    }
+
+    /// How many slots.
+    pub const fn slots(self) -> u32 {
+        self.slots
+    }
+
+    /// Bytes of a slot.
+    pub const fn slot_bytes(self) -> u32 {
+        self.slot_bytes
+    }
+
+    /// Bytes of the whole ring: the slots, and 8 KiB for counts and headers.
+    pub const fn bytes(self) -> u64 {
+        // At most 32 * 4 MiB + 8 KiB.
+        CONTROL_BYTES + self.slots as u64 * self.slot_bytes as u64
+    }
+
+    /// Where the bytes of the slot start that is filled as number `count` since the beginning.
+    pub(super) const fn slot_offset(self, count: u64) -> usize {
+        CONTROL_BYTES as usize + self.index(count) * self.slot_bytes as usize
+    }
+
+    /// Where its header is.
+    pub(super) const fn header_offset(self, count: u64) -> usize {
+        HEADERS_OFFSET + self.index(count) * LINE
+    }
+
+    const fn index(self, count: u64) -> usize {
+        (count % self.slots as u64) as usize
+    }
+}
+
+impl Default for RingShape {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// What a peer's ring may cost this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingLimits {
+    /// Most bytes of a ring, as [`RingShape::bytes`] counts them.
+    pub max_bytes: u64,
+}
+
+impl Default for RingLimits {
+    /// 32 MiB of slots.
+    fn default() -> Self {
+        Self {
+            max_bytes: (32 << 20) + CONTROL_BYTES,
+        }
+    }
+}
+
+/// A ring that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShapeError {
+    /// Too few or too many slots.
+    #[error("a ring has 2 to {MAX_SLOTS} slots, not {slots}")]
+    Slots {
+        /// Slots asked for.
+        slots: u32,
+    },
+    /// Slots of a bad size.
+    #[error("a slot has a multiple of {SLOT_UNIT} bytes up to {MAX_SLOT_BYTES}, not {slot_bytes}")]
+    SlotBytes {
+        /// Bytes asked for.
+        slot_bytes: u32,
+    },
+}
+
+/// One cache line per word that one side writes and the other reads; 128 because processors
+/// prefetch lines in pairs.
+pub(super) const LINE: usize = 128;
+/// Slots published so far: written by the producer.
+pub(super) const HEAD_OFFSET: usize = 0;
+/// Slots released so far: written by the consumer.
+pub(super) const TAIL_OFFSET: usize = LINE;
+/// 1 while the producer sleeps, or is about to.
+pub(super) const PRODUCER_SLEEPS_OFFSET: usize = 2 * LINE;
+/// The same of the consumer.
+pub(super) const CONSUMER_SLEEPS_OFFSET: usize = 3 * LINE;
+/// The headers of the slots, one per line.
+const HEADERS_OFFSET: usize = 4 * LINE;
+/// Inside a header: the tag (u64), the stream offset (u64), the length (u32).
+pub(super) const TAG_OFFSET: usize = 0;
+pub(super) const STREAM_OFFSET: usize = 8;
+pub(super) const LEN_OFFSET: usize = 16;
+
+const CONTROL_BYTES: u64 = 8192;
+const MAX_SLOTS: u32 = 32;
+const MAX_SLOT_BYTES: u32 = 4 << 20;
+const SLOT_UNIT: u32 = 4096;
+
+const _: () = assert!(HEADERS_OFFSET + MAX_SLOTS as usize * LINE <= CONTROL_BYTES as usize);

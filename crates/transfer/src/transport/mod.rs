@@ -1,0 +1,4 @@
+//! How bytes get from one process to another.
+
+#[cfg(feature = "local")]
+pub mod local;
