@@ -1,0 +1,3 @@
+//! How bytes get from one agent to another.
+
+pub mod quic;
