@@ -1,4 +1,5 @@
-//! How bytes get from one process to another.
+//! How bytes get from one agent to another.
 
 #[cfg(feature = "local")]
 pub mod local;
+pub mod quic;

@@ -1,0 +1,231 @@
+//! The certificate authority of a cluster.
+
+use std::{
+    fmt, io,
+    time::{Duration, SystemTime},
+};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use thiserror::Error;
+
+use super::{
+    Identity, IdentityError,
+    certificate::{PeerIdentityError, cluster_of_authority},
+    name::{AgentId, ClusterId, PeerIdentity, authority_uri},
+    roles::Roles,
+    ticket_key::TicketKey,
+    tls::SERVER_NAME,
+};
+
+/// From when to when a certificate is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Validity {
+    /// The first moment.
+    pub from: SystemTime,
+    /// The last moment.
+    pub until: SystemTime,
+}
+
+impl Validity {
+    /// How far back a certificate made now starts, so that hosts whose clocks lag accept it.
+    const SKEW: Duration = Duration::from_secs(60 * 60);
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    /// From now, an hour of clock skew allowed for, `days` days long.
+    #[must_use]
+    pub fn days(days: u32) -> Self {
+        let now = SystemTime::now();
+        Self {
+            from: now.checked_sub(Self::SKEW).unwrap_or(now),
+            until: now.checked_add(Self::DAY * days).unwrap_or(now),
+        }
+    }
+
+    /// Of an agent: a year.
+    #[must_use]
+    pub fn of_agent() -> Self {
+        Self::days(365)
+    }
+
+    /// Of an authority: ten years.
+    #[must_use]
+    pub fn of_authority() -> Self {
+        Self::days(3650)
+    }
+}
+
+/// The certificate authority of one cluster. It makes the [`Identity`] of each agent.
+pub struct Authority {
+    cluster: ClusterId,
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+    ticket_key: TicketKey,
+}
+
+/// Why an authority or a certificate could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum AuthorityError {
+    /// The operating system gave no randomness.
+    #[error("no randomness")]
+    Random(#[from] io::Error),
+    /// Making a key or signing a certificate failed.
+    #[error("the certificate could not be made")]
+    Certificate(#[from] rcgen::Error),
+    /// The certificate at hand is not one of an authority of this project.
+    #[error("not the certificate of an authority")]
+    NotAnAuthority(#[from] PeerIdentityError),
+    /// What was made does not serve: asked for with a validity that has ended, for instance.
+    #[error("the certificate that was made does not serve")]
+    Identity(#[from] IdentityError),
+}
+
+impl Authority {
+    /// A new authority, for ten years, with a key and a ticket key of its own.
+    ///
+    /// # Errors
+    /// [`AuthorityError`], when the system has no randomness.
+    pub fn new(cluster: ClusterId) -> Result<Self, AuthorityError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = params(
+            format!("transload authority {cluster}"),
+            authority_uri(&cluster),
+            Validity::of_authority(),
+        )?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let certificate = params.self_signed(&key)?.der().clone();
+        Ok(Self {
+            cluster,
+            certificate,
+            issuer: Issuer::new(params, key),
+            ticket_key: TicketKey::random()?,
+        })
+    }
+
+    /// An authority that exists already.
+    ///
+    /// # Errors
+    /// [`AuthorityError`], if the certificate is no authority's or the key none at all.
+    pub fn from_parts(
+        certificate: CertificateDer<'static>,
+        key_pem: &str,
+        ticket_key: TicketKey,
+    ) -> Result<Self, AuthorityError> {
+        let cluster = cluster_of_authority(&certificate)?;
+        let issuer = Issuer::from_ca_cert_der(&certificate, KeyPair::from_pem(key_pem)?)?;
+        Ok(Self {
+            cluster,
+            certificate,
+            issuer,
+            ticket_key,
+        })
+    }
+
+    /// The cluster that this authority vouches for.
+    #[must_use]
+    pub fn cluster(&self) -> &ClusterId {
+        &self.cluster
+    }
+
+    /// The authority's certificate.
+    #[must_use]
+    pub fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    pub(super) fn key_pem(&self) -> String {
+        self.issuer.key().serialize_pem()
+    }
+
+    pub(super) fn ticket_key(&self) -> &TicketKey {
+        &self.ticket_key
+    }
+
+    /// Makes the identity of an agent, valid for a year.
+    ///
+    /// # Errors
+    /// [`AuthorityError`].
+    pub fn issue(&self, agent: &AgentId, roles: Roles) -> Result<Identity, AuthorityError> {
+        self.issue_for(agent, roles, Validity::of_agent())
+    }
+
+    /// Makes the identity of an agent for a time of your choice.
+    ///
+    /// # Errors
+    /// [`AuthorityError`]; among others when that time does not include now.
+    pub fn issue_for(
+        &self,
+        agent: &AgentId,
+        roles: Roles,
+        validity: Validity,
+    ) -> Result<Identity, AuthorityError> {
+        let peer = PeerIdentity {
+            cluster: self.cluster.clone(),
+            agent: agent.clone(),
+            roles,
+        };
+        let (certificate, key) = self.sign(&peer.to_string(), validity)?;
+        Ok(Identity::new(
+            vec![certificate],
+            key,
+            self.certificate.clone(),
+            self.ticket_key.clone(),
+        )?)
+    }
+
+    /// Signs a certificate for any URI and time. What it says is not looked at, so tests make their
+    /// bad certificates here too.
+    pub(crate) fn sign(
+        &self,
+        uri: &str,
+        validity: Validity,
+    ) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), rcgen::Error> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = params("transload agent".to_owned(), uri.to_owned(), validity)?;
+        params
+            .subject_alt_names
+            .push(SanType::DnsName(SERVER_NAME.try_into()?));
+        params.is_ca = IsCa::ExplicitNoCa;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        params.use_authority_key_identifier_extension = true;
+        let certificate = params.signed_by(&key, &self.issuer)?.der().clone();
+        Ok((
+            certificate,
+            PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
+        ))
+    }
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Authority").field(&self.cluster).finish()
+    }
+}
+
+/// What the certificates of agents and authorities have in common.
+fn params(
+    common_name: String,
+    uri: String,
+    validity: Validity,
+) -> Result<CertificateParams, rcgen::Error> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    if !uri.is_empty() {
+        params.subject_alt_names = vec![SanType::URI(uri.try_into()?)];
+    }
+    params.not_before = validity.from.into();
+    params.not_after = validity.until.into();
+    Ok(params)
+}

@@ -1,0 +1,331 @@
+//! Identities and authorities as files.
+
+use std::{
+    fs,
+    io::{self, Write},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
+};
+
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use thiserror::Error;
+
+use super::{
+    Identity, IdentityError,
+    authority::{Authority, AuthorityError},
+    certificate::MAX_CERTIFICATE_BYTES,
+    name::{AgentId, NameError},
+    ticket_key::TicketKey,
+};
+
+/// The authority's files have this stem, so no agent may be called so.
+const AUTHORITY: &str = "ca";
+const TICKET_KEY: &str = "ticket.key";
+
+/// The largest file that is read, in bytes: a chain of a few certificates.
+const MAX_FILE_BYTES: u64 = 8 * MAX_CERTIFICATE_BYTES as u64;
+
+/// Why an identity or an authority could not be read from its folder, or written there.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum IdentityFileError {
+    /// A file could not be read or written.
+    #[error("{path}: {source}", path = .path.display())]
+    Io {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A file exists already and is not overwritten: it may hold the only copy of a key.
+    #[error("{path} exists already", path = .path.display())]
+    Exists {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A file is larger than any that belongs here.
+    #[error("{path} is larger than {MAX_FILE_BYTES} bytes", path = .path.display())]
+    TooLarge {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// A file does not hold what it should.
+    #[error("{path} does not hold {what}", path = .path.display())]
+    Content {
+        /// Which file.
+        path: PathBuf,
+        /// What it should hold.
+        what: &'static str,
+    },
+    /// The folder has no agent, or several of which one must be named.
+    #[error(
+        "{dir} has {}; say which agent is meant",
+        if .names.is_empty() { "no agent's certificate".to_owned() } else { format!("several agents ({})", .names.join(", ")) },
+        dir = .dir.display()
+    )]
+    WhichAgent {
+        /// The folder.
+        dir: PathBuf,
+        /// The agents in it.
+        names: Vec<String>,
+    },
+    /// No file can be called after this agent.
+    #[error("an agent whose files are in a folder cannot be called {0:?}")]
+    ReservedName(String),
+    /// The agent's name is none.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The files do not make an identity.
+    #[error("{dir}: agent {name}", dir = .dir.display())]
+    Identity {
+        /// The folder.
+        dir: PathBuf,
+        /// The agent.
+        name: String,
+        /// Why not.
+        source: IdentityError,
+    },
+    /// The files do not make an authority.
+    #[error("{dir}: the authority", dir = .dir.display())]
+    Authority {
+        /// The folder.
+        dir: PathBuf,
+        /// Why not.
+        source: AuthorityError,
+    },
+}
+
+impl Identity {
+    /// Reads the identity of the one agent that has its files in `dir`.
+    ///
+    /// # Errors
+    /// [`IdentityFileError`]; [`WhichAgent`](IdentityFileError::WhichAgent) lists the agents where
+    /// there are several, to be read with [`load_agent`](Self::load_agent).
+    pub fn load(dir: impl AsRef<Path>) -> Result<Self, IdentityFileError> {
+        let dir = dir.as_ref();
+        let mut names = names_in(dir)?;
+        match (names.pop(), names.is_empty()) {
+            (Some(name), true) => load(dir, &name),
+            (last, _) => Err(IdentityFileError::WhichAgent {
+                dir: dir.to_owned(),
+                names: names.into_iter().chain(last).collect(),
+            }),
+        }
+    }
+
+    /// Reads the identity of the agent whose files are called `name`.
+    ///
+    /// # Errors
+    /// [`IdentityFileError`].
+    pub fn load_agent(dir: impl AsRef<Path>, name: &AgentId) -> Result<Self, IdentityFileError> {
+        load(dir.as_ref(), file_stem(name)?)
+    }
+
+    /// Writes certificate, key, the authority's certificate and the ticket key into `dir`, making
+    /// the folder if need be. The shared files may be there already, if they are the same.
+    ///
+    /// # Errors
+    /// [`IdentityFileError`]; nothing that exists is overwritten.
+    pub fn save(&self, dir: impl AsRef<Path>) -> Result<(), IdentityFileError> {
+        let dir = dir.as_ref();
+        let name = file_stem(&self.peer().agent)?;
+        make_dir(dir)?;
+        save_shared(dir, self.authority(), self.ticket_key())?;
+        let key = pem("PRIVATE KEY", self.key().secret_der());
+        write_new(&dir.join(format!("{name}.key")), key.as_bytes(), 0o600)?;
+        let chain: String = self.chain().iter().map(|c| pem("CERTIFICATE", c)).collect();
+        write_new(&dir.join(format!("{name}.pem")), chain.as_bytes(), 0o644)
+    }
+}
+
+impl Authority {
+    /// Reads an authority, to issue further certificates.
+    ///
+    /// # Errors
+    /// [`IdentityFileError`].
+    pub fn load(dir: impl AsRef<Path>) -> Result<Self, IdentityFileError> {
+        let dir = dir.as_ref();
+        let path = dir.join("ca.key");
+        warn_if_open(&path);
+        let key = String::from_utf8(read(&path)?).map_err(|_| IdentityFileError::Content {
+            path,
+            what: "a private key in PEM",
+        })?;
+        Self::from_parts(read_authority(dir)?, &key, read_ticket_key(dir)?).map_err(|source| {
+            IdentityFileError::Authority {
+                dir: dir.to_owned(),
+                source,
+            }
+        })
+    }
+
+    /// Writes the authority's certificate and key and the ticket key into `dir`.
+    ///
+    /// # Errors
+    /// [`IdentityFileError`]; nothing that exists is overwritten.
+    pub fn save(&self, dir: impl AsRef<Path>) -> Result<(), IdentityFileError> {
+        let dir = dir.as_ref();
+        make_dir(dir)?;
+        write_new(&dir.join("ca.key"), self.key_pem().as_bytes(), 0o600)?;
+        save_shared(dir, self.certificate(), self.ticket_key())
+    }
+}
+
+/// The agents that have a certificate in `dir`, in alphabetical order.
+///
+/// # Errors
+/// [`IdentityFileError::Io`].
+pub fn names_in(dir: impl AsRef<Path>) -> Result<Vec<String>, IdentityFileError> {
+    let dir = dir.as_ref();
+    let io = |source| IdentityFileError::Io {
+        path: dir.to_owned(),
+        source,
+    };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(io)? {
+        let name = entry.map_err(io)?.file_name();
+        match name.to_str().and_then(|name| name.strip_suffix(".pem")) {
+            Some(stem) if stem != AUTHORITY && stem.parse::<AgentId>().is_ok() => {
+                names.push(stem.to_owned());
+            }
+            _ => {}
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+fn load(dir: &Path, name: &str) -> Result<Identity, IdentityFileError> {
+    let path = dir.join(format!("{name}.pem"));
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&read(&path)?)
+        .collect::<Result<_, _>>()
+        .map_err(|_| IdentityFileError::Content {
+            path,
+            what: "certificates in PEM",
+        })?;
+    let path = dir.join(format!("{name}.key"));
+    warn_if_open(&path);
+    let key =
+        PrivateKeyDer::from_pem_slice(&read(&path)?).map_err(|_| IdentityFileError::Content {
+            path,
+            what: "a private key in PEM",
+        })?;
+    Identity::new(chain, key, read_authority(dir)?, read_ticket_key(dir)?).map_err(|source| {
+        IdentityFileError::Identity {
+            dir: dir.to_owned(),
+            name: name.to_owned(),
+            source,
+        }
+    })
+}
+
+fn file_stem(name: &AgentId) -> Result<&str, IdentityFileError> {
+    match name.as_str() {
+        reserved @ (AUTHORITY | "ticket") => {
+            Err(IdentityFileError::ReservedName(reserved.to_owned()))
+        }
+        name => Ok(name),
+    }
+}
+
+fn read_authority(dir: &Path) -> Result<CertificateDer<'static>, IdentityFileError> {
+    let path = dir.join("ca.pem");
+    CertificateDer::from_pem_slice(&read(&path)?).map_err(|_| IdentityFileError::Content {
+        path,
+        what: "a certificate in PEM",
+    })
+}
+
+fn read_ticket_key(dir: &Path) -> Result<TicketKey, IdentityFileError> {
+    let path = dir.join(TICKET_KEY);
+    warn_if_open(&path);
+    let bytes = <[u8; TicketKey::BYTES]>::try_from(read(&path)?.as_slice()).map_err(|_| {
+        IdentityFileError::Content {
+            path,
+            what: "a ticket key: exactly 32 bytes",
+        }
+    })?;
+    Ok(bytes.into())
+}
+
+fn save_shared(
+    dir: &Path,
+    authority: &CertificateDer<'_>,
+    ticket_key: &TicketKey,
+) -> Result<(), IdentityFileError> {
+    let authority = pem("CERTIFICATE", authority);
+    write_same(&dir.join("ca.pem"), authority.as_bytes(), 0o644)?;
+    write_same(&dir.join(TICKET_KEY), ticket_key.as_bytes(), 0o600)
+}
+
+fn pem(label: &str, der: &[u8]) -> String {
+    pem::encode(&pem::Pem::new(label, der))
+}
+
+fn make_dir(dir: &Path) -> Result<(), IdentityFileError> {
+    fs::create_dir_all(dir).map_err(|source| IdentityFileError::Io {
+        path: dir.to_owned(),
+        source,
+    })
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
+    let io = |source| IdentityFileError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let file = fs::File::open(path).map_err(io)?;
+    let mut bytes = Vec::new();
+    io::Read::read_to_end(&mut io::Read::take(file, MAX_FILE_BYTES + 1), &mut bytes).map_err(io)?;
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        return Err(IdentityFileError::TooLarge {
+            path: path.to_owned(),
+        });
+    }
+    Ok(bytes)
+}
+
+/// Writes a file that must not exist.
+fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileError> {
+    let io = |source| IdentityFileError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(path)
+        .map_err(|source| match source.kind() {
+            io::ErrorKind::AlreadyExists => IdentityFileError::Exists {
+                path: path.to_owned(),
+            },
+            _ => io(source),
+        })?;
+    file.write_all(bytes)
+        .and_then(|()| file.sync_all())
+        .map_err(io)
+}
+
+/// Writes a file that must not exist with other contents.
+fn write_same(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileError> {
+    match write_new(path, bytes, mode) {
+        Err(IdentityFileError::Exists { .. }) if read(path)? == bytes => Ok(()),
+        other => other,
+    }
+}
+
+/// Says so when others can read a secret. It is no error: container platforms often mount secrets
+/// with the modes they like.
+fn warn_if_open(path: &Path) {
+    if let Ok(metadata) = fs::metadata(path) {
+        let mode = metadata.permissions().mode() & 0o777;
+        if mode & 0o077 != 0 {
+            tracing::warn!(
+                path = %path.display(),
+                mode = format_args!("{mode:o}"),
+                "a secret key is readable by others; chmod 600 it"
+            );
+        }
+    }
+}

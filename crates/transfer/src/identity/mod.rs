@@ -1,0 +1,173 @@
+//! Who an agent is, and how it proves it.
+//!
+//! A **cluster** is everything that one [`Authority`] (a certificate authority) vouches for. Each
+//! agent of it holds an [`Identity`]: a certificate, its key, the authority's certificate and the
+//! key with which the cluster's tickets are authenticated. The certificate names the agent in one
+//! URI among its subject alternative names,
+//!
+//! ```text
+//! transload://<cluster>/agent/<agent>?roles=pull,push,serve
+//! ```
+//!
+//! and that URI, a [`PeerIdentity`], is all that the layers above go by. Host names play no part:
+//! agents move between hosts, several share one, and the address that is advertised is often not
+//! the one that is bound. The TLS configurations of [`tls`] verify the chain, the validity and the
+//! key usages as always, then the cluster, and the agent where the caller expects a certain one.
+//!
+//! On disk an authority and its agents are a folder, as `transload certs init DIR` writes it:
+//!
+//! | file | mode | what |
+//! |---|---|---|
+//! | `ca.pem` | 0644 | the authority's certificate |
+//! | `ca.key` | 0600 | the authority's key; only the machine that issues certificates needs it |
+//! | `NAME.pem` | 0644 | the certificate of agent NAME |
+//! | `NAME.key` | 0600 | its key |
+//! | `ticket.key` | 0600 | 32 random bytes, the same on every agent of the cluster |
+//!
+//! ```
+//! use transload_transfer::identity::{AgentId, Authority, ClusterId, Role, Roles};
+//!
+//! let authority = Authority::new(ClusterId::random()?)?;
+//! let agent: AgentId = "decode-0".parse()?;
+//! let identity = authority.issue(&agent, Roles::from_iter([Role::Pull]))?;
+//! assert_eq!(identity.peer().agent, agent);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod authority;
+mod certificate;
+mod files;
+mod name;
+mod roles;
+#[cfg(test)]
+mod tests;
+mod ticket_key;
+pub mod tls;
+
+pub use authority::{Authority, AuthorityError, Validity};
+pub use certificate::{MAX_CERTIFICATE_BYTES, PeerIdentityError};
+pub use files::{IdentityFileError, names_in};
+pub use name::{AgentId, ClusterId, NameError, PeerIdentity, UriError};
+pub use roles::{Role, Roles, UnknownRole};
+pub use ticket_key::TicketKey;
+
+use std::sync::Arc;
+
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use thiserror::Error;
+
+/// What an agent proves itself with: its certificate and key, the certificate of its authority and
+/// the cluster's ticket key.
+///
+/// Cheap to clone. `Debug` shows who it is and no secret.
+#[derive(Clone)]
+pub struct Identity {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    peer: PeerIdentity,
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+    authority: CertificateDer<'static>,
+    ticket_key: TicketKey,
+    tls: tls::Configs,
+}
+
+/// Why a certificate, a key and an authority do not make an [`Identity`].
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum IdentityError {
+    /// There is no certificate in the chain.
+    #[error("the certificate chain is empty")]
+    NoCertificate,
+    /// The certificate does not say who the agent is, or is none.
+    #[error("the agent's certificate does not serve as one")]
+    Certificate(#[from] PeerIdentityError),
+    /// The authority's certificate is not one of an authority of this project.
+    #[error("the authority's certificate does not serve as one")]
+    Authority(#[source] PeerIdentityError),
+    /// Key and certificate do not belong together, or the certificate is not (or no longer) vouched
+    /// for by the authority.
+    #[error("the certificate, its key and the authority do not fit together: {0}")]
+    Tls(#[from] tls::TlsError),
+}
+
+impl Identity {
+    /// Puts an identity together from parts held in memory, and checks that they fit: the key to the
+    /// certificate, the certificate to the authority (signature, validity, usages, cluster).
+    ///
+    /// `chain` has the agent's own certificate first.
+    ///
+    /// # Errors
+    /// [`IdentityError`], naming the part that does not fit.
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        authority: CertificateDer<'static>,
+        ticket_key: TicketKey,
+    ) -> Result<Self, IdentityError> {
+        let own = chain.first().ok_or(IdentityError::NoCertificate)?;
+        let peer = PeerIdentity::from_certificate(own)?;
+        let cluster =
+            certificate::cluster_of_authority(&authority).map_err(IdentityError::Authority)?;
+        if cluster != peer.cluster {
+            return Err(PeerIdentityError::WrongCluster {
+                expected: cluster,
+                actual: peer.cluster,
+            }
+            .into());
+        }
+        let tls = tls::Configs::new(&cluster, &chain, &key, &authority)?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                peer,
+                chain,
+                key,
+                authority,
+                ticket_key,
+                tls,
+            }),
+        })
+    }
+
+    /// Who this identity says its holder is: what peers will see.
+    #[must_use]
+    pub fn peer(&self) -> &PeerIdentity {
+        &self.inner.peer
+    }
+
+    /// The key that authenticates the cluster's tickets.
+    #[must_use]
+    pub fn ticket_key(&self) -> &TicketKey {
+        &self.inner.ticket_key
+    }
+
+    /// The agent's certificate chain, its own certificate first.
+    #[must_use]
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.inner.chain
+    }
+
+    /// The authority's certificate.
+    #[must_use]
+    pub fn authority(&self) -> &CertificateDer<'static> {
+        &self.inner.authority
+    }
+
+    pub(crate) fn key(&self) -> &PrivateKeyDer<'static> {
+        &self.inner.key
+    }
+
+    /// The TLS configurations that prove this identity and demand the peer's.
+    #[must_use]
+    pub fn tls(&self) -> &tls::Configs {
+        &self.inner.tls
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Identity").field(&self.inner.peer).finish()
+    }
+}

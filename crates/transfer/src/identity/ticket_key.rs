@@ -1,0 +1,43 @@
+//! The secret that a cluster's tickets are authenticated with.
+
+use std::{fmt, io};
+
+/// 32 random bytes that every agent of a cluster holds, and nobody else.
+///
+/// Whoever has it can make tickets; agents additionally need a certificate, so a leaked ticket key
+/// alone opens no connection. `Debug` does not show it.
+#[derive(Clone)]
+pub struct TicketKey([u8; Self::BYTES]);
+
+impl TicketKey {
+    /// Its length.
+    pub const BYTES: usize = 32;
+
+    /// A new key from the operating system's randomness.
+    ///
+    /// # Errors
+    /// The operating system's, when it has none to give.
+    pub fn random() -> io::Result<Self> {
+        let mut key = [0; Self::BYTES];
+        getrandom::fill(&mut key)?;
+        Ok(Self(key))
+    }
+
+    /// The key itself.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8; Self::BYTES] {
+        &self.0
+    }
+}
+
+impl From<[u8; Self::BYTES]> for TicketKey {
+    fn from(key: [u8; Self::BYTES]) -> Self {
+        Self(key)
+    }
+}
+
+impl fmt::Debug for TicketKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TicketKey(..)")
+    }
+}

@@ -1,0 +1,297 @@
+//! TLS configurations: TLS 1.3, aws-lc-rs, and both sides always authenticated.
+//!
+//! Every agent certificate carries the fixed DNS name [`SERVER_NAME`] beside its identity, so the
+//! whole of rustls's ordinary verification (chain, validity, key usages, and that name) applies
+//! unchanged; [`AgentVerifier`] then looks at the identity. Sessions are never resumed: a resumed
+//! session would skip looking at the certificate, and a full handshake costs under a millisecond.
+
+use std::sync::{Arc, OnceLock};
+
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError,
+    RootCertStore, ServerConfig, SignatureScheme,
+    client::{
+        Resumption, WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    },
+    crypto::CryptoProvider,
+    server::{
+        NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier,
+        danger::{ClientCertVerified, ClientCertVerifier},
+    },
+    version::TLS13,
+};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use thiserror::Error;
+
+use super::{
+    certificate::PeerIdentityError,
+    name::{AgentId, ClusterId, PeerIdentity},
+};
+
+/// The application protocol that both sides must speak.
+pub const ALPN: &[u8] = b"transload/1";
+
+/// The DNS name in every agent's certificate, which clients ask for whatever host they dial.
+pub const SERVER_NAME: &str = "agent.transload.internal";
+
+/// Why no TLS configuration could be made.
+#[derive(Debug, Clone, PartialEq, Error)]
+#[non_exhaustive]
+pub enum TlsError {
+    /// rustls refused the certificate, the key, or their combination.
+    #[error(transparent)]
+    Rustls(#[from] rustls::Error),
+    /// The authority's certificate cannot be a root.
+    #[error("the authority's certificate cannot be a root: {0}")]
+    Root(String),
+}
+
+impl From<VerifierBuilderError> for TlsError {
+    fn from(error: VerifierBuilderError) -> Self {
+        Self::Root(error.to_string())
+    }
+}
+
+/// The cryptography that is used everywhere: aws-lc-rs. Passed explicitly, so that it does not
+/// depend on what else is linked into the process.
+#[must_use]
+pub fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+/// What an [`Identity`](super::Identity) accepts and presents, ready for TLS over anything.
+#[derive(Clone)]
+pub struct Configs {
+    verifier: AgentVerifier,
+    server: Arc<ServerConfig>,
+    client: ClientConfig,
+}
+
+impl Configs {
+    pub(super) fn new(
+        cluster: &ClusterId,
+        chain: &[CertificateDer<'static>],
+        key: &PrivateKeyDer<'static>,
+        authority: &CertificateDer<'static>,
+    ) -> Result<Self, TlsError> {
+        let provider = provider();
+        let verifier = AgentVerifier::new(&provider, cluster, authority)?;
+
+        let mut server = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])?
+            .with_client_cert_verifier(Arc::new(verifier.clone()))
+            .with_single_cert(chain.to_vec(), key.clone_key())?;
+        server.alpn_protocols = vec![ALPN.to_vec()];
+        server.session_storage = Arc::new(NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+
+        let mut client = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(verifier.clone()))
+            .with_client_auth_cert(chain.to_vec(), key.clone_key())?;
+        client.alpn_protocols = vec![ALPN.to_vec()];
+        client.resumption = Resumption::disabled();
+
+        // Learn here, and not from a peer's alert, that our own certificate has expired or is not of
+        // this authority.
+        if let Some((own, rest)) = chain.split_first() {
+            verifier.verify_server_cert(own, rest, &server_name(), &[], UnixTime::now())?;
+        }
+        Ok(Self {
+            verifier,
+            server: Arc::new(server),
+            client,
+        })
+    }
+
+    /// For the side that accepts connections: any agent of the cluster is welcome.
+    #[must_use]
+    pub fn server(&self) -> Arc<ServerConfig> {
+        self.server.clone()
+    }
+
+    /// For the side that connects. With `expected`, nobody but that agent will do.
+    ///
+    /// Ask for the name [`server_name`].
+    #[must_use]
+    pub fn client(&self, expected: Option<&AgentId>) -> Arc<ClientConfig> {
+        self.client_with_verdict(expected).0
+    }
+
+    /// As [`client`](Self::client), for one connection, with a place where the reason is kept if the
+    /// peer's identity is what it fails for: rustls and QUIC pass on no more than a text.
+    pub(crate) fn client_with_verdict(
+        &self,
+        expected: Option<&AgentId>,
+    ) -> (Arc<ClientConfig>, Verdict) {
+        let verdict = Verdict::default();
+        let verifier = AgentVerifier {
+            expected: expected.cloned(),
+            verdict: Some(verdict.clone()),
+            ..self.verifier.clone()
+        };
+        let mut client = self.client.clone();
+        client
+            .dangerous()
+            .set_certificate_verifier(Arc::new(verifier));
+        (Arc::new(client), verdict)
+    }
+}
+
+/// What the verifier of one connection had against the peer's identity, if anything.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Verdict(Arc<OnceLock<PeerIdentityError>>);
+
+impl Verdict {
+    pub(crate) fn get(&self) -> Option<PeerIdentityError> {
+        self.0.get().cloned()
+    }
+}
+
+/// [`SERVER_NAME`] in rustls's type.
+#[must_use]
+pub fn server_name() -> ServerName<'static> {
+    const { assert!(SERVER_NAME.is_ascii()) };
+    // A constant that is a DNS name; an address of no host would only make handshakes fail.
+    ServerName::try_from(SERVER_NAME).unwrap_or(ServerName::IpAddress(
+        std::net::Ipv4Addr::UNSPECIFIED.into(),
+    ))
+}
+
+/// The verifier of both sides: the ordinary checks of rustls, then who the peer is.
+#[derive(Debug, Clone)]
+pub struct AgentVerifier {
+    cluster: ClusterId,
+    expected: Option<AgentId>,
+    server: Arc<WebPkiServerVerifier>,
+    client: Arc<dyn ClientCertVerifier>,
+    verdict: Option<Verdict>,
+}
+
+impl AgentVerifier {
+    fn new(
+        provider: &Arc<CryptoProvider>,
+        cluster: &ClusterId,
+        authority: &CertificateDer<'static>,
+    ) -> Result<Self, TlsError> {
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.clone())?;
+        let roots = Arc::new(roots);
+        Ok(Self {
+            cluster: cluster.clone(),
+            expected: None,
+            server: WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
+                .build()?,
+            client: WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build()?,
+            verdict: None,
+        })
+    }
+
+    fn check_identity(&self, certificate: &CertificateDer<'_>) -> Result<(), rustls::Error> {
+        PeerIdentity::from_certificate(certificate)
+            .and_then(|peer| peer.check(&self.cluster, self.expected.as_ref()))
+            .map_err(|error| {
+                if let Some(verdict) = &self.verdict {
+                    let _ = verdict.0.set(error.clone());
+                }
+                rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(
+                    error,
+                ))))
+            })
+    }
+}
+
+/// The [`PeerIdentityError`] inside an error of rustls, if that is what it was.
+#[must_use]
+pub fn identity_error(error: &rustls::Error) -> Option<&PeerIdentityError> {
+    match error {
+        rustls::Error::InvalidCertificate(CertificateError::Other(other)) => other.0.downcast_ref(),
+        _ => None,
+    }
+}
+
+impl ServerCertVerifier for AgentVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.server.verify_server_cert(
+            end_entity,
+            intermediates,
+            server_name,
+            ocsp_response,
+            now,
+        )?;
+        self.check_identity(end_entity)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.server.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.server.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.server.supported_verify_schemes()
+    }
+}
+
+impl ClientCertVerifier for AgentVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.client.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let verified = self
+            .client
+            .verify_client_cert(end_entity, intermediates, now)?;
+        self.check_identity(end_entity)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.client.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.client.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.client.supported_verify_schemes()
+    }
+}

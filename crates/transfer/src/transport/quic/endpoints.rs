@@ -1,0 +1,523 @@
+//! All sockets of one agent.
+
+use std::{fmt, future::Future, io, net::SocketAddr, sync::Arc};
+
+use quinn::{
+    ClientConfig, Connection, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig,
+    TransportConfig,
+    crypto::rustls::{QuicClientConfig, QuicServerConfig},
+};
+use tokio::{
+    sync::{Mutex, mpsc},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use super::{
+    acceptor::{Acceptor, CONTROL_PREAMBLE, Guest, LANE_PREAMBLE, introduce, peer_of},
+    control::ControlConnection,
+    error::{BindError, CloseCode, ConnectError},
+    lane::Lane,
+    options::QuicOptions,
+    path::{Payload, control_transport, lane_transport},
+    session::{LaneSession, Registry, SessionToken},
+    socket::{self, Buffers},
+    threads::{GOODBYE, NetThread, OnThread},
+};
+use crate::identity::{AgentId, Identity, PeerIdentity, tls::SERVER_NAME};
+
+/// All sockets of one agent: one for control and one for each lane, each with a thread. Clones are
+/// the same endpoints; dropping the last closes every connection.
+#[derive(Clone)]
+pub struct Endpoints {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    identity: Identity,
+    options: Arc<QuicOptions>,
+    control: Bound,
+    lanes: Vec<Bound>,
+    arrivals: Mutex<mpsc::Receiver<ControlConnection>>,
+    registry: Arc<Registry>,
+}
+
+/// One bound socket and what drives it.
+struct Bound {
+    endpoint: Endpoint,
+    addr: SocketAddr,
+    buffers: Buffers,
+    thread: NetThread,
+}
+
+impl Endpoints {
+    /// Binds `addr` for control and one port per lane at the same IP address, and starts accepting.
+    ///
+    /// Port 0 lets the system choose. An IPv6 wildcard serves IPv4 too.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn bind(
+        identity: Identity,
+        options: QuicOptions,
+        addr: SocketAddr,
+    ) -> Result<Self, BindError> {
+        options.check()?;
+        let options = Arc::new(options);
+        let crypto =
+            QuicServerConfig::try_from(identity.tls().server()).map_err(|_| BindError::Crypto)?;
+        let server = server_config(crypto, &options);
+
+        let control = Bound::new(
+            "transload-control",
+            socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER))
+                .map_err(|source| BindError::Socket { addr, source })?,
+            control_payload_limit(options.largest_udp_payload()),
+            &server,
+        )?;
+        let mut lanes = Vec::with_capacity(usize::from(options.lanes));
+        for (index, socket) in bind_lanes(addr, &options)?.into_iter().enumerate() {
+            lanes.push(Bound::new(
+                &format!("transload-lane{index}"),
+                socket,
+                options.largest_udp_payload(),
+                &server,
+            )?);
+        }
+        for short in lanes.iter().flat_map(|lane| lane.buffers.short()).take(2) {
+            tracing::warn!("{short}");
+        }
+
+        let registry = Arc::new(Registry::default());
+        let (arrived, arrivals) = mpsc::channel(options.max_handshakes);
+        control.accept(&options, &server, control_transport_towards, {
+            let options = options.clone();
+            move |guest| welcome_control(guest, arrived.clone(), options.clone())
+        });
+        for lane in &lanes {
+            let thread = lane.thread.handle().clone();
+            let options = options.clone();
+            let registry = registry.clone();
+            lane.accept(&options.clone(), &server, lane_transport, move |guest| {
+                welcome_lane(
+                    guest,
+                    registry.clone(),
+                    thread.clone(),
+                    options.stall_timeout,
+                )
+            });
+        }
+        Ok(Self {
+            inner: Arc::new(Inner {
+                identity,
+                options,
+                control,
+                lanes,
+                arrivals: Mutex::new(arrivals),
+                registry,
+            }),
+        })
+    }
+
+    /// Who we are.
+    #[must_use]
+    pub fn identity(&self) -> &Identity {
+        &self.inner.identity
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn options(&self) -> &QuicOptions {
+        &self.inner.options
+    }
+
+    /// Where control connections arrive: the address that was bound, not one that is advertised.
+    #[must_use]
+    pub fn control_addr(&self) -> SocketAddr {
+        self.inner.control.addr
+    }
+
+    /// The ports of our lanes, to be told to peers over control.
+    #[must_use]
+    pub fn lane_ports(&self) -> Vec<u16> {
+        self.inner
+            .lanes
+            .iter()
+            .map(|lane| lane.addr.port())
+            .collect()
+    }
+
+    /// What the kernel granted of the lanes' socket buffers, the least of all lanes.
+    #[must_use]
+    pub fn buffers(&self) -> Buffers {
+        let mut lanes = self.inner.lanes.iter().map(|lane| lane.buffers);
+        let first = lanes.next().unwrap_or(self.inner.control.buffers);
+        lanes.fold(first, Buffers::least)
+    }
+
+    /// Connections of all kinds that are open, handshakes included.
+    #[must_use]
+    pub fn open_connections(&self) -> usize {
+        self.all()
+            .map(|bound| bound.endpoint.open_connections())
+            .sum()
+    }
+
+    /// Opens a control connection. With `expected`, nobody but that agent will do.
+    ///
+    /// When this returns, both sides have proved who they are and accepted each other.
+    ///
+    /// # Errors
+    /// [`ConnectError`], within the handshake timeout.
+    pub async fn connect(
+        &self,
+        addr: SocketAddr,
+        expected: Option<&AgentId>,
+    ) -> Result<ControlConnection, ConnectError> {
+        let dialled = self
+            .dial(
+                &self.inner.control,
+                addr,
+                expected,
+                control_transport_towards,
+                CONTROL_PREAMBLE,
+            )
+            .await?;
+        Ok(control_connection(
+            dialled.connection,
+            dialled.peer,
+            dialled.stream,
+            &self.inner.options,
+        ))
+    }
+
+    /// The next control connection that a peer has opened. Its handshake is done and its peer known.
+    /// `None` once the endpoints are closed. Cancel-safe.
+    ///
+    /// While nobody calls this, as many as `max_handshakes` wait; further ones are told that we are
+    /// busy.
+    pub async fn accept(&self) -> Option<ControlConnection> {
+        self.inner.arrivals.lock().await.recv().await
+    }
+
+    /// Lets `peer` open up to `lanes` lanes to us; send it the session's token and
+    /// [`lane_ports`](Self::lane_ports).
+    ///
+    /// # Errors
+    /// The operating system's, when it has no randomness for the token.
+    pub fn expect_lanes(&self, peer: &PeerIdentity, lanes: u16) -> io::Result<LaneSession> {
+        self.inner.registry.open(peer.clone(), usize::from(lanes))
+    }
+
+    /// Opens a lane to `peer`, whose session `token` and whose lane is at `addr`. `index` chooses
+    /// among our own sockets and threads, modulo their number.
+    ///
+    /// # Errors
+    /// [`ConnectError`], within the handshake timeout.
+    pub async fn connect_lane(
+        &self,
+        index: usize,
+        addr: SocketAddr,
+        peer: &PeerIdentity,
+        token: &SessionToken,
+    ) -> Result<Lane, ConnectError> {
+        let lanes = &self.inner.lanes;
+        let bound = lanes
+            .get(index % lanes.len().max(1))
+            .ok_or(ConnectError::Closed)?;
+        let mut introduction = [0; LANE_PREAMBLE.len() + SessionToken::BYTES];
+        let (preamble, rest) = introduction.split_at_mut(LANE_PREAMBLE.len());
+        preamble.copy_from_slice(LANE_PREAMBLE);
+        rest.copy_from_slice(token.as_bytes());
+        let dialled = self
+            .dial(
+                bound,
+                addr,
+                Some(&peer.agent),
+                lane_transport,
+                &introduction,
+            )
+            .await?;
+        Ok(Lane::new(
+            dialled.connection,
+            dialled.peer,
+            bound.thread.handle().clone(),
+            self.inner.options.stall_timeout,
+        ))
+    }
+
+    /// Runs `task` on the control thread. It must not block.
+    pub fn spawn_control<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.inner.control.thread.handle().spawn(task)
+    }
+
+    /// Closes all connections, takes no new ones, and waits half a second at most for the peers to be
+    /// told.
+    pub async fn close(&self, code: CloseCode, reason: &str) {
+        self.inner.registry.close();
+        for bound in self.all() {
+            bound.endpoint.close(code.wire(), reason.as_bytes());
+        }
+        let _ = timeout(GOODBYE, async {
+            for bound in self.all() {
+                bound.endpoint.wait_idle().await;
+            }
+        })
+        .await;
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Bound> {
+        std::iter::once(&self.inner.control).chain(&self.inner.lanes)
+    }
+
+    async fn dial(
+        &self,
+        bound: &Bound,
+        addr: SocketAddr,
+        expected: Option<&AgentId>,
+        transport: TransportTowards,
+        introduction: &[u8],
+    ) -> Result<Dialled, ConnectError> {
+        let after = self.inner.options.handshake_timeout;
+        let payload = Payload::towards(addr, &self.inner.options);
+        let transport = transport(payload, &self.inner.options);
+        let (tls, verdict) = self.inner.identity.tls().client_with_verdict(expected);
+        let crypto = QuicClientConfig::try_from(tls).map_err(|_| ConnectError::Closed)?;
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config.transport_config(transport);
+
+        let attempt = async {
+            let connection = bound
+                .endpoint
+                .connect_with(config, addr, SERVER_NAME)
+                .map_err(|error| match error {
+                    quinn::ConnectError::InvalidRemoteAddress(addr) => ConnectError::Address(addr),
+                    _ => ConnectError::Closed,
+                })?
+                .await
+                .map_err(|error| ConnectError::from_handshake(error, verdict.get()))?;
+            let peer = peer_of(&connection)?;
+            let stream = introduce(&connection, introduction)
+                .await
+                .map_err(|error| ConnectError::from_handshake(error, None))?;
+            Ok(Dialled {
+                connection,
+                peer,
+                stream,
+            })
+        };
+        match timeout(after, attempt).await {
+            Ok(Err(ConnectError::Lost(super::ConnectionLost::Silent))) | Err(_) => {
+                Err(ConnectError::TimedOut { addr, after })
+            }
+            Ok(result) => result,
+        }
+    }
+}
+
+/// A connection that we opened and that the peer has welcomed.
+struct Dialled {
+    connection: Connection,
+    peer: PeerIdentity,
+    stream: (SendStream, RecvStream),
+}
+
+/// Control sockets carry little: the system's usual maximum is plenty.
+const CONTROL_BUFFER: usize = 256 << 10;
+
+type TransportTowards = fn(Payload, &QuicOptions) -> Arc<TransportConfig>;
+
+impl Bound {
+    fn new(
+        name: &str,
+        (socket, buffers): (std::net::UdpSocket, Buffers),
+        largest_payload: u16,
+        server: &ServerConfig,
+    ) -> Result<Self, BindError> {
+        let thread = NetThread::start(name).map_err(BindError::Thread)?;
+        let mut config = EndpointConfig::default();
+        // In range: the payload was clamped.
+        let _ = config.max_udp_payload_size(largest_payload);
+        let runtime = Arc::new(OnThread {
+            thread: thread.handle().clone(),
+            largest_payload,
+        });
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+        let addr = socket.local_addr().map_err(|source| BindError::Socket {
+            addr: unspecified,
+            source,
+        })?;
+        let endpoint = Endpoint::new(config, Some(server.clone()), socket, runtime)
+            .map_err(|source| BindError::Socket { addr, source })?;
+        Ok(Self {
+            endpoint,
+            addr,
+            buffers,
+            thread,
+        })
+    }
+
+    fn accept<F, W>(
+        &self,
+        options: &Arc<QuicOptions>,
+        server: &ServerConfig,
+        transport: TransportTowards,
+        welcome: F,
+    ) where
+        F: Fn(Guest) -> W + Send + Sync + 'static,
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let acceptor = Acceptor {
+            endpoint: self.endpoint.clone(),
+            options: options.clone(),
+            server: server.clone(),
+            transport,
+            welcome: Arc::new(welcome),
+        };
+        self.thread.handle().spawn(acceptor.run());
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.endpoint.close(CloseCode::SHUTTING_DOWN.wire(), b"");
+        self.thread.retire(self.endpoint.clone());
+    }
+}
+
+/// Takes a control connection in: it says what it is, and waits for [`Endpoints::accept`].
+async fn welcome_control(
+    mut guest: Guest,
+    arrived: mpsc::Sender<ControlConnection>,
+    options: Arc<QuicOptions>,
+) {
+    match guest.read().await {
+        Some(preamble) if preamble == *CONTROL_PREAMBLE => {}
+        _ => return guest.close(CloseCode::PROTOCOL),
+    }
+    let Ok(place) = arrived.try_reserve() else {
+        return guest.close(CloseCode::BUSY);
+    };
+    if guest.answer().await {
+        let Guest {
+            connection,
+            peer,
+            stream,
+        } = guest;
+        place.send(control_connection(connection, peer, stream, &options));
+    }
+}
+
+/// Takes a lane in, if it begins with the token of a session of its peer.
+async fn welcome_lane(
+    mut guest: Guest,
+    registry: Arc<Registry>,
+    thread: tokio::runtime::Handle,
+    stall_timeout: std::time::Duration,
+) {
+    match guest.read().await {
+        Some(preamble) if preamble == *LANE_PREAMBLE => {}
+        _ => return guest.close(CloseCode::PROTOCOL),
+    }
+    let Some(token) = guest.read::<{ SessionToken::BYTES }>().await else {
+        return;
+    };
+    let Some(session) = registry.admit(&token.into(), &guest.peer) else {
+        tracing::debug!(peer = %guest.peer, "refused a lane");
+        return guest.close(CloseCode::LANE_REFUSED);
+    };
+    if guest.answer().await {
+        let lane = Lane::new(guest.connection, guest.peer, thread, stall_timeout);
+        // There is a place for each lane of the session; it fails when nobody wants them any more.
+        let _ = session.try_send(lane);
+    }
+}
+
+fn control_connection(
+    connection: Connection,
+    peer: PeerIdentity,
+    stream: (SendStream, RecvStream),
+    options: &QuicOptions,
+) -> ControlConnection {
+    ControlConnection::new(
+        connection,
+        peer,
+        stream,
+        usize::try_from(options.max_frame).unwrap_or(usize::MAX),
+        options.frame_timeout,
+    )
+}
+
+/// Control messages gain nothing from packets larger than Ethernet's.
+fn control_payload_limit(payload: u16) -> u16 {
+    payload.min(1452)
+}
+
+fn control_transport_towards(payload: Payload, options: &QuicOptions) -> Arc<TransportConfig> {
+    let payload = Payload {
+        initial: control_payload_limit(payload.initial),
+        largest: control_payload_limit(payload.largest),
+    };
+    control_transport(payload, options)
+}
+
+fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> ServerConfig {
+    let mut server = ServerConfig::with_crypto(Arc::new(crypto));
+    // Agents do not roam, and what a connection may do must not be done from elsewhere.
+    server.migration(false);
+    // What a stranger can make us keep before its handshake begins: its first flight.
+    server
+        .max_incoming(options.max_handshakes)
+        .incoming_buffer_size(16 << 10)
+        .incoming_buffer_size_total(1 << 20);
+    server
+}
+
+type LaneSocket = (std::net::UdpSocket, Buffers);
+
+fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<LaneSocket>, BindError> {
+    let wanted = usize::from(options.lanes);
+    let bind = |port| {
+        let addr = SocketAddr::new(control.ip(), port);
+        socket::bind(addr, options.socket_buffer)
+            .map_err(|source| BindError::Socket { addr, source })
+    };
+    let Some(ports) = options.lane_ports.clone() else {
+        return (0..wanted).map(|_| bind(0)).collect();
+    };
+    let (first, last) = (*ports.start(), *ports.end());
+    let mut sockets = Vec::with_capacity(wanted);
+    for port in ports {
+        if sockets.len() == wanted {
+            break;
+        }
+        match bind(port) {
+            Ok(socket) => sockets.push(socket),
+            Err(BindError::Socket { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match sockets.len() {
+        found if found < wanted => Err(BindError::PortsTaken {
+            found,
+            lanes: options.lanes,
+            first,
+            last,
+        }),
+        _ => Ok(sockets),
+    }
+}
+
+impl fmt::Debug for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoints")
+            .field("identity", &self.inner.identity)
+            .field("control", &self.control_addr())
+            .field("lane_ports", &self.lane_ports())
+            .finish_non_exhaustive()
+    }
+}

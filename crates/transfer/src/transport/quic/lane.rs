@@ -1,0 +1,132 @@
+//! A connection for data.
+
+use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+
+use quinn::Connection;
+use tokio::{runtime::Handle, task::JoinHandle};
+
+use super::{
+    error::{CloseCode, ConnectionLost, StreamError},
+    stream::{DataReceiver, DataSender},
+};
+use crate::identity::PeerIdentity;
+
+/// One data connection to a peer, bound to a control connection with the same peer. Clones are the
+/// same lane. It is closed when the last clone and the last of its streams are dropped.
+#[derive(Debug, Clone)]
+pub struct Lane {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    connection: Connection,
+    peer: PeerIdentity,
+    thread: Handle,
+    stall_timeout: Duration,
+}
+
+/// What a lane has seen so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneStats {
+    /// The present round-trip time.
+    pub round_trip: Duration,
+    /// The present UDP payload, in bytes.
+    pub udp_payload: u16,
+    /// Bytes that may be under way at once, as congestion control has it.
+    pub congestion_window: u64,
+    /// Packets sent.
+    pub sent_packets: u64,
+    /// Packets of ours that were lost.
+    pub lost_packets: u64,
+    /// Calls into the kernel that sent them.
+    pub send_calls: u64,
+}
+
+impl Lane {
+    pub(super) fn new(
+        connection: Connection,
+        peer: PeerIdentity,
+        thread: Handle,
+        stall_timeout: Duration,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                connection,
+                peer,
+                thread,
+                stall_timeout,
+            }),
+        }
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &PeerIdentity {
+        &self.inner.peer
+    }
+
+    /// Where the other end is at present.
+    #[must_use]
+    pub fn remote_address(&self) -> SocketAddr {
+        self.inner.connection.remote_address()
+    }
+
+    /// Opens a stream. Waits where the peer has as many open as it allows. The peer learns of it with
+    /// its first bytes.
+    ///
+    /// # Errors
+    /// [`StreamError::Stalled`] or [`StreamError::Lost`].
+    pub async fn open_stream(&self) -> Result<DataSender, StreamError> {
+        let after = self.inner.stall_timeout;
+        let stream = tokio::time::timeout(after, self.inner.connection.open_uni())
+            .await
+            .map_err(|_| StreamError::Stalled { after })?
+            .map_err(ConnectionLost::from)?;
+        Ok(DataSender::new(stream, self.inner.thread.clone(), after))
+    }
+
+    /// The next stream that the peer opens. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`ConnectionLost`].
+    pub async fn accept_stream(&self) -> Result<DataReceiver, ConnectionLost> {
+        let stream = self.inner.connection.accept_uni().await?;
+        Ok(DataReceiver::new(stream, self.inner.stall_timeout))
+    }
+
+    /// Runs `task` on the thread that drives this lane's socket: the place for loops that fill or
+    /// empty its streams, since their data is in that core's cache. It must not block.
+    pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.inner.thread.spawn(task)
+    }
+
+    /// Closes the lane at once, with all its streams.
+    pub fn close(&self, code: CloseCode) {
+        self.inner.connection.close(code.wire(), b"");
+    }
+
+    /// Waits until the lane is gone, and says how. Cancel-safe.
+    pub async fn closed(&self) -> ConnectionLost {
+        self.inner.connection.closed().await.into()
+    }
+
+    /// What the lane has seen so far.
+    #[must_use]
+    pub fn stats(&self) -> LaneStats {
+        let stats = self.inner.connection.stats();
+        LaneStats {
+            round_trip: stats.path.rtt,
+            udp_payload: stats.path.current_mtu,
+            congestion_window: stats.path.cwnd,
+            sent_packets: stats.path.sent_packets,
+            lost_packets: stats.path.lost_packets,
+            send_calls: stats.udp_tx.ios,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Connections between agents: QUIC with mutual TLS, control apart from data.
+//!
+//! ```text
+//!        agent A                                              agent B
+//!  ┌──────────────────────┐                            ┌──────────────────────┐
+//!  │ control endpoint     │  one ControlConnection     │ control endpoint     │
+//!  │  socket, port, thread├────────────────────────────┤  the advertised one  │
+//!  │                      │  one stream of messages    │                      │
+//!  ├──────────────────────┤                            ├──────────────────────┤
+//!  │ lane 0               │  Lane: streams of bytes    │ lane 0               │
+//!  │  socket, port, thread├────────────────────────────┤  port told by B      │
+//!  ├──────────────────────┤                            ├──────────────────────┤
+//!  │ lane 1               │  Lane                      │ lane 1               │
+//!  │  socket, port, thread├────────────────────────────┤                      │
+//!  └──────────────────────┘                            └──────────────────────┘
+//! ```
+//!
+//! - [`Endpoints`] owns all of one agent's sockets and the threads that drive them. Control has a
+//!   thread of its own, so that it answers whatever the data does; each lane has one, since one QUIC
+//!   connection fills about one core. The process's own runtime is not touched.
+//! - [`ControlConnection`] carries messages of up to 64 KiB. Whoever holds one knows who the peer is
+//!   ([`PeerIdentity`](crate::identity::PeerIdentity)), from a verified certificate.
+//! - [`Lane`]s belong to a control connection: the side that will accept them makes a
+//!   [`LaneSession`] for that peer, sends its [`SessionToken`] and lane ports over control, and
+//!   accepts only lanes that prove to be the same agent and begin with the token.
+//! - [`DataSender`] and [`DataReceiver`] are the two ends of one stream on a lane, with
+//!   back-pressure. [`LendTracker`] tells when memory that was sent without copying is free again.
+//!
+//! Nothing waits for ever: handshakes, messages and stalled streams have timeouts, silent peers are
+//! given up after the idle timeout. Nothing grows without bound: see [`QuicOptions`] for each bound.
+//!
+//! The functions here may be awaited in any tokio runtime that has time enabled. Loops that move
+//! much data should run beside the sockets: [`Lane::spawn`].
+
+mod acceptor;
+mod control;
+mod endpoints;
+mod error;
+mod lane;
+mod lend;
+mod options;
+mod path;
+mod session;
+mod socket;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+pub use control::{ControlConnection, ControlReceiver, ControlSender, Frame};
+pub use endpoints::Endpoints;
+pub use error::{
+    BindError, CloseCode, ConnectError, ConnectionLost, FrameError, StreamCode, StreamError,
+};
+pub use lane::{Lane, LaneStats};
+pub use lend::{LendTracker, Lent};
+pub use options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, OptionsError, QuicOptions};
+pub use session::{LaneSession, SessionToken};
+pub use socket::{Buffers, GrantedBuffer};
+pub use stream::{Acknowledgement, DataReceiver, DataSender};

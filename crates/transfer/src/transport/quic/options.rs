@@ -1,0 +1,235 @@
+//! Settings of the endpoints.
+
+use std::{ops::RangeInclusive, time::Duration};
+
+use thiserror::Error;
+
+/// The largest UDP payload that the kernel takes in one call, segmented or not: 65,535 bytes of IPv4
+/// datagram less 20 of IP and 8 of UDP header. A batch above it is refused (`EMSGSIZE`), for every
+/// packet in it alike.
+pub(super) const MAX_UDP_BATCH: usize = 65_507;
+
+/// The smallest UDP payload that QUIC works with (RFC 9000, section 14).
+pub const MIN_UDP_PAYLOAD: u16 = 1200;
+
+/// The largest UDP payload that can be asked for: it is sent one packet a call.
+pub const MAX_UDP_PAYLOAD: u16 = MAX_UDP_BATCH as u16;
+
+/// Settings of the endpoints of one agent. `Default` is right for hosts in one data centre.
+///
+/// Each field says its unit, what memory it bounds, and when to change it.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct QuicOptions {
+    /// How many lanes peers may open to this agent, and it to them: data connections, each with its
+    /// own socket, port and thread. One fills about one core. More for networks above 10 Gbit/s,
+    /// one where cores are scarce.
+    pub lanes: u16,
+
+    /// UDP ports for the lanes; `None` lets the system choose. Set it where a firewall needs to know.
+    pub lane_ports: Option<RangeInclusive<u16>>,
+
+    /// The largest UDP payload in bytes, or `None` for what suits the path: on loopback
+    /// [`LOOPBACK_UDP_PAYLOAD`](Self::LOOPBACK_UDP_PAYLOAD) at once, elsewhere what discovery finds,
+    /// up to the interface's own MTU.
+    ///
+    /// Every value works: it is clamped to [`MIN_UDP_PAYLOAD`]..=[`MAX_UDP_PAYLOAD`], never exceeds
+    /// what the interface towards the peer carries, and only loopback starts at it; other paths
+    /// start at 1,452 or less and grow as probes come through.
+    pub udp_payload: Option<u16>,
+
+    /// Kernel buffer of each lane socket, in bytes and for each direction. Buffers below a few MiB
+    /// lose packets in bursts. The kernel grants at most `net.core.rmem_max` and
+    /// `net.core.wmem_max`; [`Endpoints::buffers`](super::Endpoints::buffers) tells what it granted.
+    pub socket_buffer: usize,
+
+    /// Bytes that a peer may send on one stream, or on all streams of one lane, before we have read
+    /// them. Bounds the receive memory of a lane. About twice bandwidth times round trip: 8 MiB
+    /// carries 40 Gbit/s at 0.8 ms. More for longer paths.
+    pub receive_window: u32,
+
+    /// Bytes of ours that one lane keeps until the peer has acknowledged them. Bounds the send
+    /// memory of a lane (lent memory is kept waiting, but not copied). As `receive_window`.
+    pub send_window: u32,
+
+    /// Streams that a peer may have open at once on one lane.
+    pub max_streams: u32,
+
+    /// The largest control message in bytes, its version byte included. At most 65,536.
+    pub max_frame: u32,
+
+    /// How long one control message may take from its first to its last byte, and how long sending
+    /// one may be held up by a peer that does not read.
+    pub frame_timeout: Duration,
+
+    /// How long a data stream may make no progress at all, in either direction, before its
+    /// operation fails.
+    pub stall_timeout: Duration,
+
+    /// How long a connection may take from its first packet until both sides have proved who they
+    /// are and the peer has said what the connection is for.
+    pub handshake_timeout: Duration,
+
+    /// Connections per socket that may be in that state at once; others are turned away, or made to
+    /// prove their address first when half are taken. Each costs tens of KiB and a signature.
+    pub max_handshakes: usize,
+
+    /// Connections per socket in all; others are turned away.
+    pub max_connections: usize,
+
+    /// How long a peer may be silent before its connections are given up. Whole milliseconds.
+    pub idle_timeout: Duration,
+
+    /// How often to say something on a connection that would otherwise be silent. Less than half the
+    /// idle timeout.
+    pub keep_alive: Duration,
+}
+
+impl QuicOptions {
+    /// The UDP payload used on loopback.
+    pub const LOOPBACK_UDP_PAYLOAD: u16 = 6550;
+
+    /// The largest UDP payload looked for on networks: jumbo frames of 9,000 bytes less headers.
+    pub const NETWORK_UDP_PAYLOAD: u16 = 8952;
+}
+
+impl Default for QuicOptions {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            lanes: (cores / 2).clamp(1, 4) as u16,
+            lane_ports: None,
+            udp_payload: None,
+            socket_buffer: 4 << 20,
+            receive_window: 8 << 20,
+            send_window: 8 << 20,
+            max_streams: 256,
+            max_frame: 64 << 10,
+            frame_timeout: Duration::from_secs(5),
+            stall_timeout: Duration::from_secs(20),
+            handshake_timeout: Duration::from_secs(5),
+            max_handshakes: 64,
+            max_connections: 1024,
+            idle_timeout: Duration::from_secs(10),
+            keep_alive: Duration::from_secs(2),
+        }
+    }
+}
+
+/// A setting that cannot be.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// A number is outside of what it may be.
+    #[error("{field} is {actual}; it must be {expected}")]
+    OutOfRange {
+        /// The field of [`QuicOptions`].
+        field: &'static str,
+        /// What it is.
+        actual: String,
+        /// What it must be.
+        expected: &'static str,
+    },
+    /// The port range has fewer ports than there are lanes.
+    #[error("lane_ports has {ports} ports for {lanes} lanes")]
+    TooFewPorts {
+        /// Ports in the range.
+        ports: usize,
+        /// Lanes asked for.
+        lanes: u16,
+    },
+}
+
+impl QuicOptions {
+    /// Checks every setting.
+    ///
+    /// # Errors
+    /// The first that cannot be.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        let check = |ok: bool, field, actual: &dyn std::fmt::Debug, expected| match ok {
+            true => Ok(()),
+            false => Err(OptionsError::OutOfRange {
+                field,
+                actual: format!("{actual:?}"),
+                expected,
+            }),
+        };
+        let within = |value: Duration, least: Duration| {
+            value >= least && value <= Duration::from_secs(24 * 60 * 60)
+        };
+        let ms = Duration::from_millis;
+        check(
+            (1..=256).contains(&self.lanes),
+            "lanes",
+            &self.lanes,
+            "1 to 256",
+        )?;
+        check(
+            (1 << 16..=1 << 31).contains(&self.receive_window),
+            "receive_window",
+            &self.receive_window,
+            "64 KiB to 2 GiB",
+        )?;
+        check(
+            (1 << 16..=1 << 31).contains(&self.send_window),
+            "send_window",
+            &self.send_window,
+            "64 KiB to 2 GiB",
+        )?;
+        check(
+            (1..=65_536).contains(&self.max_streams),
+            "max_streams",
+            &self.max_streams,
+            "1 to 65,536",
+        )?;
+        check(
+            (256..=1 << 16).contains(&self.max_frame),
+            "max_frame",
+            &self.max_frame,
+            "256 to 65,536 bytes",
+        )?;
+        for (field, value) in [
+            ("frame_timeout", self.frame_timeout),
+            ("stall_timeout", self.stall_timeout),
+            ("handshake_timeout", self.handshake_timeout),
+            ("idle_timeout", self.idle_timeout),
+        ] {
+            check(within(value, ms(10)), field, &value, "10 ms to a day")?;
+        }
+        check(
+            self.keep_alive >= ms(1) && self.keep_alive <= self.idle_timeout / 2,
+            "keep_alive",
+            &self.keep_alive,
+            "at least 1 ms and at most half of idle_timeout",
+        )?;
+        check(
+            (1..=65_536).contains(&self.max_handshakes),
+            "max_handshakes",
+            &self.max_handshakes,
+            "1 to 65,536",
+        )?;
+        check(
+            self.max_connections >= 1,
+            "max_connections",
+            &self.max_connections,
+            "at least 1",
+        )?;
+        match &self.lane_ports {
+            Some(ports) if ports.len() < usize::from(self.lanes) => {
+                Err(OptionsError::TooFewPorts {
+                    ports: ports.len(),
+                    lanes: self.lanes,
+                })
+            }
+            Some(ports) => check(*ports.start() != 0, "lane_ports", ports, "ports from 1"),
+            None => Ok(()),
+        }
+    }
+
+    /// The largest UDP payload that these options may lead to, which bounds receive buffers.
+    pub(super) fn largest_udp_payload(&self) -> u16 {
+        self.udp_payload
+            .unwrap_or(Self::LOOPBACK_UDP_PAYLOAD.max(Self::NETWORK_UDP_PAYLOAD))
+            .clamp(MIN_UDP_PAYLOAD, MAX_UDP_PAYLOAD)
+    }
+}

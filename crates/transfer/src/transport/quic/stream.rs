@@ -1,0 +1,237 @@
+//! One stream of data on a lane, from either end.
+
+use std::{future::Future, time::Duration};
+
+use bytes::Bytes;
+use quinn::{ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use tokio::{runtime::Handle, sync::oneshot, time::timeout};
+
+use super::error::{StreamCode, StreamError};
+
+/// The sending end. Dropping it before [`finish`](Self::finish) resets the stream: the receiver sees
+/// an error, never a stream that seems complete.
+#[derive(Debug)]
+#[must_use = "a stream that is dropped is reset"]
+pub struct DataSender {
+    stream: ResetOnDrop,
+    thread: Handle,
+    stall_timeout: Duration,
+}
+
+/// A stream that is reset when it is dropped, unless it was delivered. Resetting is what makes quinn
+/// let go of queued memory, even after the connection is lost.
+#[derive(Debug)]
+struct ResetOnDrop {
+    stream: SendStream,
+    code: VarInt,
+    delivered: bool,
+}
+
+impl Drop for ResetOnDrop {
+    fn drop(&mut self) {
+        if !self.delivered {
+            // Fails only where it was reset before.
+            let _ = self.stream.reset(self.code);
+        }
+    }
+}
+
+impl DataSender {
+    pub(super) fn new(stream: SendStream, thread: Handle, stall_timeout: Duration) -> Self {
+        Self {
+            stream: ResetOnDrop {
+                stream,
+                code: StreamCode::CANCELLED.wire(),
+                delivered: false,
+            },
+            thread,
+            stall_timeout,
+        }
+    }
+
+    /// Queues `bytes` without copying them; waits where the receiver is behind. They stay referenced
+    /// until the receiver has them or the stream is gone: see [`LendTracker`](super::LendTracker).
+    ///
+    /// Not cancel-safe: part of `bytes` may have been queued. Drop the stream then.
+    ///
+    /// # Errors
+    /// [`StreamError`], after which the stream is of no use.
+    pub async fn send_chunk(&mut self, bytes: Bytes) -> Result<(), StreamError> {
+        self.send_chunks(&mut [bytes]).await
+    }
+
+    /// As [`send_chunk`](Self::send_chunk), for several pieces in a row. They are left empty.
+    ///
+    /// # Errors
+    /// [`StreamError`].
+    pub async fn send_chunks(&mut self, mut pieces: &mut [Bytes]) -> Result<(), StreamError> {
+        while !pieces.is_empty() {
+            let write = self.stream.stream.write_chunks(pieces);
+            let written = progress(self.stall_timeout, write).await?;
+            pieces = &mut pieces[written.chunks..];
+        }
+        Ok(())
+    }
+
+    /// Sends a copy of `bytes`: for headers and trailers.
+    ///
+    /// # Errors
+    /// [`StreamError`].
+    pub async fn send_all(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
+        self.send_chunk(Bytes::copy_from_slice(bytes)).await
+    }
+
+    /// Says that all was sent. The [`Acknowledgement`] tells when the receiver's machine has all of
+    /// it; it may be dropped by who need not know. If that takes longer than the stall timeout, the
+    /// stream is reset.
+    ///
+    /// # Errors
+    /// [`StreamError`], if the stream was stopped or lost before.
+    pub fn finish(mut self) -> Result<Acknowledgement, StreamError> {
+        self.stream
+            .stream
+            .finish()
+            .map_err(|_| StreamError::ClosedHere)?;
+        let (tell, told) = oneshot::channel();
+        let Self {
+            mut stream,
+            thread,
+            stall_timeout: after,
+        } = self;
+        // On the lane's own thread, so that queued memory is given up when the connection is lost or
+        // stalls, whether or not anybody waits for the acknowledgement.
+        thread.spawn(async move {
+            let result = match timeout(after, stream.stream.stopped()).await {
+                Ok(Ok(None)) => Ok(()),
+                Ok(Ok(Some(code))) => Err(StreamError::Stopped(StreamCode::from_wire(code))),
+                Ok(Err(StoppedError::ConnectionLost(lost))) => Err(StreamError::Lost(lost.into())),
+                Ok(Err(StoppedError::ZeroRttRejected)) => Err(StreamError::ClosedHere),
+                Err(_) => Err(StreamError::Stalled { after }),
+            };
+            stream.delivered = result.is_ok();
+            drop(stream);
+            let _ = tell.send(result);
+        });
+        Ok(Acknowledgement { told })
+    }
+
+    /// Gives the stream up. The receiver sees `code`; queued memory is let go at once.
+    pub fn reset(mut self, code: StreamCode) {
+        self.stream.code = code.wire();
+    }
+}
+
+/// Tells when all bytes of a finished stream have reached the receiver's machine (its QUIC stack has
+/// them; its program may not have read them yet).
+#[derive(Debug)]
+#[must_use = "await it to know that the bytes have arrived"]
+pub struct Acknowledgement {
+    told: oneshot::Receiver<Result<(), StreamError>>,
+}
+
+impl Acknowledgement {
+    /// Waits for it. Cancel-safe in that cancelling changes nothing about the stream.
+    ///
+    /// # Errors
+    /// [`StreamError`], if the receiver stopped the stream, or it stalled or was lost.
+    pub async fn wait(self) -> Result<(), StreamError> {
+        // Unanswered only when the endpoints are gone.
+        self.told.await.unwrap_or(Err(StreamError::ClosedHere))
+    }
+}
+
+/// The receiving end. Dropping it tells the sender to stop.
+#[derive(Debug)]
+pub struct DataReceiver {
+    stream: RecvStream,
+    stall_timeout: Duration,
+}
+
+impl DataReceiver {
+    pub(super) fn new(stream: RecvStream, stall_timeout: Duration) -> Self {
+        Self {
+            stream,
+            stall_timeout,
+        }
+    }
+
+    /// The next bytes in order, at least 1 and at most `max`; `None` at the end of the stream. They
+    /// are a view of QUIC's own buffer: what lies in it is copied once more, into its destination.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StreamError`].
+    pub async fn recv_chunk(&mut self, max: usize) -> Result<Option<Bytes>, StreamError> {
+        let read = self.stream.read_chunk(max, true);
+        let chunk = progress(self.stall_timeout, read).await?;
+        Ok(chunk.map(|chunk| chunk.bytes))
+    }
+
+    /// The next pieces in order, as many as have arrived and `pieces` holds; `None` at the end of
+    /// the stream. The fast path: it looks up the connection once for all of them. Cancel-safe.
+    ///
+    /// # Errors
+    /// [`StreamError`].
+    pub async fn recv_chunks(
+        &mut self,
+        pieces: &mut [Bytes],
+    ) -> Result<Option<usize>, StreamError> {
+        progress(self.stall_timeout, self.stream.read_chunks(pieces)).await
+    }
+
+    /// Fills `into`: for headers and trailers. Not cancel-safe.
+    ///
+    /// # Errors
+    /// [`StreamError::Ended`], if the stream has fewer bytes left, or another of [`StreamError`].
+    pub async fn recv_exact(&mut self, into: &mut [u8]) -> Result<(), StreamError> {
+        let mut filled = 0;
+        while filled < into.len() {
+            let rest = &mut into[filled..];
+            let missing = rest.len();
+            match progress(self.stall_timeout, self.stream.read(rest)).await? {
+                Some(count) => filled += count,
+                None => return Err(StreamError::Ended { missing }),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the sender to stop, and why. What arrives after is thrown away.
+    pub fn stop(mut self, code: StreamCode) {
+        // Fails only where the stream is at its end.
+        let _ = self.stream.stop(code.wire());
+    }
+}
+
+/// Waits for an operation that moves at least one byte, for at most `after`.
+async fn progress<T, E: Into<StreamError>>(
+    after: Duration,
+    operation: impl Future<Output = Result<T, E>>,
+) -> Result<T, StreamError> {
+    match timeout(after, operation).await {
+        Ok(result) => result.map_err(Into::into),
+        Err(_) => Err(StreamError::Stalled { after }),
+    }
+}
+
+impl From<WriteError> for StreamError {
+    fn from(error: WriteError) -> Self {
+        match error {
+            WriteError::Stopped(code) => Self::Stopped(StreamCode::from_wire(code)),
+            WriteError::ConnectionLost(lost) => Self::Lost(lost.into()),
+            WriteError::ClosedStream | WriteError::ZeroRttRejected => Self::ClosedHere,
+        }
+    }
+}
+
+impl From<ReadError> for StreamError {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Reset(code) => Self::Reset(StreamCode::from_wire(code)),
+            ReadError::ConnectionLost(lost) => Self::Lost(lost.into()),
+            ReadError::ClosedStream
+            | ReadError::IllegalOrderedRead
+            | ReadError::ZeroRttRejected => Self::ClosedHere,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The threads that drive sockets, and the runtime that quinn sees.
+
+use std::{
+    future::Future,
+    io,
+    net::UdpSocket,
+    pin::Pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use quinn::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, TokioRuntime};
+use tokio::runtime::{Builder, Handle};
+
+use super::socket::LimitedUdpSocket;
+
+/// One thread with a tokio runtime on it.
+#[derive(Debug)]
+pub(super) struct NetThread {
+    runtime: Option<tokio::runtime::Runtime>,
+    handle: Handle,
+}
+
+impl NetThread {
+    pub(super) fn start(name: &str) -> io::Result<Self> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            // Nothing blocking runs here, but tokio's own helpers may ask for a thread.
+            .max_blocking_threads(1)
+            .thread_name(name)
+            .enable_all()
+            .build()?;
+        Ok(Self {
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Lets a closed endpoint say goodbye to its peers, and then ends the thread. Does not wait for
+    /// it, so this may happen inside of another runtime.
+    pub(super) fn retire(&mut self, endpoint: Endpoint) {
+        let Some(runtime) = self.runtime.take() else {
+            return;
+        };
+        let goodbye = move || {
+            runtime.block_on(async {
+                let _ = tokio::time::timeout(GOODBYE, endpoint.wait_idle()).await;
+            });
+            runtime.shutdown_background();
+        };
+        // Where no thread is to be had, peers find out by the idle timeout.
+        if let Err(error) = std::thread::Builder::new()
+            .name("transload-goodbye".to_owned())
+            .spawn(goodbye)
+        {
+            tracing::debug!(%error, "could not say goodbye");
+        }
+    }
+}
+
+impl Drop for NetThread {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// Makes quinn spawn its tasks on a given thread, whichever runtime calls it.
+#[derive(Debug)]
+pub(super) struct OnThread {
+    pub(super) thread: Handle,
+    /// The largest payload that this endpoint will ever send or receive.
+    pub(super) largest_payload: u16,
+}
+
+impl Runtime for OnThread {
+    fn new_timer(&self, at: Instant) -> Pin<Box<dyn AsyncTimer>> {
+        let _inside = self.thread.enter();
+        TokioRuntime.new_timer(at)
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.thread.spawn(future);
+    }
+
+    fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
+        let _inside = self.thread.enter();
+        Ok(Arc::new(LimitedUdpSocket::new(
+            socket,
+            self.largest_payload,
+        )?))
+    }
+}
+
+/// How long closing waits for the last packets to leave.
+pub(super) const GOODBYE: Duration = Duration::from_millis(500);
