@@ -1,1 +1,16 @@
-//! Placeholder while the workspace is laid out.
+//! Transload moves the KV cache of language models between engines that lay it out differently.
+//!
+//! This crate puts the others together: [`layout`] says how a cache lies in memory, [`transfer`] plans
+//! between two layouts and carries the plan out. What it adds is [`document`]: reading deployments from
+//! files. It is also the `transload` command.
+#![forbid(unsafe_code)]
+
+pub mod document;
+
+pub use transload_layout as layout;
+pub use transload_transfer as transfer;
+
+/// The examples of the README, run as tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

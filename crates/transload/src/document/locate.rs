@@ -1,0 +1,66 @@
+//! Where in a document's text a fault stands.
+
+use std::ops::Range;
+
+use toml::de::DeTable;
+
+use super::{Located, Syntax};
+use crate::layout::document::Faults;
+
+/// Finds each fault's place. JSON has no spans: its faults keep their key paths alone.
+pub(super) fn all(faults: Faults, text: &str, syntax: Syntax) -> Vec<Located> {
+    let root = match syntax {
+        Syntax::Toml => DeTable::parse(text).ok(),
+        Syntax::Json => None,
+    };
+    let faults = faults.0.into_iter().map(|fault| {
+        let span = root
+            .as_ref()
+            .and_then(|root| find(root.get_ref(), &fault.path, text));
+        Located { fault, span }
+    });
+    faults.collect()
+}
+
+/// The byte offset of a line and column, both counted from 1.
+pub(super) fn offset(text: &str, line: usize, column: usize) -> Option<usize> {
+    let start: usize = text
+        .split_inclusive('\n')
+        .take(line.checked_sub(1)?)
+        .map(str::len)
+        .sum();
+    Some((start + column.saturating_sub(1)).min(text.len()))
+}
+
+/// The span of the field at `path` (`group[0].spec[1].heads`), or of the innermost table around it where it
+/// is missing; in either case no more than its first line.
+fn find(root: &DeTable<'_>, path: &str, text: &str) -> Option<Range<usize>> {
+    let mut found = None;
+    let mut table = Some(root);
+    for step in path.split('.') {
+        let (key, indices) = step.split_once('[').unwrap_or((step, ""));
+        let Some((name, value)) = table.and_then(|t| t.get_key_value(key)) else {
+            break;
+        };
+        let mut value = value;
+        let mut span = name.span().start..value.span().end;
+        for index in indices.split('[').filter_map(|i| i.strip_suffix(']')) {
+            let items = value.get_ref().as_array();
+            let Some(item) = index.parse().ok().and_then(|i: usize| items?.get(i)) else {
+                break;
+            };
+            value = item;
+            span = value.span();
+        }
+        found = Some(span);
+        table = value.get_ref().as_table();
+    }
+    found.map(|span| first_line(span, text))
+}
+
+fn first_line(span: Range<usize>, text: &str) -> Range<usize> {
+    match text.get(span.clone()).and_then(|part| part.find('\n')) {
+        Some(end) => span.start..span.start + end,
+        None => span,
+    }
+}

@@ -1,0 +1,180 @@
+//! Deployments from files: TOML or JSON text becomes a checked [`Deployment`].
+//!
+//! ```
+//! use transload::document::{self, Syntax};
+//!
+//! let text = r#"
+//!     schema = "transload.deployment/1"
+//!     name = "prefill"
+//!     tp = 2
+//!     block_size = 16
+//!     num_blocks = 512
+//!
+//!     [[group]]
+//!     name = "attn"
+//!     layers = "0-31"
+//!
+//!     [[group.spec]]
+//!     kind = "attention"
+//!     heads = 8
+//!     head_dim = 128
+//!     dtype = "bf16"
+//! "#;
+//! let prefill = document::parse("prefill.toml", text, Syntax::Toml)?;
+//! assert_eq!(prefill.ranks().count(), 2);
+//! # Ok::<(), document::DocumentError>(())
+//! ```
+
+mod locate;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use crate::layout::deployment::Deployment;
+use crate::layout::document::{Fault, Faults, Value};
+
+/// The largest document that is read, in bytes. One with a thousand groups is a tenth of this.
+pub const MAX_BYTES: u64 = 4 << 20;
+
+/// What a document is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Syntax {
+    /// TOML.
+    Toml,
+    /// JSON.
+    Json,
+}
+
+impl Syntax {
+    /// As the file's name says; if it does not, JSON where the text starts with a brace, and TOML elsewhere.
+    pub fn of(name: &Path, text: &str) -> Self {
+        match name.extension().and_then(|extension| extension.to_str()) {
+            Some("json") => Self::Json,
+            Some("toml") => Self::Toml,
+            _ if text.trim_start().starts_with('{') => Self::Json,
+            _ => Self::Toml,
+        }
+    }
+}
+
+/// Why a document did not become a deployment.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum DocumentError {
+    /// The file could not be read.
+    #[error("{path} cannot be read", path = .path.display())]
+    Read {
+        /// Which file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is larger than any document.
+    #[error("{path} is larger than {MAX_BYTES} bytes, so it is no deployment document", path = .path.display())]
+    TooLarge {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The file holds bytes that are no text.
+    #[error("{path} is not UTF-8 text, so it is no deployment document", path = .path.display())]
+    NotText {
+        /// Which file.
+        path: PathBuf,
+    },
+    /// The text is no TOML, or no JSON.
+    #[error("{name} is no {syntax:?}: {problem}")]
+    Syntax {
+        /// What the document is called.
+        name: String,
+        /// Its text.
+        text: String,
+        /// What it should have been.
+        syntax: Syntax,
+        /// What is wrong.
+        problem: String,
+        /// Where, in bytes of the text, if known.
+        span: Option<Range<usize>>,
+    },
+    /// The fields do not make a deployment; all that is wrong with them.
+    #[error("{name} describes no deployment:\n{}", Faults(faults.iter().map(|l| l.fault.clone()).collect()))]
+    Faults {
+        /// What the document is called.
+        name: String,
+        /// Its text.
+        text: String,
+        /// Each fault and where it stands.
+        faults: Vec<Located>,
+    },
+}
+
+/// A fault and where in the text it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// What is wrong, with its key path.
+    pub fault: Fault,
+    /// Bytes of the text, if known (never in JSON).
+    pub span: Option<Range<usize>>,
+}
+
+/// Reads a deployment from a file.
+///
+/// # Errors
+/// [`DocumentError`].
+pub fn read(path: impl AsRef<Path>) -> Result<Deployment, DocumentError> {
+    let path = path.as_ref();
+    let failed = |source| DocumentError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(failed)?;
+    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(DocumentError::TooLarge {
+            path: path.to_owned(),
+        });
+    }
+    let text = String::from_utf8(bytes).map_err(|_| DocumentError::NotText {
+        path: path.to_owned(),
+    })?;
+    let syntax = Syntax::of(path, &text);
+    parse(&path.display().to_string(), &text, syntax)
+}
+
+/// Reads a deployment from text; `name` is what errors call it.
+///
+/// # Errors
+/// [`DocumentError::Syntax`] or [`DocumentError::Faults`].
+pub fn parse(name: &str, text: &str, syntax: Syntax) -> Result<Deployment, DocumentError> {
+    let value = value(text, syntax).map_err(|(problem, span)| DocumentError::Syntax {
+        name: name.to_owned(),
+        text: text.to_owned(),
+        syntax,
+        problem,
+        span,
+    })?;
+    Deployment::from_value(&value).map_err(|faults| DocumentError::Faults {
+        name: name.to_owned(),
+        text: text.to_owned(),
+        faults: locate::all(faults, text, syntax),
+    })
+}
+
+fn value(text: &str, syntax: Syntax) -> Result<Value, (String, Option<Range<usize>>)> {
+    match syntax {
+        Syntax::Toml => {
+            toml::from_str(text).map_err(|error| (error.message().to_owned(), error.span()))
+        }
+        Syntax::Json => serde_json::from_str(text).map_err(|error| {
+            let span = locate::offset(text, error.line(), error.column()).map(|at| at..at);
+            (error.to_string(), span)
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
