@@ -1,1 +1,15 @@
-//! Cross-crate tests.
+//! What the cross-crate tests share: a slow oracle for plans, generators of deployment pairs, and
+//! the checks that hold a planner against the oracle.
+//!
+//! The oracle is written from the words of the reference alone and shares no code and no types with
+//! the crates that it judges: it reads deployment documents as plain JSON and works byte by byte.
+//!
+//! - [`oracle`]: where every byte of a cache lies, and which bytes a transfer moves.
+//! - [`chunks`]: the fewest chunks that a transfer can consist of, and the check of a list of them.
+//! - [`cases`]: deployment pairs and requests, read off a tape of random numbers.
+//! - [`planner`]: the seam to the planner under test.
+
+pub mod cases;
+pub mod chunks;
+pub mod oracle;
+pub mod planner;

@@ -1,0 +1,95 @@
+//! Random deployment pairs that can be bridged, with a request each.
+//!
+//! A case is read off a tape of numbers, so that a test framework can shrink it: zeros and short tapes
+//! give the simplest cases. Sizes are small, since the oracle works byte by byte.
+
+mod model;
+mod order;
+mod side;
+mod table;
+mod tape;
+
+use std::fmt;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use crate::oracle::Request;
+
+use model::Model;
+pub use tape::Tape;
+
+/// Two deployments and what to move between them.
+#[derive(Clone)]
+pub struct Case {
+    /// The source's document.
+    pub from: Value,
+    /// The destination's document.
+    pub to: Value,
+    /// What to move.
+    pub request: Request,
+    /// Features of the case whose meaning the reference leaves open; empty unless asked for.
+    pub disputed: Vec<&'static str>,
+}
+
+/// Whether cases may use what the reference leaves open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Only what the reference's words settle.
+    Settled,
+    /// Everything.
+    Disputed,
+}
+
+impl Case {
+    /// Reads a case off a tape.
+    pub fn read(numbers: &[u16], reach: Reach) -> Self {
+        let mut tape = Tape::new(numbers, reach);
+        let model = Model::read(&mut tape);
+        let plan = side::choose(&mut tape, &model);
+        let (from, to) = (
+            side::document(&mut tape, &model, &plan, side::Which::From),
+            side::document(&mut tape, &model, &plan, side::Which::To),
+        );
+        let request = Request {
+            start: plan.start,
+            tokens: plan.tokens,
+            src_blocks: table::tables(&mut tape, &from, plan.start, plan.tokens),
+            dst_blocks: table::tables(&mut tape, &to, plan.start, plan.tokens),
+        };
+        let mut disputed = tape.disputed();
+        disputed.sort_unstable();
+        disputed.dedup();
+        Self {
+            from,
+            to,
+            request,
+            disputed,
+        }
+    }
+
+    /// Documents and request as one JSON text.
+    pub fn to_json(&self) -> Value {
+        let blocks = |tables: &std::collections::BTreeMap<String, Vec<Option<u64>>>| json!(tables);
+        json!({
+            "from": self.from,
+            "to": self.to,
+            "start": self.request.start,
+            "tokens": self.request.tokens,
+            "src_blocks": blocks(&self.request.src_blocks),
+            "dst_blocks": blocks(&self.request.dst_blocks),
+            "disputed": self.disputed,
+        })
+    }
+}
+
+impl fmt::Debug for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.to_json())
+    }
+}
+
+/// Cases for proptest.
+pub fn cases(reach: Reach) -> impl Strategy<Value = Case> {
+    prop::collection::vec(any::<u16>(), 0..400).prop_map(move |tape| Case::read(&tape, reach))
+}

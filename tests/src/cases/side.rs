@@ -1,0 +1,326 @@
+//! One side's document: everything that the two sides may choose differently.
+
+use serde_json::{Value, json};
+
+use super::model::{Model, ModelGroup};
+use super::order::{order, suits_pages};
+use super::tape::Tape;
+use crate::oracle::{Side, stride};
+
+/// What both documents need to know.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) start: u64,
+    pub(super) tokens: u64,
+    from_tp: u64,
+    to_tp: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    From,
+    To,
+}
+
+/// Destination bytes of a case, all ranks together: what the oracle does in some milliseconds.
+const BUDGET: u64 = 24 << 10;
+
+pub(super) fn choose(tape: &mut Tape<'_>, model: &Model) -> Plan {
+    let legal = (1..=16).filter(|&tp| fits(model, tp)).collect::<Vec<_>>();
+    let mut sizes = legal.clone();
+    if sizes.len() > 1 && !tape.dispute("more ranks than Mamba heads or channels", 4) {
+        sizes.retain(|&tp| tp <= fewest_state_units(model));
+    }
+    let (from_tp, to_tp) = (tape.pick(&sizes), tape.pick(&sizes));
+    let start = match tape.below(3) {
+        0 => 0,
+        _ => tape.below(30),
+    };
+    let wanted = tape.within(1, 40);
+    let (fixed, per_token) = cost(model, to_tp);
+    let affordable = BUDGET.saturating_sub(fixed) / per_token.max(1);
+    Plan {
+        start,
+        tokens: wanted.min(affordable.max(1)),
+        from_tp,
+        to_tp,
+    }
+}
+
+/// A document that says what one side looks like.
+pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: Which) -> Value {
+    let mut document = json!({"schema": "transload.deployment/1"});
+    let tp = match which {
+        Which::From => plan.from_tp,
+        Which::To => plan.to_tp,
+    };
+    if tp > 1 || tape.once_in(2) {
+        document["tp"] = json!(tp);
+    }
+    pipeline(tape, model, &mut document);
+    let orders = orders(tape, model, &mut document);
+
+    let mut groups = Vec::new();
+    for (index, (group, order)) in model.groups.iter().zip(orders).enumerate() {
+        let k = tokens_per_state(group);
+        let block_size = k * tape.within(1, 24 / k);
+        let recurrent = group.specs.iter().any(is_recurrent);
+        let entries = match recurrent {
+            true => 1,
+            false => (plan.start + plan.tokens).div_ceil(block_size),
+        };
+        let num_blocks = entries + tape.below(5);
+        if index == 0 {
+            document["block_size"] = json!(block_size);
+            document["num_blocks"] = json!(num_blocks);
+        }
+        let specs = group.specs.iter().map(|spec| side_spec(tape, spec));
+        let specs = specs.collect::<Vec<_>>();
+        let mut text = json!({"name": group.name, "layers": layers_text(tape, &group.layers)});
+        for (key, value) in [("block_size", block_size), ("num_blocks", num_blocks)] {
+            if document[key] != json!(value) || tape.once_in(4) {
+                text[key] = json!(value);
+            }
+        }
+        if let Some(order) = order {
+            text["order"] = order;
+        }
+        if tape.once_in(3) {
+            text["allocation"] = json!("per_layer");
+        } else if tape.once_in(6) {
+            text["allocation"] = json!("one");
+        }
+        if tape.once_in(3) {
+            text["offset"] = json!(tape.pick(&[16, 64, 1, 100]));
+        }
+        text["spec"] = json!(specs);
+        groups.push(text);
+    }
+    if tape.once_in(4) {
+        groups.reverse();
+    }
+    document["group"] = json!(groups);
+    for index in 0..model.groups.len() {
+        pad(tape, &mut document, index);
+    }
+    document
+}
+
+fn pipeline(tape: &mut Tape<'_>, model: &Model, document: &mut Value) {
+    let layers = model.num_layers;
+    let pp = match tape.below(2) {
+        0 => 1,
+        _ => tape.within(1, layers.min(4)),
+    };
+    let cut_by_hand = tape.once_in(2);
+    if pp > 1 || tape.once_in(4) {
+        document["pp"] = json!(pp);
+    }
+    let highest = model.groups.iter().flat_map(|g| &g.layers).max();
+    if highest.is_some_and(|l| l + 1 < layers) || tape.once_in(4) {
+        document["num_layers"] = json!(layers);
+    }
+    if pp > 1 && cut_by_hand {
+        let mut counts = vec![1; pp as usize];
+        for _ in 0..layers - pp {
+            counts[tape.below(pp) as usize] += 1;
+        }
+        document["pp_layers"] = json!(counts);
+    }
+}
+
+/// The order that each group states. May set the deployment's own.
+fn orders(tape: &mut Tape<'_>, model: &Model, document: &mut Value) -> Vec<Option<Value>> {
+    let mut orders = Vec::new();
+    for group in &model.groups {
+        orders.push(match &group.specs[..] {
+            [spec] => order(tape, spec),
+            _ => None,
+        });
+    }
+    // Let the deployment state the order of one group. All others must then still mean the same.
+    let Some(lifted) = (tape.once_in(2)).then(|| orders[0].clone()).flatten() else {
+        return orders;
+    };
+    let pages = model.groups.iter().any(|g| g.specs.len() > 1);
+    let scales =
+        |g: &ModelGroup| matches!(g.specs[0]["kind"].as_str(), Some("compressed" | "indexer"));
+    if (pages && !suits_pages(&lifted)) || scales(&model.groups[0]) {
+        return orders;
+    }
+    document["order"] = lifted.clone();
+    for (group, order) in model.groups.iter().zip(&mut orders) {
+        if group.specs.len() > 1 {
+            continue;
+        }
+        if order.is_none() {
+            *order = Some(match scales(group) {
+                true => json!("LB[SD,SD]"),
+                false => json!("LBSHC"),
+            });
+        } else if *order == Some(lifted.clone()) {
+            *order = None;
+        }
+    }
+    orders
+}
+
+/// What a side may say of its own about a spec.
+fn side_spec(tape: &mut Tape<'_>, spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    match spec["kind"].as_str().unwrap_or_default() {
+        "mamba2_conv" | "gdn_conv" | "mamba1_conv" => {
+            spec["conv_layout"] = json!(tape.pick(&["DS", "SD"]));
+            if spec["kind"] == "mamba2_conv" && tape.once_in(4) {
+                spec["conv_states"] = json!(spec["conv_kernel"].as_u64().map(|k| k - 1));
+            }
+        }
+        "attention" if spec.get("v_head_dim").is_none() && tape.once_in(8) => {
+            spec["v_head_dim"] = spec["head_dim"].clone();
+        }
+        _ => {}
+    }
+    spec
+}
+
+/// Sometimes lets blocks and layers lie further apart than they must.
+fn pad(tape: &mut Tape<'_>, document: &mut Value, index: usize) {
+    if !tape.once_in(3) {
+        return;
+    }
+    let name = document["group"][index]["name"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned();
+    let dense = |document: &Value, axis| stride(document, &name, axis).ok().flatten();
+    let step = match tape.once_in(8) {
+        true => 1,
+        false => 4,
+    };
+    let Some(block) = dense(document, 'B') else {
+        // Blocks lie inside a bracket: there is no one stride.
+        return;
+    };
+    let group = |document: &mut Value, key: &str, value: u64| {
+        document["group"][index][key] = json!(value);
+    };
+    let layer = dense(document, 'L');
+    // Whichever stride is larger belongs to the outer axis. With one layer, or one block, they may
+    // be the same; then it is the order that tells.
+    let layers_outside = layers_outside(&document["group"][index], document);
+    let per_layer = document["group"][index]["allocation"] == "per_layer";
+    if layers_outside {
+        group(document, "block_stride", block + step * tape.below(5));
+        if !per_layer && layer.is_some() && tape.once_in(2) {
+            let layer = dense(document, 'L').unwrap_or(0);
+            group(document, "layer_stride", layer + step * tape.below(5));
+        }
+    } else if let Some(layer) = layer {
+        group(document, "layer_stride", layer + step * tape.below(5));
+        let block = dense(document, 'B').unwrap_or(0);
+        group(document, "block_stride", block + step * tape.below(5));
+    }
+}
+
+/// Whether layers lie outside blocks in a group of this document.
+fn layers_outside(group: &Value, document: &Value) -> bool {
+    if group["spec"]
+        .as_array()
+        .is_some_and(|specs| specs.len() > 1)
+    {
+        return true;
+    }
+    match group.get("order").or(document.get("order")) {
+        None => true,
+        Some(Value::Array(list)) => {
+            list.iter().position(|i| *i == 0) < list.iter().position(|i| *i == 1)
+        }
+        Some(order) => {
+            let text = order.as_str().unwrap_or_default();
+            text.find('L') < text.find('B') || text.len() == 3
+        }
+    }
+}
+
+fn layers_text(tape: &mut Tape<'_>, layers: &[u64]) -> String {
+    let mut parts = Vec::<(u64, u64)>::new();
+    for &layer in layers {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == layer && tape.below(4) < 3 => *last = layer,
+            _ => parts.push((layer, layer)),
+        }
+    }
+    let text = parts.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    text.collect::<Vec<_>>().join(",")
+}
+
+/// Tokens that every block must hold a multiple of.
+fn tokens_per_state(group: &ModelGroup) -> u64 {
+    let stated = group
+        .specs
+        .iter()
+        .filter_map(|s| s["tokens_per_state"].as_u64());
+    stated.max().unwrap_or(1)
+}
+
+pub(super) fn is_recurrent(spec: &Value) -> bool {
+    let kind = spec["kind"].as_str().unwrap_or_default();
+    ["mamba", "gdn", "linear"]
+        .iter()
+        .any(|k| kind.starts_with(k))
+}
+
+/// Reads the model as a deployment of one rank.
+fn plain(model: &Model) -> Side {
+    let groups = model.groups.iter().map(|group| {
+        let specs = group.specs.iter().map(|spec| {
+            let mut spec = spec.clone();
+            if spec["kind"].as_str().is_some_and(|k| k.ends_with("_conv")) {
+                spec["conv_layout"] = json!("DS");
+            }
+            spec
+        });
+        json!({"name": group.name, "layers": layers_text(&mut Tape::new(&[], super::Reach::Settled), &group.layers),
+               "block_size": 24, "num_blocks": 1, "spec": specs.collect::<Vec<_>>()})
+    });
+    let document = json!({"group": groups.collect::<Vec<_>>(), "num_layers": model.num_layers});
+    Side::read(&document).expect("a model that reads as a deployment")
+}
+
+fn fits(model: &Model, tp: u64) -> bool {
+    let side = plain(model);
+    let specs = side.groups.iter().flat_map(|g| &g.specs);
+    let mut components = specs.flat_map(|s| &s.components);
+    components.all(|c| c.held_by(tp, 0).is_ok())
+}
+
+/// The fewest heads (Mamba2) or channels (Mamba1) of the model's states.
+fn fewest_state_units(model: &Model) -> u64 {
+    let side = plain(model);
+    let specs = side.groups.iter().flat_map(|g| &g.specs);
+    let mamba = specs.filter(|s| s.kind.starts_with("mamba"));
+    let units = mamba.map(|s| s.components[0].units);
+    units.min().unwrap_or(u64::MAX)
+}
+
+/// Destination bytes on all ranks: those of the states, and those of each token.
+fn cost(model: &Model, tp: u64) -> (u64, u64) {
+    let (mut fixed, mut per_token) = (0, 0);
+    for group in &plain(model).groups {
+        for spec in &group.specs {
+            for c in &spec.components {
+                let copies = c.units.max(tp);
+                let bytes =
+                    group.layers.len() as u64 * copies * c.extents[0] * c.extents[1] * c.element;
+                match spec.tokens_per_state {
+                    None => fixed += bytes,
+                    Some(_) => per_token += bytes,
+                }
+            }
+        }
+    }
+    (fixed, per_token)
+}

@@ -1,0 +1,212 @@
+//! Reading a deployment document: who holds which layers and units.
+
+use std::ops::Range;
+
+use serde_json::Value;
+
+use super::order::Order;
+use super::place::Place;
+use super::spec::{Component, Spec};
+use super::{Address, Fault, Name, order};
+
+/// One side of a transfer, read from its document.
+#[derive(Debug)]
+pub struct Side {
+    /// Tensor parallel size.
+    pub tp: u64,
+    /// The layers of each pipeline rank.
+    pub stages: Vec<Range<u64>>,
+    /// The groups, in document order.
+    pub groups: Vec<Group>,
+}
+
+/// One group of a side.
+#[derive(Debug)]
+pub struct Group {
+    /// By which the two sides' groups find each other.
+    pub name: String,
+    /// Global layer ids, ascending.
+    pub layers: Vec<u64>,
+    /// Tokens per block.
+    pub block_size: u64,
+    /// Blocks on every rank.
+    pub num_blocks: u64,
+    /// The physical order; `None` for a page of several specs.
+    pub(super) order: Option<Order>,
+    /// Whether each layer is an allocation of its own.
+    pub per_layer: bool,
+    /// Where the group starts in its allocation.
+    pub offset: u64,
+    /// Bytes from block to block, where stated.
+    pub block_stride: Option<u64>,
+    /// Bytes from layer to layer, where stated.
+    pub layer_stride: Option<u64>,
+    /// What a page holds.
+    pub specs: Vec<Spec>,
+}
+
+impl Side {
+    /// Reads a document.
+    pub fn read(document: &Value) -> Result<Self, Fault> {
+        let tp = number(document, "tp")?.unwrap_or(1);
+        let pp = number(document, "pp")?.unwrap_or(1);
+        let groups = document["group"]
+            .as_array()
+            .ok_or("group: missing")?
+            .iter()
+            .map(|group| Group::read(group, document))
+            .collect::<Result<Vec<_>, _>>()?;
+        let highest = groups.iter().flat_map(|g| &g.layers).max();
+        let num_layers = match number(document, "num_layers")? {
+            Some(n) => n,
+            None => highest.ok_or("no layers")? + 1,
+        };
+        let counts = match document.get("pp_layers") {
+            Some(list) => numbers(list)?,
+            None => even_split(num_layers, pp),
+        };
+        if counts.len() as u64 != pp {
+            return Err(format!("pp is {pp} but pp_layers has {}", counts.len()));
+        }
+        let mut stages = Vec::new();
+        let mut start = 0;
+        for count in counts {
+            stages.push(start..start + count);
+            start += count;
+        }
+        if highest.is_some_and(|&layer| layer >= start) {
+            return Err("a layer belongs to no pipeline rank".into());
+        }
+        Ok(Self { tp, stages, groups })
+    }
+
+    /// How many ranks there are.
+    pub fn ranks(&self) -> u64 {
+        self.tp * self.stages.len() as u64
+    }
+
+    /// The group of that name.
+    pub fn group(&self, name: &str) -> Result<&Group, Fault> {
+        self.groups
+            .iter()
+            .find(|g| g.name == name)
+            .ok_or_else(|| format!("no group {name}"))
+    }
+
+    /// The global ids of the layers of `group` on `rank`, ascending: slot i holds entry i.
+    pub fn layers_of(&self, rank: u64, group: &Group) -> Vec<u64> {
+        let stage = &self.stages[(rank / self.tp) as usize];
+        let here = group.layers.iter().copied();
+        here.filter(|layer| stage.contains(layer)).collect()
+    }
+
+    /// The units of `component` that `rank` holds.
+    pub fn units_of(&self, rank: u64, component: &Component) -> Result<Range<u64>, Fault> {
+        component.held_by(self.tp, rank % self.tp)
+    }
+
+    /// Where `rank` keeps one byte of state `state` of physical block `block`.
+    pub fn address(
+        &self,
+        rank: u64,
+        group: &Group,
+        name: &Name,
+        block: u64,
+        state: u64,
+    ) -> Result<Address, Fault> {
+        self.place(rank, group)?.address(name, block, state)
+    }
+
+    pub(super) fn place(&self, rank: u64, group: &Group) -> Result<Place, Fault> {
+        Place::new(group, self.layers_of(rank, group), |component| {
+            self.units_of(rank, component)
+        })
+    }
+}
+
+impl Group {
+    fn read(group: &Value, deployment: &Value) -> Result<Self, Fault> {
+        let either = |key: &str| -> Result<u64, Fault> {
+            match number(group, key)? {
+                Some(n) => Ok(n),
+                None => number(deployment, key)?.ok_or_else(|| format!("{key}: missing")),
+            }
+        };
+        let specs = group["spec"]
+            .as_array()
+            .ok_or("spec: missing")?
+            .iter()
+            .map(Spec::read)
+            .collect::<Result<Vec<_>, _>>()?;
+        let order = match &specs[..] {
+            [] => return Err("spec: empty".into()),
+            [only] => Some(
+                match group.get("order").or_else(|| deployment.get("order")) {
+                    Some(order) => order::read(order)?,
+                    None => order::read(&Value::from(only.default_order()))?,
+                },
+            ),
+            _ => None,
+        };
+        Ok(Self {
+            name: group["name"].as_str().ok_or("name: missing")?.to_owned(),
+            layers: layer_ids(group["layers"].as_str().ok_or("layers: missing")?)?,
+            block_size: either("block_size")?,
+            num_blocks: either("num_blocks")?,
+            order,
+            per_layer: match group.get("allocation").map(|a| a.as_str()) {
+                None | Some(Some("one")) => false,
+                Some(Some("per_layer")) => true,
+                _ => return Err("allocation: neither one nor per_layer".into()),
+            },
+            offset: number(group, "offset")?.unwrap_or(0),
+            block_stride: number(group, "block_stride")?,
+            layer_stride: number(group, "layer_stride")?,
+            specs,
+        })
+    }
+}
+
+/// Evenly and in order; left-over layers go one each to the ranks before the last, backwards.
+fn even_split(layers: u64, pp: u64) -> Vec<u64> {
+    let mut counts = vec![layers / pp; pp as usize];
+    let left_over = (layers % pp) as usize;
+    for step in 0..left_over {
+        let before_last = counts.len() - 2 - step;
+        counts[before_last] += 1;
+    }
+    counts
+}
+
+/// `0-3,7` is 0, 1, 2, 3 and 7.
+fn layer_ids(text: &str) -> Result<Vec<u64>, Fault> {
+    let id = |s: &str| {
+        s.trim()
+            .parse::<u64>()
+            .map_err(|_| format!("layers: {s:?} is no layer id"))
+    };
+    let mut ids = Vec::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            Some((first, last)) => ids.extend(id(first)?..=id(last)?),
+            None => ids.push(id(part)?),
+        }
+    }
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+/// The number at `key`, if there is one.
+pub(super) fn number(value: &Value, key: &str) -> Result<Option<u64>, Fault> {
+    match value.get(key) {
+        None => Ok(None),
+        Some(n) => Ok(Some(n.as_u64().ok_or_else(|| format!("{key}: {n}"))?)),
+    }
+}
+
+fn numbers(value: &Value) -> Result<Vec<u64>, Fault> {
+    let list = value.as_array().ok_or("not a list")?;
+    list.iter()
+        .map(|n| n.as_u64().ok_or_else(|| format!("{n} is no count")))
+        .collect()
+}

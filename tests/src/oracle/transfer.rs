@@ -1,0 +1,215 @@
+//! Which bytes a transfer moves, from where to where.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::document::{Group, Side};
+use super::{Address, Fault, Name};
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Position of the first token.
+    pub start: u64,
+    /// How many tokens.
+    pub tokens: u64,
+    /// The source's block table by group: entry i is the physical block of tokens
+    /// `[i * block_size, (i + 1) * block_size)`, `None` for one that is never touched. A group that
+    /// is not named has block i at entry i.
+    pub src_blocks: BTreeMap<String, Vec<Option<u64>>>,
+    /// The destination's.
+    pub dst_blocks: BTreeMap<String, Vec<Option<u64>>>,
+}
+
+/// Everything that one source rank sends one destination rank for one group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The sender.
+    pub src_rank: u64,
+    /// The receiver.
+    pub dst_rank: u64,
+    /// The group's name.
+    pub group: String,
+    /// Its bytes, in the order of their names.
+    pub bytes: Vec<Moved>,
+}
+
+/// One byte on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// What it is.
+    pub name: Name,
+    /// Which state of the sequence it belongs to; 0 in a recurrent cache.
+    pub state: u64,
+    /// Entries of the two block tables in which the state lies.
+    pub entries: [u64; 2],
+    /// Where it comes from.
+    pub src: Address,
+    /// Where it goes.
+    pub dst: Address,
+}
+
+impl Route {
+    /// Destination address to source address: what must be written, and from where. Every other
+    /// byte of the destination must stay as it is.
+    pub fn map(&self) -> BTreeMap<Address, Address> {
+        self.bytes.iter().map(|m| (m.dst, m.src)).collect()
+    }
+}
+
+/// Every route that moves anything, ordered by (source rank, destination rank, position of the
+/// group in the destination's document).
+pub fn transfer(from: &Value, to: &Value, request: &Request) -> Result<Vec<Route>, Fault> {
+    let mut routes = Vec::new();
+    for dst_rank in 0..Side::read(to)?.ranks() {
+        routes.extend(transfer_to(from, to, request, dst_rank)?);
+    }
+    // Stable: what comes first in a document stays first.
+    routes.sort_by_key(|route| (route.src_rank, route.dst_rank));
+    Ok(routes)
+}
+
+/// The same for one destination rank.
+pub fn transfer_to(
+    from: &Value,
+    to: &Value,
+    request: &Request,
+    dst_rank: u64,
+) -> Result<Vec<Route>, Fault> {
+    let (from, to) = (Side::read(from)?, Side::read(to)?);
+    let mut routes = Vec::new();
+    for dst_group in &to.groups {
+        let src_group = from.group(&dst_group.name)?;
+        same_specs(src_group, dst_group)?;
+        let mut senders = BTreeMap::<u64, Vec<Moved>>::new();
+        for (src_rank, moved) in received(&from, src_group, &to, dst_group, dst_rank, request)? {
+            senders.entry(src_rank).or_default().push(moved);
+        }
+        for (src_rank, mut bytes) in senders {
+            bytes.sort_by_key(|m| (m.name, m.state));
+            routes.push(Route {
+                src_rank,
+                dst_rank,
+                group: dst_group.name.clone(),
+                bytes,
+            });
+        }
+    }
+    Ok(routes)
+}
+
+/// The bytes of one group that one destination rank receives, each with the rank that sends it.
+fn received(
+    from: &Side,
+    src_group: &Group,
+    to: &Side,
+    dst_group: &Group,
+    dst_rank: u64,
+    request: &Request,
+) -> Result<Vec<(u64, Moved)>, Fault> {
+    let end = request.start + request.tokens;
+    let name = &dst_group.name;
+    let dst_place = to.place(dst_rank, dst_group)?;
+    let mut src_places = BTreeMap::new();
+    let mut senders = BTreeMap::new();
+    let mut moves = Vec::new();
+    for layer in to.layers_of(dst_rank, dst_group) {
+        if !src_group.layers.contains(&layer) {
+            return Err(format!("{name}: the source has no layer {layer}"));
+        }
+        for (index, spec) in dst_group.specs.iter().enumerate() {
+            // No state has an index above that of its last token.
+            for state in (0..end.max(1)).filter(|&s| spec.travels(s, request.start, end)) {
+                let locate = |group: &Group, tables: &BTreeMap<String, Vec<_>>| {
+                    let per_block = spec.states(group.block_size)?;
+                    let block = block_of(tables, group, state / per_block)?;
+                    Ok::<_, Fault>((state / per_block, block, state % per_block))
+                };
+                let src_at = locate(src_group, &request.src_blocks)?;
+                let dst_at = locate(dst_group, &request.dst_blocks)?;
+                let units = |c: usize| to.units_of(dst_rank, &spec.components[c]);
+                for name in spec.names(index, layer, units)? {
+                    let sent_alike = (name.layer, name.spec, name.component, name.unit);
+                    let src_rank = match senders.get(&sent_alike) {
+                        Some(rank) => *rank,
+                        None => {
+                            let rank = sender(from, to, src_group, dst_group, dst_rank, &name)?;
+                            src_places.insert(rank, from.place(rank, src_group)?);
+                            senders.insert(sent_alike, rank);
+                            rank
+                        }
+                    };
+                    let moved = Moved {
+                        name,
+                        state,
+                        entries: [src_at.0, dst_at.0],
+                        src: src_places[&src_rank].address(&name, src_at.1, src_at.2)?,
+                        dst: dst_place.address(&name, dst_at.1, dst_at.2)?,
+                    };
+                    moves.push((src_rank, moved));
+                }
+            }
+        }
+    }
+    Ok(moves)
+}
+
+/// The rank that sends this byte to `dst_rank`: among the k ranks that hold it, the j-th of the m
+/// destination ranks that need it reads from number floor(j * k / m).
+fn sender(
+    from: &Side,
+    to: &Side,
+    src_group: &Group,
+    dst_group: &Group,
+    dst_rank: u64,
+    name: &Name,
+) -> Result<u64, Fault> {
+    let stage = from.stages.iter().position(|s| s.contains(&name.layer));
+    let stage = stage.ok_or_else(|| format!("no source rank has layer {}", name.layer))? as u64;
+    let src_component = &src_group.specs[name.spec].components[name.component];
+    let dst_component = &dst_group.specs[name.spec].components[name.component];
+    let holders = src_component.holders(from.tp, name.unit)?;
+    let needers = dst_component.holders(to.tp, name.unit)?;
+    let j = needers.iter().position(|&r| r == dst_rank % to.tp);
+    let j = j.ok_or("a rank receives what it does not hold")?;
+    let replica = j * holders.len() / needers.len();
+    Ok(stage * from.tp + holders[replica])
+}
+
+/// The physical block at entry `index` of the group's table.
+fn block_of(
+    tables: &BTreeMap<String, Vec<Option<u64>>>,
+    group: &Group,
+    index: u64,
+) -> Result<u64, Fault> {
+    let Some(table) = tables.get(&group.name) else {
+        return Ok(index);
+    };
+    match table.get(index as usize) {
+        Some(Some(block)) => Ok(*block),
+        Some(None) => Err(format!("{}: entry {index} is needed", group.name)),
+        None => Err(format!("{}: the table ends before {index}", group.name)),
+    }
+}
+
+/// The two sides hold the same things, whatever their layout.
+fn same_specs(src: &Group, dst: &Group) -> Result<(), Fault> {
+    let about = |group: &Group| {
+        let specs = group.specs.iter().map(|spec| {
+            let parts = spec
+                .components
+                .iter()
+                .map(|c| (c.name, c.units, c.extents, c.element))
+                .collect::<Vec<_>>();
+            let tokens = (spec.tokens_per_state, spec.sliding_window, spec.chunk_size);
+            (spec.kind.clone(), tokens, parts)
+        });
+        specs.collect::<Vec<_>>()
+    };
+    if about(src) == about(dst) {
+        Ok(())
+    } else {
+        Err(format!("{}: the two sides' specs differ", dst.name))
+    }
+}

@@ -1,0 +1,93 @@
+//! The seam between the oracle and the planner under test.
+
+use serde_json::Value;
+
+use crate::chunks::{self, Chunk, Tally};
+use crate::oracle::{self, Fault, Request};
+
+/// One list of a plan: what one source rank sends one destination rank for one group, or a part of
+/// that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteChunks {
+    /// The sender.
+    pub src_rank: u64,
+    /// The receiver.
+    pub dst_rank: u64,
+    /// The group's name.
+    pub group: String,
+    /// Bound to the request's block tables.
+    pub chunks: Vec<Chunk>,
+}
+
+/// Something that plans transfers.
+pub trait Planner {
+    /// All chunks of a transfer, from two documents and a request.
+    fn chunks(
+        &self,
+        from: &Value,
+        to: &Value,
+        request: &Request,
+    ) -> Result<Vec<RouteChunks>, String>;
+}
+
+/// The oracle as a planner: maximal chunks, slowly.
+#[derive(Clone, Copy, Debug)]
+pub struct Slow;
+
+impl Planner for Slow {
+    fn chunks(
+        &self,
+        from: &Value,
+        to: &Value,
+        request: &Request,
+    ) -> Result<Vec<RouteChunks>, String> {
+        let routes = oracle::transfer(from, to, request)?;
+        Ok(routes
+            .into_iter()
+            .map(|route| RouteChunks {
+                chunks: chunks::fewest(&route),
+                src_rank: route.src_rank,
+                dst_rank: route.dst_rank,
+                group: route.group,
+            })
+            .collect())
+    }
+}
+
+/// Holds a planner's answer against the oracle's.
+///
+/// Every route that the oracle knows must be covered exactly, and there may be no chunk beside those
+/// routes. What may be left unmerged is counted in the [`Tally`]; what may not is a fault.
+pub fn check(
+    planner: &impl Planner,
+    from: &Value,
+    to: &Value,
+    request: &Request,
+) -> Result<Tally, Fault> {
+    let expected = oracle::transfer(from, to, request).map_err(|e| format!("the oracle: {e}"))?;
+    let mut planned = planner
+        .chunks(from, to, request)
+        .map_err(|e| format!("refused: {e}"))?;
+    let mut total = Tally::default();
+    for route in &expected {
+        let (here, others) = planned.into_iter().partition::<Vec<_>, _>(|r| {
+            (r.src_rank, r.dst_rank, &r.group) == (route.src_rank, route.dst_rank, &route.group)
+        });
+        planned = others;
+        let list = here.into_iter().flat_map(|r| r.chunks).collect::<Vec<_>>();
+        let tally = chunks::check(route, &list).map_err(|fault| {
+            format!(
+                "rank {} to rank {}, group {}: {fault}",
+                route.src_rank, route.dst_rank, route.group
+            )
+        })?;
+        total.add(&tally);
+    }
+    match planned.iter().find(|r| !r.chunks.is_empty()) {
+        None => Ok(total),
+        Some(extra) => Err(format!(
+            "rank {} to rank {}, group {}: nothing is to be sent, planned {:?}",
+            extra.src_rank, extra.dst_rank, extra.group, extra.chunks[0]
+        )),
+    }
+}
