@@ -1,3 +1,7 @@
 //! Plans between KV-cache layouts, and the copies, leases and transports that carry them out.
 
+pub mod content;
+pub mod ids;
+pub mod moment;
 pub mod plan;
+//pub mod wire;
