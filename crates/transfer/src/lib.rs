@@ -3,5 +3,7 @@
 pub mod content;
 pub mod ids;
 pub mod moment;
+pub mod lease;
 pub mod plan;
+pub mod ticket;
 //pub mod wire;
