@@ -1,6 +1,11 @@
 //! Plans between KV-cache layouts, and the copies, leases and transports that carry them out.
 
+pub mod content;
+pub mod ids;
+pub mod lease;
+pub mod moment;
 pub mod plan;
+pub mod ticket;
 
 #[cfg(feature = "quic")]
 pub mod identity;

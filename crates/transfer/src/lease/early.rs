@@ -1,0 +1,164 @@
+//! What came before its lease: kept for a bounded time, in bounded number.
+//!
+//! A worker may learn of a lease after its scheduler has handed the ticket out, so an authentic
+//! ticket for a lease that is not known yet is no error. It is also a way to make an agent
+//! remember things, hence the bounds.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::LeaseKey;
+use crate::ids::AgentId;
+use crate::moment::{Moment, Timers};
+
+/// Things that wait for their lease, each from one agent.
+#[derive(Debug)]
+pub(crate) struct Early<T> {
+    wait: Duration,
+    most: usize,
+    most_per_agent: usize,
+    waiting: HashMap<u64, Waiting<T>>,
+    by_lease: HashMap<LeaseKey, Vec<u64>>,
+    per_agent: HashMap<AgentId, usize>,
+    timers: Timers<u64>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiting<T> {
+    key: LeaseKey,
+    agent: AgentId,
+    item: T,
+}
+
+impl<T> Early<T> {
+    pub(crate) fn new(wait: Duration, most: usize, most_per_agent: usize) -> Self {
+        Self {
+            wait,
+            most,
+            most_per_agent,
+            waiting: HashMap::new(),
+            by_lease: HashMap::new(),
+            per_agent: HashMap::new(),
+            timers: Timers::default(),
+            next: 0,
+        }
+    }
+
+    /// Keeps `item` until its lease is opened; gives it back where too many wait already.
+    pub(crate) fn park(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        agent: &AgentId,
+        item: T,
+    ) -> Result<(), T> {
+        let of_agent = self.per_agent.get(agent).copied().unwrap_or(0);
+        if self.waiting.len() >= self.most || of_agent >= self.most_per_agent {
+            return Err(item);
+        }
+        let id = self.next;
+        self.next += 1;
+        *self.per_agent.entry(agent.clone()).or_default() += 1;
+        self.by_lease.entry(key).or_default().push(id);
+        self.timers.set(id, now + self.wait);
+        let agent = agent.clone();
+        self.waiting.insert(id, Waiting { key, agent, item });
+        Ok(())
+    }
+
+    /// Takes what waited for `key`, in the order of arrival.
+    pub(crate) fn take(&mut self, key: &LeaseKey) -> Vec<T> {
+        let ids = self.by_lease.remove(key).unwrap_or_default();
+        ids.into_iter().filter_map(|id| self.forget(id)).collect()
+    }
+
+    /// Takes everything that `gone` says is of no use any more.
+    pub(crate) fn take_if(&mut self, gone: impl Fn(&T) -> bool) -> Vec<T> {
+        let ids = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| gone(&waiting.item));
+        let mut ids: Vec<u64> = ids.map(|(id, _)| *id).collect();
+        ids.sort_unstable();
+        ids.into_iter().filter_map(|id| self.forget(id)).collect()
+    }
+
+    /// Whether anything that waits for `key` is like this.
+    pub(crate) fn any(&self, key: &LeaseKey, like: impl Fn(&T) -> bool) -> bool {
+        let ids = self.by_lease.get(key).into_iter().flatten();
+        ids.filter_map(|id| self.waiting.get(id))
+            .any(|waiting| like(&waiting.item))
+    }
+
+    /// Takes one thing that has waited for too long.
+    pub(crate) fn pop_due(&mut self, now: Moment) -> Option<T> {
+        let id = self.timers.pop_due(now)?;
+        self.forget(id)
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Moment> {
+        self.timers.next()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn forget(&mut self, id: u64) -> Option<T> {
+        let Waiting { key, agent, item } = self.waiting.remove(&id)?;
+        self.timers.clear(&id);
+        if let Some(ids) = self.by_lease.get_mut(&key) {
+            ids.retain(|other| *other != id);
+            if ids.is_empty() {
+                self.by_lease.remove(&key);
+            }
+        }
+        if let Some(count) = self.per_agent.get_mut(&agent) {
+            *count -= 1;
+            if *count == 0 {
+                self.per_agent.remove(&agent);
+            }
+        }
+        Some(item)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{LeaseSetId, Rank};
+
+    fn at(seconds: u64) -> Moment {
+        Moment(Duration::from_secs(seconds))
+    }
+
+    fn key(rank: u32) -> LeaseKey {
+        LeaseKey {
+            set: LeaseSetId([0; 16]),
+            rank: Rank(rank),
+        }
+    }
+
+    #[test]
+    fn waits_for_a_bounded_time_and_in_bounded_number() {
+        let (a, b) = (AgentId::new("a").unwrap(), AgentId::new("b").unwrap());
+        let mut early = Early::new(Duration::from_secs(10), 3, 2);
+        assert_eq!(early.park(at(0), key(0), &a, 1), Ok(()));
+        assert_eq!(early.park(at(1), key(1), &a, 2), Ok(()));
+        assert_eq!(
+            early.park(at(1), key(1), &a, 3),
+            Err(3),
+            "too many of one agent"
+        );
+        assert_eq!(early.park(at(2), key(0), &b, 4), Ok(()));
+        assert_eq!(early.park(at(2), key(0), &b, 5), Err(5), "too many in all");
+        assert!(early.any(&key(0), |item| *item == 4) && !early.any(&key(0), |item| *item == 2));
+        assert_eq!(early.pop_due(at(9)), None);
+        assert_eq!(early.pop_due(at(10)), Some(1));
+        assert_eq!(early.take(&key(0)), [4]);
+        assert_eq!(early.take_if(|item| *item == 2), [2]);
+        assert_eq!((early.len(), early.next_deadline()), (0, None));
+        assert!(early.by_lease.is_empty() && early.per_agent.is_empty());
+    }
+}

@@ -1,0 +1,313 @@
+//! Leases: a rank's promise to keep a request's blocks as they are until released or expired.
+//!
+//! One table serves both directions. Under a [`Pull`](Direction::Pull) lease the holder of the
+//! ticket reads the blocks; under a [`Push`](Direction::Push) lease (an *opening*) it writes them.
+//! Either way the rules are these:
+//!
+//! - **First use binds.** The first admitted use ties the lease to one deployment and incarnation,
+//!   the [`Holder`]. Anybody else is refused, ticket or not.
+//! - **A running transfer pins.** A pinned lease outlives its time to live, up to its hard bound.
+//!   Nothing outlives the hard bound.
+//! - **Ending takes two steps where it is pinned.** The table says [`LeaseEvent::Fence`], the
+//!   transfers are stopped and unpinned, and only then comes [`LeaseEvent::Ended`] with the blocks.
+//!   From the first step on the lease is not alive: nothing commits.
+//! - **A lease ends once**, for one of four reasons ([`LeaseEnd`]), and its blocks are given back
+//!   with that event, by value.
+//! - **Only the owner's monotonic clock ends a lease.** No time of another machine is compared.
+//!
+//! What a lease is used *for*, messages and streams, is not known here; see [`crate::wire`].
+
+mod early;
+mod record;
+mod table;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use early::Early;
+pub use table::{LeaseLimits, LeaseTable};
+
+use crate::content::ContentDigest;
+use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank, TransferId};
+
+/// Names one lease: the set, and the rank whose blocks it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct LeaseKey {
+    /// The lease set of the request.
+    pub set: LeaseSetId,
+    /// The rank of the owner's deployment.
+    pub rank: Rank,
+}
+
+impl fmt::Display for LeaseKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.set, self.rank)
+    }
+}
+
+/// Why a lease ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LeaseEnd {
+    /// Every rank of the holder said that it is done. Of a push: and everything has landed.
+    Completed,
+    /// The owner or the holder gave up.
+    Cancelled,
+    /// Its time was over.
+    Expired,
+    /// The holder restarted, or was away for longer than the grace.
+    PeerLost,
+}
+
+impl fmt::Display for LeaseEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LeaseEnd::Completed => "completed",
+            LeaseEnd::Cancelled => "cancelled",
+            LeaseEnd::Expired => "expired",
+            LeaseEnd::PeerLost => "peer lost",
+        })
+    }
+}
+
+/// What to keep, for how long, and under which content.
+#[derive(Clone, Debug)]
+pub struct LeaseSpec<B> {
+    /// Set and rank.
+    pub key: LeaseKey,
+    /// Whether the holder reads the blocks or writes them.
+    pub direction: Direction,
+    /// What the blocks hold once the prefill is finished, or shall hold once pushed.
+    pub content: ContentDigest,
+    /// First token that moves. Of a pull any token from here on can be asked for; a push moves
+    /// exactly `start..valid_tokens`.
+    pub start: u64,
+    /// How many tokens are valid in the end, counted from position 0.
+    pub valid_tokens: u64,
+    /// How long the lease lives without being renewed or used.
+    pub ttl: Duration,
+    /// How long after the opening (or after the owner's last renewal) a transfer can keep it alive.
+    pub hard_bound: Duration,
+    /// Whether the blocks hold everything already. Otherwise [`LeaseTable::ready`] tells how far
+    /// the prefill has come and [`LeaseTable::finish_prefill`] that it is over. Of a push: true.
+    pub prefilled: bool,
+    /// The blocks, given back by [`LeaseEvent::Ended`].
+    pub blocks: B,
+}
+
+/// The deployment that a lease is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Its layout.
+    pub deployment: DeploymentDigest,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// How many ranks it has; each must say that it is done.
+    pub ranks: u32,
+}
+
+/// What somebody wants to do with a lease.
+#[derive(Clone, Debug)]
+pub struct LeaseUse<'a> {
+    /// The agent that asks.
+    pub agent: &'a AgentId,
+    /// The deployment it speaks for.
+    pub holder: Holder,
+    /// The rank of that deployment.
+    pub rank: Rank,
+    /// Counts the attempts for this pair of ranks, from 1.
+    pub attempt: u32,
+    /// The transfer that is to pin the lease.
+    pub transfer: TransferId,
+    /// What the asker takes the content to be.
+    pub content: ContentDigest,
+    /// First token.
+    pub start: u64,
+    /// How many tokens from there on.
+    pub tokens: u64,
+}
+
+/// A holder's word that some of its ranks are done.
+#[derive(Clone, Debug)]
+pub struct LeaseDone<'a> {
+    /// The agent that says so.
+    pub agent: &'a AgentId,
+    /// The deployment it speaks for.
+    pub holder: Holder,
+    /// The ranks that are done.
+    pub ranks: &'a [Rank],
+    /// What the agent takes the content to be.
+    pub content: &'a ContentDigest,
+    /// Of a push, the ranks that must have written for these blocks to be whole; else none.
+    pub needed: &'a BTreeSet<Rank>,
+}
+
+/// Why a lease cannot be opened. The blocks are given back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("lease {key} cannot be opened: {reason}")]
+pub struct OpenError<B> {
+    /// Which lease.
+    pub key: LeaseKey,
+    /// Why not.
+    pub reason: OpenFault,
+    /// What was to be leased.
+    pub blocks: B,
+}
+
+/// What stands against opening a lease.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenFault {
+    /// A lease of this set and rank is open.
+    #[error("it is open already")]
+    Open,
+    /// There was such a lease, and a set is never used twice.
+    #[error("it has ended already ({end})")]
+    Ended {
+        /// How it ended.
+        end: LeaseEnd,
+    },
+    /// [`LeaseLimits::leases`] are open.
+    #[error("{limit} leases are open, and no more are allowed")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// The range of tokens is upside down.
+    #[error("tokens from {start} on, but only {valid_tokens} are valid")]
+    Tokens {
+        /// First token.
+        start: u64,
+        /// How many are valid.
+        valid_tokens: u64,
+    },
+    /// The rank is not one of this agent's.
+    #[error("rank {rank} is not of this agent")]
+    NotOurs {
+        /// The rank.
+        rank: Rank,
+    },
+    /// The agent is shutting down.
+    #[error("the agent is shutting down")]
+    ShuttingDown,
+}
+
+/// Why the owner cannot do something with its lease.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LeaseError {
+    /// There is no such lease, or no more.
+    #[error("no lease {key} is open")]
+    NotOpen {
+        /// Which lease.
+        key: LeaseKey,
+    },
+    /// More tokens are said to be ready than the lease was opened for.
+    #[error(
+        "{tokens} tokens of layer {layer} are said to be ready, but only {valid_tokens} are leased"
+    )]
+    Tokens {
+        /// The layer.
+        layer: u32,
+        /// How many tokens are said to be ready.
+        tokens: u64,
+        /// How many the lease is for.
+        valid_tokens: u64,
+    },
+    /// A layer's number is absurd.
+    #[error("layer {layer} is beyond the {limit} layers that progress is kept for")]
+    Layer {
+        /// The layer.
+        layer: u32,
+        /// The limit.
+        limit: u32,
+    },
+}
+
+/// Why a lease is not to be used so, or not by this peer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UseError {
+    /// No such lease is known, now or lately.
+    #[error("no such lease is known")]
+    Unknown,
+    /// It has ended, or is ending.
+    #[error("the lease has ended ({end})")]
+    Ended {
+        /// How.
+        end: LeaseEnd,
+    },
+    /// It is for the other direction.
+    #[error("the lease is for a {leased}")]
+    Direction {
+        /// What it is for.
+        leased: Direction,
+    },
+    /// The blocks hold something else.
+    #[error("the blocks hold other content ({content})")]
+    Content {
+        /// What they hold.
+        content: ContentDigest,
+    },
+    /// It does not cover the tokens asked for.
+    #[error("tokens {start}..{valid_tokens} are leased, not up to {asked}")]
+    Tokens {
+        /// First token that moves.
+        start: u64,
+        /// How many are valid.
+        valid_tokens: u64,
+        /// The end of the range that was asked for.
+        asked: u64,
+    },
+    /// It is bound to another deployment, or to another life of it.
+    #[error("the lease is bound to another peer")]
+    Holder,
+    /// The rank is not one that the asker can speak for.
+    #[error("rank {rank} is not the asker's, of {ranks}")]
+    Rank {
+        /// The rank.
+        rank: Rank,
+        /// How many ranks the asker's deployment has.
+        ranks: u32,
+    },
+    /// This rank has had it already.
+    #[error("rank {rank} has had it already")]
+    Consumed {
+        /// The rank.
+        rank: Rank,
+    },
+    /// A later attempt of this rank is known.
+    #[error("attempt {latest} of this rank is known already")]
+    Superseded {
+        /// The latest attempt.
+        latest: u32,
+    },
+}
+
+/// What the table tells its caller.
+#[derive(Debug)]
+pub enum LeaseEvent<B> {
+    /// The lease is ending: stop these transfers, then [`unpin`](LeaseTable::unpin) each.
+    Fence {
+        /// Which lease.
+        key: LeaseKey,
+        /// How it ends.
+        end: LeaseEnd,
+        /// What still runs.
+        transfers: BTreeSet<TransferId>,
+    },
+    /// The lease has ended, nothing touches the blocks any more, and here they are.
+    Ended {
+        /// Which lease.
+        key: LeaseKey,
+        /// How it ended.
+        end: LeaseEnd,
+        /// The blocks.
+        blocks: B,
+    },
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,504 @@
+//! The leases of one agent.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use super::record::{Record, State};
+use super::{
+    Holder, LeaseDone, LeaseEnd, LeaseError, LeaseEvent, LeaseKey, LeaseSpec, LeaseUse, OpenError,
+    OpenFault, UseError,
+};
+use crate::content::ContentDigest;
+use crate::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
+use crate::moment::{Moment, Timers};
+
+/// Most layers that progress is kept for; no model has a tenth of them.
+const MAX_LAYERS: u32 = 4096;
+
+/// Bounds of a [`LeaseTable`].
+#[derive(Clone, Debug)]
+pub struct LeaseLimits {
+    /// Most leases that are open at a time. A lease takes about 500 bytes and 150 more for each
+    /// rank of its holder.
+    pub leases: usize,
+    /// Of how many ended leases the table remembers how they ended, the latest ones: 48 bytes each.
+    /// A pull that comes later is told that the lease is unknown.
+    pub ended: usize,
+    /// How long a holder may be away in the midst of its use before the lease ends as
+    /// [`PeerLost`](LeaseEnd::PeerLost).
+    pub peer_grace: Duration,
+}
+
+impl Default for LeaseLimits {
+    fn default() -> Self {
+        Self {
+            leases: 65_536,
+            ended: 16_384,
+            peer_grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The leases of one agent, for its local ranks.
+///
+/// Every method that takes `now` first ends what is due, so that nothing is ever used after its
+/// time because a timer was late.
+#[derive(Debug)]
+pub struct LeaseTable<B> {
+    limits: LeaseLimits,
+    open: HashMap<LeaseKey, Record<B>>,
+    timers: Timers<LeaseKey>,
+    ended: HashMap<LeaseKey, LeaseEnd>,
+    ended_order: VecDeque<LeaseKey>,
+    events: VecDeque<LeaseEvent<B>>,
+}
+
+impl<B> LeaseTable<B> {
+    /// An empty table.
+    pub fn new(limits: LeaseLimits) -> Self {
+        Self {
+            limits,
+            open: HashMap::new(),
+            timers: Timers::default(),
+            ended: HashMap::new(),
+            ended_order: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// What happened, in order. To be called until there is nothing, after every other call.
+    pub fn poll_event(&mut self) -> Option<LeaseEvent<B>> {
+        self.events.pop_front()
+    }
+
+    /// When [`on_deadline`](Self::on_deadline) has something to do.
+    pub fn next_deadline(&self) -> Option<Moment> {
+        self.timers.next()
+    }
+
+    /// How many leases are open, those that are ending included.
+    pub fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether no lease is open.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Whether the lease is open or is remembered to have ended.
+    pub fn knows(&self, key: &LeaseKey) -> bool {
+        self.open.contains_key(key) || self.ended.contains_key(key)
+    }
+
+    /// The keys of all open leases, in no order.
+    pub fn keys(&self) -> impl Iterator<Item = &LeaseKey> {
+        self.open.keys()
+    }
+
+    /// The blocks of an open lease. They stay as they are until [`LeaseEvent::Ended`].
+    pub fn blocks(&self, key: &LeaseKey) -> Option<&B> {
+        self.open.get(key).map(|record| &record.spec.blocks)
+    }
+
+    /// The same, for a prefill that allocates its blocks as it goes.
+    pub fn blocks_mut(&mut self, key: &LeaseKey) -> Option<&mut B> {
+        let record = self.open.get_mut(key)?;
+        (record.state == State::Alive).then_some(&mut record.spec.blocks)
+    }
+
+    /// How many tokens of each layer are ready, ascending; and whether the prefill is over.
+    pub fn progress(&self, key: &LeaseKey) -> Option<(impl Iterator<Item = (u32, u64)>, bool)> {
+        let record = self.open.get(key)?;
+        let layers = record
+            .progress
+            .iter()
+            .map(|(&layer, &tokens)| (layer, tokens));
+        Some((layers, record.prefilled))
+    }
+
+    /// How many bytes of state the table holds is bounded by this many deadlines and records.
+    pub(crate) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+}
+
+/// What the owner does.
+impl<B> LeaseTable<B> {
+    /// Opens a lease. From here on the blocks belong to it.
+    pub fn open(&mut self, now: Moment, spec: LeaseSpec<B>) -> Result<(), OpenError<B>> {
+        self.on_deadline(now);
+        let key = spec.key;
+        let reason = if self.open.contains_key(&key) {
+            Some(OpenFault::Open)
+        } else if let Some(&end) = self.ended.get(&key) {
+            Some(OpenFault::Ended { end })
+        } else if self.open.len() >= self.limits.leases {
+            let limit = self.limits.leases;
+            Some(OpenFault::TooMany { limit })
+        } else if spec.start > spec.valid_tokens {
+            Some(OpenFault::Tokens {
+                start: spec.start,
+                valid_tokens: spec.valid_tokens,
+            })
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            let blocks = spec.blocks;
+            return Err(OpenError {
+                key,
+                reason,
+                blocks,
+            });
+        }
+        self.open.insert(key, Record::new(now, spec));
+        self.settle(key);
+        Ok(())
+    }
+
+    /// Notes that the first `tokens` tokens of `layer` are ready. Tells whether that is news.
+    pub fn ready(&mut self, key: LeaseKey, layer: u32, tokens: u64) -> Result<bool, LeaseError> {
+        let record = self.alive_mut(key)?;
+        let valid_tokens = record.spec.valid_tokens;
+        if tokens > valid_tokens {
+            return Err(LeaseError::Tokens {
+                layer,
+                tokens,
+                valid_tokens,
+            });
+        }
+        if layer >= MAX_LAYERS {
+            let limit = MAX_LAYERS;
+            return Err(LeaseError::Layer { layer, limit });
+        }
+        let known = record.progress.entry(layer).or_insert(0);
+        let news = tokens > *known && !record.prefilled;
+        *known = tokens.max(*known);
+        Ok(news)
+    }
+
+    /// Notes that everything is ready. Tells whether that is news.
+    pub fn finish_prefill(&mut self, key: LeaseKey) -> Result<bool, LeaseError> {
+        let record = self.alive_mut(key)?;
+        Ok(!std::mem::replace(&mut record.prefilled, true))
+    }
+
+    /// Lets the lease live for `ttl` from now at least, and moves its hard bound as far.
+    pub fn renew(&mut self, now: Moment, key: LeaseKey, ttl: Duration) -> Result<(), LeaseError> {
+        self.on_deadline(now);
+        let record = self.alive_mut(key)?;
+        let hard = (now + record.spec.hard_bound).max(now + ttl);
+        record.hard = record.hard.max(hard);
+        record.extend(now + ttl);
+        self.settle(key);
+        Ok(())
+    }
+
+    /// Ends the lease.
+    pub fn cancel(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
+        self.on_deadline(now);
+        self.alive_mut(key)?;
+        self.end(key, LeaseEnd::Cancelled);
+        Ok(())
+    }
+
+    /// Ends what is due.
+    pub fn on_deadline(&mut self, now: Moment) {
+        while let Some(key) = self.timers.pop_due(now) {
+            let due = self.open.get(&key).and_then(Record::due);
+            match due {
+                Some((at, end)) if at <= now => self.end(key, end),
+                _ => self.settle(key),
+            }
+        }
+    }
+
+    fn alive_mut(&mut self, key: LeaseKey) -> Result<&mut Record<B>, LeaseError> {
+        match self.open.get_mut(&key) {
+            Some(record) if record.state == State::Alive => Ok(record),
+            _ => Err(LeaseError::NotOpen { key }),
+        }
+    }
+}
+
+/// What the holder of a ticket does.
+impl<B> LeaseTable<B> {
+    /// Whether `wanted` would be admitted. Changes nothing but what is due.
+    pub fn check(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        direction: Direction,
+        wanted: &LeaseUse<'_>,
+    ) -> Result<(), UseError> {
+        self.on_deadline(now);
+        self.known_mut(key, direction)?.check(wanted)
+    }
+
+    /// Admits a transfer: binds the lease to the holder, if nobody has, renews it and pins it.
+    pub fn admit(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        direction: Direction,
+        wanted: &LeaseUse<'_>,
+    ) -> Result<(), UseError> {
+        self.on_deadline(now);
+        let record = self.known_mut(key, direction)?;
+        record.check(wanted)?;
+        let bound = record.bind(wanted.holder, wanted.agent, &[wanted.rank]);
+        bound.attempts.insert(wanted.rank, wanted.attempt);
+        record.pins.insert(wanted.transfer);
+        record.touch(now);
+        self.settle(key);
+        Ok(())
+    }
+
+    /// The transfers that a lease waits for.
+    pub fn pins(&self, key: &LeaseKey) -> impl Iterator<Item = &TransferId> {
+        self.open
+            .get(key)
+            .into_iter()
+            .flat_map(|record| &record.pins)
+    }
+
+    /// Whether the lease is alive at this moment: what a commit needs.
+    pub fn is_alive(&mut self, now: Moment, key: LeaseKey) -> bool {
+        self.on_deadline(now);
+        self.alive_mut(key).is_ok()
+    }
+
+    /// The transfer touches the blocks no more: it has read its last, or has been fenced.
+    pub fn unpin(&mut self, now: Moment, key: LeaseKey, transfer: TransferId) {
+        // Renew first: a transfer that kept its lease past the time to live must leave its holder
+        // the time to say that it is done.
+        if let Some(record) = self.open.get_mut(&key)
+            && record.pins.remove(&transfer)
+        {
+            record.touch(now);
+            self.settle(key);
+        }
+        self.on_deadline(now);
+    }
+
+    /// Notes that what moves between this lease and the holder's `rank` has landed.
+    pub fn landed(&mut self, key: LeaseKey, rank: Rank) {
+        let record = self.open.get_mut(&key);
+        if let Some(bound) = record.and_then(|record| record.bound.as_mut()) {
+            bound.landed.insert(rank);
+        }
+    }
+
+    /// The holder's `ranks` are done. Ends the lease once all ranks of the holder are.
+    ///
+    /// A rank that had to write and has not landed, and yet says that it is done, cancels the lease.
+    pub fn done(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        direction: Direction,
+        said: &LeaseDone<'_>,
+    ) -> Result<(), UseError> {
+        self.on_deadline(now);
+        let record = self.known_mut(key, direction)?;
+        record.check_peer(&said.holder, said.agent, said.ranks)?;
+        if record.spec.content != *said.content {
+            let content = record.spec.content;
+            return Err(UseError::Content { content });
+        }
+        let bound = record.bind(said.holder, said.agent, said.ranks);
+        let mut written = said.ranks.iter().filter(|rank| said.needed.contains(rank));
+        if !written.all(|rank| bound.landed.contains(rank)) {
+            self.end(key, LeaseEnd::Cancelled);
+            return Ok(());
+        }
+        bound.done.extend(said.ranks);
+        if bound.done.len() == said.holder.ranks as usize {
+            self.end(key, LeaseEnd::Completed);
+        } else {
+            record.touch(now);
+            self.settle(key);
+        }
+        Ok(())
+    }
+
+    /// The holder gives up, or somebody who could have become the holder and names the content.
+    pub fn cancel_by(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        direction: Direction,
+        by: &Holder,
+        content: Option<&ContentDigest>,
+    ) -> Result<(), UseError> {
+        self.on_deadline(now);
+        let record = self.known_mut(key, direction)?;
+        if let State::Ending(end) = record.state {
+            return Err(UseError::Ended { end });
+        }
+        if record.bound.as_ref().is_some_and(|b| b.holder != *by) {
+            return Err(UseError::Holder);
+        }
+        if content.is_some_and(|content| *content != record.spec.content) {
+            let content = record.spec.content;
+            return Err(UseError::Content { content });
+        }
+        self.end(key, LeaseEnd::Cancelled);
+        Ok(())
+    }
+
+    /// Lets the lease live for `ttl` from now at least, within its hard bound. Tells how long it
+    /// lives now.
+    pub fn renew_by(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        direction: Direction,
+        by: &Holder,
+        ttl: Duration,
+    ) -> Result<Duration, UseError> {
+        self.on_deadline(now);
+        let record = self.known_mut(key, direction)?;
+        if let State::Ending(end) = record.state {
+            return Err(UseError::Ended { end });
+        }
+        if record.bound.as_ref().is_some_and(|b| b.holder != *by) {
+            return Err(UseError::Holder);
+        }
+        record.extend(now + ttl);
+        let left = record.deadline.since(now);
+        self.settle(key);
+        Ok(left)
+    }
+
+    /// No connection to `agent` is left: where it was in the midst of something, its grace begins.
+    pub fn agent_lost(&mut self, now: Moment, agent: &AgentId) {
+        self.on_deadline(now);
+        let grace = now + self.limits.peer_grace;
+        for key in self.used_by(agent) {
+            if let Some(bound) = self.open.get_mut(&key).and_then(|r| r.bound.as_mut()) {
+                bound.lose(agent, grace);
+            }
+            self.settle(key);
+        }
+    }
+
+    /// `agent` is there, in this life. What it used in another life ends at once, and so does all
+    /// else that is bound to that other life.
+    pub fn agent_up(&mut self, now: Moment, agent: &AgentId, incarnation: Incarnation) {
+        self.on_deadline(now);
+        let mut past = BTreeSet::new();
+        for key in self.used_by(agent) {
+            let Some(bound) = self.open.get_mut(&key).and_then(|r| r.bound.as_mut()) else {
+                continue;
+            };
+            if bound.holder.incarnation == incarnation {
+                bound.find(agent);
+                self.settle(key);
+            } else {
+                past.insert(bound.holder.incarnation);
+            }
+        }
+        past.into_iter()
+            .for_each(|incarnation| self.retire(now, incarnation));
+    }
+
+    fn used_by(&self, agent: &AgentId) -> Vec<LeaseKey> {
+        let uses = |record: &Record<B>| {
+            let bound = record.bound.as_ref();
+            bound.is_some_and(|bound| bound.agents.contains_key(agent))
+        };
+        self.open
+            .iter()
+            .filter(|(_, r)| uses(r))
+            .map(|(k, _)| *k)
+            .collect()
+    }
+
+    /// The deployment with this incarnation is no more: whatever is bound to it ends at once.
+    pub fn retire(&mut self, now: Moment, incarnation: Incarnation) {
+        self.on_deadline(now);
+        let bound = |record: &Record<B>| {
+            let holder = record.bound.as_ref().map(|bound| bound.holder);
+            holder.is_some_and(|holder| holder.incarnation == incarnation)
+        };
+        let gone: Vec<_> = self
+            .open
+            .iter()
+            .filter(|(_, r)| bound(r))
+            .map(|(k, _)| *k)
+            .collect();
+        gone.into_iter()
+            .for_each(|key| self.end(key, LeaseEnd::PeerLost));
+    }
+
+    fn known_mut(
+        &mut self,
+        key: LeaseKey,
+        direction: Direction,
+    ) -> Result<&mut Record<B>, UseError> {
+        match (self.open.get_mut(&key), self.ended.get(&key)) {
+            (Some(record), _) if record.spec.direction != direction => Err(UseError::Direction {
+                leased: record.spec.direction,
+            }),
+            (Some(record), _) => Ok(record),
+            (None, Some(&end)) => Err(UseError::Ended { end }),
+            (None, None) => Err(UseError::Unknown),
+        }
+    }
+}
+
+/// How leases end.
+impl<B> LeaseTable<B> {
+    fn end(&mut self, key: LeaseKey, end: LeaseEnd) {
+        let Some(record) = self.open.get_mut(&key) else {
+            return;
+        };
+        if record.state != State::Alive {
+            return;
+        }
+        record.state = State::Ending(end);
+        if !record.pins.is_empty() {
+            let transfers = record.pins.clone();
+            self.events.push_back(LeaseEvent::Fence {
+                key,
+                end,
+                transfers,
+            });
+        }
+        self.settle(key);
+    }
+
+    /// Brings timer and state in line after a change: the one place where a lease is let go.
+    fn settle(&mut self, key: LeaseKey) {
+        let Some(record) = self.open.get(&key) else {
+            self.timers.clear(&key);
+            return;
+        };
+        if let Some((at, _)) = record.due() {
+            self.timers.set(key, at);
+            return;
+        }
+        self.timers.clear(&key);
+        if record.pins.is_empty()
+            && let State::Ending(end) = record.state
+            && let Some(record) = self.open.remove(&key)
+        {
+            self.remember(key, end);
+            let blocks = record.spec.blocks;
+            self.events
+                .push_back(LeaseEvent::Ended { key, end, blocks });
+        }
+    }
+
+    fn remember(&mut self, key: LeaseKey, end: LeaseEnd) {
+        self.ended.insert(key, end);
+        self.ended_order.push_back(key);
+        while self.ended_order.len() > self.limits.ended {
+            if let Some(oldest) = self.ended_order.pop_front() {
+                self.ended.remove(&oldest);
+            }
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! What a ticket says.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::TicketError;
+use crate::ids::{
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank,
+};
+
+/// Most ranks of a deployment that a ticket can name.
+pub const MAX_RANKS: usize = 1024;
+
+/// Longest host of a rank's address, in bytes: that of a DNS name.
+pub const MAX_HOST: usize = 255;
+
+/// What a ticket says about the lease set that it opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claims {
+    /// The cluster it is good in.
+    pub cluster: ClusterName,
+    /// The lease set.
+    pub set: LeaseSetId,
+    /// Whether its holder reads the owner's blocks or writes into them.
+    pub direction: Direction,
+    /// The owner's deployment.
+    pub owner: DeploymentDigest,
+    /// The life of the owner's deployment that the lease set belongs to.
+    pub incarnation: Incarnation,
+    /// First token that may move; 0 for a pull, whose holder chooses.
+    pub start: u64,
+    /// How many tokens are valid, counted from position 0.
+    pub valid_tokens: u64,
+    /// Where each rank of the owner is reached; entry r is rank r.
+    pub ranks: Vec<RankAddress>,
+    /// A hint: how long the leases lived on when the ticket was made. Only the owner's clock ends
+    /// a lease. Travels in whole milliseconds.
+    pub time_left: Duration,
+    /// Who alone may use it, where that is known already.
+    pub audience: Option<Audience>,
+}
+
+/// Where the control endpoint of a rank is reached, and who answers there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RankAddress {
+    /// The agent that holds the rank's memory; its certificate must say so.
+    pub agent: AgentId,
+    /// Host name or address; 1 to [`MAX_HOST`] printable ASCII characters.
+    pub host: String,
+    /// UDP port.
+    pub port: u16,
+}
+
+/// Who alone may use a ticket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Audience {
+    /// One agent.
+    Agent(AgentId),
+    /// The agents of one deployment.
+    Deployment(DeploymentDigest),
+}
+
+/// How claims can contradict themselves.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClaimsError {
+    /// No rank, or more than [`MAX_RANKS`].
+    #[error("a ticket names 1 to {MAX_RANKS} ranks, not {found}")]
+    Ranks {
+        /// How many it names.
+        found: usize,
+    },
+    /// The range of tokens is upside down.
+    #[error("tokens from {start} on cannot move where {valid_tokens} are valid")]
+    Tokens {
+        /// The first token.
+        start: u64,
+        /// How many are valid.
+        valid_tokens: u64,
+    },
+    /// A host is empty, too long, or not printable ASCII.
+    #[error("the host of rank {rank} must be 1 to {MAX_HOST} printable ASCII characters")]
+    Host {
+        /// The rank.
+        rank: Rank,
+    },
+    /// A port is 0.
+    #[error("the port of rank {rank} must not be 0")]
+    Port {
+        /// The rank.
+        rank: Rank,
+    },
+}
+
+impl Claims {
+    fn check(&self) -> Result<(), ClaimsError> {
+        if !(1..=MAX_RANKS).contains(&self.ranks.len()) {
+            return Err(ClaimsError::Ranks {
+                found: self.ranks.len(),
+            });
+        }
+        if self.start > self.valid_tokens {
+            return Err(ClaimsError::Tokens {
+                start: self.start,
+                valid_tokens: self.valid_tokens,
+            });
+        }
+        for (rank, address) in (0..).map(Rank).zip(&self.ranks) {
+            let length = (1..=MAX_HOST).contains(&address.host.len());
+            if !length || !address.host.bytes().all(|b| b.is_ascii_graphic()) {
+                return Err(ClaimsError::Host { rank });
+            }
+            if address.port == 0 {
+                return Err(ClaimsError::Port { rank });
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn encode(&self) -> Result<Vec<u8>, ClaimsError> {
+        self.check()?;
+        let mut hosts = Table::default();
+        let mut agents = Table::default();
+        let mut ranks = Vec::with_capacity(self.ranks.len());
+        for address in &self.ranks {
+            let host = hosts.index(address.host.as_str());
+            ranks.push((agents.index((address.agent.clone(), host)), address.port));
+        }
+        let body = Body {
+            cluster: self.cluster.clone(),
+            set: self.set,
+            direction: self.direction,
+            owner: self.owner,
+            incarnation: self.incarnation,
+            start: self.start,
+            valid_tokens: self.valid_tokens,
+            time_left_ms: u64::try_from(self.time_left.as_millis()).unwrap_or(u64::MAX),
+            audience: self.audience.clone(),
+            hosts: hosts.rows.into_iter().map(str::to_owned).collect(),
+            agents: agents.rows,
+            ranks,
+        };
+        // Encoding plain data into a growing buffer cannot fail.
+        Ok(postcard::to_allocvec(&body).unwrap_or_default())
+    }
+
+    /// Reads claims whose MAC has been checked. They are still read strictly: a key that leaked
+    /// must not become a way to crash agents.
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, TicketError> {
+        let (body, rest) =
+            postcard::take_from_bytes::<Body>(bytes).map_err(|_| TicketError::Encoding)?;
+        if !rest.is_empty() {
+            return Err(TicketError::Encoding);
+        }
+        let rank = |&(agent, port): &(u16, u16)| {
+            let (agent, host) = body.agents.get(usize::from(agent))?;
+            let host = body.hosts.get(usize::from(*host))?;
+            Some(RankAddress {
+                agent: agent.clone(),
+                host: host.clone(),
+                port,
+            })
+        };
+        if body.ranks.len() > MAX_RANKS {
+            let found = body.ranks.len();
+            return Err(ClaimsError::Ranks { found }.into());
+        }
+        let ranks = body.ranks.iter().map(rank).collect::<Option<Vec<_>>>();
+        let claims = Self {
+            ranks: ranks.ok_or(TicketError::Encoding)?,
+            cluster: body.cluster,
+            set: body.set,
+            direction: body.direction,
+            owner: body.owner,
+            incarnation: body.incarnation,
+            start: body.start,
+            valid_tokens: body.valid_tokens,
+            time_left: Duration::from_millis(body.time_left_ms),
+            audience: body.audience,
+        };
+        claims.check()?;
+        Ok(claims)
+    }
+
+    /// Whether `agent` of `deployment` may use the ticket.
+    pub fn is_for(&self, agent: &AgentId, deployment: &DeploymentDigest) -> bool {
+        match &self.audience {
+            None => true,
+            Some(Audience::Agent(only)) => only == agent,
+            Some(Audience::Deployment(only)) => only == deployment,
+        }
+    }
+}
+
+/// The claims as they travel. Hosts and agents stand once however many ranks share them, so that
+/// 64 ranks with names of usual length fit.
+#[derive(Serialize, Deserialize)]
+struct Body {
+    cluster: ClusterName,
+    set: LeaseSetId,
+    direction: Direction,
+    owner: DeploymentDigest,
+    incarnation: Incarnation,
+    start: u64,
+    valid_tokens: u64,
+    time_left_ms: u64,
+    audience: Option<Audience>,
+    hosts: Vec<String>,
+    /// Agent, index of its host.
+    agents: Vec<(AgentId, u16)>,
+    /// Index of the agent, port.
+    ranks: Vec<(u16, u16)>,
+}
+
+/// Distinct rows and where each stands.
+struct Table<T> {
+    rows: Vec<T>,
+    index: HashMap<T, u16>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self {
+            rows: Vec::new(),
+            index: HashMap::new(),
+        }
+    }
+}
+
+impl<T: Clone + Eq + std::hash::Hash> Table<T> {
+    fn index(&mut self, row: T) -> u16 {
+        // At most MAX_RANKS rows, so an index always fits.
+        let next = self.rows.len() as u16;
+        *self.index.entry(row).or_insert_with_key(|row| {
+            self.rows.push(row.clone());
+            next
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! Tickets: opaque, unguessable texts that let one destination use one lease set.
+//!
+//! A ticket is made where no memory is, in an engine's scheduler: that takes the cluster's
+//! [`TicketKey`] and the addresses of the owner's ranks, and nothing else. It then travels through
+//! proxies that need not understand it, and any rank can tell that it is authentic.
+//!
+//! **A ticket is a bearer secret.** Who holds it (and a certificate that the owner trusts) can use
+//! the lease set. [`Ticket`] therefore prints only a fingerprint; [`Ticket::expose`] is the one way
+//! to its text.
+//!
+//! **Form.** `tl1.` and base64url, without padding, of the claims in postcard and a MAC of 32
+//! bytes: BLAKE3 keyed with a key derived from the cluster's. At most [`MAX_TICKET`] bytes.
+
+mod claims;
+mod text;
+
+use std::fmt;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+pub use claims::{Audience, Claims, ClaimsError, MAX_HOST, MAX_RANKS, RankAddress};
+pub use text::TextError;
+
+/// Longest ticket, in bytes of its text.
+pub const MAX_TICKET: usize = 4096;
+
+const PREFIX: &str = "tl1.";
+const MAC: usize = 32;
+const KEY_CONTEXT: &str = "transload 1 ticket key";
+
+/// The key that tickets of a cluster are sealed with. Every agent and every scheduler holds it.
+#[derive(Clone)]
+pub struct TicketKey([u8; 32]);
+
+impl TicketKey {
+    /// From 32 secret random bytes.
+    pub fn new(secret: &[u8; 32]) -> Self {
+        Self(blake3::derive_key(KEY_CONTEXT, secret))
+    }
+}
+
+impl fmt::Debug for TicketKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TicketKey(..)")
+    }
+}
+
+/// Why a ticket cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MintError {
+    /// The claims contradict themselves.
+    #[error(transparent)]
+    Claims(#[from] ClaimsError),
+    /// The text would be longer than [`MAX_TICKET`].
+    #[error(
+        "a ticket of {ranks} ranks takes {bytes} bytes, and may take {MAX_TICKET}: use shorter host names or agent ids"
+    )]
+    TooLong {
+        /// How long it would be, in bytes.
+        bytes: usize,
+        /// How many ranks it names.
+        ranks: usize,
+    },
+}
+
+/// Why a text is not a ticket of this cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TicketError {
+    /// It is longer than [`MAX_TICKET`].
+    #[error("a ticket has at most {MAX_TICKET} bytes, this one has {bytes}")]
+    TooLong {
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// It does not begin as a ticket of this version does.
+    #[error("a ticket of this version begins with {PREFIX:?}")]
+    Version,
+    /// What follows is not base64url.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// The MAC is not of this key: it was made elsewhere, or changed on its way.
+    #[error("the ticket was not sealed with this cluster's key, or was changed since")]
+    Forged,
+    /// It is authentic, and yet does not hold claims of this version.
+    #[error("the ticket is authentic, but its claims cannot be read")]
+    Encoding,
+    /// It is authentic, and its claims contradict themselves.
+    #[error(transparent)]
+    Claims(#[from] ClaimsError),
+}
+
+/// The text of a ticket, not yet known to be authentic.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Ticket(Box<str>);
+
+impl Ticket {
+    /// Seals `claims`.
+    pub fn mint(key: &TicketKey, claims: &Claims) -> Result<Self, MintError> {
+        let mut bytes = claims.encode()?;
+        bytes.extend_from_slice(mac(key, &bytes).as_bytes());
+        let text = format!("{PREFIX}{}", text::encode(&bytes));
+        if text.len() > MAX_TICKET {
+            return Err(MintError::TooLong {
+                bytes: text.len(),
+                ranks: claims.ranks.len(),
+            });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// Takes a text that somebody handed over. Only its length and its beginning are looked at.
+    pub fn from_text(text: &str) -> Result<Self, TicketError> {
+        if text.len() > MAX_TICKET {
+            return Err(TicketError::TooLong { bytes: text.len() });
+        }
+        if !text.starts_with(PREFIX) {
+            return Err(TicketError::Version);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// Checks that the ticket is authentic and reads what it claims.
+    pub fn open(&self, key: &TicketKey) -> Result<Claims, TicketError> {
+        let body = self.0.strip_prefix(PREFIX).ok_or(TicketError::Version)?;
+        let bytes = text::decode(body)?;
+        let (claims, sealed) = bytes.split_last_chunk::<MAC>().ok_or(TicketError::Forged)?;
+        // `blake3::Hash` compares in constant time.
+        if mac(key, claims) != blake3::Hash::from_bytes(*sealed) {
+            return Err(TicketError::Forged);
+        }
+        Claims::decode(claims)
+    }
+
+    /// The text itself, to be handed to whoever shall use the lease set. Never log it.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+fn mac(key: &TicketKey, claims: &[u8]) -> blake3::Hash {
+    blake3::keyed_hash(&key.0, claims)
+}
+
+impl fmt::Display for Ticket {
+    /// A fingerprint: enough to find the ticket again in another log, useless to anybody else.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digest = blake3::hash(self.0.as_bytes());
+        write!(f, "ticket#")?;
+        digest.as_bytes()[..4]
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Ticket({self})")
+    }
+}
+
+impl Serialize for Ticket {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ticket {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        Self::from_text(&text).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests;
