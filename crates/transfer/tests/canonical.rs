@@ -2,7 +2,7 @@
 
 use transload_layout::Deployment;
 use transload_layout::document::Value;
-use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
+use transload_transfer::plan::{BlockTable, Plan, Request, Side, Tables};
 
 fn side(tp: u32, block: u32, order: &str) -> Deployment {
     let text = format!(
@@ -54,7 +54,6 @@ fn neighbouring_blocks_merge_in_whatever_order_they_are_listed() {
 
 #[test]
 fn both_halves_of_a_stream_have_its_length() {
-    use transload_transfer::plan::Side;
     let (src, dst) = (side(4, 16, "LBSHC"), side(8, 64, "LBHSC"));
     let request = Request {
         start: 5,
@@ -71,6 +70,23 @@ fn both_halves_of_a_stream_have_its_length() {
             .unwrap();
         assert_eq!(gather.bytes(), 1000 * 80 * 512);
         assert_eq!(scatter.bytes(), gather.bytes());
+        assert_eq!(plan.route_bytes(route), gather.bytes());
         assert_eq!(gather.sections.len(), 80);
+    }
+}
+
+#[test]
+fn a_peer_that_plans_its_own_routes_only_gets_the_same_digests() {
+    let (src, dst) = (side(4, 16, "LBSHC"), side(8, 64, "LBHSC"));
+    let request = Request::tokens(100);
+    let plan = Plan::compile(&src, &dst, &request).unwrap();
+    for route in plan.routes() {
+        let (s, d) = (route.src_rank, route.dst_rank);
+        let for_source = Plan::compile_for(&src, &dst, &request, Side::Source, s).unwrap();
+        let alone = Plan::compile_route(&src, &dst, &request, s, d).unwrap();
+        for own in [for_source, alone] {
+            let twin = own.route(s, d).unwrap();
+            assert_eq!(own.route_digest(twin), plan.route_digest(route));
+        }
     }
 }

@@ -11,6 +11,9 @@ use crate::spec::{FieldValue, Spec};
 /// The largest number that a size field of a spec may have (2^40; placement checks their products).
 const MAX_SIZE: u64 = 1 << 40;
 
+/// The most specs of a group. Real pages have two or three; plans count components in 64 bits.
+const MAX_SPECS: usize = 16;
+
 /// Checks everything, noting every fault. `None` where so much is wrong that nothing can be built.
 pub(super) fn check(document: Document, faults: &mut Faults) -> Option<Deployment> {
     let tp = in_range("tp", document.tp, MAX_RANKS, faults);
@@ -162,6 +165,13 @@ fn check_group(
     let recurrent = |spec: &Spec| spec.tokens_per_state().is_none();
     if group.specs.iter().any(recurrent) && !group.specs.iter().all(recurrent) {
         let problem = "recurrent state and per-token caches cannot share a block table";
+        faults.add(format!("{path}.spec"), problem);
+    }
+    if group.specs.len() > MAX_SPECS {
+        let problem = format!(
+            "has {} entries; a page holds {MAX_SPECS} at most",
+            group.specs.len()
+        );
         faults.add(format!("{path}.spec"), problem);
     }
     if group.specs.is_empty() {

@@ -134,32 +134,30 @@ impl Plan {
         dst: &Deployment,
         request: &Request,
     ) -> Result<Self, PlanError> {
-        let groups = route::groups(src, dst, request)?;
-        let mut routes =
-            Vec::with_capacity((src.tp().max(dst.tp()) * src.pp().max(dst.pp())) as usize);
-        for dst_stage in 0..dst.pp() {
-            for src_stage in 0..src.pp() {
-                let stages = route::Stages::new(src, src_stage, dst, dst_stage, &groups);
-                for dst_rank in 0..dst.tp() {
-                    for src_rank in 0..src.tp() {
-                        routes.extend(stages.route(src_rank, dst_rank));
-                    }
-                }
-            }
-        }
-        routes.sort_by_key(|route| (route.dst_rank, route.src_rank));
-        Ok(Self {
-            request: *request,
-            groups: groups.into(),
-            routes,
-        })
+        Self::compile_some(src, dst, request, None, None)
     }
 
-    /// Plans the one route between two ranks: what each of two peers does on its own. A plan without
-    /// routes says that the two ranks share nothing.
+    /// Plans the routes of one rank of one side: what an agent needs for a pull or a push.
     ///
     /// # Errors
-    /// As [`compile`](Self::compile); and when a deployment has no such rank.
+    /// As [`compile`](Self::compile); and when the side has no such rank.
+    pub fn compile_for(
+        src: &Deployment,
+        dst: &Deployment,
+        request: &Request,
+        side: Side,
+        rank: Rank,
+    ) -> Result<Self, PlanError> {
+        match side {
+            Side::Source => Self::compile_some(src, dst, request, Some(rank), None),
+            Side::Destination => Self::compile_some(src, dst, request, None, Some(rank)),
+        }
+    }
+
+    /// Plans the one route between two ranks. A plan without routes says that they share nothing.
+    ///
+    /// # Errors
+    /// As [`compile`](Self::compile); and when a side has no such rank.
     pub fn compile_route(
         src: &Deployment,
         dst: &Deployment,
@@ -167,20 +165,39 @@ impl Plan {
         src_rank: Rank,
         dst_rank: Rank,
     ) -> Result<Self, PlanError> {
-        for (side, deployment, rank) in [
-            (Side::Source, src, src_rank.0),
-            (Side::Destination, dst, dst_rank.0),
-        ] {
-            let last = deployment.tp() * deployment.pp() - 1;
-            if rank > last {
-                return Err(PlanError::NoSuchRank { side, rank, last });
+        Self::compile_some(src, dst, request, Some(src_rank), Some(dst_rank))
+    }
+
+    fn compile_some(
+        src: &Deployment,
+        dst: &Deployment,
+        request: &Request,
+        only_src: Option<Rank>,
+        only_dst: Option<Rank>,
+    ) -> Result<Self, PlanError> {
+        let src_ranks = ranks(src, Side::Source, only_src)?;
+        let dst_ranks = ranks(dst, Side::Destination, only_dst)?;
+        let groups = route::groups(src, dst, request)?;
+        let mut routes = Vec::with_capacity(src_ranks.len().max(dst_ranks.len()));
+        // Ranks of a stage follow one another.
+        for dst_stage in dst_ranks.chunk_by(|a, b| dst.split_rank(*a).1 == dst.split_rank(*b).1) {
+            for src_stage in src_ranks.chunk_by(|a, b| src.split_rank(*a).1 == src.split_rank(*b).1)
+            {
+                let (src_pp, dst_pp) = (
+                    src.split_rank(src_stage[0]).1,
+                    dst.split_rank(dst_stage[0]).1,
+                );
+                let stages = route::Stages::new(src, src_pp, dst, dst_pp, &groups);
+                for dst_rank in dst_stage {
+                    for src_rank in src_stage {
+                        let (src_tp, dst_tp) =
+                            (src.split_rank(*src_rank).0, dst.split_rank(*dst_rank).0);
+                        routes.extend(stages.route(src_tp, dst_tp));
+                    }
+                }
             }
         }
-        let groups = route::groups(src, dst, request)?;
-        let (src_tp, src_stage) = src.split_rank(src_rank);
-        let (dst_tp, dst_stage) = dst.split_rank(dst_rank);
-        let stages = route::Stages::new(src, src_stage, dst, dst_stage, &groups);
-        let routes = stages.route(src_tp, dst_tp).into_iter().collect();
+        routes.sort_by_key(|route| (route.dst_rank, route.src_rank));
         Ok(Self {
             request: *request,
             groups: groups.into(),
@@ -202,6 +219,14 @@ impl Plan {
     pub fn route(&self, src_rank: Rank, dst_rank: Rank) -> Option<&Route> {
         let mut routes = self.routes.iter();
         routes.find(|route| route.src_rank == src_rank && route.dst_rank == dst_rank)
+    }
+
+    /// How many bytes a route moves.
+    pub fn route_bytes(&self, route: &Route) -> u64 {
+        let groups = route.groups.iter();
+        groups
+            .map(|group| group.bytes(&self.groups[group.group]))
+            .sum()
     }
 
     /// Names of the groups, in the order in which tables list them (that of the source's document).
@@ -228,5 +253,19 @@ impl Plan {
     /// Segments: stretches of tokens inside one block of each side, over all groups.
     pub fn segments(&self) -> u64 {
         self.groups.iter().map(GroupPlan::segments).sum()
+    }
+}
+
+/// The ranks of one side, or the one that is asked for.
+fn ranks(deployment: &Deployment, side: Side, only: Option<Rank>) -> Result<Vec<Rank>, PlanError> {
+    let last = deployment.tp() * deployment.pp() - 1;
+    match only {
+        None => Ok(deployment.ranks().collect()),
+        Some(rank) if rank.0 <= last => Ok(vec![rank]),
+        Some(rank) => Err(PlanError::NoSuchRank {
+            side,
+            rank: rank.0,
+            last,
+        }),
     }
 }

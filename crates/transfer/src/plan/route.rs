@@ -396,6 +396,16 @@ impl RouteGroup {
         nests
     }
 
+    /// How many bytes it moves.
+    pub(super) fn bytes(&self, planned: &GroupPlan) -> u64 {
+        let slices = self.slices.iter().map(|slice| {
+            let range = planned.ranges[slice.range];
+            let per_state: u64 = slice.loops.iter().map(|l| l.count).product();
+            (range.end - range.first) * per_state * self.layers.len() as u64
+        });
+        slices.sum()
+    }
+
     /// The distinct classes of its slices, in order.
     pub(super) fn classes(&self) -> SmallVec<[(usize, (bool, bool)); 2]> {
         let mut classes = SmallVec::new();

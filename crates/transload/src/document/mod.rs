@@ -132,7 +132,9 @@ pub fn read(path: impl AsRef<Path>) -> Result<Deployment, DocumentError> {
     };
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(failed)?;
-    file.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(failed)?;
+    file.take(MAX_BYTES + 1)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(DocumentError::TooLarge {
             path: path.to_owned(),
