@@ -71,12 +71,9 @@ impl Deployment {
     /// All faults of the document, each with its key path.
     pub fn from_value(value: &Value) -> Result<Self, Faults> {
         let mut faults = Faults::default();
-        let document = Document::read(value, &mut faults);
-        let checked = document.map(|document| check::check(document, &mut faults));
-        match checked.flatten() {
-            Some(deployment) if faults.0.is_empty() => Ok(deployment),
-            _ => Err(faults),
-        }
+        let checked = Document::read(value, &mut faults)
+            .and_then(|(document, positions)| check::check(document, &positions, &mut faults));
+        faults.unless(checked)
     }
 
     /// Checks a document whose fields are typed already.
@@ -85,10 +82,9 @@ impl Deployment {
     /// All faults of the document, each with its key path.
     pub fn from_document(document: Document) -> Result<Self, Faults> {
         let mut faults = Faults::default();
-        match check::check(document, &mut faults) {
-            Some(deployment) if faults.0.is_empty() => Ok(deployment),
-            _ => Err(faults),
-        }
+        let positions: Vec<usize> = (0..document.groups.len()).collect();
+        let checked = check::check(document, &positions, &mut faults);
+        faults.unless(checked)
     }
 
     /// The document that it was made from, defaults filled in.

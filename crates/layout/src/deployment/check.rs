@@ -15,28 +15,35 @@ const MAX_SIZE: u64 = 1 << 40;
 const MAX_SPECS: usize = 16;
 
 /// Checks everything, noting every fault. `None` where so much is wrong that nothing can be built.
-pub(super) fn check(document: Document, faults: &mut Faults) -> Option<Deployment> {
-    let tp = in_range("tp", document.tp, MAX_RANKS, faults);
+///
+/// `positions` are the places of the document's groups in the text that people wrote.
+pub(super) fn check(
+    document: Document,
+    positions: &[usize],
+    faults: &mut Faults,
+) -> Option<Deployment> {
+    // Where a size is faulty, 1 stands in for it, so that the rest is looked at too.
+    let tp = in_range("tp", document.tp, MAX_RANKS, faults).unwrap_or(1);
     let pp = in_range("pp", document.pp, MAX_RANKS, faults);
-    let (tp, pp) = (tp?, pp?);
-    if tp * pp > MAX_RANKS {
-        faults.add(
-            "tp",
-            format!("tp * pp is {}, more than {MAX_RANKS}", tp * pp),
-        );
+    let ranks = tp * pp.unwrap_or(1);
+    if ranks > MAX_RANKS {
+        faults.add("tp", format!("tp * pp is {ranks}, more than {MAX_RANKS}"));
         return None;
     }
     let mut layers = Vec::new();
-    for (i, group) in document.groups.iter().enumerate() {
+    for (group, i) in document.groups.iter().zip(positions) {
         let parsed = LayerSet::parse(&group.layers);
         layers.push(note(format!("group[{i}].layers"), parsed, faults));
     }
     let highest = layers.iter().flatten().flat_map(|set| set.ids().last());
     let highest = highest.max().map_or(0, |id| u64::from(*id) + 1);
-    let stages = stages(&document, pp, highest, faults);
+    let stages = match pp {
+        Some(pp) => stages(&document, pp, highest, faults),
+        None => Some(vec![0..highest as u32]),
+    };
     let mut groups = Vec::new();
     for (i, (group, layers)) in document.groups.iter().zip(layers).enumerate() {
-        let path = format!("group[{i}]");
+        let path = format!("group[{}]", positions[i]);
         check_name(&document.groups[..i], group, &path, faults);
         if let (Some(layers), Some(stages)) = (layers, &stages) {
             let checked = check_group(group, layers, tp as u32, stages, &path, faults);

@@ -24,6 +24,16 @@ impl Faults {
     }
 }
 
+impl Faults {
+    /// The value, if there is one and nothing is wrong with it.
+    pub(crate) fn unless<T>(self, value: Option<T>) -> Result<T, Self> {
+        match value {
+            Some(value) if self.0.is_empty() => Ok(value),
+            _ => Err(self),
+        }
+    }
+}
+
 impl std::error::Error for Faults {}
 
 impl fmt::Display for Faults {

@@ -2,6 +2,7 @@
 
 use super::reader::{Faulty, Reader, closest};
 use super::{Document, Faults, GroupDocument, SCHEMA, Value};
+use crate::deployment::LayerSet;
 use crate::dtype::Dtype;
 use crate::order::Order;
 use crate::placement::Allocation;
@@ -34,8 +35,9 @@ struct Inherited {
 }
 
 impl Document {
-    /// Reads the typed fields. Faults are added to `faults`; a group or spec that has any is left out.
-    pub fn read(value: &Value, faults: &mut Faults) -> Option<Self> {
+    /// Reads the typed fields, noting all faults. A group that has any is left out; beside the
+    /// document stand the positions that its groups have in the source.
+    pub(crate) fn read(value: &Value, faults: &mut Faults) -> Option<(Self, Vec<usize>)> {
         let mut reader = Reader::new(String::new(), value, faults)?;
         match reader.get("schema") {
             Some(Value::Text(schema)) if schema == SCHEMA => {}
@@ -56,12 +58,15 @@ impl Document {
             num_blocks: reader.optional("num_blocks", faults).unwrap_or(Some(1)),
             order: read_order(&mut reader, faults),
         };
-        let mut groups = Vec::new();
+        let (mut groups, mut positions) = (Vec::new(), Vec::new());
         for (i, item) in reader.tables("group", faults).iter().enumerate() {
-            groups.extend(read_group(format!("group[{i}]"), item, &inherited, faults));
+            if let Some(group) = read_group(format!("group[{i}]"), item, &inherited, faults) {
+                groups.push(group);
+                positions.push(i);
+            }
         }
         reader.finish(faults);
-        Some(Document {
+        let document = Document {
             name,
             model,
             tp: tp.unwrap_or(1),
@@ -69,7 +74,8 @@ impl Document {
             num_layers: num_layers.unwrap_or(None),
             pp_layers,
             groups,
-        })
+        };
+        Some((document, positions))
     }
 }
 
@@ -182,6 +188,13 @@ fn read_group(
     }
     reader.finish(faults);
     if faults.0.len() > before {
+        // The checks of whole groups will not see this one, so its texts are looked at here.
+        if let Some(Err(problem)) = layers.as_deref().map(LayerSet::parse) {
+            faults.add(format!("{path}.layers"), problem);
+        }
+        if let Some(Err(error)) = order.as_deref().map(Order::parse) {
+            faults.add(format!("{path}.order"), error.to_string());
+        }
         return None;
     }
     Some(GroupDocument {
