@@ -41,14 +41,21 @@ fn blocks(page: &Path) -> Vec<Block> {
     for line in fs::read_to_string(page).expect("a page").lines() {
         match (line.strip_prefix("```"), &mut open) {
             (Some(language), None) => {
-                open = Some(Block { language: language.to_owned(), text: String::new() });
+                open = Some(Block {
+                    language: language.to_owned(),
+                    text: String::new(),
+                });
             }
             (Some(_), Some(_)) => blocks.extend(open.take()),
             (None, Some(block)) => block.text.push_str(&format!("{line}\n")),
             (None, None) => {}
         }
     }
-    assert!(open.is_none(), "{}: a code block is not closed", page.display());
+    assert!(
+        open.is_none(),
+        "{}: a code block is not closed",
+        page.display()
+    );
     blocks
 }
 
@@ -74,10 +81,18 @@ fn links_lead_somewhere() {
             };
             assert!(target.exists(), "{}: {link} leads nowhere", page.display());
             if !heading.is_empty() {
-                let found = fs::read_to_string(&target).expect("a page").lines().any(|line| {
-                    line.starts_with('#')
-                        && line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-") == heading
-                });
+                let found = fs::read_to_string(&target)
+                    .expect("a page")
+                    .lines()
+                    .any(|line| {
+                        line.starts_with('#')
+                            && line
+                                .trim_start_matches('#')
+                                .trim()
+                                .to_lowercase()
+                                .replace(' ', "-")
+                                == heading
+                    });
                 assert!(found, "{}: {link} names no heading", page.display());
             }
         }
@@ -87,8 +102,10 @@ fn links_lead_somewhere() {
 #[test]
 fn every_page_is_in_the_table_of_contents() {
     let src = root().join("docs/src");
-    let listed: BTreeSet<PathBuf> =
-        links(&src.join("SUMMARY.md")).iter().map(|link| src.join(link)).collect();
+    let listed: BTreeSet<PathBuf> = links(&src.join("SUMMARY.md"))
+        .iter()
+        .map(|link| src.join(link))
+        .collect();
     let mut there = Vec::new();
     collect(&src, &mut there);
     there.retain(|page| !page.ends_with("SUMMARY.md"));
@@ -120,8 +137,8 @@ fn json_is_json() {
     }
 }
 
-/// Blocks of `console` are sessions in `docs/examples`: each `$ command` prints what follows it, up to numbers
-/// that a machine measures, and the empty lines around it.
+/// Blocks of `console` are sessions in `docs/examples`: each `$ command` prints what follows it, up
+/// to numbers that a machine measures, and the empty lines around it.
 #[test]
 fn sessions_print_what_they_show() {
     let dir = root().join("docs/examples");
@@ -130,7 +147,12 @@ fn sessions_print_what_they_show() {
             for session in block.text.split("$ ").skip(1) {
                 let (line, shown) = session.split_once('\n').unwrap_or((session, ""));
                 let mut words = line.split_whitespace();
-                assert_eq!(words.next(), Some("transload"), "{}: {line}", page.display());
+                assert_eq!(
+                    words.next(),
+                    Some("transload"),
+                    "{}: {line}",
+                    page.display()
+                );
                 let ran = transload_in(&dir, &words.collect::<Vec<_>>());
                 let printed = format!("{}{}", ran.stdout, ran.stderr);
                 assert_eq!(
@@ -144,13 +166,18 @@ fn sessions_print_what_they_show() {
     }
 }
 
-/// The text without what differs from run to run: times and rates, and how columns are padded for them.
+/// The text without what differs from run to run: times and rates, and how columns are padded for
+/// them.
 fn unmeasured(text: &str) -> String {
     const UNITS: [&str; 5] = ["ns", "us", "ms", "s", "GB/s"];
     let mut words: Vec<&str> = Vec::new();
     for word in text.split_whitespace() {
         let unit = word.trim_end_matches([',', '.', ';', ')']);
-        if UNITS.contains(&unit) && words.last().is_some_and(|w| w.starts_with(|c: char| c.is_ascii_digit())) {
+        if UNITS.contains(&unit)
+            && words
+                .last()
+                .is_some_and(|w| w.starts_with(|c: char| c.is_ascii_digit()))
+        {
             words.pop();
             words.push("(measured)");
             continue;

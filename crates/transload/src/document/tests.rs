@@ -53,7 +53,10 @@ fn the_name_says_the_syntax_and_else_the_text() {
 fn faults_mark_their_field() {
     assert_eq!(marked(&GOOD.replace("tp = 2", "tp = 0"), "tp"), "tp = 0");
     let text = GOOD.replace("head_dim = 128", "head_dim = \"wide\"");
-    assert_eq!(marked(&text, "group[0].spec[0].head_dim"), "head_dim = \"wide\"");
+    assert_eq!(
+        marked(&text, "group[0].spec[0].head_dim"),
+        "head_dim = \"wide\""
+    );
     let text = GOOD.replace("num_blocks", "blocks");
     assert_eq!(marked(&text, "blocks"), "blocks = 64");
 }
@@ -70,7 +73,8 @@ fn text_that_is_neither_says_where_it_stops() {
         panic!("a syntax error is expected");
     };
     assert_eq!(span.map(|s| s.start), Some(5));
-    let Err(DocumentError::Syntax { span, .. }) = parse("a", "{\n \"tp\": ]\n}", Syntax::Json) else {
+    let Err(DocumentError::Syntax { span, .. }) = parse("a", "{\n \"tp\": ]\n}", Syntax::Json)
+    else {
         panic!("a syntax error is expected");
     };
     assert_eq!(span.map(|s| s.start), Some(9));
@@ -93,7 +97,13 @@ fn files_that_are_no_documents_are_told_apart() {
 #[test]
 fn deep_nesting_is_refused() {
     let deep = format!("a = {}{}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(matches!(parse("a", &deep, Syntax::Toml), Err(DocumentError::Syntax { .. })));
+    assert!(matches!(
+        parse("a", &deep, Syntax::Toml),
+        Err(DocumentError::Syntax { .. })
+    ));
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(matches!(parse("a", &deep, Syntax::Json), Err(DocumentError::Syntax { .. })));
+    assert!(matches!(
+        parse("a", &deep, Syntax::Json),
+        Err(DocumentError::Syntax { .. })
+    ));
 }

@@ -40,7 +40,13 @@ pub fn command() -> Command {
 
 /// Runs it in `dir`.
 pub fn transload_in(dir: &Path, args: &[&str]) -> Ran {
-    Ran::new(command().current_dir(dir).args(args).output().expect("the command starts"))
+    Ran::new(
+        command()
+            .current_dir(dir)
+            .args(args)
+            .output()
+            .expect("the command starts"),
+    )
 }
 
 /// Runs it where it does not matter.
