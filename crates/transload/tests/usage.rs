@@ -8,7 +8,14 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 1] = ["plan"];
+    const COMMANDS: [&str; 6] = [
+        "plan",
+        "certs",
+        "certs init",
+        "certs add",
+        "bench",
+        "bench plan",
+    ];
     COMMANDS
         .iter()
         .map(|line| line.split(' ').collect())

@@ -46,9 +46,11 @@ pub(crate) fn time(t: Duration) -> String {
     }
 }
 
-/// Three significant figures, no trailing zeros after the point.
+/// Three significant figures, no trailing zeros after the point; digits of large numbers are
+/// grouped.
 pub(crate) fn figures(value: f64) -> String {
     let places = match value.abs() {
+        v if v >= 1000.0 => return grouped(value.round() as u64),
         v if v >= 100.0 => 0,
         v if v >= 10.0 => 1,
         _ => 2,
@@ -85,7 +87,7 @@ mod tests {
             (640 << 10, "640 KiB"),
             (1000 << 10, "0.98 MiB"),
             (5 << 18, "1.25 MiB"),
-            (u64::MAX, "16384 PiB"),
+            (u64::MAX, "16,384 PiB"),
         ];
         for (n, text) in cases {
             assert_eq!(bytes(n), text);
