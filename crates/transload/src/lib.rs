@@ -1,8 +1,8 @@
 //! Transload moves the KV cache of language models between engines that lay it out differently.
 //!
-//! This crate puts the others together: [`layout`] says how a cache lies in memory, [`transfer`] plans
-//! between two layouts and carries the plan out. What it adds is [`document`]: reading deployments from
-//! files. It is also the `transload` command.
+//! This crate puts the others together: [`layout`] says how a cache lies in memory, [`transfer`]
+//! plans between two layouts and carries the plan out. What it adds is [`document`]: reading
+//! deployments from files. It is also the `transload` command.
 #![forbid(unsafe_code)]
 
 pub mod document;

@@ -137,8 +137,8 @@ fn json_is_json() {
     }
 }
 
-/// Blocks of `console` are sessions in `docs/examples`: each `$ command` prints what follows it, up to numbers
-/// that a machine measures, and the empty lines around it.
+/// Blocks of `console` are sessions in `docs/examples`: each `$ command` prints what follows it, up
+/// to numbers that a machine measures, and the empty lines around it.
 #[test]
 fn sessions_print_what_they_show() {
     let dir = root().join("docs/examples");
@@ -166,7 +166,8 @@ fn sessions_print_what_they_show() {
     }
 }
 
-/// The text without what differs from run to run: times and rates, and how columns are padded for them.
+/// The text without what differs from run to run: times and rates, and how columns are padded for
+/// them.
 fn unmeasured(text: &str) -> String {
     const UNITS: [&str; 5] = ["ns", "us", "ms", "s", "GB/s"];
     let mut words: Vec<&str> = Vec::new();

@@ -32,8 +32,8 @@ pub(super) fn offset(text: &str, line: usize, column: usize) -> Option<usize> {
     Some((start + column.saturating_sub(1)).min(text.len()))
 }
 
-/// The span of the field at `path` (`group[0].spec[1].heads`), or of the innermost table around it where it
-/// is missing; in either case no more than its first line.
+/// The span of the field at `path` (`group[0].spec[1].heads`), or of the innermost table around it
+/// where it is missing; in either case no more than its first line.
 fn find(root: &DeTable<'_>, path: &str, text: &str) -> Option<Range<usize>> {
     let mut found = None;
     let mut table = Some(root);

@@ -50,7 +50,8 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// As the file's name says; if it does not, JSON where the text starts with a brace, and TOML elsewhere.
+    /// As the file's name says; if it does not, JSON where the text starts with a brace, and TOML
+    /// elsewhere.
     pub fn of(name: &Path, text: &str) -> Self {
         match name.extension().and_then(|extension| extension.to_str()) {
             Some("json") => Self::Json,
@@ -74,7 +75,10 @@ pub enum DocumentError {
         source: io::Error,
     },
     /// The file is larger than any document.
-    #[error("{path} is larger than {MAX_BYTES} bytes, so it is no deployment document", path = .path.display())]
+    #[error(
+        "{path} is larger than {MAX_BYTES} bytes, so it is no deployment document",
+        path = .path.display()
+    )]
     TooLarge {
         /// Which file.
         path: PathBuf,
@@ -100,7 +104,7 @@ pub enum DocumentError {
         span: Option<Range<usize>>,
     },
     /// The fields do not make a deployment; all that is wrong with them.
-    #[error("{name} describes no deployment:\n{}", Faults(faults.iter().map(|l| l.fault.clone()).collect()))]
+    #[error("{name} describes no deployment:\n{}", all(faults))]
     Faults {
         /// What the document is called.
         name: String,
@@ -118,6 +122,10 @@ pub struct Located {
     pub fault: Fault,
     /// Bytes of the text, if known (never in JSON).
     pub span: Option<Range<usize>>,
+}
+
+fn all(faults: &[Located]) -> Faults {
+    Faults(faults.iter().map(|located| located.fault.clone()).collect())
 }
 
 /// Reads a deployment from a file.
@@ -166,7 +174,10 @@ pub fn parse(name: &str, text: &str, syntax: Syntax) -> Result<Deployment, Docum
     })
 }
 
-fn value(text: &str, syntax: Syntax) -> Result<Value, (String, Option<Range<usize>>)> {
+/// What is wrong with a text that is not what it should be, and where.
+type Problem = (String, Option<Range<usize>>);
+
+fn value(text: &str, syntax: Syntax) -> Result<Value, Problem> {
     match syntax {
         Syntax::Toml => {
             toml::from_str(text).map_err(|error| (error.message().to_owned(), error.span()))

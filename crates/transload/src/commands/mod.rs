@@ -1,0 +1,29 @@
+//! The commands, one module each: what it takes from the command line, and what it does.
+
+use clap::Subcommand;
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+mod bench;
+mod certs;
+mod plan;
+mod random;
+mod shapes;
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Plan(plan::Args),
+    Certs(certs::Args),
+    Bench(bench::Args),
+}
+
+/// Does it.
+pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> {
+    match command {
+        Command::Plan(args) => plan::run(args, output),
+        Command::Certs(args) => certs::run(args, output),
+        Command::Bench(args) => bench::run(args, output),
+    }
+}

@@ -1,0 +1,145 @@
+//! Block lists as typed: `[GROUP=]LIST`, where a list is `3,7,8-11` and `-` an entry without a
+//! block.
+
+use std::str::FromStr;
+
+use transload::transfer::plan::{BlockTable, Plan, Tables};
+
+use crate::failure::Failure;
+
+/// The most entries of one list. A million tokens in blocks of one are a sixteenth of this.
+const MAX_ENTRIES: usize = 1 << 24;
+
+/// One option's worth: the blocks of a group, or of all groups that have no list of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BlockList {
+    group: Option<String>,
+    blocks: Vec<u32>,
+}
+
+impl FromStr for BlockList {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (group, list) = match text.split_once('=') {
+            Some((group, list)) => (Some(group.to_owned()), list),
+            None => (None, text),
+        };
+        let mut blocks = Vec::new();
+        for item in list.split(',') {
+            let item = item.trim();
+            let (first, last) = match item {
+                "-" => (BlockTable::NONE, BlockTable::NONE),
+                _ => range(item)?,
+            };
+            let more = (last - first) as usize + 1;
+            if blocks.len() + more > MAX_ENTRIES {
+                return Err(format!("the list has more than {MAX_ENTRIES} entries"));
+            }
+            blocks.extend(first..=last);
+        }
+        Ok(Self { group, blocks })
+    }
+}
+
+fn range(item: &str) -> Result<(u32, u32), String> {
+    let number = |digits: &str| {
+        // u32's own parser would take a sign.
+        let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        match digits.parse() {
+            Ok(block) if plain && block != BlockTable::NONE => Ok(block),
+            _ => Err(format!(
+                "{item:?} is no block; a list is made of blocks (3), ranges (8-11) and - for none"
+            )),
+        }
+    };
+    match item.split_once('-') {
+        None => number(item).map(|block| (block, block)),
+        Some((first, last)) => match (number(first)?, number(last)?) {
+            (first, last) if first <= last => Ok((first, last)),
+            (first, last) => Err(format!(
+                "{item} runs backwards; write {last}-{first}, or the blocks one by one"
+            )),
+        },
+    }
+}
+
+/// The tables of one side: the lists given, and block i as block i where there is none.
+pub(super) fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<Tables, Failure> {
+    let mut tables = Tables::identity(plan);
+    let mut given = vec![false; tables.0.len()];
+    // Lists of one group first, so that a list for all of them fills the rest.
+    for list in lists.iter().filter(|list| list.group.is_some()) {
+        let name = list.group.as_deref().unwrap_or_default();
+        let Some(group) = plan.group_index(name) else {
+            let known: Vec<&str> = plan.group_names().collect();
+            return Err(Failure::input(
+                format!("{option} {name}=…: the deployments have no group \"{name}\""),
+                format!("the groups are {}", known.join(", ")),
+            ));
+        };
+        if given[group] {
+            return Err(twice(option, &format!("group \"{name}\"")));
+        }
+        given[group] = true;
+        tables.0[group] = BlockTable::List(list.blocks.clone());
+    }
+    let mut rest = lists.iter().filter(|list| list.group.is_none());
+    if let Some(list) = rest.next() {
+        for group in (0..given.len()).filter(|group| !given[*group]) {
+            tables.0[group] = BlockTable::List(list.blocks.clone());
+        }
+    }
+    match rest.next() {
+        Some(_) => Err(twice(option, "all groups")),
+        None => Ok(tables),
+    }
+}
+
+fn twice(option: &str, of: &str) -> Failure {
+    Failure::input(
+        format!("{option} is given twice for {of}"),
+        "give one list with all the blocks: 3,7,8-11; or one for each group: GROUP=LIST",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: u32 = BlockTable::NONE;
+
+    #[test]
+    fn lists_are_blocks_ranges_and_gaps() {
+        let cases: [(&str, Option<&str>, &[u32]); 5] = [
+            ("3,7,8-11", None, &[3, 7, 8, 9, 10, 11]),
+            ("-,-,5", None, &[NONE, NONE, 5]),
+            ("-", None, &[NONE]),
+            ("attn=0, 2", Some("attn"), &[0, 2]),
+            ("4-4", None, &[4]),
+        ];
+        for (text, group, blocks) in cases {
+            let list: BlockList = text.parse().expect(text);
+            assert_eq!(list.group.as_deref(), group, "{text}");
+            assert_eq!(list.blocks, blocks, "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_say_what_would_be_right() {
+        for (text, part) in [
+            ("", "is no block"),
+            ("attn=", "is no block"),
+            ("1,,2", "is no block"),
+            ("x", "is no block"),
+            ("+1", "is no block"),
+            ("1-2-3", "is no block"),
+            ("4294967295", "is no block"),
+            ("7-3", "write 3-7"),
+            ("0-4294967294", "more than"),
+        ] {
+            let error = text.parse::<BlockList>().expect_err(text);
+            assert!(error.contains(part), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! A plan as printed: `transload.plan/1` and its table.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+use transload::layout::placement::Allocation;
+use transload::layout::{Deployment, Group};
+use transload::transfer::plan::program::{Program, split_address};
+use transload::transfer::plan::{BoundPlan, BoundRoute, ComponentSet, Plan};
+
+use crate::show::histogram::{Bar, histogram};
+use crate::show::table::{Lean, Table};
+use crate::show::{deployment, number};
+
+/// Everything there is to tell about a plan.
+pub(super) struct Report<'a> {
+    pub(super) src: &'a Deployment,
+    pub(super) dst: &'a Deployment,
+    pub(super) plan: &'a Plan,
+    pub(super) bound: &'a BoundPlan,
+    /// From two checked deployments to bound routes.
+    pub(super) compile: Duration,
+}
+
+/// The schema `transload.plan/1`.
+#[derive(Debug, Serialize)]
+pub(super) struct Json {
+    schema: &'static str,
+    digest: String,
+    compile_ns: u128,
+    totals: Totals,
+    routes: Vec<Row>,
+}
+
+#[derive(Debug, Serialize)]
+struct Totals {
+    bytes: u64,
+    chunks: u64,
+    segments: u64,
+    wire_bytes: u64,
+}
+
+/// What one source rank sends one destination rank of one group, in chunks of the same components.
+#[derive(Debug, Serialize)]
+struct Row {
+    src_rank: u32,
+    dst_rank: u32,
+    group: String,
+    component: String,
+    bytes: u64,
+    chunks: u64,
+    chunk_bytes: Range,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    list: Option<Vec<Vec<u64>>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Range {
+    min: u64,
+    max: u64,
+}
+
+impl Report<'_> {
+    pub(super) fn json(&self, list: bool) -> Json {
+        Json {
+            schema: "transload.plan/1",
+            digest: self.plan.digest().to_string(),
+            compile_ns: self.compile.as_nanos(),
+            totals: Totals {
+                bytes: self.bound.bytes(),
+                chunks: self.bound.chunks(),
+                segments: self.plan.segments(),
+                wire_bytes: self.wire_bytes(),
+            },
+            routes: self.rows(list),
+        }
+    }
+
+    pub(super) fn table(&self) -> String {
+        let mut text = deployment::sides([("source", self.src), ("destination", self.dst)]);
+        let mut routes = Table::new(&[
+            ("from", Lean::Right),
+            ("to", Lean::Right),
+            ("group", Lean::Left),
+            ("component", Lean::Left),
+            ("bytes", Lean::Right),
+            ("chunks", Lean::Right),
+            ("chunk length", Lean::Right),
+        ]);
+        for row in self.rows(false) {
+            let Range { min, max } = row.chunk_bytes;
+            let lengths = match min == max {
+                true => number::bytes(min),
+                false => format!("{} to {}", number::bytes(min), number::bytes(max)),
+            };
+            routes.row([
+                row.src_rank.to_string(),
+                row.dst_rank.to_string(),
+                row.group,
+                row.component,
+                number::grouped(row.bytes),
+                number::grouped(row.chunks),
+                lengths,
+            ]);
+        }
+        let summary = self.bound.summary();
+        let bars = summary.histogram.iter();
+        let bars: Vec<Bar> = bars
+            .map(|(length, chunks)| Bar { length, chunks })
+            .collect();
+        let _ = write!(
+            text,
+            "\n{}\n{}\n {} bytes in {} chunks of {} segments\n \
+             planned in {}, {} bytes on the wire, digest {:.16}\n",
+            routes.finish(),
+            histogram(&bars),
+            number::grouped(summary.bytes),
+            number::grouped(summary.chunks),
+            number::grouped(self.plan.segments()),
+            number::time(self.compile),
+            number::grouped(self.wire_bytes()),
+            self.plan.digest().to_string(),
+        );
+        text
+    }
+
+    /// What the two sides tell each other so that each can make the plan alone, and see that it is
+    /// the same: both documents, the range of tokens, and the digest.
+    fn wire_bytes(&self) -> u64 {
+        let documents = [self.src, self.dst].map(|side| postcard::to_allocvec(side.document()));
+        let documents: usize = documents.iter().flatten().map(Vec::len).sum();
+        let request = self.plan.request();
+        let request = postcard::to_allocvec(&(request.start, request.tokens, request.by_layer));
+        (documents + request.map_or(0, |r| r.len()) + self.plan.digest().0.len()) as u64
+    }
+
+    fn rows(&self, list: bool) -> Vec<Row> {
+        self.bound
+            .routes
+            .iter()
+            .flat_map(|route| self.rows_of(route, list))
+            .collect()
+    }
+
+    fn rows_of(&self, route: &BoundRoute, list: bool) -> Vec<Row> {
+        let mut by_components: BTreeMap<u64, (ComponentSet, Program)> = BTreeMap::new();
+        for placed in &route.program.placed {
+            let components = route.components[placed.nest as usize];
+            let (_, part) = by_components.entry(components.0).or_insert_with(|| {
+                let nests = route.program.nests.clone();
+                (
+                    components,
+                    Program {
+                        nests,
+                        ..Program::default()
+                    },
+                )
+            });
+            part.placed.push(*placed);
+        }
+        let group = self.plan.group_names().nth(route.group).unwrap_or_default();
+        let place = Place::new(self, route, group);
+        let rows = by_components.into_values().map(|(components, part)| {
+            let runs = part.placed.iter().map(|p| part.nests[p.nest as usize].run);
+            let (min, max) = runs.fold((u64::MAX, 0), |(min, max), run| {
+                (min.min(run), max.max(run))
+            });
+            Row {
+                src_rank: route.src_rank.0,
+                dst_rank: route.dst_rank.0,
+                group: group.to_owned(),
+                component: self.plan.component_names(route.group, components),
+                bytes: part.bytes(),
+                chunks: part.chunks(),
+                chunk_bytes: Range { min, max },
+                list: list.then(|| place.list(&part)),
+            }
+        });
+        rows.collect()
+    }
+}
+
+/// How a route's addresses are printed: as offsets, or as layers and offsets.
+struct Place<'a> {
+    /// The global layer ids of each side's allocations, where a side has one for each layer.
+    layers: [Option<&'a [u32]>; 2],
+}
+
+impl<'a> Place<'a> {
+    fn new(report: &Report<'a>, route: &BoundRoute, group: &str) -> Self {
+        let side = |deployment: &'a Deployment, rank| {
+            let (_, group): (usize, &'a Group) = deployment.group(group)?;
+            let (_, stage) = deployment.split_rank(rank);
+            let per_layer = group.allocation() == Allocation::PerLayer;
+            per_layer.then(|| &group.layers().ids()[group.stage_slots(stage)])
+        };
+        Self {
+            layers: [
+                side(report.src, route.src_rank),
+                side(report.dst, route.dst_rank),
+            ],
+        }
+    }
+
+    fn list(&self, program: &Program) -> Vec<Vec<u64>> {
+        let mut list = Vec::new();
+        program.for_each_chunk(|src, dst, bytes| {
+            let ((src_slot, src), (dst_slot, dst)) = (split_address(src), split_address(dst));
+            let [src_layers, dst_layers] = self.layers;
+            let layer =
+                |layers: Option<&[u32]>, slot: usize| layers.and_then(|l| l.get(slot).copied());
+            // No chunk crosses a layer where one side keeps layers apart, so the other's is the
+            // same.
+            let layer = layer(src_layers, src_slot).or_else(|| layer(dst_layers, dst_slot));
+            list.push(match layer.map(u64::from) {
+                None => vec![src, dst, bytes],
+                Some(layer) => vec![layer, src, layer, dst, bytes],
+            });
+        });
+        list
+    }
+}

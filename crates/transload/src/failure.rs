@@ -1,0 +1,171 @@
+//! Why a command did not do what was asked, and what the shell is told.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::process::ExitCode;
+
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Report,
+};
+use thiserror::Error;
+use transload::document::{DocumentError, Located};
+use transload::layout::document::Faults;
+
+/// Widest text of an error message, in columns.
+const WIDTH: usize = 100;
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// What the user asked for makes no sense, or what it names cannot be used: exit code 2.
+    Input(Report),
+    /// It was done, and the answer is no: exit code 1.
+    No(Report),
+    /// The results could not be written.
+    Output(io::Error),
+}
+
+impl Failure {
+    /// Bad usage or input: what is wrong and where, then what would be right.
+    pub(crate) fn input(wrong: impl Into<String>, right: impl Into<String>) -> Self {
+        Self::Input(message(wrong.into(), right.into()))
+    }
+
+    /// The answer is no: what did not hold, then what can be done about it.
+    pub(crate) fn no(wrong: impl Into<String>, right: impl Into<String>) -> Self {
+        Self::No(message(wrong.into(), right.into()))
+    }
+
+    /// Tells the user on stderr, and gives the exit code.
+    pub(crate) fn report(self) -> ExitCode {
+        match self {
+            Self::Input(report) => {
+                print(&report);
+                ExitCode::from(2)
+            }
+            Self::No(report) => {
+                print(&report);
+                ExitCode::from(1)
+            }
+            // Whoever read the results has seen enough (`transload plan ... | head`).
+            Self::Output(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+            Self::Output(error) => {
+                let wrong = format!("the results could not be written to stdout: {error}");
+                print(&message(wrong, "is the disk full?".into()));
+                ExitCode::from(2)
+            }
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// Only for errors of writing results; an input that cannot be read is [`Failure::Input`].
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl From<DocumentError> for Failure {
+    fn from(error: DocumentError) -> Self {
+        let right = match &error {
+            DocumentError::Read { .. } => "name a file that exists and may be read",
+            DocumentError::Syntax { .. } => "write TOML or JSON; the file's name says which",
+            _ => "see `transload plan --help` for an example of a deployment document",
+        };
+        Self::Input(match error {
+            DocumentError::Syntax {
+                name,
+                text,
+                syntax,
+                problem,
+                span,
+            } => Report::new(Marked {
+                wrong: format!("{name} is no {syntax:?}"),
+                right: right.to_owned(),
+                labels: vec![LabeledSpan::new_with_span(
+                    Some(problem),
+                    span.unwrap_or(0..0),
+                )],
+                text: NamedSource::new(name, text),
+            }),
+            DocumentError::Faults { name, text, faults } => {
+                let mut wrong = match faults.len() {
+                    1 => format!("{name} describes no deployment: it has a fault"),
+                    n => format!("{name} describes no deployment: it has {n} faults"),
+                };
+                let mut labels = Vec::new();
+                for Located { fault, span } in faults {
+                    // The fault with its key path, as it prints itself.
+                    let fault = Faults(vec![fault]).to_string();
+                    match span {
+                        Some(span) => labels.push(LabeledSpan::new_with_span(Some(fault), span)),
+                        None => wrong.push_str(&format!("\n- {fault}")),
+                    }
+                }
+                Report::new(Marked {
+                    wrong,
+                    right: right.to_owned(),
+                    labels,
+                    text: NamedSource::new(name, text),
+                })
+            }
+            other => message(chain(&other), right.to_owned()),
+        })
+    }
+}
+
+/// An error with marks in the text that it is about.
+#[derive(Debug, Error, Diagnostic)]
+#[error("{wrong}")]
+struct Marked {
+    wrong: String,
+    #[help]
+    right: String,
+    #[label(collection)]
+    labels: Vec<LabeledSpan>,
+    #[source_code]
+    text: NamedSource<String>,
+}
+
+/// An error and what caused it, in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        // Some errors repeat their cause in their own words.
+        if !text.ends_with(&next_text) {
+            text.push_str(": ");
+            text.push_str(&next_text);
+        }
+        cause = next.source();
+    }
+    text
+}
+
+fn message(wrong: String, right: String) -> Report {
+    miette::miette!(help = right, "{wrong}")
+}
+
+fn print(report: &Report) {
+    let stderr = io::stderr();
+    let coloured =
+        stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    let theme = if coloured {
+        GraphicalTheme::unicode()
+    } else {
+        GraphicalTheme::unicode_nocolor()
+    };
+    let mut text = String::new();
+    let handler = GraphicalReportHandler::new_themed(theme)
+        .with_width(WIDTH)
+        .with_links(false);
+    if handler.render_report(&mut text, report.as_ref()).is_err() {
+        text = format!("{report}\n");
+    }
+    // Where stderr is closed there is nobody left to tell.
+    let _ = write!(
+        stderr.lock(),
+        "transload: {}",
+        text.trim_start_matches('\n')
+    );
+}

@@ -1,0 +1,104 @@
+//! Numbers as people read them: grouped digits, bytes and times.
+
+use std::time::Duration;
+
+/// `1,310,720`
+pub(crate) fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.char_indices() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A length in bytes, in the largest binary unit that shows three figures: `512 B`, `8 KiB`, `640
+/// KiB`,
+/// `1.25 MiB`.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64 / 1024.0;
+    let mut unit = UNITS[0];
+    for next in &UNITS[1..] {
+        if value < 1000.0 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    format!("{} {unit}", figures(value))
+}
+
+/// A time: `640 ns`, `4.2 us`, `38.1 ms`, `2.05 s`.
+pub(crate) fn time(t: Duration) -> String {
+    let ns = t.as_nanos() as f64;
+    match ns {
+        _ if ns < 1e3 => format!("{ns:.0} ns"),
+        _ if ns < 1e6 => format!("{} us", figures(ns / 1e3)),
+        _ if ns < 1e9 => format!("{} ms", figures(ns / 1e6)),
+        _ => format!("{} s", figures(ns / 1e9)),
+    }
+}
+
+/// Three significant figures, no trailing zeros after the point; digits of large numbers are
+/// grouped.
+pub(crate) fn figures(value: f64) -> String {
+    let places = match value.abs() {
+        v if v >= 1000.0 => return grouped(value.round() as u64),
+        v if v >= 100.0 => 0,
+        v if v >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.places$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_grouped() {
+        for (n, text) in [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (1_310_720, "1,310,720"),
+        ] {
+            assert_eq!(grouped(n), text);
+        }
+    }
+
+    #[test]
+    fn lengths_keep_three_figures() {
+        let cases = [
+            (0, "0 B"),
+            (512, "512 B"),
+            (8192, "8 KiB"),
+            (640 << 10, "640 KiB"),
+            (1000 << 10, "0.98 MiB"),
+            (5 << 18, "1.25 MiB"),
+            (u64::MAX, "16,384 PiB"),
+        ];
+        for (n, text) in cases {
+            assert_eq!(bytes(n), text);
+        }
+    }
+
+    #[test]
+    fn times_carry_their_units() {
+        assert_eq!(time(Duration::from_nanos(640)), "640 ns");
+        assert_eq!(time(Duration::from_nanos(4200)), "4.2 us");
+        assert_eq!(time(Duration::from_micros(38_120)), "38.1 ms");
+        assert_eq!(time(Duration::from_millis(2050)), "2.05 s");
+    }
+}

@@ -1,0 +1,94 @@
+//! Tables for the terminal: a bold header over a rule, numbers to the right, no boxes.
+
+use comfy_table::{
+    Attribute, Cell, CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle,
+};
+
+/// Which side a column's text leans to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lean {
+    Left,
+    Right,
+}
+
+const STYLE: TableStyle = TableStyle::new()
+    .header_lines(ContentLineStyle::none())
+    .header_separator(LineStyle::none().fill('─').junction('─'))
+    .content_lines(ContentLineStyle::none());
+
+/// A table under construction.
+#[derive(Debug)]
+pub(crate) struct Table {
+    inner: comfy_table::Table,
+    leans: Vec<Lean>,
+}
+
+impl Table {
+    /// A table with these columns.
+    pub(crate) fn new(columns: &[(&str, Lean)]) -> Self {
+        let mut inner = comfy_table::Table::new();
+        inner
+            .load_style(STYLE)
+            .set_content_arrangement(ContentArrangement::Disabled)
+            // Whether stdout shows colours is decided where it is written.
+            .enforce_styling();
+        let leans: Vec<Lean> = columns.iter().map(|(_, lean)| *lean).collect();
+        let header = columns
+            .iter()
+            .map(|(name, lean)| cell(name, *lean).add_attribute(Attribute::Bold));
+        inner.set_header(header.collect::<Vec<_>>());
+        Self { inner, leans }
+    }
+
+    /// Adds a row; one text per column.
+    pub(crate) fn row<T: AsRef<str>>(&mut self, texts: impl IntoIterator<Item = T>) {
+        let leans = self.leans.iter().copied();
+        let cells = texts
+            .into_iter()
+            .zip(leans)
+            .map(|(t, l)| cell(t.as_ref(), l));
+        self.inner.add_row(cells.collect::<Vec<_>>());
+    }
+
+    /// The finished text, ending with a line end.
+    pub(crate) fn finish(mut self) -> String {
+        for column in self.inner.column_iter_mut() {
+            column.set_padding((1, 0));
+        }
+        const RESET: &str = "\u{1b}[0m";
+        let mut text = String::new();
+        for line in self.inner.lines() {
+            let line = line.trim_end();
+            match line.strip_suffix(RESET) {
+                Some(styled) => text.extend([styled.trim_end(), RESET]),
+                None => text.push_str(line),
+            }
+            text.push('\n');
+        }
+        text
+    }
+}
+
+fn cell(text: &str, lean: Lean) -> Cell {
+    Cell::new(text).set_alignment(match lean {
+        Lean::Left => CellAlignment::Left,
+        Lean::Right => CellAlignment::Right,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_lean_right_and_lines_end_without_blanks() {
+        let mut table = Table::new(&[("side", Lean::Left), ("bytes", Lean::Right)]);
+        table.row(["prefill", "512"]);
+        table.row(["decode", "1,024"]);
+        let plain = anstream::adapter::strip_str(&table.finish()).to_string();
+        assert_eq!(
+            plain,
+            " side     bytes\n───────────────\n prefill    512\n decode   1,024\n"
+        );
+    }
+}

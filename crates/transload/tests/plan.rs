@@ -1,0 +1,306 @@
+//! `transload plan`.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use common::{Ran, transload_in};
+use serde_json::{Value, json};
+
+/// A document of Llama's shape with these lines before its group, and these in it.
+fn document(lines: &str, group: &str) -> String {
+    let spec = "kind = \"attention\"\nheads = 8\nhead_dim = 16\ndtype = \"bf16\"";
+    format!(
+        "schema = \"transload.deployment/1\"\n{lines}\n[[group]]\nname = \"attn\"\n\
+         layers = \"0-3\"\n{group}\n[[group.spec]]\n{spec}\n"
+    )
+}
+
+/// A folder with a source in `a.toml` and a destination in `b.toml`.
+fn pair(a: &str, b: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("a.toml"), a).expect("a file");
+    fs::write(dir.path().join("b.toml"), b).expect("a file");
+    dir
+}
+
+fn plan(dir: &Path, more: &[&str]) -> Ran {
+    let mut args = vec!["plan", "--from", "a.toml", "--to", "b.toml"];
+    args.extend(more);
+    transload_in(dir, &args)
+}
+
+#[track_caller]
+fn plan_json(dir: &Path, more: &[&str]) -> Value {
+    let mut args = vec!["--format", "json"];
+    args.extend(more);
+    let ran = plan(dir, &args);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    ran.json()
+}
+
+/// The plan without what differs from run to run.
+fn untimed(mut plan: Value) -> Value {
+    plan["compile_ns"].take();
+    plan
+}
+
+const SRC: &str = "tp = 1\nblock_size = 16\nnum_blocks = 8";
+const DST: &str = "tp = 2\nblock_size = 32\nnum_blocks = 8";
+
+#[test]
+fn totals_and_routes_add_up() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let plan = plan_json(dir.path(), &["--tokens", "100"]);
+    assert_eq!(plan["schema"], "transload.plan/1");
+    assert_eq!(plan["digest"].as_str().map(str::len), Some(64));
+    assert!(plan["compile_ns"].as_u64() > Some(0));
+    // 100 tokens of 4 layers and 8 heads; a chunk is one token's 4 heads of 64 bytes.
+    assert_eq!(plan["totals"]["bytes"], 100 * 4 * 8 * 64);
+    assert_eq!(plan["totals"]["chunks"], 2 * 100 * 4);
+    assert_eq!(plan["totals"]["segments"], 7);
+    assert!(plan["totals"]["wire_bytes"].as_u64() <= Some(4096));
+    assert_eq!(
+        plan["routes"][1],
+        json!({
+            "src_rank": 0, "dst_rank": 1, "group": "attn", "component": "kv",
+            "bytes": 100 * 4 * 4 * 64, "chunks": 400, "chunk_bytes": {"min": 256, "max": 256}
+        })
+    );
+}
+
+#[test]
+fn the_list_holds_every_byte_once() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let args = [
+        "--tokens",
+        "70",
+        "--start",
+        "10",
+        "--src-blocks",
+        "5,0,3-4,7",
+        "--dst-blocks",
+        "2,1,0",
+    ];
+    let plan = plan_json(dir.path(), &[&args[..], &["--chunks"]].concat());
+    for route in plan["routes"].as_array().expect("routes") {
+        let list = route["list"].as_array().expect("a list");
+        assert_eq!(route["chunks"], list.len());
+        let mut bytes = BTreeSet::new();
+        for chunk in list {
+            let [_, dst, length] = [0, 1, 2].map(|i| chunk[i].as_u64().expect("a number"));
+            for byte in dst..dst + length {
+                assert!(
+                    bytes.insert(byte),
+                    "destination byte {byte} is written twice"
+                );
+            }
+        }
+        assert_eq!(route["bytes"], bytes.len());
+    }
+    // The first token: position 10 of source block 5, and of destination block 2; rank 0's half of
+    // the heads.
+    let state = (8 * 64, 4 * 64);
+    let first = json!([(5 * 16 + 10) * state.0, (2 * 32 + 10) * state.1, 256]);
+    let list = plan["routes"][0]["list"].as_array().expect("a list");
+    assert!(list.contains(&first), "{first} in {list:?}");
+}
+
+#[test]
+fn the_digest_does_not_depend_on_block_lists() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let here = plan_json(dir.path(), &["--tokens", "64"]);
+    let there = plan_json(dir.path(), &["--tokens", "64", "--src-blocks", "7,2,5,0"]);
+    assert_eq!(here["digest"], there["digest"]);
+    let fewer = plan_json(dir.path(), &["--tokens", "63"]);
+    assert_ne!(here["digest"], fewer["digest"]);
+}
+
+#[test]
+fn a_document_may_be_json() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let before = plan_json(dir.path(), &["--tokens", "64"]);
+    let value: toml::Value = toml::from_str(&document(DST, "")).expect("TOML");
+    fs::write(dir.path().join("b.toml"), "").expect("a file");
+    fs::write(dir.path().join("b.json"), json!(value).to_string()).expect("a file");
+    let args = [
+        "plan", "--from", "a.toml", "--to", "b.json", "--tokens", "64", "--format", "json",
+    ];
+    assert_eq!(
+        untimed(transload_in(dir.path(), &args).json()),
+        untimed(before)
+    );
+}
+
+#[test]
+fn allocations_per_layer_are_listed_with_their_layers() {
+    let per_layer = "allocation = \"per_layer\"";
+    let lists = |src: &str, dst: &str| {
+        let dir = pair(
+            &document(SRC, src),
+            &document(&DST.replace("tp = 2", "tp = 1\npp = 2"), dst),
+        );
+        let plan = plan_json(dir.path(), &["--tokens", "16", "--chunks"]);
+        plan["routes"].clone()
+    };
+    // One block of 16 tokens is one run of 8 KiB. Layer 3 is in slot 1 of the second stage.
+    let both = lists(per_layer, per_layer);
+    assert_eq!(both[1]["dst_rank"], 1);
+    assert_eq!(
+        both[1]["list"],
+        json!([[2, 0, 2, 0, 8192], [3, 0, 3, 0, 8192]])
+    );
+    // The side that has one allocation counts from its start.
+    let source = lists(per_layer, "");
+    assert_eq!(
+        source[1]["list"],
+        json!([[2, 0, 2, 0, 8192], [3, 0, 3, 8 * 16384, 8192]])
+    );
+    let neither = lists("", "");
+    assert_eq!(neither[0]["list"][1], json!([8 * 8192, 8 * 16384, 8192]));
+}
+
+#[test]
+fn groups_have_lists_of_their_own() {
+    let second = "\n[[group]]\nname = \"state\"\nlayers = \"4-5\"\nnum_blocks = 4\n[[group.spec]]\n\
+                  kind = \"linear\"\nheads = 8\nhead_dim = 4\ndtype = \"f32\"\n";
+    let text = document("block_size = 16\nnum_blocks = 8", "") + second;
+    let dir = pair(&text, &text);
+    let args = [
+        "--tokens",
+        "16",
+        "--chunks",
+        "--src-blocks",
+        "attn=6",
+        "--src-blocks",
+        "state=3",
+    ];
+    let plan = plan_json(dir.path(), &args);
+    let starts: Vec<_> = plan["routes"]
+        .as_array()
+        .expect("routes")
+        .iter()
+        .map(|route| (route["group"].as_str(), route["list"][0][0].as_u64()))
+        .collect();
+    // A block of attention is 8 KiB, one of state 8 heads of 16 floats.
+    assert_eq!(
+        starts,
+        [
+            (Some("attn"), Some(6 * 8192)),
+            (Some("state"), Some(3 * 512))
+        ]
+    );
+
+    for (lists, part) in [
+        (&["--src-blocks", "nope=1"][..], "no group \"nope\""),
+        (
+            &["--src-blocks", "attn=1", "--src-blocks", "attn=2"],
+            "given twice for group \"attn\"",
+        ),
+        (
+            &["--dst-blocks", "1", "--dst-blocks", "2"],
+            "given twice for all groups",
+        ),
+    ] {
+        let ran = self::plan(dir.path(), &[&["--tokens", "16"], lists].concat());
+        assert_eq!(ran.code, Some(2));
+        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn what_cannot_be_bridged_is_named_with_both_values() {
+    let dir = pair(
+        &document(SRC, ""),
+        &document(DST, "").replace("head_dim = 16", "head_dim = 32"),
+    );
+    let ran = plan(dir.path(), &["--tokens", "16"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    for part in [
+        "a.toml",
+        "b.toml",
+        "head_dim",
+        "16 at the source",
+        "32 at the destination",
+    ] {
+        assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
+    }
+}
+
+#[test]
+fn all_faults_of_a_document_are_told_at_once() {
+    let bad = document(SRC, "")
+        .replace("tp = 1", "tp = 0")
+        .replace("heads = 8", "head = 8");
+    let dir = pair(&bad, &document(DST, ""));
+    let ran = plan(dir.path(), &["--tokens", "16"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    for part in [
+        "a.toml",
+        "3 faults",
+        "tp: has to be from 1 to 4096, not 0",
+        "group[0].spec[0].head: is no field here; did you mean heads?",
+        "group[0].spec[0].heads: is missing",
+    ] {
+        assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
+    }
+    assert!(
+        !ran.stderr.contains('\u{1b}'),
+        "no colours but on a terminal"
+    );
+}
+
+#[test]
+fn tables_that_do_not_suit_are_bad_input() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    for (args, part) in [
+        (
+            &["--tokens", "64", "--src-blocks", "0,1"][..],
+            "has 2 blocks, 4 are needed",
+        ),
+        (&["--tokens", "64", "--src-blocks", "0,-,2,3"], "entry 1"),
+        (&["--tokens", "64", "--src-blocks", "0-2,8"], "block 8"),
+        (
+            &["--tokens", "64", "--dst-blocks", "3,3"],
+            "block 3 stands twice",
+        ),
+        (&["--tokens", "1000"], "block 62"),
+        (
+            &["--tokens", "18446744073709551615", "--start", "1"],
+            "beyond the last position",
+        ),
+        (&["--tokens", "16", "--chunks"], "--format json"),
+        (&["--tokens", "-5"], "--tokens"),
+        (&["--tokens", "16", "--src-blocks", "x"], "is no block"),
+    ] {
+        let ran = plan(dir.path(), args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
+        assert!(ran.stderr.contains(part), "{args:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn blocks_that_are_never_touched_need_no_number() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let args = [
+        "--tokens",
+        "16",
+        "--start",
+        "32",
+        "--src-blocks",
+        "-,-,7",
+        "--dst-blocks",
+        "-,3",
+    ];
+    assert_eq!(plan_json(dir.path(), &args)["totals"]["segments"], 1);
+}
+
+#[test]
+fn no_tokens_are_no_routes_and_no_error() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let plan = plan_json(dir.path(), &["--tokens", "0"]);
+    assert_eq!(plan["totals"]["bytes"], 0);
+    assert_eq!(plan["totals"]["chunks"], 0);
+}

@@ -1,0 +1,160 @@
+//! What every command has in common: help, exit codes, streams.
+
+mod common;
+
+use std::process::{Command, Stdio};
+
+use common::{command, transload};
+
+/// Every command, as typed.
+fn commands() -> Vec<Vec<&'static str>> {
+    const COMMANDS: [&str; 6] = [
+        "plan",
+        "certs",
+        "certs init",
+        "certs add",
+        "bench",
+        "bench plan",
+    ];
+    COMMANDS
+        .iter()
+        .map(|line| line.split(' ').collect())
+        .collect()
+}
+
+#[test]
+fn help_goes_to_stdout_with_examples() {
+    for mut args in commands() {
+        args.push("--help");
+        let ran = transload(&args);
+        assert_eq!(ran.code, Some(0), "{args:?}");
+        assert_eq!(ran.stderr, "", "{args:?}");
+        assert!(
+            ran.stdout.contains("Examples:\n  transload "),
+            "{args:?}: {}",
+            ran.stdout
+        );
+        assert!(ran.stdout.contains("--format"), "{args:?}");
+        assert!(
+            !ran.stdout.contains('\u{1b}'),
+            "no colours but on a terminal: {args:?}"
+        );
+    }
+}
+
+#[test]
+fn every_command_is_in_the_help_and_the_book() {
+    let help = transload(&["--help"]).stdout;
+    let book = std::fs::read_to_string(common::root().join("docs/src/reference/command-line.md"))
+        .expect("the page is there");
+    for args in commands() {
+        assert!(help.contains(args[0]), "{args:?}");
+        assert!(
+            book.contains(&format!("transload {}", args.join(" "))),
+            "{args:?}"
+        );
+    }
+    for line in help
+        .lines()
+        .skip_while(|l| !l.starts_with("Commands:"))
+        .skip(1)
+    {
+        let Some(name) = line.split_whitespace().next() else {
+            break;
+        };
+        assert!(
+            commands().iter().any(|c| c[0] == name),
+            "{name} is not in this test"
+        );
+    }
+}
+
+#[test]
+fn bad_usage_exits_2_and_says_so_on_stderr() {
+    for args in [
+        &["nonsense"][..],
+        &[],
+        &["plan"],
+        &[
+            "plan", "--from", "a", "--to", "b", "--tokens", "1", "--format", "yaml",
+        ],
+        &[
+            "plan",
+            "--from",
+            "/nonexistent/a",
+            "--to",
+            "b",
+            "--tokens",
+            "1",
+        ],
+    ] {
+        let ran = transload(args);
+        assert_eq!(ran.code, Some(2), "{args:?}");
+        assert_eq!(ran.stdout, "", "{args:?}");
+        assert!(!ran.stderr.is_empty(), "{args:?}");
+    }
+}
+
+/// A command that prints more than a pipe holds.
+fn long() -> Command {
+    let mut command = command();
+    command
+        .current_dir(common::root().join("docs/examples"))
+        .args([
+            "plan",
+            "--from",
+            "prefill.toml",
+            "--to",
+            "decode.toml",
+            "--tokens",
+            "64",
+            "--chunks",
+            "--format",
+            "json",
+        ]);
+    command
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = long()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn nobody_need_read_errors() {
+    let mut child = command()
+        .args([
+            "plan",
+            "--from",
+            "/nonexistent/a",
+            "--to",
+            "b",
+            "--tokens",
+            "1",
+        ])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    drop(child.stderr.take());
+    assert_eq!(child.wait().expect("it ends").code(), Some(2));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error() {
+    let full = std::fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .expect("/dev/full");
+    let output = long().stdout(full).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("could not be written"));
+}
