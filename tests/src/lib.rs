@@ -8,8 +8,10 @@
 //! - [`chunks`]: the fewest chunks that a transfer can consist of, and the check of a list of them.
 //! - [`cases`]: deployment pairs and requests, read off a tape of random numbers.
 //! - [`planner`]: the seam to the planner under test.
+//! - [`fuzz`]: what the fuzz targets run.
 
 pub mod cases;
 pub mod chunks;
+pub mod fuzz;
 pub mod oracle;
 pub mod planner;
