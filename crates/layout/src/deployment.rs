@@ -19,6 +19,9 @@ use crate::view::ComponentView;
 /// Large enough for any machine there is, small enough that a document cannot make us allocate much.
 pub const MAX_RANKS: u64 = 4096;
 
+/// The most groups a deployment may have; real ones have up to about five.
+pub const MAX_GROUPS: usize = 64;
+
 /// The most layers a model may have. Layer slots are the upper 20 bits of an address.
 pub const MAX_LAYERS: u64 = 65_536;
 
@@ -54,14 +57,17 @@ pub struct Group {
     allocation: Allocation,
     specs: Vec<Spec>,
     tp: u32,
-    /// For each pipeline stage: which of `layers` (by index) it holds, and where they lie.
+    /// For each pipeline stage, which of `layers` (by index) it holds.
     stages: Vec<Stage>,
+    /// Where they lie: stages with equally many layers share one.
+    placements: Vec<Placement>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stage {
     layers: Range<usize>,
-    placement: Placement,
+    /// Index into the group's placements.
+    placement: usize,
 }
 
 impl Deployment {
@@ -194,7 +200,7 @@ impl Group {
     /// # Panics
     /// If there is no such stage.
     pub fn placement(&self, stage: u32) -> &Placement {
-        &self.stages[stage as usize].placement
+        &self.placements[self.stages[stage as usize].placement]
     }
 
     /// The views of all components on one rank, in an order that every peer derives alike: by spec,
@@ -204,7 +210,7 @@ impl Group {
     /// If there is no such rank.
     pub fn views(&self, tp_rank: u32, stage: u32) -> impl Iterator<Item = ComponentView> + '_ {
         assert!(tp_rank < self.tp, "TP rank {tp_rank} of {}", self.tp);
-        let placed = self.stages[stage as usize].placement.views.iter();
+        let placed = self.placement(stage).views.iter();
         placed.map(move |view| {
             let mut view = view.clone();
             let count = view.units.end;

@@ -181,10 +181,10 @@ impl Shape<'_> {
     /// A page of several specs for each layer and block; inside, each spec is heads, states, content.
     fn place_pages(&self, specs: &[Spec]) -> Result<(Vec<ComponentView>, u64), PlacementError> {
         use Letter::{B, C, D, H, L, S};
-        if let Some(order) = self.order {
-            if !order.shared.starts_with(&[L, B]) || order.apart.is_some() {
-                return Err(OrderError::NotPages.into());
-            }
+        if let Some(order) = self.order
+            && (!order.shared.starts_with(&[L, B]) || order.apart.is_some())
+        {
+            return Err(OrderError::NotPages.into());
         }
         let mut components = Vec::new();
         let mut page = 0;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{Deployment, Group, LayerSet, MAX_LAYERS, MAX_RANKS, Stage};
+use super::{Deployment, Group, LayerSet, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, Stage};
 use crate::document::{Document, Faults, GroupDocument};
 use crate::order::Order;
 use crate::placement::{Placement, Shape};
@@ -30,6 +30,14 @@ pub(super) fn check(
         faults.add("tp", format!("tp * pp is {ranks}, more than {MAX_RANKS}"));
         return None;
     }
+    if document.groups.len() > MAX_GROUPS {
+        let problem = format!(
+            "has {} entries, more than {MAX_GROUPS}",
+            document.groups.len()
+        );
+        faults.add("group", problem);
+        return None;
+    }
     let mut layers = Vec::new();
     for (group, i) in document.groups.iter().zip(positions) {
         let parsed = LayerSet::parse(&group.layers);
@@ -39,7 +47,7 @@ pub(super) fn check(
     let highest = highest.max().map_or(0, |id| u64::from(*id) + 1);
     let stages = match pp {
         Some(pp) => stages(&document, pp, highest, faults),
-        None => Some(vec![0..highest as u32]),
+        None => Some(std::iter::once(0..highest as u32).collect()),
     };
     let mut groups = Vec::new();
     for (i, (group, layers)) in document.groups.iter().zip(layers).enumerate() {
@@ -191,38 +199,21 @@ fn check_group(
         return None;
     }
     let order = order.flatten();
-    let mut placed = Vec::new();
+    let mut placed = Vec::with_capacity(stages.len());
+    let mut placements = Vec::new();
+    let mut by_slots: Vec<(usize, usize)> = Vec::new();
     for stage in stages {
         let slots = layers.ids().partition_point(|id| *id < stage.start)
             ..layers.ids().partition_point(|id| *id < stage.end);
-        let shape = Shape {
-            specs: &group.specs,
-            order: order.as_ref(),
-            allocation: group.allocation,
-            tp,
-            // A stage without layers of this group is checked as if it had one, and holds nothing.
-            layer_slots: slots.len().max(1) as u64,
-            num_blocks: group.num_blocks,
-            block_size: group.block_size,
-            offset: group.offset,
-            block_stride: group.block_stride,
-            layer_stride: group.layer_stride,
-        };
-        let mut placement = match shape.place() {
-            Ok(placement) => placement,
-            Err(error) => {
-                let field = error.field();
-                faults.add(format!("{path}{field}"), error.to_string());
-                return None;
+        let known = by_slots.iter().find(|(count, _)| *count == slots.len());
+        let placement = match known {
+            Some((_, index)) => *index,
+            None => {
+                placements.push(place(group, order.as_ref(), tp, slots.len(), path, faults)?);
+                by_slots.push((slots.len(), placements.len() - 1));
+                placements.len() - 1
             }
         };
-        if slots.is_empty() {
-            placement = Placement {
-                views: Vec::new(),
-                allocations: 0,
-                allocation_bytes: 0,
-            };
-        }
         placed.push(Stage {
             layers: slots,
             placement,
@@ -238,7 +229,44 @@ fn check_group(
         specs: group.specs.clone(),
         tp,
         stages: placed,
+        placements,
     })
+}
+
+/// Where the group lies on a rank that holds `slots` of its layers.
+fn place(
+    group: &GroupDocument,
+    order: Option<&Order>,
+    tp: u32,
+    slots: usize,
+    path: &str,
+    faults: &mut Faults,
+) -> Option<Placement> {
+    let shape = Shape {
+        specs: &group.specs,
+        order,
+        allocation: group.allocation,
+        tp,
+        // A stage without layers of this group is checked as if it had one, and holds nothing.
+        layer_slots: slots.max(1) as u64,
+        num_blocks: group.num_blocks,
+        block_size: group.block_size,
+        offset: group.offset,
+        block_stride: group.block_stride,
+        layer_stride: group.layer_stride,
+    };
+    match shape.place() {
+        Ok(_) if slots == 0 => Some(Placement {
+            views: Vec::new(),
+            allocations: 0,
+            allocation_bytes: 0,
+        }),
+        Ok(placement) => Some(placement),
+        Err(error) => {
+            faults.add(format!("{path}{}", error.field()), error.to_string());
+            None
+        }
+    }
 }
 
 fn check_spec(spec: &Spec, tp: u32, path: &str, faults: &mut Faults) {
@@ -248,11 +276,12 @@ fn check_spec(spec: &Spec, tp: u32, path: &str, faults: &mut Faults) {
             in_range(&format!("{path}.{field}"), number, MAX_SIZE, faults);
         }
     }
-    if let Spec::Mamba2Conv(conv) = spec {
-        if conv.heads > 0 && !conv.d_inner.is_multiple_of(conv.heads) {
-            let problem = format!("{} is no multiple of heads ({})", conv.d_inner, conv.heads);
-            faults.add(format!("{path}.d_inner"), problem);
-        }
+    if let Spec::Mamba2Conv(conv) = spec
+        && conv.heads > 0
+        && !conv.d_inner.is_multiple_of(conv.heads)
+    {
+        let problem = format!("{} is no multiple of heads ({})", conv.d_inner, conv.heads);
+        faults.add(format!("{path}.d_inner"), problem);
     }
     if faults.0.len() > before {
         return;

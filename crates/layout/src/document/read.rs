@@ -395,10 +395,10 @@ impl SpecFields<'_, '_, '_> {
     /// One of a few names, which has to be there.
     fn named<T: Copy>(&mut self, key: &'static str, names: &[(&str, T)]) -> Option<T> {
         let value = self.reader.get(key);
-        if let Some(Value::Text(text)) = value {
-            if let Some((_, named)) = names.iter().find(|(name, _)| name == text) {
-                return Some(*named);
-            }
+        if let Some(Value::Text(text)) = value
+            && let Some((_, named)) = names.iter().find(|(name, _)| name == text)
+        {
+            return Some(*named);
         }
         self.faulty = true;
         let found = value.map_or("missing".to_owned(), Value::describe);

@@ -27,7 +27,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use early::Early;
 pub use table::{LeaseLimits, LeaseTable};
 
 use crate::content::ContentDigest;

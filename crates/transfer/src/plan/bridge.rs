@@ -81,13 +81,14 @@ fn check_group(
                 }
             }
         }
-        if let Spec::Opaque(opaque) = spec {
-            if opaque.packed_heads.is_some() && src.tp() != dst.tp() {
-                let field = format!(
-                    "tp (group \"{name}\": spec[{i}].packed_heads heads lie inside an entry, where a change of TP cannot find them)"
-                );
-                return Err(BridgeError::new(field, src.tp(), dst.tp()));
-            }
+        if let Spec::Opaque(opaque) = spec
+            && opaque.packed_heads.is_some()
+            && src.tp() != dst.tp()
+        {
+            let field = format!(
+                "tp (group \"{name}\": spec[{i}].packed_heads heads lie inside an entry, where a change of TP cannot find them)"
+            );
+            return Err(BridgeError::new(field, src.tp(), dst.tp()));
         }
     }
     Ok(())
