@@ -16,6 +16,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::oracle::{Address, Fault, Moved, Route};
+use crate::planner::Demand;
 
 /// Bytes contiguous on both sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,7 +30,7 @@ pub struct Chunk {
 }
 
 /// What came out of a check.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Bytes moved.
     pub bytes: u64,
@@ -37,6 +38,8 @@ pub struct Tally {
     pub chunks: u64,
     /// Chunks that would do.
     pub fewest: u64,
+    /// Joins left unmerged where that is allowed, by the axes in which their two bytes differ.
+    pub stitches: BTreeMap<String, u64>,
 }
 
 impl Tally {
@@ -45,10 +48,13 @@ impl Tally {
         self.bytes += other.bytes;
         self.chunks += other.chunks;
         self.fewest += other.fewest;
+        for (axes, times) in &other.stitches {
+            *self.stitches.entry(axes.clone()).or_default() += times;
+        }
     }
 
-    /// Joins left unmerged, all of them allowed.
-    pub fn stitches(&self) -> u64 {
+    /// Joins left unmerged.
+    pub fn unmerged(&self) -> u64 {
         self.chunks - self.fewest
     }
 }
@@ -67,9 +73,9 @@ pub fn fewest(route: &Route) -> Vec<Chunk> {
     chunks
 }
 
-/// Checks that `chunks` hold every byte of `route` once and nothing else, and that only allowed
-/// stitches are left between them.
-pub fn check(route: &Route, chunks: &[Chunk]) -> Result<Tally, Fault> {
+/// Checks that `chunks` hold every byte of `route` once and nothing else, and, if that is demanded, that
+/// only allowed stitches are left between them.
+pub fn check(demand: Demand, route: &Route, chunks: &[Chunk]) -> Result<Tally, Fault> {
     let joins = Joins::new(route);
     let mut seen = vec![false; route.bytes.len()];
     let mut unmerged = Vec::new();
@@ -101,7 +107,11 @@ pub fn check(route: &Route, chunks: &[Chunk]) -> Result<Tally, Fault> {
     if let Some(missing) = seen.iter().position(|seen| !seen) {
         return Err(format!("never written: {:?}", route.bytes[missing]));
     }
+    if demand == Demand::Bytes {
+        unmerged.clear();
+    }
     let mut slices = HashMap::new();
+    let mut stitches = BTreeMap::new();
     for &(p, q) in &unmerged {
         if let Some(axis) = joins.chains(route, p, q, &mut slices) {
             return Err(format!(
@@ -109,11 +119,16 @@ pub fn check(route: &Route, chunks: &[Chunk]) -> Result<Tally, Fault> {
                 route.bytes[p], route.bytes[q]
             ));
         }
+        let differ = differing(route, p, q);
+        let axes = (0..AXES.len()).filter(|&a| differ[a]).map(|a| AXES[a]);
+        let axes = axes.collect::<Vec<_>>().join(", ");
+        *stitches.entry(axes).or_default() += 1;
     }
     Ok(Tally {
         bytes: route.bytes.len() as u64,
         chunks: chunks.len() as u64,
         fewest: fewest(route).len() as u64,
+        stitches,
     })
 }
 
@@ -149,6 +164,12 @@ fn coordinates(moved: &Moved) -> Coordinates {
         // Table entries of small cases: one number for the pair.
         entries[0] << 32 | entries[1],
     ]
+}
+
+/// The axes in which two bytes differ.
+fn differing(route: &Route, p: usize, q: usize) -> [bool; AXES.len()] {
+    let (p, q) = (coordinates(&route.bytes[p]), coordinates(&route.bytes[q]));
+    std::array::from_fn(|axis| p[axis] != q[axis])
 }
 
 /// Which axes differ, and which of them is held.
@@ -191,7 +212,7 @@ impl Joins {
         slices: &mut HashMap<Slicing, HashMap<Coordinates, u64>>,
     ) -> Option<&'static str> {
         let (from, to) = (coordinates(&route.bytes[p]), coordinates(&route.bytes[q]));
-        let differ = std::array::from_fn(|axis| from[axis] != to[axis]);
+        let differ = differing(route, p, q);
         (0..AXES.len())
             .filter(|&axis| differ[axis])
             .find_map(|held| {

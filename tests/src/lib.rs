@@ -7,11 +7,13 @@
 //! - [`oracle`]: where every byte of a cache lies, and which bytes a transfer moves.
 //! - [`chunks`]: the fewest chunks that a transfer can consist of, and the check of a list of them.
 //! - [`cases`]: deployment pairs and requests, read off a tape of random numbers.
-//! - [`planner`]: the seam to the planner under test.
+//! - [`planner`]: the seam between the oracle and a planner.
+//! - [`compiled`]: the planner of `transload-transfer`, seen through that seam.
 //! - [`fuzz`]: what the fuzz targets run.
 
 pub mod cases;
 pub mod chunks;
+pub mod compiled;
 pub mod fuzz;
 pub mod oracle;
 pub mod planner;

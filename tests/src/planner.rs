@@ -54,11 +54,21 @@ impl Planner for Slow {
     }
 }
 
+/// How closely chunks are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demand {
+    /// Every byte once, from the right place.
+    Bytes,
+    /// And chunks as long as they have to be.
+    Chunks,
+}
+
 /// Holds a planner's answer against the oracle's.
 ///
 /// Every route that the oracle knows must be covered exactly, and there may be no chunk beside those
 /// routes. What may be left unmerged is counted in the [`Tally`]; what may not is a fault.
 pub fn check(
+    demand: Demand,
     planner: &impl Planner,
     from: &Value,
     to: &Value,
@@ -75,7 +85,7 @@ pub fn check(
         });
         planned = others;
         let list = here.into_iter().flat_map(|r| r.chunks).collect::<Vec<_>>();
-        let tally = chunks::check(route, &list).map_err(|fault| {
+        let tally = chunks::check(demand, route, &list).map_err(|fault| {
             format!(
                 "rank {} to rank {}, group {}: {fault}",
                 route.src_rank, route.dst_rank, route.group

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use transload_tests::chunks::{self, Chunk};
 use transload_tests::oracle::{self, Address, Name, Request, Route, Side};
+use transload_tests::planner::Demand;
 
 /// A deployment of one group on one rank, with keys of the group put over the defaults.
 fn one(spec: Value, group: Value) -> Value {
@@ -467,10 +468,16 @@ fn what_may_stay_apart_and_what_may_not() {
     // Blocks 0 and 2: the last block of layer 0 meets the first of layer 1.
     let holes = moved(&[2, 0]);
     assert_eq!(chunks::fewest(&holes), list(&[(0, 8), (16, 16), (40, 8)]));
-    let tally = chunks::check(&holes, &list(&[(0, 8), (16, 8), (24, 8), (40, 8)])).unwrap();
-    assert_eq!((tally.chunks, tally.fewest, tally.stitches()), (4, 3, 1));
-    let fault =
-        |route: &Route, parts: &[(u64, u64)]| chunks::check(route, &list(parts)).unwrap_err();
+    let tally = chunks::check(
+        Demand::Chunks,
+        &holes,
+        &list(&[(0, 8), (16, 8), (24, 8), (40, 8)]),
+    )
+    .unwrap();
+    assert_eq!((tally.chunks, tally.fewest, tally.unmerged()), (4, 3, 1));
+    let fault = |route: &Route, parts: &[(u64, u64)]| {
+        chunks::check(Demand::Chunks, route, &list(parts)).unwrap_err()
+    };
     assert!(fault(&holes, &[(0, 4), (4, 4), (16, 16), (40, 8)]).contains("state"));
     assert!(fault(&holes, &[(0, 8), (16, 16)]).contains("never"));
     assert!(fault(&holes, &[(0, 9), (16, 16), (40, 8)]).contains("not be touched"));

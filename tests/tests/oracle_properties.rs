@@ -7,7 +7,7 @@ use serde_json::Value;
 use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::chunks::{self, Chunk};
 use transload_tests::oracle::{self, Address, Side};
-use transload_tests::planner::{Slow, check};
+use transload_tests::planner::{Demand, Slow, check};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
@@ -68,8 +68,8 @@ proptest! {
         at in any::<prop::sample::Index>(),
         change in 0..4,
     ) {
-        let tally = check(&Slow, &case.from, &case.to, &case.request).unwrap();
-        prop_assert_eq!(tally.stitches(), 0);
+        let tally = check(Demand::Chunks, &Slow, &case.from, &case.to, &case.request).unwrap();
+        prop_assert_eq!(tally.unmerged(), 0);
         let routes = oracle::transfer(&case.from, &case.to, &case.request).unwrap();
         let Some(route) = routes.first() else { return Ok(()) };
         let good = chunks::fewest(route);
@@ -86,14 +86,14 @@ proptest! {
                 let one = |a: Address| Address { offset: a.offset + len - 1, ..a };
                 bad[at].len -= 1;
                 bad.push(Chunk { src: one(src), dst: one(dst), len: 1 });
-                if let Ok(tally) = chunks::check(route, &bad) {
-                    prop_assert_eq!(tally.stitches(), 1);
+                if let Ok(tally) = chunks::check(Demand::Chunks, route, &bad) {
+                    prop_assert_eq!(tally.unmerged(), 1);
                 }
                 return Ok(());
             }
             _ => bad.push(bad[at]),
         }
-        prop_assert!(chunks::check(route, &bad).is_err());
+        prop_assert!(chunks::check(Demand::Chunks, route, &bad).is_err());
     }
 }
 

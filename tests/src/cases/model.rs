@@ -179,7 +179,11 @@ fn mamba1(tape: &mut Tape<'_>) -> Vec<Value> {
 }
 
 fn linear(tape: &mut Tape<'_>) -> Value {
-    let (heads, head_dim, state) = (tape.within(1, 8), tape.within(1, 4), tape.within(1, 4));
-    json!({"kind": "linear", "heads": heads, "head_dim": head_dim, "state_size": state,
-           "dtype": tape.pick(&DTYPES)})
+    let (heads, width) = (tape.within(1, 8), tape.within(1, 4));
+    let mut spec = json!({"kind": "linear", "heads": heads, "head_dim": width,
+                          "dtype": tape.pick(&DTYPES)});
+    if tape.once_in(2) {
+        spec["v_head_dim"] = json!(tape.within(1, 4));
+    }
+    spec
 }

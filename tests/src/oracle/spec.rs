@@ -152,10 +152,16 @@ impl Spec {
                     element()?,
                 )]
             }
-            "mamba2_ssm" | "linear" => {
+            "mamba2_ssm" => {
                 tokens_per_state = None;
                 let extents = [need("head_dim")?, need("state_size")?];
                 vec![spread("ssm", need("heads")?, extents, element()?)]
+            }
+            "linear" => {
+                tokens_per_state = None;
+                let k = need("head_dim")?;
+                let extents = [k, number(spec, "v_head_dim")?.unwrap_or(k)];
+                vec![spread("state", need("heads")?, extents, element()?)]
             }
             "gdn_ssm" => {
                 tokens_per_state = None;

@@ -1,0 +1,130 @@
+//! Holds the planner against the oracle on many random cases and counts what comes out, instead of
+//! stopping at the first disagreement: `cargo run --release -p transload-tests --example survey -- [cases]
+//! [seed] [disputed]`. Of each sort of disagreement the smallest case found is printed in full.
+
+use std::collections::BTreeMap;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use transload_tests::cases::{Case, Reach, cases};
+use transload_tests::chunks::Tally;
+use transload_tests::compiled::{Bound, Streamed};
+use transload_tests::planner::{Demand, check};
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let mut number = |default| match arguments.next().map(|a| a.parse::<u64>()) {
+        Some(Ok(number)) => number,
+        _ => default,
+    };
+    let (count, seed) = (number(1000), number(0));
+    let reach = match std::env::args().any(|a| a == "disputed") {
+        true => Reach::Disputed,
+        false => Reach::Settled,
+    };
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let strategy = cases(reach);
+
+    let mut total = Tally::default();
+    let mut with_stitches = 0;
+    let mut stitches = BTreeMap::<String, Case>::new();
+    let mut sorts = BTreeMap::<String, (u64, Case, String)>::new();
+    for _ in 0..count {
+        let mut tree = strategy.new_tree(&mut runner).expect("a case");
+        match judge(&tree.current()) {
+            Ok(tally) => {
+                total.add(&tally);
+                with_stitches += u64::from(tally.unmerged() > 0);
+                let new = tally.stitches.into_keys();
+                if let Some(axes) = new.filter(|axes| !stitches.contains_key(axes)).next() {
+                    let has = |case: &Case| {
+                        let tally = judge(case).ok()?;
+                        tally.stitches.contains_key(&axes).then_some(())
+                    };
+                    let (case, ()) = shrink(&mut tree, has).expect("as just seen");
+                    stitches.insert(axes, case);
+                }
+            }
+            Err((sort, _)) => {
+                if let Some(found) = sorts.get_mut(&sort) {
+                    found.0 += 1;
+                    continue;
+                }
+                let same = |case: &Case| match judge(case) {
+                    Err((found, why)) if found == sort => Some(why),
+                    _ => None,
+                };
+                let (case, fault) = shrink(&mut tree, same).expect("as just seen");
+                sorts.insert(sort, (1, case, fault));
+            }
+        }
+    }
+    println!(
+        "{count} cases, seed {seed}: {} bytes, {} chunks, {} would do, {} stitches in {with_stitches} cases",
+        total.bytes,
+        total.chunks,
+        total.fewest,
+        total.unmerged(),
+    );
+    for (axes, times) in &total.stitches {
+        let example = stitches.get(axes).map(|case| format!("{case:?}"));
+        println!(
+            "\n{times} stitches over {axes}\n  {}",
+            example.unwrap_or_default()
+        );
+    }
+    for (sort, (times, case, fault)) in sorts {
+        println!("\n{times} times {sort}\n  {fault}\n  {case:?}");
+    }
+}
+
+/// Both ways of planning; a disagreement comes with the sort that it is of.
+fn judge(case: &Case) -> Result<Tally, (String, String)> {
+    let Case {
+        from, to, request, ..
+    } = case;
+    let sorted = |way: &str, fault: String| {
+        let chains = fault.split_once("the loop over ").map(|(_, rest)| {
+            let axis = rest.split(" chains").next().unwrap_or_default();
+            format!("{way}: unmerged over {axis}")
+        });
+        let words = || {
+            let words = fault
+                .split(|c: char| c.is_ascii_digit() || c == '"')
+                .collect::<String>();
+            format!("{way}: {}", words.chars().take(90).collect::<String>())
+        };
+        (
+            format!("{} {:?}", chains.unwrap_or_else(words), case.disputed),
+            fault,
+        )
+    };
+    for by_layer in [false, true] {
+        check(Demand::Bytes, &Streamed { by_layer }, from, to, request)
+            .map_err(|fault| sorted("streamed", fault))?;
+    }
+    check(Demand::Chunks, &Bound, from, to, request).map_err(|fault| sorted("bound", fault))
+}
+
+/// The simplest case for which `found` still finds something, as far as a thousand steps lead.
+fn shrink<T>(
+    tree: &mut impl ValueTree<Value = Case>,
+    found: impl Fn(&Case) -> Option<T>,
+) -> Option<(Case, T)> {
+    let mut best = None;
+    for _ in 0..1000 {
+        let case = tree.current();
+        let hit = found(&case).map(|it| best = Some((case, it))).is_some();
+        if !(if hit {
+            tree.simplify()
+        } else {
+            tree.complicate()
+        }) {
+            break;
+        }
+    }
+    best
+}

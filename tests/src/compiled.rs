@@ -1,0 +1,162 @@
+//! The planner of `transload-transfer`, wired to the seam in two ways: as one process plans that
+//! reaches both memories ([`Bound`]), and as two peers do that share nothing but a byte stream
+//! ([`Streamed`]).
+
+use serde_json::Value;
+use transload_layout::Deployment;
+use transload_transfer::plan::program::split_address;
+use transload_transfer::plan::{self, BlockTable, Plan, Side, Tables};
+
+use crate::chunks::Chunk;
+use crate::oracle::{Address, Request};
+use crate::planner::{Planner, RouteChunks};
+
+/// Plans bound to both sides' tables at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bound;
+
+/// A gather and a scatter, each bound to one side's tables, put together byte by byte. What comes out
+/// shows where every byte goes, and nothing about chunks: each is one byte long.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Streamed {
+    /// Whether streams carry one layer after another.
+    pub by_layer: bool,
+}
+
+impl Planner for Bound {
+    fn chunks(
+        &self,
+        from: &Value,
+        to: &Value,
+        request: &Request,
+    ) -> Result<Vec<RouteChunks>, String> {
+        let plan = compile(from, to, request, false)?;
+        let names = plan.group_names().collect::<Vec<_>>();
+        let (src, dst) = tables(&plan, request);
+        let bound = plan.bind(&src, &dst).map_err(|e| format!("bind: {e}"))?;
+        let routes = bound.routes.iter().map(|route| {
+            let mut chunks = Vec::new();
+            route.program.for_each_chunk(|src, dst, len| {
+                chunks.push(Chunk {
+                    src: address(src),
+                    dst: address(dst),
+                    len,
+                });
+            });
+            RouteChunks {
+                src_rank: u64::from(route.src_rank.0),
+                dst_rank: u64::from(route.dst_rank.0),
+                group: names[route.group].to_owned(),
+                chunks,
+            }
+        });
+        Ok(routes.collect())
+    }
+}
+
+impl Planner for Streamed {
+    fn chunks(
+        &self,
+        from: &Value,
+        to: &Value,
+        request: &Request,
+    ) -> Result<Vec<RouteChunks>, String> {
+        // The two peers plan apart.
+        let here = compile(from, to, request, self.by_layer)?;
+        let there = compile(from, to, request, self.by_layer)?;
+        if here.digest() != there.digest() || here.routes() != there.routes() {
+            return Err("the two peers' plans differ".into());
+        }
+        let names = here.group_names().collect::<Vec<_>>();
+        let (src_tables, dst_tables) = tables(&here, request);
+        let mut lists = Vec::new();
+        for route in here.routes() {
+            let bind = |plan: &Plan, side, tables| {
+                plan.bind_stream(route, side, tables)
+                    .map_err(|e| format!("bind_stream: {e}"))
+            };
+            let gather = bind(&here, Side::Source, &src_tables)?;
+            let scatter = bind(&there, Side::Destination, &dst_tables)?;
+            if gather.sections.len() != scatter.sections.len() {
+                return Err("the two peers' streams have different sections".into());
+            }
+            let mut end = 0;
+            for (out, back) in gather.sections.iter().zip(&scatter.sections) {
+                let about = |s: &plan::Section| (s.group, s.layer, s.start, s.program.bytes());
+                if about(out) != about(back) || out.start != end {
+                    return Err(format!("the two peers' sections differ at {end}"));
+                }
+                end += out.program.bytes();
+                let (reads, writes) = (in_stream(&out.program)?, in_stream(&back.program)?);
+                let pairs = reads.into_iter().zip(writes);
+                lists.push(RouteChunks {
+                    src_rank: u64::from(route.src_rank.0),
+                    dst_rank: u64::from(route.dst_rank.0),
+                    group: names[out.group].to_owned(),
+                    chunks: pairs.map(|(src, dst)| Chunk { src, dst, len: 1 }).collect(),
+                });
+            }
+        }
+        Ok(lists)
+    }
+}
+
+fn compile(from: &Value, to: &Value, request: &Request, by_layer: bool) -> Result<Plan, String> {
+    let (from, to) = (deployment(from)?, deployment(to)?);
+    let request = plan::Request {
+        start: request.start,
+        tokens: request.tokens,
+        by_layer,
+    };
+    Plan::compile(&from, &to, &request).map_err(|e| format!("compile: {e}"))
+}
+
+/// A deployment from its document.
+pub fn deployment(document: &Value) -> Result<Deployment, String> {
+    let value = serde_json::from_value(document.clone()).map_err(|e| e.to_string())?;
+    Deployment::from_value(&value).map_err(|e| e.to_string())
+}
+
+fn tables(plan: &Plan, request: &Request) -> (Tables, Tables) {
+    let side = |tables: &std::collections::BTreeMap<String, Vec<Option<u64>>>| {
+        let table = |name| match tables.get(name) {
+            None => BlockTable::Identity,
+            Some(entries) => BlockTable::List(
+                entries
+                    .iter()
+                    .map(|entry| entry.map_or(BlockTable::NONE, |block| block as u32))
+                    .collect(),
+            ),
+        };
+        Tables(plan.group_names().map(table).collect())
+    };
+    (side(&request.src_blocks), side(&request.dst_blocks))
+}
+
+/// The memory address of each byte of a stream.
+fn in_stream(program: &plan::program::StreamProgram) -> Result<Vec<Address>, String> {
+    let mut places = vec![None; program.bytes() as usize];
+    let mut fault = None;
+    program.program().for_each_chunk(|memory, stream, len| {
+        for n in 0..len {
+            match places.get_mut((stream + n) as usize) {
+                Some(place @ None) => *place = Some(address(memory + n)),
+                Some(_) => fault = Some(format!("stream offset {} comes twice", stream + n)),
+                None => fault = Some(format!("stream offset {} is too far", stream + n)),
+            }
+        }
+    });
+    if let Some(fault) = fault {
+        return Err(fault);
+    }
+    let all = places.into_iter().collect::<Option<Vec<_>>>();
+    all.ok_or_else(|| "a stream has holes".into())
+}
+
+fn address(address: u64) -> Address {
+    let (allocation, offset) = split_address(address);
+    Address {
+        allocation: allocation as u64,
+        offset,
+    }
+}
