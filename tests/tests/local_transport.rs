@@ -68,7 +68,7 @@ fn survivors_of_kill_9_notice_and_leak_nothing() {
             let death = other.die_in(Duration::from_micros(1 << chance.below(16)));
             let survived = async {
                 let connection = expected.connection(Duration::from_millis(80)).await?;
-                Ok::<_, HandoverError>(serve(role, connection).await?)
+                serve(role, connection).await
             };
             match tokio::time::timeout(PATIENCE, survived).await.unwrap() {
                 Ok(RingError::PeerGone) => met += 1,
@@ -258,11 +258,11 @@ async fn borrow_and_try_to_write(connection: Connection) {
     for fd in std::fs::read_dir("/proc/self/fd").unwrap() {
         let path = fd.unwrap().path();
         let target = std::fs::read_link(&path).unwrap_or_default();
-        if target.to_string_lossy().contains("memfd:transload") {
-            if let Ok(file) = File::options().write(true).open(&path) {
-                file.write_at(b"x", 0).expect_err("a write");
-                file.set_len(0).expect_err("a truncation");
-            }
+        if target.to_string_lossy().contains("memfd:transload")
+            && let Ok(file) = File::options().write(true).open(&path)
+        {
+            file.write_at(b"x", 0).expect_err("a write");
+            file.set_len(0).expect_err("a truncation");
         }
     }
 }

@@ -30,7 +30,7 @@ use super::memfd::{self, Access, MemfdFault};
 /// Clones are handles to the same memory, which lives as long as one of them does.
 #[derive(Clone, Debug)]
 pub struct SharedMemory {
-    inner: Arc<Inner>,
+    owned: Arc<Owned>,
 }
 
 impl SharedMemory {
@@ -48,7 +48,10 @@ impl SharedMemory {
         // After the mapping, which keeps its right to write.
         memfd::seal(&fd, memfd::SIZE_SEALS | SealFlags::FUTURE_WRITE).map_err(SharedError::Seal)?;
         Ok(Self {
-            inner: Arc::new(Inner { fd, map, regions }),
+            owned: Arc::new(Owned {
+                fd,
+                mapped: Mapped { map, regions },
+            }),
         })
     }
 
@@ -57,15 +60,15 @@ impl SharedMemory {
     /// Valid for reads and writes of this process while a handle lives; a peer that it was lent to
     /// may read at any time, so what it must not see half written needs a lease.
     pub fn regions(&self) -> impl ExactSizeIterator<Item = (NonNull<u8>, usize)> + '_ {
-        self.inner.regions()
+        self.owned.mapped.regions()
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.inner.fd.as_fd()
+        self.owned.fd.as_fd()
     }
 
     pub(super) fn lens(&self) -> &[u64] {
-        &self.inner.regions.lens
+        &self.owned.mapped.regions.lens
     }
 }
 
@@ -75,7 +78,7 @@ impl SharedMemory {
 /// it has said after the copy that the lease was still alive.
 #[derive(Clone, Debug)]
 pub struct BorrowedMemory {
-    inner: Arc<Inner>,
+    mapped: Arc<Mapped>,
 }
 
 impl BorrowedMemory {
@@ -85,20 +88,20 @@ impl BorrowedMemory {
     }
 
     /// Maps what has been checked.
-    pub(super) fn map(fd: OwnedFd, regions: Regions) -> Result<Self, SharedError> {
+    pub(super) fn map(fd: impl AsFd, regions: Regions) -> Result<Self, SharedError> {
         let map =
             memfd::map(&fd, regions.mapped_len()?, Access::ReadOnly).map_err(SharedError::Map)?;
         regions
             .touch(&map, Access::ReadOnly)
             .map_err(SharedError::Map)?;
         Ok(Self {
-            inner: Arc::new(Inner { fd, map, regions }),
+            mapped: Arc::new(Mapped { map, regions }),
         })
     }
 
     /// Start and length of each allocation. Valid for reads only, while a handle lives.
     pub fn regions(&self) -> impl ExactSizeIterator<Item = (*const u8, usize)> + '_ {
-        self.inner
+        self.mapped
             .regions()
             .map(|(at, len)| (at.as_ptr().cast_const(), len))
     }
@@ -129,13 +132,18 @@ pub enum SharedError {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct Owned {
     fd: OwnedFd,
+    mapped: Mapped,
+}
+
+#[derive(Debug)]
+struct Mapped {
     map: MmapRaw,
     regions: Regions,
 }
 
-impl Inner {
+impl Mapped {
     fn regions(&self) -> impl ExactSizeIterator<Item = (NonNull<u8>, usize)> + '_ {
         self.regions.lens.iter().zip(&self.regions.offsets).map(
             // Both fit: `offset + len <= total`, and `total` bytes are mapped.

@@ -33,7 +33,7 @@ impl Listener {
         let socket = socket::listen(&name)?;
         let lobby = Arc::new(Lobby {
             limits,
-            expected: Mutex::default(),
+            book: Mutex::default(),
         });
         let task = runtime.spawn(serve(socket, lobby.clone())).abort_handle();
         Ok(Self { name, lobby, task })
@@ -48,15 +48,16 @@ impl Listener {
     /// before.
     pub fn expect(&self, token: &Token) -> Result<Expected, HandoverError> {
         let (deliver, connection) = oneshot::channel();
-        let mut expected = self.lobby.expected();
-        if expected.len() >= self.lobby.limits.expected {
+        let mut book = self.lobby.book();
+        if book.guests.len() >= self.lobby.limits.expected {
             return Err(HandoverError::TooMuch {
                 what: "peers expected at a time",
                 limit: self.lobby.limits.expected as u64,
             });
         }
-        let number = expected.last().map_or(0, |last| last.number + 1);
-        expected.push(Guest {
+        let number = book.next;
+        book.next += 1;
+        book.guests.push(Guest {
             number,
             token: token.clone(),
             deliver,
@@ -98,15 +99,23 @@ impl Expected {
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        let mut expected = self.lobby.expected();
-        expected.retain(|guest| guest.number != self.number);
+        let mut book = self.lobby.book();
+        book.guests.retain(|guest| guest.number != self.number);
     }
 }
 
 #[derive(Debug)]
 struct Lobby {
     limits: Limits,
-    expected: Mutex<Vec<Guest>>,
+    book: Mutex<Book>,
+}
+
+/// Who is expected.
+#[derive(Debug, Default)]
+struct Book {
+    guests: Vec<Guest>,
+    /// The number of the next guest; none is given twice.
+    next: u64,
 }
 
 #[derive(Debug)]
@@ -117,22 +126,22 @@ struct Guest {
 }
 
 impl Lobby {
-    fn expected(&self) -> MutexGuard<'_, Vec<Guest>> {
+    fn book(&self) -> MutexGuard<'_, Book> {
         // No code that can panic runs under it half way through a change.
-        self.expected.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The guest whose proof this is; its token is spent with that.
     fn admit(&self, proof: &[u8; 32]) -> Option<Guest> {
-        let mut expected = self.expected();
+        let mut book = self.book();
         let mut found = None;
         // All of them, so that the time says nothing about which one it was.
-        for (at, guest) in expected.iter().enumerate() {
+        for (at, guest) in book.guests.iter().enumerate() {
             if guest.token.hello().matches(proof) {
                 found = Some(at);
             }
         }
-        found.map(|at| expected.remove(at))
+        found.map(|at| book.guests.remove(at))
     }
 }
 

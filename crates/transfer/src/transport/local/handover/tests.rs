@@ -155,6 +155,18 @@ async fn tokens_are_for_one_use_by_who_holds_them() {
 }
 
 #[tokio::test]
+async fn a_guest_that_came_takes_no_other_with_it() {
+    let listener = Listener::bind(limits()).unwrap();
+    let (first, second) = (Token::random().unwrap(), Token::random().unwrap());
+    let expected = listener.expect(&first).unwrap();
+    connect(listener.name(), &first, &limits()).await.unwrap();
+    let next = listener.expect(&second).unwrap();
+    expected.connection(Duration::from_secs(20)).await.unwrap();
+    connect(listener.name(), &second, &limits()).await.unwrap();
+    next.connection(Duration::from_secs(20)).await.unwrap();
+}
+
+#[tokio::test]
 async fn a_listener_that_lacks_the_token_is_found_out() {
     let name = SocketName::random().unwrap();
     let socket = socket::listen(&name).unwrap();
@@ -338,6 +350,17 @@ async fn offers_are_checked() {
         assert!(matches!(e, HandoverError::Memfd(_)), "{e:?}");
     }
 
+    // A memfd of huge pages, whose owner can take them back.
+    let flags = rustix::fs::MemfdFlags::ALLOW_SEALING | rustix::fs::MemfdFlags::HUGETLB;
+    match rustix::fs::memfd_create("transload-test", flags) {
+        Ok(huge) => {
+            memfd::seal(&huge, memfd::SIZE_SEALS).unwrap();
+            let e = offered(&good, &[&huge]).await;
+            assert!(matches!(e, HandoverError::Memfd(MemfdFault::NotMemfd)));
+        }
+        Err(e) => eprintln!("NOT TESTED: memory of huge pages, which this kernel refuses: {e}"),
+    }
+
     // A memfd with each seal missing.
     for missing in [SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL] {
         let fd = memfd::create("transload-test", SHAPE.bytes()).unwrap();
@@ -443,4 +466,19 @@ async fn a_peer_that_does_not_go_on_is_left() {
     );
     assert!(matches!(a, Err(HandoverError::Refused)));
     assert!(matches!(b, Err(HandoverError::TooMuch { .. })));
+}
+
+proptest::proptest! {
+    /// Whatever a peer sends is a message or an error.
+    #[test]
+    fn any_packet_can_be_read(packet in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
+        let _ = decode_greeting(&packet);
+        if let Ok(offer) = message::decode::<Offer>(&packet, "offer") {
+            let again = message::decode::<Offer>(&message::encode(&offer).unwrap(), "offer");
+            proptest::prop_assert_eq!(again.unwrap(), offer.clone());
+            let _ = check_ring(offer.clone(), vec![], RingLimits::default(), Role::Consumer);
+            let _ = check_memories(offer, vec![], u64::MAX);
+        }
+        let _ = message::decode::<Answer>(&packet, "answer");
+    }
 }

@@ -4,23 +4,24 @@
 //! One [`Producer`] (the source: it gathers into slots) and one [`Consumer`] (the destination: it
 //! scatters out of them), each on a thread of its own that may block; [`drive`](super::drive) puts
 //! such work beside async code. Slots arrive in the order in which they were published. A ring
-//! outlives transfers: each slot says with a tag which one it belongs to.
+//! outlives transfers: each slot says with a tag which one it belongs to, so that what is left of
+//! one that was given up can be told apart and thrown away.
 //!
 //! **What is shared is not trusted.** The peer can write anywhere in the ring at any time. Each end
 //! therefore keeps its own count, its own shape and its own addresses in private memory, and reads
 //! from shared memory only: the peer's count, which must lie within one ring of its own; and the
 //! header of a slot, each field of which is loaded once, into a private copy, and only then checked.
 //! Whatever a peer writes there, the windows lie inside the ring, counts only go forwards, and
-//! every wait ends by its deadline, by the [`Fence`](super::Fence) or by the hang-up of the socket.
+//! every wait ends by its deadline, by the [`Fence`] or by the hang-up of the socket.
 //! What a peer can spoil is the bytes of its own transfers, which have a checksum for that. Since
 //! the bytes can change while they are read, windows are raw pointers and no slices.
 //!
-//! **Waiting**: an end that finds nothing to do looks again for [`SPIN`], then says in the ring that
+//! **Waiting**: an end that finds nothing to do looks again for some microseconds, then says in the ring that
 //! it sleeps, looks once more, and sleeps on the socket; the other rings only if it reads that. A peer
 //! that does not ring makes its own transfer slow, to the deadline at worst.
 //!
-//! **Memory**: [`RingShape::bytes`] per ring, charged to the process that offered it and touched
-//! when it is made.
+//! **Memory**: [`RingShape::bytes`] per ring, touched when it is mapped and charged to whichever of
+//! the two processes comes first.
 
 mod consumer;
 mod control;
@@ -41,9 +42,10 @@ use super::gate::Fence;
 
 /// How long an end looks for news before it sleeps.
 ///
-/// A sleep and its wake-up cost some 10 us on both sides, as much as filling a quarter of a slot;
-/// ends that keep pace with each other wait for less than that.
-pub const SPIN: Duration = Duration::from_micros(20);
+/// With a core for each end, the canonical case runs at 0.94 of a `memcpy` of the same bytes
+/// without looking, 0.97 with 5 us of it, 0.97 with 20 us, 0.95 with 50 us. With three other
+/// processes per core: 0.58, 0.51, 0.48, 0.45 (and 0.32 with 200 us).
+const SPIN: Duration = Duration::from_micros(5);
 
 /// Why a ring gave no window.
 #[derive(Debug, thiserror::Error)]

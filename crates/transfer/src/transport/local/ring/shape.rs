@@ -8,7 +8,11 @@ pub struct RingShape {
 }
 
 impl RingShape {
-    /// The default: 8 slots of 256 KiB.
+    /// The default: 8 slots of 256 KiB, which fit into a second-level cache of 2 MiB.
+    ///
+    /// The canonical case (163,840 chunks of 512 B, 83.9 MB) against one `memcpy` of its bytes, two
+    /// cores, medians: 8 slots of 128 KiB 0.93, 256 KiB 1.01, 512 KiB 0.98; 256 KiB in 4 slots
+    /// 0.83, in 16 slots 1.00.
     pub const DEFAULT: Self = Self {
         slots: 8,
         slot_bytes: 256 << 10,
