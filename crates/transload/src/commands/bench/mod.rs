@@ -1,4 +1,4 @@
-//! `transload bench`: measures on the user's own machine, the limit beside the figure in the same run.
+//! `transload bench`: measures on the user's machine, the limit beside each figure.
 
 mod measure;
 mod plan;
