@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 use transload_layout::Rank;
 
 use super::Plan;
-use super::nest::{ComponentSet, Strided};
+use super::nest::ComponentSet;
 use super::program::{Nest, Placed, Program};
-use super::route::{Extent, GroupPlan, RouteGroup};
+use super::route::{Extent, GroupPlan, NestsByExtent, RouteGroup};
 use super::table::{BindError, Lookup, Side, Tables};
 use super::tokens::StateRange;
 
@@ -205,29 +205,22 @@ struct Binder {
 impl Binder {
     fn place(&mut self, group: &RouteGroup, class: (usize, (bool, bool)), segments: &[Segment]) {
         self.program.placed.reserve(segments.len());
-        // Few extents repeat over many segments, mostly the one just seen.
-        let mut known: SmallVec<[(Extent, u32, SmallVec<[Strided; 4]>); 4]> = SmallVec::new();
-        let mut latest = 0;
+        let mut by_extent = NestsByExtent::default();
         for segment in segments {
             let extent = Extent {
                 states: segment.states,
                 blocks: segment.blocks,
                 zero: (segment.src_state == 0, segment.dst_state == 0),
             };
-            if known.get(latest).is_none_or(|(seen, ..)| *seen != extent) {
-                let seen = known.iter().position(|(seen, ..)| *seen == extent);
-                latest = seen.unwrap_or_else(|| {
-                    let nests = group.nests(class, extent, None);
-                    let first = self.program.nests.len() as u32;
-                    for strided in &nests {
-                        self.program.nests.push(strided.nest.clone());
-                        self.components.push(strided.components);
-                    }
-                    known.push((extent, first, nests));
-                    known.len() - 1
-                });
-            }
-            let (_, first, nests) = &known[latest];
+            let (first, nests) = by_extent.get(extent, || {
+                let nests = group.nests(class, extent, None);
+                let first = self.program.nests.len() as u32;
+                for strided in &nests {
+                    self.program.nests.push(strided.nest.clone());
+                    self.components.push(strided.components);
+                }
+                (first, nests)
+            });
             for (nest, strided) in (*first..).zip(nests) {
                 self.program.placed.push(Placed {
                     nest,

@@ -1,5 +1,6 @@
 //! Routes: the slices that one source rank sends to one destination rank.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -337,13 +338,45 @@ fn pair(
 }
 
 /// How many steps a nest takes along layers, states and blocks, and where it may be placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Extent {
     pub(super) states: u64,
     /// Neighbouring blocks of both sides that the nest goes through, each with `states` states.
     pub(super) blocks: u64,
     /// For each side: whether the nest starts at state 0 of a block wherever it is placed.
     pub(super) zero: (bool, bool),
+}
+
+/// The nests of a class for each extent that occurs: few extents repeat over many segments.
+#[derive(Default)]
+pub(super) struct NestsByExtent {
+    /// With the index that the first of the nests has in a program.
+    made: Vec<(u32, SmallVec<[Strided; 4]>)>,
+    by_extent: HashMap<Extent, usize>,
+    /// Mostly the one asked for next.
+    latest: Option<(Extent, usize)>,
+}
+
+impl NestsByExtent {
+    /// The nests for an extent, made where they are needed for the first time.
+    pub(super) fn get(
+        &mut self,
+        extent: Extent,
+        make: impl FnOnce() -> (u32, SmallVec<[Strided; 4]>),
+    ) -> &(u32, SmallVec<[Strided; 4]>) {
+        let index = match self.latest {
+            Some((latest, index)) if latest == extent => index,
+            _ => {
+                let made = &mut self.made;
+                *self.by_extent.entry(extent).or_insert_with(|| {
+                    made.push(make());
+                    made.len() - 1
+                })
+            }
+        };
+        self.latest = Some((extent, index));
+        &self.made[index]
+    }
 }
 
 impl RouteGroup {

@@ -8,9 +8,8 @@
 use smallvec::SmallVec;
 
 use super::Plan;
-use super::nest::Strided;
 use super::program::{Loop, Nest, Placed, Program, StreamProgram};
-use super::route::{Extent, Route, RouteGroup};
+use super::route::{Extent, NestsByExtent, Route, RouteGroup};
 use super::table::{BindError, Lookup, Side, Tables};
 
 /// One side's half of the byte stream of a route.
@@ -99,24 +98,21 @@ impl Plan {
         };
         for class in group.classes() {
             let range = self.groups[group.group].ranges[class.0];
-            let mut known: SmallVec<[(Extent, u32, SmallVec<[Strided; 4]>); 4]> = SmallVec::new();
+            let mut by_extent = NestsByExtent::default();
             for cut in range.cuts() {
                 let extent = Extent {
                     states: cut.states,
                     blocks: 1,
                     zero: (cut.src_state == 0, cut.dst_state == 0),
                 };
-                let seen = known.iter().position(|(seen, ..)| *seen == extent);
-                let index = seen.unwrap_or_else(|| {
+                let (first, nests) = by_extent.get(extent, || {
                     let nests = group.nests(class, extent, slot);
                     let first = half.program.nests.len() as u32;
                     let dense = nests.iter().map(|strided| half.dense(&strided.nest));
                     let dense: SmallVec<[Nest; 4]> = dense.collect();
                     half.program.nests.extend(dense);
-                    known.push((extent, first, nests));
-                    known.len() - 1
+                    (first, nests)
                 });
-                let (_, first, nests) = &known[index];
                 for (nest, strided) in (*first..).zip(nests) {
                     let place = match side {
                         Side::Source => {
