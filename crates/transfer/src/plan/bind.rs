@@ -8,9 +8,9 @@ use transload_layout::Rank;
 use super::Plan;
 use super::nest::ComponentSet;
 use super::program::{Nest, Placed, Program};
-use super::route::{Extent, GroupPlan, NestsByExtent, RouteGroup};
+use super::route::{Class, Extent, NestsByExtent, RouteGroup};
+use super::segments::{self, Segment};
 use super::table::{BindError, Lookup, Side, Tables};
-use super::tokens::StateRange;
 
 /// A plan with the block tables of both sides: what one process can run that reaches both memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,20 +46,6 @@ impl BoundPlan {
     }
 }
 
-/// A stretch of states in one block of each side, or in neighbouring blocks of both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Segment {
-    src_block: u64,
-    src_state: u64,
-    dst_block: u64,
-    dst_state: u64,
-    states: u64,
-    blocks: u64,
-}
-
-/// A class of slices (see [`Slice::class`](super::route::Slice::class)) of one group.
-type ClassKey = (usize, (usize, (bool, bool)));
-
 impl Plan {
     /// Binds all routes to the block tables of both sides. Runs merge across blocks that are
     /// neighbours on both sides, in whatever order the tables list them.
@@ -75,21 +61,23 @@ impl Plan {
             ));
         }
         // Routes differ in units only, so they share their segments.
-        let mut segments: SmallVec<[(ClassKey, Vec<Segment>); 4]> = SmallVec::new();
+        let mut segments: Vec<(usize, Class, Vec<Segment>)> = Vec::new();
         let mut routes = Vec::with_capacity(self.routes.len());
         for route in &self.routes {
             for group in &route.groups {
                 let mut binder = Binder::default();
                 for class in group.classes() {
-                    let key = (group.group, class);
-                    let known = segments.iter().position(|(known, _)| *known == key);
+                    let known = segments
+                        .iter()
+                        .position(|(of, known, _)| (*of, *known) == (group.group, class));
                     let index = known.unwrap_or_else(|| {
-                        let planned = &self.groups[group.group];
-                        let made = make_segments(planned, class, &lookups[group.group]);
-                        segments.push((key, made));
+                        let range = self.groups[group.group].ranges[class.range];
+                        let (src, dst) = &lookups[group.group];
+                        let made = segments::make(range, class, src, dst);
+                        segments.push((group.group, class, made));
                         segments.len() - 1
                     });
-                    binder.place(group, class, &segments[index].1);
+                    binder.place(group, class, &segments[index].2);
                 }
                 binder.join_neighbours();
                 routes.push(BoundRoute {
@@ -105,96 +93,6 @@ impl Plan {
     }
 }
 
-/// Cuts the token axis at both sides' blocks, and joins what lies together on both sides again.
-fn make_segments(
-    planned: &GroupPlan,
-    (range, (src_linear, dst_linear)): (usize, (bool, bool)),
-    (src, dst): &(Lookup<'_>, Lookup<'_>),
-) -> Vec<Segment> {
-    let range: StateRange = planned.ranges[range];
-    let (src_size, dst_size) = (range.src_block, range.dst_block);
-    let mut cut: Vec<Segment> = range
-        .cuts()
-        .map(|cut| Segment {
-            src_block: src.block(cut.src_entry),
-            src_state: cut.src_state,
-            dst_block: dst.block(cut.dst_entry),
-            dst_state: cut.dst_state,
-            states: cut.states,
-            blocks: 1,
-        })
-        .collect();
-    let place = |s: &Segment| (s.src_block, s.src_state);
-    if !cut.is_sorted_by_key(place) {
-        cut.sort_unstable_by_key(place);
-    }
-    // Joined along states: the next stretch starts where this one ends. Where states and blocks step
-    // alike, that may be in the next block.
-    let along_states = |last: &Segment, next: &Segment| {
-        let joined = |linear, size, (block, state), (next_block, next_state)| {
-            let end = block * size + state + last.states;
-            end == next_block * size + next_state && (linear || block == next_block)
-        };
-        let (a, b) = (
-            (last.src_block, last.src_state),
-            (next.src_block, next.src_state),
-        );
-        let (c, d) = (
-            (last.dst_block, last.dst_state),
-            (next.dst_block, next.dst_state),
-        );
-        joined(src_linear, src_size, a, b) && joined(dst_linear, dst_size, c, d)
-    };
-    join(&mut cut, along_states, |last, next| {
-        last.states += next.states
-    });
-    if src_linear && dst_linear {
-        return cut;
-    }
-    // Joined along blocks: whole blocks on the sides where states and blocks step differently.
-    let along_blocks = |last: &Segment, next: &Segment| {
-        let joined = |linear, size, (block, state), (next_block, next_state)| match linear {
-            true => {
-                let end = block * size + state + last.states * last.blocks;
-                end == next_block * size + next_state
-            }
-            false => {
-                let whole = state == 0 && next_state == 0 && last.states == size;
-                whole && next_block == block + last.blocks
-            }
-        };
-        let (a, b) = (
-            (last.src_block, last.src_state),
-            (next.src_block, next.src_state),
-        );
-        let (c, d) = (
-            (last.dst_block, last.dst_state),
-            (next.dst_block, next.dst_state),
-        );
-        last.states == next.states
-            && joined(src_linear, src_size, a, b)
-            && joined(dst_linear, dst_size, c, d)
-    };
-    join(&mut cut, along_blocks, |last, next| {
-        last.blocks += next.blocks
-    });
-    cut
-}
-
-fn join(
-    segments: &mut Vec<Segment>,
-    joined: impl Fn(&Segment, &Segment) -> bool,
-    extend: impl Fn(&mut Segment, &Segment),
-) {
-    segments.dedup_by(|next, last| {
-        let join = joined(last, next);
-        if join {
-            extend(last, next);
-        }
-        join
-    });
-}
-
 /// Collects the nests of one route and group, and where they go.
 #[derive(Default)]
 struct Binder {
@@ -203,14 +101,14 @@ struct Binder {
 }
 
 impl Binder {
-    fn place(&mut self, group: &RouteGroup, class: (usize, (bool, bool)), segments: &[Segment]) {
+    fn place(&mut self, group: &RouteGroup, class: Class, segments: &[Segment]) {
         self.program.placed.reserve(segments.len());
         let mut by_extent = NestsByExtent::default();
         for segment in segments {
             let extent = Extent {
                 states: segment.states,
                 blocks: segment.blocks,
-                zero: (segment.src_state == 0, segment.dst_state == 0),
+                zero: (segment.src.state == 0, segment.dst.state == 0),
             };
             let (first, nests) = by_extent.get(extent, || {
                 let nests = group.nests(class, extent, None);
@@ -224,8 +122,8 @@ impl Binder {
             for (nest, strided) in (*first..).zip(nests) {
                 self.program.placed.push(Placed {
                     nest,
-                    src: strided.src.at(segment.src_block, segment.src_state),
-                    dst: strided.dst.at(segment.dst_block, segment.dst_state),
+                    src: strided.src.at(segment.src.block, segment.src.state),
+                    dst: strided.dst.at(segment.dst.block, segment.dst.state),
                 });
             }
         }

@@ -72,7 +72,7 @@ impl Writer {
             }
             self.numbers(&[group.slices.len() as u64]);
             for slice in &group.slices {
-                let range = planned.ranges[slice.range];
+                let range = planned.ranges[slice.class.range];
                 self.numbers(&[slice.component as u64, range.first, range.end]);
                 self.numbers(&[range.src_block, range.dst_block]);
                 self.origin(slice.src);

@@ -37,6 +37,7 @@ mod digest;
 mod nest;
 pub mod program;
 mod route;
+mod segments;
 mod stream;
 mod summary;
 mod table;

@@ -42,24 +42,25 @@ pub(super) struct RouteGroup {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     pub(super) component: usize,
-    /// Index into the group's state ranges.
-    pub(super) range: usize,
+    pub(super) class: Class,
     pub(super) src: Origin,
     pub(super) dst: Origin,
-    /// States and blocks of a side step alike, so that a state's place is linear in `block *
-    /// states_per_block + state`.
-    pub(super) linear: (bool, bool),
     /// Layers; kept apart from the other loops since streams may go layer by layer.
     pub(super) layers: Loop,
     /// Units, content and bytes.
     pub(super) loops: SmallVec<[Loop; 4]>,
 }
 
-impl Slice {
-    /// Slices that may share segments: placed alike along the token axis.
-    pub(super) fn class(&self) -> (usize, (bool, bool)) {
-        (self.range, self.linear)
-    }
+/// How slices are placed along the token axis. Those of one class may share segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class {
+    /// Index into the group's state ranges.
+    pub(super) range: usize,
+    /// For each side: whether states and blocks step alike, so that a state's place is linear in
+    /// `block * states_per_block + state`.
+    pub(super) linear: (bool, bool),
+    /// Whether on both sides blocks lie closer together than the states of one block.
+    pub(super) states_outside: bool,
 }
 
 /// What all routes of a group have in common.
@@ -314,7 +315,14 @@ fn pair(
     ViewPair {
         slice: Slice {
             component,
-            range,
+            class: Class {
+                range,
+                linear: (
+                    blocks.src == states.src * src_block,
+                    blocks.dst == states.dst * dst_block,
+                ),
+                states_outside: blocks.src < states.src && blocks.dst < states.dst,
+            },
             src: Origin {
                 base: a.view.offset + first_layers.0 as u64 * layers.src,
                 block_stride: blocks.src,
@@ -325,10 +333,6 @@ fn pair(
                 block_stride: blocks.dst,
                 state_stride: states.dst,
             },
-            linear: (
-                blocks.src == states.src * src_block,
-                blocks.dst == states.dst * dst_block,
-            ),
             layers,
             loops,
         },
@@ -384,12 +388,12 @@ impl RouteGroup {
     /// slot only.
     pub(super) fn nests(
         &self,
-        class: (usize, (bool, bool)),
+        class: Class,
         extent: Extent,
         layer: Option<u64>,
     ) -> SmallVec<[Strided; 4]> {
         let mut nests = SmallVec::new();
-        for slice in self.slices.iter().filter(|slice| slice.class() == class) {
+        for slice in self.slices.iter().filter(|slice| slice.class == class) {
             let mut loops: SmallVec<[Loop; 8]> = slice.loops.iter().copied().collect();
             let (mut src, mut dst) = (slice.src, slice.dst);
             match layer {
@@ -413,8 +417,8 @@ impl RouteGroup {
             };
             loops.push(Loop {
                 count: extent.blocks,
-                src: step(slice.linear.0, src),
-                dst: step(slice.linear.1, dst),
+                src: step(class.linear.0, src),
+                dst: step(class.linear.1, dst),
             });
             nests.push(Strided {
                 components: ComponentSet::one(slice.component),
@@ -432,7 +436,7 @@ impl RouteGroup {
     /// How many bytes it moves.
     pub(super) fn bytes(&self, planned: &GroupPlan) -> u64 {
         let slices = self.slices.iter().map(|slice| {
-            let range = planned.ranges[slice.range];
+            let range = planned.ranges[slice.class.range];
             let per_state: u64 = slice.loops.iter().map(|l| l.count).product();
             (range.end - range.first) * per_state * self.layers.len() as u64
         });
@@ -440,11 +444,11 @@ impl RouteGroup {
     }
 
     /// The distinct classes of its slices, in order.
-    pub(super) fn classes(&self) -> SmallVec<[(usize, (bool, bool)); 2]> {
+    pub(super) fn classes(&self) -> SmallVec<[Class; 2]> {
         let mut classes = SmallVec::new();
         for slice in &self.slices {
-            if !classes.contains(&slice.class()) {
-                classes.push(slice.class());
+            if !classes.contains(&slice.class) {
+                classes.push(slice.class);
             }
         }
         classes

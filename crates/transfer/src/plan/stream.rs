@@ -97,7 +97,7 @@ impl Plan {
             end: 0,
         };
         for class in group.classes() {
-            let range = self.groups[group.group].ranges[class.0];
+            let range = self.groups[group.group].ranges[class.range];
             let mut by_extent = NestsByExtent::default();
             for cut in range.cuts() {
                 let extent = Extent {
