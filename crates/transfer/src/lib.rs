@@ -2,8 +2,8 @@
 
 pub mod content;
 pub mod ids;
-pub mod moment;
 pub mod lease;
+pub mod moment;
 pub mod plan;
 pub mod ticket;
-//pub mod wire;
+pub mod wire;
