@@ -6,6 +6,7 @@ pub mod lease;
 pub mod moment;
 pub mod plan;
 pub mod ticket;
+pub mod wire;
 
 #[cfg(feature = "quic")]
 pub mod identity;

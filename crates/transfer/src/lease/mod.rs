@@ -27,6 +27,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use early::Early;
+pub(crate) use table::MAX_LAYERS;
 pub use table::{LeaseLimits, LeaseTable};
 
 use crate::content::ContentDigest;

@@ -13,7 +13,7 @@ use crate::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
 use crate::moment::{Moment, Timers};
 
 /// Most layers that progress is kept for; no model has a tenth of them.
-const MAX_LAYERS: u32 = 4096;
+pub(crate) const MAX_LAYERS: u32 = 4096;
 
 /// Bounds of a [`LeaseTable`].
 #[derive(Clone, Debug)]
@@ -105,6 +105,17 @@ impl<B> LeaseTable<B> {
     pub fn blocks_mut(&mut self, key: &LeaseKey) -> Option<&mut B> {
         let record = self.open.get_mut(key)?;
         (record.state == State::Alive).then_some(&mut record.spec.blocks)
+    }
+
+    /// First token and end of the valid ones, of an open lease.
+    pub fn range(&self, key: &LeaseKey) -> Option<(u64, u64)> {
+        let spec = &self.open.get(key)?.spec;
+        Some((spec.start, spec.valid_tokens))
+    }
+
+    /// What the blocks of an open lease hold.
+    pub fn content(&self, key: &LeaseKey) -> Option<ContentDigest> {
+        Some(self.open.get(key)?.spec.content)
     }
 
     /// How many tokens of each layer are ready, ascending; and whether the prefill is over.
@@ -490,6 +501,13 @@ impl<B> LeaseTable<B> {
             self.events
                 .push_back(LeaseEvent::Ended { key, end, blocks });
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn unpin_all(&mut self, now: Moment, key: LeaseKey) {
+        let pins: Vec<_> = self.pins(&key).copied().collect();
+        pins.into_iter()
+            .for_each(|transfer| self.unpin(now, key, transfer));
     }
 
     fn remember(&mut self, key: LeaseKey, end: LeaseEnd) {

@@ -1,0 +1,181 @@
+//! What the machine wants done.
+
+use std::time::Duration;
+
+use super::job::{JobError, JobReport};
+use super::message::{Envelope, LaneMessage};
+use super::path::Path;
+use super::refusal::{HelloRefusal, Refusal};
+use super::{ConnId, JobId, NoticeId};
+use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
+use crate::lease::{LeaseEnd, LeaseKey};
+
+/// What the agent has to do. In order: an action of a transfer that comes before a message about
+/// it must have taken effect before the message leaves.
+#[derive(Debug)]
+pub enum Action<B> {
+    /// Connect to an agent. Answer with `connected`, or with `connect_failed`.
+    Connect {
+        /// Whom; the certificate there must say so.
+        agent: AgentId,
+        /// Host name or address.
+        host: String,
+        /// UDP port.
+        port: u16,
+    },
+    /// Close a connection. It is over for the machine already.
+    Close {
+        /// Which.
+        conn: ConnId,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// Send a message on the control stream of a connection.
+    Send {
+        /// Which.
+        conn: ConnId,
+        /// What.
+        envelope: Envelope,
+    },
+    /// A peer's word about lanes.
+    Lanes {
+        /// On which connection.
+        conn: ConnId,
+        /// What it says.
+        message: LaneMessage,
+    },
+    /// Read a route's blocks and send them. Answer with `stream_sent`, `borrow_dropped`,
+    /// `stream_failed`, and `moving` while it goes on.
+    Read(Flow),
+    /// More may be read, of a route that is read layer by layer.
+    Readable {
+        /// Which transfer.
+        transfer: TransferId,
+        /// The layer.
+        layer: u32,
+        /// How many of its tokens are ready, counted from position 0.
+        tokens: u64,
+    },
+    /// Everything may be read.
+    AllReadable {
+        /// Which transfer.
+        transfer: TransferId,
+    },
+    /// Be ready for a route's streams. Answer with `admit` for each, then `stream_arrived`,
+    /// `stream_failed`, or `copied`; and `moving` while it goes on.
+    Receive(Flow),
+    /// The peer has accepted, and this is the path.
+    Flowing {
+        /// Which transfer.
+        transfer: TransferId,
+        /// The path.
+        path: Path,
+    },
+    /// Stop, and answer `fenced` once no byte of the transfer is read or written any more, and
+    /// none will be.
+    Fence {
+        /// Which transfer.
+        transfer: TransferId,
+    },
+    /// A transfer has succeeded; forget it.
+    Finished {
+        /// Which.
+        transfer: TransferId,
+    },
+    /// A lease has ended, and nothing touches its blocks any more.
+    LeaseEnded {
+        /// Which.
+        key: LeaseKey,
+        /// How.
+        end: LeaseEnd,
+        /// The blocks.
+        blocks: B,
+    },
+    /// A pull or a push is over, and nothing touches its blocks any more.
+    JobDone {
+        /// Which.
+        job: JobId,
+        /// How it went.
+        result: Result<JobReport, JobError>,
+        /// The blocks.
+        blocks: B,
+    },
+    /// A notice was heard by all, or has waited long enough.
+    NoticeDone {
+        /// Which.
+        notice: NoticeId,
+        /// Who heard it, out of all.
+        heard: (usize, usize),
+        /// For a renewal, how long the leases live on at least, where anybody answered.
+        left: Option<Duration>,
+        /// The last refusal, if there was any.
+        refusal: Option<Refusal>,
+    },
+}
+
+/// One route to be read or received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// The transfer.
+    pub transfer: TransferId,
+    /// The secret that goes before its streams.
+    pub nonce: Nonce,
+    /// The control connection it belongs to.
+    pub conn: ConnId,
+    /// The peer.
+    pub agent: AgentId,
+    /// The peer's deployment, known to the planner.
+    pub peer: DeploymentDigest,
+    /// The rank here.
+    pub rank: Rank,
+    /// The rank there.
+    pub peer_rank: Rank,
+    /// First token.
+    pub start: u64,
+    /// How many tokens from there on.
+    pub tokens: u64,
+    /// Whether bytes lie in the streams layer by layer, and may be read so.
+    pub by_layer: bool,
+    /// How many bytes.
+    pub bytes: u64,
+    /// How many lanes are wanted.
+    pub lanes: u16,
+    /// The path; where the peer has still to choose it, [`Action::Flowing`] tells later.
+    pub path: Option<Path>,
+    /// Whose blocks they are.
+    pub blocks: BlocksOf,
+    /// Whether everything may be read; else only what is `ready`, until told otherwise.
+    pub all_readable: bool,
+    /// Layers, and how many tokens of each are ready.
+    pub ready: Vec<(u32, u64)>,
+}
+
+/// Whose blocks a transfer reads or writes. [`Machine::blocks`](super::Machine::blocks) has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlocksOf {
+    /// A lease's.
+    Lease(LeaseKey),
+    /// A pull's or push's.
+    Job(JobId),
+}
+
+/// Why a connection is closed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The peer's hello was refused.
+    #[error("the peer was refused: {0}")]
+    Refused(HelloRefusal),
+    /// The peer has refused ours.
+    #[error("refused by the peer: {0}")]
+    Unwelcome(HelloRefusal),
+    /// The peer did not say hello in time.
+    #[error("no hello in time")]
+    HelloLate,
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Violation(&'static str),
+    /// Another life of the same agent took its place.
+    #[error("another life of this agent is connected")]
+    Replaced,
+}

@@ -1,0 +1,232 @@
+//! Control messages.
+
+use serde::{Deserialize, Serialize};
+
+use super::path::{Path, PathSet};
+use super::refusal::{Failure, HelloRefusal, Refusal};
+use crate::content::ContentDigest;
+use crate::ids::{
+    AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,
+};
+use crate::ticket::Ticket;
+
+/// Lowest and highest version of the protocol that is spoken here.
+pub const VERSIONS: (u16, u16) = (1, 1);
+
+/// Longest deployment document that can be handed over, in bytes: it must fit a frame.
+pub const MAX_DOCUMENT: usize = 60 * 1024;
+
+/// A message and its number on its connection, from 1. A number that was seen before is a
+/// duplicate and is dropped; one that skips is a fault of the peer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    /// The number.
+    pub sequence: u64,
+    /// The message.
+    pub message: Message,
+}
+
+/// What agents say to each other on a control connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Message {
+    /// First on each connection, from both sides.
+    Hello(Hello),
+    /// The receiver does not know that deployment yet.
+    DocumentWanted,
+    /// The sender's deployment, in full.
+    Document {
+        /// The canonical document; its BLAKE3 is the digest in the hello.
+        document: Vec<u8>,
+    },
+    /// The other's hello is accepted. Once both have said so, anything else may be said.
+    Welcome,
+    /// The other's hello is refused, and the connection ends.
+    Unwelcome(HelloRefusal),
+    /// Asks to read leased blocks.
+    Pull(Ask),
+    /// Asks to write into opened blocks.
+    Push(Ask),
+    /// Answers an ask.
+    Refused {
+        /// Which.
+        transfer: TransferId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// Answers an ask.
+    Accepted {
+        /// Which.
+        transfer: TransferId,
+        /// The path that the bytes take.
+        path: Path,
+    },
+    /// Nothing to do but wait: says that it is still worth it.
+    Waiting {
+        /// For which transfer.
+        transfer: TransferId,
+        /// For what.
+        on: WaitingOn,
+    },
+    /// How far the prefill has come.
+    Progress {
+        /// Of which transfer.
+        transfer: TransferId,
+        /// The layer.
+        layer: u32,
+        /// How many of its tokens are ready, counted from position 0.
+        tokens: u64,
+    },
+    /// The data destination has copied everything out of shared memory.
+    Taken {
+        /// Of which transfer.
+        transfer: TransferId,
+    },
+    /// The data source has read its last byte, and the lease was alive then.
+    Commit {
+        /// Of which transfer.
+        transfer: TransferId,
+        /// How many streams carry it.
+        streams: u32,
+        /// How many bytes they hold.
+        bytes: u64,
+    },
+    /// The data destination has everything and the commit: the transfer has succeeded.
+    Landed {
+        /// Which.
+        transfer: TransferId,
+    },
+    /// The transfer has failed. What arrives of it from now on is dropped.
+    Abort {
+        /// Which.
+        transfer: TransferId,
+        /// Why.
+        failure: Failure,
+    },
+    /// To the owner of a lease set, from the holder of its ticket.
+    Notice(Notice),
+    /// The answer.
+    NoticeHeard {
+        /// Which notice.
+        id: u64,
+        /// For a renewal, how many milliseconds are left.
+        outcome: Result<u64, Refusal>,
+    },
+    /// About lanes; for the transport.
+    Lanes(LaneMessage),
+}
+
+/// Who one is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// Lowest and highest version of the protocol.
+    pub versions: (u16, u16),
+    /// The cluster.
+    pub cluster: ClusterName,
+    /// The agent; must be the one in the certificate.
+    pub agent: AgentId,
+    /// The life of its deployment.
+    pub incarnation: Incarnation,
+    /// Its deployment.
+    pub deployment: DeploymentDigest,
+    /// The ranks whose memory it holds. A scheduler's agent holds none.
+    pub ranks: Vec<Rank>,
+}
+
+/// What a pull or a push asks for: one route.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ask {
+    /// Names this attempt.
+    pub transfer: TransferId,
+    /// What its data streams have to show.
+    pub nonce: Nonce,
+    /// What allows it.
+    pub ticket: Ticket,
+    /// The rank that bytes leave.
+    pub source: Rank,
+    /// The rank that bytes reach.
+    pub destination: Rank,
+    /// First token.
+    pub start: u64,
+    /// How many tokens from there on.
+    pub tokens: u64,
+    /// What the asker takes the content to be.
+    pub content: ContentDigest,
+    /// The plan that the asker has compiled for this route.
+    pub plan: PlanDigest,
+    /// How many lanes it would like to use.
+    pub lanes: u16,
+    /// Whether bytes may move before the prefill is over.
+    pub by_layer: bool,
+    /// The paths it would take.
+    pub paths: PathSet,
+    /// Counts the attempts for this route, from 1.
+    pub attempt: u32,
+}
+
+/// What a transfer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WaitingOn {
+    /// The lease is not open yet.
+    Lease,
+    /// The prefill is not over yet.
+    Prefill,
+    /// An earlier attempt is being fenced.
+    Fence,
+}
+
+/// What the holder of a ticket tells the owner of the lease set, about all ranks at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notice {
+    /// Names it until it is answered.
+    pub id: u64,
+    /// The ticket.
+    pub ticket: Ticket,
+    /// What the notice says.
+    pub says: NoticeKind,
+}
+
+/// What a notice says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NoticeKind {
+    /// These ranks of the holder are done, and have what they wanted.
+    Done {
+        /// The ranks.
+        ranks: Vec<Rank>,
+        /// What they take the content to be.
+        content: ContentDigest,
+    },
+    /// The request is given up.
+    Cancel {
+        /// What the content was taken to be, where that is known. Cancels nothing else then.
+        content: Option<ContentDigest>,
+    },
+    /// The leases shall live on.
+    Renew {
+        /// For so many milliseconds from now at least.
+        ttl_ms: u64,
+    },
+}
+
+/// How two agents agree on lanes. The transport's own matter, here because it needs a channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LaneMessage {
+    /// Asks where to connect lanes to.
+    Wanted {
+        /// How many.
+        lanes: u16,
+    },
+    /// Where lanes may be connected to.
+    Offer {
+        /// UDP ports at the host of the control endpoint.
+        ports: Vec<u16>,
+        /// What a lane has to show to be taken for one of this session.
+        nonce: Nonce,
+    },
+    /// Where the same host's staging ring can be asked for.
+    Local {
+        /// Name of a Unix socket in the abstract namespace.
+        socket: String,
+        /// What has to be shown there.
+        nonce: Nonce,
+    },
+}

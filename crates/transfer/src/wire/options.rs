@@ -1,0 +1,76 @@
+//! Bounds and patience of a machine.
+
+use std::time::Duration;
+
+use crate::lease::LeaseLimits;
+
+/// Bounds and patience of a [`Machine`](super::Machine). Every wait has an end and every table a
+/// size.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Of leases.
+    pub leases: LeaseLimits,
+    /// How long an ask or a notice waits for a lease that is not known yet. Longer than an engine
+    /// takes from answering a request to telling its workers: one step.
+    pub early_wait: Duration,
+    /// Most asks and notices that wait so, in all: about 4.5 KiB each, the most of it the ticket.
+    pub early: usize,
+    /// The same, of one agent.
+    pub early_per_agent: usize,
+    /// Most transfers that one agent has under way here by its own asking. One more is refused as
+    /// busy, and its asker tries again.
+    pub transfers_per_agent: usize,
+    /// Most pulls and pushes of our own at a time.
+    pub jobs: usize,
+    /// How long a new connection has until both sides are welcome.
+    pub hello_wait: Duration,
+    /// How long a transfer may stand still before it is failed and tried again.
+    pub stall: Duration,
+    /// How often a peer that has to wait for us hears that it is worth it; well below its `stall`.
+    pub heartbeat: Duration,
+    /// How long the source keeps a committed transfer in mind if nobody says that it has landed.
+    pub landing_wait: Duration,
+    /// How often a route or a connection is tried before its job fails.
+    pub attempts: u32,
+    /// Pause before the second attempt; doubles up to [`backoff_most`](Self::backoff_most).
+    pub backoff: Duration,
+    /// Longest pause between attempts.
+    pub backoff_most: Duration,
+    /// How long done and cancel are offered to an owner that cannot be reached. Its leases expire
+    /// by themselves after that.
+    pub notice_wait: Duration,
+    /// Most notices under way at a time; a further one takes the place of the oldest.
+    pub notices: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            leases: LeaseLimits::default(),
+            early_wait: Duration::from_secs(10),
+            early: 4096,
+            early_per_agent: 1024,
+            transfers_per_agent: 1024,
+            jobs: 4096,
+            hello_wait: Duration::from_secs(5),
+            stall: Duration::from_secs(20),
+            heartbeat: Duration::from_secs(5),
+            landing_wait: Duration::from_secs(60),
+            attempts: 3,
+            backoff: Duration::from_millis(50),
+            backoff_most: Duration::from_secs(2),
+            notice_wait: Duration::from_secs(60),
+            notices: 4096,
+        }
+    }
+}
+
+impl Options {
+    /// The pause after so many failures in a row.
+    pub(crate) fn pause(&self, failures: u32) -> Duration {
+        let doubled = self
+            .backoff
+            .saturating_mul(1 << failures.saturating_sub(1).min(16));
+        doubled.min(self.backoff_most)
+    }
+}

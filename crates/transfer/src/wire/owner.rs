@@ -1,0 +1,522 @@
+//! What the owner of leases does: opens them, and answers who holds a ticket.
+
+use super::destination::Destination;
+use super::message::{Ask, Message, WaitingOn};
+use super::path::Path;
+use super::planner::{Planner, Route, RouteAsk};
+use super::refusal::{Failure, Refusal, Role as Permission};
+use super::source::Source;
+use super::transfer::{Role, Side, Transfer};
+use super::{Action, BlocksOf, ConnId, Flow, Machine, Timer};
+use crate::ids::{AgentId, Direction, Rank, TransferId};
+use crate::lease::{Holder, LeaseError, LeaseKey, LeaseSpec, LeaseUse, OpenError, OpenFault};
+use crate::moment::Moment;
+use crate::ticket::{Claims, Ticket};
+use crate::wire::message::NoticeKind;
+
+/// What waits for its lease.
+#[derive(Debug)]
+pub(crate) enum Parked {
+    Ask {
+        conn: ConnId,
+        direction: Direction,
+        ask: Box<Ask>,
+    },
+    Notice {
+        key: LeaseKey,
+        direction: Direction,
+        agent: AgentId,
+        holder: Holder,
+        says: NoticeKind,
+    },
+}
+
+/// An ask that waits for the fence of an earlier attempt.
+#[derive(Debug)]
+pub(crate) struct Queued {
+    conn: ConnId,
+    direction: Direction,
+    ask: Box<Ask>,
+}
+
+/// What the owner does.
+impl<B, P: Planner> Machine<B, P> {
+    /// Opens a lease. From here on the blocks belong to it, until [`Action::LeaseEnded`].
+    pub fn lease(&mut self, now: Moment, spec: LeaseSpec<B>) -> Result<(), OpenError<B>> {
+        let key = spec.key;
+        let reason = if self.draining {
+            Some(OpenFault::ShuttingDown)
+        } else if !self.me.ranks.contains(&key.rank) {
+            Some(OpenFault::NotOurs { rank: key.rank })
+        } else {
+            None
+        };
+        if let Some(reason) = reason {
+            let blocks = spec.blocks;
+            return Err(OpenError {
+                key,
+                reason,
+                blocks,
+            });
+        }
+        let opened = self.leases.open(now, spec);
+        if opened.is_ok() {
+            for parked in self.early.take(&key) {
+                self.unpark(now, parked);
+            }
+        }
+        self.settle(now);
+        opened
+    }
+
+    /// The first `tokens` tokens of a layer are ready.
+    pub fn ready(&mut self, key: LeaseKey, layer: u32, tokens: u64) -> Result<(), LeaseError> {
+        if self.leases.ready(key, layer, tokens)? {
+            let transfers: Vec<_> = self.leases.pins(&key).copied().collect();
+            for transfer in transfers {
+                self.layer_ready(transfer, layer, tokens);
+            }
+        }
+        Ok(())
+    }
+
+    /// The prefill is over: everything is ready.
+    pub fn finish_prefill(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
+        if self.leases.finish_prefill(key)? {
+            let transfers: Vec<_> = self.leases.pins(&key).copied().collect();
+            for transfer in transfers {
+                self.all_ready(now, transfer);
+            }
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    /// Lets a lease live on for `ttl` from now at least.
+    pub fn renew(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        ttl: std::time::Duration,
+    ) -> Result<(), LeaseError> {
+        let renewed = self.leases.renew(now, key, ttl);
+        self.settle(now);
+        renewed
+    }
+
+    /// Gives a lease up. It is over when [`Action::LeaseEnded`] says so.
+    pub fn cancel_lease(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
+        let cancelled = self.leases.cancel(now, key);
+        self.settle(now);
+        cancelled
+    }
+}
+
+/// Answers.
+impl<B, P: Planner> Machine<B, P> {
+    /// Whatever a peer may say once it is welcome.
+    pub(super) fn on_talk(&mut self, now: Moment, conn: ConnId, message: Message) {
+        match message {
+            Message::Pull(ask) => self.on_ask(now, conn, Direction::Pull, Box::new(ask)),
+            Message::Push(ask) => self.on_ask(now, conn, Direction::Push, Box::new(ask)),
+            Message::Refused { transfer, .. }
+            | Message::Accepted { transfer, .. }
+            | Message::Waiting { transfer, .. }
+            | Message::Progress { transfer, .. }
+            | Message::Taken { transfer }
+            | Message::Commit { transfer, .. }
+            | Message::Landed { transfer } => self.on_transfer(now, conn, transfer, message),
+            Message::Abort { transfer, .. } => {
+                self.forget_ask(conn, transfer);
+                self.on_transfer(now, conn, transfer, message);
+            }
+            Message::Notice(notice) => self.on_notice(now, conn, notice),
+            Message::NoticeHeard { id, outcome } => self.on_heard(conn, id, outcome),
+            Message::Lanes(message) => self.actions.push_back(Action::Lanes { conn, message }),
+            Message::Hello(_)
+            | Message::DocumentWanted
+            | Message::Document { .. }
+            | Message::Welcome
+            | Message::Unwelcome(_) => {
+                let reason = super::CloseReason::Violation("a greeting after the welcome");
+                self.close(now, conn, reason);
+            }
+        }
+    }
+
+    fn on_ask(&mut self, now: Moment, conn: ConnId, direction: Direction, ask: Box<Ask>) {
+        if self.is_known(ask.transfer) {
+            return;
+        }
+        let transfer = ask.transfer;
+        match self.check_ask(conn, direction, &ask) {
+            Ok(key) if self.leases.knows(&key) => self.decide(now, conn, key, direction, ask),
+            Ok(key) => self.park_ask(now, conn, key, direction, ask),
+            Err(refusal) => self.refuse(conn, transfer, refusal),
+        }
+    }
+
+    fn is_known(&self, transfer: TransferId) -> bool {
+        self.transfers.contains_key(&transfer)
+            || self
+                .queued
+                .values()
+                .any(|queued| queued.ask.transfer == transfer)
+    }
+
+    /// Everything about an ask that does not need the lease.
+    fn check_ask(
+        &self,
+        conn: ConnId,
+        direction: Direction,
+        ask: &Ask,
+    ) -> Result<LeaseKey, Refusal> {
+        if self.draining {
+            return Err(Refusal::ShuttingDown);
+        }
+        let claims = self.authenticate(conn, &ask.ticket)?;
+        let ticket = claims.direction;
+        if ticket != direction {
+            return Err(Refusal::WrongDirection { ticket });
+        }
+        self.permit(conn, permission(direction))?;
+        let (rank, peer_rank) = ranks(direction, ask);
+        if !self.me.ranks.contains(&rank) {
+            return Err(Refusal::RankNotHere { rank });
+        }
+        let peer = self.peer(conn).ok_or(Refusal::WrongPeer)?;
+        if !peer.ranks.contains(&peer_rank) {
+            return Err(Refusal::RankNotYours { rank: peer_rank });
+        }
+        let agent = self.peer_agent(conn);
+        let theirs = |flow: &Flow| Some(&flow.agent) == agent.as_ref();
+        let running = self.transfers.values();
+        let running = running.filter(|t| matches!(t.side, Side::Lease(_)) && theirs(&t.flow));
+        let queued = self.queued.values().filter(|queued| queued.conn == conn);
+        let limit = self.options.transfers_per_agent;
+        if running.count() + queued.count() >= limit {
+            let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+            return Err(Refusal::Busy { limit });
+        }
+        let set = claims.set;
+        Ok(LeaseKey { set, rank })
+    }
+
+    /// Whether a ticket is authentic and means us, in this life, and this peer.
+    pub(super) fn authenticate(&self, conn: ConnId, ticket: &Ticket) -> Result<Claims, Refusal> {
+        let claims = ticket
+            .open(&self.me.ticket_key)
+            .map_err(|_| Refusal::Forged)?;
+        if claims.cluster != self.me.cluster {
+            let ours = self.me.cluster.clone();
+            return Err(Refusal::WrongCluster { ours });
+        }
+        if claims.owner != self.me.deployment {
+            let ours = self.me.deployment;
+            return Err(Refusal::WrongDeployment { ours });
+        }
+        if claims.incarnation != self.me.incarnation && !fault!(self, AnyIncarnation) {
+            let ours = self.me.incarnation;
+            return Err(Refusal::WrongIncarnation { ours });
+        }
+        let peer = self.peer(conn).zip(self.sessions.get(&conn));
+        let meant = |(peer, session): (&super::peers::Peer, &super::peers::Session)| {
+            claims.is_for(&session.agent, &peer.holder.deployment)
+        };
+        if !peer.is_some_and(meant) {
+            return Err(Refusal::WrongPeer);
+        }
+        Ok(claims)
+    }
+
+    pub(super) fn permit(&self, conn: ConnId, role: Permission) -> Result<(), Refusal> {
+        let session = self.sessions.get(&conn);
+        match session.is_some_and(|session| session.permits.allow(role)) {
+            true => Ok(()),
+            false => Err(Refusal::RoleMissing { role }),
+        }
+    }
+
+    fn park_ask(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        key: LeaseKey,
+        direction: Direction,
+        ask: Box<Ask>,
+    ) {
+        let transfer = ask.transfer;
+        let twice =
+            |parked: &Parked| matches!(parked, Parked::Ask { ask, .. } if ask.transfer == transfer);
+        let Some(agent) = self
+            .peer_agent(conn)
+            .filter(|_| !self.early.any(&key, twice))
+        else {
+            return;
+        };
+        let parked = Parked::Ask {
+            conn,
+            direction,
+            ask,
+        };
+        match self.early.park(now, key, &agent, parked) {
+            Ok(()) => {
+                let on = WaitingOn::Lease;
+                self.send(conn, Message::Waiting { transfer, on });
+            }
+            Err(_) => {
+                let limit = u32::try_from(self.options.early_per_agent).unwrap_or(u32::MAX);
+                self.refuse(conn, transfer, Refusal::Busy { limit });
+            }
+        }
+    }
+
+    fn unpark(&mut self, now: Moment, parked: Parked) {
+        match parked {
+            Parked::Ask {
+                conn,
+                direction,
+                ask,
+            } => {
+                let (rank, _) = ranks(direction, &ask);
+                if let Ok(claims) = self.authenticate(conn, &ask.ticket) {
+                    let set = claims.set;
+                    self.decide(now, conn, LeaseKey { set, rank }, direction, ask);
+                }
+            }
+            Parked::Notice {
+                key,
+                direction,
+                agent,
+                holder,
+                says,
+            } => {
+                // Nobody waits for the answer any more.
+                let _ = self.apply(now, key, direction, &agent, holder, &says);
+            }
+        }
+    }
+
+    /// What was parked has waited for too long.
+    pub(super) fn refuse_parked(&mut self, parked: Parked, refusal: Refusal) {
+        if let Parked::Ask { conn, ask, .. } = parked {
+            self.refuse(conn, ask.transfer, refusal);
+        }
+    }
+
+    /// What a connection has asked for, and was not begun, is of no use without it.
+    pub(super) fn forget_asks(&mut self, conn: ConnId) {
+        self.early
+            .take_if(|parked| matches!(parked, Parked::Ask { conn: c, .. } if *c == conn));
+        self.queued.retain(|_, queued| queued.conn != conn);
+    }
+
+    /// The asker has given up an ask that was not begun.
+    fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
+        self.early.take_if(|parked| match parked {
+            Parked::Ask { conn: c, ask, .. } => *c == conn && ask.transfer == transfer,
+            Parked::Notice { .. } => false,
+        });
+        let it = |queued: &Queued| queued.conn == conn && queued.ask.transfer == transfer;
+        self.queued.retain(|_, queued| !it(queued));
+    }
+
+    /// The lease is known: lets the ask in, or says why not.
+    fn decide(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        key: LeaseKey,
+        direction: Direction,
+        ask: Box<Ask>,
+    ) {
+        let transfer = ask.transfer;
+        match self.try_admit(now, conn, key, direction, &ask) {
+            Ok(Some((route, path))) => self.begin(now, conn, key, direction, &ask, &route, path),
+            Ok(None) => {
+                let queued = Queued {
+                    conn,
+                    direction,
+                    ask,
+                };
+                let (_, peer_rank) = ranks(direction, &queued.ask);
+                if let Some(older) = self.queued.insert((key, peer_rank), queued) {
+                    let latest = self.queued[&(key, peer_rank)].ask.attempt;
+                    self.refuse(
+                        older.conn,
+                        older.ask.transfer,
+                        Refusal::Superseded { latest },
+                    );
+                }
+                let on = WaitingOn::Fence;
+                self.send(conn, Message::Waiting { transfer, on });
+            }
+            Err(refusal) => self.refuse(conn, transfer, refusal),
+        }
+    }
+
+    /// Checks everything, and only then binds the lease. Nothing, where an earlier attempt has to
+    /// be fenced first: two must never write, or even read, at a time.
+    fn try_admit(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        key: LeaseKey,
+        direction: Direction,
+        ask: &Ask,
+    ) -> Result<Option<(Route, Path)>, Refusal> {
+        let (rank, peer_rank) = ranks(direction, ask);
+        let agent = self.peer_agent(conn).ok_or(Refusal::WrongPeer)?;
+        let holder = self.peer(conn).ok_or(Refusal::WrongPeer)?.holder;
+        let mut wanted = LeaseUse {
+            agent: &agent,
+            holder,
+            rank: peer_rank,
+            attempt: ask.attempt,
+            transfer: ask.transfer,
+            content: ask.content,
+            start: ask.start,
+            tokens: ask.tokens,
+        };
+        if fault!(self, AnyContent)
+            && let Some(content) = self.leases.content(&key)
+        {
+            wanted.content = content;
+        }
+        self.leases.check(now, key, direction, &wanted)?;
+        let route = self.route(direction, ask, rank, peer_rank, &holder)?;
+        let (offered, wanted_paths) = (self.planner.paths(&agent), ask.paths);
+        let path = wanted_paths.and(offered).best();
+        let path = path.ok_or(Refusal::PathUnavailable {
+            wanted: wanted_paths,
+            offered,
+        })?;
+        let earlier = self
+            .transfers
+            .values()
+            .find(|t| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank);
+        if let Some(earlier) = earlier.map(|t| t.flow.transfer)
+            && !fault!(self, RetryBeforeFence)
+        {
+            self.fail(now, earlier, Failure::Superseded, true);
+            if self.transfers.contains_key(&earlier) {
+                return Ok(None);
+            }
+        }
+        self.leases.admit(now, key, direction, &wanted)?;
+        Ok(Some((route, path)))
+    }
+
+    /// Finds the route on our own and compares plans.
+    fn route(
+        &mut self,
+        direction: Direction,
+        ask: &Ask,
+        rank: Rank,
+        peer_rank: Rank,
+        holder: &Holder,
+    ) -> Result<Route, Refusal> {
+        let routes = self.planner.routes(&RouteAsk {
+            peer: holder.deployment,
+            rank,
+            local_is_source: direction == Direction::Pull,
+            start: ask.start,
+            tokens: ask.tokens,
+            by_layer: ask.by_layer,
+        });
+        let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
+        let route = routes
+            .into_iter()
+            .find(|route| route.peer_rank == peer_rank);
+        let route = route.ok_or(Refusal::NoRoute {
+            owner: rank,
+            asker: peer_rank,
+        })?;
+        match route.digest == ask.plan {
+            true => Ok(route),
+            false => Err(Refusal::PlanDigestMismatch {
+                ours: route.digest,
+                theirs: ask.plan,
+            }),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "what was decided, in one place")]
+    fn begin(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        key: LeaseKey,
+        direction: Direction,
+        ask: &Ask,
+        route: &Route,
+        path: Path,
+    ) {
+        let Some((agent, peer)) = self.peer_agent(conn).zip(self.peer(conn)) else {
+            return;
+        };
+        let transfer = ask.transfer;
+        let (rank, peer_rank) = ranks(direction, ask);
+        let flow = Flow {
+            transfer,
+            nonce: ask.nonce,
+            conn,
+            agent,
+            peer: peer.holder.deployment,
+            rank,
+            peer_rank,
+            start: ask.start,
+            tokens: ask.tokens,
+            by_layer: ask.by_layer,
+            bytes: route.bytes,
+            lanes: ask.lanes,
+            path: Some(path),
+            blocks: BlocksOf::Lease(key),
+            all_readable: true,
+            ready: Vec::new(),
+        };
+        let prefilled = self.leases.progress(&key).is_none_or(|(_, over)| over);
+        let role = match direction {
+            Direction::Pull => {
+                Role::Source(Source::accepted(route.bytes, path, ask.by_layer, prefilled))
+            }
+            Direction::Push => {
+                self.actions.push_back(Action::Receive(flow.clone()));
+                Role::Destination(Destination::accepted(route.bytes, ask.nonce, path))
+            }
+        };
+        let attempt = Transfer {
+            flow,
+            side: Side::Lease(key),
+            role,
+            under_way: direction == Direction::Push,
+        };
+        self.transfers.insert(transfer, attempt);
+        self.timers
+            .set(Timer::Stall(transfer), now + self.options.stall);
+        self.send(conn, Message::Accepted { transfer, path });
+        self.read_if_ready(now, transfer);
+    }
+
+    /// A pair of ranks has nothing under way any more: the next attempt may come.
+    pub(super) fn pair_free(&mut self, now: Moment, key: LeaseKey, peer_rank: Rank) {
+        if let Some(next) = self.queued.remove(&(key, peer_rank)) {
+            self.decide(now, next.conn, key, next.direction, next.ask);
+        }
+    }
+}
+
+/// The owner's rank, and the asker's.
+fn ranks(direction: Direction, ask: &Ask) -> (Rank, Rank) {
+    match direction {
+        Direction::Pull => (ask.source, ask.destination),
+        Direction::Push => (ask.destination, ask.source),
+    }
+}
+
+pub(super) fn permission(direction: Direction) -> Permission {
+    match direction {
+        Direction::Pull => Permission::Pull,
+        Direction::Push => Permission::Push,
+    }
+}

@@ -1,0 +1,495 @@
+//! Connections and the agents behind them: hello, lives, and dialling.
+//!
+//! ```text
+//!  connected: send Hello
+//!     │
+//!     ▼            deployment unknown: DocumentWanted ─► Document
+//!  Hello came ───────────────────────────────────────────────────┐
+//!     │ fits                                                     │ fits
+//!     ▼                                                          ▼
+//!  send Welcome, and Welcome came ───────────────────────────► up: anything may be said
+//!
+//!  whatever does not fit: send Unwelcome, close
+//! ```
+//!
+//! Both sides may have connected at the same time: any connection that is up will do.
+
+use std::collections::BTreeSet;
+
+use super::message::{Envelope, Hello, MAX_DOCUMENT, Message, VERSIONS};
+use super::planner::Planner;
+use super::refusal::{Failure, HelloRefusal, Role};
+use super::{Action, CloseReason, ConnId, JobError, Machine, Timer};
+use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank};
+use crate::lease::Holder;
+use crate::moment::Moment;
+use crate::ticket::{MAX_RANKS, RankAddress};
+
+/// What a peer's certificate allows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permits {
+    /// To read leased blocks.
+    pub pull: bool,
+    /// To write into opened blocks.
+    pub push: bool,
+    /// To renew leases.
+    pub renew: bool,
+}
+
+impl Permits {
+    /// Everything.
+    pub const ALL: Permits = Permits {
+        pull: true,
+        push: true,
+        renew: true,
+    };
+
+    pub(crate) fn allow(self, role: Role) -> bool {
+        match role {
+            Role::Pull => self.pull,
+            Role::Push => self.push,
+            Role::Renew => self.renew,
+        }
+    }
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) agent: AgentId,
+    pub(crate) permits: Permits,
+    /// Number of the last message sent.
+    sent: u64,
+    /// Number of the last message seen.
+    seen: u64,
+    /// Announced, while its document is on its way.
+    hello: Option<Hello>,
+    /// Accepted.
+    peer: Option<Peer>,
+    /// Whether the peer has accepted us.
+    welcome: bool,
+    document_sent: bool,
+}
+
+/// What a peer has said about itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) holder: Holder,
+    pub(crate) ranks: BTreeSet<Rank>,
+}
+
+impl Session {
+    pub(crate) fn next_sequence(&mut self) -> u64 {
+        self.sent += 1;
+        self.sent
+    }
+
+    fn is_up(&self) -> bool {
+        self.welcome && self.peer.is_some()
+    }
+}
+
+/// An agent that is connected, or to be connected to.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    /// Connections that are up, all of one life.
+    up: BTreeSet<ConnId>,
+    incarnation: Option<Incarnation>,
+    dial: Option<Dial>,
+}
+
+#[derive(Debug)]
+struct Dial {
+    host: String,
+    port: u16,
+    /// Whether an answer to [`Action::Connect`] is due.
+    asked: bool,
+    failures: u32,
+}
+
+/// What the transport reports.
+impl<B, P: Planner> Machine<B, P> {
+    /// A control connection is there, whoever has made it. `agent` and `permits` are from the
+    /// peer's certificate. `conn` was never used before.
+    pub fn connected(&mut self, now: Moment, conn: ConnId, agent: AgentId, permits: Permits) {
+        let session = Session {
+            agent,
+            permits,
+            sent: 0,
+            seen: 0,
+            hello: None,
+            peer: None,
+            welcome: false,
+            document_sent: false,
+        };
+        self.sessions.insert(conn, session);
+        self.timers
+            .set(Timer::Hello(conn), now + self.options.hello_wait);
+        let hello = Hello {
+            versions: VERSIONS,
+            cluster: self.me.cluster.clone(),
+            agent: self.me.agent.clone(),
+            incarnation: self.me.incarnation,
+            deployment: self.me.deployment,
+            ranks: self.me.ranks.iter().copied().collect(),
+        };
+        self.send(conn, Message::Hello(hello));
+    }
+
+    /// What [`Action::Connect`] asked for cannot be done.
+    pub fn connect_failed(&mut self, now: Moment, agent: &AgentId) {
+        self.dial_failed(now, agent);
+        self.settle(now);
+    }
+
+    /// A connection is lost.
+    pub fn disconnected(&mut self, now: Moment, conn: ConnId) {
+        self.drop_connection(now, conn);
+        self.settle(now);
+    }
+
+    /// A message has come.
+    pub fn on_message(&mut self, now: Moment, conn: ConnId, envelope: Envelope) {
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        if envelope.sequence <= session.seen {
+            return;
+        }
+        if envelope.sequence != session.seen + 1 {
+            self.close(now, conn, CloseReason::Violation("a message is missing"));
+        } else {
+            session.seen = envelope.sequence;
+            match session.is_up() {
+                true => self.on_talk(now, conn, envelope.message),
+                false => self.on_greeting(now, conn, envelope.message),
+            }
+        }
+        self.settle(now);
+    }
+}
+
+impl<B, P: Planner> Machine<B, P> {
+    fn on_greeting(&mut self, now: Moment, conn: ConnId, message: Message) {
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return;
+        };
+        let greeted = session.hello.is_some() || session.peer.is_some();
+        match message {
+            Message::Hello(hello) if !greeted => self.on_hello(now, conn, hello),
+            Message::DocumentWanted if !session.document_sent => {
+                session.document_sent = true;
+                let document = self.me.document.clone();
+                self.send(conn, Message::Document { document });
+            }
+            Message::Document { document } if session.hello.is_some() => {
+                self.on_document(now, conn, &document);
+            }
+            Message::Welcome if !session.welcome => {
+                session.welcome = true;
+                self.up(now, conn);
+            }
+            Message::Unwelcome(refusal) => self.on_unwelcome(now, conn, refusal),
+            _ => self.close(
+                now,
+                conn,
+                CloseReason::Violation("out of turn before the welcome"),
+            ),
+        }
+    }
+
+    fn on_hello(&mut self, now: Moment, conn: ConnId, hello: Hello) {
+        if let Err(refusal) = self.check_hello(conn, &hello) {
+            self.unwelcome(now, conn, refusal);
+            return;
+        }
+        if let Some(ranks) = self.planner.ranks(&hello.deployment) {
+            self.accept(now, conn, hello, ranks);
+        } else if let Some(session) = self.sessions.get_mut(&conn) {
+            session.hello = Some(hello);
+            self.send(conn, Message::DocumentWanted);
+        }
+    }
+
+    fn check_hello(&self, conn: ConnId, hello: &Hello) -> Result<(), HelloRefusal> {
+        if self.draining && !self.wants(&hello.agent) {
+            return Err(HelloRefusal::ShuttingDown);
+        }
+        if hello.versions.0 > VERSIONS.1 || hello.versions.1 < VERSIONS.0 {
+            return Err(HelloRefusal::Version {
+                ours: VERSIONS,
+                theirs: hello.versions,
+            });
+        }
+        if hello.cluster != self.me.cluster {
+            return Err(HelloRefusal::Cluster {
+                ours: self.me.cluster.clone(),
+                theirs: hello.cluster.clone(),
+            });
+        }
+        let session = self.sessions.get(&conn);
+        if session.is_none_or(|session| session.agent != hello.agent) {
+            return Err(HelloRefusal::Agent);
+        }
+        let known = self.agents.get(&hello.agent);
+        match known.and_then(|known| known.incarnation) {
+            Some(later) if later > hello.incarnation => Err(HelloRefusal::Superseded { later }),
+            _ => Ok(()),
+        }
+    }
+
+    fn on_document(&mut self, now: Moment, conn: ConnId, document: &[u8]) {
+        let session = self.sessions.get_mut(&conn);
+        let Some(hello) = session.and_then(|session| session.hello.take()) else {
+            return;
+        };
+        let found = DeploymentDigest::of(document);
+        let refusal = if document.len() > MAX_DOCUMENT || found != hello.deployment {
+            let why = "it is not the one that was announced".into();
+            HelloRefusal::Document { why }
+        } else {
+            match self.planner.meet(found, document) {
+                Ok(ranks) => return self.accept(now, conn, hello, ranks),
+                Err(difference) => HelloRefusal::Specs(difference),
+            }
+        };
+        self.unwelcome(now, conn, refusal);
+    }
+
+    fn accept(&mut self, now: Moment, conn: ConnId, hello: Hello, ranks: u32) {
+        let most = ranks.min(MAX_RANKS as u32);
+        if let Some(&rank) = hello.ranks.iter().find(|rank| rank.0 >= most) {
+            return self.unwelcome(now, conn, HelloRefusal::Rank { rank, ranks });
+        }
+        if let Some(session) = self.sessions.get_mut(&conn) {
+            session.peer = Some(Peer {
+                holder: Holder {
+                    deployment: hello.deployment,
+                    incarnation: hello.incarnation,
+                    ranks,
+                },
+                ranks: hello.ranks.into_iter().collect(),
+            });
+            self.send(conn, Message::Welcome);
+            self.up(now, conn);
+        }
+    }
+
+    fn unwelcome(&mut self, now: Moment, conn: ConnId, refusal: HelloRefusal) {
+        self.send(conn, Message::Unwelcome(refusal.clone()));
+        self.greeting_failed(now, conn, &refusal);
+        self.close(now, conn, CloseReason::Refused(refusal));
+    }
+
+    fn on_unwelcome(&mut self, now: Moment, conn: ConnId, refusal: HelloRefusal) {
+        self.greeting_failed(now, conn, &refusal);
+        self.close(now, conn, CloseReason::Unwelcome(refusal));
+    }
+
+    /// Jobs that need this agent need not wait.
+    fn greeting_failed(&mut self, now: Moment, conn: ConnId, refusal: &HelloRefusal) {
+        let Some(agent) = self
+            .sessions
+            .get(&conn)
+            .map(|session| session.agent.clone())
+        else {
+            return;
+        };
+        if self.connection(&agent).is_none() {
+            let error = JobError::Hello {
+                agent: agent.clone(),
+                refusal: refusal.clone(),
+            };
+            self.stop_all_that_need(now, &agent, &error);
+        }
+    }
+
+    /// Both sides may have come to accept each other: then the connection is up.
+    fn up(&mut self, now: Moment, conn: ConnId) {
+        let Some(session) = self.sessions.get(&conn).filter(|session| session.is_up()) else {
+            return;
+        };
+        let Some(incarnation) = session.peer.as_ref().map(|peer| peer.holder.incarnation) else {
+            return;
+        };
+        let agent = session.agent.clone();
+        self.timers.clear(&Timer::Hello(conn));
+        self.timers.clear(&Timer::Dial(agent.clone()));
+        let known = self.agents.entry(agent.clone()).or_default();
+        let past = match known.incarnation.replace(incarnation) {
+            Some(past) if past != incarnation => std::mem::take(&mut known.up),
+            _ => BTreeSet::new(),
+        };
+        known.up.insert(conn);
+        if let Some(dial) = &mut known.dial {
+            dial.asked = false;
+            dial.failures = 0;
+        }
+        for other in past {
+            self.close(now, other, CloseReason::Replaced);
+        }
+        if !fault!(self, AnyIncarnation) {
+            self.leases.agent_up(now, &agent, incarnation);
+            self.settle(now);
+        }
+        self.send_notices(&agent);
+        let jobs = self.jobs.iter().filter(|(_, job)| job.wants(&agent));
+        let jobs: Vec<_> = jobs.map(|(id, _)| *id).collect();
+        jobs.into_iter().for_each(|id| self.advance(now, id));
+    }
+
+    /// Ends a connection by our own decision.
+    pub(super) fn close(&mut self, now: Moment, conn: ConnId, reason: CloseReason) {
+        if self.sessions.contains_key(&conn) {
+            self.actions.push_back(Action::Close { conn, reason });
+            self.drop_connection(now, conn);
+        }
+    }
+
+    fn drop_connection(&mut self, now: Moment, conn: ConnId) {
+        let Some(session) = self.sessions.remove(&conn) else {
+            return;
+        };
+        self.timers.clear(&Timer::Hello(conn));
+        let agent = session.agent;
+        let known = self.agents.get_mut(&agent);
+        let was_up = known.is_some_and(|known| known.up.remove(&conn));
+        if self.connection(&agent).is_none() {
+            if was_up {
+                self.leases.agent_lost(now, &agent);
+            }
+            self.dial_failed(now, &agent);
+        }
+        self.forget_asks(conn);
+        let dead = self.transfers.values().filter(|t| t.flow.conn == conn);
+        let dead: Vec<_> = dead.map(|transfer| transfer.flow.transfer).collect();
+        for transfer in dead {
+            self.fail(now, transfer, Failure::Disconnected, false);
+        }
+    }
+}
+
+/// Dialling.
+impl<B, P: Planner> Machine<B, P> {
+    /// A connection to the agent that is up.
+    pub(super) fn connection(&self, agent: &AgentId) -> Option<ConnId> {
+        self.agents.get(agent)?.up.first().copied()
+    }
+
+    /// What the peer has said about itself, where the connection is up.
+    pub(super) fn peer(&self, conn: ConnId) -> Option<&Peer> {
+        let session = self.sessions.get(&conn).filter(|session| session.is_up())?;
+        session.peer.as_ref()
+    }
+
+    pub(super) fn peer_agent(&self, conn: ConnId) -> Option<AgentId> {
+        self.sessions
+            .get(&conn)
+            .map(|session| session.agent.clone())
+    }
+
+    /// Whether anything here waits for this agent, so that an idle connection must not be closed.
+    pub fn wants(&self, agent: &AgentId) -> bool {
+        self.jobs.values().any(|job| job.wants(agent))
+            || self.notices.values().any(|notice| notice.wants(agent))
+            || self
+                .transfers
+                .values()
+                .any(|transfer| transfer.flow.agent == *agent)
+    }
+
+    /// Sees to it that a connection will be there.
+    pub(super) fn want(&mut self, address: &RankAddress) {
+        let known = self.agents.entry(address.agent.clone()).or_default();
+        if !known.up.is_empty() || known.dial.is_some() {
+            return;
+        }
+        known.dial = Some(Dial {
+            host: address.host.clone(),
+            port: address.port,
+            asked: true,
+            failures: 0,
+        });
+        self.actions.push_back(Action::Connect {
+            agent: address.agent.clone(),
+            host: address.host.clone(),
+            port: address.port,
+        });
+    }
+
+    /// Something new needs the agent: do not let it wait for the pause after an old failure.
+    pub(super) fn hurry(&mut self, agent: AgentId) {
+        let known = self.agents.get_mut(&agent);
+        if let Some(dial) = known.and_then(|known| known.dial.as_mut())
+            && !dial.asked
+        {
+            dial.failures = 0;
+            self.timers.clear(&Timer::Dial(agent.clone()));
+            self.dial_due(&agent);
+        }
+    }
+
+    pub(super) fn dial_due(&mut self, agent: &AgentId) {
+        let known = self.agents.get_mut(agent);
+        let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
+            return;
+        };
+        dial.asked = true;
+        self.actions.push_back(Action::Connect {
+            agent: agent.clone(),
+            host: dial.host.clone(),
+            port: dial.port,
+        });
+    }
+
+    /// No connection to the agent is up, and the last one or the last attempt is over.
+    fn dial_failed(&mut self, now: Moment, agent: &AgentId) {
+        let Some(known) = self.agents.get_mut(agent) else {
+            return;
+        };
+        if !known.up.is_empty() {
+            return;
+        }
+        known.incarnation = None;
+        let Some(dial) = &mut known.dial else {
+            // The peer came to us; whether we need it shows below.
+            self.agents.remove(agent);
+            self.want_again(agent);
+            return;
+        };
+        dial.asked = false;
+        dial.failures = dial.failures.saturating_add(1);
+        let failures = dial.failures;
+        if failures >= self.options.attempts {
+            let error = JobError::Unreachable {
+                agent: agent.clone(),
+            };
+            self.stop_all_that_need(now, agent, &error);
+        }
+        let needed = self.jobs.values().any(|job| job.wants(agent))
+            || self.notices.values().any(|notice| notice.wants(agent));
+        if needed {
+            let at = now + self.options.pause(failures);
+            self.timers.set(Timer::Dial(agent.clone()), at);
+        } else {
+            self.timers.clear(&Timer::Dial(agent.clone()));
+            self.agents.remove(agent);
+        }
+    }
+
+    /// Dials an agent that had dialled us, if anything here needs it.
+    fn want_again(&mut self, agent: &AgentId) {
+        let jobs = self.jobs.values().filter(|job| job.wants(agent));
+        let of_jobs = jobs.flat_map(|job| &job.claims.ranks);
+        let notices = self
+            .notices
+            .values()
+            .filter_map(|notice| notice.address(agent));
+        let mut addresses = of_jobs
+            .filter(|address| address.agent == *agent)
+            .chain(notices);
+        if let Some(address) = addresses.next().cloned() {
+            self.want(&address);
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! What the machine asks of plans and memory, without knowing either.
+
+use super::path::PathSet;
+use super::refusal::Difference;
+use crate::ids::{AgentId, DeploymentDigest, PlanDigest, Rank};
+
+/// Compiles plans against deployments of peers, and knows which paths there are.
+///
+/// Called from within the machine: answers should take microseconds, so keep what was compiled.
+pub trait Planner {
+    /// How many ranks the deployment has, if it is known from [`meet`](Self::meet).
+    fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32>;
+
+    /// Takes a peer's canonical document, whose digest has been checked. Tells how many ranks it
+    /// has; or the first field in which it cannot be bridged to our own.
+    fn meet(&mut self, deployment: DeploymentDigest, document: &[u8]) -> Result<u32, Difference>;
+
+    /// All routes of one local rank with a known deployment.
+    fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<Route>, String>;
+
+    /// The paths by which a peer can be reached.
+    fn paths(&self, agent: &AgentId) -> PathSet;
+}
+
+/// Which routes are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteAsk {
+    /// The peer's deployment.
+    pub peer: DeploymentDigest,
+    /// The local rank.
+    pub rank: Rank,
+    /// Whether bytes leave the local rank, or reach it.
+    pub local_is_source: bool,
+    /// First token.
+    pub start: u64,
+    /// How many tokens from there on.
+    pub tokens: u64,
+    /// Whether bytes lie in the stream layer by layer.
+    pub by_layer: bool,
+}
+
+/// What moves between a local rank and one of the peer's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The peer's rank.
+    pub peer_rank: Rank,
+    /// How many bytes.
+    pub bytes: u64,
+    /// What both sides must have compiled alike.
+    pub digest: PlanDigest,
+}

@@ -1,0 +1,365 @@
+//! Why somebody is refused, and why a transfer failed. Both travel, so both are data.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::content::ContentDigest;
+use crate::ids::{ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank};
+use crate::lease::{LeaseEnd, UseError};
+
+use super::path::PathSet;
+
+/// Longest text of a peer that is kept, in bytes.
+const MAX_TEXT: usize = 1024;
+
+/// A text that travels: cut to 1 KiB, so that no message outgrows its frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String")]
+pub struct Text(String);
+
+impl From<String> for Text {
+    fn from(mut text: String) -> Self {
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        Self(text)
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self(text[..text.floor_char_boundary(MAX_TEXT)].to_owned())
+    }
+}
+
+impl fmt::Display for Text {
+    /// Without control characters: a peer does not get to write to our terminal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c.is_control() {
+                true => write!(f, "{}", c.escape_default())?,
+                false => write!(f, "{c}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What differs between two deployments that cannot be bridged: the first such field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{field} cannot be bridged: {ours} here, {theirs} there")]
+pub struct Difference {
+    /// The field, as a deployment document names it.
+    pub field: Text,
+    /// Its value at the side that says so.
+    pub ours: Text,
+    /// Its value at the other.
+    pub theirs: Text,
+}
+
+/// Why a peer is not talked to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum HelloRefusal {
+    /// No version of the protocol is spoken by both.
+    #[error("protocol versions {ours:?} here, {theirs:?} there")]
+    Version {
+        /// Lowest and highest version here.
+        ours: (u16, u16),
+        /// The same of the other.
+        theirs: (u16, u16),
+    },
+    /// The peer is of another cluster.
+    #[error("cluster {ours} here, {theirs} there")]
+    Cluster {
+        /// The cluster here.
+        ours: ClusterName,
+        /// The cluster there.
+        theirs: ClusterName,
+    },
+    /// The peer calls itself otherwise than its certificate does.
+    #[error("the agent's id is not the one in its certificate")]
+    Agent,
+    /// It speaks for ranks that its deployment does not have.
+    #[error("rank {rank} of a deployment of {ranks}")]
+    Rank {
+        /// The rank.
+        rank: Rank,
+        /// How many the deployment has.
+        ranks: u32,
+    },
+    /// Another life of the same agent is connected, and started later.
+    #[error("a later life of this agent is connected ({later})")]
+    Superseded {
+        /// The later life.
+        later: Incarnation,
+    },
+    /// The document is not the one that was announced, or cannot be read.
+    #[error("the deployment document is not good: {why}")]
+    Document {
+        /// What is wrong.
+        why: Text,
+    },
+    /// The deployments cannot be bridged.
+    #[error(transparent)]
+    Specs(Difference),
+    /// The agent is going away.
+    #[error("the agent is shutting down")]
+    ShuttingDown,
+}
+
+/// What a certificate may allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Role {
+    /// To read leased blocks.
+    Pull,
+    /// To write into opened blocks.
+    Push,
+    /// To renew leases of others.
+    Renew,
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Pull => "pull",
+            Role::Push => "push",
+            Role::Renew => "renew",
+        })
+    }
+}
+
+/// Why a pull, a push or a notice is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The ticket is not authentic, or not a ticket.
+    #[error("the ticket is forged or damaged")]
+    Forged,
+    /// The ticket, or the asker, is of another cluster.
+    #[error("the ticket is of another cluster, this is {ours}")]
+    WrongCluster {
+        /// The owner's cluster.
+        ours: ClusterName,
+    },
+    /// The ticket is of another deployment.
+    #[error("the ticket is of another deployment, this is {ours}")]
+    WrongDeployment {
+        /// The owner's deployment.
+        ours: DeploymentDigest,
+    },
+    /// The ticket is of another life of the owner.
+    #[error("the ticket is of another life of its owner, this is {ours}")]
+    WrongIncarnation {
+        /// The owner's life.
+        ours: Incarnation,
+    },
+    /// The ticket is for the other direction.
+    #[error("the ticket is for a {ticket}")]
+    WrongDirection {
+        /// What it is for.
+        ticket: Direction,
+    },
+    /// The ticket is for somebody else, or the lease is bound to somebody else.
+    #[error("the ticket is for another peer, or has been used by another")]
+    WrongPeer,
+    /// The asker's certificate does not allow it.
+    #[error("the certificate does not have the role {role}")]
+    RoleMissing {
+        /// What it takes.
+        role: Role,
+    },
+    /// The owner's rank is not at this agent.
+    #[error("rank {rank} is not at this agent")]
+    RankNotHere {
+        /// The rank.
+        rank: Rank,
+    },
+    /// The asker does not speak for that rank.
+    #[error("rank {rank} is not the asker's")]
+    RankNotYours {
+        /// The rank.
+        rank: Rank,
+    },
+    /// The lease was not opened in time.
+    #[error("no such lease is known")]
+    UnknownLease,
+    /// The lease's time is over.
+    #[error("the lease has expired")]
+    Expired,
+    /// The lease was given up.
+    #[error("the lease was cancelled")]
+    Cancelled,
+    /// The lease ended because its holder was lost.
+    #[error("the lease ended when its holder was lost")]
+    PeerLost,
+    /// This rank, or everybody, has had it already.
+    #[error("the lease was used up")]
+    Consumed,
+    /// A later attempt is known.
+    #[error("attempt {latest} is known already")]
+    Superseded {
+        /// The latest attempt.
+        latest: u32,
+    },
+    /// The blocks hold other content.
+    #[error("the blocks hold other content ({content})")]
+    DigestMismatch {
+        /// What they hold.
+        content: ContentDigest,
+    },
+    /// The two sides have compiled different plans.
+    #[error("the plans differ: {ours} here, {theirs} there")]
+    PlanDigestMismatch {
+        /// The owner's.
+        ours: PlanDigest,
+        /// The asker's.
+        theirs: PlanDigest,
+    },
+    /// More tokens are asked for than there are, or others than were opened.
+    #[error("tokens {start}..{valid} are there, and {asked} was asked for as the end")]
+    NotEnoughTokens {
+        /// First token.
+        start: u64,
+        /// End of the valid ones.
+        valid: u64,
+        /// End of the range asked for.
+        asked: u64,
+    },
+    /// Nothing moves between these two ranks.
+    #[error("nothing moves between rank {owner} here and rank {asker} there")]
+    NoRoute {
+        /// The owner's rank.
+        owner: Rank,
+        /// The asker's.
+        asker: Rank,
+    },
+    /// The owner cannot plan it.
+    #[error("it cannot be planned here: {why}")]
+    Unplannable {
+        /// Why not.
+        why: Text,
+    },
+    /// None of the paths wanted is there.
+    #[error("wanted {wanted}, there is {offered}")]
+    PathUnavailable {
+        /// What was asked for.
+        wanted: PathSet,
+        /// What there is.
+        offered: PathSet,
+    },
+    /// Too much is under way. The one refusal that may be tried again.
+    #[error("more than {limit} transfers of this peer are under way")]
+    Busy {
+        /// The limit that was met.
+        limit: u32,
+    },
+    /// The agent is going away.
+    #[error("the agent is shutting down")]
+    ShuttingDown,
+}
+
+impl Refusal {
+    /// Whether another attempt may fare better.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Refusal::Busy { .. })
+    }
+}
+
+impl From<LeaseEnd> for Refusal {
+    fn from(end: LeaseEnd) -> Self {
+        match end {
+            LeaseEnd::Completed => Refusal::Consumed,
+            LeaseEnd::Cancelled => Refusal::Cancelled,
+            LeaseEnd::Expired => Refusal::Expired,
+            LeaseEnd::PeerLost => Refusal::PeerLost,
+        }
+    }
+}
+
+impl From<UseError> for Refusal {
+    fn from(error: UseError) -> Self {
+        match error {
+            UseError::Unknown => Refusal::UnknownLease,
+            UseError::Ended { end } => end.into(),
+            UseError::Direction { leased } => Refusal::WrongDirection { ticket: leased },
+            UseError::Content { content } => Refusal::DigestMismatch { content },
+            UseError::Tokens {
+                start,
+                valid_tokens: valid,
+                asked,
+            } => Refusal::NotEnoughTokens {
+                start,
+                valid,
+                asked,
+            },
+            UseError::Holder => Refusal::WrongPeer,
+            UseError::Rank { rank, .. } => Refusal::RankNotYours { rank },
+            UseError::Consumed { .. } => Refusal::Consumed,
+            UseError::Superseded { latest } => Refusal::Superseded { latest },
+        }
+    }
+}
+
+/// Why a transfer that was under way came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The lease ended before the commit.
+    #[error("the lease ended ({end}) before the transfer was complete")]
+    LeaseEnded {
+        /// How.
+        end: LeaseEnd,
+    },
+    /// A stream broke off.
+    #[error("a stream broke off: {why}")]
+    StreamBroken {
+        /// What the transport said.
+        why: Text,
+    },
+    /// A stream arrived with other bytes than were sent.
+    #[error("stream {stream} has CRC32C {seen:08x}, {sent:08x} was sent")]
+    Checksum {
+        /// The stream's number.
+        stream: u32,
+        /// Of the bytes sent, from the trailer.
+        sent: u32,
+        /// Of the bytes that arrived.
+        seen: u32,
+    },
+    /// A stream, or all of them, had another length than planned.
+    #[error("{found} bytes where {planned} were planned")]
+    Length {
+        /// What the plan says.
+        planned: u64,
+        /// What there was.
+        found: u64,
+    },
+    /// A peer's streams overlap, lie outside the plan, or are too many.
+    #[error("the streams do not divide what was planned")]
+    Streams,
+    /// Nothing moved for too long.
+    #[error("nothing moved for too long")]
+    Stalled,
+    /// The control connection was lost.
+    #[error("the connection to the peer was lost")]
+    Disconnected,
+    /// One side gave up.
+    #[error("given up")]
+    Cancelled,
+    /// A later attempt took its place.
+    #[error("a later attempt took its place")]
+    Superseded,
+    /// One side could not set it up or carry it out.
+    #[error("it could not be carried out: {why}")]
+    Local {
+        /// Why not.
+        why: Text,
+    },
+}
+
+impl Failure {
+    /// Whether trying again is pointless.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Failure::LeaseEnded { .. } | Failure::Cancelled)
+    }
+}

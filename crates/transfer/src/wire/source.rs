@@ -1,0 +1,231 @@
+//! The data source of one transfer: reads blocks, and commits.
+//!
+//! ```text
+//!            accepted, may read            last byte read, no borrow left,
+//!                                          prefill over, lease alive
+//!  ┌────────┐         ┌─────────┐                           ┌───────────┐  landed
+//!  │ Asking ├────────►│ Reading ├──────────────────────────►│ Committed ├─────────► over
+//!  │ Waiting│         └────┬────┘          send Commit      └─────┬─────┘
+//!  └───┬────┘              │ failure                              │ failure
+//!      │ failure           ▼                                      │
+//!      │              ┌─────────┐◄────────────────────────────────┘
+//!      ▼              │ Fencing ├──► over, the blocks are free
+//!     over            └─────────┘ fenced
+//! ```
+//!
+//! The same for a pull, where the source holds a lease, and for a push, where it has asked. Between
+//! `Reading` and the end of `Fencing` the blocks must not change; that is what pins the lease.
+
+use super::path::Path;
+use super::transfer::Why;
+
+/// Counts what a transfer has read. Memory: this struct, whatever the route's size.
+#[derive(Debug)]
+pub(crate) struct Source {
+    phase: Phase,
+    bytes: u64,
+    path: Path,
+    by_layer: bool,
+    prefilled: bool,
+    /// Bytes of finished streams.
+    sent: u64,
+    streams: u32,
+    /// Streams whose memory the network still holds.
+    lent: u32,
+    /// The other side has copied everything (shared memory only).
+    taken: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Has asked to push and waits for the answer.
+    Asking,
+    /// May not read yet: the prefill is not over.
+    Waiting,
+    Reading,
+    Committed,
+    Fencing(Why),
+}
+
+/// The counts of an agent do not add up. A fault of this process, not of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Miscount {
+    pub(crate) planned: u64,
+    pub(crate) found: u64,
+}
+
+impl Source {
+    /// One whose peer has still to accept it.
+    pub(crate) fn asking(bytes: u64, by_layer: bool, prefilled: bool) -> Self {
+        Self {
+            phase: Phase::Asking,
+            bytes,
+            path: Path::Quic,
+            by_layer,
+            prefilled,
+            sent: 0,
+            streams: 0,
+            lent: 0,
+            taken: false,
+        }
+    }
+
+    /// One that was asked for, and is accepted.
+    pub(crate) fn accepted(bytes: u64, path: Path, by_layer: bool, prefilled: bool) -> Self {
+        let mut source = Self::asking(bytes, by_layer, prefilled);
+        source.accept(path);
+        source
+    }
+
+    /// The peer accepts. Nothing where it has done so before.
+    pub(crate) fn accept(&mut self, path: Path) {
+        if self.phase == Phase::Asking {
+            self.path = path;
+            self.phase = Phase::Waiting;
+        }
+    }
+
+    pub(crate) fn finish_prefill(&mut self) {
+        self.prefilled = true;
+    }
+
+    /// Begins to read, if it may and has not. Tells whether it does so now.
+    pub(crate) fn begin(&mut self) -> bool {
+        let begins = self.phase == Phase::Waiting && (self.prefilled || self.by_layer);
+        if begins {
+            self.phase = Phase::Reading;
+        }
+        begins
+    }
+
+    /// A stream is written whole, and its memory read; unless it is lent to the network, which
+    /// says so later.
+    pub(crate) fn stream_sent(&mut self, bytes: u64, lent: bool) -> Result<(), Miscount> {
+        let found = self.sent.saturating_add(bytes);
+        if found > self.bytes {
+            let planned = self.bytes;
+            return Err(Miscount { planned, found });
+        }
+        self.sent = found;
+        self.streams = self.streams.saturating_add(1);
+        self.lent += u32::from(lent);
+        Ok(())
+    }
+
+    /// The network has let go of a stream's memory.
+    pub(crate) fn borrow_dropped(&mut self) {
+        self.lent = self.lent.saturating_sub(1);
+    }
+
+    pub(crate) fn taken(&mut self) {
+        self.taken = true;
+    }
+
+    /// Whether nothing is left to read, so that only the lease decides about the commit.
+    pub(crate) fn is_read(&self) -> bool {
+        let read = match self.path {
+            Path::Shared => self.taken,
+            Path::Quic | Path::Ring => self.sent == self.bytes && self.lent == 0,
+        };
+        self.phase == Phase::Reading && self.prefilled && read
+    }
+
+    /// Notes the commit. Gives what it has to say: streams and bytes.
+    pub(crate) fn commit(&mut self) -> (u32, u64) {
+        self.phase = Phase::Committed;
+        match self.path {
+            Path::Shared => (1, self.bytes),
+            Path::Quic | Path::Ring => (self.streams, self.sent),
+        }
+    }
+
+    pub(crate) fn phase(&self) -> &Phase {
+        &self.phase
+    }
+
+    /// Fails it. The first failure stays.
+    pub(crate) fn fence(&mut self, why: Why) {
+        if !matches!(self.phase, Phase::Fencing(_)) {
+            self.phase = Phase::Fencing(why);
+        }
+    }
+
+    /// Whether the peer shall hear from time to time that waiting is worth it.
+    pub(crate) fn waits_for_prefill(&self) -> bool {
+        !self.prefilled && matches!(self.phase, Phase::Waiting | Phase::Reading)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn forget_borrows(&mut self) {
+        self.lent = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::refusal::Failure;
+
+    fn reading(bytes: u64, path: Path) -> Source {
+        let mut source = Source::accepted(bytes, path, false, true);
+        assert!(source.begin() && !source.begin());
+        source
+    }
+
+    #[test]
+    fn is_read_after_the_last_byte_and_the_last_borrow() {
+        let mut source = reading(100, Path::Quic);
+        source.stream_sent(60, true).unwrap();
+        source.stream_sent(40, false).unwrap();
+        assert!(!source.is_read(), "60 bytes are lent");
+        source.borrow_dropped();
+        assert!(source.is_read());
+        assert_eq!(source.commit(), (2, 100));
+        assert!(!source.is_read(), "once");
+        let (planned, found) = (100, 101);
+        assert_eq!(
+            source.stream_sent(1, false),
+            Err(Miscount { planned, found })
+        );
+    }
+
+    #[test]
+    fn waits_for_the_prefill_unless_by_layer() {
+        let mut source = Source::accepted(10, Path::Quic, false, false);
+        assert!(!source.begin() && source.waits_for_prefill());
+        source.finish_prefill();
+        assert!(source.begin() && !source.waits_for_prefill());
+
+        let mut source = Source::accepted(10, Path::Quic, true, false);
+        assert!(source.begin() && source.waits_for_prefill());
+        source.stream_sent(10, false).unwrap();
+        assert!(
+            !source.is_read(),
+            "what was read may have been half computed"
+        );
+        source.finish_prefill();
+        assert!(source.is_read());
+    }
+
+    #[test]
+    fn shared_memory_is_read_by_the_other_side() {
+        let mut source = reading(100, Path::Shared);
+        assert!(!source.is_read());
+        source.taken();
+        assert!(source.is_read());
+        assert_eq!(source.commit(), (1, 100));
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let mut source = reading(100, Path::Ring);
+        source.fence(Why::Failed(Failure::Stalled));
+        source.fence(Why::Failed(Failure::Cancelled));
+        assert_eq!(
+            *source.phase(),
+            Phase::Fencing(Why::Failed(Failure::Stalled))
+        );
+        source.accept(Path::Quic);
+        assert!(!source.begin() && !source.is_read());
+    }
+}
