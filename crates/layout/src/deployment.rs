@@ -7,6 +7,7 @@ use std::fmt;
 use std::ops::Range;
 
 pub use layers::LayerSet;
+use serde::{Deserialize, Serialize};
 
 use crate::document::{Document, Faults, Value};
 use crate::order::Order;
@@ -26,7 +27,9 @@ pub const MAX_GROUPS: usize = 64;
 pub const MAX_LAYERS: u64 = 65_536;
 
 /// A rank of a deployment: `pp_rank * tp + tp_rank`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
 pub struct Rank(pub u32);
 
 impl fmt::Display for Rank {

@@ -7,6 +7,10 @@ use std::sync::Arc;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+pub use transload_layout::Rank;
+
+pub use crate::plan::PlanDigest;
+
 /// Longest [`AgentId`] or [`ClusterName`], in bytes.
 pub const MAX_NAME: usize = 64;
 
@@ -145,11 +149,6 @@ identifier! {
     DeploymentDigest, 32
 }
 
-identifier! {
-    /// BLAKE3-256 of what two peers must agree on before bytes move between them.
-    PlanDigest, 32
-}
-
 impl DeploymentDigest {
     /// The digest of a canonical document.
     pub fn of(document: &[u8]) -> Self {
@@ -182,18 +181,6 @@ impl fmt::Display for Incarnation {
 impl fmt::Debug for Incarnation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Incarnation({self})")
-    }
-}
-
-/// A rank of a deployment: `pp_rank * tp + tp_rank`.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-pub struct Rank(pub u32);
-
-impl fmt::Display for Rank {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
     }
 }
 

@@ -3,7 +3,8 @@
 mod common;
 
 use common::transload_in;
-use transload::transfer::identity::{AgentId, Identity};
+use transload::transfer::identity::Identity;
+use transload::transfer::ids::AgentId;
 
 #[test]
 fn init_makes_a_folder_that_agents_can_use() {

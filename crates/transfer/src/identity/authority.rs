@@ -15,11 +15,12 @@ use thiserror::Error;
 use super::{
     Identity, IdentityError,
     certificate::{PeerIdentityError, cluster_of_authority},
-    name::{AgentId, ClusterId, PeerIdentity, authority_uri},
+    name::{PeerIdentity, authority_uri},
     roles::Roles,
-    ticket_key::TicketKey,
+    ticket_secret::TicketSecret,
     tls::SERVER_NAME,
 };
+use crate::ids::{AgentId, ClusterName};
 
 /// From when to when a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,10 +61,10 @@ impl Validity {
 
 /// The certificate authority of one cluster. It makes the [`Identity`] of each agent.
 pub struct Authority {
-    cluster: ClusterId,
+    cluster: ClusterName,
     certificate: CertificateDer<'static>,
     issuer: Issuer<'static, KeyPair>,
-    ticket_key: TicketKey,
+    ticket_secret: TicketSecret,
 }
 
 /// Why an authority or a certificate could not be made.
@@ -89,7 +90,7 @@ impl Authority {
     ///
     /// # Errors
     /// [`AuthorityError`], when the system has no randomness.
-    pub fn new(cluster: ClusterId) -> Result<Self, AuthorityError> {
+    pub fn new(cluster: ClusterName) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = params(
             format!("transload authority {cluster}"),
@@ -103,7 +104,7 @@ impl Authority {
             cluster,
             certificate,
             issuer: Issuer::new(params, key),
-            ticket_key: TicketKey::random()?,
+            ticket_secret: TicketSecret::random()?,
         })
     }
 
@@ -114,7 +115,7 @@ impl Authority {
     pub fn from_parts(
         certificate: CertificateDer<'static>,
         key_pem: &str,
-        ticket_key: TicketKey,
+        ticket_secret: TicketSecret,
     ) -> Result<Self, AuthorityError> {
         let cluster = cluster_of_authority(&certificate)?;
         let issuer = Issuer::from_ca_cert_der(&certificate, KeyPair::from_pem(key_pem)?)?;
@@ -122,13 +123,13 @@ impl Authority {
             cluster,
             certificate,
             issuer,
-            ticket_key,
+            ticket_secret,
         })
     }
 
     /// The cluster that this authority vouches for.
     #[must_use]
-    pub fn cluster(&self) -> &ClusterId {
+    pub fn cluster(&self) -> &ClusterName {
         &self.cluster
     }
 
@@ -142,8 +143,8 @@ impl Authority {
         self.issuer.key().serialize_pem()
     }
 
-    pub(super) fn ticket_key(&self) -> &TicketKey {
-        &self.ticket_key
+    pub(super) fn ticket_secret(&self) -> &TicketSecret {
+        &self.ticket_secret
     }
 
     /// Makes the identity of an agent, valid for a year.
@@ -174,7 +175,7 @@ impl Authority {
             vec![certificate],
             key,
             self.certificate.clone(),
-            self.ticket_key.clone(),
+            self.ticket_secret.clone(),
         )?)
     }
 

@@ -7,9 +7,8 @@ use rustls_pki_types::CertificateDer;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::name::{
-    AgentId, ClusterId, PeerIdentity, SCHEME, UriError, authority_uri, parse_authority_uri,
-};
+use super::name::{PeerIdentity, SCHEME, UriError, authority_uri, parse_authority_uri};
+use crate::ids::{AgentId, ClusterName};
 
 /// The largest certificate that is looked at, in bytes; ours have about 500.
 pub const MAX_CERTIFICATE_BYTES: usize = 16 * 1024;
@@ -48,9 +47,9 @@ pub enum PeerIdentityError {
     #[error("the certificate is of cluster {actual}, not {expected}")]
     WrongCluster {
         /// Our cluster.
-        expected: ClusterId,
+        expected: ClusterName,
         /// The certificate's.
-        actual: ClusterId,
+        actual: ClusterName,
     },
     /// The holder is another agent than the one that was meant to be reached.
     #[error("the certificate is of agent {actual}, not {expected}")]
@@ -80,7 +79,7 @@ impl PeerIdentity {
     /// [`PeerIdentityError::WrongCluster`] or [`PeerIdentityError::WrongAgent`].
     pub fn check(
         &self,
-        cluster: &ClusterId,
+        cluster: &ClusterName,
         expected: Option<&AgentId>,
     ) -> Result<(), PeerIdentityError> {
         if self.cluster != *cluster {
@@ -102,7 +101,7 @@ impl PeerIdentity {
 /// The cluster that an authority's own certificate names.
 pub(super) fn cluster_of_authority(
     certificate: &CertificateDer<'_>,
-) -> Result<ClusterId, PeerIdentityError> {
+) -> Result<ClusterName, PeerIdentityError> {
     let uri = identity_uri(certificate)?;
     let cluster = parse_authority_uri(&uri)?;
     debug_assert_eq!(uri, authority_uri(&cluster));

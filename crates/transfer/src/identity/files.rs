@@ -14,9 +14,9 @@ use super::{
     Identity, IdentityError,
     authority::{Authority, AuthorityError},
     certificate::MAX_CERTIFICATE_BYTES,
-    name::{AgentId, NameError},
-    ticket_key::TicketKey,
+    ticket_secret::TicketSecret,
 };
+use crate::ids::{AgentId, NameError};
 
 /// The authority's files have this stem, so no agent may be called so.
 const AUTHORITY: &str = "ca";
@@ -130,7 +130,7 @@ impl Identity {
         let dir = dir.as_ref();
         let name = file_stem(&self.peer().agent)?;
         make_dir(dir)?;
-        save_shared(dir, self.authority(), self.ticket_key())?;
+        save_shared(dir, self.authority(), self.ticket_secret())?;
         let key = pem("PRIVATE KEY", self.key().secret_der());
         write_new(&dir.join(format!("{name}.key")), key.as_bytes(), 0o600)?;
         let chain: String = self.chain().iter().map(|c| pem("CERTIFICATE", c)).collect();
@@ -151,7 +151,7 @@ impl Authority {
             path,
             what: "a private key in PEM",
         })?;
-        Self::from_parts(read_authority(dir)?, &key, read_ticket_key(dir)?).map_err(|source| {
+        Self::from_parts(read_authority(dir)?, &key, read_ticket_secret(dir)?).map_err(|source| {
             IdentityFileError::Authority {
                 dir: dir.to_owned(),
                 source,
@@ -167,7 +167,7 @@ impl Authority {
         let dir = dir.as_ref();
         make_dir(dir)?;
         write_new(&dir.join("ca.key"), self.key_pem().as_bytes(), 0o600)?;
-        save_shared(dir, self.certificate(), self.ticket_key())
+        save_shared(dir, self.certificate(), self.ticket_secret())
     }
 }
 
@@ -210,7 +210,7 @@ fn load(dir: &Path, name: &str) -> Result<Identity, IdentityFileError> {
             path,
             what: "a private key in PEM",
         })?;
-    Identity::new(chain, key, read_authority(dir)?, read_ticket_key(dir)?).map_err(|source| {
+    Identity::new(chain, key, read_authority(dir)?, read_ticket_secret(dir)?).map_err(|source| {
         IdentityFileError::Identity {
             dir: dir.to_owned(),
             name: name.to_owned(),
@@ -236,10 +236,10 @@ fn read_authority(dir: &Path) -> Result<CertificateDer<'static>, IdentityFileErr
     })
 }
 
-fn read_ticket_key(dir: &Path) -> Result<TicketKey, IdentityFileError> {
+fn read_ticket_secret(dir: &Path) -> Result<TicketSecret, IdentityFileError> {
     let path = dir.join(TICKET_KEY);
     warn_if_open(&path);
-    let bytes = <[u8; TicketKey::BYTES]>::try_from(read(&path)?.as_slice()).map_err(|_| {
+    let bytes = <[u8; TicketSecret::BYTES]>::try_from(read(&path)?.as_slice()).map_err(|_| {
         IdentityFileError::Content {
             path,
             what: "a ticket key: exactly 32 bytes",
@@ -251,11 +251,11 @@ fn read_ticket_key(dir: &Path) -> Result<TicketKey, IdentityFileError> {
 fn save_shared(
     dir: &Path,
     authority: &CertificateDer<'_>,
-    ticket_key: &TicketKey,
+    ticket_secret: &TicketSecret,
 ) -> Result<(), IdentityFileError> {
     let authority = pem("CERTIFICATE", authority);
     write_same(&dir.join("ca.pem"), authority.as_bytes(), 0o644)?;
-    write_same(&dir.join(TICKET_KEY), ticket_key.as_bytes(), 0o600)
+    write_same(&dir.join(TICKET_KEY), ticket_secret.as_bytes(), 0o600)
 }
 
 fn pem(label: &str, der: &[u8]) -> String {

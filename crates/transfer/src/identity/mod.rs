@@ -25,9 +25,10 @@
 //! | `ticket.key` | 0600 | 32 random bytes, the same on every agent of the cluster |
 //!
 //! ```
-//! use transload_transfer::identity::{AgentId, Authority, ClusterId, Role, Roles};
+//! use transload_transfer::identity::{Authority, Role, Roles, random_cluster_name};
+//! use transload_transfer::ids::AgentId;
 //!
-//! let authority = Authority::new(ClusterId::random()?)?;
+//! let authority = Authority::new(random_cluster_name()?)?;
 //! let agent: AgentId = "decode-0".parse()?;
 //! let identity = authority.issue(&agent, Roles::from_iter([Role::Pull]))?;
 //! assert_eq!(identity.peer().agent, agent);
@@ -41,15 +42,15 @@ mod name;
 mod roles;
 #[cfg(test)]
 mod tests;
-mod ticket_key;
+mod ticket_secret;
 pub mod tls;
 
 pub use authority::{Authority, AuthorityError, Validity};
 pub use certificate::{MAX_CERTIFICATE_BYTES, PeerIdentityError};
 pub use files::{IdentityFileError, names_in};
-pub use name::{AgentId, ClusterId, NameError, PeerIdentity, UriError};
+pub use name::{PeerIdentity, UriError, random_cluster_name};
 pub use roles::{Role, Roles, UnknownRole};
-pub use ticket_key::TicketKey;
+pub use ticket_secret::TicketSecret;
 
 use std::sync::Arc;
 
@@ -70,7 +71,7 @@ struct Inner {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     authority: CertificateDer<'static>,
-    ticket_key: TicketKey,
+    ticket_secret: TicketSecret,
     tls: tls::Configs,
 }
 
@@ -105,7 +106,7 @@ impl Identity {
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
         authority: CertificateDer<'static>,
-        ticket_key: TicketKey,
+        ticket_secret: TicketSecret,
     ) -> Result<Self, IdentityError> {
         let own = chain.first().ok_or(IdentityError::NoCertificate)?;
         let peer = PeerIdentity::from_certificate(own)?;
@@ -125,7 +126,7 @@ impl Identity {
                 chain,
                 key,
                 authority,
-                ticket_key,
+                ticket_secret,
                 tls,
             }),
         })
@@ -139,8 +140,8 @@ impl Identity {
 
     /// The key that authenticates the cluster's tickets.
     #[must_use]
-    pub fn ticket_key(&self) -> &TicketKey {
-        &self.inner.ticket_key
+    pub fn ticket_secret(&self) -> &TicketSecret {
+        &self.inner.ticket_secret
     }
 
     /// The agent's certificate chain, its own certificate first.

@@ -1,11 +1,11 @@
 //! Names of clusters and agents, and the URI that carries them in a certificate.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, fmt::Write as _, io, str::FromStr};
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::roles::{Roles, UnknownRole};
+use crate::ids::{AgentId, ClusterName, NameError};
 
 /// The URI scheme of identities.
 pub(super) const SCHEME: &str = "transload://";
@@ -13,183 +13,19 @@ pub(super) const SCHEME: &str = "transload://";
 /// The longest identity URI that is looked at, in bytes: both names and all roles fit in half of it.
 pub(super) const MAX_URI_BYTES: usize = 512;
 
-/// Everything that one authority vouches for: 1 to 63 characters of `a-z`, `0-9` and `-`, starting
-/// and ending with a letter or digit.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ClusterId(String);
-
-/// One agent of a cluster: 1 to 128 characters of `A-Z`, `a-z`, `0-9`, `.`, `_` and `-`, starting
-/// with a letter or digit.
+/// A name for a cluster whose operator has none to give: 80 random bits.
 ///
-/// It names whoever holds the certificate. Several processes may share one (the ranks of an
-/// engine); what tells them apart is the incarnation they exchange after connecting.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct AgentId(String);
-
-/// Why a text is no name.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum NameError {
-    /// The text is empty.
-    #[error("the {what} is empty")]
-    Empty {
-        /// Which name: `cluster id` or `agent id`.
-        what: &'static str,
-    },
-    /// The text is too long.
-    #[error("the {what} is {actual} bytes long; {limit} are allowed")]
-    TooLong {
-        /// Which name.
-        what: &'static str,
-        /// Bytes allowed.
-        limit: usize,
-        /// Bytes given.
-        actual: usize,
-    },
-    /// A character that the name must not have, or not there.
-    #[error("the {what} must not have {character:?} at byte {position}; allowed are {allowed}")]
-    Character {
-        /// Which name.
-        what: &'static str,
-        /// The offending character.
-        character: char,
-        /// Its offset in bytes.
-        position: usize,
-        /// What would be right.
-        allowed: &'static str,
-    },
+/// # Errors
+/// The operating system's, when it has no randomness to give.
+pub fn random_cluster_name() -> io::Result<ClusterName> {
+    let mut bytes = [0; 10];
+    getrandom::fill(&mut bytes)?;
+    let mut name = String::with_capacity(20);
+    for byte in bytes {
+        write!(name, "{byte:02x}").map_err(io::Error::other)?;
+    }
+    ClusterName::new(name).map_err(io::Error::other)
 }
-
-impl ClusterId {
-    /// The longest cluster id, in bytes.
-    pub const MAX_BYTES: usize = 63;
-
-    /// A new cluster id of 80 random bits, for authorities whose operator has no name to give.
-    ///
-    /// # Errors
-    /// The operating system's, when it has no randomness to give.
-    pub fn random() -> Result<Self, std::io::Error> {
-        let mut bytes = [0; 10];
-        getrandom::fill(&mut bytes)?;
-        let mut name = String::with_capacity(20);
-        for byte in bytes {
-            use fmt::Write as _;
-            write!(name, "{byte:02x}").map_err(std::io::Error::other)?;
-        }
-        Ok(Self(name))
-    }
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    fn check(name: &str) -> Result<(), NameError> {
-        const WHAT: &str = "cluster id";
-        const ALLOWED: &str = "a-z, 0-9 and '-', not at the ends";
-        check_length(WHAT, name, Self::MAX_BYTES)?;
-        let last = name.len() - 1;
-        for (position, character) in name.char_indices() {
-            let inner = position != 0 && position != last;
-            match character {
-                'a'..='z' | '0'..='9' => {}
-                '-' if inner => {}
-                _ => return Err(bad_character(WHAT, character, position, ALLOWED)),
-            }
-        }
-        Ok(())
-    }
-}
-
-impl AgentId {
-    /// The longest agent id, in bytes.
-    pub const MAX_BYTES: usize = 128;
-
-    /// The name as text.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-
-    fn check(name: &str) -> Result<(), NameError> {
-        const WHAT: &str = "agent id";
-        const ALLOWED: &str = "A-Z, a-z, 0-9 and, after the first, '.', '_' and '-'";
-        check_length(WHAT, name, Self::MAX_BYTES)?;
-        for (position, character) in name.char_indices() {
-            match character {
-                'a'..='z' | 'A'..='Z' | '0'..='9' => {}
-                '.' | '_' | '-' if position != 0 => {}
-                _ => return Err(bad_character(WHAT, character, position, ALLOWED)),
-            }
-        }
-        Ok(())
-    }
-}
-
-fn check_length(what: &'static str, name: &str, limit: usize) -> Result<(), NameError> {
-    match name.len() {
-        0 => Err(NameError::Empty { what }),
-        actual if actual > limit => Err(NameError::TooLong {
-            what,
-            limit,
-            actual,
-        }),
-        _ => Ok(()),
-    }
-}
-
-fn bad_character(
-    what: &'static str,
-    character: char,
-    position: usize,
-    allowed: &'static str,
-) -> NameError {
-    NameError::Character {
-        what,
-        character,
-        position,
-        allowed,
-    }
-}
-
-macro_rules! text_name {
-    ($name:ident) => {
-        impl FromStr for $name {
-            type Err = NameError;
-
-            fn from_str(name: &str) -> Result<Self, NameError> {
-                Self::check(name)?;
-                Ok(Self(name.to_owned()))
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = NameError;
-
-            fn try_from(name: String) -> Result<Self, NameError> {
-                Self::check(&name)?;
-                Ok(Self(name))
-            }
-        }
-
-        impl From<$name> for String {
-            fn from(name: $name) -> Self {
-                name.0
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
-            }
-        }
-    };
-}
-text_name!(ClusterId);
-text_name!(AgentId);
 
 /// Who a certificate says its holder is.
 ///
@@ -199,7 +35,7 @@ text_name!(AgentId);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
     /// The cluster, i.e. the authority that vouches for the agent.
-    pub cluster: ClusterId,
+    pub cluster: ClusterName,
     /// The agent.
     pub agent: AgentId,
     /// What the agent may do.
@@ -267,12 +103,12 @@ impl fmt::Display for PeerIdentity {
 }
 
 /// The URI of an authority's own certificate, from which its cluster is known.
-pub(super) fn authority_uri(cluster: &ClusterId) -> String {
+pub(super) fn authority_uri(cluster: &ClusterName) -> String {
     format!("{SCHEME}{cluster}/authority")
 }
 
 /// Reads [`authority_uri`] back.
-pub(super) fn parse_authority_uri(uri: &str) -> Result<ClusterId, UriError> {
+pub(super) fn parse_authority_uri(uri: &str) -> Result<ClusterName, UriError> {
     let cluster = check_scheme(uri)?
         .strip_suffix("/authority")
         .ok_or(UriError::Form)?;

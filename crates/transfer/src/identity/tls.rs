@@ -24,10 +24,8 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use thiserror::Error;
 
-use super::{
-    certificate::PeerIdentityError,
-    name::{AgentId, ClusterId, PeerIdentity},
-};
+use super::{certificate::PeerIdentityError, name::PeerIdentity};
+use crate::ids::{AgentId, ClusterName};
 
 /// The application protocol that both sides must speak.
 pub const ALPN: &[u8] = b"transload/1";
@@ -70,7 +68,7 @@ pub struct Configs {
 
 impl Configs {
     pub(super) fn new(
-        cluster: &ClusterId,
+        cluster: &ClusterName,
         chain: &[CertificateDer<'static>],
         key: &PrivateKeyDer<'static>,
         authority: &CertificateDer<'static>,
@@ -163,7 +161,7 @@ pub fn server_name() -> ServerName<'static> {
 /// The verifier of both sides: the ordinary checks of rustls, then who the peer is.
 #[derive(Debug, Clone)]
 pub struct AgentVerifier {
-    cluster: ClusterId,
+    cluster: ClusterName,
     expected: Option<AgentId>,
     server: Arc<WebPkiServerVerifier>,
     client: Arc<dyn ClientCertVerifier>,
@@ -173,7 +171,7 @@ pub struct AgentVerifier {
 impl AgentVerifier {
     fn new(
         provider: &Arc<CryptoProvider>,
-        cluster: &ClusterId,
+        cluster: &ClusterName,
         authority: &CertificateDer<'static>,
     ) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();

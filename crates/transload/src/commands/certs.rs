@@ -8,9 +8,10 @@ use std::str::FromStr;
 use clap::{Subcommand, ValueHint};
 use serde::Serialize;
 use transload::transfer::identity::{
-    AgentId, Authority, AuthorityError, ClusterId, IdentityFileError, NameError, Role, Roles,
-    UnknownRole, Validity,
+    Authority, AuthorityError, IdentityFileError, Role, Roles, UnknownRole, Validity,
+    random_cluster_name,
 };
+use transload::transfer::ids::{AgentId, ClusterName, NameError};
 
 use crate::failure::{Failure, chain};
 use crate::output::Output;
@@ -50,7 +51,7 @@ enum Action {
         dir: PathBuf,
         /// Name of the cluster; agents of other clusters are refused. Default: a random one.
         #[arg(long, value_name = "NAME")]
-        cluster: Option<ClusterId>,
+        cluster: Option<ClusterName>,
         /// An agent and its roles; may be repeated.
         #[arg(long = "agent", value_name = "NAME=ROLES", default_values = DEFAULT_AGENTS)]
         agents: Vec<NewAgent>,
@@ -142,10 +143,10 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
-fn new_authority(cluster: Option<ClusterId>) -> Result<Authority, AuthorityError> {
+fn new_authority(cluster: Option<ClusterName>) -> Result<Authority, AuthorityError> {
     match cluster {
         Some(cluster) => Authority::new(cluster),
-        None => Authority::new(ClusterId::random()?),
+        None => Authority::new(random_cluster_name()?),
     }
 }
 

@@ -24,7 +24,8 @@ use super::{
     socket::{self, Buffers},
     threads::{GOODBYE, NetThread, OnThread},
 };
-use crate::identity::{AgentId, Identity, PeerIdentity, tls::SERVER_NAME};
+use crate::identity::{Identity, PeerIdentity, tls::SERVER_NAME};
+use crate::ids::AgentId;
 
 /// All sockets of one agent: one for control and one for each lane, each with a thread. Clones are
 /// the same endpoints; dropping the last closes every connection.

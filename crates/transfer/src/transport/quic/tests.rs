@@ -5,10 +5,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use bytes::Bytes;
 
 use super::*;
-use crate::identity::{AgentId, Authority, ClusterId, Identity, Roles};
+use crate::identity::{Authority, Identity, Roles};
+use crate::ids::{AgentId, ClusterName};
 
 fn authority() -> Authority {
-    Authority::new("test".parse::<ClusterId>().unwrap()).unwrap()
+    Authority::new("test".parse::<ClusterName>().unwrap()).unwrap()
 }
 
 fn identity(authority: &Authority, name: &str) -> Identity {

@@ -7,9 +7,9 @@ use std::{fmt, io};
 /// Whoever has it can make tickets; agents additionally need a certificate, so a leaked ticket key
 /// alone opens no connection. `Debug` does not show it.
 #[derive(Clone)]
-pub struct TicketKey([u8; Self::BYTES]);
+pub struct TicketSecret([u8; Self::BYTES]);
 
-impl TicketKey {
+impl TicketSecret {
     /// Its length.
     pub const BYTES: usize = 32;
 
@@ -30,14 +30,14 @@ impl TicketKey {
     }
 }
 
-impl From<[u8; Self::BYTES]> for TicketKey {
+impl From<[u8; Self::BYTES]> for TicketSecret {
     fn from(key: [u8; Self::BYTES]) -> Self {
         Self(key)
     }
 }
 
-impl fmt::Debug for TicketKey {
+impl fmt::Debug for TicketSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TicketKey(..)")
+        f.write_str("TicketSecret(..)")
     }
 }
