@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::show::json;
+
 /// How results are printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -35,17 +37,16 @@ impl Output {
         self.format == Format::Json
     }
 
-    /// Prints a result: `json` gives it as a value, `table` as text that ends with a line end.
+    /// Prints a result: as a `value`, or as the text of a `table` that ends with a line end.
     pub(crate) fn show<T: Serialize>(
         &mut self,
-        json: impl FnOnce() -> T,
+        value: impl FnOnce() -> T,
         table: impl FnOnce() -> String,
     ) -> io::Result<()> {
-        let text = match self.format {
-            Format::Table => table(),
-            Format::Json => serde_json::to_string_pretty(&json())? + "\n",
-        };
-        self.stdout.write_all(text.as_bytes())?;
+        match self.format {
+            Format::Table => self.stdout.write_all(table().as_bytes())?,
+            Format::Json => json::write(&mut self.stdout, &value())?,
+        }
         self.stdout.flush()
     }
 }

@@ -2,5 +2,6 @@
 
 pub(crate) mod deployment;
 pub(crate) mod histogram;
+pub(crate) mod json;
 pub(crate) mod number;
 pub(crate) mod table;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::ser::SerializeSeq;
+use serde::{Serialize, Serializer};
 use transload::layout::placement::Allocation;
 use transload::layout::{Deployment, Group};
 use transload::transfer::plan::program::{Program, split_address};
@@ -26,12 +27,12 @@ pub(super) struct Report<'a> {
 
 /// The schema `transload.plan/1`.
 #[derive(Debug, Serialize)]
-pub(super) struct Json {
+pub(super) struct Json<'a> {
     schema: &'static str,
     digest: String,
     compile_ns: u128,
     totals: Totals,
-    routes: Vec<Row>,
+    routes: Vec<Row<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -44,7 +45,7 @@ struct Totals {
 
 /// What one source rank sends one destination rank of one group, in chunks of the same components.
 #[derive(Debug, Serialize)]
-struct Row {
+struct Row<'a> {
     src_rank: u32,
     dst_rank: u32,
     group: String,
@@ -53,7 +54,7 @@ struct Row {
     chunks: u64,
     chunk_bytes: Range,
     #[serde(skip_serializing_if = "Option::is_none")]
-    list: Option<Vec<Vec<u64>>>,
+    list: Option<List<'a>>,
 }
 
 #[derive(Debug, Serialize)]
@@ -62,8 +63,8 @@ struct Range {
     max: u64,
 }
 
-impl Report<'_> {
-    pub(super) fn json(&self, list: bool) -> Json {
+impl<'a> Report<'a> {
+    pub(super) fn json(&self, list: bool) -> Json<'a> {
         Json {
             schema: "transload.plan/1",
             digest: self.plan.digest().to_string(),
@@ -136,7 +137,7 @@ impl Report<'_> {
         (documents + request.map_or(0, |r| r.len()) + self.plan.digest().0.len()) as u64
     }
 
-    fn rows(&self, list: bool) -> Vec<Row> {
+    fn rows(&self, list: bool) -> Vec<Row<'a>> {
         self.bound
             .routes
             .iter()
@@ -144,7 +145,7 @@ impl Report<'_> {
             .collect()
     }
 
-    fn rows_of(&self, route: &BoundRoute, list: bool) -> Vec<Row> {
+    fn rows_of(&self, route: &BoundRoute, list: bool) -> Vec<Row<'a>> {
         let mut by_components: BTreeMap<u64, (ComponentSet, Program)> = BTreeMap::new();
         for placed in &route.program.placed {
             let components = route.components[placed.nest as usize];
@@ -161,7 +162,7 @@ impl Report<'_> {
             part.placed.push(*placed);
         }
         let group = self.plan.group_names().nth(route.group).unwrap_or_default();
-        let place = Place::new(self, route, group);
+        let layers = Layers::new(self, route, group);
         let rows = by_components.into_values().map(|(components, part)| {
             let runs = part.placed.iter().map(|p| part.nests[p.nest as usize].run);
             let (min, max) = runs.fold((u64::MAX, 0), |(min, max), run| {
@@ -175,20 +176,28 @@ impl Report<'_> {
                 bytes: part.bytes(),
                 chunks: part.chunks(),
                 chunk_bytes: Range { min, max },
-                list: list.then(|| place.list(&part)),
+                list: list.then_some(List {
+                    program: part,
+                    layers,
+                }),
             }
         });
         rows.collect()
     }
 }
 
-/// How a route's addresses are printed: as offsets, or as layers and offsets.
-struct Place<'a> {
-    /// The global layer ids of each side's allocations, where a side has one for each layer.
-    layers: [Option<&'a [u32]>; 2],
+/// Every chunk, as offsets, or as layers and offsets.
+#[derive(Clone, Debug)]
+struct List<'a> {
+    program: Program,
+    layers: Layers<'a>,
 }
 
-impl<'a> Place<'a> {
+/// The global layer ids of each side's allocations, where a side has one for each layer.
+#[derive(Clone, Copy, Debug)]
+struct Layers<'a>([Option<&'a [u32]>; 2]);
+
+impl<'a> Layers<'a> {
     fn new(report: &Report<'a>, route: &BoundRoute, group: &str) -> Self {
         let side = |deployment: &'a Deployment, rank| {
             let (_, group): (usize, &'a Group) = deployment.group(group)?;
@@ -196,29 +205,35 @@ impl<'a> Place<'a> {
             let per_layer = group.allocation() == Allocation::PerLayer;
             per_layer.then(|| &group.layers().ids()[group.stage_slots(stage)])
         };
-        Self {
-            layers: [
-                side(report.src, route.src_rank),
-                side(report.dst, route.dst_rank),
-            ],
-        }
+        Self([
+            side(report.src, route.src_rank),
+            side(report.dst, route.dst_rank),
+        ])
     }
 
-    fn list(&self, program: &Program) -> Vec<Vec<u64>> {
-        let mut list = Vec::new();
-        program.for_each_chunk(|src, dst, bytes| {
+    /// The layer of a chunk, from the allocations that it lies in. No chunk crosses a layer where one
+    /// side keeps layers apart, so the other side's is the same.
+    fn of(self, slots: [usize; 2]) -> Option<u64> {
+        let mut sides = self.0.into_iter().zip(slots);
+        sides.find_map(|(layers, slot)| layers?.get(slot).copied().map(u64::from))
+    }
+}
+
+impl Serialize for List<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        let mut result = Ok(());
+        self.program.for_each_chunk(|src, dst, bytes| {
+            if result.is_err() {
+                return;
+            }
             let ((src_slot, src), (dst_slot, dst)) = (split_address(src), split_address(dst));
-            let [src_layers, dst_layers] = self.layers;
-            let layer =
-                |layers: Option<&[u32]>, slot: usize| layers.and_then(|l| l.get(slot).copied());
-            // No chunk crosses a layer where one side keeps layers apart, so the other's is the
-            // same.
-            let layer = layer(src_layers, src_slot).or_else(|| layer(dst_layers, dst_slot));
-            list.push(match layer.map(u64::from) {
-                None => vec![src, dst, bytes],
-                Some(layer) => vec![layer, src, layer, dst, bytes],
-            });
+            result = match self.layers.of([src_slot, dst_slot]) {
+                None => list.serialize_element(&[src, dst, bytes]),
+                Some(layer) => list.serialize_element(&[layer, src, layer, dst, bytes]),
+            };
         });
-        list
+        result?;
+        list.end()
     }
 }
