@@ -58,7 +58,7 @@ pub(super) fn check(
             groups.extend(checked);
         }
     }
-    if document.groups.is_empty() {
+    if document.groups.is_empty() && faults.0.is_empty() {
         faults.add(
             "group",
             "is missing: there has to be at least one [[group]]",
