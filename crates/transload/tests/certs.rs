@@ -99,15 +99,15 @@ fn further_agents_join_the_same_cluster() {
 #[test]
 fn faults_leave_no_half_made_folder() {
     let dir = tempfile::tempdir().expect("a folder");
-    let twice = [
-        "certs", "init", "certs", "--agent", "a=pull", "--agent", "a=serve",
-    ];
-    let ran = transload_in(dir.path(), &twice);
-    assert_eq!(ran.code, Some(2));
-    assert!(
-        ran.stderr.contains("agent a is given twice"),
-        "{}",
-        ran.stderr
-    );
-    assert!(!dir.path().join("certs").exists());
+    for (agents, part) in [
+        (["a=pull", "a=serve"], "agent a is given twice"),
+        (["a=pull", "ca=pull"], "cannot be called \"ca\""),
+    ] {
+        let [one, two] = agents;
+        let args = ["certs", "init", "certs", "--agent", one, "--agent", two];
+        let ran = transload_in(dir.path(), &args);
+        assert_eq!(ran.code, Some(2));
+        assert!(ran.stderr.contains(part), "{}", ran.stderr);
+        assert!(!dir.path().join("certs").exists());
+    }
 }

@@ -127,6 +127,14 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             "give each agent once, with all its roles: NAME=ROLE,ROLE",
         ));
     }
+    // Before anything is written: the folder's own files have these names.
+    if let Some(agent) = agents
+        .iter()
+        .find(|a| ["ca", "ticket"].contains(&a.name.as_str()))
+    {
+        let name = agent.name.to_string();
+        return Err(unusable(&IdentityFileError::ReservedName(name)));
+    }
     let identities = agents
         .iter()
         .map(|agent| authority.issue_for(&agent.name, agent.roles, Validity::days(days)))
@@ -232,6 +240,7 @@ fn unusable(error: &IdentityFileError) -> Failure {
             "nothing is overwritten, since it may be the only copy of a key: \
              name a new folder, or add agents with `transload certs add`"
         }
+        IdentityFileError::ReservedName(_) => "give the agent another name",
         IdentityFileError::Io { .. } => "name a folder that exists and may be written to",
         _ => "name a folder that `transload certs init` filled",
     };
