@@ -147,7 +147,7 @@ pub(super) fn closest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
         .iter()
         .map(|candidate| (edit_distance(name, candidate), *candidate))
         .min()
-        .filter(|(distance, candidate)| *distance <= candidate.len().max(3) / 3)
+        .filter(|(distance, candidate)| *distance <= candidate.len().div_ceil(2))
         .map(|(_, candidate)| candidate)
 }
 
