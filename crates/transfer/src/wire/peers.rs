@@ -98,6 +98,13 @@ pub(crate) struct Known {
     dial: Option<Dial>,
 }
 
+#[cfg(test)]
+impl Known {
+    pub(crate) fn incarnation(&self) -> Option<Incarnation> {
+        self.incarnation
+    }
+}
+
 #[derive(Debug)]
 struct Dial {
     host: String,
@@ -330,6 +337,7 @@ impl<B, P: Planner> Machine<B, P> {
         }
         if !fault!(self, AnyIncarnation) {
             self.leases.agent_up(now, &agent, incarnation);
+            self.forget_past(&agent, incarnation);
             self.settle(now);
         }
         self.send_notices(&agent);
