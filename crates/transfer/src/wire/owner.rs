@@ -326,7 +326,8 @@ impl<B, P: Planner> Machine<B, P> {
             Parked::Ask { .. } => false,
         });
         let past: Vec<_> = left.iter().filter_map(life).collect();
-        self.early.take_if(|parked| life(parked).is_some_and(|life| past.contains(&life)));
+        self.early
+            .take_if(|parked| life(parked).is_some_and(|life| past.contains(&life)));
     }
 
     /// The asker has given up an ask that was not begun.

@@ -152,7 +152,7 @@ fn notice(fault: Fault, chaos: f64) {
 
 #[test]
 fn broken_rules_are_noticed() {
-    notice(Fault::CommitWithoutLease, 1.0);
+    notice(Fault::CommitWithoutLease, 4.0);
     notice(Fault::CommitWithBorrows, 1.0);
     notice(Fault::EndLeaseBeforeFence, 1.0);
     notice(Fault::GiveBackBeforeFence, 1.0);

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::memory::LAYERS;
 use super::plan::{Shape, routes};
-use super::world::{Deployment, Event, MS, S, View, World, cluster, set_id, ticket_key};
+use super::world::{
+    Deployment, Event, Link, MS, S, Time, View, World, cluster, set_id, ticket_key,
+};
 use crate::content::ContentDigest;
 use crate::ids::{Direction, Incarnation, Rank};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
@@ -65,6 +67,9 @@ pub(super) enum Step {
     },
     Break(ConnId),
     BreakAny,
+    /// Two nodes cannot reach each other for so long.
+    Part(usize, usize, Time),
+    Heal(usize, usize),
     Kill(usize),
     /// Every node of a deployment dies, and begins another life.
     Restart {
@@ -272,6 +277,11 @@ impl World {
             let at = self.rng.below(4 * S);
             self.after(at, Event::Step(Step::BreakAny));
         }
+        for _ in 0..self.rng.below(2) {
+            let [a, b] = [(); 2].map(|()| self.rng.below(self.nodes.len() as u64) as usize);
+            let (at, time) = (self.rng.below(4 * S), self.rng.below(3 * S));
+            self.after(at, Event::Step(Step::Part(a, b, time)));
+        }
         for _ in 0..self.rng.below(3) {
             let node = self.rng.below(self.nodes.len() as u64) as usize;
             let (at, deployment) = (self.rng.below(4 * S), self.nodes[node].deployment);
@@ -322,6 +332,22 @@ impl World {
                     let conn = ConnId(self.rng.within(1, conns));
                     self.cut(conn);
                 }
+            }
+            Step::Part(a, b, time) => {
+                self.parted.extend([(a, b), (b, a)]);
+                let between = |link: &Link| {
+                    let ends = link.ends.map(|(node, _)| node);
+                    ends == [a, b] || ends == [b, a]
+                };
+                let links = self.links.iter().filter(|(_, link)| between(link));
+                let mut conns: Vec<_> = links.map(|(conn, _)| *conn).collect();
+                conns.sort_unstable();
+                conns.into_iter().for_each(|conn| self.cut(conn));
+                self.after(time, Event::Step(Step::Heal(a, b)));
+            }
+            Step::Heal(a, b) => {
+                self.parted.remove(&(a, b));
+                self.parted.remove(&(b, a));
             }
             Step::Kill(node) => self.kill(node),
             Step::Restart {

@@ -41,6 +41,8 @@ pub(super) struct World {
     pub(super) nodes: Vec<Node>,
     pub(super) deployments: Vec<Deployment>,
     pub(super) links: HashMap<ConnId, Link>,
+    /// Nodes that cannot reach each other, both ways.
+    pub(super) parted: HashSet<(usize, usize)>,
     pub(super) memory: Memory,
     pub(super) requests: Vec<Request>,
     /// What leases and jobs must come to, by their blocks.
@@ -146,6 +148,7 @@ impl World {
             nodes: Vec::new(),
             deployments: Vec::new(),
             links: HashMap::new(),
+            parted: HashSet::new(),
             memory: Memory::default(),
             requests: Vec::new(),
             views: HashMap::new(),
@@ -348,6 +351,7 @@ impl World {
         let life = self.nodes[from].life;
         let there = |node: &Node| node.agent == agent && node.machine.is_some();
         let target = self.nodes.iter().position(there);
+        let target = target.filter(|to| !self.parted.contains(&(from, *to)));
         let target = target.filter(|_| !self.mishap(0.1));
         let Some(to) = target else {
             let timeout = if self.rng.chance(0.5) {
