@@ -16,8 +16,8 @@
 //! rule on purpose, and must be noticed.
 
 mod memory;
-mod plan;
-mod rng;
+pub(super) mod plan;
+pub(super) mod rng;
 mod script;
 mod streams;
 mod world;

@@ -7,18 +7,18 @@ use crate::wire::{Difference, PathSet, Planner, Route, RouteAsk};
 
 /// A deployment, as far as the protocol cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
-    pub(super) ranks: u32,
+pub(in crate::wire) struct Shape {
+    pub(in crate::wire) ranks: u32,
     /// Decides which routes there are.
-    pub(super) salt: u8,
+    pub(in crate::wire) salt: u8,
 }
 
 impl Shape {
-    pub(super) fn document(self) -> Vec<u8> {
+    pub(in crate::wire) fn document(self) -> Vec<u8> {
         vec![self.ranks as u8, self.salt]
     }
 
-    pub(super) fn digest(self) -> DeploymentDigest {
+    pub(in crate::wire) fn digest(self) -> DeploymentDigest {
         DeploymentDigest::of(&self.document())
     }
 
@@ -33,7 +33,7 @@ impl Shape {
 
 /// How many bytes one rank sends another; `None` where there is no route. Every destination rank
 /// has a source, not every source rank a destination.
-pub(super) fn route_bytes(
+pub(in crate::wire) fn route_bytes(
     source: (Shape, Rank),
     destination: (Shape, Rank),
     tokens: u64,
@@ -46,7 +46,7 @@ pub(super) fn route_bytes(
 }
 
 /// All peers of one rank.
-pub(super) fn routes(
+pub(in crate::wire) fn routes(
     source: (Shape, Option<Rank>),
     destination: (Shape, Option<Rank>),
     tokens: u64,
@@ -64,12 +64,12 @@ pub(super) fn routes(
 }
 
 #[derive(Debug)]
-pub(super) struct SimPlanner {
-    pub(super) me: Shape,
-    pub(super) known: HashMap<DeploymentDigest, Shape>,
+pub(in crate::wire) struct SimPlanner {
+    pub(in crate::wire) me: Shape,
+    pub(in crate::wire) known: HashMap<DeploymentDigest, Shape>,
     /// The peers on this host.
-    pub(super) near: Vec<AgentId>,
-    pub(super) near_paths: PathSet,
+    pub(in crate::wire) near: Vec<AgentId>,
+    pub(in crate::wire) near_paths: PathSet,
 }
 
 impl Planner for SimPlanner {
