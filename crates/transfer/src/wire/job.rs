@@ -631,7 +631,14 @@ impl<B, P: Planner> Machine<B, P> {
         self.send(conn, message);
     }
 
-    /// A route was let in.
+    /// An owner has let one of the job's routes in, though it has to wait.
+    pub(crate) fn route_admitted(&mut self, job: JobId) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.admitted = true;
+        }
+    }
+
+    /// A route was let in, and this is its path.
     pub(crate) fn route_accepted(&mut self, job: JobId, route: usize, path: Path) {
         let Some(job) = self.jobs.get_mut(&job) else {
             return;

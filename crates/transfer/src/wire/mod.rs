@@ -55,3 +55,5 @@ pub struct NoticeId(pub u64);
 
 #[cfg(test)]
 pub(crate) mod simulation;
+#[cfg(test)]
+mod tests;

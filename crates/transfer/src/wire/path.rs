@@ -63,6 +63,14 @@ impl PathSet {
             .rev()
             .find(|path| self.contains(*path))
     }
+
+    /// The one to take while a prefill goes on. Shared memory is lent as a whole, and so the last
+    /// choice.
+    pub fn best_by_layer(self) -> Option<Path> {
+        let [quic, ring, shared] = Path::ALL;
+        let order = [ring, quic, shared];
+        order.into_iter().find(|path| self.contains(*path))
+    }
 }
 
 impl FromIterator<Path> for PathSet {
@@ -97,6 +105,7 @@ mod tests {
             PathSet::from_iter([Path::Quic, Path::Ring]).to_string(),
             "quic or ring"
         );
+        assert_eq!(PathSet::ANY.best_by_layer(), Some(Path::Ring));
         assert_eq!(PathSet::default().to_string(), "no path");
     }
 }
