@@ -13,7 +13,14 @@
 //!   merged.
 //! - Where p's iteration falls into several runs and p ends the last of them, or q's does and q starts
 //!   the first, the join is across the end of an inner loop that does not chain: an allowed stitch.
-//! - Where neither is so for any A, the join is in the middle of a loop: it had to be merged too.
+//! - Where neither is so for any A, the join is in the middle of a loop: it had to be merged too. But
+//!   for one kind: full blocks beside ragged ones are no box, and however they are cut into loops,
+//!   joins remain where two pieces meet. Those between two segments and two different states of the
+//!   block are counted as stitches.
+//!
+//! A *segment* is a stretch of states inside one block of each side. States of one segment are steps of
+//! one loop. Between two segments, either the state of the block is the same on both sides, and it is
+//! the loop over blocks that may chain, or the states of the two segments run free.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -151,9 +158,7 @@ const AXES: [&str; 11] = [
     "destination block",
     "segment",
 ];
-/// The state's place in its segment, the stretch inside one block of each side.
 const STATE: usize = 7;
-const SEGMENT: usize = 10;
 
 type Coordinates = [u64; AXES.len()];
 
@@ -172,11 +177,13 @@ struct Joins {
     at: BTreeMap<Address, usize>,
     after: Vec<Option<usize>>,
     before: Vec<Option<usize>>,
-    coordinates: Vec<Coordinates>,
+    /// With states counted from the start of their segment, and of the source's block.
+    coordinates: [Vec<Coordinates>; 2],
 }
 
-/// Which axes differ, and which of them is held.
-type Slicing = ([bool; AXES.len()], usize);
+/// Which axes differ, and which of them is held; and whether states count from the start of their
+/// block rather than of their segment.
+type Slicing = ([bool; AXES.len()], usize, bool);
 
 /// One iteration of a loop.
 struct Slice {
@@ -209,22 +216,26 @@ impl Joins {
             at,
             after,
             before,
-            coordinates: coordinates(route),
+            coordinates: [coordinates(route, false), coordinates(route, true)],
         }
     }
 
     fn judge(&self, route: &Route, p: usize, q: usize, slices: &mut Slices) -> Join {
-        let (from, to) = (self.coordinates[p], self.coordinates[q]);
-        let differ: [bool; AXES.len()] = std::array::from_fn(|axis| from[axis] != to[axis]);
+        let other_segment = route.bytes[p].entries != route.bytes[q].entries;
+        let same_row = route.bytes[p].rows == route.bytes[q].rows;
+        let by_row = other_segment && same_row;
+        let coordinates = &self.coordinates[usize::from(by_row)];
+        let (from, to) = (coordinates[p], coordinates[q]);
+        let mut differ: [bool; AXES.len()] = std::array::from_fn(|axis| from[axis] != to[axis]);
+        differ[STATE] |= other_segment && !same_row;
         let both = |moved: &Moved| [moved.src, moved.dst];
         let (end, start) = (both(&route.bytes[p]), both(&route.bytes[q]));
         let mut at_an_end = false;
         for held in (0..AXES.len()).filter(|&axis| differ[axis]) {
-            // States of two segments are not steps of one loop.
-            if held == STATE && differ[SEGMENT] {
+            if held == STATE && other_segment {
                 continue;
             }
-            let slicing = (differ, held);
+            let slicing = (differ, held, by_row);
             let slices = slices
                 .entry(slicing)
                 .or_insert_with(|| self.slices(route, &slicing));
@@ -241,12 +252,14 @@ impl Joins {
         let axes = axes.map(|axis| AXES[axis]).collect::<Vec<_>>().join(", ");
         match at_an_end {
             true => Join::Stitch(axes),
+            false if other_segment && !same_row => Join::Stitch(format!("{axes} (pieces)")),
             false => Join::Inside(axes),
         }
     }
 
     fn slices(&self, route: &Route, slicing: &Slicing) -> HashMap<Coordinates, Slice> {
-        let key = |index: usize| key(&self.coordinates[index], slicing);
+        let coordinates = &self.coordinates[usize::from(slicing.2)];
+        let key = |index: usize| key(&coordinates[index], slicing);
         let mut slices = HashMap::<_, Slice>::new();
         for (index, moved) in route.bytes.iter().enumerate() {
             let here = key(index);
@@ -267,14 +280,14 @@ impl Joins {
 }
 
 /// The coordinates that all bytes of a slice share; the free ones are zero.
-fn key(coordinates: &Coordinates, (differ, held): &Slicing) -> Coordinates {
+fn key(coordinates: &Coordinates, (differ, held, _): &Slicing) -> Coordinates {
     std::array::from_fn(|axis| match differ[axis] && axis != *held {
         true => 0,
         false => coordinates[axis],
     })
 }
 
-fn coordinates(route: &Route) -> Vec<Coordinates> {
+fn coordinates(route: &Route, by_row: bool) -> Vec<Coordinates> {
     // Table entries of small cases: one number for the pair.
     let segment = |moved: &Moved| moved.entries[0] << 32 | moved.entries[1];
     let mut first = HashMap::<(usize, u64), u64>::new();
@@ -293,7 +306,10 @@ fn coordinates(route: &Route) -> Vec<Coordinates> {
             name.i,
             name.j,
             name.byte,
-            moved.state - first[&(name.spec, segment(moved))],
+            match by_row {
+                true => moved.rows[0],
+                false => moved.state - first[&(name.spec, segment(moved))],
+            },
             entries[0],
             entries[1],
             segment(moved),
