@@ -22,7 +22,7 @@ use crate::wire::ConnId;
 pub(super) struct Lanes {
     /// Whether lanes were asked for, or offered.
     pub(super) begun: bool,
-    /// How many will come.
+    /// How many will come, once that is known.
     pub(super) expected: usize,
     up: Vec<LaneOut>,
     waiting: Vec<Outgoing>,
@@ -35,9 +35,13 @@ impl Lanes {
             lane.carry(outgoing);
         }
         self.up.push(lane);
-        if self.up.len() >= self.expected {
+        if self.are_complete() {
             self.waiting.clear();
         }
+    }
+
+    fn are_complete(&self) -> bool {
+        self.expected > 0 && self.up.len() >= self.expected
     }
 
     /// Carries a transfer over all lanes that are there, and those that are still coming.
@@ -45,7 +49,7 @@ impl Lanes {
         for lane in &self.up {
             lane.carry(outgoing);
         }
-        if !self.begun || self.up.len() < self.expected {
+        if !self.are_complete() {
             self.waiting.push(outgoing.clone());
         }
     }
