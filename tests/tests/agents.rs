@@ -14,7 +14,7 @@ use transload_transfer::lease::LeaseEnd;
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, Ticket};
-use transload_transfer::wire::JobError;
+use transload_transfer::wire::{JobError, Path, PathSet};
 
 fn deployment(tp: u32, block: u32, order: &str) -> Deployment {
     let text = format!(
@@ -111,7 +111,11 @@ impl Pair {
             incarnation: agent.incarnation(),
             start: 0,
             valid_tokens: self.tokens,
-            ranks: owner.memories.iter().map(|_| agent.address("127.0.0.1")).collect(),
+            ranks: owner
+                .memories
+                .iter()
+                .map(|_| agent.address("127.0.0.1"))
+                .collect(),
             time_left: Duration::from_secs(60),
             audience: None,
         };
@@ -134,7 +138,13 @@ impl Pair {
 
     fn request(&self, ticket: Ticket, mine: &Side) -> PullRequest {
         let ranks = (0..mine.memories.len() as u32).map(Rank);
-        PullRequest::new(ticket, ranks, mine.tables.clone(), self.content, self.tokens)
+        PullRequest::new(
+            ticket,
+            ranks,
+            mine.tables.clone(),
+            self.content,
+            self.tokens,
+        )
     }
 
     /// What the destination has to look like: the same copy, made in one process.
@@ -147,7 +157,10 @@ impl Pair {
         let request = Request::tokens(self.tokens);
         let plan = Plan::compile(src.agent.deployment(), dst.agent.deployment(), &request).unwrap();
         for route in plan.bind(&src.tables, &dst.tables).unwrap().routes {
-            let (from, to) = (&src.memories[route.src_rank.0 as usize], &twins[route.dst_rank.0 as usize]);
+            let (from, to) = (
+                &src.memories[route.src_rank.0 as usize],
+                &twins[route.dst_rank.0 as usize],
+            );
             copy(&route.program, from, to, &CopyOptions::default()).unwrap();
         }
         twins.iter().map(contents).collect()
@@ -165,7 +178,12 @@ async fn a_pull_brings_every_byte_and_ends_the_leases() {
     let set = LeaseSetId([1; 16]);
     let leases = pair.leases(&pair.src, set, false).await;
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
-    let report = pair.dst.agent.pull(pair.request(ticket, &pair.dst)).await.unwrap();
+    let report = pair
+        .dst
+        .agent
+        .pull(pair.request(ticket, &pair.dst))
+        .await
+        .unwrap();
     assert_eq!(report.bytes, 100 * 4 * 4 * 64);
     assert_eq!(pair.found(), expected);
     for lease in leases {
@@ -176,13 +194,45 @@ async fn a_pull_brings_every_byte_and_ends_the_leases() {
 }
 
 #[tokio::test]
+async fn the_path_is_the_one_that_was_required() {
+    let pair = pair();
+    let expected = pair.expected();
+    for (set, paths, path) in [
+        (LeaseSetId([11; 16]), PathSet::QUIC, Path::Quic),
+        (LeaseSetId([12; 16]), PathSet::LOCAL, Path::Ring),
+        (LeaseSetId([13; 16]), PathSet::ANY, Path::Ring),
+    ] {
+        for (seed, memory) in (1..).zip(&pair.dst.memories) {
+            fill(memory, seed);
+        }
+        let leases = pair.leases(&pair.src, set, false).await;
+        let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+        let mut request = pair.request(ticket, &pair.dst);
+        request.paths = paths;
+        let report = pair.dst.agent.pull(request).await.unwrap();
+        assert!(
+            report.routes.iter().all(|route| route.path == path),
+            "{report:?}"
+        );
+        assert_eq!(pair.found(), expected);
+        for lease in leases {
+            assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_push_brings_every_byte_and_ends_the_openings() {
     let pair = pair();
     let expected = pair.expected();
     let set = LeaseSetId([2; 16]);
     let openings = pair.leases(&pair.dst, set, true).await;
     let ticket = pair.ticket(&pair.dst, set, Direction::Push);
-    pair.src.agent.push(pair.request(ticket, &pair.src)).await.unwrap();
+    pair.src
+        .agent
+        .push(pair.request(ticket, &pair.src))
+        .await
+        .unwrap();
     for opening in openings {
         assert_eq!(opening.ended().await.unwrap().end, LeaseEnd::Completed);
     }
@@ -196,7 +246,13 @@ async fn layers_leave_as_they_are_ready() {
     let set = LeaseSetId([3; 16]);
     let mut leases = Vec::new();
     for rank in [Rank(0), Rank(1)] {
-        let mut request = LeaseRequest::new(set, rank, pair.src.tables.clone(), pair.content, pair.tokens);
+        let mut request = LeaseRequest::new(
+            set,
+            rank,
+            pair.src.tables.clone(),
+            pair.content,
+            pair.tokens,
+        );
         request.prefilled = false;
         leases.push(pair.src.agent.lease(request).await.unwrap().unwrap());
     }
@@ -227,7 +283,10 @@ async fn a_pull_of_other_content_is_refused() {
     let mut request = pair.request(ticket, &pair.dst);
     request.content = Content::first(2, &[7, 7]).unwrap().digest();
     let refused = pair.dst.agent.pull(request).await.unwrap_err();
-    assert!(matches!(refused, PullError::Job(JobError::Refused { .. })), "{refused}");
+    assert!(
+        matches!(refused, PullError::Job(JobError::Refused { .. })),
+        "{refused}"
+    );
     assert_eq!(pair.found(), before, "nothing was written");
     drop(leases);
 }
@@ -258,5 +317,8 @@ async fn an_early_pull_waits_for_its_lease() {
     let leases = pair.leases(&pair.src, set, false).await;
     pull.finish().await.unwrap();
     assert_eq!(pair.found(), expected);
-    assert_eq!(BTreeSet::from_iter(leases.iter().map(|lease| lease.key().rank)).len(), 2);
+    assert_eq!(
+        BTreeSet::from_iter(leases.iter().map(|lease| lease.key().rank)).len(),
+        2
+    );
 }

@@ -432,10 +432,11 @@ impl Buffer {
             });
         }
         // SAFETY: the layout's size is not 0.
-        let start = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(MemoryError::Exhausted {
-            allocation: number,
-            len,
-        })?;
+        let start =
+            NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(MemoryError::Exhausted {
+                allocation: number,
+                len,
+            })?;
         if len >= HUGE_PAGE {
             advise_huge_pages(start, len);
         }

@@ -9,11 +9,11 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use transload_layout::Deployment;
 
+use super::AgentOptions;
 use super::driver::{Driver, Parts};
 use super::event::Event;
 use super::handle::{Agent, Shared};
 use super::plans::{Plans, canonical};
-use super::AgentOptions;
 use crate::identity::Identity;
 use crate::ids::{DeploymentDigest, Incarnation, Rank};
 use crate::memory::Memory;
@@ -174,7 +174,9 @@ impl Builder {
                 });
             }
             for allocation in 0..memory.allocations() {
-                let given = memory.allocation(allocation).map_or(0, |(_, len)| len as u64);
+                let given = memory
+                    .allocation(allocation)
+                    .map_or(0, |(_, len)| len as u64);
                 if given < placement.allocation_bytes {
                     return Err(RegisterError::TooShort {
                         rank,

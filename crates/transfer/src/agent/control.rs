@@ -18,7 +18,10 @@ pub(super) async fn write(
 ) {
     while let Some(envelope) = messages.recv().await {
         let sent = match frame::payload(&envelope) {
-            Ok((version, payload)) => connection.send(version, &payload).await.map_err(|e| e.to_string()),
+            Ok((version, payload)) => connection
+                .send(version, &payload)
+                .await
+                .map_err(|e| e.to_string()),
             Err(error) => Err(error.to_string()),
         };
         if let Err(why) = sent {
@@ -46,7 +49,11 @@ pub(super) async fn read(
             Ok(envelope) => envelope,
             Err(error) => break error.to_string(),
         };
-        if events.send(Event::Received { conn, envelope }).await.is_err() {
+        if events
+            .send(Event::Received { conn, envelope })
+            .await
+            .is_err()
+        {
             return;
         }
     };

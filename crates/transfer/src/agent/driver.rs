@@ -11,19 +11,27 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout_at};
 use super::data::{
     Arrivals, DataOptions, Landing, LaneOut, ReceiveError, Receiver, SendEvent, SendEvents,
 };
+#[cfg(feature = "local")]
+use super::data::{Outgoing, RingOut};
 use super::event::{Command, Event, Started};
 use super::flows::{self, Memories, Moving, Under};
 use super::handle::PullError;
 use super::lanes::{self, Lanes};
 use super::lease::LeaseOutcome;
 use super::plans::Plans;
+#[cfg(feature = "local")]
+use super::ring::{self, Rings};
 use super::{Blocks, NoticeOutcome, control};
 use crate::identity::{PeerIdentity, Role};
 use crate::ids::{AgentId, Nonce, TransferId};
 use crate::lease::LeaseKey;
 use crate::moment::Moment;
 use crate::plan::Tables;
+#[cfg(feature = "local")]
+use crate::transport::local::handover::{Limits, Listener};
 use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
+#[cfg(feature = "local")]
+use crate::wire::PathSet;
 use crate::wire::message::{Envelope, LaneMessage};
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{Action, ConnId, Flow, JobId, JobReport, Machine, NoticeId, Path, Permits};
@@ -41,6 +49,8 @@ struct Connection {
     reader: JoinHandle<()>,
     lanes: Lanes,
     open: Vec<Lane>,
+    #[cfg(feature = "local")]
+    rings: Rings,
 }
 
 pub(super) struct Driver {
@@ -55,6 +65,8 @@ pub(super) struct Driver {
     moved: mpsc::UnboundedSender<Event>,
     moved_in: Option<mpsc::UnboundedReceiver<Event>>,
     start: Instant,
+    #[cfg(feature = "local")]
+    listener: Option<Listener>,
     next_conn: u64,
     connections: HashMap<ConnId, Connection>,
     under_way: HashMap<TransferId, Under>,
@@ -130,6 +142,8 @@ impl Driver {
             moved,
             moved_in: Some(moved_in),
             start: Instant::now(),
+            #[cfg(feature = "local")]
+            listener: None,
             next_conn: 0,
             connections: HashMap::new(),
             under_way: HashMap::new(),
@@ -145,6 +159,13 @@ impl Driver {
         let Some(mut moved) = self.moved_in.take() else {
             return;
         };
+        #[cfg(feature = "local")]
+        match Listener::bind(Limits::default()) {
+            Ok(listener) => self.listener = Some(listener),
+            Err(error) => {
+                tracing::warn!(%error, "no socket for peers on this host: they use the network")
+            }
+        }
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -230,6 +251,23 @@ impl Driver {
             Event::LaneUp { conn, lane } => self.lane_up(conn, lane),
             // Without its lanes a connection is no use: its transfers are tried again over another.
             Event::LanesFailed { conn, why } => self.lost(conn, &why),
+            #[cfg(feature = "local")]
+            Event::RingOut { conn, producer } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    let stall = self.endpoints.options().stall_timeout;
+                    connection.rings.add(RingOut::new(producer, stall));
+                }
+            }
+            #[cfg(feature = "local")]
+            Event::RingIn { conn, consumer } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    let peer = connection.peer.clone();
+                    let incoming = self.receiver.serve_ring(consumer, peer);
+                    connection.rings.incoming = Some(incoming);
+                }
+            }
+            #[cfg(feature = "local")]
+            Event::RingFailed { conn, why } => self.ring_failed(conn, &why),
             Event::Sent {
                 transfer,
                 bytes,
@@ -383,7 +421,14 @@ impl Driver {
             reader,
             lanes: Lanes::default(),
             open: Vec::new(),
+            #[cfg(feature = "local")]
+            rings: Rings::default(),
         };
+        #[cfg(feature = "local")]
+        if self.listener.is_some() && ring::is_this_host(address) {
+            let plans = self.machine.planner_mut();
+            plans.set_local(agent.clone(), PathSet::from_iter([Path::Ring]));
+        }
         self.connections.insert(conn, connection);
         self.machine.connected(now, conn, agent, permits);
     }
@@ -391,7 +436,15 @@ impl Driver {
     fn lost(&mut self, conn: ConnId, why: &str) {
         if let Some(connection) = self.connections.remove(&conn) {
             tracing::debug!(peer = %connection.peer, why, "a connection is lost");
+            let agent = connection.peer.agent.clone();
             connection.close();
+            if self
+                .connections
+                .values()
+                .all(|other| other.peer.agent != agent)
+            {
+                self.machine.planner_mut().forget_local(&agent);
+            }
             let now = self.now();
             self.machine.disconnected(now, conn);
         }
@@ -415,6 +468,8 @@ impl Connection {
         for lane in &self.open {
             lane.close(CloseCode::DONE);
         }
+        #[cfg(feature = "local")]
+        self.rings.close();
         // The writer sends what is left and lets go; with the reader gone, that closes the connection.
         self.reader.abort();
     }
@@ -425,7 +480,13 @@ impl Driver {
     fn act(&mut self, action: Action<Blocks>) {
         match action {
             Action::Connect { agent, host, port } => {
-                let dialling = dial(self.endpoints.clone(), agent, host, port, self.events.clone());
+                let dialling = dial(
+                    self.endpoints.clone(),
+                    agent,
+                    host,
+                    port,
+                    self.events.clone(),
+                );
                 self.endpoints.spawn_control(dialling);
             }
             Action::Close { conn, reason } => {
@@ -501,7 +562,8 @@ impl Driver {
                 if connection.lanes.begun {
                     return;
                 }
-                let Ok(session) = self.endpoints.expect_lanes(&connection.peer, lanes.max(1)) else {
+                let Ok(session) = self.endpoints.expect_lanes(&connection.peer, lanes.max(1))
+                else {
                     return;
                 };
                 connection.lanes.begun = true;
@@ -530,6 +592,15 @@ impl Driver {
                 );
                 self.endpoints.spawn_control(connecting);
             }
+            #[cfg(feature = "local")]
+            LaneMessage::Local { socket, token } => {
+                if connection.rings.incoming.is_none() {
+                    let offer = ring::Offer { socket, token };
+                    let fetching = ring::fetch(offer, conn, self.events.clone());
+                    self.endpoints.spawn_control(fetching);
+                }
+            }
+            #[cfg(not(feature = "local"))]
             LaneMessage::Local { .. } => {}
         }
     }
@@ -561,6 +632,7 @@ impl Driver {
         let under = Under {
             flow,
             moving: Moving::Out(outgoing),
+            path: None,
             seen: 0,
         };
         self.under_way.insert(transfer, under);
@@ -573,8 +645,7 @@ impl Driver {
     }
 
     fn receive(&mut self, flow: Flow) {
-        let transfer = flow.transfer;
-        let (conn, lanes) = (flow.conn, flow.lanes);
+        let (transfer, path) = (flow.transfer, flow.path);
         let made = self.blocks(&flow).and_then(|blocks| {
             let plan = self.machine.planner_mut().of_flow(&flow, false)?;
             flows::landing(&flow, &plan, &blocks, &self.memories)
@@ -584,10 +655,13 @@ impl Driver {
                 let under = Under {
                     flow,
                     moving: Moving::In(landing),
+                    path: None,
                     seen: 0,
                 };
                 self.under_way.insert(transfer, under);
-                self.want_lanes(conn, lanes);
+                if let Some(path) = path {
+                    self.carry(transfer, path);
+                }
             }
             Err(why) => self.failed(transfer, why),
         }
@@ -595,7 +669,9 @@ impl Driver {
 
     fn blocks(&self, flow: &Flow) -> Result<Blocks, String> {
         let blocks = self.machine.blocks(flow.blocks);
-        blocks.cloned().ok_or_else(|| "its blocks are gone".to_owned())
+        blocks
+            .cloned()
+            .ok_or_else(|| "its blocks are gone".to_owned())
     }
 
     fn failed(&mut self, transfer: TransferId, why: String) {
@@ -605,20 +681,27 @@ impl Driver {
 
     fn readable(&mut self, transfer: TransferId, layer: u32, tokens: u64) {
         if let Some(under) = self.under_way.get(&transfer) {
-            if let (Some(range), Moving::Out(outgoing)) = (under.open_layer(layer, tokens), &under.moving) {
+            if let (Some(range), Moving::Out(outgoing)) =
+                (under.open_layer(layer, tokens), &under.moving)
+            {
                 outgoing.open(range);
             }
         }
     }
 
-    /// The path of an outgoing transfer is known: its streams may leave.
+    /// The path of a transfer is known: if it is outgoing, its streams may leave.
     fn carry(&mut self, transfer: TransferId, path: Path) {
-        let Some(Under { flow, moving, .. }) = self.under_way.get(&transfer) else {
+        let Some(under) = self.under_way.get_mut(&transfer) else {
             return;
         };
+        under.path = Some(path);
+        let Under { flow, moving, .. } = under;
         let (conn, lanes) = (flow.conn, flow.lanes);
         let Moving::Out(outgoing) = moving else {
-            return self.want_lanes(conn, lanes);
+            if path == Path::Quic {
+                self.want_lanes(conn, lanes);
+            }
+            return;
         };
         let outgoing = outgoing.clone();
         match path {
@@ -628,7 +711,53 @@ impl Driver {
                     connection.lanes.carry(&outgoing);
                 }
             }
-            Path::Ring | Path::Shared => self.failed(transfer, format!("there is no path {path} here")),
+            #[cfg(feature = "local")]
+            Path::Ring => self.carry_over_ring(conn, &outgoing),
+            _ => self.failed(transfer, format!("there is no path {path} here")),
+        }
+    }
+
+    #[cfg(feature = "local")]
+    fn carry_over_ring(&mut self, conn: ConnId, outgoing: &Outgoing) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        connection.rings.carry(outgoing);
+        if connection.rings.begun {
+            return;
+        }
+        connection.rings.begun = true;
+        let made = match &self.listener {
+            Some(listener) => ring::offer(listener),
+            None => Err("there is no local socket".to_owned()),
+        };
+        match made {
+            Ok((expected, ring::Offer { socket, token })) => {
+                let handing = ring::hand_over(expected, conn, self.events.clone());
+                self.endpoints.spawn_control(handing);
+                self.machine
+                    .send_lanes(conn, LaneMessage::Local { socket, token });
+            }
+            Err(why) => self.ring_failed(conn, &why),
+        }
+    }
+
+    /// A ring cannot be had after all: whoever waits for it is tried again over the network.
+    #[cfg(feature = "local")]
+    fn ring_failed(&mut self, conn: ConnId, why: &str) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        tracing::debug!(peer = %connection.peer, why, "there is no ring");
+        connection.rings = Rings::default();
+        let agent = connection.peer.agent.clone();
+        let paths = PathSet::default();
+        self.machine.planner_mut().set_local(agent, paths);
+        let of_ring = |under: &&Under| under.flow.conn == conn && under.path == Some(Path::Ring);
+        let failed: Vec<_> = self.under_way.values().filter(of_ring).collect();
+        let failed: Vec<_> = failed.iter().map(|under| under.flow.transfer).collect();
+        for transfer in failed {
+            self.failed(transfer, why.to_owned());
         }
     }
 
@@ -638,6 +767,8 @@ impl Driver {
             (&under.moving, self.connections.get_mut(&under.flow.conn))
         {
             connection.lanes.forget(outgoing);
+            #[cfg(feature = "local")]
+            connection.rings.forget(outgoing);
         }
         Some(under)
     }
@@ -685,11 +816,7 @@ async fn dial(
 }
 
 /// Tells the driver what becomes of a transfer's streams.
-async fn report(
-    transfer: TransferId,
-    mut events: SendEvents,
-    moved: mpsc::UnboundedSender<Event>,
-) {
+async fn report(transfer: TransferId, mut events: SendEvents, moved: mpsc::UnboundedSender<Event>) {
     while let Some(event) = events.next().await {
         let event = match event {
             SendEvent::Written { bytes, lent, .. } => Event::Sent {

@@ -12,6 +12,8 @@ use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec};
 use crate::ticket::Ticket;
+#[cfg(feature = "local")]
+use crate::transport::local::ring::{Consumer, Producer};
 use crate::transport::quic::{ConnectError, ControlConnection, Lane};
 use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
@@ -34,6 +36,16 @@ pub(super) enum Event {
     LaneUp { conn: ConnId, lane: Lane },
     /// Lanes of a connection cannot be had.
     LanesFailed { conn: ConnId, why: String },
+
+    /// A ring to send over has been fetched by the peer.
+    #[cfg(feature = "local")]
+    RingOut { conn: ConnId, producer: Producer },
+    /// A ring to receive from was fetched from the peer.
+    #[cfg(feature = "local")]
+    RingIn { conn: ConnId, consumer: Consumer },
+    /// A ring of a connection cannot be had.
+    #[cfg(feature = "local")]
+    RingFailed { conn: ConnId, why: String },
 
     /// A data stream is written whole.
     Sent {
@@ -75,13 +87,17 @@ pub(super) enum Command {
         layer: u32,
         tokens: u64,
     },
-    FinishPrefill { key: LeaseKey },
+    FinishPrefill {
+        key: LeaseKey,
+    },
     Renew {
         key: LeaseKey,
         ttl: Duration,
         answer: oneshot::Sender<Result<(), LeaseError>>,
     },
-    CancelLease { key: LeaseKey },
+    CancelLease {
+        key: LeaseKey,
+    },
     Start {
         spec: JobSpec<Blocks>,
         started: oneshot::Sender<Result<Started, JobError>>,
@@ -92,8 +108,12 @@ pub(super) enum Command {
         layer: u32,
         tokens: u64,
     },
-    JobPrefilled { job: JobId },
-    CancelJob { job: JobId },
+    JobPrefilled {
+        job: JobId,
+    },
+    CancelJob {
+        job: JobId,
+    },
     CancelTicket {
         ticket: Ticket,
         content: Option<ContentDigest>,
@@ -104,7 +124,9 @@ pub(super) enum Command {
         ttl: Duration,
         answer: oneshot::Sender<Result<oneshot::Receiver<NoticeOutcome>, JobError>>,
     },
-    Gauges { answer: oneshot::Sender<Gauges> },
+    Gauges {
+        answer: oneshot::Sender<Gauges>,
+    },
     /// Take nothing new; answer once idle or after the patience, then stop.
     Shutdown {
         patience: Duration,

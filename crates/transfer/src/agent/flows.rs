@@ -9,7 +9,7 @@ use super::data::{Landing, Outgoing, RouteBytes, SendEvents};
 use crate::ids::Rank;
 use crate::memory::Memory;
 use crate::plan::{Plan, Side};
-use crate::wire::Flow;
+use crate::wire::{Flow, Path};
 
 /// Registered memory: for each rank, one for each group of the own document.
 pub(super) type Memories = BTreeMap<Rank, Arc<[Memory]>>;
@@ -26,6 +26,8 @@ pub(super) enum Moving {
 pub(super) struct Under {
     pub(super) flow: Flow,
     pub(super) moving: Moving,
+    /// How its bytes travel, once that is known.
+    pub(super) path: Option<Path>,
     /// Bytes that had moved when we last looked.
     pub(super) seen: u64,
 }
@@ -64,7 +66,9 @@ fn route(
     let route = plan
         .route(src, dst)
         .ok_or_else(|| format!("ranks {src} and {dst} share nothing"))?;
-    let tables = plan.arrange(side, blocks).map_err(|error| error.to_string())?;
+    let tables = plan
+        .arrange(side, blocks)
+        .map_err(|error| error.to_string())?;
     let stream = plan
         .bind_stream(route, side, &tables)
         .map_err(|error| error.to_string())?;
@@ -74,7 +78,11 @@ fn route(
     let bound = RouteBytes::new(stream, |group| memory.get(plan.group_of(side, group)));
     let bound = bound.map_err(|error| error.to_string())?;
     if bound.bytes() != flow.bytes {
-        return Err(format!("{} bytes are bound, {} were planned", bound.bytes(), flow.bytes));
+        return Err(format!(
+            "{} bytes are bound, {} were planned",
+            bound.bytes(),
+            flow.bytes
+        ));
     }
     Ok(bound)
 }

@@ -262,7 +262,10 @@ impl Transfer {
     }
 
     fn job(&self) -> Result<crate::wire::JobId, AgentGone> {
-        self.started.as_ref().map(|started| started.job).ok_or(AgentGone)
+        self.started
+            .as_ref()
+            .map(|started| started.job)
+            .ok_or(AgentGone)
     }
 
     async fn send(&self, command: Command) -> Result<(), AgentGone> {
@@ -404,7 +407,11 @@ impl Agent {
     ///
     /// # Errors
     /// [`PullError`].
-    pub async fn start(&self, request: PullRequest, prefilled: bool) -> Result<Transfer, PullError> {
+    pub async fn start(
+        &self,
+        request: PullRequest,
+        prefilled: bool,
+    ) -> Result<Transfer, PullError> {
         let spec = JobSpec {
             ticket: request.ticket,
             ranks: request.ranks,
@@ -478,11 +485,18 @@ impl Agent {
     /// closes all connections.
     pub async fn shutdown(&self, patience: Duration) {
         let (done, over) = oneshot::channel();
-        if self.send(Command::Shutdown { patience, done }).await.is_ok() {
+        if self
+            .send(Command::Shutdown { patience, done })
+            .await
+            .is_ok()
+        {
             // An error says that the driver is gone: the same as done.
             let _ = over.await;
         }
-        self.shared.endpoints.close(CloseCode::DONE, "shutdown").await;
+        self.shared
+            .endpoints
+            .close(CloseCode::DONE, "shutdown")
+            .await;
     }
 
     async fn send(&self, command: Command) -> Result<(), AgentGone> {

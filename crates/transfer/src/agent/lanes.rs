@@ -108,7 +108,9 @@ pub(super) async fn connect(
         }
     }
     if failures.len() == ports.len() {
-        let why = failures.pop().unwrap_or_else(|| "no lane was offered".to_owned());
+        let why = failures
+            .pop()
+            .unwrap_or_else(|| "no lane was offered".to_owned());
         // The driver is gone where this fails.
         let _ = events.send(Event::LanesFailed { conn, why }).await;
     }

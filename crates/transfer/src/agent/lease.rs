@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
+use super::Blocks;
 use super::event::{Command, Event};
 use super::handle::AgentGone;
-use super::Blocks;
 use crate::lease::{LeaseEnd, LeaseError, LeaseKey, OpenError};
 use crate::plan::Tables;
 

@@ -30,10 +30,12 @@ mod handle;
 mod lanes;
 mod lease;
 mod plans;
+#[cfg(feature = "local")]
+mod ring;
 
 pub use builder::{BindAgentError, Builder, RegisterError};
 pub use handle::{
-    Agent, AgentGone, LeaseRequest, NoticeOutcome, PullError, PullRequest, PullReport, PushRequest,
+    Agent, AgentGone, LeaseRequest, NoticeOutcome, PullError, PullReport, PullRequest, PushRequest,
     Transfer,
 };
 pub use lease::{Lease, LeaseOutcome};

@@ -44,7 +44,19 @@ impl Plans {
 
     fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
         let mut peers = self.peers.iter();
-        peers.find(|(known, _)| known == digest).map(|(_, peer)| peer)
+        peers
+            .find(|(known, _)| known == digest)
+            .map(|(_, peer)| peer)
+    }
+
+    /// Notes the paths to an agent beside the network.
+    pub(super) fn set_local(&mut self, agent: AgentId, paths: PathSet) {
+        self.local.insert(agent, paths);
+    }
+
+    /// Forgets an agent that is not connected any more.
+    pub(super) fn forget_local(&mut self, agent: &AgentId) {
+        self.local.remove(agent);
     }
 
     /// The plan with all routes of one local rank.
@@ -52,7 +64,9 @@ impl Plans {
         if let Some((_, plan)) = self.recent.iter().find(|(known, _)| known == ask) {
             return Ok(plan.clone());
         }
-        let peer = self.peer(&ask.peer).ok_or("the peer's deployment is not known")?;
+        let peer = self
+            .peer(&ask.peer)
+            .ok_or("the peer's deployment is not known")?;
         let request = Request {
             start: ask.start,
             tokens: ask.tokens,
@@ -71,7 +85,11 @@ impl Plans {
     }
 
     /// The plan of a transfer.
-    pub(super) fn of_flow(&mut self, flow: &Flow, local_is_source: bool) -> Result<Arc<Plan>, String> {
+    pub(super) fn of_flow(
+        &mut self,
+        flow: &Flow,
+        local_is_source: bool,
+    ) -> Result<Arc<Plan>, String> {
         self.plan(&RouteAsk {
             peer: flow.peer,
             rank: flow.rank,
@@ -96,7 +114,8 @@ impl wire::Planner for Plans {
         };
         let document: Document =
             postcard::from_bytes(document).map_err(|error| unreadable(error.to_string()))?;
-        let peer = Deployment::from_document(document).map_err(|faults| unreadable(faults.to_string()))?;
+        let peer =
+            Deployment::from_document(document).map_err(|faults| unreadable(faults.to_string()))?;
         pair_groups(&self.own, &peer).map_err(|differs| Difference {
             field: differs.field.into(),
             ours: differs.source_value.into(),
@@ -127,6 +146,6 @@ impl wire::Planner for Plans {
 
     fn paths(&self, agent: &AgentId) -> PathSet {
         let local = self.local.get(agent).copied().unwrap_or_default();
-        [PathSet::QUIC, local].into_iter().fold(PathSet::default(), PathSet::or)
+        PathSet::QUIC.or(local)
     }
 }

@@ -44,14 +44,23 @@ pub enum CopyError {
 }
 
 /// c
-pub fn copy(program: &Program, src: &Memory, dst: &Memory, options: &CopyOptions) -> Result<CopyReport, CopyError> {
+pub fn copy(
+    program: &Program,
+    src: &Memory,
+    dst: &Memory,
+    options: &CopyOptions,
+) -> Result<CopyReport, CopyError> {
     src.check(program, Side::Source)?;
     dst.check(program, Side::Destination)?;
     let bytes = program.bytes();
     let kernel = options.kernel.unwrap_or_else(Kernel::detect);
     let mut walk = Walk::at_place(program, 0, 0);
     if options.checksum || options.staging > 0 {
-        let n = if options.staging == 0 { 16384 } else { options.staging };
+        let n = if options.staging == 0 {
+            16384
+        } else {
+            options.staging
+        };
         let mut staging = vec![0u8; n + 64];
         let off = staging.as_ptr().align_offset(64);
         let staging = &mut staging[off..off + n];
@@ -59,20 +68,64 @@ pub fn copy(program: &Program, src: &Memory, dst: &Memory, options: &CopyOptions
         let mut at = 0;
         let mut back = walk.clone();
         let f = Traffic::Fetch.mover(kernel);
-        let p = if options.near { Traffic::Near } else { Traffic::Place }.mover(kernel);
+        let p = if options.near {
+            Traffic::Near
+        } else {
+            Traffic::Place
+        }
+        .mover(kernel);
         while at < bytes {
             let len = (bytes - at).min(n as u64);
-            let dense = Dense { start: staging.as_mut_ptr(), position: at };
-            unsafe { run(program, &mut walk, (&Source(src), &dense), (at + len, bytes), f); }
-            if options.checksum { sum.update(&staging[..len as usize]); }
-            unsafe { run(program, &mut back, (&dense, &Destination(dst)), (at + len, bytes), p); }
+            let dense = Dense {
+                start: staging.as_mut_ptr(),
+                position: at,
+            };
+            unsafe {
+                run(
+                    program,
+                    &mut walk,
+                    (&Source(src), &dense),
+                    (at + len, bytes),
+                    f,
+                );
+            }
+            if options.checksum {
+                sum.update(&staging[..len as usize]);
+            }
+            unsafe {
+                run(
+                    program,
+                    &mut back,
+                    (&dense, &Destination(dst)),
+                    (at + len, bytes),
+                    p,
+                );
+            }
             at += len;
         }
         kernel::fence();
-        return Ok(CopyReport { bytes, checksum: Some(sum) });
+        return Ok(CopyReport {
+            bytes,
+            checksum: Some(sum),
+        });
     }
-    let traffic = if options.near { Traffic::Near } else { Traffic::Through };
-    unsafe { run(program, &mut walk, (&Source(src), &Destination(dst)), (bytes, bytes), traffic.mover(kernel)); }
+    let traffic = if options.near {
+        Traffic::Near
+    } else {
+        Traffic::Through
+    };
+    unsafe {
+        run(
+            program,
+            &mut walk,
+            (&Source(src), &Destination(dst)),
+            (bytes, bytes),
+            traffic.mover(kernel),
+        );
+    }
     kernel::fence();
-    Ok(CopyReport { bytes, checksum: None })
+    Ok(CopyReport {
+        bytes,
+        checksum: None,
+    })
 }

@@ -13,7 +13,11 @@ pub use kernel::Kernel;
 pub use stream::{Cursor, MemoryStream, Run, Runs, StreamError};
 
 #[doc(hidden)]
-pub fn tune(i: usize, v: usize) { kernel::x86::T[i].store(v, std::sync::atomic::Ordering::Relaxed) }
+pub fn tune(i: usize, v: usize) {
+    kernel::x86::T[i].store(v, std::sync::atomic::Ordering::Relaxed)
+}
 
 /// x
-pub fn settle() { kernel::fence() }
+pub fn settle() {
+    kernel::fence()
+}

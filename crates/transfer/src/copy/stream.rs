@@ -42,10 +42,7 @@ pub enum StreamError {
 
 impl MemoryStream {
     /// new
-    pub fn new(
-        program: impl Into<Arc<StreamProgram>>,
-        memory: Memory,
-    ) -> Result<Self, CheckError> {
+    pub fn new(program: impl Into<Arc<StreamProgram>>, memory: Memory) -> Result<Self, CheckError> {
         Self::with_kernel(program, memory, Kernel::detect())
     }
     /// new
@@ -81,7 +78,9 @@ impl MemoryStream {
     }
     fn walk(&self, position: u64) -> Walk {
         let placed = &self.program().placed;
-        let place = placed.partition_point(|p| p.dst <= position).saturating_sub(1);
+        let place = placed
+            .partition_point(|p| p.dst <= position)
+            .saturating_sub(1);
         let start = placed.get(place).map_or(0, |p| p.dst);
         if position == self.bytes() {
             return Walk::at_place(self.program(), placed.len(), position);
@@ -115,39 +114,120 @@ impl Cursor {
         self
     }
     /// g
-    pub fn gather(&mut self, out: &mut [u8]) -> Result<(), StreamError> {
+    fn gather0(&mut self, out: &mut [u8]) -> Result<(), StreamError> {
         let total = self.stream.bytes();
-        let block = if self.sum.is_some() { 16384 } else { usize::MAX };
+        let block = if self.sum.is_some() {
+            16384
+        } else {
+            usize::MAX
+        };
         for out in out.chunks_mut(block) {
             let position = self.walk.position();
             let end = position + out.len() as u64;
-            let dense = Dense { start: out.as_mut_ptr(), position };
+            let dense = Dense {
+                start: out.as_mut_ptr(),
+                position,
+            };
             unsafe {
-                run(self.stream.program.program(), &mut self.walk, (&Source(&self.stream.memory), &dense), (end, total), self.stream.gather);
+                run(
+                    self.stream.program.program(),
+                    &mut self.walk,
+                    (&Source(&self.stream.memory), &dense),
+                    (end, total),
+                    self.stream.gather,
+                );
             }
-            if let Some(sum) = &mut self.sum { sum.update(out) }
+            if let Some(sum) = &mut self.sum {
+                sum.update(out)
+            }
         }
         Ok(())
     }
     /// g
-    pub fn scatter(&mut self, bytes: &[u8], fence: bool) -> Result<(), StreamError> {
+    fn scatter0(&mut self, bytes: &[u8], fence: bool) -> Result<(), StreamError> {
         let total = self.stream.bytes();
         let position = self.walk.position();
         let end = position + bytes.len() as u64;
-        let dense = Dense { start: bytes.as_ptr().cast_mut(), position };
+        let dense = Dense {
+            start: bytes.as_ptr().cast_mut(),
+            position,
+        };
         unsafe {
-            super::walk::run(self.stream.program.program(), &mut self.walk, (&dense, &Source(&self.stream.memory)), (end, total), self.stream.scatter);
+            super::walk::run(
+                self.stream.program.program(),
+                &mut self.walk,
+                (&dense, &Source(&self.stream.memory)),
+                (end, total),
+                self.stream.scatter,
+            );
         }
-        if let Some(sum) = &mut self.sum { sum.update(bytes) }
-        if fence { kernel::fence() }
+        if let Some(sum) = &mut self.sum {
+            sum.update(bytes)
+        }
+        if fence {
+            kernel::fence()
+        }
         Ok(())
     }
 }
 impl Cursor {
     /// r
-    pub fn run_bytes(&self) -> u64 { self.run().map_or(0, |r| r.1) }
+    pub fn run_bytes(&self) -> u64 {
+        self.run().map_or(0, |r| r.1)
+    }
     /// r
-    pub fn run(&self) -> Option<(u64, u64)> { self.walk.chunk(self.stream.program.program()) }
+    pub fn run(&self) -> Option<(u64, u64)> {
+        self.walk.chunk(self.stream.program.program())
+    }
     /// s
-    pub fn skip(&mut self, bytes: u64) { self.walk.skip(self.stream.program.program(), bytes) }
+    pub fn skip(&mut self, bytes: u64) {
+        self.walk.skip(self.stream.program.program(), bytes)
+    }
+}
+impl Cursor {
+    /// r
+    pub unsafe fn gather_raw(
+        &mut self,
+        out: *mut u8,
+        len: usize,
+        sum: &mut Crc32c,
+    ) -> Result<(), StreamError> {
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(16384);
+            let s = unsafe { std::slice::from_raw_parts_mut(out.add(done), step) };
+            self.gather0(s)?;
+            sum.update(s);
+            done += step;
+        }
+        Ok(())
+    }
+    /// r
+    pub unsafe fn scatter_raw(
+        &mut self,
+        out: *const u8,
+        len: usize,
+        sum: &mut Crc32c,
+    ) -> Result<(), StreamError> {
+        let mut done = 0;
+        while done < len {
+            let step = (len - done).min(16384);
+            let s = unsafe { std::slice::from_raw_parts(out.add(done), step) };
+            sum.update(s);
+            self.scatter0(s, false)?;
+            done += step;
+        }
+        Ok(())
+    }
+}
+
+impl Cursor {
+    /// g
+    pub fn gather(&mut self, out: &mut [u8], sum: &mut Crc32c) -> Result<(), StreamError> {
+        unsafe { self.gather_raw(out.as_mut_ptr(), out.len(), sum) }
+    }
+    /// g
+    pub fn scatter(&mut self, out: &[u8], sum: &mut Crc32c) -> Result<(), StreamError> {
+        unsafe { self.scatter_raw(out.as_ptr(), out.len(), sum) }
+    }
 }

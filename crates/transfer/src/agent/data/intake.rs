@@ -1,6 +1,8 @@
 //! What arrives on one stream behind its header, on whatever path: placed, counted and summed.
 
 use super::{landing::Landing, receive::ReceiveError, route_bytes::RouteCursor};
+#[cfg(feature = "local")]
+use crate::transport::local::ring::ReadWindow;
 use crate::{
     copy::Crc32c,
     wire::stream::{StreamHeader, StreamTrailer, TRAILER},
@@ -44,20 +46,58 @@ impl Intake {
 
     /// Places the next bytes.
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), ReceiveError> {
-        let body = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
-        let (body, rest) = bytes.split_at(body);
-        if !body.is_empty() {
-            self.cursor.scatter(body, &mut self.sum)?;
-            self.left -= body.len() as u64;
-            self.landing.count_placed(body.len() as u64);
-        }
-        let got = self.trailer_got + rest.len();
-        match self.trailer.get_mut(self.trailer_got..got) {
-            Some(trailer) => trailer.copy_from_slice(rest),
-            None => return Err(ReceiveError::TooLong { planned: self.length }),
-        }
+        let (body, rest) = bytes.split_at(self.body(bytes.len()));
+        self.cursor.scatter(body, &mut self.sum)?;
+        self.placed(body.len());
+        self.take_trailer(rest.len(), |trailer| trailer.copy_from_slice(rest))
+    }
+
+    /// Places what a slot holds from `at` on.
+    #[cfg(feature = "local")]
+    pub(crate) fn take_slot(
+        &mut self,
+        slot: &ReadWindow<'_>,
+        at: usize,
+    ) -> Result<(), ReceiveError> {
+        let bytes = slot.len().saturating_sub(at);
+        let body = self.body(bytes);
+        self.cursor.scatter_slot(slot, at, body, &mut self.sum)?;
+        self.placed(body);
+        self.take_trailer(bytes - body, |trailer| {
+            // They lie in the slot.
+            let _ = slot.get(at + body, trailer);
+        })
+    }
+
+    /// How many of the next bytes are the route's.
+    fn body(&self, bytes: usize) -> usize {
+        bytes.min(usize::try_from(self.left).unwrap_or(usize::MAX))
+    }
+
+    fn placed(&mut self, bytes: usize) {
+        self.left -= bytes as u64;
+        self.landing.count_placed(bytes as u64);
+    }
+
+    fn take_trailer(
+        &mut self,
+        bytes: usize,
+        copy: impl FnOnce(&mut [u8]),
+    ) -> Result<(), ReceiveError> {
+        let got = self.trailer_got + bytes;
+        let Some(trailer) = self.trailer.get_mut(self.trailer_got..got) else {
+            let planned = self.length;
+            return Err(ReceiveError::TooLong { planned });
+        };
+        copy(trailer);
         self.trailer_got = got;
         Ok(())
+    }
+
+    /// Whether the trailer is there: the last that may come.
+    #[cfg(feature = "local")]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.trailer_got == TRAILER
     }
 
     /// The stream has ended: checks that all of it is there, and as it was sent.

@@ -125,7 +125,9 @@ impl LaneOut {
     }
 
     fn lend(&self, cursor: &mut RouteCursor, end: u64, loans: &LendTracker) -> Option<Bytes> {
-        let left = end.saturating_sub(GATHERED_TAIL).checked_sub(cursor.position())?;
+        let left = end
+            .saturating_sub(GATHERED_TAIL)
+            .checked_sub(cursor.position())?;
         if left < self.lend_least || cursor.run() < self.lend_least {
             return None;
         }
@@ -141,7 +143,9 @@ impl LaneOut {
     ) -> Result<Bytes, SendError> {
         let mut buffer = self.pool.take().await;
         let left = end - cursor.position();
-        let len = buffer.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let len = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
         cursor.gather(&mut buffer[..len], sum)?;
         Ok(buffer.into_bytes(len))
     }

@@ -19,6 +19,8 @@ use super::{
     ranges::Ranges,
     route_bytes::RouteBytes,
 };
+#[cfg(feature = "local")]
+use crate::transport::local;
 use crate::{
     copy,
     ids::{Nonce, TransferId},
@@ -94,7 +96,11 @@ pub enum SendError {
     /// The ring failed it.
     #[cfg(feature = "local")]
     #[error(transparent)]
-    Ring(#[from] crate::transport::local::ring::RingError),
+    Ring(#[from] local::ring::RingError),
+    /// Bytes could not be put into a slot. A fault of this process, too.
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Stage(#[from] local::ring::StageError),
     /// The memory could not be read. A fault of this process: it was proved that it can.
     #[error(transparent)]
     Memory(#[from] copy::StreamError),
@@ -214,6 +220,12 @@ impl Outgoing {
         }
     }
 
+    /// A part that may be read now, if there is one.
+    #[cfg(feature = "local")]
+    pub(crate) fn ready_part(&self) -> Option<Part> {
+        self.queue().ready.pop_front()
+    }
+
     pub(crate) fn header(&self, part: &Part) -> StreamHeader {
         StreamHeader {
             transfer: self.inner.transfer,
@@ -241,6 +253,9 @@ impl Outgoing {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         // Nothing panics while it is held.
-        self.inner.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner
+            .queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }

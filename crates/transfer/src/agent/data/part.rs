@@ -46,10 +46,17 @@ pub(crate) fn split(ends: impl IntoIterator<Item = u64>, lanes: usize) -> Vec<Pa
     let stretches = ends.len() as u64;
     if stretches > MANY {
         let each = stretches.div_ceil(MANY) as usize;
-        ends = ends.chunks(each).filter_map(|few| few.last().copied()).collect();
+        ends = ends
+            .chunks(each)
+            .filter_map(|few| few.last().copied())
+            .collect();
     }
     let lanes = lanes.max(1) as u64;
-    let even = if lanes == 1 { MOST } else { total / (lanes * PER_LANE) };
+    let even = if lanes == 1 {
+        MOST
+    } else {
+        total / (lanes * PER_LANE)
+    };
     let mut most = even.clamp(LEAST, MOST);
     if stretches > 1 {
         // Layer by layer: parts leave when they are ready as a whole, so short ones leave early.
@@ -89,7 +96,13 @@ mod tests {
         let layers = (1..=80).map(|layer| layer << 20);
         assert_eq!(split(layers.clone(), 1).len(), 80);
         assert_eq!(split(layers, 8).len(), 80);
-        assert_eq!(split([100], 4), [Part { stream: 0, range: 0..100 }]);
+        assert_eq!(
+            split([100], 4),
+            [Part {
+                stream: 0,
+                range: 0..100
+            }]
+        );
         assert_eq!(split([], 4), []);
     }
 

@@ -15,8 +15,14 @@ impl Ranges {
             return;
         }
         let first = self.ranges.partition_point(|known| known.end < range.start);
-        let behind = self.ranges.partition_point(|known| known.start <= range.end);
-        if let Some(known) = self.ranges.get(first..behind).filter(|known| !known.is_empty()) {
+        let behind = self
+            .ranges
+            .partition_point(|known| known.start <= range.end);
+        if let Some(known) = self
+            .ranges
+            .get(first..behind)
+            .filter(|known| !known.is_empty())
+        {
             range.start = range.start.min(known[0].start);
             range.end = range.end.max(known[known.len() - 1].end);
         }

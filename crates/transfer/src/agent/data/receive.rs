@@ -11,6 +11,8 @@ use tokio::{
 };
 
 use super::{intake::Intake, landing::Landing, options::DataOptions, stop};
+#[cfg(feature = "local")]
+use crate::transport::local;
 use crate::{
     copy,
     identity::PeerIdentity,
@@ -86,10 +88,10 @@ pub enum ReceiveError {
     /// The lane failed it.
     #[error(transparent)]
     Lane(#[from] quic::StreamError),
-    /// The ring failed it.
+    /// Bytes of a slot could not be placed, since the memory was registered for reading only.
     #[cfg(feature = "local")]
     #[error(transparent)]
-    Ring(#[from] crate::transport::local::ring::RingError),
+    Stage(#[from] local::ring::StageError),
     /// The memory could not be written: it was registered for reading only.
     #[error(transparent)]
     Memory(#[from] copy::StreamError),
@@ -171,7 +173,12 @@ impl<A: Arrivals> Receiver<A> {
         })
     }
 
-    async fn receive(&self, peer: &PeerIdentity, mut stream: DataReceiver, _place: OwnedSemaphorePermit) {
+    async fn receive(
+        &self,
+        peer: &PeerIdentity,
+        mut stream: DataReceiver,
+        _place: OwnedSemaphorePermit,
+    ) {
         let header = match self.header(&mut stream).await {
             Ok(header) => header,
             Err(error) => {
@@ -186,7 +193,9 @@ impl<A: Arrivals> Receiver<A> {
         let Some(inside) = landing.enter() else {
             return stream.stop(stop::FENCED);
         };
-        let placed = inside.unless_raised(place(&mut stream, &landing, &header)).await;
+        let placed = inside
+            .unless_raised(place(&mut stream, &landing, &header))
+            .await;
         // Nothing is written from here on.
         drop(inside);
         match placed {

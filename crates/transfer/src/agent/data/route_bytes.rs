@@ -4,6 +4,8 @@ use std::{ops::Range, sync::Arc};
 
 use thiserror::Error;
 
+#[cfg(feature = "local")]
+use crate::transport::local::ring::{ReadWindow, StageError, WriteWindow};
 use crate::{
     copy::{self, Crc32c, Cursor, MemoryStream, StreamError},
     memory::{CheckError, Loan, Memory},
@@ -176,10 +178,6 @@ pub struct RouteCursor {
     position: u64,
 }
 
-/// Bytes are summed in steps that stay in the first-level cache: 16 KiB of them, since the copy has
-/// its source there too.
-const SUMMED: usize = 16 << 10;
-
 impl RouteCursor {
     /// Offset in the route.
     pub fn position(&self) -> u64 {
@@ -191,38 +189,70 @@ impl RouteCursor {
     /// # Errors
     /// [`StreamError::PastEnd`].
     pub fn gather(&mut self, out: &mut [u8], sum: &mut Crc32c) -> Result<(), StreamError> {
-        self.check(out.len())?;
-        for out in out.chunks_mut(SUMMED) {
-            let mut done = 0;
-            while done < out.len() {
-                let Some((cursor, left)) = self.current() else {
-                    break;
-                };
-                let step = left.min((out.len() - done) as u64) as usize;
-                cursor.gather(&mut out[done..done + step])?;
-                self.moved(step as u64)?;
-                done += step;
-            }
-            sum.update(out);
-        }
-        Ok(())
+        self.each_section(out.len(), |cursor, bytes| {
+            cursor.gather(&mut out[bytes], sum)
+        })
     }
 
     /// Scatters the next bytes, and adds them to `sum`.
     ///
     /// # Errors
     /// [`StreamError`].
-    pub fn scatter(&mut self, mut bytes: &[u8], sum: &mut Crc32c) -> Result<(), StreamError> {
-        self.check(bytes.len())?;
-        sum.update(bytes);
-        while let Some((cursor, left)) = self.current() {
-            let step = left.min(bytes.len() as u64) as usize;
-            if step == 0 {
+    pub fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c) -> Result<(), StreamError> {
+        self.each_section(bytes.len(), |cursor, range| {
+            cursor.scatter(&bytes[range], sum)
+        })
+    }
+
+    /// Gathers the next `len` bytes to `at` in a slot, and adds them to `sum`.
+    #[cfg(feature = "local")]
+    pub(crate) fn gather_slot(
+        &mut self,
+        slot: &mut WriteWindow<'_>,
+        at: usize,
+        len: usize,
+        sum: &mut Crc32c,
+    ) -> Result<(), StageError> {
+        self.each_section(len, |cursor, bytes| {
+            slot.gather(at + bytes.start, bytes.len(), cursor, sum)
+        })
+    }
+
+    /// Scatters `len` bytes from `at` in a slot, and adds them to `sum`.
+    #[cfg(feature = "local")]
+    pub(crate) fn scatter_slot(
+        &mut self,
+        slot: &ReadWindow<'_>,
+        at: usize,
+        len: usize,
+        sum: &mut Crc32c,
+    ) -> Result<(), StageError> {
+        self.each_section(len, |cursor, bytes| {
+            slot.scatter(at + bytes.start, bytes.len(), cursor, sum)
+        })
+    }
+
+    /// Moves over the next `len` bytes: calls `each` with every section's cursor and the range of the
+    /// `len` bytes that lie there.
+    fn each_section<E: From<StreamError>>(
+        &mut self,
+        len: usize,
+        mut each: impl FnMut(&mut Cursor, Range<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let bytes = self.route.bytes();
+        if len as u64 > bytes - self.position {
+            let (offset, len) = (self.position, len as u64);
+            return Err(StreamError::PastEnd { offset, len, bytes }.into());
+        }
+        let mut done = 0;
+        while done < len {
+            let Some((cursor, left)) = self.current() else {
                 break;
-            }
-            cursor.scatter(&bytes[..step], false)?;
+            };
+            let step = (len - done).min(usize::try_from(left).unwrap_or(usize::MAX));
+            each(cursor, done..done + step)?;
             self.moved(step as u64)?;
-            bytes = &bytes[step..];
+            done += step;
         }
         Ok(())
     }
@@ -254,18 +284,6 @@ impl RouteCursor {
         self.cursor.as_mut()?.skip(bytes);
         self.moved(bytes).ok()?;
         Some(loan)
-    }
-
-    fn check(&self, len: usize) -> Result<(), StreamError> {
-        let bytes = self.route.bytes();
-        if len as u64 > bytes - self.position {
-            return Err(StreamError::PastEnd {
-                offset: self.position,
-                len: len as u64,
-                bytes,
-            });
-        }
-        Ok(())
     }
 
     /// The current section's cursor, and how many bytes are left of that section.

@@ -46,12 +46,7 @@ impl Kernel {
     pub fn available() -> &'static [Self] {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
-            const ALL: &[Kernel] = &[
-                Kernel::Portable,
-                Kernel::Sse2,
-                Kernel::Avx2,
-                Kernel::Avx512,
-            ];
+            const ALL: &[Kernel] = &[Kernel::Portable, Kernel::Sse2, Kernel::Avx2, Kernel::Avx512];
             if is_x86_feature_detected!("avx512f") {
                 return ALL;
             }
@@ -125,7 +120,13 @@ unsafe fn portable(rows: &[Row], count: usize) {
     for row in &rows[..count] {
         for i in 0..row.count {
             // SAFETY: the caller vouches for both ends of each of the first `count` pieces.
-            unsafe { std::ptr::copy(row.src.add(i * row.src_stride), row.dst.add(i * row.dst_stride), row.run) };
+            unsafe {
+                std::ptr::copy(
+                    row.src.add(i * row.src_stride),
+                    row.dst.add(i * row.dst_stride),
+                    row.run,
+                )
+            };
         }
     }
 }
