@@ -8,6 +8,13 @@ pub mod plan;
 pub mod ticket;
 pub mod wire;
 
+#[cfg(feature = "host")]
+pub mod copy;
+#[cfg(feature = "host")]
+pub mod memory;
+
+#[cfg(feature = "quic")]
+pub mod agent;
 #[cfg(feature = "quic")]
 pub mod identity;
 #[cfg(feature = "quic")]

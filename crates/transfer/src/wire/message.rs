@@ -231,7 +231,7 @@ pub enum LaneMessage {
     Local {
         /// Name of a Unix socket in the abstract namespace.
         socket: String,
-        /// What has to be shown there.
-        nonce: Nonce,
+        /// What has to be proved there: two halves of 256 bits.
+        token: (Nonce, Nonce),
     },
 }

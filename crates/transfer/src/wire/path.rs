@@ -56,6 +56,12 @@ impl PathSet {
         PathSet(self.0 & other.0)
     }
 
+    /// Those that are in either.
+    #[must_use]
+    pub fn or(self, other: PathSet) -> PathSet {
+        PathSet(self.0 | other.0)
+    }
+
     /// The one to take: one copy before two, and any of them before the network.
     pub fn best(self) -> Option<Path> {
         Path::ALL
