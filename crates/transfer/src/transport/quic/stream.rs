@@ -93,6 +93,7 @@ impl DataSender {
             .finish()
             .map_err(|_| StreamError::ClosedHere)?;
         let (tell, told) = oneshot::channel();
+        let (give_up, given_up) = oneshot::channel::<StreamCode>();
         let Self {
             mut stream,
             thread,
@@ -101,18 +102,27 @@ impl DataSender {
         // On the lane's own thread, so that queued memory is given up when the connection is lost or
         // stalls, whether or not anybody waits for the acknowledgement.
         thread.spawn(async move {
-            let result = match timeout(after, stream.stream.stopped()).await {
-                Ok(Ok(None)) => Ok(()),
-                Ok(Ok(Some(code))) => Err(StreamError::Stopped(StreamCode::from_wire(code))),
-                Ok(Err(StoppedError::ConnectionLost(lost))) => Err(StreamError::Lost(lost.into())),
-                Ok(Err(StoppedError::ZeroRttRejected)) => Err(StreamError::ClosedHere),
-                Err(_) => Err(StreamError::Stalled { after }),
+            let stopped = stream.stream.stopped();
+            let result = tokio::select! {
+                stopped = timeout(after, stopped) => match stopped {
+                    Ok(Ok(None)) => Ok(()),
+                    Ok(Ok(Some(code))) => Err(StreamError::Stopped(StreamCode::from_wire(code))),
+                    Ok(Err(StoppedError::ConnectionLost(lost))) => {
+                        Err(StreamError::Lost(lost.into()))
+                    }
+                    Ok(Err(StoppedError::ZeroRttRejected)) => Err(StreamError::ClosedHere),
+                    Err(_) => Err(StreamError::Stalled { after }),
+                },
+                Ok(code) = given_up => {
+                    stream.code = code.wire();
+                    Err(StreamError::ClosedHere)
+                }
             };
             stream.delivered = result.is_ok();
             drop(stream);
             let _ = tell.send(result);
         });
-        Ok(Acknowledgement { told })
+        Ok(Acknowledgement { told, give_up })
     }
 
     /// Gives the stream up. The receiver sees `code`; queued memory is let go at once.
@@ -127,16 +137,28 @@ impl DataSender {
 #[must_use = "await it to know that the bytes have arrived"]
 pub struct Acknowledgement {
     told: oneshot::Receiver<Result<(), StreamError>>,
+    give_up: oneshot::Sender<StreamCode>,
 }
 
 impl Acknowledgement {
     /// Waits for it. Cancel-safe in that cancelling changes nothing about the stream.
     ///
     /// # Errors
-    /// [`StreamError`], if the receiver stopped the stream, or it stalled or was lost.
-    pub async fn wait(self) -> Result<(), StreamError> {
+    /// [`StreamError`], if the receiver stopped the stream, or it stalled or was lost;
+    /// [`StreamError::ClosedHere`], if this has answered before.
+    pub async fn wait(&mut self) -> Result<(), StreamError> {
+        if self.told.is_terminated() {
+            return Err(StreamError::ClosedHere);
+        }
         // Unanswered only when the endpoints are gone.
-        self.told.await.unwrap_or(Err(StreamError::ClosedHere))
+        let told = (&mut self.told).await;
+        told.unwrap_or(Err(StreamError::ClosedHere))
+    }
+
+    /// Gives the stream up after all, where it was not delivered yet: queued memory is let go at once.
+    pub fn reset(self, code: StreamCode) {
+        // Nobody is there to hear it where the stream is over.
+        let _ = self.give_up.send(code);
     }
 }
 
