@@ -33,6 +33,7 @@ pub mod shared;
 mod doorbell;
 mod gate;
 mod memfd;
+mod memory;
 
 pub use gate::{Fence, drive};
 

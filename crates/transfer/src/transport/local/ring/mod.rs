@@ -27,6 +27,7 @@ mod consumer;
 mod control;
 mod producer;
 mod shape;
+mod stage;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +36,7 @@ use std::time::Duration;
 pub use consumer::{Consumer, ReadWindow};
 pub use producer::{Producer, WriteWindow};
 pub use shape::{RingLimits, RingShape, ShapeError};
+pub use stage::StageError;
 
 pub(super) use control::Ring;
 

@@ -1,0 +1,122 @@
+//! What arrives on one stream behind its header, on whatever path: placed, counted and summed.
+
+use super::{landing::Landing, receive::ReceiveError, route_bytes::RouteCursor};
+#[cfg(feature = "local")]
+use crate::transport::local::ring::ReadWindow;
+use crate::{
+    copy::Crc32c,
+    wire::stream::{StreamHeader, StreamTrailer, TRAILER},
+};
+
+/// The bytes of one stream, as they arrive, in pieces cut anywhere.
+#[derive(Debug)]
+pub(crate) struct Intake {
+    landing: Landing,
+    cursor: RouteCursor,
+    sum: Crc32c,
+    length: u64,
+    left: u64,
+    trailer: [u8; TRAILER],
+    trailer_got: usize,
+}
+
+impl Intake {
+    /// Ready for what the header announces, which has to lie in the route.
+    pub(crate) fn new(landing: &Landing, header: &StreamHeader) -> Result<Self, ReceiveError> {
+        let route = landing.route();
+        let outside = ReceiveError::Outside {
+            offset: header.offset,
+            length: header.length,
+            bytes: route.bytes(),
+        };
+        let end = header.offset.checked_add(header.length);
+        if end.is_none_or(|end| end > route.bytes()) {
+            return Err(outside);
+        }
+        Ok(Self {
+            landing: landing.clone(),
+            cursor: route.cursor(header.offset)?,
+            sum: Crc32c::new(),
+            length: header.length,
+            left: header.length,
+            trailer: [0; TRAILER],
+            trailer_got: 0,
+        })
+    }
+
+    /// Places the next bytes.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), ReceiveError> {
+        let (body, rest) = bytes.split_at(self.body(bytes.len()));
+        self.cursor.scatter(body, &mut self.sum)?;
+        self.placed(body.len());
+        self.take_trailer(rest.len(), |trailer| trailer.copy_from_slice(rest))
+    }
+
+    /// Places what a slot holds from `at` on.
+    #[cfg(feature = "local")]
+    pub(crate) fn take_slot(
+        &mut self,
+        slot: &ReadWindow<'_>,
+        at: usize,
+    ) -> Result<(), ReceiveError> {
+        let bytes = slot.len().saturating_sub(at);
+        let body = self.body(bytes);
+        self.cursor.scatter_slot(slot, at, body, &mut self.sum)?;
+        self.placed(body);
+        self.take_trailer(bytes - body, |trailer| {
+            // They lie in the slot.
+            let _ = slot.get(at + body, trailer);
+        })
+    }
+
+    /// How many of the next bytes are the route's.
+    fn body(&self, bytes: usize) -> usize {
+        bytes.min(usize::try_from(self.left).unwrap_or(usize::MAX))
+    }
+
+    fn placed(&mut self, bytes: usize) {
+        self.left -= bytes as u64;
+        self.landing.count_placed(bytes as u64);
+    }
+
+    fn take_trailer(
+        &mut self,
+        bytes: usize,
+        copy: impl FnOnce(&mut [u8]),
+    ) -> Result<(), ReceiveError> {
+        let got = self.trailer_got + bytes;
+        let Some(trailer) = self.trailer.get_mut(self.trailer_got..got) else {
+            let planned = self.length;
+            return Err(ReceiveError::TooLong { planned });
+        };
+        copy(trailer);
+        self.trailer_got = got;
+        Ok(())
+    }
+
+    /// Whether the trailer is there: the last that may come.
+    #[cfg(feature = "local")]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.trailer_got == TRAILER
+    }
+
+    /// The stream has ended: checks that all of it is there, and as it was sent.
+    pub(crate) fn end(mut self) -> Result<(StreamTrailer, u32), ReceiveError> {
+        self.cursor.settle();
+        let planned = self.length;
+        if self.left > 0 || self.trailer_got < TRAILER {
+            let found = planned - self.left;
+            return Err(ReceiveError::TooShort { planned, found });
+        }
+        let (trailer, seen) = (StreamTrailer::decode(&self.trailer), self.sum.value());
+        if trailer.length != planned {
+            let found = trailer.length;
+            return Err(ReceiveError::Length { planned, found });
+        }
+        if trailer.crc != seen {
+            let sent = trailer.crc;
+            return Err(ReceiveError::Checksum { sent, seen });
+        }
+        Ok((trailer, seen))
+    }
+}

@@ -1,0 +1,256 @@
+//! One transfer on its way out: what may be read already, what has left, and how to stop it.
+
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    pin::pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use thiserror::Error;
+use tokio::sync::{Notify, mpsc};
+
+use super::{
+    fence::{Fence, Inside},
+    part::{Part, split},
+    ranges::Ranges,
+    route_bytes::RouteBytes,
+};
+#[cfg(feature = "local")]
+use crate::transport::local;
+use crate::{
+    copy,
+    ids::{Nonce, TransferId},
+    transport::quic,
+    wire::stream::StreamHeader,
+};
+
+/// One transfer on its way out. Clones are the same transfer.
+///
+/// It is cut into parts, each a stream of its own; whoever carries them (lanes, a ring) takes the next
+/// one that may be read. Nothing is read before [`open`](Self::open) allows it, and nothing after
+/// [`fence`](Self::fence) has returned.
+#[derive(Clone, Debug)]
+pub struct Outgoing {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    transfer: TransferId,
+    nonce: Nonce,
+    bytes: RouteBytes,
+    fence: Fence,
+    queue: Mutex<Queue>,
+    changed: Notify,
+    read: AtomicU64,
+    events: mpsc::UnboundedSender<SendEvent>,
+}
+
+/// Parts that nobody has taken yet.
+#[derive(Debug)]
+struct Queue {
+    open: Ranges,
+    waiting: Vec<Part>,
+    ready: VecDeque<Part>,
+}
+
+/// What becomes of the streams of a transfer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SendEvent {
+    /// A stream is written whole. Its memory was read; or, if it is lent, still will be.
+    Written {
+        /// The stream's number in its transfer.
+        stream: u32,
+        /// Bytes of the route that it carries.
+        bytes: u64,
+        /// Whether memory is lent to the network, which [`Returned`](Self::Returned) ends.
+        lent: bool,
+    },
+    /// The network has let go of the memory of a stream, and the peer's machine has all its bytes.
+    Returned {
+        /// The stream's number.
+        stream: u32,
+    },
+    /// A stream broke off, and so the transfer has failed: no further stream begins, and those that
+    /// have begun are reset. [`Outgoing::fence`] tells when the memory is free.
+    Failed {
+        /// The stream's number, if it is one stream's fault.
+        stream: Option<u32>,
+        /// Why.
+        error: SendError,
+    },
+}
+
+/// Why a stream could not be sent.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The lane failed it.
+    #[error(transparent)]
+    Lane(#[from] quic::StreamError),
+    /// The ring failed it.
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Ring(#[from] local::ring::RingError),
+    /// Bytes could not be put into a slot. A fault of this process, too.
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Stage(#[from] local::ring::StageError),
+    /// The memory could not be read. A fault of this process: it was proved that it can.
+    #[error(transparent)]
+    Memory(#[from] copy::StreamError),
+}
+
+/// The events of one transfer, in order for each stream.
+#[derive(Debug)]
+pub struct SendEvents {
+    events: mpsc::UnboundedReceiver<SendEvent>,
+}
+
+impl SendEvents {
+    /// The next event; `None` once the transfer and all that carry it are gone. At most two for each
+    /// stream, and failures. Cancel-safe.
+    pub async fn next(&mut self) -> Option<SendEvent> {
+        self.events.recv().await
+    }
+}
+
+impl Outgoing {
+    /// A transfer of these bytes over so many lanes, of which nothing may be read yet.
+    ///
+    /// The cut into streams follows from the stream of the plan and the number of lanes alone.
+    #[must_use]
+    pub fn new(
+        transfer: TransferId,
+        nonce: Nonce,
+        bytes: RouteBytes,
+        lanes: usize,
+    ) -> (Self, SendEvents) {
+        let (sender, events) = mpsc::unbounded_channel();
+        let queue = Queue {
+            open: Ranges::default(),
+            waiting: split(bytes.stretches(), lanes),
+            ready: VecDeque::new(),
+        };
+        let inner = Arc::new(Inner {
+            transfer,
+            nonce,
+            bytes,
+            fence: Fence::default(),
+            queue: Mutex::new(queue),
+            changed: Notify::new(),
+            read: AtomicU64::new(0),
+            events: sender,
+        });
+        (Self { inner }, SendEvents { events })
+    }
+
+    /// Allows bytes of the route to be read from now on. A stream leaves once all of its part is open.
+    pub fn open(&self, range: Range<u64>) {
+        let mut queue = self.queue();
+        let Queue {
+            open,
+            waiting,
+            ready,
+        } = &mut *queue;
+        open.insert(range);
+        ready.extend(waiting.extract_if(.., |part| open.covers(&part.range)));
+        drop(queue);
+        self.inner.changed.notify_waiters();
+    }
+
+    /// Allows everything to be read.
+    pub fn open_all(&self) {
+        self.open(0..self.inner.bytes.bytes());
+    }
+
+    /// The bytes of the route that it sends.
+    pub fn route(&self) -> &RouteBytes {
+        &self.inner.bytes
+    }
+
+    /// How many bytes were read, or lent, so far.
+    pub fn read(&self) -> u64 {
+        self.inner.read.load(Relaxed)
+    }
+
+    /// Stops the transfer and waits until none of its memory is read any more, nor ever will be:
+    /// streams are reset, and what was lent is back. Does nothing to a transfer that is through.
+    ///
+    /// Takes as long as it takes a lane's thread to get to it; at most the lane's stall timeout, if a
+    /// peer has gone silent with memory lent. Cancel-safe: the transfer is stopped all the same.
+    pub async fn fence(&self) {
+        self.inner.fence.quiet().await;
+    }
+
+    /// Stops the transfer, without waiting.
+    pub fn stop(&self) {
+        self.inner.fence.raise();
+    }
+
+    pub(crate) fn enter(&self) -> Option<Inside> {
+        self.inner.fence.enter()
+    }
+
+    /// Waits for a part that may be read; `None` when all have been taken. Cancel-safe.
+    pub(crate) async fn next_part(&self) -> Option<Part> {
+        loop {
+            let mut changed = pin!(self.inner.changed.notified());
+            changed.as_mut().enable();
+            {
+                let mut queue = self.queue();
+                if let Some(part) = queue.ready.pop_front() {
+                    return Some(part);
+                }
+                if queue.waiting.is_empty() {
+                    return None;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// A part that may be read now, if there is one.
+    #[cfg(feature = "local")]
+    pub(crate) fn ready_part(&self) -> Option<Part> {
+        self.queue().ready.pop_front()
+    }
+
+    pub(crate) fn header(&self, part: &Part) -> StreamHeader {
+        StreamHeader {
+            transfer: self.inner.transfer,
+            nonce: self.inner.nonce,
+            stream: part.stream,
+            offset: part.range.start,
+            length: part.bytes(),
+        }
+    }
+
+    pub(crate) fn count_read(&self, bytes: u64) {
+        self.inner.read.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn tell(&self, event: SendEvent) {
+        // Nobody listens where nobody wants to know.
+        let _ = self.inner.events.send(event);
+    }
+
+    /// Fails the transfer as a whole.
+    pub(crate) fn fail(&self, stream: Option<u32>, error: SendError) {
+        self.stop();
+        self.tell(SendEvent::Failed { stream, error });
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // Nothing panics while it is held.
+        self.inner
+            .queue
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,247 @@
+//! Receiving: who decides about streams, what can be wrong with them, and streams over lanes.
+
+use std::{future::Future, sync::Arc};
+
+use bytes::Bytes;
+use thiserror::Error;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use super::{intake::Intake, landing::Landing, options::DataOptions, stop};
+#[cfg(feature = "local")]
+use crate::transport::local;
+use crate::{
+    copy,
+    identity::PeerIdentity,
+    transport::quic::{self, ConnectionLost, DataReceiver, Lane, StreamCode},
+    wire::stream::{HEADER, NotAStream, StreamHeader, StreamTrailer},
+};
+
+/// Decides which streams may place bytes, and hears what has become of them. The control plane.
+///
+/// Called on the threads that move bytes: answers should take microseconds.
+pub trait Arrivals: Send + Sync + 'static {
+    /// Where the bytes of a stream that `peer` has opened go; `None` turns it away. It has to know the
+    /// transfer, to find that its nonce is the header's and its source this peer, and that no other
+    /// stream has these bytes.
+    fn admit(
+        &self,
+        peer: &PeerIdentity,
+        header: &StreamHeader,
+    ) -> impl Future<Output = Option<Landing>> + Send;
+
+    /// All bytes of a stream that was admitted are in their place, and `crc` of them is what the
+    /// trailer says.
+    fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, crc: u32);
+
+    /// A stream that was admitted has come to nothing. Not called when its landing was fenced.
+    fn failed(&self, header: &StreamHeader, error: ReceiveError);
+}
+
+/// What can be wrong with a stream that was admitted.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// It announces bytes that the route does not have.
+    #[error("{length} bytes at offset {offset} of a route of {bytes} bytes")]
+    Outside {
+        /// Offset announced.
+        offset: u64,
+        /// Length announced.
+        length: u64,
+        /// Bytes of the route.
+        bytes: u64,
+    },
+    /// It ended too early.
+    #[error("the stream ended after {found} of {planned} bytes")]
+    TooShort {
+        /// Bytes announced.
+        planned: u64,
+        /// Bytes that came.
+        found: u64,
+    },
+    /// Something came after its trailer.
+    #[error("the stream went on after its {planned} bytes")]
+    TooLong {
+        /// Bytes announced.
+        planned: u64,
+    },
+    /// Header and trailer do not agree.
+    #[error("the stream announced {planned} bytes, and then said it had {found}")]
+    Length {
+        /// Bytes announced by the header.
+        planned: u64,
+        /// Bytes as the trailer has it.
+        found: u64,
+    },
+    /// Other bytes arrived than were sent.
+    #[error("CRC32C {seen:08x}, {sent:08x} was sent")]
+    Checksum {
+        /// Of the bytes sent, from the trailer.
+        sent: u32,
+        /// Of the bytes that arrived.
+        seen: u32,
+    },
+    /// The lane failed it.
+    #[error(transparent)]
+    Lane(#[from] quic::StreamError),
+    /// Bytes of a slot could not be placed, since the memory was registered for reading only.
+    #[cfg(feature = "local")]
+    #[error(transparent)]
+    Stage(#[from] local::ring::StageError),
+    /// The memory could not be written: it was registered for reading only.
+    #[error(transparent)]
+    Memory(#[from] copy::StreamError),
+}
+
+impl ReceiveError {
+    /// What the sender is told.
+    fn code(&self) -> StreamCode {
+        match self {
+            Self::Memory(_) => stop::FENCED,
+            _ => stop::MALFORMED,
+        }
+    }
+}
+
+/// Receives streams and places their bytes. Clones share their bounds.
+#[derive(Debug)]
+pub struct Receiver<A> {
+    pub(super) inner: Arc<Inner<A>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Inner<A> {
+    pub(super) arrivals: A,
+    options: DataOptions,
+    streams: Arc<Semaphore>,
+}
+
+impl<A> Clone for Receiver<A> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+        }
+    }
+}
+
+/// Pieces taken from a lane at once: about what one batch of packets brings. More are not faster.
+const PIECES: usize = 64;
+
+impl<A: Arrivals> Receiver<A> {
+    /// One receiver serves all lanes and rings of an agent.
+    #[must_use]
+    pub fn new(arrivals: A, options: &DataOptions) -> Self {
+        let streams = options.streams.min(Semaphore::MAX_PERMITS);
+        Self {
+            inner: Arc::new(Inner {
+                arrivals,
+                options: options.clone(),
+                streams: Arc::new(Semaphore::new(streams)),
+            }),
+        }
+    }
+
+    /// Who decides.
+    pub fn arrivals(&self) -> &A {
+        &self.inner.arrivals
+    }
+
+    /// Receives all streams of a lane, on its thread, until the lane is gone.
+    ///
+    /// Each stream that comes is read at once or stopped at once, never left to wait, so that none can
+    /// keep the lane's window from the others.
+    pub fn serve(&self, lane: &Lane) -> JoinHandle<ConnectionLost> {
+        let (this, accepting) = (self.clone(), lane.clone());
+        lane.spawn(async move {
+            loop {
+                let stream = match accepting.accept_stream().await {
+                    Ok(stream) => stream,
+                    Err(lost) => return lost,
+                };
+                match this.inner.streams.clone().try_acquire_owned() {
+                    Ok(place) => {
+                        let (this, peer) = (this.clone(), accepting.peer().clone());
+                        accepting.spawn(async move { this.receive(&peer, stream, place).await });
+                    }
+                    Err(_) => stream.stop(stop::BUSY),
+                }
+            }
+        })
+    }
+
+    async fn receive(
+        &self,
+        peer: &PeerIdentity,
+        mut stream: DataReceiver,
+        _place: OwnedSemaphorePermit,
+    ) {
+        let header = match self.header(&mut stream).await {
+            Ok(header) => header,
+            Err(error) => {
+                tracing::debug!(%peer, %error, "stopped a stream without a header");
+                return stream.stop(stop::MALFORMED);
+            }
+        };
+        let arrivals = &self.inner.arrivals;
+        let Some(landing) = arrivals.admit(peer, &header).await else {
+            return stream.stop(stop::UNKNOWN);
+        };
+        let Some(inside) = landing.enter() else {
+            return stream.stop(stop::FENCED);
+        };
+        let placed = inside
+            .unless_raised(place(&mut stream, &landing, &header))
+            .await;
+        // Nothing is written from here on.
+        drop(inside);
+        match placed {
+            None => stream.stop(stop::FENCED),
+            Some(Ok((trailer, crc))) => arrivals.arrived(&header, &trailer, crc),
+            Some(Err(error)) => {
+                stream.stop(error.code());
+                arrivals.failed(&header, error);
+            }
+        }
+    }
+
+    async fn header(&self, stream: &mut DataReceiver) -> Result<StreamHeader, HeaderError> {
+        let after = self.inner.options.header_timeout;
+        let mut bytes = [0; HEADER];
+        match timeout(after, stream.recv_exact(&mut bytes)).await {
+            Ok(received) => received?,
+            Err(_) => return Err(HeaderError::Late),
+        }
+        Ok(StreamHeader::decode(&bytes)?)
+    }
+}
+
+#[derive(Debug, Error)]
+enum HeaderError {
+    #[error("no header in time")]
+    Late,
+    #[error(transparent)]
+    NotAStream(#[from] NotAStream),
+    #[error(transparent)]
+    Lane(#[from] quic::StreamError),
+}
+
+/// Places the bytes of a stream, up to its end.
+async fn place(
+    stream: &mut DataReceiver,
+    landing: &Landing,
+    header: &StreamHeader,
+) -> Result<(StreamTrailer, u32), ReceiveError> {
+    let mut intake = Intake::new(landing, header)?;
+    let mut pieces = [const { Bytes::new() }; PIECES];
+    while let Some(count) = stream.recv_chunks(&mut pieces).await? {
+        for piece in &mut pieces[..count] {
+            // Let go of one by one, while they are in the caches.
+            intake.take(&std::mem::take(piece))?;
+        }
+    }
+    intake.end()
+}

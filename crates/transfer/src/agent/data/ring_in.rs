@@ -1,0 +1,163 @@
+//! Receiving over a staging ring.
+
+use tokio::{runtime::Handle, task::JoinHandle};
+
+use super::{
+    intake::Intake,
+    landing::Landing,
+    receive::{Arrivals, ReceiveError, Receiver},
+};
+use crate::{
+    identity::PeerIdentity,
+    transport::local::{
+        Fence, drive,
+        ring::{Consumer, End, ReadWindow, RingError},
+    },
+    wire::stream::{HEADER, StreamHeader},
+};
+
+/// A ring that is being received from. Dropping it hangs the ring up.
+#[derive(Debug)]
+#[must_use = "dropping it hangs the ring up"]
+pub struct RingIn {
+    ring: Fence,
+    ended: JoinHandle<RingError>,
+}
+
+impl RingIn {
+    /// Waits until the ring is gone, and says how; `None` if the runtime went before.
+    pub async fn closed(&mut self) -> Option<RingError> {
+        (&mut self.ended).await.ok()
+    }
+}
+
+impl Drop for RingIn {
+    fn drop(&mut self) {
+        self.ring.raise();
+    }
+}
+
+impl<A: Arrivals> Receiver<A> {
+    /// Receives all streams of a ring that `peer` fills, on a thread for blocking work, until the ring
+    /// is gone. To be called inside a tokio runtime.
+    pub fn serve_ring(&self, consumer: Consumer, peer: PeerIdentity) -> RingIn {
+        let ring = consumer.fence();
+        let mut intakes = Intakes {
+            receiver: self.clone(),
+            runtime: Handle::current(),
+            peer,
+            stream: None,
+        };
+        let ended = tokio::spawn(async move {
+            let (_, ended) = drive(consumer, move |end| intakes.receive(end)).await;
+            ended
+        });
+        RingIn { ring, ended }
+    }
+}
+
+/// Takes slots, and puts what is in them together.
+struct Intakes<A> {
+    receiver: Receiver<A>,
+    runtime: Handle,
+    peer: PeerIdentity,
+    stream: Option<Stream>,
+}
+
+/// The stream that the ring is in the middle of: never more than one.
+struct Stream {
+    tag: u64,
+    /// Where in it the next slot has to be.
+    position: u64,
+    header: StreamHeader,
+    landing: Landing,
+    intake: Intake,
+}
+
+impl<A: Arrivals> Intakes<A> {
+    fn receive(&mut self, consumer: &mut Consumer) -> RingError {
+        loop {
+            match consumer.receive(None) {
+                Ok(slot) => self.take(&slot),
+                Err(ended) => {
+                    self.break_off();
+                    return ended;
+                }
+            }
+        }
+    }
+
+    /// The stream that the ring is in the middle of does not go on.
+    fn break_off(&mut self) {
+        if let Some(stream) = self.stream.take()
+            && let Err(error) = stream.intake.end()
+        {
+            self.fail(&stream.header, error);
+        }
+    }
+
+    fn take(&mut self, slot: &ReadWindow<'_>) {
+        let mut at = 0;
+        if slot.offset() == 0 {
+            // If the sender has given one up, it goes on to the next.
+            self.break_off();
+            self.stream = self.begin(slot);
+            at = HEADER;
+        }
+        // What belongs to no stream was given up by one of the two sides.
+        let expected = (slot.tag(), slot.offset());
+        let Some(mut stream) = self.stream.take_if(|s| (s.tag, s.position) == expected) else {
+            return;
+        };
+        // Looked at for each slot, so that the fence never waits for the ring.
+        let Some(_inside) = stream.landing.enter() else {
+            return;
+        };
+        if let Err(error) = stream.intake.take_slot(slot, at) {
+            return self.fail(&stream.header, error);
+        }
+        stream.position += slot.len() as u64;
+        if !stream.intake.is_whole() {
+            self.stream = Some(stream);
+            return;
+        }
+        let arrivals = self.receiver.arrivals();
+        match stream.intake.end() {
+            Ok((trailer, crc)) => arrivals.arrived(&stream.header, &trailer, crc),
+            Err(error) => arrivals.failed(&stream.header, error),
+        }
+    }
+
+    /// Reads the header and asks where the bytes go.
+    fn begin(&self, slot: &ReadWindow<'_>) -> Option<Stream> {
+        let mut header = [0; HEADER];
+        slot.get(0, &mut header)?;
+        let header = match StreamHeader::decode(&header) {
+            Ok(header) => header,
+            Err(error) => {
+                tracing::debug!(peer = %self.peer, %error, "skipped a stream without a header");
+                return None;
+            }
+        };
+        let admitted = self.receiver.arrivals().admit(&self.peer, &header);
+        let landing = self.runtime.block_on(admitted)?;
+        let intake = match Intake::new(&landing, &header) {
+            Ok(intake) => intake,
+            Err(error) => {
+                self.fail(&header, error);
+                return None;
+            }
+        };
+        Some(Stream {
+            tag: slot.tag(),
+            position: slot.offset(),
+            header,
+            landing,
+            intake,
+        })
+    }
+
+    fn fail(&self, header: &StreamHeader, error: ReceiveError) {
+        self.receiver.arrivals().failed(header, error);
+    }
+}

@@ -1,0 +1,15 @@
+//! Codes that streams are given up with. They tell the other side nothing that control does not say
+//! better; they help whoever reads a trace.
+
+use crate::transport::quic::StreamCode;
+
+/// The sender's transfer has failed or was given up.
+pub(crate) const GIVEN_UP: StreamCode = StreamCode(1);
+/// No transfer that is under way here has this stream.
+pub(crate) const UNKNOWN: StreamCode = StreamCode(2);
+/// The receiver's transfer has failed or was given up.
+pub(crate) const FENCED: StreamCode = StreamCode(3);
+/// Too many streams are under way.
+pub(crate) const BUSY: StreamCode = StreamCode(4);
+/// The stream is not as it has to be.
+pub(crate) const MALFORMED: StreamCode = StreamCode(5);

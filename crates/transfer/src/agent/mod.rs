@@ -1,0 +1,3 @@
+//! Agents: processes that hold KV memory and move it.
+
+pub mod data;
