@@ -515,6 +515,8 @@ impl Driver {
             }
             Action::Receive(flow) => self.receive(flow),
             Action::Flowing { transfer, path } => self.carry(transfer, path),
+            // Shared memory is not among the paths that are offered.
+            Action::Copy { transfer } => self.failed(transfer, "nothing was lent".to_owned()),
             Action::Fence { transfer } => self.fence(transfer),
             Action::Finished { transfer } => {
                 self.forget(transfer);

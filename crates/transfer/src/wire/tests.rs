@@ -811,7 +811,10 @@ mod sources {
         assert!(t.ended().is_empty());
         t.hear(done(1, &[1]));
         assert_eq!(t.ended(), [LeaseEnd::Completed]);
-        assert!(!t.machine.is_idle(), "rank 1 may still be opened, and is to hear of it then");
+        assert!(
+            !t.machine.is_idle(),
+            "rank 1 may still be opened, and is to hear of it then"
+        );
         t.wait(secs(10));
         assert!(t.machine.is_idle());
     }

@@ -30,8 +30,8 @@ pub struct DataOptions {
 impl Default for DataOptions {
     fn default() -> Self {
         Self {
-            buffers: 16,
-            buffer_bytes: 256 << 10,
+            buffers: 32,
+            buffer_bytes: 128 << 10,
             lend_least: 64 << 10,
             header_timeout: Duration::from_secs(5),
             streams: 16_384,
