@@ -504,13 +504,6 @@ impl<B> LeaseTable<B> {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn unpin_all(&mut self, now: Moment, key: LeaseKey) {
-        let pins: Vec<_> = self.pins(&key).copied().collect();
-        pins.into_iter()
-            .for_each(|transfer| self.unpin(now, key, transfer));
-    }
-
     fn remember(&mut self, key: LeaseKey, end: LeaseEnd) {
         self.ended.insert(key, end);
         self.ended_order.push_back(key);

@@ -294,10 +294,9 @@ impl<B, P: Planner> Machine<B, P> {
                 } => {
                     for transfer in transfers {
                         self.fail(now, transfer, Failure::LeaseEnded { end }, true);
-                    }
-                    #[cfg(test)]
-                    if fault!(self, EndLeaseBeforeFence) {
-                        self.leases.unpin_all(now, key);
+                        if fault!(self, EndLeaseBeforeFence) {
+                            self.leases.unpin(now, key, transfer);
+                        }
                     }
                 }
                 LeaseEvent::Ended { key, end, blocks } => {

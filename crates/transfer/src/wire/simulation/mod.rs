@@ -15,7 +15,9 @@
 //! `TRANSLOAD_SEEDS=100000` tries more, `TRANSLOAD_SEED=17` one alone. Each [`Fault`] breaks one
 //! rule on purpose, and must be noticed.
 
+mod audit;
 mod memory;
+mod network;
 pub(super) mod plan;
 pub(super) mod rng;
 mod script;
@@ -130,7 +132,7 @@ fn a_peer_may_vanish_at_any_step() {
             let victim = at as usize % nodes;
             let mut world = world(seed, 0.0, None);
             world.kill_at = Some((victim, at));
-            world.revive = (at / nodes as u64) % 2 == 0;
+            world.revive = (at / nodes as u64).is_multiple_of(2);
             world.run();
             if let Some(failure) = world.failure {
                 panic!("seed {seed}, node {victim} vanishes after call {at}: {failure}");

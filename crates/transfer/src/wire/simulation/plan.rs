@@ -40,7 +40,7 @@ pub(in crate::wire) fn route_bytes(
 ) -> Option<u64> {
     let salt = u32::from(source.0.salt) + u32::from(destination.0.salt);
     let always = destination.1.0 % source.0.ranks == source.1.0;
-    let sometimes = (source.1.0 * 5 + destination.1.0 * 3 + salt) % 4 == 0;
+    let sometimes = (source.1.0 * 5 + destination.1.0 * 3 + salt).is_multiple_of(4);
     let width = u64::from((source.1.0 + destination.1.0 + salt) % 3 + 1);
     ((always || sometimes) && tokens > 0).then_some(tokens * width)
 }

@@ -4,32 +4,32 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::memory::LAYERS;
-use super::plan::{Shape, routes};
+use super::plan::Shape;
 use super::world::{
     Deployment, Event, Link, MS, S, Time, View, World, cluster, set_id, ticket_key,
 };
 use crate::content::ContentDigest;
 use crate::ids::{Direction, Incarnation, Rank};
-use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
+use crate::lease::{LeaseKey, LeaseSpec};
 use crate::ticket::{Claims, RankAddress, Ticket};
-use crate::wire::{ConnId, JobReport, JobSpec, PathSet};
+use crate::wire::{ConnId, JobSpec, PathSet};
 
 /// One request and its ticket.
 pub(super) struct Request {
     pub(super) direction: Direction,
-    owner: usize,
-    holder: usize,
-    key: u64,
-    tokens: (u64, u64),
-    content: ContentDigest,
-    ticket: Ticket,
-    by_layer: bool,
-    prefilled: bool,
-    paths: PathSet,
-    ttl: Duration,
-    hard_bound: Duration,
+    pub(super) owner: usize,
+    pub(super) holder: usize,
+    pub(super) key: u64,
+    pub(super) tokens: (u64, u64),
+    pub(super) content: ContentDigest,
+    pub(super) ticket: Ticket,
+    pub(super) by_layer: bool,
+    pub(super) prefilled: bool,
+    pub(super) paths: PathSet,
+    pub(super) ttl: Duration,
+    pub(super) hard_bound: Duration,
     /// Source rank, and the blocks that it was to be read from.
-    sources: Vec<(Rank, u64)>,
+    pub(super) sources: Vec<(Rank, u64)>,
 }
 
 /// What somebody decides to do.
@@ -608,104 +608,6 @@ impl World {
             } else if r.holder == deployment {
                 self.start_job(node, ranks, request, false, Duration::from_secs(8));
             }
-        }
-    }
-}
-
-/// What was to be there in the end.
-impl World {
-    fn shapes(&self, request: usize, holder: usize) -> (Shape, Shape) {
-        let r = &self.requests[request];
-        let (owner, holder) = (
-            self.deployments[r.owner].shape,
-            self.deployments[holder].shape,
-        );
-        match r.direction {
-            Direction::Pull => (owner, holder),
-            Direction::Push => (holder, owner),
-        }
-    }
-
-    pub(super) fn job_is_whole(
-        &self,
-        request: usize,
-        ranks: &BTreeSet<Rank>,
-        blocks: u64,
-        report: &JobReport,
-    ) -> Result<(), String> {
-        let r = &self.requests[request];
-        let View::Job { node, .. } = &self.views[&blocks] else {
-            return Err("not a job".into());
-        };
-        let pull = r.direction == Direction::Pull;
-        let (source, destination) = self.shapes(request, self.nodes[*node].deployment);
-        let (mut found, mut bytes_found) = (0, 0);
-        for &rank in ranks {
-            let (from, to) = if pull {
-                (None, Some(rank))
-            } else {
-                (Some(rank), None)
-            };
-            for (s, d, bytes) in routes((source, from), (destination, to), r.tokens.1) {
-                found += 1;
-                bytes_found += bytes;
-                if pull {
-                    let value = self.source_values(request, s).next();
-                    let value = value.ok_or("success without a source")?;
-                    self.memory.holds(blocks, (d, s), bytes, value)?;
-                }
-            }
-        }
-        match found == report.routes.len() && bytes_found == report.bytes {
-            true => Ok(()),
-            false => Err(format!(
-                "{found} routes of {bytes_found} bytes, reported {report:?}"
-            )),
-        }
-    }
-
-    /// Whether an opening that has completed was written in full; a pull lease always is.
-    pub(super) fn opening_is_whole(
-        &self,
-        request: usize,
-        rank: Rank,
-        blocks: u64,
-    ) -> Result<(), String> {
-        let r = &self.requests[request];
-        if r.direction == Direction::Pull {
-            return Ok(());
-        }
-        let (source, destination) = self.shapes(request, r.holder);
-        for (s, d, bytes) in routes((source, None), (destination, Some(rank)), r.tokens.1) {
-            let mut values = self.source_values(request, s);
-            if !values.any(|value| self.memory.holds(blocks, (d, s), bytes, value).is_ok()) {
-                return Err(format!(
-                    "an opening of {d} completed without what {s} has to write"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    fn source_values(&self, request: usize, rank: Rank) -> impl Iterator<Item = u64> {
-        let sources = self.requests[request].sources.iter();
-        let of_rank = sources.filter(move |(r, _)| *r == rank);
-        of_rank.map(move |(_, blocks)| self.memory.region(*blocks).value + u64::from(rank.0))
-    }
-
-    /// Where nothing went wrong, everything must have gone right.
-    pub(super) fn check_success(&mut self) {
-        for view in self.views.values() {
-            let wrong = match view {
-                View::Lease { key, ended, .. } if *ended != Some(LeaseEnd::Completed) => {
-                    format!("lease {key} ended as {ended:?} though nothing went wrong")
-                }
-                View::Job { done, .. } if *done != Some(true) => {
-                    format!("a job ended as {done:?} though nothing went wrong")
-                }
-                _ => continue,
-            };
-            self.failure.get_or_insert(wrong);
         }
     }
 }
