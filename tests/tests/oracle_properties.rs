@@ -235,7 +235,7 @@ fn features(case: &Case, bytes: usize) -> Vec<String> {
         if a % b != 0 && b % a != 0 {
             all.insert("block-sizes-do-not-divide".into());
         }
-        if (case.request.start + case.request.tokens) % a != 0 {
+        if !(case.request.start + case.request.tokens).is_multiple_of(a) {
             all.insert("ragged".into());
         }
     }

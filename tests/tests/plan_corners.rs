@@ -87,10 +87,10 @@ fn every_permutation_of_the_sub_axes() {
 
 #[test]
 fn every_pair_of_tp_sizes_for_few_heads() {
-    for heads in [1, 2, 3, 4, 6] {
+    for heads in [1_u64, 2, 3, 4, 6] {
         let attention =
             json!([{"kind": "attention", "heads": heads, "head_dim": 1, "dtype": "u8"}]);
-        let fits = |tp: &u64| heads % tp == 0 || tp % heads == 0;
+        let fits = |tp: &u64| heads.is_multiple_of(*tp) || tp.is_multiple_of(heads);
         for from in (1..=16).filter(fits) {
             for to in (1..=16).filter(fits) {
                 let side = |tp: u64, order: &str| {
