@@ -30,7 +30,6 @@ fn main() {
 
     let mut total = Tally::default();
     let mut with_stitches = 0;
-    let mut stitches = BTreeMap::<String, Case>::new();
     let mut sorts = BTreeMap::<String, (u64, Case, String)>::new();
     for _ in 0..count {
         let mut tree = strategy.new_tree(&mut runner).expect("a case");
@@ -38,15 +37,6 @@ fn main() {
             Ok(tally) => {
                 total.add(&tally);
                 with_stitches += u64::from(tally.unmerged() > 0);
-                let new = tally.stitches.into_keys();
-                if let Some(axes) = new.filter(|axes| !stitches.contains_key(axes)).next() {
-                    let has = |case: &Case| {
-                        let tally = judge(case).ok()?;
-                        tally.stitches.contains_key(&axes).then_some(())
-                    };
-                    let (case, ()) = shrink(&mut tree, has).expect("as just seen");
-                    stitches.insert(axes, case);
-                }
             }
             Err((sort, _)) => {
                 if let Some(found) = sorts.get_mut(&sort) {
@@ -69,12 +59,10 @@ fn main() {
         total.fewest,
         total.unmerged(),
     );
-    for (axes, times) in &total.stitches {
-        let example = stitches.get(axes).map(|case| format!("{case:?}"));
-        println!(
-            "\n{times} stitches over {axes}\n  {}",
-            example.unwrap_or_default()
-        );
+    let mut stitches = total.stitches.iter().collect::<Vec<_>>();
+    stitches.sort_by_key(|(_, times)| std::cmp::Reverse(**times));
+    for (axes, times) in stitches {
+        println!("{times:8} over {axes}");
     }
     for (sort, (times, case, fault)) in sorts {
         println!("\n{times} times {sort}\n  {fault}\n  {case:?}");
@@ -87,9 +75,9 @@ fn judge(case: &Case) -> Result<Tally, (String, String)> {
         from, to, request, ..
     } = case;
     let sorted = |way: &str, fault: String| {
-        let chains = fault.split_once("the loop over ").map(|(_, rest)| {
-            let axis = rest.split(" chains").next().unwrap_or_default();
-            format!("{way}: unmerged over {axis}")
+        let chains = fault.split_once("had to be one, ").map(|(_, rest)| {
+            let what = rest.split(':').next().unwrap_or_default();
+            format!("{way}: unmerged, {what}")
         });
         let words = || {
             let words = fault
@@ -109,13 +97,13 @@ fn judge(case: &Case) -> Result<Tally, (String, String)> {
     check(Demand::Chunks, &Bound, from, to, request).map_err(|fault| sorted("bound", fault))
 }
 
-/// The simplest case for which `found` still finds something, as far as a thousand steps lead.
+/// The simplest case for which `found` still finds something, as far as some hundred steps lead.
 fn shrink<T>(
     tree: &mut impl ValueTree<Value = Case>,
     found: impl Fn(&Case) -> Option<T>,
 ) -> Option<(Case, T)> {
     let mut best = None;
-    for _ in 0..1000 {
+    for _ in 0..400 {
         let case = tree.current();
         let hit = found(&case).map(|it| best = Some((case, it))).is_some();
         if !(if hit {

@@ -8,10 +8,19 @@
 //! **What had to be merged.** A join leads from byte p to byte q, whose coordinates (layer, spec,
 //! component, unit, element, state, table entries, ...) differ in a set of axes. Take one axis A of the
 //! set, let the others of the set run free, and keep everything else: the bytes with p's value of A are
-//! one iteration of a loop over A, those with q's value another. If each of the two iterations is a
-//! single run, then the loop over A chains here, and the join had to be merged. If for every A one of
-//! the iterations falls into several runs, then the join is between the end (or start) of an inner
-//! loop that does not chain and its neighbour: an allowed stitch.
+//! one iteration of a loop over A, those with q's value another.
+//! - Where each of the two iterations is a single run, the loop over A chains here: the join had to be
+//!   merged.
+//! - Where p's iteration falls into several runs and p ends the last of them, or q's does and q starts
+//!   the first, the join is across the end of an inner loop that does not chain: an allowed stitch.
+//! - Where neither is so for any A, the join is in the middle of a loop: it had to be merged too. But
+//!   for one kind: full blocks beside ragged ones are no box, and however they are cut into loops,
+//!   joins remain where two pieces meet. Those between two segments and two different states of the
+//!   block are counted as stitches.
+//!
+//! A *segment* is a stretch of states inside one block of each side. States of one segment are steps of
+//! one loop. Between two segments, either the state of the block is the same on both sides, and it is
+//! the loop over blocks that may chain, or the states of the two segments run free.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -110,19 +119,23 @@ pub fn check(demand: Demand, route: &Route, chunks: &[Chunk]) -> Result<Tally, F
     if demand == Demand::Bytes {
         unmerged.clear();
     }
-    let mut slices = HashMap::new();
+    let mut slices = Slices::default();
     let mut stitches = BTreeMap::new();
     for &(p, q) in &unmerged {
-        if let Some(axis) = joins.chains(route, p, q, &mut slices) {
-            return Err(format!(
-                "two chunks had to be one, the loop over {axis} chains: {:?} | {:?}",
-                route.bytes[p], route.bytes[q]
-            ));
+        let places = || format!("{:?} | {:?}", route.bytes[p], route.bytes[q]);
+        match joins.judge(route, p, q, &mut slices) {
+            Join::Chains(axis) => {
+                let places = places();
+                return Err(format!("two chunks had to be one, {axis} chains: {places}"));
+            }
+            Join::Inside(axes) => {
+                let places = places();
+                return Err(format!(
+                    "two chunks had to be one, inside of {axes}: {places}"
+                ));
+            }
+            Join::Stitch(axes) => *stitches.entry(axes).or_default() += 1,
         }
-        let differ = differing(route, p, q);
-        let axes = (0..AXES.len()).filter(|&a| differ[a]).map(|a| AXES[a]);
-        let axes = axes.collect::<Vec<_>>().join(", ");
-        *stitches.entry(axes).or_default() += 1;
     }
     Ok(Tally {
         bytes: route.bytes.len() as u64,
@@ -145,42 +158,41 @@ const AXES: [&str; 11] = [
     "destination block",
     "segment",
 ];
+const STATE: usize = 7;
 
 type Coordinates = [u64; AXES.len()];
 
-fn coordinates(moved: &Moved) -> Coordinates {
-    let Moved { name, entries, .. } = moved;
-    [
-        name.layer,
-        name.spec as u64,
-        name.component as u64,
-        name.unit,
-        name.i,
-        name.j,
-        name.byte,
-        moved.state,
-        entries[0],
-        entries[1],
-        // Table entries of small cases: one number for the pair.
-        entries[0] << 32 | entries[1],
-    ]
+/// What a join that was left unmerged is.
+enum Join {
+    /// The loop over this axis chains.
+    Chains(&'static str),
+    /// Not at the end of any loop; the axes in which the two bytes differ.
+    Inside(String),
+    /// Across the end of a loop that does not chain.
+    Stitch(String),
 }
 
-/// The axes in which two bytes differ.
-fn differing(route: &Route, p: usize, q: usize) -> [bool; AXES.len()] {
-    let (p, q) = (coordinates(&route.bytes[p]), coordinates(&route.bytes[q]));
-    std::array::from_fn(|axis| p[axis] != q[axis])
-}
-
-/// Which axes differ, and which of them is held.
-type Slicing = ([bool; AXES.len()], usize);
-
-/// Which byte follows which on both sides.
+/// Which bytes follow which on both sides, and where they are in the loops.
 struct Joins {
     at: BTreeMap<Address, usize>,
     after: Vec<Option<usize>>,
     before: Vec<Option<usize>>,
+    /// With states counted from the start of their segment, and of the source's block.
+    coordinates: [Vec<Coordinates>; 2],
 }
+
+/// Which axes differ, and which of them is held; and whether states count from the start of their
+/// block rather than of their segment.
+type Slicing = ([bool; AXES.len()], usize, bool);
+
+/// One iteration of a loop.
+struct Slice {
+    runs: u64,
+    lowest: [Address; 2],
+    highest: [Address; 2],
+}
+
+type Slices = HashMap<Slicing, HashMap<Coordinates, Slice>>;
 
 impl Joins {
     fn new(route: &Route) -> Self {
@@ -200,49 +212,110 @@ impl Joins {
                 before[*next] = Some(index);
             }
         }
-        Self { at, after, before }
+        Self {
+            at,
+            after,
+            before,
+            coordinates: [coordinates(route, false), coordinates(route, true)],
+        }
     }
 
-    /// The axis over which a loop chains from byte `p` to byte `q`, if there is one.
-    fn chains(
-        &self,
-        route: &Route,
-        p: usize,
-        q: usize,
-        slices: &mut HashMap<Slicing, HashMap<Coordinates, u64>>,
-    ) -> Option<&'static str> {
-        let (from, to) = (coordinates(&route.bytes[p]), coordinates(&route.bytes[q]));
-        let differ = differing(route, p, q);
-        (0..AXES.len())
-            .filter(|&axis| differ[axis])
-            .find_map(|held| {
-                let runs = slices
-                    .entry((differ, held))
-                    .or_insert_with(|| self.runs(route, &(differ, held)));
-                let single = |c: &Coordinates| runs[&slice(c, &(differ, held))] == 1;
-                (single(&from) && single(&to)).then_some(AXES[held])
-            })
+    fn judge(&self, route: &Route, p: usize, q: usize, slices: &mut Slices) -> Join {
+        let other_segment = route.bytes[p].entries != route.bytes[q].entries;
+        let same_row = route.bytes[p].rows == route.bytes[q].rows;
+        let by_row = other_segment && same_row;
+        let coordinates = &self.coordinates[usize::from(by_row)];
+        let (from, to) = (coordinates[p], coordinates[q]);
+        let mut differ: [bool; AXES.len()] = std::array::from_fn(|axis| from[axis] != to[axis]);
+        differ[STATE] |= other_segment && !same_row;
+        let both = |moved: &Moved| [moved.src, moved.dst];
+        let (end, start) = (both(&route.bytes[p]), both(&route.bytes[q]));
+        let mut at_an_end = false;
+        for held in (0..AXES.len()).filter(|&axis| differ[axis]) {
+            if held == STATE && other_segment {
+                continue;
+            }
+            let slicing = (differ, held, by_row);
+            let slices = slices
+                .entry(slicing)
+                .or_insert_with(|| self.slices(route, &slicing));
+            let here = &slices[&key(&from, &slicing)];
+            let there = &slices[&key(&to, &slicing)];
+            if here.runs == 1 && there.runs == 1 {
+                return Join::Chains(AXES[held]);
+            }
+            let any = |a: [Address; 2], b: [Address; 2]| a[0] == b[0] || a[1] == b[1];
+            at_an_end |= here.runs > 1 && any(here.highest, end);
+            at_an_end |= there.runs > 1 && any(there.lowest, start);
+        }
+        let axes = (0..AXES.len()).filter(|&axis| differ[axis]);
+        let axes = axes.map(|axis| AXES[axis]).collect::<Vec<_>>().join(", ");
+        match at_an_end {
+            true => Join::Stitch(axes),
+            false if other_segment && !same_row => Join::Stitch(format!("{axes} (pieces)")),
+            false => Join::Inside(axes),
+        }
     }
 
-    /// Into how many runs each slice falls.
-    fn runs(&self, route: &Route, slicing: &Slicing) -> HashMap<Coordinates, u64> {
-        let key = |index: usize| slice(&coordinates(&route.bytes[index]), slicing);
-        let mut runs = HashMap::new();
-        for index in 0..route.bytes.len() {
+    fn slices(&self, route: &Route, slicing: &Slicing) -> HashMap<Coordinates, Slice> {
+        let coordinates = &self.coordinates[usize::from(slicing.2)];
+        let key = |index: usize| key(&coordinates[index], slicing);
+        let mut slices = HashMap::<_, Slice>::new();
+        for (index, moved) in route.bytes.iter().enumerate() {
             let here = key(index);
             let starts = self.before[index].is_none_or(|before| key(before) != here);
-            *runs.entry(here).or_default() += u64::from(starts);
+            let slice = slices.entry(here).or_insert(Slice {
+                runs: 0,
+                lowest: [moved.src, moved.dst],
+                highest: [moved.src, moved.dst],
+            });
+            slice.runs += u64::from(starts);
+            for (side, address) in [moved.src, moved.dst].into_iter().enumerate() {
+                slice.lowest[side] = slice.lowest[side].min(address);
+                slice.highest[side] = slice.highest[side].max(address);
+            }
         }
-        runs
+        slices
     }
 }
 
 /// The coordinates that all bytes of a slice share; the free ones are zero.
-fn slice(coordinates: &Coordinates, (differ, held): &Slicing) -> Coordinates {
+fn key(coordinates: &Coordinates, (differ, held, _): &Slicing) -> Coordinates {
     std::array::from_fn(|axis| match differ[axis] && axis != *held {
         true => 0,
         false => coordinates[axis],
     })
+}
+
+fn coordinates(route: &Route, by_row: bool) -> Vec<Coordinates> {
+    // Table entries of small cases: one number for the pair.
+    let segment = |moved: &Moved| moved.entries[0] << 32 | moved.entries[1];
+    let mut first = HashMap::<(usize, u64), u64>::new();
+    for moved in &route.bytes {
+        let entry = first.entry((moved.name.spec, segment(moved)));
+        let state = entry.or_insert(moved.state);
+        *state = moved.state.min(*state);
+    }
+    let all = route.bytes.iter().map(|moved| {
+        let Moved { name, entries, .. } = moved;
+        [
+            name.layer,
+            name.spec as u64,
+            name.component as u64,
+            name.unit,
+            name.i,
+            name.j,
+            name.byte,
+            match by_row {
+                true => moved.rows[0],
+                false => moved.state - first[&(name.spec, segment(moved))],
+            },
+            entries[0],
+            entries[1],
+            segment(moved),
+        ]
+    });
+    all.collect()
 }
 
 fn end(start: Address, len: u64) -> Address {

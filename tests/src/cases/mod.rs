@@ -68,16 +68,31 @@ impl Case {
         }
     }
 
+    /// Reads what [`Case::to_json`] has written.
+    pub fn from_json(case: &Value) -> Result<Self, serde_json::Error> {
+        let part = |key: &str| case[key].clone();
+        Ok(Self {
+            from: part("from"),
+            to: part("to"),
+            request: Request {
+                start: serde_json::from_value(part("start"))?,
+                tokens: serde_json::from_value(part("tokens"))?,
+                src_blocks: serde_json::from_value(part("src_blocks"))?,
+                dst_blocks: serde_json::from_value(part("dst_blocks"))?,
+            },
+            disputed: Vec::new(),
+        })
+    }
+
     /// Documents and request as one JSON text.
     pub fn to_json(&self) -> Value {
-        let blocks = |tables: &std::collections::BTreeMap<String, Vec<Option<u64>>>| json!(tables);
         json!({
             "from": self.from,
             "to": self.to,
             "start": self.request.start,
             "tokens": self.request.tokens,
-            "src_blocks": blocks(&self.request.src_blocks),
-            "dst_blocks": blocks(&self.request.dst_blocks),
+            "src_blocks": self.request.src_blocks,
+            "dst_blocks": self.request.dst_blocks,
             "disputed": self.disputed,
         })
     }

@@ -33,7 +33,12 @@ impl Model {
             specs,
         };
         match tape.below(16) {
-            0..=4 => groups.push(main("attn", vec![attention(tape, "")])),
+            0..=4 => {
+                groups.push(main("attn", vec![attention(tape, "")]));
+                if tape.dispute("attention in a page", 12) {
+                    groups[0].specs.push(scaled(tape, "indexer", 1));
+                }
+            }
             5 => groups.push(main("attn", vec![attention(tape, "sliding_window")])),
             6 => groups.push(main("attn", vec![attention(tape, "chunk_size")])),
             7 => groups.push(main("mla", vec![mla(tape)])),

@@ -23,11 +23,23 @@ pub(super) fn order(tape: &mut Tape<'_>, spec: &Value) -> Option<Value> {
                 2 | 3 => Some(usual(tape, even)),
                 4 => Some(permutation(tape)),
                 5 if even => Some(sub_axes(tape)),
+                6 if !even && tape.dispute("KD side by side for unequal widths", 2) => {
+                    Some(json!(tape.pick(&["LBSHKD", "BLHSKD", "LKDBSH"])))
+                }
                 _ => Some(bracket(tape, false)),
             }
         }
-        // Whether its channels are heads or content shows in no order but the plain ones.
-        "mamba1_conv" | "mamba1_ssm" => None,
+        "mla" if tape.dispute("an order of mla without H or with D", 4) => {
+            Some(json!(tape.pick(&["LBSC", "BLSHD", "SBLD", "LBDS"])))
+        }
+        "mamba2_conv" | "gdn_conv" if tape.dispute("a bracket for a convolution", 2) => {
+            Some(json!(tape.pick(&[
+                "LBSH[D,D,D]",
+                "LB[SHD,HSD,DSH]",
+                "LS[BDH,HDB,BHD]",
+                "[LBHSD,BLDSH,LDSBH]",
+            ])))
+        }
         _ => match tape.below(4) {
             0 => None,
             1 => Some(json!(tape.pick(&["NHD", "HND"]))),

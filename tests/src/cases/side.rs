@@ -36,7 +36,8 @@ pub(super) fn choose(tape: &mut Tape<'_>, model: &Model) -> Plan {
         0 => 0,
         _ => tape.below(30),
     };
-    let wanted = tape.within(1, 40);
+    let none = tape.dispute("no tokens at all", 20);
+    let wanted = if none { 0 } else { tape.within(1, 40) };
     let (fixed, per_token) = cost(model, to_tp);
     let affordable = BUDGET.saturating_sub(fixed) / per_token.max(1);
     Plan {
@@ -67,7 +68,7 @@ pub(super) fn document(tape: &mut Tape<'_>, model: &Model, plan: &Plan, which: W
         let recurrent = group.specs.iter().any(is_recurrent);
         let entries = match recurrent {
             true => 1,
-            false => (plan.start + plan.tokens).div_ceil(block_size),
+            false => (plan.start + plan.tokens).div_ceil(block_size).max(1),
         };
         let num_blocks = entries + tape.below(5);
         if index == 0 {
@@ -145,7 +146,10 @@ fn orders(tape: &mut Tape<'_>, model: &Model, document: &mut Value) -> Vec<Optio
     let pages = model.groups.iter().any(|g| g.specs.len() > 1);
     let scales =
         |g: &ModelGroup| matches!(g.specs[0]["kind"].as_str(), Some("compressed" | "indexer"));
-    if (pages && !suits_pages(&lifted)) || scales(&model.groups[0]) {
+    if pages && !suits_pages(&lifted) && !tape.dispute("pages under an order with L inside", 2) {
+        return orders;
+    }
+    if scales(&model.groups[0]) {
         return orders;
     }
     document["order"] = lifted.clone();

@@ -69,12 +69,21 @@ fn read_text(text: &str) -> Result<Order, Fault> {
         }
     };
     let mut order = Order { outer, bracket };
-    if order.bracket.is_empty() && !order.outer.contains(&Axis::Half) {
-        // Without `K`, the content is K's elements and then V's.
-        for axis in &mut order.outer {
-            if *axis == Axis::Width {
-                *axis = Axis::Content;
-            }
+    if order.bracket.is_empty() {
+        let written_out = order
+            .outer
+            .windows(2)
+            .position(|w| w == [Axis::Half, Axis::Width]);
+        if let Some(at) = written_out {
+            // `KD` side by side is what `C` is.
+            order.outer.splice(at..at + 2, [Axis::Content]);
+        } else if !order.outer.contains(&Axis::Half) {
+            // Without `K`, the content is K's elements and then V's.
+            let content = |axis| match axis {
+                Axis::Width => Axis::Content,
+                other => other,
+            };
+            order.outer = order.outer.into_iter().map(content).collect();
         }
     }
     Ok(order)

@@ -13,6 +13,8 @@ pub(super) struct Place {
     per_layer: bool,
     layers: Vec<u64>,
     held: Vec<Vec<Held>>,
+    /// Whether a bracket puts each component in a place of its own.
+    apart: bool,
     layout: Layout,
 }
 
@@ -108,6 +110,7 @@ impl Place {
             per_layer: group.per_layer,
             layers,
             held,
+            apart: (group.order.as_ref()).is_some_and(|order| !order.bracket.is_empty()),
             layout,
         })
     }
@@ -152,6 +155,7 @@ impl Place {
             Axis::Content => held.before + name.i * held.extents[1] + name.j,
             Axis::Half => name.component as u64,
             Axis::Width => name.i * held.extents[1] + name.j,
+            Axis::Channel if self.apart => local_unit * held.extents[0] + name.i,
             Axis::Channel => held.before + local_unit * held.extents[0] + name.i,
             Axis::ConvState => name.j,
         };
@@ -215,7 +219,7 @@ impl Outer<'_> {
     ) -> Result<Layout, Fault> {
         let mut layout = inner;
         for axis in axes.iter().rev() {
-            if *axis == Axis::Content
+            if matches!(axis, Axis::Content | Axis::Width)
                 && let Content::Conv { channels_outside } = spec.content
             {
                 let pair = match channels_outside {
@@ -314,7 +318,8 @@ fn check_complete(order: &Order, spec: &Spec) -> Result<(), Fault> {
             .map(|inner| [&order.outer[..], inner].concat())
             .collect(),
     };
-    let headless = matches!(spec.kind.as_str(), "mla" | "compressed" | "indexer");
+    let conv = matches!(spec.content, Content::Conv { .. });
+    let headless = conv || matches!(spec.kind.as_str(), "mla" | "compressed" | "indexer");
     for path in paths {
         let count = |axis| path.iter().filter(|a| **a == axis).count();
         let heads_fit = count(Axis::Head) == 1 || (headless && count(Axis::Head) == 0);

@@ -44,6 +44,8 @@ pub struct Moved {
     pub state: u64,
     /// Entries of the two block tables in which the state lies.
     pub entries: [u64; 2],
+    /// Which state of its block it is, on each side.
+    pub rows: [u64; 2],
     /// Where it comes from.
     pub src: Address,
     /// Where it goes.
@@ -119,8 +121,10 @@ fn received(
             return Err(format!("{name}: the source has no layer {layer}"));
         }
         for (index, spec) in dst_group.specs.iter().enumerate() {
-            // No state has an index above that of its last token.
-            for state in (0..end.max(1)).filter(|&s| spec.travels(s, request.start, end)) {
+            // No state has an index above that of its last token. Where there is no token, there is
+            // no state of the sequence either.
+            let indices = 0..if request.tokens > 0 { end } else { 0 };
+            for state in indices.filter(|&s| spec.travels(s, request.start, end)) {
                 let locate = |group: &Group, tables: &BTreeMap<String, Vec<_>>| {
                     let per_block = spec.states(group.block_size)?;
                     let block = block_of(tables, group, state / per_block)?;
@@ -144,6 +148,7 @@ fn received(
                         name,
                         state,
                         entries: [src_at.0, dst_at.0],
+                        rows: [src_at.2, dst_at.2],
                         src: src_places[&src_rank].address(&name, src_at.1, src_at.2)?,
                         dst: dst_place.address(&name, dst_at.1, dst_at.2)?,
                     };

@@ -1,3 +1,65 @@
-//! Agents: processes that hold KV memory and move it.
+//! Agents: processes that hold KV memory, and move it.
+//!
+//! An [`Agent`] speaks for some ranks of one deployment. Its life:
+//!
+//! 1. [`Agent::builder`] with its identity and deployment; [`register`](Builder::register) the memory of
+//!    each rank; [`bind`](Builder::bind).
+//! 2. An owner of blocks [`lease`](Agent::lease)s them: under a lease set that the request has on all
+//!    ranks, and bound to a digest of what they hold. Whoever made the request mints a
+//!    [`Ticket`](crate::ticket::Ticket) for the set, which needs no memory, only the cluster's key.
+//! 3. The holder of the ticket [`pull`](Agent::pull)s into its own blocks; or, with a ticket for blocks
+//!    that were opened, [`push`](Agent::push)es. It has succeeded only when every route of every rank has
+//!    landed after the source's commit. All source ranks are told, and the leases end as completed.
+//! 4. [`Lease::ended`] gives the blocks back, with the one reason for which the lease ended.
+//!
+//! All rules are in [`crate::wire`], as machines without sockets or clock; this is the coat around
+//! them. One task owns the machine: whatever happens becomes an event in its queue, and what the
+//! machine wants done is done beside it.
+//!
+//! Memory per transfer: its part of the plan (24 bytes for each segment and nest), a few hundred bytes
+//! in the machine, and the buffers of the lanes it uses ([`DataOptions`](data::DataOptions)), which all
+//! transfers share. A request of a million chunks waits for buffers; it is never refused for its size.
 
+mod builder;
+mod control;
 pub mod data;
+mod driver;
+mod event;
+mod flows;
+mod handle;
+mod lanes;
+mod lease;
+mod plans;
+#[cfg(feature = "local")]
+mod ring;
+
+pub use builder::{BindAgentError, Builder, RegisterError};
+pub use handle::{
+    Agent, AgentGone, LeaseRequest, NoticeOutcome, PullError, PullReport, PullRequest, PushRequest,
+    Transfer,
+};
+pub use lease::{Lease, LeaseOutcome};
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::plan::Tables;
+use crate::transport::quic::QuicOptions;
+
+/// Settings of an agent. `Default` is right for most.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct AgentOptions {
+    /// Sockets, lanes and timeouts of the network.
+    pub quic: QuicOptions,
+    /// Bounds and patience of the protocol.
+    pub wire: crate::wire::Options,
+    /// Buffers and streams.
+    pub data: data::DataOptions,
+}
+
+/// How long lanes may take to be there once a transfer wants them.
+const LANES_WITHIN: Duration = Duration::from_secs(10);
+
+/// The blocks of a lease or a job: block tables in the order of the own document's groups.
+type Blocks = Arc<Tables>;

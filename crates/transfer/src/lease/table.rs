@@ -1,6 +1,6 @@
 //! The leases of one agent.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::record::{Record, State};
@@ -46,7 +46,8 @@ impl Default for LeaseLimits {
 #[derive(Debug)]
 pub struct LeaseTable<B> {
     limits: LeaseLimits,
-    open: HashMap<LeaseKey, Record<B>>,
+    /// Ordered, so that what happens to many leases at a time happens in the same order always.
+    open: BTreeMap<LeaseKey, Record<B>>,
     timers: Timers<LeaseKey>,
     ended: HashMap<LeaseKey, LeaseEnd>,
     ended_order: VecDeque<LeaseKey>,
@@ -58,7 +59,7 @@ impl<B> LeaseTable<B> {
     pub fn new(limits: LeaseLimits) -> Self {
         Self {
             limits,
-            open: HashMap::new(),
+            open: BTreeMap::new(),
             timers: Timers::default(),
             ended: HashMap::new(),
             ended_order: VecDeque::new(),
@@ -503,13 +504,6 @@ impl<B> LeaseTable<B> {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn unpin_all(&mut self, now: Moment, key: LeaseKey) {
-        let pins: Vec<_> = self.pins(&key).copied().collect();
-        pins.into_iter()
-            .for_each(|transfer| self.unpin(now, key, transfer));
-    }
-
     fn remember(&mut self, key: LeaseKey, end: LeaseEnd) {
         self.ended.insert(key, end);
         self.ended_order.push_back(key);
@@ -518,5 +512,26 @@ impl<B> LeaseTable<B> {
                 self.ended.remove(&oldest);
             }
         }
+    }
+}
+
+#[cfg(test)]
+impl<B> LeaseTable<B> {
+    /// A lease that the agent uses, and that is bound to another life of it than this.
+    pub(crate) fn bound_elsewhere(
+        &self,
+        agent: &AgentId,
+        incarnation: Incarnation,
+    ) -> Option<LeaseKey> {
+        let elsewhere = |record: &Record<B>| {
+            record.state == State::Alive
+                && record.bound.as_ref().is_some_and(|bound| {
+                    bound.agents.contains_key(agent) && bound.holder.incarnation != incarnation
+                })
+        };
+        self.open
+            .iter()
+            .find(|(_, record)| elsewhere(record))
+            .map(|(key, _)| *key)
     }
 }

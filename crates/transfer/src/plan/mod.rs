@@ -245,6 +245,32 @@ impl Plan {
         self.groups[group].component_names(components)
     }
 
+    /// Which group of a side's own document a group of the plan is.
+    pub fn group_of(&self, side: Side, group: usize) -> usize {
+        match side {
+            Side::Source => self.groups[group].src_group,
+            Side::Destination => self.groups[group].dst_group,
+        }
+    }
+
+    /// Tables listed as a side's own document lists its groups, in the order of the plan.
+    ///
+    /// # Errors
+    /// When there is not one table for each group.
+    pub fn arrange(&self, side: Side, own: &Tables) -> Result<Tables, BindError> {
+        let groups = self.groups.len();
+        if own.0.len() != groups {
+            let given = own.0.len();
+            return Err(BindError::TableCount {
+                side,
+                given,
+                groups,
+            });
+        }
+        let arranged = (0..groups).map(|group| own.0[self.group_of(side, group)].clone());
+        Ok(Tables(arranged.collect()))
+    }
+
     /// How many blocks of each side's table a request touches in a group: entries
     /// `first..end` of the table.
     pub fn table_entries(&self, group: usize, side: Side) -> std::ops::Range<u64> {

@@ -118,7 +118,7 @@ pub struct StreamProgram {
 
 impl StreamProgram {
     /// Wraps a program whose `dst` side is dense as described above (checked in debug builds).
-    pub(crate) fn new(program: Program) -> Self {
+    pub fn new(program: Program) -> Self {
         let mut end = 0;
         for placed in &program.placed {
             let nest = &program.nests[placed.nest as usize];

@@ -61,8 +61,8 @@ pub enum Action<B> {
         /// Which transfer.
         transfer: TransferId,
     },
-    /// Be ready for a route's streams. Answer with `admit` for each, then `stream_arrived`,
-    /// `stream_failed`, or `copied`; and `moving` while it goes on.
+    /// Be ready for a route's streams. Answer with `admit` for each, then `stream_arrived` or
+    /// `stream_failed`; and `moving` while it goes on.
     Receive(Flow),
     /// The peer has accepted, and this is the path.
     Flowing {
@@ -70,6 +70,11 @@ pub enum Action<B> {
         transfer: TransferId,
         /// The path.
         path: Path,
+    },
+    /// The peer has lent its memory: copy all of the route out of it, and answer `copied`.
+    Copy {
+        /// Which transfer.
+        transfer: TransferId,
     },
     /// Stop, and answer `fenced` once no byte of the transfer is read or written any more, and
     /// none will be.

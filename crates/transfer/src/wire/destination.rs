@@ -149,11 +149,14 @@ impl Destination {
         Ok(())
     }
 
+    /// Whether there is something to copy, now that the source has lent its memory.
+    pub(crate) fn may_copy(&self) -> bool {
+        self.phase == Phase::Receiving && self.path == Some(Path::Shared)
+    }
+
     /// Everything was copied out of shared memory. Tells whether that is news.
     pub(crate) fn copied(&mut self) -> bool {
-        let news = self.phase == Phase::Receiving
-            && self.path == Some(Path::Shared)
-            && self.streams.is_empty();
+        let news = self.may_copy() && self.streams.is_empty();
         if news {
             let stream = Stream {
                 number: 0,

@@ -165,8 +165,17 @@ impl<B, P: Planner> Machine<B, P> {
                 self.end(now, id, Why::Refused(refusal), false);
             }
             (Message::Abort { failure, .. }, _) => self.fail(now, id, failure, false),
-            (Message::Waiting { .. } | Message::Progress { .. }, Role::Destination(_)) => {
+            (Message::Waiting { on, .. }, Role::Destination(_)) => {
+                let side = t.side;
                 self.moving(now, id);
+                if let (WaitingOn::Prefill, Side::Job { job, .. }) = (on, side) {
+                    self.route_admitted(job);
+                }
+            }
+            (Message::Progress { .. }, Role::Destination(_)) => self.moving(now, id),
+            (Message::Lent { .. }, Role::Destination(destination)) if destination.may_copy() => {
+                self.moving(now, id);
+                self.actions.push_back(Action::Copy { transfer: id });
             }
             (Message::Waiting { .. }, Role::Source(_)) if asking => {
                 self.moving(now, id);
@@ -250,6 +259,7 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         let (begins, waits) = (source.begin(), source.waits_for_prefill());
+        let lends = source.lends();
         if waits {
             self.timers
                 .set(Timer::Beat(id), now + self.options.heartbeat);
@@ -279,6 +289,9 @@ impl<B, P: Planner> Machine<B, P> {
                 ..t.flow.clone()
             };
             self.actions.push_back(Action::Read(flow));
+        }
+        if lends {
+            self.send(conn, Message::Lent { transfer: id });
         }
         self.moving(now, id);
         self.commit_if_read(now, id);

@@ -60,6 +60,21 @@ pub fn encode(envelope: &Envelope) -> Result<Vec<u8>, FrameError> {
 /// Reads what follows a frame's length.
 pub fn decode(body: &[u8]) -> Result<Envelope, FrameError> {
     let (&version, message) = body.split_first().ok_or(FrameError::Empty)?;
+    self::message(version, message)
+}
+
+/// Version byte and message, for a transport that frames by itself.
+pub fn payload(envelope: &Envelope) -> Result<(u8, Vec<u8>), FrameError> {
+    let payload = postcard::to_allocvec(envelope).map_err(|_| FrameError::Message)?;
+    let bytes = payload.len() + LENGTH + 1;
+    if bytes > MAX_FRAME {
+        return Err(FrameError::TooLong { bytes });
+    }
+    Ok((VERSION, payload))
+}
+
+/// Reads what [`payload`] has made.
+pub fn message(version: u8, message: &[u8]) -> Result<Envelope, FrameError> {
     if version != VERSION {
         return Err(FrameError::Version { found: version });
     }

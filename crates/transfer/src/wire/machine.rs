@@ -58,7 +58,7 @@ pub struct Machine<B, P> {
     pub(super) queued: HashMap<(LeaseKey, Rank), Queued>,
     pub(super) sessions: HashMap<ConnId, Session>,
     pub(super) agents: HashMap<AgentId, Known>,
-    pub(super) transfers: HashMap<TransferId, Transfer>,
+    pub(super) transfers: BTreeMap<TransferId, Transfer>,
     pub(super) jobs: BTreeMap<JobId, Job<B>>,
     pub(super) notices: BTreeMap<NoticeId, Pending>,
     pub(super) timers: Timers<Timer>,
@@ -148,7 +148,7 @@ impl<B, P: Planner> Machine<B, P> {
             queued: HashMap::new(),
             sessions: HashMap::new(),
             agents: HashMap::new(),
-            transfers: HashMap::new(),
+            transfers: BTreeMap::new(),
             jobs: BTreeMap::new(),
             notices: BTreeMap::new(),
             timers: Timers::default(),
@@ -294,10 +294,9 @@ impl<B, P: Planner> Machine<B, P> {
                 } => {
                     for transfer in transfers {
                         self.fail(now, transfer, Failure::LeaseEnded { end }, true);
-                    }
-                    #[cfg(test)]
-                    if fault!(self, EndLeaseBeforeFence) {
-                        self.leases.unpin_all(now, key);
+                        if fault!(self, EndLeaseBeforeFence) {
+                            self.leases.unpin(now, key, transfer);
+                        }
                     }
                 }
                 LeaseEvent::Ended { key, end, blocks } => {

@@ -76,7 +76,12 @@ pub enum Message {
         /// How many of its tokens are ready, counted from position 0.
         tokens: u64,
     },
-    /// The data destination has copied everything out of shared memory.
+    /// The data source has lent its memory: the data destination may copy (shared memory only).
+    Lent {
+        /// For which transfer.
+        transfer: TransferId,
+    },
+    /// The data destination has copied everything out of the memory that was lent.
     Taken {
         /// Of which transfer.
         transfer: TransferId,
@@ -226,7 +231,7 @@ pub enum LaneMessage {
     Local {
         /// Name of a Unix socket in the abstract namespace.
         socket: String,
-        /// What has to be shown there.
-        nonce: Nonce,
+        /// What has to be proved there: two halves of 256 bits.
+        token: (Nonce, Nonce),
     },
 }

@@ -1,4 +1,122 @@
 //! The protocol between agents, as machines without sockets or clock.
+//!
+//! A [`Machine`] is everything that one agent knows of its leases, its peers, its transfers and its
+//! own pulls and pushes. It is told what happens ([`Machine::on_message`], [`Machine::stream_sent`],
+//! [`Machine::on_deadline`], …), always with the moment at which it does, and says what is to be
+//! done ([`Action`]). It opens no socket, starts no thread, touches no block and knows no plan: the
+//! agent around it does, and a [`Planner`] answers what two sides have to send each other.
+//!
+//! # Roles
+//!
+//! Two pairs of words, which are not the same:
+//!
+//! - **owner** and **holder**: the owner opens leases and answers; the holder has the ticket, and
+//!   asks. The holder *begins*, whichever way bytes move.
+//! - **data source** and **data destination**: where the bytes come from and go to.
+//!
+//! | | owner | holder |
+//! |---|---|---|
+//! | pull | data source, of leased blocks | data destination |
+//! | push | data destination, of opened blocks | data source |
+//!
+//! There is one set of rules for data sources (`source.rs`) and one for data destinations
+//! (`destination.rs`), whoever began.
+//!
+//! # One transfer
+//!
+//! A *transfer* is one attempt to move one route, a pair of ranks. A pull, with time going down:
+//!
+//! ```text
+//!  holder, data destination                      owner, data source
+//!
+//!  Receive the route (be ready for streams)
+//!  Pull{ticket, ranks, tokens, content, plan} ──►
+//!                                                authentic? ours? allowed? alive? same content?
+//!                                                same plan? then: bind and pin the lease
+//!                                            ◄── Accepted{path}      (or Refused{why})
+//!                                                Read the route
+//!  ◄═══════ streams: header, bytes in plan order, trailer ═══════
+//!  admit each; place; compare length and CRC
+//!                                                last byte read, last borrow dropped, prefill over
+//!                                                is the lease alive at this moment?
+//!                                            ◄── Commit{streams, bytes}, and unpin
+//!  every byte once, and the commit?
+//!  Landed                                    ──► this rank has consumed the lease
+//!  … all routes of all local ranks landed: success
+//!  Done{ranks} to every agent of the ticket  ──► all ranks of the holder done: lease completed
+//! ```
+//!
+//! A push is the same with `Push` instead of `Pull`, the streams and `Commit` from holder to owner,
+//! `Landed` from owner to holder, and an opening that completes only if every route that the owner's
+//! own plan needs has landed.
+//!
+//! Variations: an ask for a lease that is not known yet *waits* for [`Options::early_wait`]; one
+//! whose prefill goes on waits too, or reads layer by layer; with [shared memory](Path::Shared) there
+//! are no streams, the source says `Lent` when the memory may be copied and the destination `Taken`
+//! when it has been.
+//!
+//! # Rules
+//!
+//! 1. **Commit late.** The source commits after its last read, with the lease alive at that moment by
+//!    the owner's monotonic clock. Nothing else makes bytes good.
+//! 2. **Believe only a commit.** The destination succeeds with the source's commit *and* all bytes,
+//!    each exactly once, with matching lengths and checksums.
+//! 3. **Fence first.** Whatever fails is fenced on both sides: [`Action::Fence`] goes out, and until
+//!    [`Machine::fenced`] comes back no block is given back, no lease ends, and no later attempt of
+//!    the same pair of ranks begins.
+//! 4. **Once.** A lease and a job each end once, with a reason, and give their blocks back then, by
+//!    value.
+//! 5. **Try again while it lives.** A failed route may be tried again, under a new name and a new
+//!    nonce; a landed one never. `Landed` that is lost does no harm: the destination knows.
+//! 6. **Tell everybody.** Done or cancel goes to every agent that the ticket names, with or without
+//!    a route, until each has heard or [`Options::notice_wait`] is over.
+//! 7. **One life.** A transfer lives and dies with its control connection. A peer that shows another
+//!    incarnation has lost everything it held here in the earlier one, at once.
+//! 8. **Say it twice, mean it once.** Messages are numbered in each connection and a number is heard
+//!    once; asks are known by their transfer, attempts of a pair of ranks only count up, notices say
+//!    what is rather than what changes.
+//!
+//! # What an agent does
+//!
+//! One machine for each agent process, behind a lock that is held for a call and the draining of its
+//! actions, never across an `.await`. Calls take microseconds, but for asks, which compile plans.
+//!
+//! | action | what the agent does |
+//! |---|---|
+//! | [`Connect`](Action::Connect) | dials the control endpoint with mutual TLS; checks that the certificate's agent is the one named; `connected` or `connect_failed`. An inbound connection is `connected` as well. [`Machine::wants`] says whether an idle one is still needed |
+//! | [`Close`](Action::Close) | closes it, after what was sent before has left |
+//! | [`Send`](Action::Send) | [`frame::encode`], onto the connection's one control stream, in order. Where that stream is blocked, the agent stops *reading* from this connection: so a peer that does not listen cannot make it remember answers |
+//! | [`Read`](Action::Read) | binds the route's plan to [`Machine::blocks`]; cuts it into streams of disjoint ranges, at most [`MAX_STREAMS`]; gathers into pooled buffers, lends long runs; [`stream::StreamHeader`] before, [`stream::StreamTrailer`] behind. `stream_sent` when a stream is written whole, with `lent` where the network still holds memory of the blocks, and then `borrow_dropped` when the last `Bytes` of that stream is gone. With [`Path::Shared`]: lends the memory, and reports nothing |
+//! | [`Readable`](Action::Readable), [`AllReadable`](Action::AllReadable) | goes on with what waited for the prefill |
+//! | [`Receive`](Action::Receive) | binds the route's plan to its own blocks and waits for streams of that transfer. For each: [`Machine::admit`] before the first byte is placed; scatter straight out of the network's buffers, never outside of what the header says, CRC32C as it goes; `stream_arrived` with the trailer and the checksum seen |
+//! | [`Flowing`](Action::Flowing) | attaches the ring where that is the path |
+//! | [`Copy`](Action::Copy) | copies the route out of the memory that was lent; `copied` |
+//! | [`Fence`](Action::Fence) | resets and stops the transfer's streams, forgets its entry so that no stream is admitted to it, waits until no gather, scatter, copy or borrow is left; `fenced`. Always answered, also for a transfer that it does not know |
+//! | [`Finished`](Action::Finished) | forgets the transfer |
+//! | [`LeaseEnded`](Action::LeaseEnded), [`JobDone`](Action::JobDone), [`NoticeDone`](Action::NoticeDone) | wakes who waits for it |
+//! | [`Lanes`](Action::Lanes) | opens lanes, or says where they may be opened |
+//!
+//! While bytes move, `moving` at most once a second for each transfer; a timer at
+//! [`Machine::next_deadline`]; `disconnected` for every connection that is gone. On the way down
+//! [`Machine::drain`], then [`Machine::give_up`] if [`Machine::is_idle`] takes too long, then close.
+//!
+//! Streams go over lanes, connections of their own, and may overtake control messages; that is why
+//! `Receive` comes before the ask is sent. A lane belongs to an agent, not to a transfer: a stream is
+//! let in by its transfer's name, its nonce *and* the agent that its lane was authenticated for.
+//!
+//! # Memory
+//!
+//! Nothing here is per chunk: a route of a million chunks is one transfer, and meets back-pressure in
+//! its streams, not a limit. What there is, is bounded by [`Options`]:
+//!
+//! | what | bytes each | how many |
+//! |---|---|---|
+//! | lease | 500, and 150 for each rank of its holder | [`LeaseLimits::leases`](crate::lease::LeaseLimits::leases) |
+//! | transfer | 500, and 48 for each stream (100 KiB at most) | [`Options::transfers_per_agent`] for each agent that asks; and the routes of our own jobs |
+//! | ask that waits | 4.5 KiB (its ticket) | [`Options::early`], [`Options::early_per_agent`] |
+//! | job | 5 KiB, and 100 for each route | [`Options::jobs`] |
+//! | notice | 5 KiB, and 200 for each agent | [`Options::notices`] |
+//! | connection | 1 KiB, and a frame of 64 KiB being read | the transport's to bound |
 
 /// Whether a test has broken this rule on purpose, to see that it would be noticed.
 macro_rules! fault {
@@ -55,3 +173,5 @@ pub struct NoticeId(pub u64);
 
 #[cfg(test)]
 pub(crate) mod simulation;
+#[cfg(test)]
+mod tests;

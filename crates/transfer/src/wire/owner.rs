@@ -8,7 +8,7 @@ use super::refusal::{Failure, Refusal, Role as Permission};
 use super::source::Source;
 use super::transfer::{Role, Side, Transfer};
 use super::{Action, BlocksOf, ConnId, Flow, Machine, Timer};
-use crate::ids::{AgentId, Direction, Rank, TransferId};
+use crate::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
 use crate::lease::{Holder, LeaseError, LeaseKey, LeaseSpec, LeaseUse, OpenError, OpenFault};
 use crate::moment::Moment;
 use crate::ticket::{Claims, Ticket};
@@ -123,6 +123,7 @@ impl<B, P: Planner> Machine<B, P> {
             | Message::Accepted { transfer, .. }
             | Message::Waiting { transfer, .. }
             | Message::Progress { transfer, .. }
+            | Message::Lent { transfer }
             | Message::Taken { transfer }
             | Message::Commit { transfer, .. }
             | Message::Landed { transfer } => self.on_transfer(now, conn, transfer, message),
@@ -311,6 +312,24 @@ impl<B, P: Planner> Machine<B, P> {
         self.queued.retain(|_, queued| queued.conn != conn);
     }
 
+    /// An agent shows another life than before: what it and the others of its deployment have left
+    /// here in their last life binds nothing any more.
+    pub(super) fn forget_past(&mut self, agent: &AgentId, incarnation: Incarnation) {
+        let life = |parked: &Parked| match parked {
+            Parked::Notice { holder, .. } => Some(holder.incarnation),
+            Parked::Ask { .. } => None,
+        };
+        let left = self.early.take_if(|parked| match parked {
+            Parked::Notice {
+                agent: by, holder, ..
+            } => by == agent && holder.incarnation != incarnation,
+            Parked::Ask { .. } => false,
+        });
+        let past: Vec<_> = left.iter().filter_map(life).collect();
+        self.early
+            .take_if(|parked| life(parked).is_some_and(|life| past.contains(&life)));
+    }
+
     /// The asker has given up an ask that was not begun.
     fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
         self.early.take_if(|parked| match parked {
@@ -386,7 +405,15 @@ impl<B, P: Planner> Machine<B, P> {
         self.leases.check(now, key, direction, &wanted)?;
         let route = self.route(direction, ask, rank, peer_rank, &holder)?;
         let (offered, wanted_paths) = (self.planner.paths(&agent), ask.paths);
-        let path = wanted_paths.and(offered).best();
+        // Memory is lent as a whole, so what is to flow layer by layer takes another path.
+        let over = self.leases.progress(&key).is_none_or(|(_, over)| over);
+        let flowing = ask.by_layer && (direction == Direction::Push || !over);
+        let both = wanted_paths.and(offered);
+        let path = if flowing {
+            both.best_by_layer()
+        } else {
+            both.best()
+        };
         let path = path.ok_or(Refusal::PathUnavailable {
             wanted: wanted_paths,
             offered,

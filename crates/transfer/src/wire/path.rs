@@ -56,12 +56,26 @@ impl PathSet {
         PathSet(self.0 & other.0)
     }
 
+    /// Those that are in either.
+    #[must_use]
+    pub fn or(self, other: PathSet) -> PathSet {
+        PathSet(self.0 | other.0)
+    }
+
     /// The one to take: one copy before two, and any of them before the network.
     pub fn best(self) -> Option<Path> {
         Path::ALL
             .into_iter()
             .rev()
             .find(|path| self.contains(*path))
+    }
+
+    /// The one to take while a prefill goes on. Shared memory is lent as a whole, and so the last
+    /// choice.
+    pub fn best_by_layer(self) -> Option<Path> {
+        let [quic, ring, shared] = Path::ALL;
+        let order = [ring, quic, shared];
+        order.into_iter().find(|path| self.contains(*path))
     }
 }
 
@@ -97,6 +111,7 @@ mod tests {
             PathSet::from_iter([Path::Quic, Path::Ring]).to_string(),
             "quic or ring"
         );
+        assert_eq!(PathSet::ANY.best_by_layer(), Some(Path::Ring));
         assert_eq!(PathSet::default().to_string(), "no path");
     }
 }

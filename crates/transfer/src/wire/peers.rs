@@ -98,6 +98,13 @@ pub(crate) struct Known {
     dial: Option<Dial>,
 }
 
+#[cfg(test)]
+impl Known {
+    pub(crate) fn incarnation(&self) -> Option<Incarnation> {
+        self.incarnation
+    }
+}
+
 #[derive(Debug)]
 struct Dial {
     host: String,
@@ -330,6 +337,7 @@ impl<B, P: Planner> Machine<B, P> {
         }
         if !fault!(self, AnyIncarnation) {
             self.leases.agent_up(now, &agent, incarnation);
+            self.forget_past(&agent, incarnation);
             self.settle(now);
         }
         self.send_notices(&agent);
@@ -419,7 +427,10 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Something new needs the agent: do not let it wait for the pause after an old failure.
     pub(super) fn hurry(&mut self, agent: AgentId) {
-        let known = self.agents.get_mut(&agent);
+        let known = self
+            .agents
+            .get_mut(&agent)
+            .filter(|known| known.up.is_empty());
         if let Some(dial) = known.and_then(|known| known.dial.as_mut())
             && !dial.asked
         {

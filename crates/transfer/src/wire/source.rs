@@ -91,7 +91,8 @@ impl Source {
 
     /// Begins to read, if it may and has not. Tells whether it does so now.
     pub(crate) fn begin(&mut self) -> bool {
-        let begins = self.phase == Phase::Waiting && (self.prefilled || self.by_layer);
+        let by_layer = self.by_layer && self.path != Path::Shared;
+        let begins = self.phase == Phase::Waiting && (self.prefilled || by_layer);
         if begins {
             self.phase = Phase::Reading;
         }
@@ -137,6 +138,10 @@ impl Source {
             Path::Shared => (1, self.bytes),
             Path::Quic | Path::Ring => (self.streams, self.sent),
         }
+    }
+
+    pub(crate) fn lends(&self) -> bool {
+        self.path == Path::Shared
     }
 
     pub(crate) fn phase(&self) -> &Phase {

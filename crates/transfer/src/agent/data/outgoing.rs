@@ -169,6 +169,11 @@ impl Outgoing {
         self.open(0..self.inner.bytes.bytes());
     }
 
+    /// Whether both are the same transfer.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
     /// The bytes of the route that it sends.
     pub fn route(&self) -> &RouteBytes {
         &self.inner.bytes

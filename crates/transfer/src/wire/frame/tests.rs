@@ -76,6 +76,7 @@ pub(crate) fn samples() -> Vec<Message> {
             layer: 79,
             tokens: 2000,
         },
+        Message::Lent { transfer },
         Message::Taken { transfer },
         Message::Commit {
             transfer,
@@ -198,7 +199,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_frames_never_panic(which in 0..18usize, at in any::<usize>(), to in any::<u8>()) {
+    fn damaged_frames_never_panic(which in 0..19usize, at in any::<usize>(), to in any::<u8>()) {
         let mut frame = encode(&envelopes()[which]).unwrap();
         let at = LENGTH + at % (frame.len() - LENGTH);
         frame[at] = to;

@@ -1,327 +1,19 @@
-//! Jobs: what the holder of a ticket does, all its routes together.
-//!
-//! ```text
-//!                  ┌──────────── pause ◄───────────┐
-//!                  ▼                               │ failed and fenced, or busy;
-//!  ┌──────────┐  ┌──────┐ connected  ┌────────┐    │ may be tried again
-//!  │ planning ├─►│ Idle ├───────────►│ Trying ├────┘
-//!  └──────────┘  └──────┘            └───┬──┬─┘
-//!   (the job)     (a route)       landed │  │ refused, or failed for good
-//!                                        ▼  ▼
-//!                         all landed:  done  stop: every other route is aborted and fenced
-//!                                        │  │
-//!                              notice Done  notice Cancel, to every rank's agent
-//! ```
-//!
-//! The job has succeeded only when every route of every local rank has landed, and it gives its
-//! blocks back only when no route has anything under way any more.
+//! How jobs run.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
+use std::collections::BTreeMap;
 
-use super::message::{Ask, Message, NoticeKind};
-use super::path::{Path, PathSet};
-use super::planner::{Planner, RouteAsk};
-use super::refusal::{Failure, HelloRefusal, Refusal, Text};
-use super::source::Source;
-use super::transfer::{Role, Side, Transfer, Why};
-use super::{Action, BlocksOf, ConnId, Flow, JobId, Machine, Timer};
-use crate::content::ContentDigest;
-use crate::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank, TransferId,
-};
+use super::{Job, JobError, JobRefused, JobReport, JobRoute, JobSpec, RouteReport, RouteState};
+use crate::ids::{AgentId, Direction, Rank};
 use crate::moment::Moment;
-use crate::ticket::{Claims, RankAddress, Ticket, TicketError};
+use crate::ticket::{Claims, Ticket};
 use crate::wire::destination::Destination;
-
-/// What to pull or push. Which of the two, the ticket says.
-#[derive(Clone, Debug)]
-pub struct JobSpec<B> {
-    /// The ticket.
-    pub ticket: Ticket,
-    /// The local ranks that take part, all with these blocks.
-    pub ranks: BTreeSet<Rank>,
-    /// First token; of a push, the one in the ticket.
-    pub start: u64,
-    /// How many tokens from there on.
-    pub tokens: u64,
-    /// What the content is taken to be.
-    pub content: ContentDigest,
-    /// How many lanes to use for each route.
-    pub lanes: u16,
-    /// Whether bytes may move before the prefill is over, layer by layer.
-    pub by_layer: bool,
-    /// The paths that may be taken.
-    pub paths: PathSet,
-    /// How long all of it may take.
-    pub timeout: Duration,
-    /// Of a push: whether the blocks hold everything already. Otherwise
-    /// [`Machine::job_ready`] tells how far the prefill has come, and
-    /// [`Machine::job_prefilled`] that it is over. Of a pull: true.
-    pub prefilled: bool,
-    /// The blocks, given back by [`Action::JobDone`].
-    pub blocks: B,
-}
-
-/// What a job has done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobReport {
-    /// How many bytes have moved, of all routes.
-    pub bytes: u64,
-    /// How long it took.
-    pub took: Duration,
-    /// The routes.
-    pub routes: Vec<RouteReport>,
-}
-
-/// What one route has done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteReport {
-    /// The local rank.
-    pub rank: Rank,
-    /// The peer's rank.
-    pub peer_rank: Rank,
-    /// How many bytes have moved.
-    pub bytes: u64,
-    /// How.
-    pub path: Path,
-    /// At which attempt.
-    pub attempts: u32,
-}
-
-/// Why a pull or a push came to nothing.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum JobError {
-    /// The ticket is not one of this cluster's.
-    #[error(transparent)]
-    Ticket(#[from] TicketError),
-    /// The ticket is of another cluster.
-    #[error("the ticket is of cluster {theirs}, this is {ours}")]
-    Cluster {
-        /// The cluster here.
-        ours: ClusterName,
-        /// The ticket's.
-        theirs: ClusterName,
-    },
-    /// The ticket is for somebody else.
-    #[error("the ticket is for another agent")]
-    Audience,
-    /// A rank is not this agent's.
-    #[error("rank {rank} is not of this agent")]
-    NotOurs {
-        /// The rank.
-        rank: Rank,
-    },
-    /// No rank was named.
-    #[error("no rank takes part")]
-    NoRanks,
-    /// More tokens are asked for than the ticket covers, or others than it opens.
-    #[error("tokens {start}..{end} were asked for, the ticket covers {first}..{valid}")]
-    Tokens {
-        /// First token asked for.
-        start: u64,
-        /// End of the range asked for.
-        end: u64,
-        /// First token of the ticket.
-        first: u64,
-        /// End of the valid ones.
-        valid: u64,
-    },
-    /// A job with this ticket and one of these ranks is under way.
-    #[error("rank {rank} is busy with this ticket already")]
-    UnderWay {
-        /// The rank.
-        rank: Rank,
-    },
-    /// As many jobs as allowed are under way.
-    #[error("{limit} pulls and pushes are under way, and no more are allowed")]
-    TooMany {
-        /// The limit.
-        limit: usize,
-    },
-    /// It cannot be planned.
-    #[error("it cannot be planned: {why}")]
-    Plan {
-        /// Why not.
-        why: Text,
-    },
-    /// An agent of the ticket could not be reached.
-    #[error("agent {agent} could not be reached")]
-    Unreachable {
-        /// Which.
-        agent: AgentId,
-    },
-    /// An agent of the ticket does not talk to us, or we not to it.
-    #[error("agent {agent}: {refusal}")]
-    Hello {
-        /// Which.
-        agent: AgentId,
-        /// Why not.
-        refusal: HelloRefusal,
-    },
-    /// An agent of the ticket is of another deployment now.
-    #[error("agent {agent} is of deployment {found}, the ticket says {ticket}")]
-    Deployment {
-        /// Which.
-        agent: AgentId,
-        /// What it is.
-        found: DeploymentDigest,
-        /// What the ticket says.
-        ticket: DeploymentDigest,
-    },
-    /// An agent of the ticket has restarted: its leases are gone.
-    #[error("agent {agent} has restarted since the ticket was made")]
-    Restarted {
-        /// Which.
-        agent: AgentId,
-        /// Its life now.
-        found: Incarnation,
-        /// The one that the ticket says.
-        ticket: Incarnation,
-    },
-    /// An owner's rank refuses.
-    #[error("rank {peer_rank} there refuses rank {rank}: {refusal}")]
-    Refused {
-        /// The local rank.
-        rank: Rank,
-        /// The owner's rank.
-        peer_rank: Rank,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// A route has failed for good, or too often.
-    #[error("between rank {rank} here and {peer_rank} there, at attempt {attempts}: {failure}")]
-    Failed {
-        /// The local rank.
-        rank: Rank,
-        /// The peer's rank.
-        peer_rank: Rank,
-        /// How often it was tried.
-        attempts: u32,
-        /// Why it failed the last time.
-        failure: Failure,
-    },
-    /// It took longer than allowed.
-    #[error("it took longer than {timeout:?}")]
-    TimedOut {
-        /// What was allowed.
-        timeout: Duration,
-    },
-    /// It was cancelled here.
-    #[error("it was cancelled")]
-    Cancelled,
-    /// The agent is shutting down.
-    #[error("the agent is shutting down")]
-    ShuttingDown,
-}
-
-impl JobError {
-    /// Whether the owner has said, of the lease itself, that it is not ours to use. Then there is
-    /// nothing of ours to cancel, and something of others to break.
-    fn is_not_ours(&self) -> bool {
-        match self {
-            JobError::Refused { refusal, .. } => matches!(
-                refusal,
-                Refusal::WrongPeer
-                    | Refusal::DigestMismatch { .. }
-                    | Refusal::Consumed
-                    | Refusal::Superseded { .. }
-                    | Refusal::Expired
-                    | Refusal::Cancelled
-                    | Refusal::PeerLost
-            ),
-            _ => false,
-        }
-    }
-}
-
-/// A job that was not begun. The blocks are given back.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct JobRefused<B> {
-    /// Why not.
-    pub error: JobError,
-    /// The blocks.
-    pub blocks: B,
-}
-
-/// A job under way. Memory: about 600 bytes, the ticket's claims, and 100 bytes for each route.
-#[derive(Debug)]
-pub(crate) struct Job<B> {
-    pub(crate) spec: JobSpec<B>,
-    pub(crate) claims: Claims,
-    started: Moment,
-    routes: Option<Vec<JobRoute>>,
-    /// Layers and tokens that are ready, by local rank (pushes only).
-    progress: BTreeMap<(Rank, u32), u64>,
-    /// Whether some owner has let us in: then there is something to cancel.
-    admitted: bool,
-    stop: Option<JobError>,
-}
-
-#[derive(Debug)]
-struct JobRoute {
-    rank: Rank,
-    peer_rank: Rank,
-    bytes: u64,
-    digest: PlanDigest,
-    state: RouteState,
-    /// Attempts, each with a number and a transfer of its own.
-    attempts: u32,
-    /// Those of them that failed.
-    failures: u32,
-    path: Path,
-    /// Of a push: whether a commit was sent, so that it may have landed without our knowing.
-    committed: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RouteState {
-    Idle,
-    Pausing,
-    Trying(TransferId),
-    Landed,
-}
-
-impl<B> Job<B> {
-    fn address(&self, rank: Rank) -> Option<&RankAddress> {
-        self.claims.ranks.get(rank.0 as usize)
-    }
-
-    fn is_push(&self) -> bool {
-        self.claims.direction == Direction::Push
-    }
-
-    /// The agents that the job talks to now.
-    fn agents(&self) -> BTreeSet<&RankAddress> {
-        match &self.routes {
-            Some(routes) => routes
-                .iter()
-                .filter_map(|r| self.address(r.peer_rank))
-                .collect(),
-            None => self.claims.ranks.first().into_iter().collect(),
-        }
-    }
-
-    /// Whether the job cannot go on without `agent`.
-    pub(crate) fn needs(&self, agent: &AgentId) -> bool {
-        let mut routes = self.routes.iter().flatten();
-        match &self.routes {
-            None => self.agents().iter().any(|address| address.agent == *agent),
-            Some(_) => routes.any(|route| {
-                let address = self.address(route.peer_rank);
-                route.state != RouteState::Landed && address.is_some_and(|a| a.agent == *agent)
-            }),
-        }
-    }
-
-    /// Whether the job wants to stay connected to `agent`. Also where all is landed: an owner ends
-    /// the leases of a holder that it takes for lost.
-    pub(crate) fn wants(&self, agent: &AgentId) -> bool {
-        self.stop.is_none() && self.agents().iter().any(|address| address.agent == *agent)
-    }
-}
+use crate::wire::message::{Ask, Message, NoticeKind};
+use crate::wire::path::Path;
+use crate::wire::planner::{Planner, RouteAsk};
+use crate::wire::refusal::{Failure, Refusal};
+use crate::wire::source::Source;
+use crate::wire::transfer::{Role, Side, Transfer, Why};
+use crate::wire::{Action, BlocksOf, ConnId, Flow, JobId, Machine, Timer};
 
 /// What the holder of a ticket does.
 impl<B, P: Planner> Machine<B, P> {
@@ -330,7 +22,7 @@ impl<B, P: Planner> Machine<B, P> {
         let claims = match self.check_job(&spec) {
             Ok(claims) => claims,
             Err(error) => {
-                let blocks = spec.blocks;
+                let (error, blocks) = (Box::new(error), spec.blocks);
                 return Err(JobRefused { error, blocks });
             }
         };
@@ -631,7 +323,14 @@ impl<B, P: Planner> Machine<B, P> {
         self.send(conn, message);
     }
 
-    /// A route was let in.
+    /// An owner has let one of the job's routes in, though it has to wait.
+    pub(crate) fn route_admitted(&mut self, job: JobId) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.admitted = true;
+        }
+    }
+
+    /// A route was let in, and this is its path.
     pub(crate) fn route_accepted(&mut self, job: JobId, route: usize, path: Path) {
         let Some(job) = self.jobs.get_mut(&job) else {
             return;
@@ -833,18 +532,5 @@ impl<B, P: Planner> Machine<B, P> {
             .filter(|((r, _), _)| *r == rank)
             .map(|((_, layer), tokens)| (*layer, *tokens))
             .collect()
-    }
-}
-
-impl<B> Job<B> {
-    /// The transfers under way, of one rank or of all.
-    fn under_way(&self, rank: Option<Rank>) -> Vec<TransferId> {
-        let routes = self.routes.iter().flatten();
-        let routes = routes.filter(|route| rank.is_none_or(|rank| rank == route.rank));
-        let trying = routes.filter_map(|route| match route.state {
-            RouteState::Trying(transfer) => Some(transfer),
-            _ => None,
-        });
-        trying.collect()
     }
 }

@@ -1,0 +1,259 @@
+//! Making an agent.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use thiserror::Error;
+use tokio::sync::mpsc;
+use transload_layout::Deployment;
+
+use super::AgentOptions;
+use super::driver::{Driver, Parts};
+use super::event::Event;
+use super::handle::{Agent, Shared};
+use super::plans::{Plans, canonical};
+use crate::identity::Identity;
+use crate::ids::{DeploymentDigest, Incarnation, Rank};
+use crate::memory::Memory;
+use crate::ticket::TicketKey;
+use crate::transport::quic::{BindError, Endpoints};
+use crate::wire::{self, DocumentTooLong, Machine};
+
+/// Events that may wait for the driver. Whoever has one more waits with it, so a peer that sends faster
+/// than it is served feels the back-pressure of its connection.
+const EVENTS: usize = 1024;
+
+/// Makes an [`Agent`].
+#[derive(Debug)]
+pub struct Builder {
+    identity: Identity,
+    deployment: Arc<Deployment>,
+    incarnation: Option<Incarnation>,
+    options: AgentOptions,
+    memories: BTreeMap<Rank, Arc<[Memory]>>,
+}
+
+/// Memory that does not suit its deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RegisterError {
+    /// The deployment has no such rank.
+    #[error("rank {rank} is not of this deployment, which has {ranks}")]
+    NoSuchRank {
+        /// The rank.
+        rank: Rank,
+        /// How many there are.
+        ranks: u32,
+    },
+    /// A rank that was registered before.
+    #[error("rank {rank} is registered already")]
+    Twice {
+        /// The rank.
+        rank: Rank,
+    },
+    /// Not one memory for each group.
+    #[error("rank {rank}: {given} memories for {groups} groups")]
+    Groups {
+        /// The rank.
+        rank: Rank,
+        /// Memories given.
+        given: usize,
+        /// Groups there are.
+        groups: usize,
+    },
+    /// Another number of allocations than the group has on this rank.
+    #[error("rank {rank}, group \"{group}\": {given} allocations, {needed} are needed")]
+    Allocations {
+        /// The rank.
+        rank: Rank,
+        /// The group.
+        group: String,
+        /// Allocations given.
+        given: usize,
+        /// How many the layout has.
+        needed: u64,
+    },
+    /// An allocation that is too short for its group.
+    #[error(
+        "rank {rank}, group \"{group}\": allocation {allocation} has {given} bytes, {needed} are \
+         needed"
+    )]
+    TooShort {
+        /// The rank.
+        rank: Rank,
+        /// The group.
+        group: String,
+        /// Its number.
+        allocation: usize,
+        /// Bytes given.
+        given: u64,
+        /// Bytes that the layout takes.
+        needed: u64,
+    },
+}
+
+/// Why an agent could not be made.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum BindAgentError {
+    /// A socket could not be had.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The deployment document cannot be handed over.
+    #[error(transparent)]
+    Document(#[from] DocumentTooLong),
+    /// The deployment document cannot be encoded.
+    #[error("the deployment document cannot be encoded: {0}")]
+    Encode(postcard::Error),
+    /// The system has no randomness to give.
+    #[error("no randomness: {0}")]
+    Random(#[from] std::io::Error),
+}
+
+impl Builder {
+    pub(super) fn new(identity: Identity, deployment: Deployment) -> Self {
+        Self {
+            identity,
+            deployment: Arc::new(deployment),
+            incarnation: None,
+            options: AgentOptions::default(),
+            memories: BTreeMap::new(),
+        }
+    }
+
+    /// The life of the deployment: the same for all ranks of an engine instance, another after a
+    /// restart. Without it, this agent has a life of its own.
+    #[must_use]
+    pub fn incarnation(mut self, incarnation: Incarnation) -> Self {
+        self.incarnation = Some(incarnation);
+        self
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn options(mut self, options: AgentOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Registers the memory of a rank: for each group of the deployment, in the document's order, the
+    /// allocations that the layout takes.
+    ///
+    /// While blocks of it are leased, or a transfer into them is under way, nobody else writes to them:
+    /// that is what a lease promises, and what whoever registers memory keeps.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    pub fn register(mut self, rank: Rank, groups: Vec<Memory>) -> Result<Self, RegisterError> {
+        let deployment = &self.deployment;
+        let ranks = deployment.tp() * deployment.pp();
+        if rank.0 >= ranks {
+            return Err(RegisterError::NoSuchRank { rank, ranks });
+        }
+        if self.memories.contains_key(&rank) {
+            return Err(RegisterError::Twice { rank });
+        }
+        if groups.len() != deployment.groups().len() {
+            return Err(RegisterError::Groups {
+                rank,
+                given: groups.len(),
+                groups: deployment.groups().len(),
+            });
+        }
+        let (_, stage) = deployment.split_rank(rank);
+        for (group, memory) in deployment.groups().iter().zip(&groups) {
+            let placement = group.placement(stage);
+            if memory.allocations() as u64 != placement.allocations {
+                return Err(RegisterError::Allocations {
+                    rank,
+                    group: group.name().to_owned(),
+                    given: memory.allocations(),
+                    needed: placement.allocations,
+                });
+            }
+            for allocation in 0..memory.allocations() {
+                let given = memory
+                    .allocation(allocation)
+                    .map_or(0, |(_, len)| len as u64);
+                if given < placement.allocation_bytes {
+                    return Err(RegisterError::TooShort {
+                        rank,
+                        group: group.name().to_owned(),
+                        allocation,
+                        given,
+                        needed: placement.allocation_bytes,
+                    });
+                }
+            }
+        }
+        self.memories.insert(rank, groups.into());
+        Ok(self)
+    }
+
+    /// Binds the sockets and starts. Control connections arrive at `addr` (port 0: any).
+    ///
+    /// # Errors
+    /// [`BindAgentError`].
+    pub fn bind(self, addr: SocketAddr) -> Result<Agent, BindAgentError> {
+        let mut secret = [0; 32];
+        getrandom::fill(&mut secret).map_err(std::io::Error::other)?;
+        let incarnation = match self.incarnation {
+            Some(incarnation) => incarnation,
+            None => {
+                let mut random = [0; 8];
+                getrandom::fill(&mut random).map_err(std::io::Error::other)?;
+                let started = SystemTime::now().duration_since(UNIX_EPOCH);
+                let started = started.map_or(0, |since| since.as_millis() as u64);
+                Incarnation::new(started, u64::from_le_bytes(random))
+            }
+        };
+        let document = canonical(&self.deployment).map_err(BindAgentError::Encode)?;
+        let digest = DeploymentDigest::of(&document);
+        let peer = self.identity.peer();
+        let me = wire::Identity {
+            agent: peer.agent.clone(),
+            cluster: peer.cluster.clone(),
+            incarnation,
+            document,
+            ranks: self.memories.keys().copied().collect(),
+            ticket_key: TicketKey::new(self.identity.ticket_secret().as_bytes()),
+            secret,
+        };
+        let plans = Plans::new(self.deployment.clone());
+        let machine = Machine::new(me, self.options.wire.clone(), plans)?;
+        let lanes = self.options.quic.lanes;
+        let endpoints = Endpoints::bind(self.identity, self.options.quic, addr)?;
+        let (sender, events) = mpsc::channel(EVENTS);
+        let driver = Driver::new(Parts {
+            machine,
+            endpoints: endpoints.clone(),
+            memories: self.memories,
+            data: self.options.data,
+            events: sender.clone(),
+        });
+        endpoints.spawn_control(accept(endpoints.clone(), sender.clone()));
+        endpoints.spawn_control(driver.run(events));
+        Ok(Agent {
+            events: sender.clone(),
+            shared: Arc::new(Shared {
+                events: sender,
+                endpoints,
+                deployment: self.deployment,
+                digest,
+                incarnation,
+                lanes,
+            }),
+        })
+    }
+}
+
+/// Hands every control connection that arrives to the driver.
+async fn accept(endpoints: Endpoints, events: mpsc::Sender<Event>) {
+    while let Some(connection) = endpoints.accept().await {
+        if events.send(Event::Arrived(connection)).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,839 @@
+//! The driver: the one task that owns the machine, feeds it with events, and does what it wants done.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use tokio::net::lookup_host;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout_at};
+
+use super::data::{
+    Arrivals, DataOptions, Landing, LaneOut, ReceiveError, Receiver, SendEvent, SendEvents,
+};
+#[cfg(feature = "local")]
+use super::data::{Outgoing, RingOut};
+use super::event::{Command, Event, Started};
+use super::flows::{self, Memories, Moving, Under};
+use super::handle::PullError;
+use super::lanes::{self, Lanes};
+use super::lease::LeaseOutcome;
+use super::plans::Plans;
+#[cfg(feature = "local")]
+use super::ring::{self, Rings};
+use super::{Blocks, NoticeOutcome, control};
+use crate::identity::{PeerIdentity, Role};
+use crate::ids::{AgentId, Nonce, TransferId};
+use crate::lease::LeaseKey;
+use crate::moment::Moment;
+use crate::plan::Tables;
+#[cfg(feature = "local")]
+use crate::transport::local::handover::{Limits, Listener};
+use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
+#[cfg(feature = "local")]
+use crate::wire::PathSet;
+use crate::wire::message::{Envelope, LaneMessage};
+use crate::wire::stream::{StreamHeader, StreamTrailer};
+use crate::wire::{Action, ConnId, Flow, JobId, JobReport, Machine, NoticeId, Path, Permits};
+
+/// How often transfers are asked whether bytes have moved. Well below the machine's `stall`.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// One control connection, and its lanes.
+struct Connection {
+    peer: PeerIdentity,
+    address: std::net::SocketAddr,
+    /// Whether we have opened it.
+    dialled: bool,
+    messages: mpsc::UnboundedSender<Envelope>,
+    reader: JoinHandle<()>,
+    lanes: Lanes,
+    open: Vec<Lane>,
+    #[cfg(feature = "local")]
+    rings: Rings,
+}
+
+pub(super) struct Driver {
+    machine: Machine<Blocks, Plans>,
+    endpoints: Endpoints,
+    receiver: Receiver<Admission>,
+    memories: Memories,
+    data: DataOptions,
+    /// For tasks whose events have to wait their turn: peers and users.
+    events: mpsc::Sender<Event>,
+    /// For the data plane, whose events are a few for each stream.
+    moved: mpsc::UnboundedSender<Event>,
+    moved_in: Option<mpsc::UnboundedReceiver<Event>>,
+    start: Instant,
+    #[cfg(feature = "local")]
+    listener: Option<Listener>,
+    next_conn: u64,
+    connections: HashMap<ConnId, Connection>,
+    under_way: HashMap<TransferId, Under>,
+    leases: HashMap<LeaseKey, oneshot::Sender<LeaseOutcome>>,
+    jobs: HashMap<JobId, oneshot::Sender<Result<JobReport, PullError>>>,
+    notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
+    /// Who waits for the end, and until when what is under way may go on.
+    stopping: Option<(oneshot::Sender<()>, Instant)>,
+}
+
+/// Asks the driver which streams may land.
+pub(super) struct Admission {
+    moved: mpsc::UnboundedSender<Event>,
+}
+
+impl Admission {
+    pub(super) fn new(moved: mpsc::UnboundedSender<Event>) -> Self {
+        Self { moved }
+    }
+
+    fn tell(&self, event: Event) {
+        // The driver is gone where this fails, and the transfers with it.
+        let _ = self.moved.send(event);
+    }
+}
+
+impl Arrivals for Admission {
+    async fn admit(&self, peer: &PeerIdentity, header: &StreamHeader) -> Option<Landing> {
+        let (answer, admitted) = oneshot::channel();
+        self.tell(Event::Admit {
+            agent: peer.agent.clone(),
+            header: *header,
+            answer,
+        });
+        admitted.await.ok().flatten()
+    }
+
+    fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, crc: u32) {
+        self.tell(Event::Landed {
+            header: *header,
+            trailer: *trailer,
+            crc,
+        });
+    }
+
+    fn failed(&self, header: &StreamHeader, error: ReceiveError) {
+        self.tell(Event::StreamFailed {
+            transfer: header.transfer,
+            why: error.to_string(),
+        });
+    }
+}
+
+/// What a driver is made of.
+pub(super) struct Parts {
+    pub(super) machine: Machine<Blocks, Plans>,
+    pub(super) endpoints: Endpoints,
+    pub(super) memories: Memories,
+    pub(super) data: DataOptions,
+    pub(super) events: mpsc::Sender<Event>,
+}
+
+impl Driver {
+    pub(super) fn new(parts: Parts) -> Self {
+        let (moved, moved_in) = mpsc::unbounded_channel();
+        Self {
+            receiver: Receiver::new(Admission::new(moved.clone()), &parts.data),
+            machine: parts.machine,
+            endpoints: parts.endpoints,
+            memories: parts.memories,
+            data: parts.data,
+            events: parts.events,
+            moved,
+            moved_in: Some(moved_in),
+            start: Instant::now(),
+            #[cfg(feature = "local")]
+            listener: None,
+            next_conn: 0,
+            connections: HashMap::new(),
+            under_way: HashMap::new(),
+            leases: HashMap::new(),
+            jobs: HashMap::new(),
+            notices: HashMap::new(),
+            stopping: None,
+        }
+    }
+
+    /// Runs until the agent is shut down.
+    pub(super) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
+        let Some(mut moved) = self.moved_in.take() else {
+            return;
+        };
+        #[cfg(feature = "local")]
+        match Listener::bind(Limits::default()) {
+            Ok(listener) => self.listener = Some(listener),
+            Err(error) => {
+                tracing::warn!(%error, "no socket for peers on this host: they use the network")
+            }
+        }
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            while let Some(action) = self.machine.poll_action() {
+                self.act(action);
+            }
+            if self.is_over() {
+                break;
+            }
+            let machine_due = self.machine.next_deadline().map(|due| self.start + due.0);
+            let due = [machine_due, self.stopping.as_ref().map(|(_, until)| *until)];
+            let due = due.into_iter().flatten().min();
+            let due = due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            tokio::select! {
+                Some(event) = moved.recv() => self.on_event(event),
+                Some(event) = events.recv() => self.on_event(event),
+                () = sleep_until(due.into()) => self.on_deadline(),
+                _ = look.tick() => self.look(),
+            }
+        }
+        for (_, connection) in self.connections.drain() {
+            connection.close();
+        }
+        if let Some((done, _)) = self.stopping {
+            // Whoever asked may be gone.
+            let _ = done.send(());
+        }
+        self.endpoints.close(CloseCode::DONE, "shutdown").await;
+    }
+
+    fn now(&self) -> Moment {
+        Moment(self.start.elapsed())
+    }
+
+    fn is_over(&self) -> bool {
+        self.stopping.is_some() && self.machine.is_idle() && self.under_way.is_empty()
+    }
+
+    fn on_deadline(&mut self) {
+        let now = self.now();
+        self.machine.on_deadline(now);
+        if let Some((_, until)) = &mut self.stopping {
+            if *until <= Instant::now() {
+                // Once more is enough: what is given up ends when it is fenced.
+                *until = Instant::now() + Duration::from_secs(3600);
+                self.machine.give_up(now);
+            }
+        }
+    }
+
+    /// Tells the machine which transfers move.
+    fn look(&mut self) {
+        let now = self.now();
+        for (transfer, under) in &mut self.under_way {
+            let moved = under.moved();
+            if moved != under.seen {
+                under.seen = moved;
+                self.machine.moving(now, *transfer);
+            }
+        }
+    }
+}
+
+/// What happens.
+impl Driver {
+    fn on_event(&mut self, event: Event) {
+        let now = self.now();
+        match event {
+            Event::Arrived(connection) => self.connected(connection, false),
+            Event::Dialled {
+                result: Ok(connection),
+                ..
+            } => self.connected(connection, true),
+            Event::Dialled {
+                agent,
+                result: Err(error),
+            } => {
+                tracing::debug!(%agent, %error, "could not connect");
+                self.machine.connect_failed(now, &agent);
+            }
+            Event::Received { conn, envelope } => self.machine.on_message(now, conn, envelope),
+            Event::Lost { conn, why } => self.lost(conn, &why),
+            Event::LaneUp { conn, lane } => self.lane_up(conn, lane),
+            // Without its lanes a connection is no use: its transfers are tried again over another.
+            Event::LanesFailed { conn, why } => self.lost(conn, &why),
+            #[cfg(feature = "local")]
+            Event::RingOut { conn, producer } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    let stall = self.endpoints.options().stall_timeout;
+                    connection.rings.add(RingOut::new(producer, stall));
+                }
+            }
+            #[cfg(feature = "local")]
+            Event::RingIn { conn, consumer } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    let peer = connection.peer.clone();
+                    let incoming = self.receiver.serve_ring(consumer, peer);
+                    connection.rings.incoming = Some(incoming);
+                }
+            }
+            #[cfg(feature = "local")]
+            Event::RingFailed { conn, why } => self.ring_failed(conn, &why),
+            Event::Sent {
+                transfer,
+                bytes,
+                lent,
+            } => self.machine.stream_sent(now, transfer, bytes, lent),
+            Event::Returned { transfer } => self.machine.borrow_dropped(now, transfer),
+            Event::Admit {
+                agent,
+                header,
+                answer,
+            } => {
+                let landing = self.admit(&agent, &header);
+                // The stream is gone where nobody waits.
+                let _ = answer.send(landing);
+            }
+            Event::Landed {
+                header,
+                trailer,
+                crc,
+            } => self.machine.stream_arrived(now, &header, &trailer, crc),
+            Event::StreamFailed { transfer, why } => self.machine.stream_failed(now, transfer, why),
+            Event::Fenced { transfer } => {
+                self.under_way.remove(&transfer);
+                self.machine.fenced(now, transfer);
+            }
+            Event::Command(command) => self.on_command(command),
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        let now = self.now();
+        // An answer that nobody waits for is dropped: the asker has gone away.
+        match command {
+            Command::Lease { spec, opened } => {
+                let key = spec.key;
+                let answer = self.machine.lease(now, spec).map(|()| {
+                    let (sender, outcome) = oneshot::channel();
+                    self.leases.insert(key, sender);
+                    outcome
+                });
+                if opened.send(answer).is_err() {
+                    let _ = self.machine.cancel_lease(now, key);
+                }
+            }
+            Command::Ready { key, layer, tokens } => {
+                if let Err(error) = self.machine.ready(key, layer, tokens) {
+                    tracing::debug!(%key, %error, "a layer was reported ready");
+                }
+            }
+            Command::FinishPrefill { key } => {
+                if let Err(error) = self.machine.finish_prefill(now, key) {
+                    tracing::debug!(%key, %error, "a prefill was reported finished");
+                }
+            }
+            Command::Renew { key, ttl, answer } => {
+                let _ = answer.send(self.machine.renew(now, key, ttl));
+            }
+            Command::CancelLease { key } => {
+                // One that has ended already is no error.
+                let _ = self.machine.cancel_lease(now, key);
+            }
+            Command::Start { spec, started } => {
+                let answer = match self.machine.start(now, spec) {
+                    Ok(job) => {
+                        let (sender, result) = oneshot::channel();
+                        self.jobs.insert(job, sender);
+                        Ok(Started { job, result })
+                    }
+                    Err(refused) => Err(refused.error),
+                };
+                if let Err(Ok(started)) = started.send(answer) {
+                    self.machine.cancel_job(now, started.job);
+                }
+            }
+            Command::JobReady {
+                job,
+                rank,
+                layer,
+                tokens,
+            } => self.machine.job_ready(job, rank, layer, tokens),
+            Command::JobPrefilled { job } => self.machine.job_prefilled(now, job),
+            Command::CancelJob { job } => self.machine.cancel_job(now, job),
+            Command::CancelTicket {
+                ticket,
+                content,
+                answer,
+            } => {
+                let notice = self.machine.cancel_ticket(now, &ticket, content);
+                let _ = answer.send(notice.map(|notice| self.expect_notice(notice)));
+            }
+            Command::RenewTicket {
+                ticket,
+                ttl,
+                answer,
+            } => {
+                let notice = self.machine.renew_ticket(now, &ticket, ttl);
+                let _ = answer.send(notice.map(|notice| self.expect_notice(notice)));
+            }
+            Command::Gauges { answer } => {
+                let _ = answer.send(self.machine.gauges());
+            }
+            Command::Shutdown { patience, done } => {
+                self.stopping = Some((done, Instant::now() + patience));
+                self.machine.drain(now);
+            }
+        }
+    }
+
+    fn expect_notice(&mut self, notice: NoticeId) -> oneshot::Receiver<NoticeOutcome> {
+        let (sender, outcome) = oneshot::channel();
+        self.notices.insert(notice, sender);
+        outcome
+    }
+
+    fn admit(&mut self, agent: &AgentId, header: &StreamHeader) -> Option<Landing> {
+        let now = self.now();
+        if let Err(error) = self.machine.admit(now, agent, header) {
+            tracing::debug!(%agent, %error, "a data stream was turned away");
+            return None;
+        }
+        match &self.under_way.get(&header.transfer)?.moving {
+            Moving::In(landing) => Some(landing.clone()),
+            Moving::Out(_) => None,
+        }
+    }
+
+    fn connected(&mut self, connection: ControlConnection, dialled: bool) {
+        let now = self.now();
+        self.next_conn += 1;
+        let conn = ConnId(self.next_conn);
+        let (peer, address) = (connection.peer().clone(), connection.remote_address());
+        let permits = Permits {
+            pull: peer.roles.contains(Role::Pull),
+            push: peer.roles.contains(Role::Push),
+            renew: peer.roles.contains(Role::Renew),
+        };
+        let (sender, receiver) = connection.split();
+        let (messages, queue) = mpsc::unbounded_channel();
+        let events = self.events.clone();
+        self.endpoints
+            .spawn_control(control::write(sender, queue, conn, events.clone()));
+        let reader = self
+            .endpoints
+            .spawn_control(control::read(receiver, conn, events));
+        let agent = peer.agent.clone();
+        let connection = Connection {
+            peer,
+            address,
+            dialled,
+            messages,
+            reader,
+            lanes: Lanes::default(),
+            open: Vec::new(),
+            #[cfg(feature = "local")]
+            rings: Rings::default(),
+        };
+        #[cfg(feature = "local")]
+        if self.listener.is_some() && ring::is_this_host(address) {
+            let plans = self.machine.planner_mut();
+            plans.set_local(agent.clone(), PathSet::from_iter([Path::Ring]));
+        }
+        self.connections.insert(conn, connection);
+        self.machine.connected(now, conn, agent, permits);
+    }
+
+    fn lost(&mut self, conn: ConnId, why: &str) {
+        if let Some(connection) = self.connections.remove(&conn) {
+            tracing::debug!(peer = %connection.peer, why, "a connection is lost");
+            let agent = connection.peer.agent.clone();
+            connection.close();
+            if self
+                .connections
+                .values()
+                .all(|other| other.peer.agent != agent)
+            {
+                self.machine.planner_mut().forget_local(&agent);
+            }
+            let now = self.now();
+            self.machine.disconnected(now, conn);
+        }
+    }
+
+    fn lane_up(&mut self, conn: ConnId, lane: Lane) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            lane.close(CloseCode::DONE);
+            return;
+        };
+        self.receiver.serve(&lane);
+        let watched = lanes::watch(lane.clone(), conn, self.events.clone());
+        self.endpoints.spawn_control(watched);
+        connection.open.push(lane.clone());
+        connection.lanes.add(LaneOut::new(lane, &self.data));
+    }
+}
+
+impl Connection {
+    fn close(self) {
+        for lane in &self.open {
+            lane.close(CloseCode::DONE);
+        }
+        #[cfg(feature = "local")]
+        self.rings.close();
+        // The writer sends what is left and lets go; with the reader gone, that closes the connection.
+        self.reader.abort();
+    }
+}
+
+/// What the machine wants done.
+impl Driver {
+    fn act(&mut self, action: Action<Blocks>) {
+        match action {
+            Action::Connect { agent, host, port } => {
+                let dialling = dial(
+                    self.endpoints.clone(),
+                    agent,
+                    host,
+                    port,
+                    self.events.clone(),
+                );
+                self.endpoints.spawn_control(dialling);
+            }
+            Action::Close { conn, reason } => {
+                if let Some(connection) = self.connections.remove(&conn) {
+                    tracing::debug!(peer = %connection.peer, %reason, "closing a connection");
+                    connection.close();
+                }
+            }
+            Action::Send { conn, envelope } => {
+                if let Some(connection) = self.connections.get(&conn) {
+                    // Its writer tells of a loss by itself.
+                    let _ = connection.messages.send(envelope);
+                }
+            }
+            Action::Lanes { conn, message } => self.on_lanes(conn, message),
+            Action::Read(flow) => self.read(flow),
+            Action::Readable {
+                transfer,
+                layer,
+                tokens,
+            } => self.readable(transfer, layer, tokens),
+            Action::AllReadable { transfer } => {
+                if let Some(Moving::Out(outgoing)) = self.moving(transfer) {
+                    outgoing.open_all();
+                }
+            }
+            Action::Receive(flow) => self.receive(flow),
+            Action::Flowing { transfer, path } => self.carry(transfer, path),
+            // Shared memory is not among the paths that are offered.
+            Action::Copy { transfer } => self.failed(transfer, "nothing was lent".to_owned()),
+            Action::Fence { transfer } => self.fence(transfer),
+            Action::Finished { transfer } => {
+                self.forget(transfer);
+            }
+            Action::LeaseEnded { key, end, blocks } => {
+                if let Some(waiting) = self.leases.remove(&key) {
+                    let tables = own_tables(blocks);
+                    let _ = waiting.send(LeaseOutcome { end, tables });
+                }
+            }
+            Action::JobDone { job, result, .. } => {
+                if let Some(waiting) = self.jobs.remove(&job) {
+                    let _ = waiting.send(result.map_err(PullError::from));
+                }
+            }
+            Action::NoticeDone {
+                notice,
+                heard,
+                left,
+                refusal,
+            } => {
+                if let Some(waiting) = self.notices.remove(&notice) {
+                    let _ = waiting.send(NoticeOutcome {
+                        heard,
+                        left,
+                        refusal,
+                    });
+                }
+            }
+        }
+    }
+
+    fn moving(&self, transfer: TransferId) -> Option<&Moving> {
+        self.under_way.get(&transfer).map(|under| &under.moving)
+    }
+
+    fn on_lanes(&mut self, conn: ConnId, message: LaneMessage) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        match message {
+            LaneMessage::Wanted { lanes } => {
+                let ports = self.endpoints.lane_ports();
+                let wanted = usize::from(lanes).clamp(1, ports.len());
+                if connection.lanes.begun {
+                    return;
+                }
+                let Ok(session) = self.endpoints.expect_lanes(&connection.peer, lanes.max(1))
+                else {
+                    return;
+                };
+                connection.lanes.begun = true;
+                connection.lanes.expected = wanted;
+                let nonce = Nonce(*session.token().as_bytes());
+                let accepting = lanes::accept(session, wanted, conn, self.events.clone());
+                self.endpoints.spawn_control(accepting);
+                let ports = ports.into_iter().take(wanted).collect();
+                self.machine
+                    .send_lanes(conn, LaneMessage::Offer { ports, nonce });
+            }
+            LaneMessage::Offer { mut ports, nonce } => {
+                // Only what was asked for, and once.
+                if !connection.lanes.begun || connection.lanes.expected != 0 {
+                    return;
+                }
+                ports.truncate(self.endpoints.lane_ports().len());
+                connection.lanes.expected = ports.len();
+                let connecting = lanes::connect(
+                    self.endpoints.clone(),
+                    connection.peer.clone(),
+                    connection.address,
+                    (ports, nonce),
+                    conn,
+                    self.events.clone(),
+                );
+                self.endpoints.spawn_control(connecting);
+            }
+            #[cfg(feature = "local")]
+            LaneMessage::Local { socket, token } => {
+                if connection.rings.incoming.is_none() {
+                    let offer = ring::Offer { socket, token };
+                    let fetching = ring::fetch(offer, conn, self.events.clone());
+                    self.endpoints.spawn_control(fetching);
+                }
+            }
+            #[cfg(not(feature = "local"))]
+            LaneMessage::Local { .. } => {}
+        }
+    }
+
+    /// Sees to it that a connection has lanes, if it is for us to open them.
+    fn want_lanes(&mut self, conn: ConnId, lanes: u16) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        if connection.dialled && !connection.lanes.begun {
+            connection.lanes.begun = true;
+            self.machine.send_lanes(conn, LaneMessage::Wanted { lanes });
+        }
+    }
+
+    fn read(&mut self, flow: Flow) {
+        let transfer = flow.transfer;
+        let made = self.blocks(&flow).and_then(|blocks| {
+            let plan = self.machine.planner_mut().of_flow(&flow, true)?;
+            flows::outgoing(&flow, &plan, &blocks, &self.memories)
+        });
+        let (outgoing, events) = match made {
+            Ok(made) => made,
+            Err(why) => return self.failed(transfer, why),
+        };
+        self.endpoints
+            .spawn_control(report(transfer, events, self.moved.clone()));
+        let (path, ready) = (flow.path, flow.ready.clone());
+        let under = Under {
+            flow,
+            moving: Moving::Out(outgoing),
+            path: None,
+            seen: 0,
+        };
+        self.under_way.insert(transfer, under);
+        for (layer, tokens) in ready {
+            self.readable(transfer, layer, tokens);
+        }
+        if let Some(path) = path {
+            self.carry(transfer, path);
+        }
+    }
+
+    fn receive(&mut self, flow: Flow) {
+        let (transfer, path) = (flow.transfer, flow.path);
+        let made = self.blocks(&flow).and_then(|blocks| {
+            let plan = self.machine.planner_mut().of_flow(&flow, false)?;
+            flows::landing(&flow, &plan, &blocks, &self.memories)
+        });
+        match made {
+            Ok(landing) => {
+                let under = Under {
+                    flow,
+                    moving: Moving::In(landing),
+                    path: None,
+                    seen: 0,
+                };
+                self.under_way.insert(transfer, under);
+                if let Some(path) = path {
+                    self.carry(transfer, path);
+                }
+            }
+            Err(why) => self.failed(transfer, why),
+        }
+    }
+
+    fn blocks(&self, flow: &Flow) -> Result<Blocks, String> {
+        let blocks = self.machine.blocks(flow.blocks);
+        blocks
+            .cloned()
+            .ok_or_else(|| "its blocks are gone".to_owned())
+    }
+
+    fn failed(&mut self, transfer: TransferId, why: String) {
+        let now = self.now();
+        self.machine.stream_failed(now, transfer, why);
+    }
+
+    fn readable(&mut self, transfer: TransferId, layer: u32, tokens: u64) {
+        if let Some(under) = self.under_way.get(&transfer) {
+            if let (Some(range), Moving::Out(outgoing)) =
+                (under.open_layer(layer, tokens), &under.moving)
+            {
+                outgoing.open(range);
+            }
+        }
+    }
+
+    /// The path of a transfer is known: if it is outgoing, its streams may leave.
+    fn carry(&mut self, transfer: TransferId, path: Path) {
+        let Some(under) = self.under_way.get_mut(&transfer) else {
+            return;
+        };
+        under.path = Some(path);
+        let Under { flow, moving, .. } = under;
+        let (conn, lanes) = (flow.conn, flow.lanes);
+        let Moving::Out(outgoing) = moving else {
+            if path == Path::Quic {
+                self.want_lanes(conn, lanes);
+            }
+            return;
+        };
+        let outgoing = outgoing.clone();
+        match path {
+            Path::Quic => {
+                self.want_lanes(conn, lanes);
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.lanes.carry(&outgoing);
+                }
+            }
+            #[cfg(feature = "local")]
+            Path::Ring => self.carry_over_ring(conn, &outgoing),
+            _ => self.failed(transfer, format!("there is no path {path} here")),
+        }
+    }
+
+    #[cfg(feature = "local")]
+    fn carry_over_ring(&mut self, conn: ConnId, outgoing: &Outgoing) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        connection.rings.carry(outgoing);
+        if connection.rings.begun {
+            return;
+        }
+        connection.rings.begun = true;
+        let made = match &self.listener {
+            Some(listener) => ring::offer(listener),
+            None => Err("there is no local socket".to_owned()),
+        };
+        match made {
+            Ok((expected, ring::Offer { socket, token })) => {
+                let handing = ring::hand_over(expected, conn, self.events.clone());
+                self.endpoints.spawn_control(handing);
+                self.machine
+                    .send_lanes(conn, LaneMessage::Local { socket, token });
+            }
+            Err(why) => self.ring_failed(conn, &why),
+        }
+    }
+
+    /// A ring cannot be had after all: whoever waits for it is tried again over the network.
+    #[cfg(feature = "local")]
+    fn ring_failed(&mut self, conn: ConnId, why: &str) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        tracing::debug!(peer = %connection.peer, why, "there is no ring");
+        connection.rings = Rings::default();
+        let agent = connection.peer.agent.clone();
+        let paths = PathSet::default();
+        self.machine.planner_mut().set_local(agent, paths);
+        let of_ring = |under: &&Under| under.flow.conn == conn && under.path == Some(Path::Ring);
+        let failed: Vec<_> = self.under_way.values().filter(of_ring).collect();
+        let failed: Vec<_> = failed.iter().map(|under| under.flow.transfer).collect();
+        for transfer in failed {
+            self.failed(transfer, why.to_owned());
+        }
+    }
+
+    fn forget(&mut self, transfer: TransferId) -> Option<Under> {
+        let under = self.under_way.remove(&transfer)?;
+        if let (Moving::Out(outgoing), Some(connection)) =
+            (&under.moving, self.connections.get_mut(&under.flow.conn))
+        {
+            connection.lanes.forget(outgoing);
+            #[cfg(feature = "local")]
+            connection.rings.forget(outgoing);
+        }
+        Some(under)
+    }
+
+    fn fence(&mut self, transfer: TransferId) {
+        let moved = self.moved.clone();
+        let under = self.forget(transfer);
+        let fencing = async move {
+            match under.map(|under| under.moving) {
+                Some(Moving::Out(outgoing)) => outgoing.fence().await,
+                Some(Moving::In(landing)) => landing.fence().await,
+                None => {}
+            }
+            // The driver is gone where this fails.
+            let _ = moved.send(Event::Fenced { transfer });
+        };
+        self.endpoints.spawn_control(fencing);
+    }
+}
+
+fn own_tables(blocks: Blocks) -> Tables {
+    std::sync::Arc::try_unwrap(blocks).unwrap_or_else(|shared| (*shared).clone())
+}
+
+/// Connects to an agent, at any of the addresses of its host.
+async fn dial(
+    endpoints: Endpoints,
+    agent: AgentId,
+    host: String,
+    port: u16,
+    events: mpsc::Sender<Event>,
+) {
+    let deadline = tokio::time::Instant::now() + endpoints.options().handshake_timeout;
+    let mut result = Err(ConnectError::Closed);
+    if let Ok(Ok(addresses)) = timeout_at(deadline, lookup_host((host.as_str(), port))).await {
+        for address in addresses {
+            result = endpoints.connect(address, Some(&agent)).await;
+            if result.is_ok() {
+                break;
+            }
+        }
+    }
+    // The driver is gone where this fails.
+    let _ = events.send(Event::Dialled { agent, result }).await;
+}
+
+/// Tells the driver what becomes of a transfer's streams.
+async fn report(transfer: TransferId, mut events: SendEvents, moved: mpsc::UnboundedSender<Event>) {
+    while let Some(event) = events.next().await {
+        let event = match event {
+            SendEvent::Written { bytes, lent, .. } => Event::Sent {
+                transfer,
+                bytes,
+                lent,
+            },
+            SendEvent::Returned { .. } => Event::Returned { transfer },
+            SendEvent::Failed { error, .. } => Event::StreamFailed {
+                transfer,
+                why: error.to_string(),
+            },
+        };
+        if moved.send(event).is_err() {
+            return;
+        }
+    }
+}

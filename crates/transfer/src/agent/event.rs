@@ -1,0 +1,141 @@
+//! What the driver hears: from the network, from transfers, and from the agent's users.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::data::Landing;
+use super::handle::PullError;
+use super::lease::{LeaseOutcome, OpenRefused};
+use super::{Blocks, NoticeOutcome};
+use crate::content::ContentDigest;
+use crate::ids::{AgentId, Rank, TransferId};
+use crate::lease::{LeaseError, LeaseKey, LeaseSpec};
+use crate::ticket::Ticket;
+#[cfg(feature = "local")]
+use crate::transport::local::ring::{Consumer, Producer};
+use crate::transport::quic::{ConnectError, ControlConnection, Lane};
+use crate::wire::message::Envelope;
+use crate::wire::stream::{StreamHeader, StreamTrailer};
+use crate::wire::{ConnId, Gauges, JobError, JobId, JobReport, JobSpec};
+
+/// One thing that has happened, or that somebody wants.
+pub(super) enum Event {
+    /// A peer has connected to us.
+    Arrived(ControlConnection),
+    /// An attempt to connect is over.
+    Dialled {
+        agent: AgentId,
+        result: Result<ControlConnection, ConnectError>,
+    },
+    /// A message has come.
+    Received { conn: ConnId, envelope: Envelope },
+    /// A control connection is gone.
+    Lost { conn: ConnId, why: String },
+    /// A lane of a connection is there.
+    LaneUp { conn: ConnId, lane: Lane },
+    /// Lanes of a connection cannot be had.
+    LanesFailed { conn: ConnId, why: String },
+
+    /// A ring to send over has been fetched by the peer.
+    #[cfg(feature = "local")]
+    RingOut { conn: ConnId, producer: Producer },
+    /// A ring to receive from was fetched from the peer.
+    #[cfg(feature = "local")]
+    RingIn { conn: ConnId, consumer: Consumer },
+    /// A ring of a connection cannot be had.
+    #[cfg(feature = "local")]
+    RingFailed { conn: ConnId, why: String },
+
+    /// A data stream is written whole.
+    Sent {
+        transfer: TransferId,
+        bytes: u64,
+        lent: bool,
+    },
+    /// What a stream was lent is back.
+    Returned { transfer: TransferId },
+    /// A data stream wants in.
+    Admit {
+        agent: AgentId,
+        header: StreamHeader,
+        answer: oneshot::Sender<Option<Landing>>,
+    },
+    /// A data stream has arrived whole.
+    Landed {
+        header: StreamHeader,
+        trailer: StreamTrailer,
+        crc: u32,
+    },
+    /// A data stream, in or out, has failed.
+    StreamFailed { transfer: TransferId, why: String },
+    /// Nothing of a transfer is read or placed any more.
+    Fenced { transfer: TransferId },
+
+    /// A user of the agent wants something.
+    Command(Command),
+}
+
+/// What users of an agent want.
+pub(super) enum Command {
+    Lease {
+        spec: LeaseSpec<Blocks>,
+        opened: oneshot::Sender<Result<oneshot::Receiver<LeaseOutcome>, OpenRefused>>,
+    },
+    Ready {
+        key: LeaseKey,
+        layer: u32,
+        tokens: u64,
+    },
+    FinishPrefill {
+        key: LeaseKey,
+    },
+    Renew {
+        key: LeaseKey,
+        ttl: Duration,
+        answer: oneshot::Sender<Result<(), LeaseError>>,
+    },
+    CancelLease {
+        key: LeaseKey,
+    },
+    Start {
+        spec: JobSpec<Blocks>,
+        started: oneshot::Sender<Result<Started, JobError>>,
+    },
+    JobReady {
+        job: JobId,
+        rank: Rank,
+        layer: u32,
+        tokens: u64,
+    },
+    JobPrefilled {
+        job: JobId,
+    },
+    CancelJob {
+        job: JobId,
+    },
+    CancelTicket {
+        ticket: Ticket,
+        content: Option<ContentDigest>,
+        answer: oneshot::Sender<Result<oneshot::Receiver<NoticeOutcome>, JobError>>,
+    },
+    RenewTicket {
+        ticket: Ticket,
+        ttl: Duration,
+        answer: oneshot::Sender<Result<oneshot::Receiver<NoticeOutcome>, JobError>>,
+    },
+    Gauges {
+        answer: oneshot::Sender<Gauges>,
+    },
+    /// Take nothing new; answer once idle or after the patience, then stop.
+    Shutdown {
+        patience: Duration,
+        done: oneshot::Sender<()>,
+    },
+}
+
+/// A job that has begun, and where its result will be.
+pub(super) struct Started {
+    pub(super) job: JobId,
+    pub(super) result: oneshot::Receiver<Result<JobReport, PullError>>,
+}

@@ -1,0 +1,118 @@
+//! Transfers under way: from what the machine wants read or received to the data plane.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Blocks;
+use super::data::{Landing, Outgoing, RouteBytes, SendEvents};
+use crate::ids::Rank;
+use crate::memory::Memory;
+use crate::plan::{Plan, Side};
+use crate::wire::{Flow, Path};
+
+/// Registered memory: for each rank, one for each group of the own document.
+pub(super) type Memories = BTreeMap<Rank, Arc<[Memory]>>;
+
+/// One transfer, whichever end of it is here.
+#[derive(Debug)]
+pub(super) enum Moving {
+    Out(Outgoing),
+    In(Landing),
+}
+
+/// What the driver remembers of a transfer.
+#[derive(Debug)]
+pub(super) struct Under {
+    pub(super) flow: Flow,
+    pub(super) moving: Moving,
+    /// How its bytes travel, once that is known.
+    pub(super) path: Option<Path>,
+    /// Bytes that had moved when we last looked.
+    pub(super) seen: u64,
+}
+
+impl Under {
+    /// How many bytes have moved so far.
+    pub(super) fn moved(&self) -> u64 {
+        match &self.moving {
+            Moving::Out(outgoing) => outgoing.read(),
+            Moving::In(landing) => landing.placed(),
+        }
+    }
+
+    /// Whether `tokens` tokens of a layer are all that the transfer wants of it, and where they lie.
+    pub(super) fn open_layer(&self, layer: u32, tokens: u64) -> Option<Range<u64>> {
+        let Moving::Out(outgoing) = &self.moving else {
+            return None;
+        };
+        let end = self.flow.start + self.flow.tokens;
+        (tokens >= end).then(|| outgoing.route().layer(layer))
+    }
+}
+
+/// Binds a transfer's bytes to the memory of its rank.
+fn route(
+    flow: &Flow,
+    plan: &Plan,
+    side: Side,
+    blocks: &Blocks,
+    memories: &Memories,
+) -> Result<RouteBytes, String> {
+    let (src, dst) = match side {
+        Side::Source => (flow.rank, flow.peer_rank),
+        Side::Destination => (flow.peer_rank, flow.rank),
+    };
+    let route = plan
+        .route(src, dst)
+        .ok_or_else(|| format!("ranks {src} and {dst} share nothing"))?;
+    let tables = plan
+        .arrange(side, blocks)
+        .map_err(|error| error.to_string())?;
+    let stream = plan
+        .bind_stream(route, side, &tables)
+        .map_err(|error| error.to_string())?;
+    let memory = memories
+        .get(&flow.rank)
+        .ok_or_else(|| format!("rank {} has no memory here", flow.rank))?;
+    let bound = RouteBytes::new(stream, |group| memory.get(plan.group_of(side, group)));
+    let bound = bound.map_err(|error| error.to_string())?;
+    if bound.bytes() != flow.bytes {
+        return Err(format!(
+            "{} bytes are bound, {} were planned",
+            bound.bytes(),
+            flow.bytes
+        ));
+    }
+    Ok(bound)
+}
+
+/// The source's half of a transfer. Nothing is read before it is opened.
+pub(super) fn outgoing(
+    flow: &Flow,
+    plan: &Plan,
+    blocks: &Blocks,
+    memories: &Memories,
+) -> Result<(Outgoing, SendEvents), String> {
+    let bytes = route(flow, plan, Side::Source, blocks, memories)?;
+    // SAFETY: the blocks belong to a lease or a job of this agent until the machine has been told that
+    // the transfer is fenced, or that every stream was sent and every loan is back; until then whoever
+    // registered the memory keeps everybody else from writing to them (`Builder::register`).
+    let bytes = unsafe { bytes.lendable() };
+    let lanes = usize::from(flow.lanes.max(1));
+    let (outgoing, events) = Outgoing::new(flow.transfer, flow.nonce, bytes, lanes);
+    if flow.all_readable {
+        outgoing.open_all();
+    }
+    Ok((outgoing, events))
+}
+
+/// The destination's half of a transfer.
+pub(super) fn landing(
+    flow: &Flow,
+    plan: &Plan,
+    blocks: &Blocks,
+    memories: &Memories,
+) -> Result<Landing, String> {
+    route(flow, plan, Side::Destination, blocks, memories).map(Landing::new)
+}

@@ -1,0 +1,131 @@
+//! The owner's handle of one lease.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::Blocks;
+use super::event::{Command, Event};
+use super::handle::AgentGone;
+use crate::lease::{LeaseEnd, LeaseError, LeaseKey, OpenError};
+use crate::plan::Tables;
+
+/// Why a lease was not opened. The blocks are still the caller's.
+pub(super) type OpenRefused = OpenError<Blocks>;
+
+/// How a lease ended: why, and the blocks, which nothing touches any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseOutcome {
+    /// Why it ended.
+    pub end: LeaseEnd,
+    /// The blocks that it held.
+    pub tables: Tables,
+}
+
+/// A promise to keep blocks as they are, until it has [`ended`](Self::ended).
+///
+/// Dropping it cancels the lease; the blocks must not be used again before it has ended, so call
+/// [`ended`](Self::ended) where they will be.
+#[derive(Debug)]
+#[must_use = "dropping a lease cancels it"]
+pub struct Lease {
+    key: LeaseKey,
+    events: mpsc::Sender<Event>,
+    outcome: Option<oneshot::Receiver<LeaseOutcome>>,
+}
+
+impl Lease {
+    pub(super) fn new(
+        key: LeaseKey,
+        events: mpsc::Sender<Event>,
+        outcome: oneshot::Receiver<LeaseOutcome>,
+    ) -> Self {
+        Self {
+            key,
+            events,
+            outcome: Some(outcome),
+        }
+    }
+
+    /// Set and rank.
+    pub fn key(&self) -> LeaseKey {
+        self.key
+    }
+
+    /// Reports that the first `tokens` tokens of a global layer are computed: transfers by layer may
+    /// read them from here on.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), AgentGone> {
+        let key = self.key;
+        self.send(Command::Ready { key, layer, tokens }).await
+    }
+
+    /// Reports that the prefill is over: everything may be read, and commits may be made.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn finish_prefill(&self) -> Result<(), AgentGone> {
+        let key = self.key;
+        self.send(Command::FinishPrefill { key }).await
+    }
+
+    /// Lets the lease live for `ttl` from now at least.
+    ///
+    /// # Errors
+    /// [`LeaseError`] where it has ended already, or the agent is gone.
+    pub async fn renew(&self, ttl: Duration) -> Result<Result<(), LeaseError>, AgentGone> {
+        let (answer, renewed) = oneshot::channel();
+        let key = self.key;
+        self.send(Command::Renew { key, ttl, answer }).await?;
+        renewed.await.map_err(|_| AgentGone)
+    }
+
+    /// Gives the lease up. Transfers under way fail; wait for [`ended`](Self::ended).
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn cancel(&self) -> Result<(), AgentGone> {
+        let key = self.key;
+        self.send(Command::CancelLease { key }).await
+    }
+
+    /// Waits until the lease has ended, for whatever reason, and nothing touches its blocks any more.
+    ///
+    /// # Errors
+    /// [`AgentGone`]: then nothing touches them either.
+    pub async fn ended(mut self) -> Result<LeaseOutcome, AgentGone> {
+        match self.outcome.take() {
+            Some(outcome) => outcome.await.map_err(|_| AgentGone),
+            None => Err(AgentGone),
+        }
+    }
+
+    async fn send(&self, command: Command) -> Result<(), AgentGone> {
+        let sent = self.events.send(Event::Command(command)).await;
+        sent.map_err(|_| AgentGone)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // `ended` has taken the receiver where somebody waits for the end.
+        let Some(mut outcome) = self.outcome.take() else {
+            return;
+        };
+        if outcome.try_recv().is_ok() {
+            return;
+        }
+        let events = self.events.clone();
+        let cancel = Event::Command(Command::CancelLease { key: self.key });
+        if let Err(mpsc::error::TrySendError::Full(cancel)) = events.try_send(cancel) {
+            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                runtime.spawn(async move {
+                    // The agent is gone where this fails, and its leases with it.
+                    let _ = events.send(cancel).await;
+                });
+            }
+        }
+    }
+}

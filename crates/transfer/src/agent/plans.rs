@@ -1,0 +1,151 @@
+//! Plans against peers: what the machine asks of the planner, and what transfers run.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use transload_layout::Deployment;
+use transload_layout::document::Document;
+
+use crate::ids::{AgentId, DeploymentDigest};
+use crate::plan::{Plan, Request, Side, pair_groups};
+use crate::wire::{self, Difference, Flow, PathSet, RouteAsk};
+
+/// Most deployments of peers that are kept. Each has at most 64 groups and 4,096 ranks.
+const MOST_PEERS: usize = 64;
+
+/// Most plans that are kept: enough for the requests that arrive while one is answered.
+const MOST_PLANS: usize = 64;
+
+/// Peers' deployments, and the plans with them that were asked for lately.
+#[derive(Debug)]
+pub(super) struct Plans {
+    own: Arc<Deployment>,
+    /// The least recently met first.
+    peers: VecDeque<(DeploymentDigest, Arc<Deployment>)>,
+    recent: VecDeque<(RouteAsk, Arc<Plan>)>,
+    /// Paths beside the network, by agent.
+    local: HashMap<AgentId, PathSet>,
+}
+
+/// The canonical bytes of a deployment: what its digest is of.
+pub(super) fn canonical(deployment: &Deployment) -> Result<Vec<u8>, postcard::Error> {
+    postcard::to_allocvec(deployment.document())
+}
+
+impl Plans {
+    pub(super) fn new(own: Arc<Deployment>) -> Self {
+        Self {
+            own,
+            peers: VecDeque::new(),
+            recent: VecDeque::new(),
+            local: HashMap::new(),
+        }
+    }
+
+    fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
+        let mut peers = self.peers.iter();
+        peers
+            .find(|(known, _)| known == digest)
+            .map(|(_, peer)| peer)
+    }
+
+    /// Notes the paths to an agent beside the network.
+    pub(super) fn set_local(&mut self, agent: AgentId, paths: PathSet) {
+        self.local.insert(agent, paths);
+    }
+
+    /// Forgets an agent that is not connected any more.
+    pub(super) fn forget_local(&mut self, agent: &AgentId) {
+        self.local.remove(agent);
+    }
+
+    /// The plan with all routes of one local rank.
+    fn plan(&mut self, ask: &RouteAsk) -> Result<Arc<Plan>, String> {
+        if let Some((_, plan)) = self.recent.iter().find(|(known, _)| known == ask) {
+            return Ok(plan.clone());
+        }
+        let peer = self
+            .peer(&ask.peer)
+            .ok_or("the peer's deployment is not known")?;
+        let request = Request {
+            start: ask.start,
+            tokens: ask.tokens,
+            by_layer: ask.by_layer,
+        };
+        let plan = match ask.local_is_source {
+            true => Plan::compile_for(&self.own, peer, &request, Side::Source, ask.rank),
+            false => Plan::compile_for(peer, &self.own, &request, Side::Destination, ask.rank),
+        };
+        let plan = Arc::new(plan.map_err(|error| error.to_string())?);
+        if self.recent.len() == MOST_PLANS {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((ask.clone(), plan.clone()));
+        Ok(plan)
+    }
+
+    /// The plan of a transfer.
+    pub(super) fn of_flow(
+        &mut self,
+        flow: &Flow,
+        local_is_source: bool,
+    ) -> Result<Arc<Plan>, String> {
+        self.plan(&RouteAsk {
+            peer: flow.peer,
+            rank: flow.rank,
+            local_is_source,
+            start: flow.start,
+            tokens: flow.tokens,
+            by_layer: flow.by_layer,
+        })
+    }
+}
+
+impl wire::Planner for Plans {
+    fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32> {
+        self.peer(deployment).map(|peer| peer.tp() * peer.pp())
+    }
+
+    fn meet(&mut self, digest: DeploymentDigest, document: &[u8]) -> Result<u32, Difference> {
+        let unreadable = |why: String| Difference {
+            field: "document".into(),
+            ours: "a deployment document".into(),
+            theirs: why.into(),
+        };
+        let document: Document =
+            postcard::from_bytes(document).map_err(|error| unreadable(error.to_string()))?;
+        let peer =
+            Deployment::from_document(document).map_err(|faults| unreadable(faults.to_string()))?;
+        pair_groups(&self.own, &peer).map_err(|differs| Difference {
+            field: differs.field.into(),
+            ours: differs.source_value.into(),
+            theirs: differs.destination_value.into(),
+        })?;
+        let ranks = peer.tp() * peer.pp();
+        if self.peer(&digest).is_none() {
+            if self.peers.len() == MOST_PEERS {
+                self.peers.pop_front();
+            }
+            self.peers.push_back((digest, Arc::new(peer)));
+        }
+        Ok(ranks)
+    }
+
+    fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<wire::Route>, String> {
+        let plan = self.plan(ask)?;
+        let routes = plan.routes().iter().map(|route| wire::Route {
+            peer_rank: match ask.local_is_source {
+                true => route.dst_rank,
+                false => route.src_rank,
+            },
+            bytes: plan.route_bytes(route),
+            digest: plan.route_digest(route),
+        });
+        Ok(routes.filter(|route| route.bytes > 0).collect())
+    }
+
+    fn paths(&self, agent: &AgentId) -> PathSet {
+        let local = self.local.get(agent).copied().unwrap_or_default();
+        PathSet::QUIC.or(local)
+    }
+}

@@ -1,0 +1,478 @@
+//! The memory that copies run on: the allocations of one rank and one group.
+//!
+//! A [`Memory`] gives the addresses of a [`Program`](crate::plan::program::Program) their meaning:
+//! the upper bits of an address number one of its allocations, the lower ones are the offset inside
+//! it ([`split_address`]). It is either made of buffers that it owns ([`Memory::allocate`]), or of
+//! somebody else's, an engine's cache or a mapping, that a keeper keeps alive
+//! ([`Memory::from_raw_parts`]).
+//!
+//! # Other writers
+//!
+//! What a cache holds is not this program's alone: the engine that it belongs to writes to it, and
+//! two transfers may be told to write to one block. So these bytes are never seen through a Rust
+//! reference (except by [`Memory::lend`], whose caller promises that nobody writes), only copied,
+//! and nothing ever depends on what they are. A copy that races with a writer delivers bytes that
+//! may be old, new, or some of both. That no such copy is ever reported as good is the work of
+//! leases and commits, not of this module.
+
+use std::alloc::{self, Layout};
+use std::any::Any;
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::plan::program::{ALLOCATION_BITS, split_address};
+
+mod check;
+#[cfg(test)]
+mod tests;
+
+pub use check::{CheckError, Side};
+
+/// The most allocations one memory can have: what fits above the offset in an address.
+pub const MAX_ALLOCATIONS: usize = 1 << (64 - ALLOCATION_BITS);
+
+/// The longest allocation in bytes (8 TiB).
+///
+/// Half of what an address could hold, so that a stride that stays inside one allocation can never
+/// be mistaken for one that leads into the next.
+pub const MAX_ALLOCATION_BYTES: u64 = 1 << (ALLOCATION_BITS - 1);
+
+/// The alignment of what [`Memory::allocate`] makes: the page size that every machine can map.
+const PAGE: usize = 4096;
+
+/// Allocations from this size on are aligned to, and advised to be made of, huge pages.
+///
+/// Copies of the canonical case (512 B chunks at random blocks) run 10 to 15 % faster on them, and
+/// the first touch of 2 MiB costs one fault and not 512.
+const HUGE_PAGE: usize = 2 << 20;
+
+/// The allocations of one rank and one group, cheap to clone, to be used from any thread.
+///
+/// ```
+/// use transload_transfer::memory::Memory;
+///
+/// // Two layers in an allocation of their own each.
+/// let memory = Memory::allocate(&[8192, 8192])?;
+/// memory.write(1 << 44 | 4096, b"in layer 1")?;
+/// let mut bytes = [0; 10];
+/// memory.read(1 << 44 | 4096, &mut bytes)?;
+/// assert_eq!(&bytes, b"in layer 1");
+/// assert!(memory.read(8190, &mut bytes).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Memory {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    allocations: Box<[Allocation]>,
+    /// Length of the shortest and of the longest allocation; 0 where there is none.
+    shortest: u64,
+    longest: u64,
+    access: Access,
+    /// Dropped last, with the last clone: what keeps the bytes where they are.
+    _keeper: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Allocation {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an allocation is a pair of numbers here; the bytes behind it are only ever copied, which
+// any thread may do while they are there, and `Shared` keeps them there.
+unsafe impl Send for Allocation {}
+// SAFETY: as above.
+unsafe impl Sync for Allocation {}
+
+/// What copies may do with the bytes of a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Only read them: a scatter into such a memory is refused.
+    Read,
+    /// Read and write them.
+    ReadWrite,
+}
+
+/// Why a memory could not be made.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// An address has no room for the number of so many allocations.
+    #[error("{count} allocations, but a memory has {MAX_ALLOCATIONS} at most")]
+    TooMany {
+        /// How many were asked for.
+        count: usize,
+    },
+    /// An allocation is longer than [`MAX_ALLOCATION_BYTES`], or runs past the end of all addresses.
+    #[error(
+        "allocation {allocation} of {len} bytes does not fit: {MAX_ALLOCATION_BYTES} bytes at most"
+    )]
+    TooLong {
+        /// Its number.
+        allocation: usize,
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// An allocation that is not empty starts at address 0.
+    #[error("allocation {allocation} of {len} bytes starts at a null pointer")]
+    Null {
+        /// Its number.
+        allocation: usize,
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// The system has no memory left for it.
+    #[error("no memory left for allocation {allocation} of {len} bytes")]
+    Exhausted {
+        /// Its number.
+        allocation: usize,
+        /// Its length in bytes.
+        len: usize,
+    },
+}
+
+/// Why bytes of a memory could not be reached.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The address names an allocation that is not there, or bytes beyond its end.
+    #[error(
+        "{len} bytes at offset {offset} of allocation {allocation}, which has {available} bytes"
+    )]
+    OutOfBounds {
+        /// The allocation's number.
+        allocation: usize,
+        /// The offset of the first byte in it.
+        offset: u64,
+        /// How many bytes were asked for.
+        len: u64,
+        /// How many it has; 0 where there is no such allocation.
+        available: u64,
+    },
+    /// The memory was registered for reading only.
+    #[error("the memory may only be read")]
+    ReadOnly,
+}
+
+impl Memory {
+    /// Allocates zeroed memory of the given lengths in bytes, every page of it touched.
+    ///
+    /// Allocations start at a page; those of 2 MiB and more start at 2 MiB and ask for huge pages
+    /// where the system knows them. Touching pages beforehand matters: the first touch of a page
+    /// costs 5 to 10 times the copy into it.
+    ///
+    /// # Errors
+    /// [`MemoryError::TooMany`], [`TooLong`](MemoryError::TooLong) or
+    /// [`Exhausted`](MemoryError::Exhausted).
+    pub fn allocate(lens: &[usize]) -> Result<Self, MemoryError> {
+        if lens.len() > MAX_ALLOCATIONS {
+            return Err(MemoryError::TooMany { count: lens.len() });
+        }
+        let buffers = lens
+            .iter()
+            .enumerate()
+            .map(|(i, &len)| Buffer::new(i, len))
+            .collect::<Result<Vec<_>, _>>()?;
+        let allocations = buffers.iter().map(|buffer| buffer.allocation).collect();
+        Ok(Self::new(
+            allocations,
+            Access::ReadWrite,
+            Some(Arc::new(buffers)),
+        ))
+    }
+
+    /// Memory that somebody else owns: the first byte and the length in bytes of each allocation.
+    ///
+    /// The `keeper`, if any, is dropped with the last clone of this memory and the last copy that
+    /// uses it: hand over what owns the bytes, a mapping or a tensor.
+    ///
+    /// # Safety
+    /// Until the keeper is dropped (without one: until the process ends),
+    /// - every byte of every allocation can be read, and written if `access` says so, from any
+    ///   thread, and
+    /// - no Rust reference to any of these bytes is alive while a copy may touch them: none at all
+    ///   while one may write, no `&mut` while one may read. Foreign code (an engine, another
+    ///   process, a device) may read and write them at any time; see the [module's notes](self).
+    ///
+    /// # Errors
+    /// [`MemoryError::TooMany`], [`TooLong`](MemoryError::TooLong) or [`Null`](MemoryError::Null).
+    pub unsafe fn from_raw_parts(
+        parts: &[(*mut u8, usize)],
+        access: Access,
+        keeper: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<Self, MemoryError> {
+        if parts.len() > MAX_ALLOCATIONS {
+            return Err(MemoryError::TooMany { count: parts.len() });
+        }
+        let allocations = parts
+            .iter()
+            .enumerate()
+            .map(|(allocation, &(start, len))| {
+                if len as u64 > MAX_ALLOCATION_BYTES || start.addr().checked_add(len).is_none() {
+                    return Err(MemoryError::TooLong { allocation, len });
+                }
+                let start = match NonNull::new(start) {
+                    Some(start) => start,
+                    None if len == 0 => NonNull::dangling(),
+                    None => return Err(MemoryError::Null { allocation, len }),
+                };
+                Ok(Allocation { start, len })
+            })
+            .collect::<Result<_, _>>()?;
+        Ok(Self::new(allocations, access, keeper))
+    }
+
+    fn new(
+        allocations: Box<[Allocation]>,
+        access: Access,
+        keeper: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Self {
+        let lens = || allocations.iter().map(|a| a.len as u64);
+        Self {
+            shared: Arc::new(Shared {
+                shortest: lens().min().unwrap_or(0),
+                longest: lens().max().unwrap_or(0),
+                allocations,
+                access,
+                _keeper: keeper,
+            }),
+        }
+    }
+
+    /// How many allocations there are.
+    pub fn allocations(&self) -> usize {
+        self.shared.allocations.len()
+    }
+
+    /// The first byte and the length in bytes of one allocation.
+    pub fn allocation(&self, number: usize) -> Option<(NonNull<u8>, usize)> {
+        let allocation = self.shared.allocations.get(number)?;
+        Some((allocation.start, allocation.len))
+    }
+
+    /// How many bytes there are in all allocations together.
+    pub fn bytes(&self) -> u64 {
+        self.shared.allocations.iter().map(|a| a.len as u64).sum()
+    }
+
+    /// What copies may do with the bytes.
+    pub fn access(&self) -> Access {
+        self.shared.access
+    }
+
+    /// Copies the bytes at `address` into `out`.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`].
+    pub fn read(&self, address: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        let src = self.locate(address, out.len())?;
+        // SAFETY: `locate` proved the source in bounds, the makers of this memory that it can be
+        // read there; `out` is a unique reference, so by their contract it lies elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies `bytes` to `address`.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`], [`AccessError::ReadOnly`].
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        if self.shared.access == Access::Read {
+            return Err(AccessError::ReadOnly);
+        }
+        let dst = self.locate(address, bytes.len())?;
+        // SAFETY: as in `read`, and writing is allowed; `bytes` is a reference, so by the contract
+        // of `from_raw_parts` it lies elsewhere.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst.as_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    /// Lends bytes as a slice that may live as long as it likes and keeps this memory alive: to
+    /// hand a long run to the network without copying it.
+    ///
+    /// # Safety
+    /// Nobody writes to these bytes, neither foreign code nor a copy, until the loan and all that
+    /// was made of it are dropped. (A lease says so of a request's blocks.)
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`].
+    pub unsafe fn lend(&self, address: u64, len: usize) -> Result<Loan, AccessError> {
+        Ok(Loan {
+            start: self.locate(address, len)?,
+            len,
+            _memory: self.clone(),
+        })
+    }
+
+    /// The first of `len` bytes at `address`, all of them inside one allocation.
+    fn locate(&self, address: u64, len: usize) -> Result<NonNull<u8>, AccessError> {
+        let (number, offset) = split_address(address);
+        let found = self.shared.allocations.get(number);
+        let available = found.map_or(0, |a| a.len as u64);
+        match found {
+            Some(found) if offset <= available && len as u64 <= available - offset => {
+                // SAFETY: the offset is inside the allocation or one past its end.
+                Ok(unsafe { found.start.add(offset as usize) })
+            }
+            _ => Err(AccessError::OutOfBounds {
+                allocation: number,
+                offset,
+                len: len as u64,
+                available,
+            }),
+        }
+    }
+
+    /// Where an address points that a check has found in bounds.
+    ///
+    /// # Safety
+    /// The address's allocation is there, and its offset not beyond its end.
+    #[inline(always)]
+    pub(crate) unsafe fn pointer(&self, address: u64) -> *mut u8 {
+        let (number, offset) = split_address(address);
+        debug_assert!(
+            self.allocation(number)
+                .is_some_and(|(_, len)| offset <= len as u64)
+        );
+        // SAFETY: the caller vouches for both.
+        unsafe {
+            let found = self.shared.allocations.get_unchecked(number);
+            found.start.as_ptr().add(offset as usize)
+        }
+    }
+
+    /// Whether any byte belongs to both memories.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        let mut spans: Vec<_> = [(self, false), (other, true)]
+            .into_iter()
+            .flat_map(|(memory, which)| {
+                let parts = memory.shared.allocations.iter().filter(|a| a.len > 0);
+                parts.map(move |a| {
+                    let start = a.start.as_ptr().addr();
+                    (start, start + a.len, which)
+                })
+            })
+            .collect();
+        spans.sort_unstable();
+        // Allocations of one memory may share bytes too, so each side keeps its furthest end.
+        let mut ends = [0; 2];
+        spans.iter().any(|&(start, end, which)| {
+            let own = &mut ends[usize::from(which)];
+            *own = end.max(*own);
+            start < ends[usize::from(!which)]
+        })
+    }
+}
+
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory")
+            .field("allocations", &self.allocations())
+            .field("bytes", &self.bytes())
+            .field("access", &self.access())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bytes of a memory, lent by [`Memory::lend`]; they stay where they are while this lives.
+pub struct Loan {
+    start: NonNull<u8>,
+    len: usize,
+    _memory: Memory,
+}
+
+// SAFETY: a loan is a shared slice of bytes that nobody writes (the contract of `lend`) together
+// with a memory, which is `Send` and `Sync` itself.
+unsafe impl Send for Loan {}
+// SAFETY: as above.
+unsafe impl Sync for Loan {}
+
+impl AsRef<[u8]> for Loan {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: `locate` proved the bytes in bounds, `_memory` keeps them there, and by the
+        // contract of `lend` nobody writes to them while this lives.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Loan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loan").field("len", &self.len).finish()
+    }
+}
+
+/// One buffer of an owned memory.
+struct Buffer {
+    allocation: Allocation,
+    layout: Layout,
+}
+
+impl Buffer {
+    fn new(number: usize, len: usize) -> Result<Self, MemoryError> {
+        let too_long = MemoryError::TooLong {
+            allocation: number,
+            len,
+        };
+        if len as u64 > MAX_ALLOCATION_BYTES {
+            return Err(too_long);
+        }
+        let align = if len >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
+        let layout = Layout::from_size_align(len, align).map_err(|_| too_long)?;
+        if len == 0 {
+            let start = NonNull::dangling();
+            return Ok(Self {
+                allocation: Allocation { start, len },
+                layout,
+            });
+        }
+        // SAFETY: the layout's size is not 0.
+        let start =
+            NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(MemoryError::Exhausted {
+                allocation: number,
+                len,
+            })?;
+        if len >= HUGE_PAGE {
+            advise_huge_pages(start, len);
+        }
+        // SAFETY: these bytes were just allocated. This is also what touches each page.
+        unsafe { start.write_bytes(0, len) };
+        Ok(Self {
+            allocation: Allocation { start, len },
+            layout,
+        })
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.layout.size() > 0 {
+            // SAFETY: allocated with this layout in `new`, and freed only here.
+            unsafe { alloc::dealloc(self.allocation.start.as_ptr(), self.layout) };
+        }
+    }
+}
+
+/// Asks for huge pages; that they are refused changes nothing but the speed.
+fn advise_huge_pages(start: NonNull<u8>, len: usize) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    {
+        let whole = len / HUGE_PAGE * HUGE_PAGE;
+        // SAFETY: the range was just allocated, is aligned to its pages, and this advice changes
+        // no bytes.
+        let _ = unsafe {
+            rustix::mm::madvise(
+                start.as_ptr().cast(),
+                whole,
+                rustix::mm::Advice::LinuxHugepage,
+            )
+        };
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = (start, len);
+}

@@ -1,0 +1,258 @@
+//! Proving that a program stays inside a memory, before it runs without looking.
+
+use smallvec::SmallVec;
+use thiserror::Error;
+
+use super::{Access, Memory};
+use crate::plan::program::{ALLOCATION_BITS, Nest, Placed, Program, split_address};
+
+/// One of the two address spaces of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Where the bytes are read.
+    Source,
+    /// Where they are written.
+    Destination,
+}
+
+impl std::fmt::Display for Side {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Source => "source",
+            Self::Destination => "destination",
+        })
+    }
+}
+
+/// Why a program cannot run on a memory.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CheckError {
+    /// A place reaches beyond the end of an allocation.
+    #[error(
+        "{side} of place {place} (nest {nest}) needs bytes {start} to {end} of allocation \
+         {allocation}, which has {available}"
+    )]
+    OutOfBounds {
+        /// Which side.
+        side: Side,
+        /// Index into [`Program::placed`].
+        place: usize,
+        /// Index into [`Program::nests`].
+        nest: usize,
+        /// The allocation's number.
+        allocation: usize,
+        /// Offset of the first byte needed.
+        start: u64,
+        /// Offset behind the last byte needed.
+        end: u64,
+        /// Length of the allocation in bytes.
+        available: u64,
+    },
+    /// A place needs an allocation that is not there.
+    #[error(
+        "{side} of place {place} (nest {nest}) is in allocation {allocation}, but there are only \
+         {allocations}"
+    )]
+    NoAllocation {
+        /// Which side.
+        side: Side,
+        /// Index into [`Program::placed`].
+        place: usize,
+        /// Index into [`Program::nests`].
+        nest: usize,
+        /// The allocation's number.
+        allocation: usize,
+        /// How many there are.
+        allocations: usize,
+    },
+    /// A place names a nest that is not there.
+    #[error("place {place} names nest {nest}, but there are only {nests}")]
+    NoNest {
+        /// Index into [`Program::placed`].
+        place: usize,
+        /// The index it names.
+        nest: usize,
+        /// How many there are.
+        nests: usize,
+    },
+    /// A nest whose chunks are empty, or one of whose loops takes no step.
+    #[error("nest {nest} is empty: its run or the count of a loop is 0")]
+    Empty {
+        /// Index into [`Program::nests`].
+        nest: usize,
+    },
+    /// Sizes or addresses do not fit into 64 bits.
+    #[error("sizes or addresses of nest {nest} do not fit into 64 bits")]
+    Overflow {
+        /// Index into [`Program::nests`].
+        nest: usize,
+    },
+    /// The program would write, but the memory may only be read.
+    #[error("the destination may only be read")]
+    ReadOnly,
+}
+
+impl Memory {
+    /// Proves that every byte that `program` touches on `side` lies in this memory, so that it can
+    /// run without looking again.
+    ///
+    /// Costs O(places + nests) where all allocations have one length (or strides between them are
+    /// whole allocations), O(places * allocations) at worst; never O(chunks). A stride is taken as
+    /// what it is, a number from 0 up: one that means to go backwards is out of bounds.
+    ///
+    /// # Errors
+    /// The first [`CheckError`] found.
+    pub fn check(&self, program: &Program, side: Side) -> Result<(), CheckError> {
+        if side == Side::Destination && self.access() == Access::Read {
+            return Err(CheckError::ReadOnly);
+        }
+        let extents = program
+            .nests
+            .iter()
+            .enumerate()
+            .map(|(nest, it)| Extent::of(nest, it, side, self.shared.longest))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut total = 0u64;
+        for (place, placed) in program.placed.iter().enumerate() {
+            let nest = placed.nest as usize;
+            let extent = extents.get(nest).ok_or(CheckError::NoNest {
+                place,
+                nest,
+                nests: extents.len(),
+            })?;
+            total = total
+                .checked_add(extent.bytes)
+                .ok_or(CheckError::Overflow { nest })?;
+            let at = At { side, place, nest };
+            self.check_place(&at, extent, placed)?;
+        }
+        Ok(())
+    }
+
+    fn check_place(&self, at: &At, extent: &Extent, placed: &Placed) -> Result<(), CheckError> {
+        let address = match at.side {
+            Side::Source => placed.src,
+            Side::Destination => placed.dst,
+        };
+        // Nearly always this is enough: no carry from the offsets into the allocations' numbers,
+        // the last allocation is there, and even the shortest one is long enough.
+        let (first, offset) = split_address(address);
+        let end = offset.checked_add(extent.near);
+        let last = (first as u64).checked_add(extent.allocations);
+        if extent.whole
+            && end.is_some_and(|end| end <= self.shared.shortest)
+            && last.is_some_and(|last| last < self.allocations() as u64)
+        {
+            return Ok(());
+        }
+        self.check_far(at, extent, address, &extent.far)
+    }
+
+    /// Follows the loops that lead from one allocation into another, step by step. Each step that
+    /// stays in bounds enters a later allocation, so each loop ends, or fails, within as many steps
+    /// as there are allocations.
+    fn check_far(
+        &self,
+        at: &At,
+        extent: &Extent,
+        address: u64,
+        far: &[(u64, u64)],
+    ) -> Result<(), CheckError> {
+        let Some((&(count, stride), inner)) = far.split_first() else {
+            return self.check_near(at, extent, address);
+        };
+        for step in 0..count {
+            let address = step
+                .checked_mul(stride)
+                .and_then(|far| address.checked_add(far))
+                .ok_or(CheckError::Overflow { nest: at.nest })?;
+            self.check_far(at, extent, address, inner)?;
+        }
+        Ok(())
+    }
+
+    fn check_near(&self, at: &At, extent: &Extent, address: u64) -> Result<(), CheckError> {
+        let &At { side, place, nest } = at;
+        let (allocation, start) = split_address(address);
+        let available = match self.allocation(allocation) {
+            Some((_, len)) => len as u64,
+            None => {
+                return Err(CheckError::NoAllocation {
+                    side,
+                    place,
+                    nest,
+                    allocation,
+                    allocations: self.allocations(),
+                });
+            }
+        };
+        let end = start.saturating_add(extent.near);
+        if end > available {
+            return Err(CheckError::OutOfBounds {
+                side,
+                place,
+                nest,
+                allocation,
+                start,
+                end,
+                available,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Where in a program a check is.
+struct At {
+    side: Side,
+    place: usize,
+    nest: usize,
+}
+
+/// How far one side of a nest reaches.
+struct Extent {
+    /// Bytes that the nest moves.
+    bytes: u64,
+    /// From its first byte to behind its last inside one allocation.
+    near: u64,
+    /// Loops (count, stride) that lead from one allocation into another: no allocation is long
+    /// enough for two of their steps.
+    far: SmallVec<[(u64, u64); 2]>,
+    /// Whether their strides are whole allocations, so that offsets stay the same.
+    whole: bool,
+    /// From the first to the last allocation, where `whole`.
+    allocations: u64,
+}
+
+impl Extent {
+    fn of(index: usize, nest: &Nest, side: Side, longest: u64) -> Result<Self, CheckError> {
+        let overflow = || CheckError::Overflow { nest: index };
+        if nest.run == 0 || nest.loops.iter().any(|l| l.count == 0) {
+            return Err(CheckError::Empty { nest: index });
+        }
+        let mut it = Self {
+            bytes: nest.run,
+            near: nest.run,
+            far: SmallVec::new(),
+            whole: true,
+            allocations: 0,
+        };
+        for l in nest.loops.iter().filter(|l| l.count > 1) {
+            it.bytes = it.bytes.checked_mul(l.count).ok_or_else(overflow)?;
+            let stride = match side {
+                Side::Source => l.src,
+                Side::Destination => l.dst,
+            };
+            let reach = (l.count - 1).checked_mul(stride).ok_or_else(overflow)?;
+            if stride < longest {
+                it.near = it.near.checked_add(reach).ok_or_else(overflow)?;
+            } else {
+                it.far.push((l.count, stride));
+                it.whole &= split_address(stride).1 == 0;
+                it.allocations += reach >> ALLOCATION_BITS;
+            }
+        }
+        Ok(it)
+    }
+}

@@ -1,0 +1,154 @@
+//! Why jobs come to nothing.
+
+use std::time::Duration;
+
+use crate::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Rank};
+use crate::ticket::TicketError;
+use crate::wire::refusal::{Failure, HelloRefusal, Refusal, Text};
+
+/// Why a pull or a push came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobError {
+    /// The ticket is not one of this cluster's.
+    #[error(transparent)]
+    Ticket(#[from] TicketError),
+    /// The ticket is of another cluster.
+    #[error("the ticket is of cluster {theirs}, this is {ours}")]
+    Cluster {
+        /// The cluster here.
+        ours: ClusterName,
+        /// The ticket's.
+        theirs: ClusterName,
+    },
+    /// The ticket is for somebody else.
+    #[error("the ticket is for another agent")]
+    Audience,
+    /// A rank is not this agent's.
+    #[error("rank {rank} is not of this agent")]
+    NotOurs {
+        /// The rank.
+        rank: Rank,
+    },
+    /// No rank was named.
+    #[error("no rank takes part")]
+    NoRanks,
+    /// More tokens are asked for than the ticket covers, or others than it opens.
+    #[error("tokens {start}..{end} were asked for, the ticket covers {first}..{valid}")]
+    Tokens {
+        /// First token asked for.
+        start: u64,
+        /// End of the range asked for.
+        end: u64,
+        /// First token of the ticket.
+        first: u64,
+        /// End of the valid ones.
+        valid: u64,
+    },
+    /// A job with this ticket and one of these ranks is under way.
+    #[error("rank {rank} is busy with this ticket already")]
+    UnderWay {
+        /// The rank.
+        rank: Rank,
+    },
+    /// As many jobs as allowed are under way.
+    #[error("{limit} pulls and pushes are under way, and no more are allowed")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// It cannot be planned.
+    #[error("it cannot be planned: {why}")]
+    Plan {
+        /// Why not.
+        why: Text,
+    },
+    /// An agent of the ticket could not be reached.
+    #[error("agent {agent} could not be reached")]
+    Unreachable {
+        /// Which.
+        agent: AgentId,
+    },
+    /// An agent of the ticket does not talk to us, or we not to it.
+    #[error("agent {agent}: {refusal}")]
+    Hello {
+        /// Which.
+        agent: AgentId,
+        /// Why not.
+        refusal: HelloRefusal,
+    },
+    /// An agent of the ticket is of another deployment now.
+    #[error("agent {agent} is of deployment {found}, the ticket says {ticket}")]
+    Deployment {
+        /// Which.
+        agent: AgentId,
+        /// What it is.
+        found: DeploymentDigest,
+        /// What the ticket says.
+        ticket: DeploymentDigest,
+    },
+    /// An agent of the ticket has restarted: its leases are gone.
+    #[error("agent {agent} has restarted since the ticket was made")]
+    Restarted {
+        /// Which.
+        agent: AgentId,
+        /// Its life now.
+        found: Incarnation,
+        /// The one that the ticket says.
+        ticket: Incarnation,
+    },
+    /// An owner's rank refuses.
+    #[error("rank {peer_rank} there refuses rank {rank}: {refusal}")]
+    Refused {
+        /// The local rank.
+        rank: Rank,
+        /// The owner's rank.
+        peer_rank: Rank,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A route has failed for good, or too often.
+    #[error("between rank {rank} here and {peer_rank} there, at attempt {attempts}: {failure}")]
+    Failed {
+        /// The local rank.
+        rank: Rank,
+        /// The peer's rank.
+        peer_rank: Rank,
+        /// How often it was tried.
+        attempts: u32,
+        /// Why it failed the last time.
+        failure: Failure,
+    },
+    /// It took longer than allowed.
+    #[error("it took longer than {timeout:?}")]
+    TimedOut {
+        /// What was allowed.
+        timeout: Duration,
+    },
+    /// It was cancelled here.
+    #[error("it was cancelled")]
+    Cancelled,
+    /// The agent is shutting down.
+    #[error("the agent is shutting down")]
+    ShuttingDown,
+}
+
+impl JobError {
+    /// Whether the owner has said, of the lease itself, that it is not ours to use. Then there is
+    /// nothing of ours to cancel, and something of others to break.
+    pub(super) fn is_not_ours(&self) -> bool {
+        match self {
+            JobError::Refused { refusal, .. } => matches!(
+                refusal,
+                Refusal::WrongPeer
+                    | Refusal::DigestMismatch { .. }
+                    | Refusal::Consumed
+                    | Refusal::Superseded { .. }
+                    | Refusal::Expired
+                    | Refusal::Cancelled
+                    | Refusal::PeerLost
+            ),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The network: what is lost, and when who notices.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::plan::SimPlanner;
+use super::script::Step;
+use super::world::{CALM, Event, Link, MS, Node, S, World, cluster, options, ticket_key};
+use crate::ids::{AgentId, Rank};
+use crate::wire::message::Envelope;
+use crate::wire::{ConnId, Identity, Machine, Path, PathSet};
+
+impl World {
+    pub(super) fn dial(&mut self, from: usize, agent: AgentId) {
+        let life = self.nodes[from].life;
+        let there = |node: &Node| node.agent == agent && node.machine.is_some();
+        let target = self.nodes.iter().position(there);
+        let target = target.filter(|to| !self.parted.contains(&(from, *to)));
+        let target = target.filter(|_| !self.mishap(0.1));
+        let Some(to) = target else {
+            let timeout = if self.rng.chance(0.5) {
+                MS
+            } else {
+                self.rng.within(MS, S)
+            };
+            self.after(timeout, Event::DialFailed(from, life, agent));
+            return;
+        };
+        let conn = ConnId(self.links.len() as u64 + 1);
+        let there = self.rng.delay(MS, 20 * MS);
+        let here = there + self.rng.delay(MS, 20 * MS);
+        let (to_life, name) = (self.nodes[to].life, self.nodes[from].agent.clone());
+        let link = Link {
+            ends: [(from, life), (to, to_life)],
+            open: [true; 2],
+            earliest: [self.now + here, self.now + there],
+            broken: false,
+        };
+        self.links.insert(conn, link);
+        self.after(there, Event::Connected(to, to_life, conn, name));
+        self.after(here, Event::Connected(from, life, conn, agent));
+        if self.mishap(0.05) {
+            let soon = self.rng.below(50 * MS);
+            self.after(soon, Event::Step(Step::Break(conn)));
+        }
+    }
+
+    pub(super) fn send(&mut self, n: usize, conn: ConnId, envelope: Envelope) {
+        self.watch(n, &envelope.message);
+        let delay = match self.chaos > 0.0 && self.now < CALM {
+            true => self.rng.delay(2 * MS, 300 * MS),
+            false => self.rng.delay(MS, 2 * MS),
+        };
+        let link = self.links.get_mut(&conn).expect("a link stays");
+        let end = usize::from(link.ends[0].0 == n);
+        if link.broken || !link.open[1 - end] {
+            return;
+        }
+        // A duplicate comes with the original or some time after it.
+        let at = link.earliest[end].max(self.now + delay);
+        link.earliest[end] = at;
+        let delay = at - self.now;
+        if self.mishap(0.1) {
+            let again = delay + self.rng.below(5 * MS);
+            self.after(again, Event::Deliver(conn, end, envelope.clone()));
+        }
+        self.after(delay, Event::Deliver(conn, end, envelope));
+    }
+
+    pub(super) fn close(&mut self, n: usize, conn: ConnId) {
+        let link = self.links.get_mut(&conn).expect("a link stays");
+        let other = usize::from(link.ends[0].0 == n);
+        link.open[1 - other] = false;
+        let (node, life) = link.ends[other];
+        let delay = link.earliest[other].saturating_sub(self.now) + MS;
+        self.after(delay, Event::Disconnected(node, life, conn));
+    }
+
+    /// A connection breaks. Each end notices in its own time.
+    pub(super) fn cut(&mut self, conn: ConnId) {
+        let Some(link) = self.links.get_mut(&conn) else {
+            return;
+        };
+        if std::mem::replace(&mut link.broken, true) {
+            return;
+        }
+        for (node, life) in link.ends {
+            let delay = match self.rng.chance(0.5) {
+                true => self.rng.below(5 * MS),
+                false => self.rng.below(1500 * MS),
+            };
+            self.after(delay, Event::Disconnected(node, life, conn));
+        }
+    }
+
+    pub(super) fn kill(&mut self, n: usize) {
+        let node = &mut self.nodes[n];
+        if node.machine.take().is_none() {
+            return;
+        }
+        node.reading.clear();
+        node.receiving.clear();
+        let end = (n, node.life);
+        let links = self
+            .links
+            .iter()
+            .filter(|(_, link)| link.ends.contains(&end));
+        let mut conns: Vec<_> = links.map(|(conn, _)| *conn).collect();
+        conns.sort_unstable();
+        conns.into_iter().for_each(|conn| self.cut(conn));
+    }
+
+    /// A node begins a life, the one of its deployment.
+    pub(super) fn boot(&mut self, n: usize) {
+        let node = &self.nodes[n];
+        let deployment = &self.deployments[node.deployment];
+        let mut secret = [0; 32];
+        secret[..8].copy_from_slice(&self.rng.next().to_le_bytes());
+        let identity = Identity {
+            agent: node.agent.clone(),
+            cluster: cluster(),
+            incarnation: deployment.incarnation,
+            document: deployment.shape.document(),
+            ranks: node.ranks.clone(),
+            ticket_key: ticket_key(),
+            secret,
+        };
+        let host = node.host;
+        let near = self.nodes.iter().filter(|other| other.host == host);
+        let planner = SimPlanner {
+            me: deployment.shape,
+            known: HashMap::new(),
+            near: near.map(|other| other.agent.clone()).collect(),
+            near_paths: if host == 0 {
+                PathSet::ANY
+            } else {
+                [Path::Quic, Path::Ring].into_iter().collect()
+            },
+        };
+        let mut machine = Machine::new(identity, options(), planner).expect("a short document");
+        machine.fault = self.fault;
+        let node = &mut self.nodes[n];
+        node.life += 1;
+        node.machine = Some(machine);
+        node.armed = None;
+        node.offset = self.rng.below(1000 * S);
+        node.rate = self.rng.within(900_000, 1_100_000);
+    }
+
+    pub(super) fn add_node(&mut self, agent: String, deployment: usize, ranks: BTreeSet<Rank>) {
+        let n = self.nodes.len();
+        let host = self.rng.below(3);
+        self.nodes.push(Node {
+            agent: AgentId::new(agent).expect("a good name"),
+            deployment,
+            ranks,
+            host,
+            life: 0,
+            machine: None,
+            offset: 0,
+            rate: 1,
+            armed: None,
+            generation: 0,
+            reading: HashMap::new(),
+            receiving: HashMap::new(),
+        });
+        self.deployments[deployment].nodes.push(n);
+    }
+}

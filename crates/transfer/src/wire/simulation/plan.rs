@@ -1,0 +1,121 @@
+//! Plans small enough to see through: which rank sends how much to which.
+
+use std::collections::HashMap;
+
+use crate::ids::{AgentId, DeploymentDigest, PlanDigest, Rank};
+use crate::wire::{Difference, PathSet, Planner, Route, RouteAsk};
+
+/// A deployment, as far as the protocol cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::wire) struct Shape {
+    pub(in crate::wire) ranks: u32,
+    /// Decides which routes there are.
+    pub(in crate::wire) salt: u8,
+}
+
+impl Shape {
+    pub(in crate::wire) fn document(self) -> Vec<u8> {
+        vec![self.ranks as u8, self.salt]
+    }
+
+    pub(in crate::wire) fn digest(self) -> DeploymentDigest {
+        DeploymentDigest::of(&self.document())
+    }
+
+    fn parse(document: &[u8]) -> Option<Self> {
+        let &[ranks, salt] = document else {
+            return None;
+        };
+        let ranks = u32::from(ranks);
+        Some(Self { ranks, salt })
+    }
+}
+
+/// How many bytes one rank sends another; `None` where there is no route. Every destination rank
+/// has a source, not every source rank a destination.
+pub(in crate::wire) fn route_bytes(
+    source: (Shape, Rank),
+    destination: (Shape, Rank),
+    tokens: u64,
+) -> Option<u64> {
+    let salt = u32::from(source.0.salt) + u32::from(destination.0.salt);
+    let always = destination.1.0 % source.0.ranks == source.1.0;
+    let sometimes = (source.1.0 * 5 + destination.1.0 * 3 + salt).is_multiple_of(4);
+    let width = u64::from((source.1.0 + destination.1.0 + salt) % 3 + 1);
+    ((always || sometimes) && tokens > 0).then_some(tokens * width)
+}
+
+/// All peers of one rank.
+pub(in crate::wire) fn routes(
+    source: (Shape, Option<Rank>),
+    destination: (Shape, Option<Rank>),
+    tokens: u64,
+) -> Vec<(Rank, Rank, u64)> {
+    let all = |(shape, rank): (Shape, Option<Rank>)| {
+        let ranks = (0..shape.ranks).map(Rank);
+        ranks.filter(move |r| rank.is_none_or(|only| only == *r))
+    };
+    let pairs = all(source).flat_map(|s| all(destination).map(move |d| (s, d)));
+    let routes = pairs.filter_map(|(s, d)| {
+        let bytes = route_bytes((source.0, s), (destination.0, d), tokens)?;
+        Some((s, d, bytes))
+    });
+    routes.collect()
+}
+
+#[derive(Debug)]
+pub(in crate::wire) struct SimPlanner {
+    pub(in crate::wire) me: Shape,
+    pub(in crate::wire) known: HashMap<DeploymentDigest, Shape>,
+    /// The peers on this host.
+    pub(in crate::wire) near: Vec<AgentId>,
+    pub(in crate::wire) near_paths: PathSet,
+}
+
+impl Planner for SimPlanner {
+    fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32> {
+        self.known.get(deployment).map(|shape| shape.ranks)
+    }
+
+    fn meet(&mut self, deployment: DeploymentDigest, document: &[u8]) -> Result<u32, Difference> {
+        let shape = Shape::parse(document).ok_or(Difference {
+            field: "document".into(),
+            ours: "2 bytes".into(),
+            theirs: format!("{} bytes", document.len()).into(),
+        })?;
+        self.known.insert(deployment, shape);
+        Ok(shape.ranks)
+    }
+
+    fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<Route>, String> {
+        let peer = self
+            .known
+            .get(&ask.peer)
+            .copied()
+            .ok_or("unknown deployment")?;
+        let (me, rank) = ((self.me, Some(ask.rank)), ask.rank);
+        let (source, destination) = match ask.local_is_source {
+            true => (me, (peer, None)),
+            false => ((peer, None), me),
+        };
+        let found = routes(source, destination, ask.tokens).into_iter();
+        let found = found.map(|(s, d, bytes)| {
+            let what = (s, d, bytes, ask.start, ask.tokens, ask.by_layer);
+            let digest = blake3::hash(format!("{what:?}").as_bytes());
+            Route {
+                peer_rank: if ask.local_is_source { d } else { s },
+                bytes,
+                digest: PlanDigest(*digest.as_bytes()),
+            }
+        });
+        assert!(rank.0 < self.me.ranks);
+        Ok(found.collect())
+    }
+
+    fn paths(&self, agent: &AgentId) -> PathSet {
+        match self.near.contains(agent) {
+            true => self.near_paths,
+            false => PathSet::QUIC,
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! Data streams: reading, lanes and placing, each in pieces and each with its own delays.
+//!
+//! This is the model of an agent's data path. It keeps its side of the bargain: after a fence is
+//! reported nothing is read or placed any more. Until then it is as late as it likes.
+
+use std::collections::HashMap;
+
+use super::memory::{GARBAGE, LAYERS, layer};
+use super::world::{Event, MS, S, Time, World};
+use crate::ids::{AgentId, TransferId};
+use crate::wire::stream::{StreamHeader, StreamTrailer};
+use crate::wire::{BlocksOf, Flow, Path};
+
+/// A transfer that is being read.
+pub(super) struct Reading {
+    flow: Flow,
+    blocks: u64,
+    pieces: Vec<Piece>,
+    readable: [bool; LAYERS as usize],
+    fence_at: Option<Time>,
+}
+
+/// What one stream carries.
+struct Piece {
+    offset: u64,
+    length: u64,
+    lent: bool,
+    begun: bool,
+    values: Vec<u64>,
+}
+
+/// A transfer that is being received.
+pub(super) struct Flowing {
+    flow: Flow,
+    blocks: u64,
+    fence_at: Option<Time>,
+    streams: HashMap<u32, Incoming>,
+}
+
+struct Incoming {
+    header: StreamHeader,
+    values: Vec<u64>,
+    sent_crc: u32,
+}
+
+#[derive(Debug)]
+pub(super) enum StreamEvent {
+    /// Reads one half of a piece into a buffer.
+    Gather(usize, u64),
+    /// Hands a piece over without reading it.
+    Lend(usize),
+    /// The network takes a piece's bytes.
+    Transmit(usize),
+    /// The network has let go of a piece.
+    Drop,
+    /// A stream begins to arrive from an agent.
+    Arrive(AgentId, StreamHeader, Vec<u64>, u32),
+    /// Places one half of a stream.
+    Place(u32, u64, bool),
+    /// Copies one half out of shared memory.
+    Copy(u64),
+    /// A stream breaks.
+    Break,
+}
+
+fn crc(values: &[u64]) -> u32 {
+    let mix = |crc: u64, value: &u64| crc.rotate_left(7).wrapping_mul(0x9e37_79b9) ^ value;
+    values.iter().fold(1, mix) as u32
+}
+
+/// The range of a half.
+fn half(length: u64, which: u64) -> std::ops::Range<u64> {
+    if which == 0 {
+        0..length / 2
+    } else {
+        length / 2..length
+    }
+}
+
+impl World {
+    fn blocks_of(&self, n: usize, of: BlocksOf) -> Option<u64> {
+        self.nodes[n]
+            .machine
+            .as_ref()?
+            .blocks(of)
+            .map(|blocks| blocks.0)
+    }
+
+    pub(super) fn start_reading(&mut self, n: usize, flow: Flow) {
+        let Some(blocks) = self.blocks_of(n, flow.blocks) else {
+            return self.violated("blocks to be read are not there");
+        };
+        let mut pieces = Vec::new();
+        if flow.path != Some(Path::Shared) {
+            let half = flow.bytes.div_ceil(LAYERS);
+            for (from, to) in [(0, half), (half, flow.bytes)] {
+                let mut at = from;
+                while at < to {
+                    let length = self.rng.within(1, to - at);
+                    let lent = self.rng.chance(0.3);
+                    pieces.push(Piece {
+                        offset: at,
+                        length,
+                        lent,
+                        begun: false,
+                        values: vec![GARBAGE; length as usize],
+                    });
+                    at += length;
+                }
+            }
+        }
+        let transfer = flow.transfer;
+        let (ready, end) = (flow.ready.clone(), flow.start + flow.tokens);
+        let mut readable = [flow.all_readable; LAYERS as usize];
+        for (layer, tokens) in ready {
+            readable[layer as usize] |= tokens >= end;
+        }
+        let reading = Reading {
+            flow,
+            blocks,
+            pieces,
+            readable,
+            fence_at: None,
+        };
+        self.nodes[n].reading.insert(transfer, reading);
+        self.read_on(n, transfer);
+    }
+
+    pub(super) fn more_readable(
+        &mut self,
+        n: usize,
+        transfer: TransferId,
+        more: Option<(u32, u64)>,
+    ) {
+        let Some(reading) = self.nodes[n].reading.get_mut(&transfer) else {
+            return self.violated("more to read of nothing");
+        };
+        match more {
+            None => reading.readable = [true; LAYERS as usize],
+            Some((layer, tokens)) => {
+                let enough = tokens >= reading.flow.start + reading.flow.tokens;
+                reading.readable[layer as usize] |= enough;
+            }
+        }
+        self.read_on(n, transfer);
+    }
+
+    fn read_on(&mut self, n: usize, transfer: TransferId) {
+        let life = self.nodes[n].life;
+        let Some(reading) = self.nodes[n].reading.get_mut(&transfer) else {
+            return;
+        };
+        let mut begin = Vec::new();
+        let bytes = reading.flow.bytes;
+        for (i, piece) in reading.pieces.iter_mut().enumerate() {
+            if !piece.begun && reading.readable[layer(piece.offset, bytes)] {
+                piece.begun = true;
+                begin.push((i, piece.lent));
+            }
+        }
+        for (i, lent) in begin {
+            let delay = self.rng.delay(2 * MS, 100 * MS);
+            let event = if lent {
+                StreamEvent::Lend(i)
+            } else {
+                StreamEvent::Gather(i, 0)
+            };
+            self.after(delay, Event::Stream(n, life, transfer, event));
+        }
+    }
+
+    pub(super) fn start_receiving(&mut self, n: usize, flow: Flow) {
+        let Some(blocks) = self.blocks_of(n, flow.blocks) else {
+            return self.violated("blocks to be written are not there");
+        };
+        let pair = (flow.rank, flow.peer_rank);
+        let writes = self.memory.writer(blocks, pair, flow.transfer, flow.bytes);
+        self.check(writes);
+        let transfer = flow.transfer;
+        let flowing = Flowing {
+            flow,
+            blocks,
+            fence_at: None,
+            streams: HashMap::new(),
+        };
+        self.nodes[n].receiving.insert(transfer, flowing);
+    }
+
+    pub(super) fn start_copying(&mut self, n: usize, transfer: TransferId) {
+        let (life, delay) = (self.nodes[n].life, self.rng.delay(MS, 500 * MS));
+        self.after(
+            delay,
+            Event::Stream(n, life, transfer, StreamEvent::Copy(0)),
+        );
+    }
+
+    /// Stops a transfer: what has begun may go on for a while.
+    pub(super) fn fence_streams(&mut self, n: usize, transfer: TransferId) {
+        let delay = self.rng.delay(5 * MS, 200 * MS);
+        let (node, at) = (&mut self.nodes[n], self.now + delay);
+        if let Some(reading) = node.reading.get_mut(&transfer) {
+            reading.fence_at = Some(at);
+        }
+        if let Some(flowing) = node.receiving.get_mut(&transfer) {
+            flowing.fence_at = Some(at);
+        }
+        let life = node.life;
+        self.after(delay, Event::Fenced(n, life, transfer));
+    }
+
+    pub(super) fn forget_streams(&mut self, n: usize, transfer: TransferId) {
+        self.nodes[n].reading.remove(&transfer);
+        if let Some(flowing) = self.nodes[n].receiving.remove(&transfer) {
+            let pair = (flowing.flow.rank, flowing.flow.peer_rank);
+            self.memory.release(flowing.blocks, pair, transfer);
+        }
+    }
+
+    pub(super) fn on_stream(&mut self, n: usize, transfer: TransferId, event: StreamEvent) {
+        match event {
+            StreamEvent::Gather(piece, which) => self.gather(n, transfer, piece, which),
+            StreamEvent::Lend(piece) => self.lend(n, transfer, piece),
+            StreamEvent::Transmit(piece) => self.transmit(n, transfer, piece),
+            StreamEvent::Drop => {
+                self.call(n, |machine, now| machine.borrow_dropped(now, transfer));
+            }
+            StreamEvent::Arrive(agent, header, values, crc) => {
+                self.arrive(n, &agent, header, values, crc);
+            }
+            StreamEvent::Place(stream, which, forced) => {
+                self.place(n, transfer, stream, which, forced);
+            }
+            StreamEvent::Copy(which) => self.copy(n, transfer, which),
+            StreamEvent::Break => {
+                self.call(n, |machine, now| {
+                    machine.stream_failed(now, transfer, "cut")
+                });
+            }
+        }
+    }
+
+    /// A transfer that is still to be read at this moment.
+    fn reading(&mut self, n: usize, transfer: TransferId) -> Option<&mut Reading> {
+        let now = self.now;
+        let reading = self.nodes[n].reading.get_mut(&transfer)?;
+        reading
+            .fence_at
+            .is_none_or(|at| now <= at)
+            .then_some(reading)
+    }
+
+    /// Reads some of a piece, now.
+    fn read(&mut self, n: usize, transfer: TransferId, i: usize, part: std::ops::Range<u64>) {
+        let Some(reading) = self.nodes[n].reading.get_mut(&transfer) else {
+            return;
+        };
+        let piece = &mut reading.pieces[i];
+        for at in part {
+            let place = (piece.offset + at, reading.flow.bytes);
+            match self.memory.read(reading.blocks, reading.flow.rank, place) {
+                Ok(value) => piece.values[at as usize] = value,
+                Err(what) => return self.violated(what),
+            }
+        }
+    }
+
+    fn gather(&mut self, n: usize, transfer: TransferId, i: usize, which: u64) {
+        let Some(reading) = self.reading(n, transfer) else {
+            return;
+        };
+        let length = reading.pieces[i].length;
+        self.read(n, transfer, i, half(length, which));
+        let (life, delay) = (self.nodes[n].life, self.rng.delay(2 * MS, 300 * MS));
+        if which == 0 {
+            let next = StreamEvent::Gather(i, 1);
+            self.after(delay, Event::Stream(n, life, transfer, next));
+            return;
+        }
+        let next = StreamEvent::Transmit(i);
+        self.after(delay, Event::Stream(n, life, transfer, next));
+        self.call(n, |machine, now| {
+            machine.stream_sent(now, transfer, length, false)
+        });
+    }
+
+    fn lend(&mut self, n: usize, transfer: TransferId, i: usize) {
+        let Some(reading) = self.reading(n, transfer) else {
+            return;
+        };
+        let length = reading.pieces[i].length;
+        let (life, delay) = (self.nodes[n].life, self.rng.delay(5 * MS, 500 * MS));
+        let next = StreamEvent::Transmit(i);
+        self.after(delay, Event::Stream(n, life, transfer, next));
+        self.call(n, |machine, now| {
+            machine.stream_sent(now, transfer, length, true)
+        });
+    }
+
+    fn transmit(&mut self, n: usize, transfer: TransferId, i: usize) {
+        let Some(reading) = self.reading(n, transfer) else {
+            return;
+        };
+        let (lent, length) = (reading.pieces[i].lent, reading.pieces[i].length);
+        let life = self.nodes[n].life;
+        if lent {
+            self.read(n, transfer, i, 0..length);
+            let delay = self.rng.delay(3 * MS, 100 * MS);
+            self.after(delay, Event::Stream(n, life, transfer, StreamEvent::Drop));
+        }
+        let Some(reading) = self.nodes[n].reading.get(&transfer) else {
+            return;
+        };
+        let (piece, flow) = (&reading.pieces[i], &reading.flow);
+        let header = StreamHeader {
+            transfer,
+            nonce: flow.nonce,
+            stream: i as u32,
+            offset: piece.offset,
+            length,
+        };
+        let (values, conn, agent) = (piece.values.clone(), flow.conn, self.nodes[n].agent.clone());
+        let crc = crc(&values);
+        let ends = self.links[&conn].ends;
+        let (to, to_life) = ends[usize::from(ends[0].0 == n)];
+        if self.mishap(0.02) {
+            let (here, there) = (self.rng.below(S), self.rng.below(S));
+            if self.rng.chance(0.7) {
+                self.after(here, Event::Stream(n, life, transfer, StreamEvent::Break));
+            }
+            if self.rng.chance(0.7) {
+                self.after(
+                    there,
+                    Event::Stream(to, to_life, transfer, StreamEvent::Break),
+                );
+            }
+            return;
+        }
+        let arrive = StreamEvent::Arrive(agent, header, values, crc);
+        let delay = self.rng.delay(3 * MS, 400 * MS);
+        self.after(delay, Event::Stream(to, to_life, transfer, arrive));
+    }
+
+    fn arrive(
+        &mut self,
+        n: usize,
+        agent: &AgentId,
+        header: StreamHeader,
+        values: Vec<u64>,
+        sent_crc: u32,
+    ) {
+        let transfer = header.transfer;
+        let admitted = self.call(n, |machine, now| machine.admit(now, agent, &header));
+        if !matches!(admitted, Some(Ok(()))) || self.nodes[n].machine.is_none() {
+            return;
+        }
+        let Some(flowing) = self.nodes[n].receiving.get_mut(&transfer) else {
+            return self.violated("a stream is admitted to nothing");
+        };
+        let forced = flowing.fence_at.is_some();
+        let incoming = Incoming {
+            header,
+            values,
+            sent_crc,
+        };
+        flowing.streams.insert(header.stream, incoming);
+        let (life, delay) = (self.nodes[n].life, self.rng.delay(2 * MS, 300 * MS));
+        let place = StreamEvent::Place(header.stream, 0, forced);
+        self.after(delay, Event::Stream(n, life, transfer, place));
+    }
+
+    fn place(&mut self, n: usize, transfer: TransferId, stream: u32, which: u64, forced: bool) {
+        let now = self.now;
+        let Some(flowing) = self.nodes[n].receiving.get_mut(&transfer) else {
+            if forced {
+                self.violated("bytes are placed after the fence");
+            }
+            return;
+        };
+        if !forced && flowing.fence_at.is_some_and(|at| now > at) {
+            return;
+        }
+        let Some(incoming) = flowing.streams.get_mut(&stream) else {
+            return;
+        };
+        let (blocks, pair) = (flowing.blocks, (flowing.flow.rank, flowing.flow.peer_rank));
+        let header = incoming.header;
+        let part = half(header.length, which);
+        let mut written = Vec::new();
+        for at in part {
+            written.push((header.offset + at, incoming.values[at as usize]));
+        }
+        let corrupt = !written.is_empty() && self.mishap(0.01);
+        if corrupt {
+            written[0].1 ^= 1;
+            let at = (written[0].0 - header.offset) as usize;
+            if let Some(flowing) = self.nodes[n].receiving.get_mut(&transfer)
+                && let Some(incoming) = flowing.streams.get_mut(&stream)
+            {
+                incoming.values[at] ^= 1;
+            }
+        }
+        for (at, value) in written {
+            let wrote = self.memory.write(blocks, pair, transfer, at, value);
+            self.check(wrote);
+        }
+        let (life, delay) = (self.nodes[n].life, self.rng.delay(2 * MS, 200 * MS));
+        if which == 0 {
+            let next = StreamEvent::Place(stream, 1, forced);
+            self.after(delay, Event::Stream(n, life, transfer, next));
+            self.call(n, |machine, now| machine.moving(now, transfer));
+            return;
+        }
+        let Some(incoming) = self.nodes[n]
+            .receiving
+            .get_mut(&transfer)
+            .and_then(|f| f.streams.remove(&stream))
+        else {
+            return;
+        };
+        let trailer = StreamTrailer {
+            length: header.length,
+            crc: incoming.sent_crc,
+        };
+        let seen = crc(&incoming.values);
+        self.call(n, |machine, now| {
+            machine.stream_arrived(now, &header, &trailer, seen)
+        });
+    }
+
+    /// Copies out of the other's memory, which may be anything by now.
+    fn copy(&mut self, n: usize, transfer: TransferId, which: u64) {
+        let now = self.now;
+        let Some(flowing) = self.nodes[n].receiving.get(&transfer) else {
+            return;
+        };
+        if flowing.fence_at.is_some_and(|at| now > at) {
+            return;
+        }
+        let (flow, blocks) = (flowing.flow.clone(), flowing.blocks);
+        let ends = self.links[&flow.conn].ends;
+        let (peer, _) = ends[usize::from(ends[0].0 == n)];
+        let lent = self.nodes[peer]
+            .reading
+            .get(&transfer)
+            .map(|reading| reading.blocks);
+        let pair = (flow.rank, flow.peer_rank);
+        for at in half(flow.bytes, which) {
+            // A source that has died or moved on leaves whatever there is.
+            let value = lent.map_or(GARBAGE, |lent| {
+                self.memory.peek(lent, flow.peer_rank, at, flow.bytes)
+            });
+            let wrote = self.memory.write(blocks, pair, transfer, at, value);
+            self.check(wrote);
+        }
+        let (life, delay) = (self.nodes[n].life, self.rng.delay(3 * MS, 500 * MS));
+        if which == 0 {
+            self.after(
+                delay,
+                Event::Stream(n, life, transfer, StreamEvent::Copy(1)),
+            );
+        } else {
+            self.call(n, |machine, now| machine.copied(now, transfer));
+        }
+    }
+}

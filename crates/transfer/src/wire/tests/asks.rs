@@ -1,0 +1,246 @@
+//! Pulls and pushes, as their owner takes them.
+
+use super::*;
+
+#[test]
+fn are_refused_by_name() {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    let pull = |change: fn(&mut Ask)| {
+        let mut ask = ask(1, 1);
+        change(&mut ask);
+        Message::Pull(ask)
+    };
+    let by = |change: fn(&mut Claims)| {
+        let mut claims = claims(1, Direction::Pull);
+        change(&mut claims);
+        let ticket = mint(&claims);
+        Message::Pull(Ask {
+            ticket,
+            ..ask(1, 1)
+        })
+    };
+
+    let forged = Ticket::mint(&TicketKey::new(&[4; 32]), &claims(1, Direction::Pull)).unwrap();
+    let forged = Message::Pull(Ask {
+        ticket: forged,
+        ..ask(1, 1)
+    });
+    assert_eq!(t.refusal(forged), Refusal::Forged);
+    let east = |claims: &mut Claims| claims.cluster = ClusterName::new("east").unwrap();
+    assert_eq!(
+        t.refusal(by(east)),
+        Refusal::WrongCluster { ours: cluster() }
+    );
+    let ours = OWNER.digest();
+    let other = |claims: &mut Claims| claims.owner = DeploymentDigest([9; 32]);
+    assert_eq!(t.refusal(by(other)), Refusal::WrongDeployment { ours });
+    let ours = life(1);
+    let past = |claims: &mut Claims| claims.incarnation = life(0);
+    assert_eq!(t.refusal(by(past)), Refusal::WrongIncarnation { ours });
+    let ticket = Direction::Push;
+    let push = |claims: &mut Claims| claims.direction = Direction::Push;
+    assert_eq!(t.refusal(by(push)), Refusal::WrongDirection { ticket });
+    let somebody = |claims: &mut Claims| {
+        claims.audience = Some(Audience::Agent(agent("somebody-else")));
+    };
+    assert_eq!(t.refusal(by(somebody)), Refusal::WrongPeer);
+
+    let rank = Rank(2);
+    assert_eq!(
+        t.refusal(pull(|a| a.source = Rank(2))),
+        Refusal::RankNotHere { rank }
+    );
+    assert_eq!(
+        t.refusal(pull(|a| a.destination = Rank(2))),
+        Refusal::RankNotYours { rank }
+    );
+    let content = CONTENT;
+    let other = pull(|a| a.content = ContentDigest([9; 32]));
+    assert_eq!(t.refusal(other), Refusal::DigestMismatch { content });
+    let (ours, theirs) = (plan(false), PlanDigest([9; 32]));
+    let other = pull(|a| a.plan = PlanDigest([9; 32]));
+    assert_eq!(
+        t.refusal(other),
+        Refusal::PlanDigestMismatch { ours, theirs }
+    );
+    let (start, valid, asked) = (0, TOKENS, TOKENS + 1);
+    let more = pull(|a| a.tokens += 1);
+    assert_eq!(
+        t.refusal(more),
+        Refusal::NotEnoughTokens {
+            start,
+            valid,
+            asked
+        }
+    );
+    let (owner, asker) = (Rank(0), Rank(1));
+    let nowhere = pull(|a| a.destination = Rank(1));
+    assert_eq!(t.refusal(nowhere), Refusal::NoRoute { owner, asker });
+    let (wanted, offered) = (PathSet::LOCAL, PathSet::QUIC);
+    let local = pull(|a| a.paths = PathSet::LOCAL);
+    assert_eq!(
+        t.refusal(local),
+        Refusal::PathUnavailable { wanted, offered }
+    );
+
+    assert_eq!(t.machine.gauges().transfers, 0);
+    let accepted = t.answer(Message::Pull(ask(1, 1)));
+    assert!(
+        matches!(accepted, Some(Message::Accepted { .. })),
+        "none of that has bound it"
+    );
+}
+
+#[test]
+fn need_a_role() {
+    let nothing = Permits {
+        pull: false,
+        push: false,
+        renew: false,
+    };
+    let mut t = Table::lonely("owner", OWNER, Options::default());
+    t.greet("holder", nothing, hello("holder"));
+    t.lease(1, 0, Direction::Pull, true);
+    let role = Role::Pull;
+    assert_eq!(
+        t.refusal(Message::Pull(ask(1, 1))),
+        Refusal::RoleMissing { role }
+    );
+    let role = Role::Push;
+    assert_eq!(
+        t.refusal(Message::Push(push_ask(1, 1))),
+        Refusal::RoleMissing { role }
+    );
+    let renew = Message::Notice(Notice {
+        id: 5,
+        ticket: ticket(1),
+        says: NoticeKind::Renew { ttl_ms: 1 },
+    });
+    let outcome = Err(Refusal::RoleMissing { role: Role::Renew });
+    assert_eq!(
+        t.answer(renew),
+        Some(Message::NoticeHeard { id: 5, outcome })
+    );
+    let outcome = Err(Refusal::RoleMissing { role: Role::Pull });
+    assert_eq!(
+        t.answer(done(1, &[0])),
+        Some(Message::NoticeHeard { id: 1, outcome })
+    );
+}
+
+#[test]
+fn are_told_how_a_lease_has_ended() {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    t.wait(secs(11));
+    assert_eq!(t.refusal(Message::Pull(ask(1, 1))), Refusal::Expired);
+    t.lease(2, 0, Direction::Pull, true);
+    let key = spec(2, 0, Direction::Pull, true).key;
+    t.do_(|machine, now, _| machine.cancel_lease(now, key))
+        .unwrap();
+    assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Cancelled);
+    t.lease(3, 0, Direction::Pull, true);
+    t.hear(done(3, &[0, 1]));
+    assert_eq!(t.refusal(Message::Pull(ask(3, 1))), Refusal::Consumed);
+    let ends = [LeaseEnd::Expired, LeaseEnd::Cancelled, LeaseEnd::Completed];
+    assert_eq!(t.ended(), ends);
+}
+
+#[test]
+fn wait_for_their_lease_and_not_for_ever() {
+    let mut t = Table::owner();
+    let on = WaitingOn::Lease;
+    let first = ask(1, 1);
+    let waiting = Message::Waiting {
+        transfer: first.transfer,
+        on,
+    };
+    assert_eq!(t.answer(Message::Pull(first.clone())), Some(waiting));
+    assert_eq!(
+        t.answer(Message::Pull(first.clone())),
+        None,
+        "it waits already"
+    );
+    t.hear(Message::Pull(ask(2, 1)));
+    t.lease(1, 0, Direction::Pull, true);
+    let accepted = Message::Accepted {
+        transfer: first.transfer,
+        path: Path::Quic,
+    };
+    assert_eq!(t.said.pop(), Some(accepted));
+    t.said.clear();
+    t.wait(secs(11));
+    let transfer = ask(2, 1).transfer;
+    let refusal = Refusal::UnknownLease;
+    assert!(t.said.contains(&Message::Refused { transfer, refusal }));
+    assert_eq!(t.machine.gauges().early, 0);
+}
+
+#[test]
+fn wait_in_bounded_number_and_may_be_withdrawn() {
+    let mut t = Table::owner_with(
+        "holder",
+        Options {
+            early_per_agent: 2,
+            ..Options::default()
+        },
+    );
+    t.hear(Message::Pull(ask(1, 1)));
+    t.hear(Message::Pull(ask(2, 1)));
+    let limit = 2;
+    assert_eq!(t.refusal(Message::Pull(ask(3, 1))), Refusal::Busy { limit });
+    let failure = Failure::Cancelled;
+    t.hear(Message::Abort {
+        transfer: ask(1, 1).transfer,
+        failure,
+    });
+    assert_eq!(t.machine.gauges().early, 1);
+    t.do_(|machine, now, conn| machine.disconnected(now, conn));
+    assert_eq!(t.machine.gauges().early, 0);
+}
+
+#[test]
+fn are_few_at_a_time() {
+    let mut t = Table::owner_with(
+        "holder",
+        Options {
+            transfers_per_agent: 1,
+            ..Options::default()
+        },
+    );
+    t.lease(1, 0, Direction::Pull, true);
+    t.lease(2, 0, Direction::Pull, true);
+    t.hear(Message::Pull(ask(1, 1)));
+    let limit = 1;
+    assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Busy { limit });
+}
+
+#[test]
+fn of_a_later_attempt_wait_for_the_fence_of_the_earlier() {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    t.hear(Message::Pull(ask(1, 1)));
+    t.took();
+    let on = WaitingOn::Fence;
+    let waiting = Message::Waiting {
+        transfer: ask(1, 2).transfer,
+        on,
+    };
+    assert_eq!(t.answer(Message::Pull(ask(1, 2))), Some(waiting));
+    let latest = 3;
+    t.said.clear();
+    t.hear(Message::Pull(ask(1, 3)));
+    let refusal = Refusal::Superseded { latest };
+    assert!(t.said.contains(&Message::Refused {
+        transfer: ask(1, 2).transfer,
+        refusal
+    }));
+    let fence = ask(1, 1).transfer;
+    assert!(matches!(t.took()[..], [Action::Fence { transfer }] if transfer == fence));
+    t.do_(|machine, now, _| machine.fenced(now, fence));
+    let began = |action: &Action<_>| matches!(action, Action::Read(flow) if flow.transfer == ask(1, 3).transfer);
+    assert!(t.took().iter().any(began));
+    let refusal = Refusal::Superseded { latest };
+    assert_eq!(t.refusal(Message::Pull(ask(1, 2))), refusal);
+}

@@ -1,0 +1,397 @@
+//! The holder of a ticket.
+
+use super::*;
+
+fn job(n: u8, direction: Direction) -> JobSpec<&'static str> {
+    JobSpec {
+        ticket: mint(&claims(n, direction)),
+        ranks: BTreeSet::from([Rank(0)]),
+        start: 0,
+        tokens: TOKENS,
+        content: CONTENT,
+        lanes: 1,
+        by_layer: false,
+        paths: PathSet::ANY,
+        timeout: secs(30),
+        prefilled: true,
+        blocks: "job blocks",
+    }
+}
+
+/// A holder whose job has connected it to the owner, played by the test.
+fn holder(direction: Direction) -> (Table, JobId) {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let id = t
+        .do_(|machine, now, _| machine.start(now, job(1, direction)))
+        .unwrap();
+    assert!(matches!(t.took()[..], [Action::Connect { .. }]));
+    meet_owner(&mut t);
+    (t, id)
+}
+
+fn meet_owner(t: &mut Table) {
+    t.connect("owner", Permits::ALL);
+    let hello = Hello {
+        deployment: OWNER.digest(),
+        ..hello("owner")
+    };
+    t.hear(Message::Hello(hello));
+    if t.said.last() == Some(&Message::DocumentWanted) {
+        let document = OWNER.document();
+        t.hear(Message::Document { document });
+    }
+    t.hear(Message::Welcome);
+}
+
+fn asked(t: &Table) -> Ask {
+    match t.said.last() {
+        Some(Message::Pull(ask) | Message::Push(ask)) => ask.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(t: &mut Table, spec: JobSpec<&'static str>) -> JobError {
+    let refused = t
+        .do_(|machine, now, _| machine.start(now, spec))
+        .unwrap_err();
+    assert_eq!(refused.blocks, "job blocks");
+    *refused.error
+}
+
+#[test]
+fn that_cannot_be_are_not_begun() {
+    let mut t = Table::lonely(
+        "holder",
+        HOLDER,
+        Options {
+            jobs: 1,
+            ..Options::default()
+        },
+    );
+    let pull = || job(1, Direction::Pull);
+    let ranks = BTreeSet::from([Rank(7)]);
+    let rank = Rank(7);
+    assert_eq!(
+        refused(&mut t, JobSpec { ranks, ..pull() }),
+        JobError::NotOurs { rank }
+    );
+    let ranks = BTreeSet::new();
+    assert_eq!(
+        refused(&mut t, JobSpec { ranks, ..pull() }),
+        JobError::NoRanks
+    );
+    let (start, end, first, valid) = (5, 15, 0, TOKENS);
+    assert_eq!(
+        refused(&mut t, JobSpec { start, ..pull() }),
+        JobError::Tokens {
+            start,
+            end,
+            first,
+            valid
+        }
+    );
+    let part = JobSpec {
+        tokens: 5,
+        ..job(1, Direction::Push)
+    };
+    assert!(
+        matches!(refused(&mut t, part), JobError::Tokens { .. }),
+        "a push moves all of it"
+    );
+    let forged = Ticket::mint(&TicketKey::new(&[4; 32]), &claims(1, Direction::Pull)).unwrap();
+    let forged = refused(
+        &mut t,
+        JobSpec {
+            ticket: forged,
+            ..pull()
+        },
+    );
+    assert_eq!(forged, JobError::Ticket(crate::ticket::TicketError::Forged));
+    t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    let limit = 1;
+    assert_eq!(refused(&mut t, pull()), JobError::TooMany { limit });
+}
+
+#[test]
+fn do_not_run_twice_at_a_time() {
+    let (mut t, _) = holder(Direction::Pull);
+    let rank = Rank(0);
+    assert_eq!(
+        refused(&mut t, job(1, Direction::Pull)),
+        JobError::UnderWay { rank }
+    );
+}
+
+#[test]
+fn pull_and_tell_every_owner() {
+    let (mut t, _) = holder(Direction::Pull);
+    let asked = asked(&t);
+    let Action::Receive(flow) = t.took().remove(0) else {
+        panic!("receives before it asks");
+    };
+    let transfer = asked.transfer;
+    let header = StreamHeader {
+        transfer,
+        nonce: asked.nonce,
+        stream: 0,
+        offset: 0,
+        length: flow.bytes,
+    };
+    let trailer = StreamTrailer {
+        length: flow.bytes,
+        crc: 1,
+    };
+    let owner = agent("owner");
+    t.do_(|machine, now, _| machine.admit(now, &owner, &header))
+        .unwrap();
+    t.do_(|machine, now, _| machine.stream_arrived(now, &header, &trailer, 1));
+    t.hear(Message::Accepted {
+        transfer,
+        path: Path::Quic,
+    });
+    t.said.clear();
+    let (streams, bytes) = (1, flow.bytes);
+    t.hear(Message::Commit {
+        transfer,
+        streams,
+        bytes,
+    });
+    let report = t.job().unwrap();
+    assert_eq!((report.bytes, report.routes.len()), (flow.bytes, 1));
+    let Some(Message::Notice(notice)) = t.said.pop() else {
+        panic!("{:?}", t.said);
+    };
+    assert!(matches!(&notice.says, NoticeKind::Done { ranks, .. } if *ranks == [Rank(0)]));
+    assert_eq!(t.said, [Message::Landed { transfer }]);
+    t.hear(Message::NoticeHeard {
+        id: notice.id,
+        outcome: Ok(0),
+    });
+    assert!(t.machine.is_idle());
+}
+
+#[test]
+fn try_again_after_the_fence() {
+    let (mut t, _) = holder(Direction::Pull);
+    let first = asked(&t);
+    t.took();
+    t.hear(Message::Abort {
+        transfer: first.transfer,
+        failure: Failure::Stalled,
+    });
+    assert!(matches!(t.took()[..], [Action::Fence { .. }]));
+    t.wait(secs(1));
+    assert!(t.took().is_empty(), "not before the fence");
+    t.do_(|machine, now, _| machine.fenced(now, first.transfer));
+    t.wait(secs(1));
+    let second = asked(&t);
+    assert_eq!((second.attempt, first.attempt), (2, 1));
+    assert_ne!(second.transfer, first.transfer);
+    assert_ne!(second.nonce, first.nonce);
+}
+
+#[test]
+fn try_so_often_and_then_cancel() {
+    let (mut t, _) = holder(Direction::Pull);
+    let failure = Failure::Stalled;
+    for _ in 0..3 {
+        let transfer = asked(&t).transfer;
+        t.said.clear();
+        t.hear(Message::Abort {
+            transfer,
+            failure: failure.clone(),
+        });
+        t.do_(|machine, now, _| machine.fenced(now, transfer));
+        t.wait(secs(1));
+    }
+    let attempts = 3;
+    let (rank, peer_rank) = (Rank(0), Rank(0));
+    assert_eq!(
+        t.job(),
+        Err(JobError::Failed {
+            rank,
+            peer_rank,
+            attempts,
+            failure
+        })
+    );
+    let content = Some(CONTENT);
+    assert!(matches!(t.said.last(), Some(Message::Notice(notice))
+        if notice.says == NoticeKind::Cancel { content }));
+}
+
+#[test]
+fn do_not_cancel_what_is_not_theirs() {
+    let (mut t, _) = holder(Direction::Pull);
+    let transfer = asked(&t).transfer;
+    t.said.clear();
+    let refusal = Refusal::DigestMismatch { content: CONTENT };
+    t.hear(Message::Refused {
+        transfer,
+        refusal: refusal.clone(),
+    });
+    t.do_(|machine, now, _| machine.fenced(now, transfer));
+    let (rank, peer_rank) = (Rank(0), Rank(0));
+    assert_eq!(
+        t.job(),
+        Err(JobError::Refused {
+            rank,
+            peer_rank,
+            refusal
+        })
+    );
+    assert!(t.said.is_empty() && t.machine.is_idle());
+}
+
+#[test]
+fn wait_while_the_owner_is_busy() {
+    let (mut t, _) = holder(Direction::Pull);
+    for attempt in 1..10 {
+        let asked = asked(&t);
+        assert_eq!(asked.attempt, attempt);
+        let transfer = asked.transfer;
+        let refusal = Refusal::Busy { limit: 1 };
+        t.hear(Message::Refused { transfer, refusal });
+        t.do_(|machine, now, _| machine.fenced(now, transfer));
+        t.wait(secs(2));
+    }
+    t.took();
+    let transfer = asked(&t).transfer;
+    t.wait(secs(15));
+    t.do_(|machine, now, _| machine.fenced(now, transfer));
+    assert_eq!(t.job(), Err(JobError::TimedOut { timeout: secs(30) }));
+}
+
+#[test]
+fn notice_a_restarted_owner_at_once() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+        .unwrap();
+    t.connect("owner", Permits::ALL);
+    t.hear(Message::Hello(Hello {
+        deployment: OWNER.digest(),
+        incarnation: life(2),
+        ..hello("owner")
+    }));
+    t.hear(Message::Document {
+        document: OWNER.document(),
+    });
+    t.hear(Message::Welcome);
+    let (agent, found, ticket) = (agent("owner"), life(2), life(1));
+    assert_eq!(
+        t.job(),
+        Err(JobError::Restarted {
+            agent,
+            found,
+            ticket
+        })
+    );
+    assert!(t.machine.is_idle(), "there is nobody to tell");
+}
+
+#[test]
+fn give_up_on_who_cannot_be_reached() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+        .unwrap();
+    for _ in 0..3 {
+        t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner")));
+        t.wait(secs(1));
+    }
+    assert_eq!(
+        t.job(),
+        Err(JobError::Unreachable {
+            agent: agent("owner")
+        })
+    );
+    assert_eq!(t.machine.gauges().notices, 1, "it still wants to cancel");
+    t.wait(secs(60));
+    t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner")));
+    assert!(t.machine.is_idle());
+    assert_eq!(t.machine.gauges(), Gauges::default());
+}
+
+#[test]
+fn take_no_path_that_they_did_not_want() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let spec = JobSpec {
+        paths: PathSet::QUIC,
+        ..job(1, Direction::Pull)
+    };
+    t.do_(|machine, now, _| machine.start(now, spec)).unwrap();
+    meet_owner(&mut t);
+    let transfer = asked(&t).transfer;
+    t.hear(Message::Accepted {
+        transfer,
+        path: Path::Shared,
+    });
+    assert!(matches!(t.said.last(), Some(Message::Abort { .. })));
+}
+
+#[test]
+fn believe_a_push_has_landed_whose_answer_was_lost() {
+    let (mut t, _) = holder(Direction::Push);
+    let first = asked(&t);
+    t.hear(Message::Accepted {
+        transfer: first.transfer,
+        path: Path::Quic,
+    });
+    let Action::Read(flow) = t.took().remove(0) else {
+        panic!("reads once accepted");
+    };
+    t.do_(|machine, now, _| machine.stream_sent(now, first.transfer, flow.bytes, false));
+    assert!(matches!(t.said.last(), Some(Message::Commit { .. })));
+    t.do_(|machine, now, conn| machine.disconnected(now, conn));
+    t.do_(|machine, now, _| machine.fenced(now, first.transfer));
+    t.wait(secs(1));
+    meet_owner(&mut t);
+    let second = asked(&t);
+    t.took();
+    let refusal = Refusal::Consumed;
+    t.hear(Message::Refused {
+        transfer: second.transfer,
+        refusal,
+    });
+    assert!(t.job().is_ok());
+}
+
+#[test]
+fn push_layer_by_layer() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let spec = JobSpec {
+        by_layer: true,
+        prefilled: false,
+        ..job(1, Direction::Push)
+    };
+    let id = t.do_(|machine, now, _| machine.start(now, spec)).unwrap();
+    meet_owner(&mut t);
+    t.took();
+    t.machine.job_ready(id, Rank(0), 3, TOKENS);
+    let transfer = asked(&t).transfer;
+    t.hear(Message::Accepted {
+        transfer,
+        path: Path::Ring,
+    });
+    assert!(matches!(&t.took()[..], [Action::Read(flow)]
+        if flow.ready == [(3, TOKENS)] && !flow.all_readable));
+    t.do_(|machine, _, _| machine.job_ready(id, Rank(0), 4, TOKENS));
+    t.do_(|machine, now, _| machine.job_prefilled(now, id));
+    assert!(matches!(
+        t.took()[..],
+        [
+            Action::Readable { layer: 4, .. },
+            Action::AllReadable { .. }
+        ]
+    ));
+}
+
+#[test]
+fn can_be_cancelled() {
+    let (mut t, id) = holder(Direction::Pull);
+    let transfer = asked(&t).transfer;
+    t.took();
+    t.do_(|machine, now, _| machine.cancel_job(now, id));
+    assert!(matches!(t.took()[..], [Action::Fence { .. }]));
+    t.do_(|machine, now, _| machine.fenced(now, transfer));
+    assert_eq!(t.job(), Err(JobError::Cancelled));
+}

@@ -1,0 +1,396 @@
+//! One machine against a peer that says what the test wants, typed answer by typed answer.
+
+mod asks;
+mod greetings;
+mod jobs;
+mod nonsense;
+mod notices;
+mod openings;
+mod sources;
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use super::message::{
+    Ask, Envelope, Hello, LaneMessage, Message, Notice, NoticeKind, VERSIONS, WaitingOn,
+};
+use super::simulation::plan::{Shape, SimPlanner};
+use super::stream::{StreamHeader, StreamTrailer};
+use super::*;
+use crate::content::ContentDigest;
+use crate::ids::{
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest,
+    Rank, TransferId,
+};
+use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
+use crate::moment::Moment;
+use crate::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
+
+const CONTENT: ContentDigest = ContentDigest([1; 32]);
+const OWNER: Shape = Shape { ranks: 2, salt: 0 };
+const HOLDER: Shape = Shape { ranks: 2, salt: 2 };
+const TOKENS: u64 = 10;
+
+const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn agent(name: &str) -> AgentId {
+    AgentId::new(name).unwrap()
+}
+
+fn cluster() -> ClusterName {
+    ClusterName::new("west").unwrap()
+}
+
+fn key() -> TicketKey {
+    TicketKey::new(&[3; 32])
+}
+
+fn life(n: u64) -> Incarnation {
+    Incarnation::new(n, 0)
+}
+
+fn set(n: u8) -> LeaseSetId {
+    LeaseSetId([n; 16])
+}
+
+fn transfer(n: u8) -> TransferId {
+    TransferId([n; 16])
+}
+
+fn claims(n: u8, direction: Direction) -> Claims {
+    let address = RankAddress {
+        agent: agent("owner"),
+        host: "owner.example".into(),
+        port: 7600,
+    };
+    Claims {
+        cluster: cluster(),
+        set: set(n),
+        direction,
+        owner: OWNER.digest(),
+        incarnation: life(1),
+        start: 0,
+        valid_tokens: TOKENS,
+        ranks: vec![address.clone(), address],
+        time_left: secs(10),
+        audience: None,
+    }
+}
+
+fn ticket(n: u8) -> Ticket {
+    mint(&claims(n, Direction::Pull))
+}
+
+fn mint(claims: &Claims) -> Ticket {
+    Ticket::mint(&key(), claims).unwrap()
+}
+
+/// A machine, and a peer played by the test on one connection of it.
+struct Table {
+    now: Moment,
+    machine: Machine<&'static str, SimPlanner>,
+    conn: ConnId,
+    sequence: u64,
+    /// What the machine wanted, sending apart.
+    did: Vec<Action<&'static str>>,
+    /// What the machine said.
+    said: Vec<Message>,
+}
+
+impl Table {
+    /// A machine that nobody has connected to.
+    fn lonely(name: &str, shape: Shape, options: Options) -> Self {
+        let identity = Identity {
+            agent: agent(name),
+            cluster: cluster(),
+            incarnation: life(1),
+            document: shape.document(),
+            ranks: (0..shape.ranks).map(Rank).collect(),
+            ticket_key: key(),
+            secret: [7; 32],
+        };
+        let planner = SimPlanner {
+            me: shape,
+            known: HashMap::new(),
+            near: vec![agent("near")],
+            near_paths: PathSet::ANY,
+        };
+        Self {
+            now: Moment(secs(100)),
+            machine: Machine::new(identity, options, planner).unwrap(),
+            conn: ConnId(0),
+            sequence: 0,
+            did: Vec::new(),
+            said: Vec::new(),
+        }
+    }
+
+    /// An owner with a holder called `peer` connected to it.
+    fn owner_with(peer: &str, options: Options) -> Self {
+        let mut t = Self::lonely("owner", OWNER, options);
+        t.greet(peer, Permits::ALL, hello(peer));
+        t
+    }
+
+    fn owner() -> Self {
+        Self::owner_with("holder", Options::default())
+    }
+
+    /// A new connection, greeted as far as the machine lets.
+    fn greet(&mut self, peer: &str, permits: Permits, hello: Hello) {
+        self.connect(peer, permits);
+        self.hear(Message::Hello(hello));
+        if self.said.last() == Some(&Message::DocumentWanted) {
+            let document = HOLDER.document();
+            self.hear(Message::Document { document });
+        }
+        if self.said.last() == Some(&Message::Welcome) {
+            self.hear(Message::Welcome);
+        }
+    }
+
+    fn connect(&mut self, peer: &str, permits: Permits) {
+        self.conn = ConnId(self.conn.0 + 1);
+        self.sequence = 0;
+        self.do_(|machine, now, conn| machine.connected(now, conn, agent(peer), permits));
+    }
+
+    fn do_<R>(
+        &mut self,
+        call: impl FnOnce(&mut Machine<&'static str, SimPlanner>, Moment, ConnId) -> R,
+    ) -> R {
+        let result = call(&mut self.machine, self.now, self.conn);
+        while let Some(action) = self.machine.poll_action() {
+            match action {
+                Action::Send { envelope, .. } => self.said.push(envelope.message),
+                other => self.did.push(other),
+            }
+        }
+        result
+    }
+
+    fn hear(&mut self, message: Message) {
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let envelope = Envelope { sequence, message };
+        self.do_(|machine, now, conn| machine.on_message(now, conn, envelope));
+    }
+
+    /// What the machine answers to a message.
+    fn answer(&mut self, message: Message) -> Option<Message> {
+        self.said.clear();
+        self.hear(message);
+        self.said.pop()
+    }
+
+    fn refusal(&mut self, message: Message) -> Refusal {
+        match self.answer(message) {
+            Some(Message::Refused { refusal, .. }) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(at) = self.machine.next_deadline().filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.do_(|machine, now, _| machine.on_deadline(now));
+        }
+        self.now = until;
+    }
+
+    fn lease(&mut self, n: u8, rank: u32, direction: Direction, prefilled: bool) {
+        let spec = spec(n, rank, direction, prefilled);
+        self.do_(|machine, now, _| machine.lease(now, spec))
+            .unwrap();
+    }
+
+    fn took(&mut self) -> Vec<Action<&'static str>> {
+        std::mem::take(&mut self.did)
+    }
+
+    fn ended(&mut self) -> Vec<LeaseEnd> {
+        let ends = self.took().into_iter().filter_map(|action| match action {
+            Action::LeaseEnded { end, .. } => Some(end),
+            _ => None,
+        });
+        ends.collect()
+    }
+
+    fn job(&mut self) -> Result<JobReport, JobError> {
+        let mut results = self.took().into_iter().filter_map(|action| match action {
+            Action::JobDone { result, blocks, .. } => {
+                assert_eq!(blocks, "job blocks");
+                Some(result)
+            }
+            _ => None,
+        });
+        results.next().expect("the job is done")
+    }
+}
+
+fn spec(n: u8, rank: u32, direction: Direction, prefilled: bool) -> LeaseSpec<&'static str> {
+    LeaseSpec {
+        key: LeaseKey {
+            set: set(n),
+            rank: Rank(rank),
+        },
+        direction,
+        content: CONTENT,
+        start: 0,
+        valid_tokens: TOKENS,
+        ttl: secs(10),
+        hard_bound: secs(30),
+        prefilled,
+        blocks: "blocks",
+    }
+}
+
+fn hello(name: &str) -> Hello {
+    Hello {
+        versions: VERSIONS,
+        cluster: cluster(),
+        agent: agent(name),
+        incarnation: life(1),
+        deployment: HOLDER.digest(),
+        ranks: vec![Rank(0), Rank(1)],
+    }
+}
+
+/// Rank 0 to rank 0, as both sides plan it.
+fn ask(n: u8, attempt: u32) -> Ask {
+    let by_layer = false;
+    Ask {
+        transfer: transfer(n * 16 + attempt as u8),
+        nonce: Nonce([n; 16]),
+        ticket: ticket(n),
+        source: Rank(0),
+        destination: Rank(0),
+        start: 0,
+        tokens: TOKENS,
+        content: CONTENT,
+        plan: plan(by_layer),
+        lanes: 1,
+        by_layer,
+        paths: PathSet::ANY,
+        attempt,
+    }
+}
+
+fn planner(me: Shape) -> SimPlanner {
+    SimPlanner {
+        me,
+        known: HashMap::from([(HOLDER.digest(), HOLDER), (OWNER.digest(), OWNER)]),
+        near: Vec::new(),
+        near_paths: PathSet::default(),
+    }
+}
+
+fn route(by_layer: bool) -> Route {
+    let mut planner = planner(OWNER);
+    let routes = planner.routes(&RouteAsk {
+        peer: HOLDER.digest(),
+        rank: Rank(0),
+        local_is_source: true,
+        start: 0,
+        tokens: TOKENS,
+        by_layer,
+    });
+    routes.unwrap().remove(0)
+}
+
+fn plan(by_layer: bool) -> PlanDigest {
+    route(by_layer).digest
+}
+
+fn push_ask(n: u8, attempt: u32) -> Ask {
+    let mut planner = planner(HOLDER);
+    let routes = planner.routes(&RouteAsk {
+        peer: OWNER.digest(),
+        rank: Rank(0),
+        local_is_source: true,
+        start: 0,
+        tokens: TOKENS,
+        by_layer: false,
+    });
+    let ticket = mint(&claims(n, Direction::Push));
+    let plan = routes.unwrap()[0].digest;
+    Ask {
+        ticket,
+        plan,
+        ..ask(n, attempt)
+    }
+}
+
+fn done(n: u8, ranks: &[u32]) -> Message {
+    let ranks = ranks.iter().map(|r| Rank(*r)).collect();
+    Message::Notice(Notice {
+        id: 1,
+        ticket: ticket(n),
+        says: NoticeKind::Done {
+            ranks,
+            content: CONTENT,
+        },
+    })
+}
+
+#[test]
+fn a_shutdown_drains_and_then_gives_up() {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    t.lease(2, 0, Direction::Pull, true);
+    t.hear(Message::Pull(ask(1, 1)));
+    t.hear(Message::Pull(ask(9, 1)));
+    t.said.clear();
+    t.do_(|machine, now, _| machine.drain(now));
+    let refusal = Refusal::ShuttingDown;
+    let transfer = ask(9, 1).transfer;
+    assert_eq!(
+        t.said,
+        [Message::Refused {
+            transfer,
+            refusal: refusal.clone()
+        }]
+    );
+    assert_eq!(t.refusal(Message::Pull(ask(2, 1))), refusal);
+    let late = spec(3, 0, Direction::Pull, true);
+    let error = t
+        .do_(|machine, now, _| machine.lease(now, late))
+        .unwrap_err();
+    assert_eq!(error.reason, crate::lease::OpenFault::ShuttingDown);
+    t.took();
+    t.do_(|machine, now, _| machine.give_up(now));
+    assert_eq!(
+        t.ended(),
+        [LeaseEnd::Cancelled],
+        "the other waits for its fence"
+    );
+    t.do_(|machine, now, _| machine.fenced(now, ask(1, 1).transfer));
+    assert_eq!(t.ended(), [LeaseEnd::Cancelled]);
+    assert!(t.machine.is_idle());
+}
+
+#[test]
+fn lanes_are_passed_through() {
+    let mut t = Table::owner();
+    let wanted = LaneMessage::Wanted { lanes: 4 };
+    t.hear(Message::Lanes(wanted.clone()));
+    assert!(matches!(&t.took()[..], [Action::Lanes { message, .. }] if *message == wanted));
+    let offer = LaneMessage::Offer {
+        ports: vec![7],
+        nonce: Nonce([0; 16]),
+    };
+    t.do_(|machine, _, conn| machine.send_lanes(conn, offer.clone()));
+    assert_eq!(t.said.pop(), Some(Message::Lanes(offer)));
+}
+
+/// What the documentation says of memory.
+#[test]
+fn things_are_as_small_as_documented() {
+    use super::{job::Job, notice::Pending, transfer::Transfer};
+    assert!(size_of::<Transfer>() <= 400);
+    assert!(size_of::<Job<()>>() <= 600);
+    assert!(size_of::<Pending>() <= 300);
+}

@@ -1,0 +1,110 @@
+//! Done, cancel and renew.
+
+use super::*;
+
+#[test]
+fn cancel_what_nobody_holds_yet_even_before_it_is_opened() {
+    let mut t = Table::owner();
+    let cancel = |id, content| Notice {
+        id,
+        ticket: ticket(1),
+        says: NoticeKind::Cancel { content },
+    };
+    t.lease(1, 0, Direction::Pull, true);
+    let other = cancel(1, Some(ContentDigest([9; 32])));
+    t.hear(Message::Notice(other));
+    assert!(t.ended().is_empty(), "another request was meant");
+    let heard = t.answer(Message::Notice(cancel(2, None)));
+    assert_eq!(
+        heard,
+        Some(Message::NoticeHeard {
+            id: 2,
+            outcome: Ok(0)
+        })
+    );
+    assert_eq!(t.ended(), [LeaseEnd::Cancelled]);
+    t.lease(1, 1, Direction::Pull, true);
+    assert_eq!(t.ended(), [LeaseEnd::Cancelled], "rank 1 was late");
+    assert!(t.machine.is_idle());
+}
+
+#[test]
+fn renew_within_bounds() {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    let renew = |ttl_ms| {
+        let says = NoticeKind::Renew { ttl_ms };
+        Message::Notice(Notice {
+            id: 1,
+            ticket: ticket(1),
+            says,
+        })
+    };
+    let heard = |left| {
+        Some(Message::NoticeHeard {
+            id: 1,
+            outcome: Ok(left),
+        })
+    };
+    assert_eq!(t.answer(renew(20_000)), heard(20_000));
+    assert_eq!(t.answer(renew(u64::MAX)), heard(30_000));
+    t.wait(secs(31));
+    let outcome = Err(Refusal::Expired);
+    assert_eq!(
+        t.answer(renew(1)),
+        Some(Message::NoticeHeard { id: 1, outcome })
+    );
+}
+
+#[test]
+fn report_when_somebody_asked_for_it() {
+    let mut t = Table::lonely("scheduler", HOLDER, Options::default());
+    let id = t
+        .do_(|machine, now, _| machine.renew_ticket(now, &ticket(1), secs(5)))
+        .unwrap();
+    t.took();
+    t.connect("owner", Permits::ALL);
+    t.hear(Message::Hello(Hello {
+        deployment: OWNER.digest(),
+        ..hello("owner")
+    }));
+    t.hear(Message::Document {
+        document: OWNER.document(),
+    });
+    t.hear(Message::Welcome);
+    assert!(matches!(t.said.last(), Some(Message::Notice(_))));
+    t.hear(Message::NoticeHeard {
+        id: id.0,
+        outcome: Ok(4000),
+    });
+    let actions = t.took();
+    assert!(
+        matches!(actions[..], [
+        Action::NoticeDone { notice, heard: (1, 1), left: Some(left), refusal: None }
+    ] if notice == id && left == secs(4)),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn take_the_place_of_the_oldest() {
+    let mut t = Table::lonely(
+        "holder",
+        HOLDER,
+        Options {
+            notices: 2,
+            ..Options::default()
+        },
+    );
+    let cancel = |t: &mut Table, n| {
+        t.do_(|machine, now, _| machine.cancel_ticket(now, &ticket(n), None))
+            .unwrap()
+    };
+    let first = cancel(&mut t, 1);
+    cancel(&mut t, 2);
+    t.took();
+    cancel(&mut t, 3);
+    assert!(matches!(t.took()[..], [
+        Action::NoticeDone { notice, heard: (0, 1), .. }
+    ] if notice == first));
+}
