@@ -142,6 +142,29 @@ fn what_was_lent_is_back_after_the_fence() {
     });
 }
 
+/// Everything is written and nothing acknowledged, since nobody reads; the fence does not wait for that.
+#[test]
+fn finished_streams_are_given_up_too() {
+    runtime().block_on(async {
+        let mut quic = QuicOptions::default();
+        (quic.receive_window, quic.send_window) = (64 << 10, 64 << 20);
+        quic.stall_timeout = Duration::from_secs(24 * 60 * 60);
+        let pair = Pair::connect(1, quic, &DataOptions::default()).await;
+        pair.desk.hesitate();
+        let sample = Sample::new(400, false, ("BLSHC", "BLSHC"));
+        let mut transfer = pair.begin(sample.lendable(), sample.dst.1.clone());
+        transfer.out.open_all();
+        match soon(transfer.sending.next()).await {
+            Some(SendEvent::Written { lent: true, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(transfer.out.read(), sample.src.1.bytes());
+        soon(transfer.out.fence()).await;
+        soon(transfer.landing.fence()).await;
+        assert!(is_all(&sample.dst.0, CANARY));
+    });
+}
+
 #[test]
 fn a_shared_copy_stops_when_fenced_or_dropped() {
     runtime().block_on(async {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -155,6 +156,7 @@ impl Transfer {
 #[derive(Clone, Default)]
 pub(crate) struct Desk {
     inner: Arc<Mutex<Book>>,
+    hesitates: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -200,6 +202,11 @@ impl Desk {
         }
     }
 
+    /// From now on, does not answer.
+    pub(crate) fn hesitate(&self) {
+        self.hesitates.store(true, Ordering::SeqCst);
+    }
+
     /// The nonce of a transfer that was announced.
     pub(crate) fn nonce(&self, id: TransferId) -> Nonce {
         self.inner.lock().unwrap().expected[&id].nonce
@@ -219,6 +226,9 @@ impl Desk {
 impl Arrivals for Desk {
     async fn admit(&self, peer: &PeerIdentity, header: &StreamHeader) -> Option<Landing> {
         assert_eq!(peer.agent.as_str(), "source");
+        if self.hesitates.load(Ordering::SeqCst) {
+            return std::future::pending().await;
+        }
         let book = self.inner.lock().unwrap();
         let expected = book.expected.get(&header.transfer)?;
         (expected.nonce == header.nonce).then(|| expected.landing.clone())
