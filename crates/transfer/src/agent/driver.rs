@@ -336,7 +336,7 @@ impl Driver {
                         self.jobs.insert(job, sender);
                         Ok(Started { job, result })
                     }
-                    Err(refused) => Err(refused.error),
+                    Err(refused) => Err(*refused.error),
                 };
                 if let Err(Ok(started)) = started.send(answer) {
                     self.machine.cancel_job(now, started.job);

@@ -391,6 +391,7 @@ impl Agent {
     /// # Errors
     /// [`PullError`].
     pub async fn pull(&self, request: PullRequest) -> Result<PullReport, PullError> {
+        self.check_direction(&request.ticket, Direction::Pull)?;
         self.start(request, true).await?.finish().await
     }
 
@@ -399,7 +400,16 @@ impl Agent {
     /// # Errors
     /// [`PullError`].
     pub async fn push(&self, request: PushRequest) -> Result<PullReport, PullError> {
+        self.check_direction(&request.ticket, Direction::Push)?;
         self.start(request, true).await?.finish().await
+    }
+
+    fn check_direction(&self, ticket: &Ticket, wanted: Direction) -> Result<(), PullError> {
+        let claims = ticket.open(&self.ticket_key()).map_err(JobError::from)?;
+        match claims.direction {
+            allowed if allowed == wanted => Ok(()),
+            allowed => Err(PullError::Direction { allowed }),
+        }
     }
 
     /// Begins to pull or to push, as the ticket says. `prefilled` is false for a push whose blocks are
