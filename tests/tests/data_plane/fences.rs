@@ -11,7 +11,7 @@ use transload_transfer::transport::local::ring::{RingError, RingShape};
 use transload_transfer::transport::quic::{CloseCode, QuicOptions, StreamError};
 
 use crate::support::{
-    Arrival, CANARY, Chance, PATIENCE, POISON, Pair, Sample, Transfer, bytes_of, has, is_all,
+    Arrival, CANARY, Chance, PATIENCE, POISON, Pair, Sample, Transfer, Wire, bytes_of, has, is_all,
     paint, ring, runtime, soon,
 };
 
@@ -142,16 +142,24 @@ fn what_was_lent_is_back_after_the_fence() {
     });
 }
 
-/// Everything is written and nothing acknowledged, since nobody reads; the fence does not wait for that.
+/// Everything is written and nothing acknowledged, since the peer has vanished; the fence does not wait
+/// until that is noticed.
 #[test]
 fn finished_streams_are_given_up_too() {
     runtime().block_on(async {
         let mut quic = QuicOptions::default();
-        (quic.receive_window, quic.send_window) = (64 << 10, 64 << 20);
-        quic.stall_timeout = Duration::from_secs(24 * 60 * 60);
-        let pair = Pair::connect(1, quic, &DataOptions::default()).await;
-        pair.desk.hesitate();
-        let sample = Sample::new(400, false, ("BLSHC", "BLSHC"));
+        quic.udp_payload = Some(1200);
+        let day = Duration::from_secs(24 * 60 * 60);
+        (quic.stall_timeout, quic.idle_timeout) = (day, day);
+        let wire = Wire::default();
+        let pair = Pair::connect_by(Some(&wire), 1, quic, &DataOptions::default()).await;
+        let mut sample = Sample::new(100, false, ("BLSHC", "BLSHC"));
+        let mut first = pair.begin(sample.lendable(), sample.dst.1.clone());
+        first.out.open_all();
+        first.done().await;
+
+        wire.cut();
+        sample = Sample::new(400, false, ("BLSHC", "BLSHC"));
         let mut transfer = pair.begin(sample.lendable(), sample.dst.1.clone());
         transfer.out.open_all();
         match soon(transfer.sending.next()).await {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tokio::net::UdpSocket;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use transload_tests::compiled::deployment;
@@ -52,6 +53,16 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) async fn connect(lanes: u16, quic: QuicOptions, data: &DataOptions) -> Self {
+        Self::connect_by(None, lanes, quic, data).await
+    }
+
+    /// With lanes that can be cut.
+    pub(crate) async fn connect_by(
+        wire: Option<&Wire>,
+        lanes: u16,
+        quic: QuicOptions,
+        data: &DataOptions,
+    ) -> Self {
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let mut quic = quic;
         quic.lanes = lanes;
@@ -71,7 +82,10 @@ impl Pair {
         let receiver = Receiver::new(desk.clone(), data);
         let mut out = Vec::new();
         for (index, port) in destination.lane_ports().into_iter().enumerate() {
-            let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            let mut addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+            if let Some(wire) = wire {
+                addr = wire.to(addr).await;
+            }
             let lane = source.connect_lane(index, addr, ours.peer(), session.token());
             out.push(LaneOut::new(lane.await.unwrap(), data));
             receiver.serve(&session.accept().await.unwrap());
@@ -104,6 +118,51 @@ impl Pair {
         let transfer = self.desk.expect(from, to, self.lanes.len());
         self.lanes.iter().for_each(|lane| lane.carry(&transfer.out));
         transfer
+    }
+}
+
+/// Carries packets until it is cut.
+#[derive(Clone, Default)]
+pub(crate) struct Wire {
+    cut: Arc<AtomicBool>,
+}
+
+impl Wire {
+    /// From now on, no packet arrives.
+    pub(crate) fn cut(&self) {
+        self.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// An address that leads to another one.
+    async fn to(&self, there: SocketAddr) -> SocketAddr {
+        let any = (Ipv4Addr::LOCALHOST, 0);
+        let (near, far) = (
+            UdpSocket::bind(any).await.unwrap(),
+            UdpSocket::bind(any).await.unwrap(),
+        );
+        let addr = near.local_addr().unwrap();
+        let this = self.clone();
+        tokio::spawn(async move {
+            let (mut out, mut back) = (vec![0; 1 << 16], vec![0; 1 << 16]);
+            let mut here = None;
+            loop {
+                let (bytes, from, to) = tokio::select! {
+                    Ok((len, from)) = near.recv_from(&mut out) => {
+                        here = Some(from);
+                        (&out[..len], &far, there)
+                    }
+                    Ok((len, _)) = far.recv_from(&mut back) => match here {
+                        Some(here) => (&back[..len], &near, here),
+                        None => continue,
+                    },
+                };
+                if !this.cut.load(Ordering::SeqCst) {
+                    // What does not arrive is sent again.
+                    let _ = from.send_to(bytes, to).await;
+                }
+            }
+        });
+        addr
     }
 }
 
@@ -156,7 +215,6 @@ impl Transfer {
 #[derive(Clone, Default)]
 pub(crate) struct Desk {
     inner: Arc<Mutex<Book>>,
-    hesitates: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -202,11 +260,6 @@ impl Desk {
         }
     }
 
-    /// From now on, does not answer.
-    pub(crate) fn hesitate(&self) {
-        self.hesitates.store(true, Ordering::SeqCst);
-    }
-
     /// The nonce of a transfer that was announced.
     pub(crate) fn nonce(&self, id: TransferId) -> Nonce {
         self.inner.lock().unwrap().expected[&id].nonce
@@ -226,9 +279,6 @@ impl Desk {
 impl Arrivals for Desk {
     async fn admit(&self, peer: &PeerIdentity, header: &StreamHeader) -> Option<Landing> {
         assert_eq!(peer.agent.as_str(), "source");
-        if self.hesitates.load(Ordering::SeqCst) {
-            return std::future::pending().await;
-        }
         let book = self.inner.lock().unwrap();
         let expected = book.expected.get(&header.transfer)?;
         (expected.nonce == header.nonce).then(|| expected.landing.clone())
