@@ -101,7 +101,13 @@ impl Planner for Streamed {
     }
 }
 
-fn compile(from: &Value, to: &Value, request: &Request, by_layer: bool) -> Result<Plan, String> {
+/// The plan of a request between two documents.
+pub fn compile(
+    from: &Value,
+    to: &Value,
+    request: &Request,
+    by_layer: bool,
+) -> Result<Plan, String> {
     let (from, to) = (deployment(from)?, deployment(to)?);
     let request = plan::Request {
         start: request.start,
@@ -117,7 +123,8 @@ pub fn deployment(document: &Value) -> Result<Deployment, String> {
     Deployment::from_value(&value).map_err(|e| e.to_string())
 }
 
-fn tables(plan: &Plan, request: &Request) -> (Tables, Tables) {
+/// Both sides' tables of a request.
+pub fn tables(plan: &Plan, request: &Request) -> (Tables, Tables) {
     let side = |tables: &std::collections::BTreeMap<String, Vec<Option<u64>>>| {
         let table = |name| match tables.get(name) {
             None => BlockTable::Identity,

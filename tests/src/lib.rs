@@ -9,6 +9,7 @@
 //! - [`cases`]: deployment pairs and requests, read off a tape of random numbers.
 //! - [`planner`]: the seam between the oracle and a planner.
 //! - [`compiled`]: the planner of `transload-transfer`, seen through that seam.
+//! - [`sums`]: checksums.
 //! - [`fuzz`]: what the fuzz targets run.
 
 pub mod cases;
@@ -17,3 +18,4 @@ pub mod compiled;
 pub mod fuzz;
 pub mod oracle;
 pub mod planner;
+pub mod sums;

@@ -17,7 +17,15 @@ pub struct DataOptions {
 
     /// Runs of at least so many bytes are lent to the network as they lie in memory, where that is
     /// allowed ([`RouteBytes::lendable`](super::RouteBytes::lendable)); shorter ones are gathered.
+    ///
+    /// Lending runs of 1.25 MiB instead of gathering them saves 2 % of the processor's time; lending
+    /// runs of 8 KiB costs 30 %, since QUIC looks through all that is on its way for each packet.
     pub lend_least: u64,
+
+    /// So many of the last bytes of a stream are gathered whatever their runs, so that packets follow
+    /// those that carry lent memory: the peer acknowledges at once what others follow, but may think
+    /// about the very last for 25 ms (`max_ack_delay`), and a commit waits for lent memory.
+    pub gathered_tail: u64,
 
     /// How long a stream may take from its first byte until its header is there.
     pub header_timeout: Duration,
@@ -33,6 +41,7 @@ impl Default for DataOptions {
             buffers: 32,
             buffer_bytes: 128 << 10,
             lend_least: 64 << 10,
+            gathered_tail: 128 << 10,
             header_timeout: Duration::from_secs(5),
             streams: 16_384,
         }

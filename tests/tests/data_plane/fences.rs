@@ -1,0 +1,298 @@
+//! Transfers that are stopped at any moment: afterwards, nobody touches their memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use transload_transfer::agent::data::{
+    DataOptions, RingIn, RingOut, SendError, SendEvent, SharedCopy, SharedCopyError, SharedRoute,
+};
+use transload_transfer::memory::{Access, Memory};
+use transload_transfer::transport::local::ring::{RingError, RingShape};
+use transload_transfer::transport::quic::{CloseCode, QuicOptions, StreamError};
+
+use crate::support::{
+    Arrival, CANARY, Chance, PATIENCE, POISON, Pair, Sample, Transfer, Wire, bytes_of, has, is_all,
+    paint, ring, runtime, soon,
+};
+
+/// How often each way to stop a transfer is tried.
+const ROUNDS: u64 = 30;
+
+struct Ways {
+    pair: Pair,
+    ring: RingOut,
+    _ring: RingIn,
+}
+
+impl Ways {
+    async fn open() -> Self {
+        let pair = Pair::connect(2, QuicOptions::default(), &DataOptions::default()).await;
+        let (producer, consumer) = ring(RingShape::new(2, 64 << 10).unwrap()).await;
+        let _ring = pair.receiver.serve_ring(consumer, pair.sender());
+        let ring = RingOut::new(producer, PATIENCE);
+        Self { pair, ring, _ring }
+    }
+
+    /// Begins a transfer by one of the ways.
+    fn begin(&self, sample: &Sample, way: u64) -> Transfer {
+        let to = sample.dst.1.clone();
+        let transfer = match way % 3 {
+            0 => self.pair.begin(sample.src.1.clone(), to),
+            1 => self.pair.begin(sample.lendable(), to),
+            _ => {
+                let transfer = self.pair.desk.expect(sample.src.1.clone(), to, 1);
+                self.ring.carry(&transfer.out);
+                transfer
+            }
+        };
+        transfer.out.open_all();
+        transfer
+    }
+}
+
+#[test]
+fn after_the_destinations_fence_no_byte_is_written() {
+    runtime().block_on(async {
+        let ways = Ways::open().await;
+        let mut chance = Chance(5);
+        let sample = Sample::new(400, false, ("LBSHC", "BLSHC"));
+        let mut midway = 0;
+        for round in 0..ROUNDS {
+            let transfer = ways.begin(&sample, round);
+            tokio::time::sleep(Duration::from_micros(chance.below(8_000))).await;
+            soon(transfer.landing.fence()).await;
+            let placed = transfer.landing.placed();
+            midway += u64::from(placed > 0 && placed < sample.dst.1.bytes());
+            paint(&sample.dst.0, CANARY);
+            // The source does not know yet, and goes on.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            assert_eq!(transfer.landing.placed(), placed);
+            soon(transfer.out.fence()).await;
+            assert!(is_all(&sample.dst.0, CANARY));
+            ways.pair.desk.forget(transfer.id);
+        }
+        assert!(midway > ROUNDS / 4, "only {midway} were stopped midway");
+        let mut last = ways.begin(&sample, 0);
+        last.done().await;
+        assert!(bytes_of(&sample.dst.0) == sample.expected());
+    });
+}
+
+#[test]
+fn after_the_sources_fence_no_byte_is_read() {
+    runtime().block_on(async {
+        let ways = Ways::open().await;
+        let mut chance = Chance(6);
+        let original = Sample::new(400, false, ("BLSHC", "BLHSC"));
+        let content = bytes_of(&original.src.0);
+        let mut midway = 0;
+        for round in 0..ROUNDS {
+            let transfer = ways.begin(&original, round);
+            tokio::time::sleep(Duration::from_micros(chance.below(8_000))).await;
+            soon(transfer.out.fence()).await;
+            let read = transfer.out.read();
+            midway += u64::from(read > 0 && read < original.src.1.bytes());
+            paint(&original.src.0, POISON);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            assert_eq!(transfer.out.read(), read);
+            soon(transfer.landing.fence()).await;
+            assert!(!has(&original.dst.0, POISON));
+            original.src.0.write(0, &content[0]).unwrap();
+            ways.pair.desk.forget(transfer.id);
+        }
+        assert!(midway > ROUNDS / 4, "only {midway} were stopped midway");
+        let mut last = ways.begin(&original, 1);
+        last.done().await;
+        assert!(bytes_of(&original.dst.0) == original.expected());
+    });
+}
+
+#[test]
+fn what_was_lent_is_back_after_the_fence() {
+    runtime().block_on(async {
+        let ways = Ways::open().await;
+        for round in 0..20 {
+            let sample = Sample::new(400, false, ("BLSHC", "BLSHC"));
+            let keeper = Arc::new(());
+            let (start, len) = sample.src.0.allocation(0).unwrap();
+            let parts = [(start.as_ptr(), len)];
+            // SAFETY: the sample outlives all that uses this view of it, as the test shows.
+            let watched = unsafe {
+                Memory::from_raw_parts(&parts, Access::Read, Some(keeper.clone())).unwrap()
+            };
+            let side = transload_transfer::plan::Side::Source;
+            let (plan, tables) = (&sample.plan, &sample.tables.0);
+            let bytes = crate::support::route(plan, &plan.routes()[0], side, tables, &watched);
+            drop(watched);
+            // SAFETY: nobody writes to it.
+            let transfer = ways
+                .pair
+                .begin(unsafe { bytes.lendable() }, sample.dst.1.clone());
+            transfer.out.open_all();
+            tokio::time::sleep(Duration::from_micros(round * 400)).await;
+            soon(transfer.out.fence()).await;
+            let Transfer { out, landing, .. } = transfer;
+            drop(out);
+            soon(landing.fence()).await;
+            // Tasks end after their fence is quiet, but soon.
+            while Arc::strong_count(&keeper) > 1 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+}
+
+/// Everything is written and nothing acknowledged, since the peer has vanished; the fence does not wait
+/// until that is noticed.
+#[test]
+fn finished_streams_are_given_up_too() {
+    runtime().block_on(async {
+        let mut quic = QuicOptions::default();
+        quic.udp_payload = Some(1200);
+        let day = Duration::from_secs(24 * 60 * 60);
+        (quic.stall_timeout, quic.idle_timeout) = (day, day);
+        let wire = Wire::default();
+        let pair = Pair::connect_by(Some(&wire), 1, quic, &DataOptions::default()).await;
+        let mut sample = Sample::new(100, false, ("BLSHC", "BLSHC"));
+        let mut first = pair.begin(sample.lendable(), sample.dst.1.clone());
+        first.out.open_all();
+        first.done().await;
+
+        wire.cut();
+        sample = Sample::new(400, false, ("BLSHC", "BLSHC"));
+        let mut transfer = pair.begin(sample.lendable(), sample.dst.1.clone());
+        transfer.out.open_all();
+        match soon(transfer.sending.next()).await {
+            Some(SendEvent::Written { lent: true, .. }) => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(transfer.out.read(), sample.src.1.bytes());
+        soon(transfer.out.fence()).await;
+        soon(transfer.landing.fence()).await;
+        assert!(is_all(&sample.dst.0, CANARY));
+    });
+}
+
+#[test]
+fn a_shared_copy_stops_when_fenced_or_dropped() {
+    runtime().block_on(async {
+        let sample = Sample::new(400, false, ("LBSHC", "LBHSC"));
+        let mut chance = Chance(9);
+        let (mut stopped, mut whole) = (0, 0);
+        for round in 0..ROUNDS {
+            let route = SharedRoute {
+                plan: &sample.plan,
+                src_rank: sample.plan.routes()[0].src_rank,
+                dst_rank: sample.plan.routes()[0].dst_rank,
+                src_tables: &sample.tables.0,
+                dst_tables: &sample.tables.1,
+            };
+            let (src, dst) = (&sample.src.0, &sample.dst.0);
+            let copy = SharedCopy::new(&route, |_| Some(src), |_| Some(dst)).unwrap();
+            let running = tokio::spawn({
+                let copy = copy.clone();
+                async move { copy.run(2).await }
+            });
+            tokio::time::sleep(Duration::from_micros(chance.below(3000))).await;
+            if round % 2 == 0 {
+                running.abort();
+            }
+            soon(copy.fence()).await;
+            let copied = copy.copied();
+            paint(dst, CANARY);
+            match soon(running).await {
+                Ok(Ok(())) => whole += 1,
+                Ok(Err(SharedCopyError::Fenced)) => stopped += 1,
+                Ok(Err(other)) => panic!("{other}"),
+                Err(aborted) => {
+                    assert!(aborted.is_cancelled());
+                    stopped += 1;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert_eq!(copy.copied(), copied);
+            assert!(is_all(dst, CANARY));
+            assert!(matches!(copy.run(1).await, Err(SharedCopyError::Fenced)));
+        }
+        println!("{stopped} stopped, {whole} were through");
+    });
+}
+
+#[test]
+fn a_peer_that_is_gone_fails_transfers_and_frees_memory() {
+    runtime().block_on(async {
+        for (gone, lend) in [
+            ("source", true),
+            ("destination", true),
+            ("destination", false),
+        ] {
+            let ways = Ways::open().await;
+            let sample = Sample::new(2000, false, ("BLSHC", "BLSHC"));
+            let mut transfer = ways.begin(&sample, u64::from(lend));
+            while transfer.landing.placed() == 0 {
+                tokio::time::sleep(Duration::from_micros(100)).await;
+            }
+            let pair = &ways.pair;
+            match gone {
+                "source" => pair.source.close(CloseCode::SHUTTING_DOWN, "").await,
+                _ => pair.destination.close(CloseCode::SHUTTING_DOWN, "").await,
+            }
+            soon(transfer.out.fence()).await;
+            soon(transfer.landing.fence()).await;
+            let failed = async {
+                loop {
+                    match transfer.sending.next().await.unwrap() {
+                        SendEvent::Failed { error, .. } => return Some(error),
+                        SendEvent::Written { .. } | SendEvent::Returned { .. } => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+            };
+            // Unless our own fence was faster than the news.
+            let quick = Duration::from_millis(50);
+            match tokio::time::timeout(quick, failed).await.unwrap_or(None) {
+                None | Some(SendError::Lane(StreamError::Lost(_) | StreamError::ClosedHere)) => {}
+                Some(other) => panic!("{other}"),
+            }
+            while let Ok(arrival) = transfer.arriving.try_recv() {
+                assert!(matches!(arrival, Arrival::Whole(_) | Arrival::Broken(..)));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_ring_that_is_hung_up_fails_its_transfers() {
+    runtime().block_on(async {
+        let Ways { pair, ring, _ring } = Ways::open().await;
+        let sample = Sample::new(2000, false, ("LBSHC", "LBSHC"));
+        let mut transfer = pair
+            .desk
+            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        ring.carry(&transfer.out);
+        transfer.out.open_all();
+        while transfer.landing.placed() == 0 {
+            tokio::task::yield_now().await;
+        }
+        drop(_ring);
+        let error = match soon(transfer.sending.next()).await {
+            Some(SendEvent::Failed { error, .. }) => error,
+            other => panic!("{other:?}"),
+        };
+        assert!(
+            matches!(error, SendError::Ring(RingError::PeerGone)),
+            "{error}"
+        );
+        soon(transfer.out.fence()).await;
+        soon(transfer.landing.fence()).await;
+        let mut next = pair
+            .desk
+            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        ring.carry(&next.out);
+        next.out.open_all();
+        assert!(matches!(
+            soon(next.sending.next()).await,
+            Some(SendEvent::Failed { .. })
+        ));
+    });
+}

@@ -1,0 +1,7 @@
+//! The data plane: real lanes over loopback, real rings and shared memory, without a control plane.
+
+mod fences;
+mod hostile;
+mod opening;
+mod random_plans;
+mod support;
