@@ -43,16 +43,18 @@ fn programs_can_read_what_it_did() {
     assert_eq!((&json["tokens"], &json["seed"]), (&33.into(), &5.into()));
     let bytes = 33 * 131_072;
     assert_eq!(json["plan"]["totals"]["bytes"], bytes);
-    let transfer = &json["transfers"][0];
-    assert_eq!(transfer["bytes"], bytes);
-    assert_eq!(transfer["verified_bytes"], bytes);
-    // Five blocks of 16 tokens hold what three of 64 do, and the pools are a little larger.
-    assert_eq!(transfer["canary_bytes"], (3 * 64 - 33) * 131_072);
-    assert_eq!(transfer["paths"], serde_json::json!(["quic"]));
-    assert_eq!(
-        transfer["leases"],
-        serde_json::json!(["completed", "completed"])
-    );
+    for (number, path) in ["quic", "ring"].into_iter().enumerate() {
+        let transfer = &json["transfers"][number];
+        assert_eq!(transfer["bytes"], bytes);
+        assert_eq!(transfer["verified_bytes"], bytes);
+        // One block of 64 tokens holds the request; the pool has two more.
+        assert_eq!(transfer["canary_bytes"], (3 * 64 - 33) * 131_072);
+        assert_eq!(transfer["paths"], serde_json::json!([path]));
+        assert_eq!(
+            transfer["leases"],
+            serde_json::json!(["completed", "completed"])
+        );
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::failure::{Failure, chain};
 use crate::show::progress::Progress;
 
 /// Each is one transfer of the request, by these paths and no other.
-const PATHS: [PathSet; 1] = [PathSet::QUIC];
+const PATHS: [PathSet; 2] = [PathSet::QUIC, PathSet::LOCAL];
 
 pub(super) async fn run(tokens: u64, seed: u64) -> Result<Report, Failure> {
     let authority = authority()?;

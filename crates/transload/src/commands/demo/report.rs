@@ -101,8 +101,8 @@ impl Report {
         let _ = write!(
             text,
             "\n{}\n \
-             Both processes are on this host; quic is used on purpose, encrypted and with both sides\n \
-             authenticated, as between hosts.\n\n",
+             The two processes share this host. They were told to use quic all the same, encrypted and\n \
+             with both sides authenticated; left alone they would take the other path.\n\n",
             table.finish(),
         );
         if let Some(last) = self.transfers.last() {
