@@ -8,8 +8,9 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 6] = [
+    const COMMANDS: [&str; 7] = [
         "plan",
+        "demo",
         "certs",
         "certs init",
         "certs add",

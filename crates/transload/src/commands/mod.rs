@@ -7,6 +7,7 @@ use crate::output::Output;
 
 mod bench;
 mod certs;
+mod demo;
 mod plan;
 mod random;
 mod shapes;
@@ -15,14 +16,20 @@ mod shapes;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Plan(plan::Args),
+    Demo(demo::Args),
     Certs(certs::Args),
     Bench(bench::Args),
+    /// The second process of the demo.
+    #[command(name = demo::PREFILL, hide = true)]
+    DemoPrefill,
 }
 
 /// Does it.
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> {
     match command {
         Command::Plan(args) => plan::run(args, output),
+        Command::Demo(args) => demo::run(args, output),
+        Command::DemoPrefill => demo::run_prefill(),
         Command::Certs(args) => certs::run(args, output),
         Command::Bench(args) => bench::run(args, output),
     }

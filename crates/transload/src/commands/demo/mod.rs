@@ -1,0 +1,109 @@
+//! `transload demo`: moves one request's cache between two processes and checks every byte.
+
+mod contents;
+mod decode;
+mod papers;
+mod peer;
+mod prefill;
+mod report;
+mod side;
+mod talk;
+
+use std::hash::{BuildHasher, RandomState};
+
+use clap::Parser;
+
+use super::shapes::Llama;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// The hidden command that the second process is started with.
+pub(super) const PREFILL: &str = "demo-prefill";
+
+const EXAMPLES: &str = "\
+Examples:
+  transload demo
+  transload demo --tokens 100 --format json
+
+A prefill process (TP 2, blocks of 16 tokens, NHD) and a decode process (TP 4, blocks of 64, HND)
+with the shape of Llama-3.1-8B. Exit code 1 means that it did not go well: a byte differed, or a
+process died.";
+
+/// Move a request's cache between two processes with different layouts, and check every byte.
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// How many tokens the request has.
+    #[arg(long, value_name = "N", default_value_t = 2000,
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    tokens: u64,
+
+    /// Decides contents and block tables, to repeat a run; random without it.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
+    // Short enough to be typed, and for every reader of JSON.
+    let seed = args
+        .seed
+        .unwrap_or_else(|| u64::from(RandomState::new().hash_one(0) as u32));
+    let report = runtime()?.block_on(decode::run(args.tokens, seed))?;
+    output.show(|| report.json(), || report.table())?;
+    Ok(())
+}
+
+/// The second process.
+pub(crate) fn run_prefill() -> Result<(), Failure> {
+    runtime()?.block_on(prefill::run())
+}
+
+/// For waiting only: agents have threads of their own.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.map_err(|error| {
+        Failure::no(
+            format!("no runtime: {error}"),
+            "the system may be out of file descriptors",
+        )
+    })
+}
+
+/// Something that holds for every layout of the demo did not.
+fn broken(error: impl std::fmt::Display) -> Failure {
+    Failure::no(error.to_string(), "this is a fault of transload: report it")
+}
+
+/// Llama-3.1-8B on the prefill side. The pool has a few blocks more than the request needs.
+fn prefill_shape(tokens: u64) -> Llama {
+    Llama {
+        name: "prefill",
+        model: "llama-3.1-8b",
+        layers: 32,
+        heads: 8,
+        tp: 2,
+        block_size: 16,
+        num_blocks: pool(tokens, 16),
+        order: "NHD",
+    }
+}
+
+/// The same on the decode side.
+fn decode_shape(tokens: u64) -> Llama {
+    Llama {
+        name: "decode",
+        tp: 4,
+        block_size: 64,
+        num_blocks: pool(tokens, 64),
+        order: "HND",
+        ..prefill_shape(tokens)
+    }
+}
+
+/// An eighth more than the request needs, and two.
+fn pool(tokens: u64, block_size: u64) -> u32 {
+    let needed = tokens.div_ceil(block_size);
+    (needed + needed / 8 + 2) as u32
+}
