@@ -144,7 +144,11 @@ fn a_peer_may_vanish_at_any_step() {
             tried += 1;
         }
     }
-    assert_eq!(ways.len(), 5, "both directions and all three paths: {ways:?}");
+    assert_eq!(
+        ways.len(),
+        5,
+        "both directions and all three paths: {ways:?}"
+    );
     println!("{tried} vanished");
 }
 
