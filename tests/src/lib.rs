@@ -10,10 +10,12 @@
 //! - [`planner`]: the seam between the oracle and a planner.
 //! - [`compiled`]: the planner of `transload-transfer`, seen through that seam.
 //! - [`fuzz`]: what the fuzz targets run.
+//! - [`pair`]: two agents that move a request between them, and what has to come of it.
 
 pub mod cases;
 pub mod chunks;
 pub mod compiled;
 pub mod fuzz;
 pub mod oracle;
+pub mod pair;
 pub mod planner;
