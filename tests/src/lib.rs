@@ -11,11 +11,13 @@
 //! - [`compiled`]: the planner of `transload-transfer`, seen through that seam.
 //! - [`sums`]: checksums.
 //! - [`fuzz`]: what the fuzz targets run.
+//! - [`pair`]: two agents that move a request between them, and what has to come of it.
 
 pub mod cases;
 pub mod chunks;
 pub mod compiled;
 pub mod fuzz;
 pub mod oracle;
+pub mod pair;
 pub mod planner;
 pub mod sums;

@@ -18,23 +18,31 @@ use super::flows::{self, Memories, Moving, Under};
 use super::handle::PullError;
 use super::lanes::{self, Lanes};
 use super::lease::LeaseOutcome;
+#[cfg(feature = "local")]
+use super::loans::{self, Copying, Loans, Part, SharedMemories};
+#[cfg(feature = "local")]
+use super::plans::LocalPaths;
 use super::plans::Plans;
 #[cfg(feature = "local")]
 use super::ring::{self, Rings};
 use super::{Blocks, NoticeOutcome, control};
 use crate::identity::{PeerIdentity, Role};
+#[cfg(feature = "local")]
+use crate::ids::Rank;
 use crate::ids::{AgentId, Nonce, TransferId};
 use crate::lease::LeaseKey;
+#[cfg(feature = "local")]
+use crate::memory::Memory;
 use crate::moment::Moment;
 use crate::plan::Tables;
 #[cfg(feature = "local")]
-use crate::transport::local::handover::{Limits, Listener};
+use crate::transport::local::handover::{Limits, Link, Listener};
 use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
-#[cfg(feature = "local")]
-use crate::wire::PathSet;
 use crate::wire::message::{Envelope, LaneMessage};
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{Action, ConnId, Flow, JobId, JobReport, Machine, NoticeId, Path, Permits};
+#[cfg(feature = "local")]
+use crate::wire::{PathSet, Planner};
 
 /// How often transfers are asked whether bytes have moved. Well below the machine's `stall`.
 const LOOK: Duration = Duration::from_secs(1);
@@ -51,6 +59,8 @@ struct Connection {
     open: Vec<Lane>,
     #[cfg(feature = "local")]
     rings: Rings,
+    #[cfg(feature = "local")]
+    loans: Loans,
 }
 
 pub(super) struct Driver {
@@ -58,6 +68,9 @@ pub(super) struct Driver {
     endpoints: Endpoints,
     receiver: Receiver<Admission>,
     memories: Memories,
+    /// What peers may borrow: of all ranks, or of none.
+    #[cfg(feature = "local")]
+    lendable: SharedMemories,
     data: DataOptions,
     /// For tasks whose events have to wait their turn: peers and users.
     events: mpsc::Sender<Event>,
@@ -125,6 +138,8 @@ pub(super) struct Parts {
     pub(super) machine: Machine<Blocks, Plans>,
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
+    #[cfg(feature = "local")]
+    pub(super) lendable: SharedMemories,
     pub(super) data: DataOptions,
     pub(super) events: mpsc::Sender<Event>,
 }
@@ -137,6 +152,8 @@ impl Driver {
             machine: parts.machine,
             endpoints: parts.endpoints,
             memories: parts.memories,
+            #[cfg(feature = "local")]
+            lendable: parts.lendable,
             data: parts.data,
             events: parts.events,
             moved,
@@ -224,6 +241,12 @@ impl Driver {
             if moved != under.seen {
                 under.seen = moved;
                 self.machine.moving(now, *transfer);
+                #[cfg(feature = "local")]
+                if let Moving::Copy(_) = under.moving {
+                    let transfer = *transfer;
+                    let news = LaneMessage::Copying { transfer };
+                    self.machine.send_lanes(under.flow.conn, news);
+                }
             }
         }
     }
@@ -268,6 +291,30 @@ impl Driver {
             }
             #[cfg(feature = "local")]
             Event::RingFailed { conn, why } => self.ring_failed(conn, &why),
+            #[cfg(feature = "local")]
+            Event::LoanOut { conn, link } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.loans.hold(link);
+                }
+            }
+            #[cfg(feature = "local")]
+            Event::LoanIn {
+                conn,
+                part,
+                memories,
+                link,
+            } => self.borrowed(conn, part, memories, link),
+            #[cfg(feature = "local")]
+            Event::LoanFailed {
+                conn,
+                rank,
+                lent,
+                why,
+            } => self.loan_failed(conn, rank, lent, &why),
+            #[cfg(feature = "local")]
+            Event::Copied { transfer } => self.machine.copied(now, transfer),
+            #[cfg(feature = "local")]
+            Event::CopyFailed { transfer, why } => self.copy_failed(transfer, why),
             Event::Sent {
                 transfer,
                 bytes,
@@ -391,6 +438,8 @@ impl Driver {
         match &self.under_way.get(&header.transfer)?.moving {
             Moving::In(landing) => Some(landing.clone()),
             Moving::Out(_) => None,
+            #[cfg(feature = "local")]
+            Moving::Lent | Moving::Copy(_) => None,
         }
     }
 
@@ -413,6 +462,8 @@ impl Driver {
             .endpoints
             .spawn_control(control::read(receiver, conn, events));
         let agent = peer.agent.clone();
+        #[cfg(feature = "local")]
+        let local = self.local_paths(&peer, address);
         let connection = Connection {
             peer,
             address,
@@ -423,14 +474,34 @@ impl Driver {
             open: Vec::new(),
             #[cfg(feature = "local")]
             rings: Rings::default(),
+            #[cfg(feature = "local")]
+            loans: Loans::default(),
         };
         #[cfg(feature = "local")]
-        if self.listener.is_some() && ring::is_this_host(address) {
-            let plans = self.machine.planner_mut();
-            plans.set_local(agent.clone(), PathSet::from_iter([Path::Ring]));
+        if let Some(local) = local {
+            self.machine.planner_mut().set_local(agent.clone(), local);
         }
         self.connections.insert(conn, connection);
         self.machine.connected(now, conn, agent, permits);
+    }
+
+    /// The paths to a peer beside the network, if it is on this host.
+    #[cfg(feature = "local")]
+    fn local_paths(
+        &self,
+        peer: &PeerIdentity,
+        address: std::net::SocketAddr,
+    ) -> Option<LocalPaths> {
+        if self.listener.is_none() || !ring::is_this_host(address) {
+            return None;
+        }
+        let lends = !self.lendable.is_empty() && peer.roles.contains(Role::Map);
+        let out = match lends {
+            true => PathSet::LOCAL,
+            false => PathSet::LOCAL.without(Path::Shared),
+        };
+        let back = PathSet::LOCAL;
+        Some(LocalPaths { out, back })
     }
 
     fn lost(&mut self, conn: ConnId, why: &str) {
@@ -515,7 +586,15 @@ impl Driver {
             }
             Action::Receive(flow) => self.receive(flow),
             Action::Flowing { transfer, path } => self.carry(transfer, path),
+            #[cfg(feature = "local")]
+            Action::Copy { transfer } => {
+                if let Some(Moving::Copy(copying)) = self.moving_mut(transfer) {
+                    copying.lend();
+                    self.copy_if_ready(transfer);
+                }
+            }
             // Shared memory is not among the paths that are offered.
+            #[cfg(not(feature = "local"))]
             Action::Copy { transfer } => self.failed(transfer, "nothing was lent".to_owned()),
             Action::Fence { transfer } => self.fence(transfer),
             Action::Finished { transfer } => {
@@ -551,6 +630,12 @@ impl Driver {
 
     fn moving(&self, transfer: TransferId) -> Option<&Moving> {
         self.under_way.get(&transfer).map(|under| &under.moving)
+    }
+
+    #[cfg(feature = "local")]
+    fn moving_mut(&mut self, transfer: TransferId) -> Option<&mut Moving> {
+        let under = self.under_way.get_mut(&transfer);
+        under.map(|under| &mut under.moving)
     }
 
     fn on_lanes(&mut self, conn: ConnId, message: LaneMessage) {
@@ -602,8 +687,39 @@ impl Driver {
                     self.endpoints.spawn_control(fetching);
                 }
             }
+            #[cfg(feature = "local")]
+            LaneMessage::Memory {
+                socket,
+                token,
+                rank,
+                first,
+                count,
+            } => {
+                let part = Part { rank, first, count };
+                self.borrow(conn, ring::Offer { socket, token }, part);
+            }
+            #[cfg(feature = "local")]
+            LaneMessage::Blocks {
+                transfer,
+                group,
+                first,
+                blocks,
+            } => self.on_blocks(conn, transfer, (group, first), &blocks),
+            #[cfg(feature = "local")]
+            LaneMessage::Copying { transfer } => {
+                let under = self.under_way.get(&transfer);
+                let lent =
+                    |under: &Under| under.flow.conn == conn && matches!(under.moving, Moving::Lent);
+                if under.is_some_and(lent) {
+                    let now = self.now();
+                    self.machine.moving(now, transfer);
+                }
+            }
             #[cfg(not(feature = "local"))]
-            LaneMessage::Local { .. } => {}
+            LaneMessage::Local { .. }
+            | LaneMessage::Memory { .. }
+            | LaneMessage::Blocks { .. }
+            | LaneMessage::Copying { .. } => {}
         }
     }
 
@@ -620,6 +736,10 @@ impl Driver {
 
     fn read(&mut self, flow: Flow) {
         let transfer = flow.transfer;
+        #[cfg(feature = "local")]
+        if flow.path == Some(Path::Shared) {
+            return self.lend(flow);
+        }
         let made = self.blocks(&flow).and_then(|blocks| {
             let plan = self.machine.planner_mut().of_flow(&flow, true)?;
             flows::outgoing(&flow, &plan, &blocks, &self.memories)
@@ -700,8 +820,11 @@ impl Driver {
         let Under { flow, moving, .. } = under;
         let (conn, lanes) = (flow.conn, flow.lanes);
         let Moving::Out(outgoing) = moving else {
-            if path == Path::Quic {
-                self.want_lanes(conn, lanes);
+            match path {
+                Path::Quic => self.want_lanes(conn, lanes),
+                #[cfg(feature = "local")]
+                Path::Shared => self.expect_loan(transfer),
+                _ => {}
             }
             return;
         };
@@ -753,8 +876,8 @@ impl Driver {
         tracing::debug!(peer = %connection.peer, why, "there is no ring");
         connection.rings = Rings::default();
         let agent = connection.peer.agent.clone();
-        let paths = PathSet::default();
-        self.machine.planner_mut().set_local(agent, paths);
+        let plans = self.machine.planner_mut();
+        plans.lose_local(&agent, Path::Ring);
         let of_ring = |under: &&Under| under.flow.conn == conn && under.path == Some(Path::Ring);
         let failed: Vec<_> = self.under_way.values().filter(of_ring).collect();
         let failed: Vec<_> = failed.iter().map(|under| under.flow.transfer).collect();
@@ -782,12 +905,223 @@ impl Driver {
             match under.map(|under| under.moving) {
                 Some(Moving::Out(outgoing)) => outgoing.fence().await,
                 Some(Moving::In(landing)) => landing.fence().await,
+                #[cfg(feature = "local")]
+                Some(Moving::Copy(copying)) => copying.fence().await,
+                // We read nothing of it. Whoever still copies gets no commit.
+                #[cfg(feature = "local")]
+                Some(Moving::Lent) => {}
                 None => {}
             }
             // The driver is gone where this fails.
             let _ = moved.send(Event::Fenced { transfer });
         };
         self.endpoints.spawn_control(fencing);
+    }
+}
+
+/// Memory that is lent, and copied out of.
+#[cfg(feature = "local")]
+impl Driver {
+    /// Lends the memory of a transfer's rank, and says which blocks of it are meant.
+    fn lend(&mut self, flow: Flow) {
+        let (transfer, conn, rank) = (flow.transfer, flow.conn, flow.rank);
+        let plans = self.machine.planner_mut();
+        // Of a push, the peer has chosen; what is lent to whom is for us to say.
+        if !plans.paths(&flow.agent, true).contains(Path::Shared) {
+            let why = "memory is not lent to this peer".to_owned();
+            return self.failed(transfer, why);
+        }
+        let pieces = self.blocks(&flow).and_then(|blocks| {
+            let plan = self.machine.planner_mut().of_flow(&flow, true)?;
+            loans::tables(transfer, &plan, &blocks)
+        });
+        let pieces = match pieces {
+            Ok(pieces) => pieces,
+            Err(why) => return self.failed(transfer, why),
+        };
+        let under = Under {
+            flow,
+            moving: Moving::Lent,
+            path: Some(Path::Shared),
+            seen: 0,
+        };
+        self.under_way.insert(transfer, under);
+        for piece in pieces {
+            self.machine.send_lanes(conn, piece);
+        }
+        let begins = self.connections.get_mut(&conn);
+        if begins.is_some_and(|connection| connection.loans.begin(rank)) {
+            if let Err(why) = self.lend_rank(conn, rank) {
+                self.loan_failed(conn, rank, true, &why);
+            }
+        }
+    }
+
+    fn lend_rank(&mut self, conn: ConnId, rank: Rank) -> Result<(), String> {
+        let memories = self.lendable.get(&rank);
+        let memories = memories.ok_or("the rank's memory is not shared")?;
+        for (part, memories) in loans::parts(rank, memories) {
+            let listener = self.listener.as_ref().ok_or("there is no local socket")?;
+            let (expected, ring::Offer { socket, token }) = ring::offer(listener)?;
+            let events = self.events.clone();
+            let handing = loans::hand_over(expected, part, memories, conn, events);
+            self.endpoints.spawn_control(handing);
+            let Part { rank, first, count } = part;
+            self.machine.send_lanes(
+                conn,
+                LaneMessage::Memory {
+                    socket,
+                    token,
+                    rank,
+                    first,
+                    count,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    /// A transfer is to be copied out of its source's memory.
+    fn expect_loan(&mut self, transfer: TransferId) {
+        let Some(under) = self.under_way.get_mut(&transfer) else {
+            return;
+        };
+        let Moving::In(landing) = &under.moving else {
+            return;
+        };
+        match self.machine.planner_mut().of_route(&under.flow) {
+            Ok(plan) => {
+                let copying = Copying::new(landing.clone(), plan);
+                under.moving = Moving::Copy(Box::new(copying));
+            }
+            Err(why) => self.failed(transfer, why),
+        }
+    }
+
+    /// Fetches memory that the peer lends, if a transfer waits for it.
+    fn borrow(&mut self, conn: ConnId, offer: ring::Offer, part: Part) {
+        let waits = |under: &&Under| {
+            let flow = &under.flow;
+            flow.conn == conn
+                && flow.peer_rank == part.rank
+                && matches!(under.moving, Moving::Copy(_))
+        };
+        let Some(peer) = self.under_way.values().find(waits).map(|u| u.flow.peer) else {
+            return;
+        };
+        let Some(deployment) = self.machine.planner_mut().peer(&peer).cloned() else {
+            return;
+        };
+        let connection = self.connections.get_mut(&conn);
+        // What is no part of the deployment is not taken note of either.
+        if part.is_of(&deployment)
+            && connection.is_some_and(|connection| connection.loans.expect(part))
+        {
+            let events = self.events.clone();
+            let fetching = loans::fetch(offer, part, deployment, conn, events);
+            self.endpoints.spawn_control(fetching);
+        }
+    }
+
+    fn borrowed(&mut self, conn: ConnId, part: Part, memories: Vec<Memory>, link: Link) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        connection.loans.add(part, memories);
+        connection.loans.hold(link);
+        let waiting = self.waiting_for(conn, part.rank, false);
+        for transfer in waiting {
+            self.copy_if_ready(transfer);
+        }
+    }
+
+    /// Transfers that are lent memory of a rank here, or wait to borrow that of one there.
+    fn waiting_for(&self, conn: ConnId, rank: Rank, lent: bool) -> Vec<TransferId> {
+        let waits = |under: &&Under| {
+            let flow = &under.flow;
+            flow.conn == conn
+                && match &under.moving {
+                    Moving::Lent => lent && flow.rank == rank,
+                    Moving::Copy(copying) => {
+                        !lent && flow.peer_rank == rank && copying.copy.is_none()
+                    }
+                    _ => false,
+                }
+        };
+        let waiting = self.under_way.values().filter(waits);
+        waiting.map(|under| under.flow.transfer).collect()
+    }
+
+    /// A piece of the source's tables has come.
+    fn on_blocks(&mut self, conn: ConnId, transfer: TransferId, at: (u32, u64), blocks: &[u32]) {
+        let under = self.under_way.get_mut(&transfer);
+        let Some(under) = under.filter(|under| under.flow.conn == conn) else {
+            return;
+        };
+        // A transfer that takes another path has no use for it.
+        let Moving::Copy(copying) = &mut under.moving else {
+            return;
+        };
+        match copying.add(at.0, at.1, blocks) {
+            Ok(()) => self.copy_if_ready(transfer),
+            Err(why) => self.copy_failed(transfer, why),
+        }
+    }
+
+    /// Begins to copy once the source has said so, and its tables and memory are there.
+    fn copy_if_ready(&mut self, transfer: TransferId) {
+        let Some(under) = self.under_way.get_mut(&transfer) else {
+            return;
+        };
+        let flow = &under.flow;
+        let Moving::Copy(copying) = &mut under.moving else {
+            return;
+        };
+        let connection = self.connections.get(&flow.conn);
+        let Some(connection) = connection.filter(|_| copying.is_ready()) else {
+            return;
+        };
+        let own = self.machine.blocks(flow.blocks);
+        let bound = match own {
+            Some(own) => copying.bind(flow, &connection.loans, own, &self.memories),
+            None => Some(Err("its blocks are gone".to_owned())),
+        };
+        match bound {
+            None => {}
+            Some(Ok(copy)) => {
+                let copying = loans::run(copy, transfer, self.moved.clone());
+                self.endpoints.spawn_control(copying);
+            }
+            Some(Err(why)) => self.copy_failed(transfer, why),
+        }
+    }
+
+    /// A copy is not to be had: it is tried again over another path.
+    fn copy_failed(&mut self, transfer: TransferId, why: String) {
+        // One that was fenced is over, and nobody's fault.
+        if let Some(under) = self.under_way.get(&transfer) {
+            let agent = under.flow.agent.clone();
+            tracing::debug!(%agent, why, "a copy out of lent memory has failed");
+            let plans = self.machine.planner_mut();
+            plans.lose_local(&agent, Path::Shared);
+            self.failed(transfer, why);
+        }
+    }
+
+    /// Memory of a rank is not lent or borrowed after all: whoever waits for it is tried again over
+    /// another path.
+    fn loan_failed(&mut self, conn: ConnId, rank: Rank, lent: bool, why: &str) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        tracing::debug!(peer = %connection.peer, %rank, lent, why, "there is no loan");
+        connection.loans.forget(rank, lent);
+        let agent = connection.peer.agent.clone();
+        let plans = self.machine.planner_mut();
+        plans.lose_local(&agent, Path::Shared);
+        for transfer in self.waiting_for(conn, rank, lent) {
+            self.failed(transfer, why.to_owned());
+        }
     }
 }
 

@@ -29,6 +29,8 @@ mod flows;
 mod handle;
 mod lanes;
 mod lease;
+#[cfg(feature = "local")]
+mod loans;
 mod plans;
 #[cfg(feature = "local")]
 mod ring;

@@ -8,7 +8,7 @@ use transload_layout::document::Document;
 
 use crate::ids::{AgentId, DeploymentDigest};
 use crate::plan::{Plan, Request, Side, pair_groups};
-use crate::wire::{self, Difference, Flow, PathSet, RouteAsk};
+use crate::wire::{self, Difference, Flow, Path, PathSet, RouteAsk};
 
 /// Most deployments of peers that are kept. Each has at most 64 groups and 4,096 ranks.
 const MOST_PEERS: usize = 64;
@@ -24,7 +24,16 @@ pub(super) struct Plans {
     peers: VecDeque<(DeploymentDigest, Arc<Deployment>)>,
     recent: VecDeque<(RouteAsk, Arc<Plan>)>,
     /// Paths beside the network, by agent.
-    local: HashMap<AgentId, PathSet>,
+    local: HashMap<AgentId, LocalPaths>,
+}
+
+/// The paths to and from an agent of this host, beside the network.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LocalPaths {
+    /// For what it gets from us.
+    pub(super) out: PathSet,
+    /// For what we get from it. Whether it lends its memory is known to it alone.
+    pub(super) back: PathSet,
 }
 
 /// The canonical bytes of a deployment: what its digest is of.
@@ -42,7 +51,7 @@ impl Plans {
         }
     }
 
-    fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
+    pub(super) fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
         let mut peers = self.peers.iter();
         peers
             .find(|(known, _)| known == digest)
@@ -50,8 +59,16 @@ impl Plans {
     }
 
     /// Notes the paths to an agent beside the network.
-    pub(super) fn set_local(&mut self, agent: AgentId, paths: PathSet) {
+    pub(super) fn set_local(&mut self, agent: AgentId, paths: LocalPaths) {
         self.local.insert(agent, paths);
+    }
+
+    /// A path to or from an agent has failed: others are taken from now on, until it connects anew.
+    pub(super) fn lose_local(&mut self, agent: &AgentId, path: Path) {
+        if let Some(paths) = self.local.get_mut(agent) {
+            paths.out = paths.out.without(path);
+            paths.back = paths.back.without(path);
+        }
     }
 
     /// Forgets an agent that is not connected any more.
@@ -101,6 +118,21 @@ impl Plans {
     }
 }
 
+impl Plans {
+    /// The plan of the one route of a transfer that comes here.
+    pub(super) fn of_route(&mut self, flow: &Flow) -> Result<Plan, String> {
+        let peer = self.peer(&flow.peer);
+        let peer = peer.ok_or("the peer's deployment is not known")?;
+        let request = Request {
+            start: flow.start,
+            tokens: flow.tokens,
+            by_layer: flow.by_layer,
+        };
+        Plan::compile_route(peer, &self.own, &request, flow.peer_rank, flow.rank)
+            .map_err(|error| error.to_string())
+    }
+}
+
 impl wire::Planner for Plans {
     fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32> {
         self.peer(deployment).map(|peer| peer.tp() * peer.pp())
@@ -144,8 +176,13 @@ impl wire::Planner for Plans {
         Ok(routes.filter(|route| route.bytes > 0).collect())
     }
 
-    fn paths(&self, agent: &AgentId) -> PathSet {
+    fn paths(&self, agent: &AgentId, local_is_source: bool) -> PathSet {
         let local = self.local.get(agent).copied().unwrap_or_default();
+        let local = if local_is_source {
+            local.out
+        } else {
+            local.back
+        };
         PathSet::QUIC.or(local)
     }
 }
