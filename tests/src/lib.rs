@@ -10,10 +10,14 @@
 //! - [`planner`]: the seam between the oracle and a planner.
 //! - [`compiled`]: the planner of `transload-transfer`, seen through that seam.
 //! - [`fuzz`]: what the fuzz targets run.
+//! - [`process`]: tests of several processes, and counts of what one holds.
+//! - [`cluster`]: two small deployments, their memory, and requests to move between them.
 
 pub mod cases;
 pub mod chunks;
+pub mod cluster;
 pub mod compiled;
 pub mod fuzz;
 pub mod oracle;
 pub mod planner;
+pub mod process;
