@@ -244,11 +244,11 @@ pub fn set_of(request: u64) -> LeaseSetId {
     LeaseSetId((u128::from(mix(request)) << 64 | u128::from(request)).to_le_bytes())
 }
 
-/// A lease of one rank's blocks of a request, which ends by itself after three seconds.
+/// A lease of one rank's blocks of a request, which ends by itself after a second and a half.
 pub fn lease_of(side: Side, rank: Rank, request: u64) -> LeaseRequest {
     let tables = side.tables(request);
     let mut lease = LeaseRequest::new(set_of(request), rank, tables, content_of(request), TOKENS);
-    lease.ttl = Duration::from_secs(3);
+    lease.ttl = Duration::from_millis(1500);
     lease.hard_bound = Duration::from_secs(8);
     lease
 }

@@ -57,7 +57,7 @@ fn destinations_survive_their_sources() {
                 Peer::start(&siege, "prefill-1", &RANKS[1..2], incarnation).await,
             ];
             let (owner, addresses) = (sources[0].owner, sources.each_ref().map(Peer::address));
-            let mut killer = None;
+            let (mut killer, mut took) = (None, None);
             let mut news = "idle".to_owned();
             while killer.as_ref().is_none_or(Killer::is_waiting) || news == "idle" {
                 let request = siege.request();
@@ -75,6 +75,9 @@ fn destinations_survive_their_sources() {
                 let claims = claims_of(request, Direction::Pull, owner, incarnation, addresses);
                 let ticket = mint(&pullers[0].0.ticket_key(), &claims);
                 cache.clear();
+                if let Some(took) = took.take() {
+                    killer = Some(siege.kill(sources.each_ref(), took));
+                }
                 let began = Instant::now();
                 let (one, two) = tokio::join!(
                     pull(&pullers[0], ticket.clone(), request),
@@ -107,7 +110,7 @@ fn destinations_survive_their_sources() {
                     break;
                 }
                 if killer.is_none() {
-                    killer = Some(siege.kill(sources.each_ref()));
+                    took = Some(began.elapsed());
                 }
             }
             siege.note(news);
@@ -139,13 +142,17 @@ fn a_source_survives_its_destinations() {
                 Peer::start(&siege, "decode-0", &RANKS[..2], incarnation).await,
                 Peer::start(&siege, "decode-1", &RANKS[2..], incarnation).await,
             ];
-            let mut killer: Option<Killer> = None;
+            let (mut killer, mut took): (Option<Killer>, _) = (None, None);
             loop {
                 let request = siege.request();
                 cache.fill(request);
                 let leases = open(&owner, &cache, &RANKS[..2], request, Direction::Pull).await;
                 let ticket = ticket_of(&owner, request, Direction::Pull);
                 let mut done = true;
+                if let Some(took) = took.take() {
+                    killer = Some(siege.kill(pullers.each_ref(), took));
+                }
+                let began = Instant::now();
                 for puller in &mut pullers {
                     puller
                         .process
@@ -170,7 +177,7 @@ fn a_source_survives_its_destinations() {
                     break;
                 }
                 if killer.is_none() {
-                    killer = Some(siege.kill(pullers.each_ref()));
+                    took = Some(began.elapsed());
                 }
             }
             let victims = killer.unwrap().wait();
@@ -195,12 +202,16 @@ fn an_opening_survives_who_pushes_into_it() {
         for round in siege.rounds() {
             let incarnation = siege.incarnation();
             let mut pusher = [Peer::start(&siege, "prefill-0", &RANKS[..2], incarnation).await];
-            let mut killer: Option<Killer> = None;
+            let (mut killer, mut took): (Option<Killer>, _) = (None, None);
             loop {
                 let request = siege.request();
                 cache.clear();
                 let openings = open(&owner, &cache, &RANKS, request, Direction::Push).await;
                 let ticket = ticket_of(&owner, request, Direction::Push);
+                if let Some(took) = took.take() {
+                    killer = Some(siege.kill(pusher.each_ref(), took));
+                }
+                let began = Instant::now();
                 pusher[0]
                     .process
                     .say(&format!("move {request} {}", ticket.expose()));
@@ -231,7 +242,7 @@ fn an_opening_survives_who_pushes_into_it() {
                     break;
                 }
                 if killer.is_none() {
-                    killer = Some(siege.kill(pusher.each_ref()));
+                    took = Some(began.elapsed());
                 }
             }
             killer.unwrap().wait();
@@ -383,14 +394,14 @@ impl Siege {
         drawn
     }
 
-    /// Kills one or all of some peers, soon.
-    fn kill<const N: usize>(&self, peers: [&Peer; N]) -> Killer {
+    /// Kills one or all of some peers at some moment of a request, or shortly after it. `took` is how
+    /// long one took without.
+    fn kill<const N: usize>(&self, peers: [&Peer; N], took: Duration) -> Killer {
         let drawn = self.draw() as usize % (N + 1);
         let chosen = peers.iter().enumerate();
         let chosen = chosen.filter(|(i, _)| drawn == N || *i == drawn);
         let victims = chosen.map(|(_, peer)| peer.process.id()).collect();
-        // About as long as two requests take in a debug build.
-        Killer::start(victims, Duration::from_micros(self.draw() % 400_000))
+        Killer::start(victims, took.mul_f64((self.draw() % 1200) as f64 / 1000.0))
     }
 
     fn note(&self, news: String) {
