@@ -15,7 +15,7 @@ use transload_transfer::ids::{ClusterName, DeploymentDigest, Direction, Incarnat
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, RankAddress, Ticket, TicketKey};
-use transload_transfer::wire::Gauges;
+use transload_transfer::wire::{Gauges, PathSet};
 
 use crate::process::mix;
 
@@ -142,9 +142,14 @@ impl Cache {
         words.fold(0, |sum: u64, word| mix(sum.rotate_left(1) ^ word))
     }
 
-    /// Whether all of it is canaries.
-    pub fn is_clear(&self) -> bool {
-        self.words().flatten().all(|word| word == CANARY)
+    /// Whether it is as a request's source fills it.
+    pub fn holds(&self, request: u64) -> bool {
+        self.memories.keys().zip(self.words()).all(|(rank, words)| {
+            let mut labels = (0..).map(|index| label(*rank, index));
+            words
+                .iter()
+                .all(|word| labels.next().map(|at| content(request, at)) == Some(*word))
+        })
     }
 
     /// Makes an agent of this memory, for some of the ranks.
@@ -225,6 +230,20 @@ impl Origins {
     }
 }
 
+impl Origins {
+    /// Checks that nothing was placed where nothing belongs, whatever was placed elsewhere.
+    pub fn check_canaries(&self, cache: &Cache, request: u64) -> Result<(), String> {
+        let origins = self.0[request as usize % 2].iter().zip(cache.words());
+        for (rank, (origins, found)) in origins.enumerate() {
+            let lost = |(origin, found): (&u64, &u64)| *origin == 0 && *found != CANARY;
+            if let Some(at) = origins.iter().zip(&found).position(lost) {
+                return Err(format!("rank {rank}, word {at}: {:016x}", found[at]));
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Default for Origins {
     fn default() -> Self {
         Self::new()
@@ -253,12 +272,16 @@ pub fn lease_of(side: Side, rank: Rank, request: u64) -> LeaseRequest {
     lease
 }
 
-/// A transfer of a request into or out of the blocks of `side`.
+/// A transfer of a request into or out of the blocks of `side`: over the network only, for two requests
+/// out of four.
 pub fn transfer_of(side: Side, ranks: &[Rank], ticket: Ticket, request: u64) -> PullRequest {
     let tables = side.tables(request);
     let ranks = ranks.iter().copied();
     let mut pull = PullRequest::new(ticket, ranks, tables, content_of(request), TOKENS);
     pull.timeout = Duration::from_secs(8);
+    if request % 4 < 2 {
+        pull.paths = PathSet::QUIC;
+    }
     pull
 }
 

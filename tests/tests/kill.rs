@@ -10,10 +10,10 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::Command;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
@@ -446,11 +446,13 @@ struct Killer {
 
 impl Killer {
     fn start(victims: Vec<u32>, after: Duration) -> Self {
-        let all: Vec<_> = victims.iter().map(u32::to_string).collect();
+        let all = victims.clone();
         let thread = std::thread::spawn(move || {
             std::thread::sleep(after);
-            let killed = Command::new("kill").arg("-9").args(all).status();
-            assert!(killed.unwrap().success());
+            for victim in all {
+                let victim = Pid::from_raw(victim.try_into().unwrap()).unwrap();
+                kill_process(victim, Signal::KILL).unwrap();
+            }
         });
         Self { victims, thread }
     }
