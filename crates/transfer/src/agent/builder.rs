@@ -255,6 +255,7 @@ impl Builder {
         let endpoints = Endpoints::bind(self.identity, self.options.quic, addr)?;
         let (sender, events) = mpsc::channel(EVENTS);
         let driver = Driver::new(Parts {
+            stall: self.options.wire.stall,
             machine,
             endpoints: endpoints.clone(),
             #[cfg(feature = "local")]
@@ -266,12 +267,13 @@ impl Builder {
             data: self.options.data,
             events: sender.clone(),
         });
+        let urgent = driver.urgent();
         endpoints.spawn_control(accept(endpoints.clone(), sender.clone()));
         endpoints.spawn_control(driver.run(events));
         Ok(Agent {
             events: sender.clone(),
             shared: Arc::new(Shared {
-                events: sender,
+                urgent,
                 endpoints,
                 deployment: self.deployment,
                 digest,

@@ -12,7 +12,7 @@ use crate::wire::message::Envelope;
 /// what the machine has under way; a peer that does not read is given up by the transport.
 pub(super) async fn write(
     mut connection: ControlSender,
-    mut messages: mpsc::UnboundedReceiver<Envelope>,
+    mut messages: mpsc::Receiver<Envelope>,
     conn: ConnId,
     events: mpsc::Sender<Event>,
 ) {

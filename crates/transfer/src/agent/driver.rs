@@ -44,8 +44,20 @@ use crate::wire::{Action, ConnId, Flow, JobId, JobReport, Machine, NoticeId, Pat
 #[cfg(feature = "local")]
 use crate::wire::{PathSet, Planner};
 
-/// How often transfers are asked whether bytes have moved. Well below the machine's `stall`.
+/// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` is
+/// short, which it has to stay well below.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Most messages that wait to be sent to one peer, about 20 MiB of the longest answers. A peer that asks
+/// and does not read its answers is given up; all that 1,024 transfers of one peer say at a time is less.
+const UNREAD: usize = 16_384;
+
+/// Most connections that one agent may have opened to us. Two dials that cross need two; those of a life
+/// that was killed linger until the idle timeout, and go when the next one is welcome.
+const FROM_ONE_AGENT: usize = 8;
+
+/// How far ahead a deadline can be: as good as never, and no clock runs over.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// One control connection, and its lanes.
 struct Connection {
@@ -53,8 +65,9 @@ struct Connection {
     address: std::net::SocketAddr,
     /// Whether we have opened it.
     dialled: bool,
-    messages: mpsc::UnboundedSender<Envelope>,
-    reader: JoinHandle<()>,
+    messages: mpsc::Sender<Envelope>,
+    /// What has to stop when the connection is gone: its reader, and whoever makes its lanes.
+    tasks: Vec<JoinHandle<()>>,
     lanes: Lanes,
     open: Vec<Lane>,
     #[cfg(feature = "local")]
@@ -74,7 +87,8 @@ pub(super) struct Driver {
     data: DataOptions,
     /// For tasks whose events have to wait their turn: peers and users.
     events: mpsc::Sender<Event>,
-    /// For the data plane, whose events are a few for each stream.
+    /// For those that cannot wait: the data plane, whose events are a few for each stream, and handles
+    /// that are dropped, with one each.
     moved: mpsc::UnboundedSender<Event>,
     moved_in: Option<mpsc::UnboundedReceiver<Event>>,
     start: Instant,
@@ -86,8 +100,16 @@ pub(super) struct Driver {
     leases: HashMap<LeaseKey, oneshot::Sender<LeaseOutcome>>,
     jobs: HashMap<JobId, oneshot::Sender<Result<JobReport, PullError>>>,
     notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
-    /// Who waits for the end, and until when what is under way may go on.
-    stopping: Option<(oneshot::Sender<()>, Instant)>,
+    look: Duration,
+    stopping: Option<Stopping>,
+}
+
+/// The agent is shutting down.
+struct Stopping {
+    /// Who waits for the end.
+    waiting: Vec<oneshot::Sender<()>>,
+    /// Until when what is under way may go on; `None` when that is past.
+    until: Option<Instant>,
 }
 
 /// Asks the driver which streams may land.
@@ -141,6 +163,8 @@ pub(super) struct Parts {
     #[cfg(feature = "local")]
     pub(super) lendable: SharedMemories,
     pub(super) data: DataOptions,
+    /// How long a transfer may stand still.
+    pub(super) stall: Duration,
     pub(super) events: mpsc::Sender<Event>,
 }
 
@@ -167,8 +191,14 @@ impl Driver {
             leases: HashMap::new(),
             jobs: HashMap::new(),
             notices: HashMap::new(),
+            look: LOOK.min(parts.stall / 4).max(Duration::from_millis(1)),
             stopping: None,
         }
+    }
+
+    /// Where those tell that cannot wait.
+    pub(super) fn urgent(&self) -> mpsc::UnboundedSender<Event> {
+        self.moved.clone()
     }
 
     /// Runs until the agent is shut down.
@@ -183,7 +213,7 @@ impl Driver {
                 tracing::warn!(%error, "no socket for peers on this host: they use the network")
             }
         }
-        let mut look = interval(LOOK);
+        let mut look = interval(self.look);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             while let Some(action) = self.machine.poll_action() {
@@ -192,10 +222,11 @@ impl Driver {
             if self.is_over() {
                 break;
             }
-            let machine_due = self.machine.next_deadline().map(|due| self.start + due.0);
-            let due = [machine_due, self.stopping.as_ref().map(|(_, until)| *until)];
-            let due = due.into_iter().flatten().min();
-            let due = due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            let machine_due = self.machine.next_deadline();
+            let machine_due = machine_due.map(|due| self.start + due.0.min(NEVER));
+            let stopping_due = self.stopping.as_ref().and_then(|stopping| stopping.until);
+            let due = [machine_due, stopping_due].into_iter().flatten().min();
+            let due = due.unwrap_or_else(|| Instant::now() + NEVER);
             tokio::select! {
                 Some(event) = moved.recv() => self.on_event(event),
                 Some(event) = events.recv() => self.on_event(event),
@@ -206,11 +237,15 @@ impl Driver {
         for (_, connection) in self.connections.drain() {
             connection.close();
         }
-        if let Some((done, _)) = self.stopping {
+        self.endpoints.close(CloseCode::DONE, "shutdown").await;
+        for done in self
+            .stopping
+            .into_iter()
+            .flat_map(|stopping| stopping.waiting)
+        {
             // Whoever asked may be gone.
             let _ = done.send(());
         }
-        self.endpoints.close(CloseCode::DONE, "shutdown").await;
     }
 
     fn now(&self) -> Moment {
@@ -218,18 +253,26 @@ impl Driver {
     }
 
     fn is_over(&self) -> bool {
-        self.stopping.is_some() && self.machine.is_idle() && self.under_way.is_empty()
+        let Some(stopping) = &self.stopping else {
+            return false;
+        };
+        let gauges = self.machine.gauges();
+        // Notices to owners that cannot be reached are not worth more than the patience: their leases
+        // expire by themselves. What touches memory is waited for.
+        let still = gauges.leases + gauges.transfers + gauges.jobs;
+        let over = self.machine.is_idle() || (stopping.until.is_none() && still == 0);
+        over && self.under_way.is_empty()
     }
 
     fn on_deadline(&mut self) {
         let now = self.now();
         self.machine.on_deadline(now);
-        if let Some((_, until)) = &mut self.stopping {
-            if *until <= Instant::now() {
-                // Once more is enough: what is given up ends when it is fenced.
-                *until = Instant::now() + Duration::from_secs(3600);
-                self.machine.give_up(now);
-            }
+        if let Some(stopping) = &mut self.stopping
+            && stopping.until.is_some_and(|until| until <= Instant::now())
+        {
+            // Once is enough: what is given up ends when it is fenced.
+            stopping.until = None;
+            self.machine.give_up(now);
         }
     }
 
@@ -355,7 +398,8 @@ impl Driver {
                     self.leases.insert(key, sender);
                     outcome
                 });
-                if opened.send(answer).is_err() {
+                // One that was refused is somebody else's.
+                if let Err(Ok(_)) = opened.send(answer) {
                     let _ = self.machine.cancel_lease(now, key);
                 }
             }
@@ -417,7 +461,19 @@ impl Driver {
                 let _ = answer.send(self.machine.gauges());
             }
             Command::Shutdown { patience, done } => {
-                self.stopping = Some((done, Instant::now() + patience));
+                let until = Instant::now() + patience.min(NEVER);
+                match &mut self.stopping {
+                    Some(stopping) => {
+                        stopping.waiting.push(done);
+                        stopping.until = stopping.until.map(|already| already.min(until));
+                    }
+                    None => {
+                        self.stopping = Some(Stopping {
+                            waiting: vec![done],
+                            until: Some(until),
+                        });
+                    }
+                }
                 self.machine.drain(now);
             }
         }
@@ -453,8 +509,14 @@ impl Driver {
             push: peer.roles.contains(Role::Push),
             renew: peer.roles.contains(Role::Renew),
         };
+        let arrived = self.connections.values();
+        let arrived = arrived.filter(|other| !other.dialled && other.peer.agent == peer.agent);
+        if !dialled && arrived.count() >= FROM_ONE_AGENT {
+            tracing::debug!(%peer, "too many connections of one agent");
+            return connection.close(CloseCode::BUSY, "too many connections of one agent");
+        }
         let (sender, receiver) = connection.split();
-        let (messages, queue) = mpsc::unbounded_channel();
+        let (messages, queue) = mpsc::channel(UNREAD);
         let events = self.events.clone();
         self.endpoints
             .spawn_control(control::write(sender, queue, conn, events.clone()));
@@ -469,7 +531,7 @@ impl Driver {
             address,
             dialled,
             messages,
-            reader,
+            tasks: vec![reader],
             lanes: Lanes::default(),
             open: Vec::new(),
             #[cfg(feature = "local")]
@@ -505,20 +567,25 @@ impl Driver {
     }
 
     fn lost(&mut self, conn: ConnId, why: &str) {
-        if let Some(connection) = self.connections.remove(&conn) {
-            tracing::debug!(peer = %connection.peer, why, "a connection is lost");
-            let agent = connection.peer.agent.clone();
-            connection.close();
-            if self
-                .connections
-                .values()
-                .all(|other| other.peer.agent != agent)
-            {
-                self.machine.planner_mut().forget_local(&agent);
-            }
+        if self.hang_up(conn, &why) {
             let now = self.now();
             self.machine.disconnected(now, conn);
         }
+    }
+
+    /// Closes a connection with all that belongs to it, if it is there.
+    fn hang_up(&mut self, conn: ConnId, why: &dyn std::fmt::Display) -> bool {
+        let Some(connection) = self.connections.remove(&conn) else {
+            return false;
+        };
+        tracing::debug!(peer = %connection.peer, %why, "a connection is over");
+        let agent = connection.peer.agent.clone();
+        connection.close();
+        let mut others = self.connections.values();
+        if others.all(|other| other.peer.agent != agent) {
+            self.machine.planner_mut().forget_local(&agent);
+        }
+        true
     }
 
     fn lane_up(&mut self, conn: ConnId, lane: Lane) {
@@ -542,7 +609,9 @@ impl Connection {
         #[cfg(feature = "local")]
         self.rings.close();
         // The writer sends what is left and lets go; with the reader gone, that closes the connection.
-        self.reader.abort();
+        for task in &self.tasks {
+            task.abort();
+        }
     }
 }
 
@@ -561,15 +630,16 @@ impl Driver {
                 self.endpoints.spawn_control(dialling);
             }
             Action::Close { conn, reason } => {
-                if let Some(connection) = self.connections.remove(&conn) {
-                    tracing::debug!(peer = %connection.peer, %reason, "closing a connection");
-                    connection.close();
-                }
+                self.hang_up(conn, &reason);
             }
             Action::Send { conn, envelope } => {
-                if let Some(connection) = self.connections.get(&conn) {
-                    // Its writer tells of a loss by itself.
-                    let _ = connection.messages.send(envelope);
+                let sent = self
+                    .connections
+                    .get(&conn)
+                    .map(|it| it.messages.try_send(envelope));
+                // Its writer tells of a loss by itself.
+                if let Some(Err(mpsc::error::TrySendError::Full(_))) = sent {
+                    self.lost(conn, "the peer asks, and does not read the answers");
                 }
             }
             Action::Lanes { conn, message } => self.on_lanes(conn, message),
@@ -649,7 +719,7 @@ impl Driver {
                 if connection.lanes.begun {
                     return;
                 }
-                let Ok(session) = self.endpoints.expect_lanes(&connection.peer, lanes.max(1))
+                let Ok(session) = self.endpoints.expect_lanes(&connection.peer, wanted as u16)
                 else {
                     return;
                 };
@@ -657,7 +727,10 @@ impl Driver {
                 connection.lanes.expected = wanted;
                 let nonce = Nonce(*session.token().as_bytes());
                 let accepting = lanes::accept(session, wanted, conn, self.events.clone());
-                self.endpoints.spawn_control(accepting);
+                // The session lives as long as this, so it must not outlive the connection.
+                connection
+                    .tasks
+                    .push(self.endpoints.spawn_control(accepting));
                 let ports = ports.into_iter().take(wanted).collect();
                 self.machine
                     .send_lanes(conn, LaneMessage::Offer { ports, nonce });
@@ -677,14 +750,20 @@ impl Driver {
                     conn,
                     self.events.clone(),
                 );
-                self.endpoints.spawn_control(connecting);
+                connection
+                    .tasks
+                    .push(self.endpoints.spawn_control(connecting));
             }
             #[cfg(feature = "local")]
             LaneMessage::Local { socket, token } => {
-                if connection.rings.incoming.is_none() {
+                // One at a time, however many are offered.
+                if !connection.rings.fetching {
+                    connection.rings.fetching = true;
                     let offer = ring::Offer { socket, token };
                     let fetching = ring::fetch(offer, conn, self.events.clone());
-                    self.endpoints.spawn_control(fetching);
+                    connection
+                        .tasks
+                        .push(self.endpoints.spawn_control(fetching));
                 }
             }
             #[cfg(feature = "local")]
@@ -859,7 +938,7 @@ impl Driver {
         match made {
             Ok((expected, ring::Offer { socket, token })) => {
                 let handing = ring::hand_over(expected, conn, self.events.clone());
-                self.endpoints.spawn_control(handing);
+                connection.tasks.push(self.endpoints.spawn_control(handing));
                 self.machine
                     .send_lanes(conn, LaneMessage::Local { socket, token });
             }

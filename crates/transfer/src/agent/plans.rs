@@ -51,6 +51,14 @@ impl Plans {
         }
     }
 
+    /// What is used stays; a peer that shows many documents only drives out its own.
+    fn touch(&mut self, digest: &DeploymentDigest) {
+        if let Some(at) = self.peers.iter().position(|(known, _)| known == digest) {
+            let peer = self.peers.remove(at);
+            self.peers.extend(peer);
+        }
+    }
+
     pub(super) fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
         let mut peers = self.peers.iter();
         peers
@@ -81,6 +89,7 @@ impl Plans {
         if let Some((_, plan)) = self.recent.iter().find(|(known, _)| known == ask) {
             return Ok(plan.clone());
         }
+        self.touch(&ask.peer);
         let peer = self
             .peer(&ask.peer)
             .ok_or("the peer's deployment is not known")?;
@@ -154,6 +163,7 @@ impl wire::Planner for Plans {
             theirs: differs.destination_value.into(),
         })?;
         let ranks = peer.tp() * peer.pp();
+        self.touch(&digest);
         if self.peer(&digest).is_none() {
             if self.peers.len() == MOST_PEERS {
                 self.peers.pop_front();

@@ -25,6 +25,8 @@ pub(super) const FETCHED_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Rings {
     /// Whether a ring was offered.
     pub(super) begun: bool,
+    /// Whether one that was offered is being fetched, or is here.
+    pub(super) fetching: bool,
     out: Option<RingOut>,
     waiting: Vec<Outgoing>,
     /// Held so that it is received from.

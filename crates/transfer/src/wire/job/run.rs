@@ -1,5 +1,6 @@
 //! How jobs run.
 
+use crate::wire::PathSet;
 use std::collections::BTreeMap;
 
 use super::{Job, JobError, JobRefused, JobReport, JobRoute, JobSpec, RouteReport, RouteState};
