@@ -16,3 +16,8 @@ pub use transload_transfer as transfer;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The example of the guide to agents, likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/guide/agents.md")]
+struct AgentsGuide;

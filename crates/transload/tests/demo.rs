@@ -60,7 +60,7 @@ fn programs_can_read_what_it_did() {
 #[test]
 fn the_other_process_is_of_no_use_by_hand() {
     let output = command()
-        .arg("demo-prefill")
+        .arg("source-process")
         .stdin(Stdio::null())
         .output()
         .expect("it starts");
@@ -108,7 +108,7 @@ fn the_death_of_the_other_process_is_an_error() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
     assert!(
-        stderr.contains("the prefill process ended too early (signal: 9"),
+        stderr.contains("the source process ended too early (signal: 9"),
         "{stderr}"
     );
 }

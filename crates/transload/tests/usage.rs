@@ -8,7 +8,7 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 7] = [
+    const COMMANDS: [&str; 10] = [
         "plan",
         "demo",
         "certs",
@@ -16,6 +16,9 @@ fn commands() -> Vec<Vec<&'static str>> {
         "certs add",
         "bench",
         "bench plan",
+        "bench copy",
+        "bench quic",
+        "bench local",
     ];
     COMMANDS
         .iter()

@@ -8,6 +8,7 @@ use crate::output::Output;
 mod bench;
 mod certs;
 mod demo;
+mod engines;
 mod plan;
 mod random;
 mod shapes;
@@ -19,9 +20,9 @@ pub(crate) enum Command {
     Demo(demo::Args),
     Certs(certs::Args),
     Bench(bench::Args),
-    /// The second process of the demo.
-    #[command(name = demo::PREFILL, hide = true)]
-    DemoPrefill,
+    /// The second process of the demo and of benches.
+    #[command(name = engines::SOURCE_PROCESS, hide = true)]
+    SourceProcess,
 }
 
 /// Does it.
@@ -29,7 +30,7 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> 
     match command {
         Command::Plan(args) => plan::run(args, output),
         Command::Demo(args) => demo::run(args, output),
-        Command::DemoPrefill => demo::run_prefill(),
+        Command::SourceProcess => engines::runtime()?.block_on(engines::run_source()),
         Command::Certs(args) => certs::run(args, output),
         Command::Bench(args) => bench::run(args, output),
     }

@@ -1,24 +1,16 @@
 //! `transload demo`: moves one request's cache between two processes and checks every byte.
 
-mod contents;
-mod decode;
-mod papers;
-mod peer;
-mod prefill;
+mod moves;
 mod report;
-mod side;
-mod talk;
 
 use std::hash::{BuildHasher, RandomState};
 
 use clap::Parser;
 
+use super::engines::runtime;
 use super::shapes::Llama;
 use crate::failure::Failure;
 use crate::output::Output;
-
-/// The hidden command that the second process is started with.
-pub(super) const PREFILL: &str = "demo-prefill";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,32 +40,9 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let seed = args
         .seed
         .unwrap_or_else(|| u64::from(RandomState::new().hash_one(0) as u32));
-    let report = runtime()?.block_on(decode::run(args.tokens, seed))?;
+    let report = runtime()?.block_on(moves::run(args.tokens, seed))?;
     output.show(|| report.json(), || report.table())?;
     Ok(())
-}
-
-/// The second process.
-pub(crate) fn run_prefill() -> Result<(), Failure> {
-    runtime()?.block_on(prefill::run())
-}
-
-/// For waiting only: agents have threads of their own.
-fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.map_err(|error| {
-        Failure::no(
-            format!("no runtime: {error}"),
-            "the system may be out of file descriptors",
-        )
-    })
-}
-
-/// Something that holds for every layout of the demo did not.
-fn broken(error: impl std::fmt::Display) -> Failure {
-    Failure::no(error.to_string(), "this is a fault of transload: report it")
 }
 
 /// Llama-3.1-8B on the prefill side. The pool has a few blocks more than the request needs.

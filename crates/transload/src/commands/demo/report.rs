@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use transload::layout::Deployment;
-use transload::transfer::agent::PullReport;
 use transload::transfer::plan::{BoundPlan, Plan};
 
-use super::contents::Checked;
+use crate::commands::engines::{Checked, Pulled};
 use crate::commands::plan::report::{Json as PlanJson, Report as PlanReport};
 use crate::show::number;
 use crate::show::table::{Lean, Table};
@@ -52,13 +51,14 @@ pub(super) struct Json<'a> {
 }
 
 impl Transfer {
-    pub(super) fn new(pulled: &PullReport, checked: Checked, leases: Vec<String>) -> Self {
-        let paths: BTreeSet<_> = pulled.routes.iter().map(|route| route.path).collect();
+    pub(super) fn new(pulled: Pulled, checked: Checked) -> Self {
+        let Pulled { report, leases } = pulled;
+        let paths: BTreeSet<_> = report.routes.iter().map(|route| route.path).collect();
         Self {
             paths: paths.iter().map(ToString::to_string).collect(),
-            bytes: pulled.bytes,
-            seconds: pulled.took.as_secs_f64(),
-            gb_per_s: number::gigabytes_per_second(pulled.bytes, pulled.took),
+            bytes: report.bytes,
+            seconds: report.took.as_secs_f64(),
+            gb_per_s: number::gigabytes_per_second(report.bytes, report.took),
             leases,
             verified_bytes: checked.request,
             canary_bytes: checked.canaries,

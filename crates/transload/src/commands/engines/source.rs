@@ -1,10 +1,11 @@
-//! The prefill side: the second process, which has computed a request and leases its blocks.
+//! The source: the second process, which has computed a request and leases its blocks.
 
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::mpsc;
+use transload::document::{self, Syntax};
 use transload::layout::Rank;
 use transload::transfer::agent::{Agent, AgentGone, Lease, LeaseRequest};
 use transload::transfer::content::{Content, ContentDigest};
@@ -12,17 +13,16 @@ use transload::transfer::ids::{Direction, LeaseSetId};
 use transload::transfer::ticket::{Claims, MintError, Ticket};
 
 use super::papers::PapersError;
-use super::prefill_shape;
-use super::side::Side;
+use super::side::{Role, Side};
 use super::talk::{Answer, Order};
 use crate::failure::{Failure, chain};
 
 /// How long blocks stay leased if nobody pulls them.
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Why the prefill side gave up.
+/// Why the source gave up.
 #[derive(Debug, Error)]
-enum PrefillError {
+enum SourceError {
     #[error("the other process sent no orders that make sense: {0}")]
     Order(String),
     #[error("the other process could not be answered: {0}")]
@@ -37,38 +37,40 @@ enum PrefillError {
     Ticket(#[from] MintError),
 }
 
-impl From<PrefillError> for Failure {
-    fn from(error: PrefillError) -> Self {
+impl From<SourceError> for Failure {
+    fn from(error: SourceError) -> Self {
         Self::no(
-            format!("the prefill process: {}", chain(&error)),
-            "this process is started by `transload demo`; run that",
+            format!("the source process: {}", chain(&error)),
+            "this process is started by `transload demo` and `transload bench`; run those",
         )
     }
 }
 
 /// Runs until stdin ends, be it because all is done or because the other process is gone.
-pub(super) async fn run() -> Result<(), Failure> {
+pub(in crate::commands) async fn run() -> Result<(), Failure> {
     let mut orders = orders();
     let Some(first) = orders.recv().await else {
         return Ok(());
     };
     let Order::Prefill {
         papers,
+        document,
         tokens,
         seed,
-    } = first.map_err(PrefillError::Order)?
+    } = first.map_err(SourceError::Order)?
     else {
-        return Err(PrefillError::Order("not introduced".to_owned()).into());
+        return Err(SourceError::Order("not introduced".to_owned()).into());
     };
-    let side = Side::new(prefill_shape(tokens), tokens, seed)?;
+    let deployment = document::parse("source", &document, Syntax::Toml)?;
+    let side = Side::new(deployment, tokens, seed, Role::Source)?;
     side.fill(|_| {}).map_err(super::broken)?;
-    let identity = papers.into_identity().map_err(PrefillError::from)?;
+    let identity = papers.into_identity().map_err(SourceError::from)?;
     let agent = side.agent(identity)?;
     answer(&Answer::Ready)?;
 
     while let Some(order) = orders.recv().await {
-        let Order::Lease { set } = order.map_err(PrefillError::Order)? else {
-            return Err(PrefillError::Order("introduced twice".to_owned()).into());
+        let Order::Lease { set } = order.map_err(SourceError::Order)? else {
+            return Err(SourceError::Order("introduced twice".to_owned()).into());
         };
         let leases = lease(&agent, &side, LeaseSetId(set)).await?;
         let ticket = ticket(&agent, &side, LeaseSetId(set))?;
@@ -103,7 +105,7 @@ fn orders() -> mpsc::UnboundedReceiver<Result<Order, String>> {
     orders
 }
 
-fn answer(answer: &Answer) -> Result<(), PrefillError> {
+fn answer(answer: &Answer) -> Result<(), SourceError> {
     let mut line = serde_json::to_string(answer).map_err(std::io::Error::from)?;
     line.push('\n');
     let mut stdout = std::io::stdout().lock();
@@ -111,7 +113,7 @@ fn answer(answer: &Answer) -> Result<(), PrefillError> {
     Ok(stdout.flush()?)
 }
 
-/// What the request's blocks hold. The decode side knows the prompt too, and says the same.
+/// What the request's blocks hold. The destination knows the prompt too, and says the same.
 pub(super) fn content(tokens: u64) -> Result<ContentDigest, Failure> {
     let prompt: Vec<u32> = (0..tokens as u32).collect();
     let content = Content::first(tokens, &prompt).map_err(super::broken)?;
@@ -126,14 +128,14 @@ async fn lease(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Vec<Lease>
     for (rank, _) in side.ranks() {
         let mut request = LeaseRequest::new(set, rank, side.tables.clone(), content, tokens);
         request.ttl = LEASE;
-        let lease = agent.lease(request).await.map_err(PrefillError::from)?;
-        leases.push(lease.map_err(|refused| PrefillError::Lease(refused.to_string()))?);
+        let lease = agent.lease(request).await.map_err(SourceError::from)?;
+        leases.push(lease.map_err(|refused| SourceError::Lease(refused.to_string()))?);
     }
     Ok(leases)
 }
 
 /// A ticket for them. It is sealed with the cluster's key, and says where each rank is reached.
-fn ticket(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Ticket, PrefillError> {
+fn ticket(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Ticket, SourceError> {
     let host = agent.control_addr().ip().to_string();
     let claims = Claims {
         cluster: agent.endpoints().identity().peer().cluster.clone(),
@@ -154,7 +156,7 @@ fn ticket(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Ticket, Prefill
 }
 
 /// Waits for the end of every lease.
-async fn ended(leases: Vec<Lease>) -> Result<Vec<String>, PrefillError> {
+async fn ended(leases: Vec<Lease>) -> Result<Vec<String>, SourceError> {
     let mut ends = Vec::new();
     for lease in leases {
         ends.push(lease.ended().await?.end.to_string());

@@ -1,4 +1,4 @@
-//! What the two processes of the demo tell each other: JSON, one message on a line.
+//! What the two processes tell each other: JSON, one message on a line.
 //!
 //! Everything that an engine's scheduler would carry from one engine to the other goes this way:
 //! which request, and the ticket for it. The blocks go between the agents.
@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::papers::Papers;
 
-/// To the prefill process, through its stdin. When that ends, so does the process.
+/// To the source, through its stdin. When that ends, so does the process.
 #[derive(Deserialize, Serialize)]
 pub(super) enum Order {
-    /// Comes first: be this agent, with a request of so many tokens computed.
+    /// Comes first: be this agent of this deployment, with a request of so many tokens computed.
     Prefill {
         papers: Box<Papers>,
+        document: String,
         tokens: u64,
         seed: u64,
     },
@@ -20,7 +21,7 @@ pub(super) enum Order {
     Lease { set: [u8; 16] },
 }
 
-/// From the prefill process, through its stdout.
+/// From the source, through its stdout.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) enum Answer {
     /// The request is computed, and an agent holds it.

@@ -25,11 +25,11 @@ pub(super) struct Contents {
 
 /// How many bytes were found to be what they have to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Checked {
+pub(in crate::commands) struct Checked {
     /// Of the request.
-    pub(super) request: u64,
+    pub(in crate::commands) request: u64,
     /// Of the canaries beside it.
-    pub(super) canaries: u64,
+    pub(in crate::commands) canaries: u64,
 }
 
 /// One component of one unit of one state.
@@ -111,7 +111,7 @@ impl Contents {
     }
 
     /// Visits every row (the content of one component of one unit of one state, whose bytes lie
-    /// together in the orders of the demo): what it is, where it is, and what it has to hold.
+    /// together in the orders used here): what it is, where it is, and what it has to hold.
     fn walk(
         self,
         side: &Deployment,
@@ -231,16 +231,40 @@ mod tests {
     use transload::transfer::copy::{CopyOptions, copy};
     use transload::transfer::plan::{Plan, Request};
 
-    use super::super::side::Side;
+    use super::super::side::{Role, Side};
     use super::*;
-    use crate::commands::demo::{decode_shape, prefill_shape};
+    use crate::commands::shapes::Llama;
 
     const TOKENS: u64 = 70;
 
+    const SRC: Llama = Llama {
+        name: "source",
+        model: "small",
+        layers: 3,
+        heads: 8,
+        tp: 2,
+        block_size: 16,
+        num_blocks: 7,
+        order: "NHD",
+    };
+
+    const DST: Llama = Llama {
+        tp: 4,
+        block_size: 64,
+        num_blocks: 4,
+        order: "HND",
+        ..SRC
+    };
+
+    fn side(shape: Llama, role: Role) -> Side {
+        let deployment = shape.deployment().expect("a deployment");
+        Side::new(deployment, TOKENS, 1, role).expect("memory")
+    }
+
     /// One request, copied in one process from the first layout into the second.
     fn copied() -> (Side, Side) {
-        let src = Side::new(prefill_shape(TOKENS), TOKENS, 1).expect("a side");
-        let dst = Side::new(decode_shape(TOKENS), TOKENS, 1).expect("a side");
+        let src = side(SRC, Role::Source);
+        let dst = side(DST, Role::Destination);
         src.fill(|_| {}).expect("it is filled");
         dst.clear(|_| {}).expect("it is filled");
         let request = Request::tokens(TOKENS);
@@ -260,7 +284,7 @@ mod tests {
     fn what_was_copied_is_found_and_the_rest_is_as_it_was() {
         let (src, dst) = copied();
         let checked = dst.verify(|_| {}).expect("all is right");
-        assert_eq!(checked.request, TOKENS * 131_072);
+        assert_eq!(checked.request, TOKENS * 3 * 8 * 512);
         let all: u64 = dst.memories.iter().map(Memory::bytes).sum();
         assert_eq!(checked.request + checked.canaries, all);
         src.verify(|_| {}).expect("the source is as it was");

@@ -1,4 +1,4 @@
-//! The prefill process, as the process that started it sees it.
+//! The source process, as the process that started it sees it.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -24,32 +24,30 @@ pub(super) struct Peer {
 /// Why the second process is of no use.
 #[derive(Debug, Error)]
 pub(super) enum PeerError {
-    #[error("the prefill process could not be started: {0}")]
+    #[error("the source process could not be started: {0}")]
     Start(#[source] std::io::Error),
-    #[error("the prefill process ended too early ({0})")]
+    #[error("the source process ended too early ({0})")]
     Ended(String),
-    #[error("the prefill process answers what makes no sense: {0}")]
+    #[error("the source process answers what makes no sense: {0}")]
     Nonsense(String),
 }
 
 impl From<PeerError> for Failure {
     fn from(error: PeerError) -> Self {
         let right = match error {
-            PeerError::Ended(_) => {
-                "it may have said why, above; or it was killed: run the demo again"
-            }
-            _ => "the demo starts its own program a second time; can it be run?",
+            PeerError::Ended(_) => "it may have said why, above; or it was killed: run it again",
+            _ => "the program starts itself a second time; can it be run?",
         };
         Self::no(chain(&error), right)
     }
 }
 
 impl Peer {
-    /// Starts this program again as the prefill process.
+    /// Starts this program again as the source process.
     pub(super) fn start() -> Result<Self, PeerError> {
         let program = std::env::current_exe().map_err(PeerError::Start)?;
         let mut child = Command::new(program)
-            .arg(super::PREFILL)
+            .arg(super::SOURCE_PROCESS)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

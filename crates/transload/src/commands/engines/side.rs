@@ -1,4 +1,4 @@
-//! One side of the demo: a deployment, the memory of its ranks, and what is in it.
+//! One side: a deployment, the memory of its ranks, and what is in it.
 
 use thiserror::Error;
 use transload::layout::{Deployment, Rank};
@@ -9,7 +9,6 @@ use transload::transfer::plan::{BlockTable, Tables};
 
 use super::contents::{Checked, Contents, ContentsError};
 use crate::commands::random::{Random, mix};
-use crate::commands::shapes::Llama;
 use crate::failure::Failure;
 
 /// One side. All its ranks live in one process.
@@ -39,16 +38,34 @@ impl From<SideError> for Failure {
     fn from(error: SideError) -> Self {
         Self::no(
             crate::failure::chain(&error),
-            "the demo needs about 700 MB of memory and a loopback interface",
+            "it needs memory for the request on both sides, and a loopback interface",
         )
+    }
+}
+
+/// Which part a side plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Source,
+    Destination,
+}
+
+impl Role {
+    /// Decides what is a side's own, its canaries and its block table, so that neither is alike.
+    pub(super) fn salt(self, seed: u64) -> u64 {
+        mix(seed ^ (self as u64 + 1))
     }
 }
 
 impl Side {
     /// A side with a request of `tokens` tokens. Contents follow from `seed`, block tables too.
-    pub(super) fn new(shape: Llama, tokens: u64, seed: u64) -> Result<Self, Failure> {
-        let deployment = shape.deployment()?;
-        let blocks = blocks(shape, tokens, seed);
+    pub(super) fn new(
+        deployment: Deployment,
+        tokens: u64,
+        seed: u64,
+        role: Role,
+    ) -> Result<Self, Failure> {
+        let own = role.salt(seed);
         let memories = deployment.ranks().map(|rank| {
             let (_, stage) = deployment.split_rank(rank);
             let bytes = deployment.groups()[0].placement(stage).allocation_bytes;
@@ -59,20 +76,15 @@ impl Side {
             .map_err(SideError::from)?;
         Ok(Self {
             memories,
-            tables: Self::tables(shape, tokens, seed),
+            tables: tables(&deployment, tokens, own),
             contents: Contents {
                 request: mix(seed),
-                canaries: mix(own(shape, seed)),
+                canaries: mix(own),
                 tokens,
             },
-            blocks,
+            blocks: blocks(&deployment, tokens, own),
             deployment,
         })
-    }
-
-    /// The block tables that [`new`](Self::new) gives a side, without its memory.
-    pub(super) fn tables(shape: Llama, tokens: u64, seed: u64) -> Tables {
-        Tables(vec![BlockTable::List(blocks(shape, tokens, seed))])
     }
 
     /// The block of each block of tokens.
@@ -133,13 +145,13 @@ impl Side {
     }
 }
 
-/// Sides differ in the length of their blocks, so neither their canaries nor their tables are alike.
-fn own(shape: Llama, seed: u64) -> u64 {
-    mix(seed ^ u64::from(shape.block_size))
+/// The block table of a side, scattered over its pool.
+pub(super) fn tables(deployment: &Deployment, tokens: u64, own: u64) -> Tables {
+    Tables(vec![BlockTable::List(blocks(deployment, tokens, own))])
 }
 
-/// Scattered over the pool.
-fn blocks(shape: Llama, tokens: u64, seed: u64) -> Vec<u32> {
-    let count = tokens.div_ceil(shape.block_size.into()) as u32;
-    Random::new(own(shape, seed)).blocks(count, shape.num_blocks)
+fn blocks(deployment: &Deployment, tokens: u64, own: u64) -> Vec<u32> {
+    let group = &deployment.groups()[0];
+    let count = tokens.div_ceil(group.block_size().into()) as u32;
+    Random::new(own).blocks(count, group.num_blocks() as u32)
 }
