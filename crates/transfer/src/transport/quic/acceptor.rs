@@ -174,8 +174,7 @@ pub(super) async fn introduce(
         return Ok((send, receive));
     }
     // Either the connection is gone and says why, or the peer does not keep to the protocol.
+    let reason = connection.close_reason();
     connection.close(CloseCode::PROTOCOL.wire(), b"no welcome");
-    Err(connection
-        .close_reason()
-        .unwrap_or(ConnectionError::LocallyClosed))
+    Err(reason.unwrap_or(ConnectionError::LocallyClosed))
 }

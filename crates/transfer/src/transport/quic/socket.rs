@@ -176,7 +176,7 @@ impl BatchingUdpSocket {
 }
 
 /// Cuts a batch into parts of equally many packets that the kernel takes.
-fn parts<'a>(transmit: &'a Transmit<'a>) -> impl Iterator<Item = Transmit<'a>> {
+pub(super) fn parts<'a>(transmit: &'a Transmit<'a>) -> impl Iterator<Item = Transmit<'a>> {
     let len = transmit.contents.len();
     let part = match transmit.segment_size {
         Some(segment) if len > MAX_BATCH => {
