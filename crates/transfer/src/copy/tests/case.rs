@@ -244,16 +244,12 @@ impl Arena {
 
     /// What is in the buffers, margins and all.
     pub(crate) fn all(&self) -> Vec<Vec<u8>> {
-        let buffers = self.buffers.iter();
-        buffers
+        let bytes = |buffer: &Buffer| {
             // SAFETY: the buffer is there, and no copy runs.
-            .map(|buffer| {
-                unsafe { &*buffer.0 }
-                    .iter()
-                    .flat_map(|line| line.0)
-                    .collect()
-            })
-            .collect()
+            let lines = unsafe { &*buffer.0 };
+            lines.iter().flat_map(|line| line.0).collect()
+        };
+        self.buffers.iter().map(bytes).collect()
     }
 
     /// What is in the allocations.
