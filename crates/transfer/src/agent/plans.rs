@@ -8,7 +8,9 @@ use transload_layout::document::Document;
 
 use crate::ids::{AgentId, DeploymentDigest};
 use crate::plan::{Plan, Request, Side, pair_groups};
-use crate::wire::{self, Difference, Flow, Path, PathSet, RouteAsk};
+#[cfg(feature = "local")]
+use crate::wire::Path;
+use crate::wire::{self, Difference, Flow, PathSet, RouteAsk};
 
 /// Most deployments of peers that are kept. Each has at most 64 groups and 4,096 ranks.
 const MOST_PEERS: usize = 64;
@@ -67,11 +69,13 @@ impl Plans {
     }
 
     /// Notes the paths to an agent beside the network.
+    #[cfg(feature = "local")]
     pub(super) fn set_local(&mut self, agent: AgentId, paths: LocalPaths) {
         self.local.insert(agent, paths);
     }
 
     /// A path to or from an agent has failed: others are taken from now on, until it connects anew.
+    #[cfg(feature = "local")]
     pub(super) fn lose_local(&mut self, agent: &AgentId, path: Path) {
         if let Some(paths) = self.local.get_mut(agent) {
             paths.out = paths.out.without(path);
@@ -129,6 +133,7 @@ impl Plans {
 
 impl Plans {
     /// The plan of the one route of a transfer that comes here.
+    #[cfg(feature = "local")]
     pub(super) fn of_route(&mut self, flow: &Flow) -> Result<Plan, String> {
         let peer = self.peer(&flow.peer);
         let peer = peer.ok_or("the peer's deployment is not known")?;
