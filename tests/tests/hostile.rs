@@ -285,7 +285,7 @@ fn ask(number: u8, claims: &Claims, key: &TicketKey, request: u64) -> Ask {
     }
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_ask_that_is_not_allowed_is_refused_by_name() {
     let town = Town::new();
     let owner = &town.owner;
@@ -456,7 +456,7 @@ async fn every_ask_that_is_not_allowed_is_refused_by_name() {
     town.is_well().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_breaks_the_protocol_is_hung_up_on() {
     let town = Town::new();
     let owner = &town.owner;
@@ -545,7 +545,7 @@ async fn who_breaks_the_protocol_is_hung_up_on() {
     town.is_well().await;
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn floods_are_bounded() {
     let town = Town::new();
     let owner = &town.owner;
@@ -657,7 +657,7 @@ enum Lie {
     Miscounted,
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_source_that_lies_is_not_believed() {
     let authority = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
     let cache = Cache::new(Side::Decode);

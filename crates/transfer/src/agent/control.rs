@@ -30,8 +30,8 @@ pub(super) async fn write(
             return;
         }
     }
-    // The driver has closed the connection: what was said last still goes out.
-    let _ = connection.flush().await;
+    // The driver has closed the connection: what was said last, a refusal mostly, still arrives.
+    connection.finish().await;
 }
 
 /// Hands every message that comes to the driver, until the connection ends.

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use tokio::net::lookup_host;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout_at};
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
 
 use super::data::{
     Arrivals, DataOptions, Landing, LaneOut, ReceiveError, Receiver, SendEvent, SendEvents,
@@ -55,6 +56,9 @@ const UNREAD: usize = 16_384;
 /// that was killed linger until the idle timeout, and go when the next one is welcome.
 const FROM_ONE_AGENT: usize = 8;
 
+/// How long the last words may take to arrive when the agent stops.
+const FAREWELL: Duration = Duration::from_millis(500);
+
 /// How far ahead a deadline can be: as good as never, and no clock runs over.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
@@ -65,6 +69,8 @@ struct Connection {
     /// Whether we have opened it.
     dialled: bool,
     messages: mpsc::Sender<Envelope>,
+    /// Ends once everything is sent.
+    writer: JoinHandle<()>,
     /// What has to stop when the connection is gone: its reader, and whoever makes its lanes.
     tasks: Vec<JoinHandle<()>>,
     lanes: Lanes,
@@ -233,9 +239,18 @@ impl Driver {
                 _ = look.tick() => self.look(),
             }
         }
-        for (_, connection) in self.connections.drain() {
-            connection.close();
-        }
+        let connections = self.connections.drain();
+        let writers: Vec<_> = connections
+            .map(|(_, connection)| connection.close())
+            .collect();
+        let farewell = async {
+            for writer in writers {
+                // It cannot fail in a way that matters any more.
+                let _ = writer.await;
+            }
+        };
+        // Who does not listen finds out by itself.
+        let _ = timeout(FAREWELL, farewell).await;
         self.endpoints.close(CloseCode::DONE, "shutdown").await;
         for done in self
             .stopping
@@ -517,8 +532,9 @@ impl Driver {
         let (sender, receiver) = connection.split();
         let (messages, queue) = mpsc::channel(UNREAD);
         let events = self.events.clone();
-        self.endpoints
-            .spawn_control(control::write(sender, queue, conn, events.clone()));
+        let writer =
+            self.endpoints
+                .spawn_control(control::write(sender, queue, conn, events.clone()));
         let reader = self
             .endpoints
             .spawn_control(control::read(receiver, conn, events));
@@ -530,6 +546,7 @@ impl Driver {
             address,
             dialled,
             messages,
+            writer,
             tasks: vec![reader],
             lanes: Lanes::default(),
             open: Vec::new(),
@@ -579,7 +596,7 @@ impl Driver {
         };
         tracing::debug!(peer = %connection.peer, %why, "a connection is over");
         let agent = connection.peer.agent.clone();
-        connection.close();
+        drop(connection.close());
         let mut others = self.connections.values();
         if others.all(|other| other.peer.agent != agent) {
             self.machine.planner_mut().forget_local(&agent);
@@ -601,7 +618,8 @@ impl Driver {
 }
 
 impl Connection {
-    fn close(self) {
+    /// Hangs up. The writer goes on until everything is sent.
+    fn close(self) -> JoinHandle<()> {
         for lane in &self.open {
             lane.close(CloseCode::DONE);
         }
@@ -611,6 +629,7 @@ impl Connection {
         for task in &self.tasks {
             task.abort();
         }
+        self.writer
     }
 }
 
@@ -632,12 +651,12 @@ impl Driver {
                 self.hang_up(conn, &reason);
             }
             Action::Send { conn, envelope } => {
-                let sent = self
-                    .connections
-                    .get(&conn)
-                    .map(|it| it.messages.try_send(envelope));
+                let Some(connection) = self.connections.get(&conn) else {
+                    return;
+                };
                 // Its writer tells of a loss by itself.
-                if let Some(Err(mpsc::error::TrySendError::Full(_))) = sent {
+                if let Err(TrySendError::Full(_)) = connection.messages.try_send(envelope) {
+                    connection.writer.abort();
                     self.lost(conn, "the peer asks, and does not read the answers");
                 }
             }
