@@ -104,11 +104,8 @@ impl Cache {
     fn set(&self, word: impl Fn(u64) -> u64) {
         for (rank, memory) in &self.memories {
             let mut bytes = vec![0; memory.bytes() as usize];
-            // A plain loop: this runs unoptimized, over megabytes.
-            let mut label = label(*rank, 0);
-            for eight in bytes.as_chunks_mut().0 {
+            for (label, eight) in (label(*rank, 0)..).zip(bytes.as_chunks_mut().0) {
                 *eight = word(label).to_ne_bytes();
-                label += 1;
             }
             memory.write(0, &bytes).unwrap();
         }

@@ -9,7 +9,7 @@
 //! - [`cases`]: deployment pairs and requests, read off a tape of random numbers.
 //! - [`planner`]: the seam between the oracle and a planner.
 //! - [`compiled`]: the planner of `transload-transfer`, seen through that seam.
-//! - [`sums`]: checksums.
+//! - [`sums`][]: checksums.
 //! - [`fuzz`]: what the fuzz targets run.
 //! - [`pair`]: two agents that move a request between them, and what has to come of it.
 //! - [`process`]: tests of several processes, and counts of what one holds.

@@ -73,7 +73,7 @@ impl Town {
     }
 
     /// The ordinary peer was served all the time, and nothing is left of the others.
-    async fn is_well(self) {
+    async fn stays_well(self) {
         self.stop.store(true, Ordering::Relaxed);
         let served = timeout(PATIENCE, self.ordinary).await.unwrap().unwrap();
         assert!(served > 0, "nobody was served");
@@ -453,7 +453,7 @@ async fn every_ask_that_is_not_allowed_is_refused_by_name() {
     assert!(matches!(refusal, Refusal::Superseded { .. }), "{refusal}");
     drop(hostile);
     lease.ended().await.unwrap();
-    town.is_well().await;
+    town.stays_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -542,7 +542,7 @@ async fn who_breaks_the_protocol_is_hung_up_on() {
         assert!(matches(&refusal), "{refusal}");
         assert!(hostile.is_hung_up_on().await);
     }
-    town.is_well().await;
+    town.stays_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -635,7 +635,7 @@ async fn floods_are_bounded() {
     let gauges = owner.gauges().await.unwrap();
     assert!(gauges.sessions <= 1 + 1 + 8, "{gauges:?}");
     drop((connections, endpoints));
-    town.is_well().await;
+    town.stays_well().await;
 }
 
 /// What a source does wrong with the bytes of a route.

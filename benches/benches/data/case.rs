@@ -14,7 +14,7 @@ const TOKENS: u32 = 2048;
 
 /// A pair of layouts.
 #[derive(Clone, Copy)]
-pub struct Layouts {
+pub(crate) struct Layouts {
     /// Of a chunk.
     pub name: &'static str,
     order: &'static str,
@@ -23,7 +23,7 @@ pub struct Layouts {
     dst: (u32, u32),
 }
 
-pub const ALL: [Layouts; 3] = [
+pub(crate) const ALL: [Layouts; 3] = [
     Layouts {
         name: "512 B chunks",
         order: "LBSHC",
@@ -45,13 +45,13 @@ pub const ALL: [Layouts; 3] = [
 ];
 
 /// The route from the first source rank to the first destination rank, with random block tables.
-pub struct Case {
+pub(crate) struct Case {
     pub plan: Plan,
     pub tables: (Tables, Tables),
 }
 
 impl Case {
-    pub fn new(layouts: Layouts) -> Self {
+    pub(crate) fn new(layouts: Layouts) -> Self {
         let src = deployment(layouts.src, layouts.order);
         let dst = deployment(layouts.dst, layouts.order);
         Self {
@@ -60,13 +60,13 @@ impl Case {
         }
     }
 
-    pub fn ranks(&self) -> (Rank, Rank) {
+    pub(crate) fn ranks(&self) -> (Rank, Rank) {
         let route = &self.plan.routes()[0];
         (route.src_rank, route.dst_rank)
     }
 
     /// One side's bytes in a memory.
-    pub fn bytes(&self, side: Side, memory: &Memory) -> RouteBytes {
+    pub(crate) fn bytes(&self, side: Side, memory: &Memory) -> RouteBytes {
         let tables = match side {
             Side::Source => &self.tables.0,
             Side::Destination => &self.tables.1,
@@ -78,18 +78,18 @@ impl Case {
 }
 
 /// Bytes of the largest rank's memory.
-pub fn memory_bytes() -> usize {
+pub(crate) fn memory_bytes() -> usize {
     blocks(16) as usize * 16 * LAYERS * HEADS / 4 * STATE
 }
 
 /// Memory for either side, with something in it.
-pub fn memory() -> Memory {
+pub(crate) fn memory() -> Memory {
     let memory = Memory::allocate(&[memory_bytes()]).expect("memory");
     fill(&memory);
     memory
 }
 
-pub fn fill(memory: &Memory) {
+pub(crate) fn fill(memory: &Memory) {
     let pattern: Vec<u8> = (0..1_u32 << 20)
         .map(|i| (i.wrapping_mul(0x9E37_79B9) >> 13) as u8)
         .collect();

@@ -28,7 +28,7 @@ const BYTES: u64 = 1_000_000_000;
 /// GB/s wanted for each of the cases, on a quiet machine.
 const TARGETS: [f64; 3] = [1.0, 1.5, 1.6];
 
-pub fn measure(rounds: usize) {
+pub(crate) fn measure(rounds: usize) {
     let runtime = runtime();
     let mut quic = QuicOptions::default();
     quic.lanes = setting("LANES").unwrap_or(1);
@@ -212,28 +212,28 @@ impl Pair {
 }
 
 /// Admits every stream to the landing of the moment.
-pub struct Desk {
+pub(crate) struct Desk {
     landing: Mutex<Option<Landing>>,
     tell: mpsc::UnboundedSender<u64>,
 }
 
-pub struct Arrived(mpsc::UnboundedReceiver<u64>);
+pub(crate) struct Arrived(mpsc::UnboundedReceiver<u64>);
 
 impl Desk {
-    pub fn new() -> (Self, Arrived) {
+    pub(crate) fn new() -> (Self, Arrived) {
         let (tell, told) = mpsc::unbounded_channel();
         let landing = Mutex::default();
         (Self { landing, tell }, Arrived(told))
     }
 
-    pub fn expect(&self, landing: Landing) {
+    pub(crate) fn expect(&self, landing: Landing) {
         *self.landing.lock().expect("no panic") = Some(landing);
     }
 }
 
 impl Arrived {
     /// Waits until so many bytes more have landed.
-    pub async fn all(&mut self, mut bytes: u64) {
+    pub(crate) async fn all(&mut self, mut bytes: u64) {
         while bytes > 0 {
             bytes -= self.0.recv().await.expect("a receiver");
         }

@@ -22,14 +22,14 @@ use crate::lanes::Desk;
 use crate::runtime;
 use crate::show::{Figure, Target};
 
-pub const OTHER_PROCESS: &str = "TRANSLOAD_BENCH_DATA_SOCKET";
+pub(crate) const OTHER_PROCESS: &str = "TRANSLOAD_BENCH_DATA_SOCKET";
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Of that `memcpy`, for the canonical case: ring and shared source.
 const TARGETS: (f64, f64) = (0.35, 0.5);
 
-pub fn measure(rounds: usize) {
+pub(crate) fn measure(rounds: usize) {
     let runtime = runtime();
     let _inside = runtime.enter();
     let listener = Listener::bind(Limits::default()).expect("a socket");
@@ -127,7 +127,7 @@ fn memcpy(src: &Memory, dst: &Memory, bytes: usize) -> Duration {
 }
 
 /// The other process: lends its memory, and sends a case over the ring for each byte that it reads.
-pub fn source(socket: String) {
+pub(crate) fn source(socket: String) {
     let shared = SharedMemory::create(&[memory_bytes() as u64]).expect("shared memory");
     fill(&shared.memory().expect("one allocation"));
     let own = memory();

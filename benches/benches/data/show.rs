@@ -1,7 +1,7 @@
 //! Figures beside their limits.
 
 /// What was reached in each round, and the limit in the same round, in GB/s.
-pub struct Figure {
+pub(crate) struct Figure {
     pub name: String,
     pub rounds: Vec<(f64, f64)>,
     pub limit: &'static str,
@@ -11,14 +11,14 @@ pub struct Figure {
 
 /// What is wanted.
 #[derive(Clone, Copy)]
-pub enum Target {
+pub(crate) enum Target {
     /// GB/s.
     Speed(f64),
     /// Of the limit.
     Ratio(f64),
 }
 
-pub fn head() {
+pub(crate) fn head() {
     println!(
         "{:34} {:>20} {:>8} {:>7}  {:22} target",
         "", "GB/s (min..max)", "limit", "ratio", "the limit is"
@@ -26,7 +26,7 @@ pub fn head() {
 }
 
 impl Figure {
-    pub fn print(&self) {
+    pub(crate) fn print(&self) {
         let speeds = sorted(self.rounds.iter().map(|round| round.0));
         let limits = sorted(self.rounds.iter().map(|round| round.1));
         let ratios = sorted(self.rounds.iter().map(|(speed, limit)| speed / limit));

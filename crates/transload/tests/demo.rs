@@ -74,6 +74,10 @@ fn the_other_process_is_of_no_use_by_hand() {
 
 /// A demo that runs for some seconds, and its second process.
 #[cfg(target_os = "linux")]
+#[allow(
+    clippy::zombie_processes,
+    reason = "whoever calls it waits for the demo"
+)]
 fn running() -> (Child, u32) {
     let demo = command()
         .args(["demo", "--tokens", "1000"])

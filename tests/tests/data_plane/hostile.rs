@@ -49,7 +49,7 @@ impl Forged {
 
 async fn broken(transfer: &mut Transfer) -> ReceiveError {
     match soon(transfer.arriving.recv()).await {
-        Some(Arrival::Broken(_, error)) => error,
+        Some(Arrival::Broken(error)) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -238,7 +238,7 @@ fn a_flood_of_streams_is_bounded() {
             }
             if open.len() > 100 {
                 // Stopped ones among them do not count against the lane's own bound.
-                open.remove(0);
+                drop(open.remove(0));
             }
         }
         drop(open);

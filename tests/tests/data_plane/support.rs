@@ -233,7 +233,7 @@ struct Expected {
 #[derive(Debug)]
 pub(crate) enum Arrival {
     Whole(StreamHeader),
-    Broken(StreamHeader, ReceiveError),
+    Broken(ReceiveError),
 }
 
 impl Desk {
@@ -290,7 +290,7 @@ impl Arrivals for Desk {
     }
 
     fn failed(&self, header: &StreamHeader, error: ReceiveError) {
-        self.tell(header, Arrival::Broken(*header, error));
+        self.tell(header, Arrival::Broken(error));
     }
 }
 

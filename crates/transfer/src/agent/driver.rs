@@ -899,12 +899,11 @@ impl Driver {
     }
 
     fn readable(&mut self, transfer: TransferId, layer: u32, tokens: u64) {
-        if let Some(under) = self.under_way.get(&transfer) {
-            if let (Some(range), Moving::Out(outgoing)) =
+        if let Some(under) = self.under_way.get(&transfer)
+            && let (Some(range), Moving::Out(outgoing)) =
                 (under.open_layer(layer, tokens), &under.moving)
-            {
-                outgoing.open(range);
-            }
+        {
+            outgoing.open(range);
         }
     }
 

@@ -39,10 +39,10 @@ impl Driver {
             self.machine.send_lanes(conn, piece);
         }
         let begins = self.connections.get_mut(&conn);
-        if begins.is_some_and(|connection| connection.loans.begin(rank)) {
-            if let Err(why) = self.lend_rank(conn, rank) {
-                self.loan_failed(conn, rank, true, &why);
-            }
+        if begins.is_some_and(|connection| connection.loans.begin(rank))
+            && let Err(why) = self.lend_rank(conn, rank)
+        {
+            self.loan_failed(conn, rank, true, &why);
         }
     }
 
