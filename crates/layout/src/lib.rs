@@ -3,7 +3,7 @@
 //!
 //! One semantic shape describes every cache: `[L, B, S, H, C]`: layer slots, blocks, states of a
 //! block, heads, content. A [stride order](order) says which axis is outside which in memory, a
-//! [spec](spec) says what the content is and how it is shared out over TP ranks, and a
+//! [spec] says what the content is and how it is shared out over TP ranks, and a
 //! [deployment](deployment::Deployment) puts both together for one side of a transfer. From two
 //! deployments, [`slice_for_tp_transfer`] yields the parts that two ranks have in common.
 //!
