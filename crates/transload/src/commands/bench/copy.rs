@@ -1,7 +1,5 @@
 //! `bench copy`: one thread runs plans between memories of its own.
 
-use std::num::NonZeroUsize;
-
 use transload::transfer::copy::{CopyOptions, copy};
 use transload::transfer::memory::Memory;
 use transload::transfer::plan::{BlockTable, BoundPlan, Plan, Request, Tables};
@@ -49,10 +47,10 @@ pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
 }
 
 fn one_thread(checksum: bool) -> CopyOptions {
-    CopyOptions {
-        threads: NonZeroUsize::new(1),
-        checksum,
-        ..CopyOptions::default()
+    let options = CopyOptions::new().with_threads(1);
+    match checksum {
+        true => options.with_checksum(),
+        false => options,
     }
 }
 

@@ -152,6 +152,6 @@ pub(super) fn tables(deployment: &Deployment, tokens: u64, own: u64) -> Tables {
 
 fn blocks(deployment: &Deployment, tokens: u64, own: u64) -> Vec<u32> {
     let group = &deployment.groups()[0];
-    let count = tokens.div_ceil(group.block_size().into()) as u32;
-    Random::new(own).blocks(count, group.num_blocks() as u32)
+    let count = tokens.div_ceil(group.block_size()) as u32;
+    Random::new(own).blocks(count, group.num_blocks())
 }
