@@ -74,6 +74,7 @@ fn the_other_process_is_of_no_use_by_hand() {
 
 /// A demo that runs for some seconds, and its second process.
 #[cfg(target_os = "linux")]
+#[expect(clippy::zombie_processes, reason = "whoever asks for it waits for it")]
 fn running() -> (Child, u32) {
     let mut demo = command()
         .args(["demo", "--tokens", "1000"])
