@@ -1,6 +1,5 @@
 //! `transload bench`: measures on the user's machine, the limit beside each figure.
 
-mod baseline;
 mod case;
 mod copy;
 mod measure;

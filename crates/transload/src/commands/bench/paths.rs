@@ -4,16 +4,20 @@
 use std::collections::BTreeSet;
 
 use tokio::runtime::Runtime;
+use transload::baseline::{BaselineError, Receiver, raw_quic, tcp_rustls};
+use transload::transfer::transport::quic::QuicOptions;
 use transload::transfer::wire::{Path, PathSet};
 
-use super::baseline::{raw_quic, tcp_rustls};
 use super::case::{CANONICAL, Case, SIZES};
 use super::measure::{Effort, Figure, all_in_turns};
 use super::memcpy::Memcpy;
 use crate::commands::engines::{Pair, runtime};
 use crate::commands::shapes::CANONICAL_TOKENS;
-use crate::failure::Failure;
+use crate::failure::{Failure, chain};
 use crate::show::number::gigabytes_per_second;
+
+/// Bytes of each write of a limit: enough that its length no longer matters.
+const WRITE: usize = 1 << 20;
 
 /// Decides contents and block tables.
 const SEED: u64 = 1;
@@ -30,8 +34,8 @@ pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
             effort,
             [
                 &mut || engines.pull(PathSet::QUIC),
-                &mut || Ok(runtime.block_on(raw_quic(bytes))?),
-                &mut || Ok(tcp_rustls(bytes)?),
+                &mut || Ok(runtime.block_on(lane(bytes))?),
+                &mut || Ok(tcp_rustls(bytes, WRITE)?.gb_per_s()),
             ],
         )?;
         engines.finish()?;
@@ -73,6 +77,22 @@ pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
         ));
     }
     Ok(results)
+}
+
+/// One lane, into memory of the receiver's own. In GB/s.
+async fn lane(bytes: u64) -> Result<f64, BaselineError> {
+    let options = QuicOptions::default();
+    let (throughput, _) = raw_quic(&options, Receiver::Copies, bytes, WRITE).await?;
+    Ok(throughput.gb_per_s())
+}
+
+impl From<BaselineError> for Failure {
+    fn from(error: BaselineError) -> Self {
+        Self::no(
+            format!("the limit could not be measured: {}", chain(&error)),
+            "is there a firewall on the loopback interface?",
+        )
+    }
 }
 
 /// Two processes, and the paths that pulls between them took.
