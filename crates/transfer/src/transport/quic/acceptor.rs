@@ -171,9 +171,9 @@ pub(super) async fn introduce(
     if answered && answer == *WELCOME {
         return Ok((send, receive));
     }
-    // Either the connection is gone and says why, or the peer does not keep to the protocol.
+    // Either the connection is gone and says why, or the peer does not keep to the protocol. To be asked
+    // for first: closing here takes the place of the reason.
+    let reason = connection.close_reason();
     connection.close(CloseCode::PROTOCOL.wire(), b"no welcome");
-    Err(connection
-        .close_reason()
-        .unwrap_or(ConnectionError::LocallyClosed))
+    Err(reason.unwrap_or(ConnectionError::LocallyClosed))
 }
