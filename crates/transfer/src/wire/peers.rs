@@ -429,6 +429,7 @@ impl<B, P: Planner> Machine<B, P> {
     /// Something new needs the agent: do not let it wait for the pause after an old failure.
     pub(super) fn hurry(&mut self, agent: AgentId) {
         let known = self.agents.get_mut(&agent);
+        let known = known.filter(|known| known.up.is_empty());
         if let Some(dial) = known.and_then(|known| known.dial.as_mut())
             && !dial.asked
         {
