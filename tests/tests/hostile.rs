@@ -696,7 +696,7 @@ async fn a_source_that_lies_is_not_believed() {
         };
         let named = match lie {
             Lie::Nothing => matches!(failure, Failure::Stalled | Failure::Length { .. }),
-            Lie::Twice | Lie::Miscounted => matches!(
+            Lie::Outside | Lie::Twice | Lie::Miscounted => matches!(
                 failure,
                 Failure::Streams | Failure::Length { .. } | Failure::Stalled
             ),
