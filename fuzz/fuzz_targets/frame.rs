@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../checks/protocol.rs"]
-mod protocol;
+#[path = "../checks/frame.rs"]
+mod frame;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| protocol::frame(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| frame::check(data));

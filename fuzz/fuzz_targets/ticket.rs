@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../checks/protocol.rs"]
-mod protocol;
+#[path = "../checks/ticket.rs"]
+mod ticket;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| protocol::ticket(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| ticket::check(data));

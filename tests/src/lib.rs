@@ -11,11 +11,17 @@
 //! - [`compiled`]: the planner of `transload-transfer`, seen through that seam.
 //! - [`sums`]: checksums.
 //! - [`fuzz`]: what the fuzz targets run.
+//! - [`pair`]: two agents that move a request between them, and what has to come of it.
+//! - [`process`]: tests of several processes, and counts of what one holds.
+//! - [`cluster`]: two small deployments, their memory, and requests to move between them.
 
 pub mod cases;
 pub mod chunks;
+pub mod cluster;
 pub mod compiled;
 pub mod fuzz;
 pub mod oracle;
+pub mod pair;
 pub mod planner;
+pub mod process;
 pub mod sums;

@@ -20,8 +20,10 @@ use transload_transfer::wire::message::{
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 use transload_transfer::wire::{Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
 
-#[path = "../../fuzz/checks/protocol.rs"]
-mod protocol;
+#[path = "../../fuzz/checks/frame.rs"]
+mod frame_check;
+#[path = "../../fuzz/checks/ticket.rs"]
+mod ticket_check;
 
 fn agent(name: &str) -> AgentId {
     AgentId::new(name).unwrap()
@@ -48,7 +50,11 @@ fn claims(ranks: u16, audience: Option<Audience>) -> Claims {
 }
 
 fn ticket(ranks: u16, audience: Option<Audience>) -> Ticket {
-    Ticket::mint(&TicketKey::new(&protocol::SECRET), &claims(ranks, audience)).unwrap()
+    Ticket::mint(
+        &TicketKey::new(&ticket_check::SECRET),
+        &claims(ranks, audience),
+    )
+    .unwrap()
 }
 
 /// The claims as they lie in a ticket, without prefix and MAC.
@@ -258,16 +264,16 @@ fn replay(target: &str, seeds: &[(&str, Vec<u8>)], check: fn(&[u8])) {
 
 #[test]
 fn tickets_are_replayed() {
-    replay("ticket", &tickets(), protocol::ticket);
+    replay("ticket", &tickets(), ticket_check::check);
     let opened = |(_, bytes): &(&str, Vec<u8>)| {
         let text = std::str::from_utf8(bytes).ok()?;
         let ticket = Ticket::from_text(text).ok()?;
-        ticket.open(&TicketKey::new(&protocol::SECRET)).ok()
+        ticket.open(&TicketKey::new(&ticket_check::SECRET)).ok()
     };
     assert_eq!(tickets().iter().filter_map(opened).count(), 2);
 }
 
 #[test]
 fn frames_are_replayed() {
-    replay("frame", &frames(), protocol::frame);
+    replay("frame", &frames(), frame_check::check);
 }

@@ -8,13 +8,17 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 6] = [
+    const COMMANDS: [&str; 10] = [
         "plan",
+        "demo",
         "certs",
         "certs init",
         "certs add",
         "bench",
         "bench plan",
+        "bench copy",
+        "bench quic",
+        "bench local",
     ];
     COMMANDS
         .iter()

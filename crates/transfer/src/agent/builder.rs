@@ -1,6 +1,5 @@
 //! Making an agent.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,12 +11,19 @@ use transload_layout::Deployment;
 use super::AgentOptions;
 use super::driver::{Driver, Parts};
 use super::event::Event;
+use super::flows::Memories;
 use super::handle::{Agent, Shared};
+#[cfg(feature = "local")]
+use super::loans::SharedMemories;
 use super::plans::{Plans, canonical};
 use crate::identity::Identity;
 use crate::ids::{DeploymentDigest, Incarnation, Rank};
 use crate::memory::Memory;
+#[cfg(feature = "local")]
+use crate::memory::MemoryError;
 use crate::ticket::TicketKey;
+#[cfg(feature = "local")]
+use crate::transport::local::shared::SharedMemory;
 use crate::transport::quic::{BindError, Endpoints};
 use crate::wire::{self, DocumentTooLong, Machine};
 
@@ -32,7 +38,9 @@ pub struct Builder {
     deployment: Arc<Deployment>,
     incarnation: Option<Incarnation>,
     options: AgentOptions,
-    memories: BTreeMap<Rank, Arc<[Memory]>>,
+    memories: Memories,
+    #[cfg(feature = "local")]
+    shared: SharedMemories,
 }
 
 /// Memory that does not suit its deployment.
@@ -92,6 +100,17 @@ pub enum RegisterError {
         /// Bytes that the layout takes.
         needed: u64,
     },
+    /// Shared memory that copies cannot run on.
+    #[cfg(feature = "local")]
+    #[error("rank {rank}, group {group}: {source}")]
+    Memory {
+        /// The rank.
+        rank: Rank,
+        /// Index of the group.
+        group: usize,
+        /// Why not.
+        source: MemoryError,
+    },
 }
 
 /// Why an agent could not be made.
@@ -119,7 +138,9 @@ impl Builder {
             deployment: Arc::new(deployment),
             incarnation: None,
             options: AgentOptions::default(),
-            memories: BTreeMap::new(),
+            memories: Memories::new(),
+            #[cfg(feature = "local")]
+            shared: SharedMemories::new(),
         }
     }
 
@@ -147,6 +168,45 @@ impl Builder {
     /// # Errors
     /// [`RegisterError`].
     pub fn register(mut self, rank: Rank, groups: Vec<Memory>) -> Result<Self, RegisterError> {
+        self.check(rank, &groups)?;
+        self.memories.insert(rank, groups.into());
+        Ok(self)
+    }
+
+    /// Registers the memory of a rank as shared: as [`register`](Self::register), and lent read-only to
+    /// peers of this host whose certificate has the role [`Map`](crate::identity::Role::Map), which then
+    /// copy out of it without this process taking part. Such a peer can read all of it, not just what its
+    /// tickets cover, until this process ends.
+    ///
+    /// Memory is lent only where *all* ranks of the agent are registered so, since peers choose a path for
+    /// all of them; otherwise it is used like any other. So is memory of which an allocation is more than
+    /// 2 MiB longer than the layout takes: peers do not map that.
+    ///
+    /// # Errors
+    /// [`RegisterError`].
+    #[cfg(feature = "local")]
+    pub fn register_shared(
+        mut self,
+        rank: Rank,
+        groups: Vec<SharedMemory>,
+    ) -> Result<Self, RegisterError> {
+        let memories = groups.iter().enumerate().map(|(group, shared)| {
+            let made = shared.memory();
+            made.map_err(|source| RegisterError::Memory {
+                rank,
+                group,
+                source,
+            })
+        });
+        let memories = memories.collect::<Result<Vec<_>, _>>()?;
+        self.check(rank, &memories)?;
+        self.memories.insert(rank, memories.into());
+        self.shared.insert(rank, groups.into());
+        Ok(self)
+    }
+
+    /// Whether memory suits a rank that has none yet.
+    fn check(&self, rank: Rank, groups: &[Memory]) -> Result<(), RegisterError> {
         let deployment = &self.deployment;
         let ranks = deployment.tp() * deployment.pp();
         if rank.0 >= ranks {
@@ -155,41 +215,9 @@ impl Builder {
         if self.memories.contains_key(&rank) {
             return Err(RegisterError::Twice { rank });
         }
-        if groups.len() != deployment.groups().len() {
-            return Err(RegisterError::Groups {
-                rank,
-                given: groups.len(),
-                groups: deployment.groups().len(),
-            });
-        }
-        let (_, stage) = deployment.split_rank(rank);
-        for (group, memory) in deployment.groups().iter().zip(&groups) {
-            let placement = group.placement(stage);
-            if memory.allocations() as u64 != placement.allocations {
-                return Err(RegisterError::Allocations {
-                    rank,
-                    group: group.name().to_owned(),
-                    given: memory.allocations(),
-                    needed: placement.allocations,
-                });
-            }
-            for allocation in 0..memory.allocations() {
-                let given = memory
-                    .allocation(allocation)
-                    .map_or(0, |(_, len)| len as u64);
-                if given < placement.allocation_bytes {
-                    return Err(RegisterError::TooShort {
-                        rank,
-                        group: group.name().to_owned(),
-                        allocation,
-                        given,
-                        needed: placement.allocation_bytes,
-                    });
-                }
-            }
-        }
-        self.memories.insert(rank, groups.into());
-        Ok(self)
+        // A deployment has 64 groups at most.
+        let count = deployment.groups().len() as u32;
+        check_groups(deployment, rank, 0, count, groups)
     }
 
     /// Binds the sockets and starts. Control connections arrive at `addr` (port 0: any).
@@ -227,18 +255,25 @@ impl Builder {
         let endpoints = Endpoints::bind(self.identity, self.options.quic, addr)?;
         let (sender, events) = mpsc::channel(EVENTS);
         let driver = Driver::new(Parts {
+            stall: self.options.wire.stall,
             machine,
             endpoints: endpoints.clone(),
+            #[cfg(feature = "local")]
+            lendable: match self.shared.len() == self.memories.len() {
+                true => self.shared,
+                false => SharedMemories::new(),
+            },
             memories: self.memories,
             data: self.options.data,
             events: sender.clone(),
         });
+        let urgent = driver.urgent();
         endpoints.spawn_control(accept(endpoints.clone(), sender.clone()));
         endpoints.spawn_control(driver.run(events));
         Ok(Agent {
             events: sender.clone(),
             shared: Arc::new(Shared {
-                events: sender,
+                urgent,
                 endpoints,
                 deployment: self.deployment,
                 digest,
@@ -247,6 +282,52 @@ impl Builder {
             }),
         })
     }
+}
+
+/// Whether these are the memories of `count` groups of a rank, from the `first` on: as many, each with
+/// the allocations that the layout has, each of them long enough. The rank has to be there.
+pub(super) fn check_groups(
+    deployment: &Deployment,
+    rank: Rank,
+    first: u32,
+    count: u32,
+    memories: &[Memory],
+) -> Result<(), RegisterError> {
+    if memories.len() != count as usize {
+        return Err(RegisterError::Groups {
+            rank,
+            given: memories.len(),
+            groups: count as usize,
+        });
+    }
+    let (_, stage) = deployment.split_rank(rank);
+    let groups = deployment.groups().iter().skip(first as usize);
+    for (group, memory) in groups.zip(memories) {
+        let placement = group.placement(stage);
+        if memory.allocations() as u64 != placement.allocations {
+            return Err(RegisterError::Allocations {
+                rank,
+                group: group.name().to_owned(),
+                given: memory.allocations(),
+                needed: placement.allocations,
+            });
+        }
+        for allocation in 0..memory.allocations() {
+            let given = memory
+                .allocation(allocation)
+                .map_or(0, |(_, len)| len as u64);
+            if given < placement.allocation_bytes {
+                return Err(RegisterError::TooShort {
+                    rank,
+                    group: group.name().to_owned(),
+                    allocation,
+                    given,
+                    needed: placement.allocation_bytes,
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Hands every control connection that arrives to the driver.

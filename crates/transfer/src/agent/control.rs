@@ -12,7 +12,7 @@ use crate::wire::message::Envelope;
 /// what the machine has under way; a peer that does not read is given up by the transport.
 pub(super) async fn write(
     mut connection: ControlSender,
-    mut messages: mpsc::UnboundedReceiver<Envelope>,
+    mut messages: mpsc::Receiver<Envelope>,
     conn: ConnId,
     events: mpsc::Sender<Event>,
 ) {
@@ -30,8 +30,8 @@ pub(super) async fn write(
             return;
         }
     }
-    // The driver has closed the connection: what was said last still goes out.
-    let _ = connection.flush().await;
+    // The driver has closed the connection: what was said last, a refusal mostly, still arrives.
+    connection.finish().await;
 }
 
 /// Hands every message that comes to the driver, until the connection ends.

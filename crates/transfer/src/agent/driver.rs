@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use tokio::net::lookup_host;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout_at};
+use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
 
 use super::data::{
     Arrivals, DataOptions, Landing, LaneOut, ReceiveError, Receiver, SendEvent, SendEvents,
@@ -18,6 +19,10 @@ use super::flows::{self, Memories, Moving, Under};
 use super::handle::PullError;
 use super::lanes::{self, Lanes};
 use super::lease::LeaseOutcome;
+#[cfg(feature = "local")]
+use super::loans::{Loans, Part, SharedMemories};
+#[cfg(feature = "local")]
+use super::plans::LocalPaths;
 use super::plans::Plans;
 #[cfg(feature = "local")]
 use super::ring::{self, Rings};
@@ -36,8 +41,26 @@ use crate::wire::message::{Envelope, LaneMessage};
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{Action, ConnId, Flow, JobId, JobReport, Machine, NoticeId, Path, Permits};
 
-/// How often transfers are asked whether bytes have moved. Well below the machine's `stall`.
+#[cfg(feature = "local")]
+mod lending;
+
+/// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` is
+/// short, which it has to stay well below.
 const LOOK: Duration = Duration::from_secs(1);
+
+/// Most messages that wait to be sent to one peer, about 20 MiB of the longest answers. A peer that asks
+/// and does not read its answers is given up; all that 1,024 transfers of one peer say at a time is less.
+const UNREAD: usize = 16_384;
+
+/// Most connections that one agent may have opened to us. Two dials that cross need two; those of a life
+/// that was killed linger until the idle timeout, and go when the next one is welcome.
+const FROM_ONE_AGENT: usize = 8;
+
+/// How long the last words may take to arrive when the agent stops.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// How far ahead a deadline can be: as good as never, and no clock runs over.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// One control connection, and its lanes.
 struct Connection {
@@ -45,12 +68,17 @@ struct Connection {
     address: std::net::SocketAddr,
     /// Whether we have opened it.
     dialled: bool,
-    messages: mpsc::UnboundedSender<Envelope>,
-    reader: JoinHandle<()>,
+    messages: mpsc::Sender<Envelope>,
+    /// Ends once everything is sent.
+    writer: JoinHandle<()>,
+    /// What has to stop when the connection is gone: its reader, and whoever makes its lanes.
+    tasks: Vec<JoinHandle<()>>,
     lanes: Lanes,
     open: Vec<Lane>,
     #[cfg(feature = "local")]
     rings: Rings,
+    #[cfg(feature = "local")]
+    loans: Loans,
 }
 
 pub(super) struct Driver {
@@ -58,10 +86,14 @@ pub(super) struct Driver {
     endpoints: Endpoints,
     receiver: Receiver<Admission>,
     memories: Memories,
+    /// What peers may borrow: of all ranks, or of none.
+    #[cfg(feature = "local")]
+    lendable: SharedMemories,
     data: DataOptions,
     /// For tasks whose events have to wait their turn: peers and users.
     events: mpsc::Sender<Event>,
-    /// For the data plane, whose events are a few for each stream.
+    /// For those that cannot wait: the data plane, whose events are a few for each stream, and handles
+    /// that are dropped, with one each.
     moved: mpsc::UnboundedSender<Event>,
     moved_in: Option<mpsc::UnboundedReceiver<Event>>,
     start: Instant,
@@ -73,8 +105,16 @@ pub(super) struct Driver {
     leases: HashMap<LeaseKey, oneshot::Sender<LeaseOutcome>>,
     jobs: HashMap<JobId, oneshot::Sender<Result<JobReport, PullError>>>,
     notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
-    /// Who waits for the end, and until when what is under way may go on.
-    stopping: Option<(oneshot::Sender<()>, Instant)>,
+    look: Duration,
+    stopping: Option<Stopping>,
+}
+
+/// The agent is shutting down.
+struct Stopping {
+    /// Who waits for the end.
+    waiting: Vec<oneshot::Sender<()>>,
+    /// Until when what is under way may go on; `None` when that is past.
+    until: Option<Instant>,
 }
 
 /// Asks the driver which streams may land.
@@ -125,7 +165,11 @@ pub(super) struct Parts {
     pub(super) machine: Machine<Blocks, Plans>,
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
+    #[cfg(feature = "local")]
+    pub(super) lendable: SharedMemories,
     pub(super) data: DataOptions,
+    /// How long a transfer may stand still.
+    pub(super) stall: Duration,
     pub(super) events: mpsc::Sender<Event>,
 }
 
@@ -137,6 +181,8 @@ impl Driver {
             machine: parts.machine,
             endpoints: parts.endpoints,
             memories: parts.memories,
+            #[cfg(feature = "local")]
+            lendable: parts.lendable,
             data: parts.data,
             events: parts.events,
             moved,
@@ -150,8 +196,14 @@ impl Driver {
             leases: HashMap::new(),
             jobs: HashMap::new(),
             notices: HashMap::new(),
+            look: LOOK.min(parts.stall / 4).max(Duration::from_millis(1)),
             stopping: None,
         }
+    }
+
+    /// Where those tell that cannot wait.
+    pub(super) fn urgent(&self) -> mpsc::UnboundedSender<Event> {
+        self.moved.clone()
     }
 
     /// Runs until the agent is shut down.
@@ -166,7 +218,7 @@ impl Driver {
                 tracing::warn!(%error, "no socket for peers on this host: they use the network")
             }
         }
-        let mut look = interval(LOOK);
+        let mut look = interval(self.look);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             while let Some(action) = self.machine.poll_action() {
@@ -175,10 +227,11 @@ impl Driver {
             if self.is_over() {
                 break;
             }
-            let machine_due = self.machine.next_deadline().map(|due| self.start + due.0);
-            let due = [machine_due, self.stopping.as_ref().map(|(_, until)| *until)];
-            let due = due.into_iter().flatten().min();
-            let due = due.unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            let machine_due = self.machine.next_deadline();
+            let machine_due = machine_due.map(|due| self.start + due.0.min(NEVER));
+            let stopping_due = self.stopping.as_ref().and_then(|stopping| stopping.until);
+            let due = [machine_due, stopping_due].into_iter().flatten().min();
+            let due = due.unwrap_or_else(|| Instant::now() + NEVER);
             tokio::select! {
                 Some(event) = moved.recv() => self.on_event(event),
                 Some(event) = events.recv() => self.on_event(event),
@@ -186,14 +239,27 @@ impl Driver {
                 _ = look.tick() => self.look(),
             }
         }
-        for (_, connection) in self.connections.drain() {
-            connection.close();
-        }
-        if let Some((done, _)) = self.stopping {
+        let connections = self.connections.drain();
+        let writers: Vec<_> = connections
+            .map(|(_, connection)| connection.close())
+            .collect();
+        let farewell = async {
+            for writer in writers {
+                // It cannot fail in a way that matters any more.
+                let _ = writer.await;
+            }
+        };
+        // Who does not listen finds out by itself.
+        let _ = timeout(FAREWELL, farewell).await;
+        self.endpoints.close(CloseCode::DONE, "shutdown").await;
+        for done in self
+            .stopping
+            .into_iter()
+            .flat_map(|stopping| stopping.waiting)
+        {
             // Whoever asked may be gone.
             let _ = done.send(());
         }
-        self.endpoints.close(CloseCode::DONE, "shutdown").await;
     }
 
     fn now(&self) -> Moment {
@@ -201,18 +267,26 @@ impl Driver {
     }
 
     fn is_over(&self) -> bool {
-        self.stopping.is_some() && self.machine.is_idle() && self.under_way.is_empty()
+        let Some(stopping) = &self.stopping else {
+            return false;
+        };
+        let gauges = self.machine.gauges();
+        // Notices to owners that cannot be reached are not worth more than the patience: their leases
+        // expire by themselves. What touches memory is waited for.
+        let still = gauges.leases + gauges.transfers + gauges.jobs;
+        let over = self.machine.is_idle() || (stopping.until.is_none() && still == 0);
+        over && self.under_way.is_empty()
     }
 
     fn on_deadline(&mut self) {
         let now = self.now();
         self.machine.on_deadline(now);
-        if let Some((_, until)) = &mut self.stopping {
-            if *until <= Instant::now() {
-                // Once more is enough: what is given up ends when it is fenced.
-                *until = Instant::now() + Duration::from_secs(3600);
-                self.machine.give_up(now);
-            }
+        if let Some(stopping) = &mut self.stopping
+            && stopping.until.is_some_and(|until| until <= Instant::now())
+        {
+            // Once is enough: what is given up ends when it is fenced.
+            stopping.until = None;
+            self.machine.give_up(now);
         }
     }
 
@@ -224,6 +298,12 @@ impl Driver {
             if moved != under.seen {
                 under.seen = moved;
                 self.machine.moving(now, *transfer);
+                #[cfg(feature = "local")]
+                if let Moving::Copy(_) = under.moving {
+                    let transfer = *transfer;
+                    let news = LaneMessage::Copying { transfer };
+                    self.machine.send_lanes(under.flow.conn, news);
+                }
             }
         }
     }
@@ -268,6 +348,30 @@ impl Driver {
             }
             #[cfg(feature = "local")]
             Event::RingFailed { conn, why } => self.ring_failed(conn, &why),
+            #[cfg(feature = "local")]
+            Event::LoanOut { conn, link } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.loans.hold(link);
+                }
+            }
+            #[cfg(feature = "local")]
+            Event::LoanIn {
+                conn,
+                part,
+                memories,
+                link,
+            } => self.borrowed(conn, part, memories, link),
+            #[cfg(feature = "local")]
+            Event::LoanFailed {
+                conn,
+                rank,
+                lent,
+                why,
+            } => self.loan_failed(conn, rank, lent, &why),
+            #[cfg(feature = "local")]
+            Event::Copied { transfer } => self.machine.copied(now, transfer),
+            #[cfg(feature = "local")]
+            Event::CopyFailed { transfer, why } => self.copy_failed(transfer, why),
             Event::Sent {
                 transfer,
                 bytes,
@@ -308,7 +412,8 @@ impl Driver {
                     self.leases.insert(key, sender);
                     outcome
                 });
-                if opened.send(answer).is_err() {
+                // One that was refused is somebody else's.
+                if let Err(Ok(_)) = opened.send(answer) {
                     let _ = self.machine.cancel_lease(now, key);
                 }
             }
@@ -370,7 +475,19 @@ impl Driver {
                 let _ = answer.send(self.machine.gauges());
             }
             Command::Shutdown { patience, done } => {
-                self.stopping = Some((done, Instant::now() + patience));
+                let until = Instant::now() + patience.min(NEVER);
+                match &mut self.stopping {
+                    Some(stopping) => {
+                        stopping.waiting.push(done);
+                        stopping.until = stopping.until.map(|already| already.min(until));
+                    }
+                    None => {
+                        self.stopping = Some(Stopping {
+                            waiting: vec![done],
+                            until: Some(until),
+                        });
+                    }
+                }
                 self.machine.drain(now);
             }
         }
@@ -391,6 +508,8 @@ impl Driver {
         match &self.under_way.get(&header.transfer)?.moving {
             Moving::In(landing) => Some(landing.clone()),
             Moving::Out(_) => None,
+            #[cfg(feature = "local")]
+            Moving::Lent | Moving::Copy(_) => None,
         }
     }
 
@@ -404,50 +523,85 @@ impl Driver {
             push: peer.roles.contains(Role::Push),
             renew: peer.roles.contains(Role::Renew),
         };
+        let arrived = self.connections.values();
+        let arrived = arrived.filter(|other| !other.dialled && other.peer.agent == peer.agent);
+        if !dialled && arrived.count() >= FROM_ONE_AGENT {
+            tracing::debug!(%peer, "too many connections of one agent");
+            return connection.close(CloseCode::BUSY, "too many connections of one agent");
+        }
         let (sender, receiver) = connection.split();
-        let (messages, queue) = mpsc::unbounded_channel();
+        let (messages, queue) = mpsc::channel(UNREAD);
         let events = self.events.clone();
-        self.endpoints
-            .spawn_control(control::write(sender, queue, conn, events.clone()));
+        let writer =
+            self.endpoints
+                .spawn_control(control::write(sender, queue, conn, events.clone()));
         let reader = self
             .endpoints
             .spawn_control(control::read(receiver, conn, events));
         let agent = peer.agent.clone();
+        #[cfg(feature = "local")]
+        let local = self.local_paths(&peer, address);
         let connection = Connection {
             peer,
             address,
             dialled,
             messages,
-            reader,
+            writer,
+            tasks: vec![reader],
             lanes: Lanes::default(),
             open: Vec::new(),
             #[cfg(feature = "local")]
             rings: Rings::default(),
+            #[cfg(feature = "local")]
+            loans: Loans::default(),
         };
         #[cfg(feature = "local")]
-        if self.listener.is_some() && ring::is_this_host(address) {
-            let plans = self.machine.planner_mut();
-            plans.set_local(agent.clone(), PathSet::from_iter([Path::Ring]));
+        if let Some(local) = local {
+            self.machine.planner_mut().set_local(agent.clone(), local);
         }
         self.connections.insert(conn, connection);
         self.machine.connected(now, conn, agent, permits);
     }
 
+    /// The paths to a peer beside the network, if it is on this host.
+    #[cfg(feature = "local")]
+    fn local_paths(
+        &self,
+        peer: &PeerIdentity,
+        address: std::net::SocketAddr,
+    ) -> Option<LocalPaths> {
+        if self.listener.is_none() || !ring::is_this_host(address) {
+            return None;
+        }
+        let lends = !self.lendable.is_empty() && peer.roles.contains(Role::Map);
+        let out = match lends {
+            true => PathSet::LOCAL,
+            false => PathSet::LOCAL.without(Path::Shared),
+        };
+        let back = PathSet::LOCAL;
+        Some(LocalPaths { out, back })
+    }
+
     fn lost(&mut self, conn: ConnId, why: &str) {
-        if let Some(connection) = self.connections.remove(&conn) {
-            tracing::debug!(peer = %connection.peer, why, "a connection is lost");
-            let agent = connection.peer.agent.clone();
-            connection.close();
-            if self
-                .connections
-                .values()
-                .all(|other| other.peer.agent != agent)
-            {
-                self.machine.planner_mut().forget_local(&agent);
-            }
+        if self.hang_up(conn, &why) {
             let now = self.now();
             self.machine.disconnected(now, conn);
         }
+    }
+
+    /// Closes a connection with all that belongs to it, if it is there.
+    fn hang_up(&mut self, conn: ConnId, why: &dyn std::fmt::Display) -> bool {
+        let Some(connection) = self.connections.remove(&conn) else {
+            return false;
+        };
+        tracing::debug!(peer = %connection.peer, %why, "a connection is over");
+        let agent = connection.peer.agent.clone();
+        drop(connection.close());
+        let mut others = self.connections.values();
+        if others.all(|other| other.peer.agent != agent) {
+            self.machine.planner_mut().forget_local(&agent);
+        }
+        true
     }
 
     fn lane_up(&mut self, conn: ConnId, lane: Lane) {
@@ -464,14 +618,18 @@ impl Driver {
 }
 
 impl Connection {
-    fn close(self) {
+    /// Hangs up. The writer goes on until everything is sent.
+    fn close(self) -> JoinHandle<()> {
         for lane in &self.open {
             lane.close(CloseCode::DONE);
         }
         #[cfg(feature = "local")]
         self.rings.close();
         // The writer sends what is left and lets go; with the reader gone, that closes the connection.
-        self.reader.abort();
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.writer
     }
 }
 
@@ -490,15 +648,16 @@ impl Driver {
                 self.endpoints.spawn_control(dialling);
             }
             Action::Close { conn, reason } => {
-                if let Some(connection) = self.connections.remove(&conn) {
-                    tracing::debug!(peer = %connection.peer, %reason, "closing a connection");
-                    connection.close();
-                }
+                self.hang_up(conn, &reason);
             }
             Action::Send { conn, envelope } => {
-                if let Some(connection) = self.connections.get(&conn) {
-                    // Its writer tells of a loss by itself.
-                    let _ = connection.messages.send(envelope);
+                let Some(connection) = self.connections.get(&conn) else {
+                    return;
+                };
+                // Its writer tells of a loss by itself.
+                if let Err(TrySendError::Full(_)) = connection.messages.try_send(envelope) {
+                    connection.writer.abort();
+                    self.lost(conn, "the peer asks, and does not read the answers");
                 }
             }
             Action::Lanes { conn, message } => self.on_lanes(conn, message),
@@ -515,7 +674,15 @@ impl Driver {
             }
             Action::Receive(flow) => self.receive(flow),
             Action::Flowing { transfer, path } => self.carry(transfer, path),
+            #[cfg(feature = "local")]
+            Action::Copy { transfer } => {
+                if let Some(Moving::Copy(copying)) = self.moving_mut(transfer) {
+                    copying.lend();
+                    self.copy_if_ready(transfer);
+                }
+            }
             // Shared memory is not among the paths that are offered.
+            #[cfg(not(feature = "local"))]
             Action::Copy { transfer } => self.failed(transfer, "nothing was lent".to_owned()),
             Action::Fence { transfer } => self.fence(transfer),
             Action::Finished { transfer } => {
@@ -553,6 +720,12 @@ impl Driver {
         self.under_way.get(&transfer).map(|under| &under.moving)
     }
 
+    #[cfg(feature = "local")]
+    fn moving_mut(&mut self, transfer: TransferId) -> Option<&mut Moving> {
+        let under = self.under_way.get_mut(&transfer);
+        under.map(|under| &mut under.moving)
+    }
+
     fn on_lanes(&mut self, conn: ConnId, message: LaneMessage) {
         let Some(connection) = self.connections.get_mut(&conn) else {
             return;
@@ -564,7 +737,7 @@ impl Driver {
                 if connection.lanes.begun {
                     return;
                 }
-                let Ok(session) = self.endpoints.expect_lanes(&connection.peer, lanes.max(1))
+                let Ok(session) = self.endpoints.expect_lanes(&connection.peer, wanted as u16)
                 else {
                     return;
                 };
@@ -572,7 +745,10 @@ impl Driver {
                 connection.lanes.expected = wanted;
                 let nonce = Nonce(*session.token().as_bytes());
                 let accepting = lanes::accept(session, wanted, conn, self.events.clone());
-                self.endpoints.spawn_control(accepting);
+                // The session lives as long as this, so it must not outlive the connection.
+                connection
+                    .tasks
+                    .push(self.endpoints.spawn_control(accepting));
                 let ports = ports.into_iter().take(wanted).collect();
                 self.machine
                     .send_lanes(conn, LaneMessage::Offer { ports, nonce });
@@ -592,18 +768,55 @@ impl Driver {
                     conn,
                     self.events.clone(),
                 );
-                self.endpoints.spawn_control(connecting);
+                connection
+                    .tasks
+                    .push(self.endpoints.spawn_control(connecting));
             }
             #[cfg(feature = "local")]
             LaneMessage::Local { socket, token } => {
-                if connection.rings.incoming.is_none() {
+                // One at a time, however many are offered.
+                if !connection.rings.fetching {
+                    connection.rings.fetching = true;
                     let offer = ring::Offer { socket, token };
                     let fetching = ring::fetch(offer, conn, self.events.clone());
-                    self.endpoints.spawn_control(fetching);
+                    connection
+                        .tasks
+                        .push(self.endpoints.spawn_control(fetching));
+                }
+            }
+            #[cfg(feature = "local")]
+            LaneMessage::Memory {
+                socket,
+                token,
+                rank,
+                first,
+                count,
+            } => {
+                let part = Part { rank, first, count };
+                self.borrow(conn, ring::Offer { socket, token }, part);
+            }
+            #[cfg(feature = "local")]
+            LaneMessage::Blocks {
+                transfer,
+                group,
+                first,
+                blocks,
+            } => self.on_blocks(conn, transfer, (group, first), &blocks),
+            #[cfg(feature = "local")]
+            LaneMessage::Copying { transfer } => {
+                let under = self.under_way.get(&transfer);
+                let lent =
+                    |under: &Under| under.flow.conn == conn && matches!(under.moving, Moving::Lent);
+                if under.is_some_and(lent) {
+                    let now = self.now();
+                    self.machine.moving(now, transfer);
                 }
             }
             #[cfg(not(feature = "local"))]
-            LaneMessage::Local { .. } => {}
+            LaneMessage::Local { .. }
+            | LaneMessage::Memory { .. }
+            | LaneMessage::Blocks { .. }
+            | LaneMessage::Copying { .. } => {}
         }
     }
 
@@ -620,6 +833,10 @@ impl Driver {
 
     fn read(&mut self, flow: Flow) {
         let transfer = flow.transfer;
+        #[cfg(feature = "local")]
+        if flow.path == Some(Path::Shared) {
+            return self.lend(flow);
+        }
         let made = self.blocks(&flow).and_then(|blocks| {
             let plan = self.machine.planner_mut().of_flow(&flow, true)?;
             flows::outgoing(&flow, &plan, &blocks, &self.memories)
@@ -700,8 +917,11 @@ impl Driver {
         let Under { flow, moving, .. } = under;
         let (conn, lanes) = (flow.conn, flow.lanes);
         let Moving::Out(outgoing) = moving else {
-            if path == Path::Quic {
-                self.want_lanes(conn, lanes);
+            match path {
+                Path::Quic => self.want_lanes(conn, lanes),
+                #[cfg(feature = "local")]
+                Path::Shared => self.expect_loan(transfer),
+                _ => {}
             }
             return;
         };
@@ -736,7 +956,7 @@ impl Driver {
         match made {
             Ok((expected, ring::Offer { socket, token })) => {
                 let handing = ring::hand_over(expected, conn, self.events.clone());
-                self.endpoints.spawn_control(handing);
+                connection.tasks.push(self.endpoints.spawn_control(handing));
                 self.machine
                     .send_lanes(conn, LaneMessage::Local { socket, token });
             }
@@ -753,8 +973,8 @@ impl Driver {
         tracing::debug!(peer = %connection.peer, why, "there is no ring");
         connection.rings = Rings::default();
         let agent = connection.peer.agent.clone();
-        let paths = PathSet::default();
-        self.machine.planner_mut().set_local(agent, paths);
+        let plans = self.machine.planner_mut();
+        plans.lose_local(&agent, Path::Ring);
         let of_ring = |under: &&Under| under.flow.conn == conn && under.path == Some(Path::Ring);
         let failed: Vec<_> = self.under_way.values().filter(of_ring).collect();
         let failed: Vec<_> = failed.iter().map(|under| under.flow.transfer).collect();
@@ -782,6 +1002,11 @@ impl Driver {
             match under.map(|under| under.moving) {
                 Some(Moving::Out(outgoing)) => outgoing.fence().await,
                 Some(Moving::In(landing)) => landing.fence().await,
+                #[cfg(feature = "local")]
+                Some(Moving::Copy(copying)) => copying.fence().await,
+                // We read nothing of it. Whoever still copies gets no commit.
+                #[cfg(feature = "local")]
+                Some(Moving::Lent) => {}
                 None => {}
             }
             // The driver is gone where this fails.

@@ -7,11 +7,17 @@ use tokio::sync::oneshot;
 use super::data::Landing;
 use super::handle::PullError;
 use super::lease::{LeaseOutcome, OpenRefused};
+#[cfg(feature = "local")]
+use super::loans::Part;
 use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec};
+#[cfg(feature = "local")]
+use crate::memory::Memory;
 use crate::ticket::Ticket;
+#[cfg(feature = "local")]
+use crate::transport::local::handover::Link;
 #[cfg(feature = "local")]
 use crate::transport::local::ring::{Consumer, Producer};
 use crate::transport::quic::{ConnectError, ControlConnection, Lane};
@@ -46,6 +52,32 @@ pub(super) enum Event {
     /// A ring of a connection cannot be had.
     #[cfg(feature = "local")]
     RingFailed { conn: ConnId, why: String },
+
+    /// Memory that we lend has been fetched by the peer.
+    #[cfg(feature = "local")]
+    LoanOut { conn: ConnId, link: Link },
+    /// Memory that the peer lends was fetched.
+    #[cfg(feature = "local")]
+    LoanIn {
+        conn: ConnId,
+        part: Part,
+        memories: Vec<Memory>,
+        link: Link,
+    },
+    /// Memory of a rank cannot be `lent`, or else not borrowed.
+    #[cfg(feature = "local")]
+    LoanFailed {
+        conn: ConnId,
+        rank: Rank,
+        lent: bool,
+        why: String,
+    },
+    /// A transfer was copied out of memory that the peer lends.
+    #[cfg(feature = "local")]
+    Copied { transfer: TransferId },
+    /// It cannot be.
+    #[cfg(feature = "local")]
+    CopyFailed { transfer: TransferId, why: String },
 
     /// A data stream is written whole.
     Sent {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::Blocks;
 use super::data::{Landing, Outgoing, RouteBytes, SendEvents};
+#[cfg(feature = "local")]
+use super::loans::Copying;
 use crate::ids::Rank;
 use crate::memory::Memory;
 use crate::plan::{Plan, Side};
@@ -19,6 +21,12 @@ pub(super) type Memories = BTreeMap<Rank, Arc<[Memory]>>;
 pub(super) enum Moving {
     Out(Outgoing),
     In(Landing),
+    /// Out of our memory, by the other end.
+    #[cfg(feature = "local")]
+    Lent,
+    /// Out of the other end's memory.
+    #[cfg(feature = "local")]
+    Copy(Box<Copying>),
 }
 
 /// What the driver remembers of a transfer.
@@ -38,6 +46,10 @@ impl Under {
         match &self.moving {
             Moving::Out(outgoing) => outgoing.read(),
             Moving::In(landing) => landing.placed(),
+            #[cfg(feature = "local")]
+            Moving::Lent => 0,
+            #[cfg(feature = "local")]
+            Moving::Copy(copying) => copying.copied(),
         }
     }
 

@@ -31,7 +31,8 @@ pub struct Agent {
 
 /// What never changes about an agent.
 pub(super) struct Shared {
-    pub(super) events: mpsc::Sender<Event>,
+    /// For what handles have to say when they are dropped, where nobody can wait.
+    pub(super) urgent: mpsc::UnboundedSender<Event>,
     pub(super) endpoints: Endpoints,
     pub(super) deployment: Arc<Deployment>,
     pub(super) digest: DeploymentDigest,
@@ -46,13 +47,8 @@ impl Drop for Shared {
             patience: Duration::ZERO,
             done: oneshot::channel().0,
         });
-        if let Err(mpsc::error::TrySendError::Full(stop)) = self.events.try_send(stop) {
-            let events = self.events.clone();
-            self.endpoints.spawn_control(async move {
-                // The driver is gone already where this fails.
-                let _ = events.send(stop).await;
-            });
-        }
+        // The driver is gone already where this fails.
+        let _ = self.urgent.send(stop);
     }
 }
 
@@ -207,6 +203,7 @@ pub struct NoticeOutcome {
 pub struct Transfer {
     started: Option<Started>,
     events: mpsc::Sender<Event>,
+    urgent: mpsc::UnboundedSender<Event>,
 }
 
 impl std::fmt::Debug for Started {
@@ -222,10 +219,13 @@ impl Transfer {
     /// # Errors
     /// [`PullError`].
     pub async fn finish(mut self) -> Result<PullReport, PullError> {
-        match self.started.take() {
-            Some(started) => started.result.await.unwrap_or(Err(AgentGone.into())),
-            None => Err(AgentGone.into()),
-        }
+        // It stays here while it is waited for, so that dropping the future cancels it too.
+        let Some(started) = &mut self.started else {
+            return Err(AgentGone.into());
+        };
+        let result = (&mut started.result).await.unwrap_or(Err(AgentGone.into()));
+        self.started = None;
+        result
     }
 
     /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready.
@@ -278,8 +278,8 @@ impl Drop for Transfer {
     fn drop(&mut self) {
         if let Some(started) = self.started.take() {
             let cancel = Event::Command(Command::CancelJob { job: started.job });
-            // Where the queue is full or the agent gone, the job ends by its own timeout.
-            let _ = self.events.try_send(cancel);
+            // The agent is gone where this fails, and its jobs with it.
+            let _ = self.urgent.send(cancel);
         }
     }
 }
@@ -380,7 +380,14 @@ impl Agent {
         let (opened, outcome) = oneshot::channel();
         self.send(Command::Lease { spec, opened }).await?;
         let opened = outcome.await.map_err(|_| AgentGone)?;
-        Ok(opened.map(|outcome| Lease::new(key, self.events.clone(), outcome)))
+        Ok(opened.map(|outcome| {
+            Lease::new(
+                key,
+                self.events.clone(),
+                self.shared.urgent.clone(),
+                outcome,
+            )
+        }))
     }
 
     /// Pulls what a ticket allows into own blocks, and waits until all of it has landed.
@@ -391,7 +398,7 @@ impl Agent {
     /// # Errors
     /// [`PullError`].
     pub async fn pull(&self, request: PullRequest) -> Result<PullReport, PullError> {
-        self.check_direction(&request.ticket, Direction::Pull)?;
+        self.expect(&request.ticket, Direction::Pull)?;
         self.start(request, true).await?.finish().await
     }
 
@@ -400,15 +407,18 @@ impl Agent {
     /// # Errors
     /// [`PullError`].
     pub async fn push(&self, request: PushRequest) -> Result<PullReport, PullError> {
-        self.check_direction(&request.ticket, Direction::Push)?;
+        self.expect(&request.ticket, Direction::Push)?;
         self.start(request, true).await?.finish().await
     }
 
-    fn check_direction(&self, ticket: &Ticket, wanted: Direction) -> Result<(), PullError> {
+    /// A push reads the own blocks and a pull writes them: the ticket does not get to choose.
+    fn expect(&self, ticket: &Ticket, wanted: Direction) -> Result<(), PullError> {
         let claims = ticket.open(&self.ticket_key()).map_err(JobError::from)?;
-        match claims.direction {
-            allowed if allowed == wanted => Ok(()),
-            allowed => Err(PullError::Direction { allowed }),
+        match claims.direction == wanted {
+            true => Ok(()),
+            false => Err(PullError::Direction {
+                allowed: claims.direction,
+            }),
         }
     }
 
@@ -441,6 +451,7 @@ impl Agent {
         Ok(Transfer {
             started: Some(started),
             events: self.events.clone(),
+            urgent: self.shared.urgent.clone(),
         })
     }
 

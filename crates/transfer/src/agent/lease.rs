@@ -31,6 +31,7 @@ pub struct LeaseOutcome {
 pub struct Lease {
     key: LeaseKey,
     events: mpsc::Sender<Event>,
+    urgent: mpsc::UnboundedSender<Event>,
     outcome: Option<oneshot::Receiver<LeaseOutcome>>,
 }
 
@@ -38,11 +39,13 @@ impl Lease {
     pub(super) fn new(
         key: LeaseKey,
         events: mpsc::Sender<Event>,
+        urgent: mpsc::UnboundedSender<Event>,
         outcome: oneshot::Receiver<LeaseOutcome>,
     ) -> Self {
         Self {
             key,
             events,
+            urgent,
             outcome: Some(outcome),
         }
     }
@@ -92,14 +95,18 @@ impl Lease {
     }
 
     /// Waits until the lease has ended, for whatever reason, and nothing touches its blocks any more.
+    /// Dropping the future drops the lease, and so cancels it.
     ///
     /// # Errors
     /// [`AgentGone`]: then nothing touches them either.
     pub async fn ended(mut self) -> Result<LeaseOutcome, AgentGone> {
-        match self.outcome.take() {
-            Some(outcome) => outcome.await.map_err(|_| AgentGone),
-            None => Err(AgentGone),
-        }
+        // It stays here while it is waited for: whoever stops waiting drops the lease.
+        let Some(outcome) = &mut self.outcome else {
+            return Err(AgentGone);
+        };
+        let ended = outcome.await.map_err(|_| AgentGone);
+        self.outcome = None;
+        ended
     }
 
     async fn send(&self, command: Command) -> Result<(), AgentGone> {
@@ -110,22 +117,14 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // `ended` has taken the receiver where somebody waits for the end.
+        // `ended` has had the outcome where there is none here.
         let Some(mut outcome) = self.outcome.take() else {
             return;
         };
-        if outcome.try_recv().is_ok() {
-            return;
-        }
-        let events = self.events.clone();
-        let cancel = Event::Command(Command::CancelLease { key: self.key });
-        if let Err(mpsc::error::TrySendError::Full(cancel)) = events.try_send(cancel) {
-            if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-                runtime.spawn(async move {
-                    // The agent is gone where this fails, and its leases with it.
-                    let _ = events.send(cancel).await;
-                });
-            }
+        if outcome.try_recv().is_err() {
+            let cancel = Event::Command(Command::CancelLease { key: self.key });
+            // The agent is gone where this fails, and its leases with it.
+            let _ = self.urgent.send(cancel);
         }
     }
 }

@@ -3,7 +3,8 @@
 //! An [`Agent`] speaks for some ranks of one deployment. Its life:
 //!
 //! 1. [`Agent::builder`] with its identity and deployment; [`register`](Builder::register) the memory of
-//!    each rank; [`bind`](Builder::bind).
+//!    each rank, or [`register_shared`](Builder::register_shared) it for peers of this host to copy out
+//!    of; [`bind`](Builder::bind).
 //! 2. An owner of blocks [`lease`](Agent::lease)s them: under a lease set that the request has on all
 //!    ranks, and bound to a digest of what they hold. Whoever made the request mints a
 //!    [`Ticket`](crate::ticket::Ticket) for the set, which needs no memory, only the cluster's key.
@@ -29,6 +30,8 @@ mod flows;
 mod handle;
 mod lanes;
 mod lease;
+#[cfg(feature = "local")]
+mod loans;
 mod plans;
 #[cfg(feature = "local")]
 mod ring;

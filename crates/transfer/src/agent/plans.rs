@@ -8,6 +8,8 @@ use transload_layout::document::Document;
 
 use crate::ids::{AgentId, DeploymentDigest};
 use crate::plan::{Plan, Request, Side, pair_groups};
+#[cfg(feature = "local")]
+use crate::wire::Path;
 use crate::wire::{self, Difference, Flow, PathSet, RouteAsk};
 
 /// Most deployments of peers that are kept. Each has at most 64 groups and 4,096 ranks.
@@ -24,7 +26,16 @@ pub(super) struct Plans {
     peers: VecDeque<(DeploymentDigest, Arc<Deployment>)>,
     recent: VecDeque<(RouteAsk, Arc<Plan>)>,
     /// Paths beside the network, by agent.
-    local: HashMap<AgentId, PathSet>,
+    local: HashMap<AgentId, LocalPaths>,
+}
+
+/// The paths to and from an agent of this host, beside the network.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LocalPaths {
+    /// For what it gets from us.
+    pub(super) out: PathSet,
+    /// For what we get from it. Whether it lends its memory is known to it alone.
+    pub(super) back: PathSet,
 }
 
 /// The canonical bytes of a deployment: what its digest is of.
@@ -42,7 +53,15 @@ impl Plans {
         }
     }
 
-    fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
+    /// What is used stays; a peer that shows many documents only drives out its own.
+    fn touch(&mut self, digest: &DeploymentDigest) {
+        if let Some(at) = self.peers.iter().position(|(known, _)| known == digest) {
+            let peer = self.peers.remove(at);
+            self.peers.extend(peer);
+        }
+    }
+
+    pub(super) fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
         let mut peers = self.peers.iter();
         peers
             .find(|(known, _)| known == digest)
@@ -50,8 +69,18 @@ impl Plans {
     }
 
     /// Notes the paths to an agent beside the network.
-    pub(super) fn set_local(&mut self, agent: AgentId, paths: PathSet) {
+    #[cfg(feature = "local")]
+    pub(super) fn set_local(&mut self, agent: AgentId, paths: LocalPaths) {
         self.local.insert(agent, paths);
+    }
+
+    /// A path to or from an agent has failed: others are taken from now on, until it connects anew.
+    #[cfg(feature = "local")]
+    pub(super) fn lose_local(&mut self, agent: &AgentId, path: Path) {
+        if let Some(paths) = self.local.get_mut(agent) {
+            paths.out = paths.out.without(path);
+            paths.back = paths.back.without(path);
+        }
     }
 
     /// Forgets an agent that is not connected any more.
@@ -64,6 +93,7 @@ impl Plans {
         if let Some((_, plan)) = self.recent.iter().find(|(known, _)| known == ask) {
             return Ok(plan.clone());
         }
+        self.touch(&ask.peer);
         let peer = self
             .peer(&ask.peer)
             .ok_or("the peer's deployment is not known")?;
@@ -101,6 +131,22 @@ impl Plans {
     }
 }
 
+impl Plans {
+    /// The plan of the one route of a transfer that comes here.
+    #[cfg(feature = "local")]
+    pub(super) fn of_route(&mut self, flow: &Flow) -> Result<Plan, String> {
+        let peer = self.peer(&flow.peer);
+        let peer = peer.ok_or("the peer's deployment is not known")?;
+        let request = Request {
+            start: flow.start,
+            tokens: flow.tokens,
+            by_layer: flow.by_layer,
+        };
+        Plan::compile_route(peer, &self.own, &request, flow.peer_rank, flow.rank)
+            .map_err(|error| error.to_string())
+    }
+}
+
 impl wire::Planner for Plans {
     fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32> {
         self.peer(deployment).map(|peer| peer.tp() * peer.pp())
@@ -122,6 +168,7 @@ impl wire::Planner for Plans {
             theirs: differs.destination_value.into(),
         })?;
         let ranks = peer.tp() * peer.pp();
+        self.touch(&digest);
         if self.peer(&digest).is_none() {
             if self.peers.len() == MOST_PEERS {
                 self.peers.pop_front();
@@ -144,8 +191,13 @@ impl wire::Planner for Plans {
         Ok(routes.filter(|route| route.bytes > 0).collect())
     }
 
-    fn paths(&self, agent: &AgentId) -> PathSet {
+    fn paths(&self, agent: &AgentId, local_is_source: bool) -> PathSet {
         let local = self.local.get(agent).copied().unwrap_or_default();
+        let local = if local_is_source {
+            local.out
+        } else {
+            local.back
+        };
         PathSet::QUIC.or(local)
     }
 }

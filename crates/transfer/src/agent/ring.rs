@@ -17,14 +17,16 @@ use crate::transport::local::host::SocketName;
 use crate::transport::local::ring::{RingLimits, RingShape};
 use crate::wire::ConnId;
 
-/// How long a peer may take to fetch a ring that it was told of.
-const FETCHED_WITHIN: Duration = Duration::from_secs(5);
+/// How long a peer may take to fetch a ring, or memory, that it was told of.
+pub(super) const FETCHED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The rings of one connection, and the transfers that wait for the one to send over.
 #[derive(Debug, Default)]
 pub(super) struct Rings {
     /// Whether a ring was offered.
     pub(super) begun: bool,
+    /// Whether one that was offered is being fetched, or is here.
+    pub(super) fetching: bool,
     out: Option<RingOut>,
     waiting: Vec<Outgoing>,
     /// Held so that it is received from.
@@ -69,14 +71,14 @@ pub(super) fn is_this_host(address: SocketAddr) -> bool {
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
 }
 
-/// What a peer has to know to fetch a ring.
+/// What a peer has to know to fetch a ring, or memory.
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) socket: String,
     pub(super) token: (Nonce, Nonce),
 }
 
-/// Makes ready to hand a ring over.
+/// Makes ready to hand a ring over, or memory.
 pub(super) fn offer(listener: &Listener) -> Result<(Expected, Offer), String> {
     let token = Token::random().map_err(|error| error.to_string())?;
     let expected = listener.expect(&token).map_err(|error| error.to_string())?;
@@ -106,16 +108,21 @@ pub(super) async fn hand_over(expected: Expected, conn: ConnId, events: mpsc::Se
     let _ = events.send(event).await;
 }
 
+/// Connects to where the peer hands over what it has offered.
+pub(super) async fn connect(offer: Offer) -> Result<handover::Connection, String> {
+    let socket = SocketName::try_from(offer.socket).map_err(|error| error.to_string())?;
+    let mut token = [0; 32];
+    token[..16].copy_from_slice(&offer.token.0.0);
+    token[16..].copy_from_slice(&offer.token.1.0);
+    let token = Token::from_bytes(token);
+    let connection = handover::connect(&socket, &token, &Limits::default()).await;
+    connection.map_err(|error| error.to_string())
+}
+
 /// Fetches a ring that the peer has offered, and hands our end to the driver.
 pub(super) async fn fetch(offer: Offer, conn: ConnId, events: mpsc::Sender<Event>) {
     let fetching = async {
-        let socket = SocketName::try_from(offer.socket).map_err(|error| error.to_string())?;
-        let mut token = [0; 32];
-        token[..16].copy_from_slice(&offer.token.0.0);
-        token[16..].copy_from_slice(&offer.token.1.0);
-        let token = Token::from_bytes(token);
-        let connection = handover::connect(&socket, &token, &Limits::default()).await;
-        let connection = connection.map_err(|error| error.to_string())?;
+        let connection = connect(offer).await?;
         let consumer = connection.accept_consumer(RingLimits::default()).await;
         consumer.map_err(|error| error.to_string())
     };

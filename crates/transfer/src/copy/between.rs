@@ -1,131 +1,322 @@
-//! Copies between two memories.
+//! Copies between two memories of one host.
 
 use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::thread;
+
 use thiserror::Error;
 
 use super::checksum::Crc32c;
-use super::kernel::{self, Kernel, Traffic};
-use super::walk::{Dense, Destination, Source, Walk, run};
+use super::ends::{Dense, Destination, Source};
+use super::kernel::{self, AROUND_FROM, Kernel, Mover, Traffic};
+use super::walk::{Walk, run};
 use crate::memory::{CheckError, Memory, Side};
 use crate::plan::program::Program;
 
-/// o
-#[derive(Clone, Debug, Default)]
-pub struct CopyOptions {
-    /// t
-    pub threads: Option<NonZeroUsize>,
-    /// c
-    pub checksum: bool,
-    /// k
-    #[doc(hidden)]
-    pub kernel: Option<Kernel>,
-    /// t
-    #[doc(hidden)]
-    pub near: bool,
-    /// t
-    #[doc(hidden)]
-    pub staging: usize,
-}
-/// r
+/// How to copy.
+///
+/// ```
+/// use transload_transfer::copy::CopyOptions;
+///
+/// let options = CopyOptions::new().with_threads(1).with_checksum();
+/// # let _ = options;
+/// ```
 #[derive(Clone, Debug)]
+pub struct CopyOptions {
+    threads: Option<NonZeroUsize>,
+    checksum: bool,
+    kernel: Kernel,
+    around_from: u64,
+    pub(super) bytes_per_thread: u64,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CopyOptions {
+    /// As many threads as it is worth, no checksum.
+    pub fn new() -> Self {
+        Self {
+            threads: None,
+            checksum: false,
+            kernel: Kernel::detect(),
+            around_from: AROUND_FROM,
+            bytes_per_thread: BYTES_PER_THREAD,
+        }
+    }
+
+    /// At most so many threads, the caller's included (0 counts as 1). By default, one for each
+    /// [`BYTES_PER_THREAD`], and not more than the machine can run at a time.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = NonZeroUsize::new(threads.max(1));
+        self
+    }
+
+    /// Sums the bytes as they pass; costs up to 20 % of the time.
+    #[must_use]
+    pub fn with_checksum(mut self) -> Self {
+        self.checksum = true;
+        self
+    }
+
+    /// Uses a kernel other than the best, if this machine has it; for tests and benches.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+        if Kernel::available().contains(&kernel) {
+            self.kernel = kernel;
+        }
+        self
+    }
+
+    /// Goes around the caches from another size on; for tests and benches.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_around_from(mut self, bytes: u64) -> Self {
+        self.around_from = bytes;
+        self
+    }
+}
+
+/// What was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CopyReport {
-    /// b
+    /// How many bytes.
     pub bytes: u64,
-    /// c
+    /// In how many chunks.
+    pub chunks: u64,
+    /// By how many threads.
+    pub threads: usize,
+    /// With which instructions; for people to read.
+    pub kernel: &'static str,
+    /// The sum of the bytes in the order of the program, if it was asked for.
     pub checksum: Option<Crc32c>,
 }
-/// e
+
+/// Why nothing was copied.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CopyError {
-    /// c
+    /// The program does not fit one of the memories.
     #[error(transparent)]
     Check(#[from] CheckError),
 }
 
-/// c
+/// A thread is started for each so many bytes (8 MiB): it then works for about a millisecond, ten
+/// times what it takes to start it.
+pub const BYTES_PER_THREAD: u64 = 8 << 20;
+
+/// Runs a program: copies its bytes from one memory to another.
+///
+/// Both memories are checked first, so either all is copied or nothing. Chunks may be copied in
+/// any order. Should the program write a byte twice, or read what it writes, the result is any of
+/// those possible; a program made from two deployments never does.
+///
+/// # Errors
+/// [`CopyError::Check`] says which place of the program needs what the memory does not have.
+///
+/// # Example
+/// A cache with its heads inside its tokens, `[tokens, heads, 64 B]`, into one with its tokens
+/// inside its heads; only the second of two heads, as if TP were doubled:
+/// ```
+/// use smallvec::smallvec;
+/// use transload_transfer::copy::{CopyOptions, copy};
+/// use transload_transfer::memory::Memory;
+/// use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
+///
+/// let (tokens, head) = (16, 64);
+/// let source = Memory::allocate(&[16 * 2 * 64])?;
+/// let destination = Memory::allocate(&[16 * 64])?;
+/// source.write(64, &[7; 64])?;
+///
+/// let program = Program {
+///     nests: vec![Nest {
+///         loops: smallvec![Loop { count: tokens, src: 2 * head, dst: head }],
+///         run: head,
+///     }],
+///     placed: vec![Placed { nest: 0, src: head, dst: 0 }],
+/// };
+/// let report = copy(&program, &source, &destination, &CopyOptions::new())?;
+/// assert_eq!((report.chunks, report.bytes), (16, 1024));
+///
+/// let mut first = [0; 64];
+/// destination.read(0, &mut first)?;
+/// assert_eq!(first, [7; 64]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn copy(
     program: &Program,
-    src: &Memory,
-    dst: &Memory,
+    source: &Memory,
+    destination: &Memory,
     options: &CopyOptions,
 ) -> Result<CopyReport, CopyError> {
-    src.check(program, Side::Source)?;
-    dst.check(program, Side::Destination)?;
+    source.check(program, Side::Source)?;
+    destination.check(program, Side::Destination)?;
     let bytes = program.bytes();
-    let kernel = options.kernel.unwrap_or_else(Kernel::detect);
-    let mut walk = Walk::at_place(program, 0, 0);
-    if options.checksum || options.staging > 0 {
-        let n = if options.staging == 0 {
-            16384
-        } else {
-            options.staging
-        };
-        let mut staging = vec![0u8; n + 64];
-        let off = staging.as_ptr().align_offset(64);
-        let staging = &mut staging[off..off + n];
-        let mut sum = Crc32c::new();
-        let mut at = 0;
-        let mut back = walk.clone();
-        let f = Traffic::Fetch.mover(kernel);
-        let p = if options.near {
-            Traffic::Near
-        } else {
-            Traffic::Place
-        }
-        .mover(kernel);
-        while at < bytes {
-            let len = (bytes - at).min(n as u64);
-            let dense = Dense {
-                start: staging.as_mut_ptr(),
-                position: at,
-            };
-            unsafe {
-                run(
-                    program,
-                    &mut walk,
-                    (&Source(src), &dense),
-                    (at + len, bytes),
-                    f,
-                );
-            }
-            if options.checksum {
-                sum.update(&staging[..len as usize]);
-            }
-            unsafe {
-                run(
-                    program,
-                    &mut back,
-                    (&dense, &Destination(dst)),
-                    (at + len, bytes),
-                    p,
-                );
-            }
-            at += len;
-        }
-        kernel::fence();
-        return Ok(CopyReport {
-            bytes,
-            checksum: Some(sum),
-        });
-    }
-    let traffic = if options.near {
-        Traffic::Near
+    // Only the plainest kernel can tell what to do where source and destination overlap.
+    let overlap = source.overlaps(destination);
+    let (kernel, threads) = if overlap {
+        (Kernel::Portable, 1)
     } else {
-        Traffic::Through
+        (options.kernel, threads(bytes, options))
     };
-    unsafe {
-        run(
-            program,
-            &mut walk,
-            (&Source(src), &Destination(dst)),
-            (bytes, bytes),
-            traffic.mover(kernel),
-        );
-    }
-    kernel::fence();
+    let job = Job {
+        program,
+        source,
+        destination,
+        kernel,
+        bytes,
+        checksum: options.checksum,
+        around_from: options.around_from,
+    };
+    let sum = job.share(threads);
     Ok(CopyReport {
         bytes,
-        checksum: None,
+        chunks: program.chunks(),
+        threads,
+        kernel: kernel.name(),
+        checksum: options.checksum.then_some(sum),
     })
 }
+
+/// How many threads a copy is worth.
+fn threads(bytes: u64, options: &CopyOptions) -> usize {
+    let worth = usize::try_from(bytes / options.bytes_per_thread).unwrap_or(usize::MAX);
+    let most = options
+        .threads
+        .or_else(|| thread::available_parallelism().ok());
+    worth.clamp(1, most.map_or(1, NonZeroUsize::get))
+}
+
+/// A copy whose program was checked against both memories.
+struct Job<'a> {
+    program: &'a Program,
+    source: &'a Memory,
+    destination: &'a Memory,
+    kernel: Kernel,
+    bytes: u64,
+    checksum: bool,
+    around_from: u64,
+}
+
+impl Job<'_> {
+    /// Shares the work among threads, this one included.
+    fn share(&self, threads: usize) -> Crc32c {
+        let starts = self.starts(threads);
+        let ends = starts.iter().skip(1).map(Walk::position);
+        let mut parts = starts.iter().zip(ends.chain([self.bytes]));
+        let first = parts.next();
+        thread::scope(|scope| {
+            let others: Vec<_> = parts
+                .map(|part| {
+                    let work = move || self.part(part.0.clone(), part.1);
+                    (part, thread::Builder::new().spawn_scoped(scope, work))
+                })
+                .collect();
+            let mut sum = Crc32c::new();
+            if let Some((start, end)) = first {
+                sum = self.part(start.clone(), end);
+            }
+            for ((start, end), thread) in others {
+                let part = match thread {
+                    Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                    // No thread to be had: then it takes a little longer.
+                    Err(_) => self.part(start.clone(), end),
+                };
+                sum.append(&part);
+            }
+            sum
+        })
+    }
+
+    /// Where each thread starts: at a chunk, or at a page of a long one.
+    fn starts(&self, threads: usize) -> Vec<Walk> {
+        let mut starts = vec![Walk::start(self.program)];
+        let share = self.bytes / threads as u64;
+        let mut before = 0;
+        for (place, placed) in self.program.placed.iter().enumerate() {
+            let bytes = self.program.nests[placed.nest as usize].bytes();
+            while starts.len() < threads && starts.len() as u64 * share < before + bytes {
+                let offset = starts.len() as u64 * share - before;
+                let mut walk = Walk::new(self.program, place, before, offset);
+                walk.back_to(PAGE);
+                starts.push(walk);
+            }
+            before += bytes;
+        }
+        starts
+    }
+
+    /// Copies what is from `walk` up to `end`, and sums it if asked to.
+    fn part(&self, mut walk: Walk, end: u64) -> Crc32c {
+        let mut sum = Crc32c::new();
+        if self.checksum && !self.kernel.sums() {
+            self.part_in_steps(&mut walk, end, &mut sum);
+        } else {
+            let traffic = Traffic::between(self.bytes, self.around_from);
+            let mover = Mover::new(self.kernel, traffic, self.checksum);
+            let ends = (&Source(self.source), &Destination(self.destination));
+            let bounds = (end, self.bytes);
+            let len = end - walk.position();
+            // SAFETY: the program was checked against both memories, which may be read and written
+            // by the contract of their makers. If they overlap, the kernel is the one that may.
+            sum.pass(len, |state| unsafe {
+                run(self.program, &mut walk, ends, bounds, mover, state)
+            });
+        }
+        kernel::settle();
+        sum
+    }
+
+    /// The same by way of a buffer, where the kernel cannot sum: the sum must be of the very bytes
+    /// that are written, even if somebody changes the source meanwhile.
+    fn part_in_steps(&self, walk: &mut Walk, end: u64, sum: &mut Crc32c) {
+        let mut buffer = vec![0; STEP];
+        let fetch = Mover::new(self.kernel, Traffic::Fetch, false);
+        let place = Mover::new(
+            self.kernel,
+            Traffic::place(self.bytes, self.around_from),
+            false,
+        );
+        let mut behind = walk.clone();
+        while walk.position() < end {
+            let position = walk.position();
+            let len = (end - position).min(STEP as u64);
+            let bounds = (position + len, self.bytes);
+            let dense = Dense {
+                start: buffer.as_mut_ptr(),
+                position,
+            };
+            // SAFETY: as in `part`; the buffer has room for a step, and is nobody else's.
+            unsafe {
+                run(
+                    self.program,
+                    walk,
+                    (&Source(self.source), &dense),
+                    bounds,
+                    fetch,
+                    0,
+                );
+            }
+            sum.update(&buffer[..len as usize]);
+            let dense = Dense {
+                start: buffer.as_mut_ptr(),
+                position,
+            };
+            let ends = (&dense, &Destination(self.destination));
+            // SAFETY: as above.
+            unsafe { run(self.program, &mut behind, ends, bounds, place, 0) };
+        }
+    }
+}
+
+/// Bytes of a page: what one thread's part of a long run ends at.
+const PAGE: u64 = 4096;
+
+/// Bytes that are gathered, summed and scattered at a time.
+const STEP: usize = 32 << 10;

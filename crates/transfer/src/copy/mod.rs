@@ -1,23 +1,20 @@
-//! Host copies.
-
+//! Moving the bytes of plans on the host: from memory to memory, and between memory and streams.
 mod between;
 mod checksum;
+mod cursor;
+mod ends;
 mod kernel;
+mod runs;
 mod stream;
+#[cfg(test)]
+mod tests;
 mod walk;
 
-pub use between::{CopyError, CopyOptions, CopyReport, copy};
-pub use checksum::Crc32c;
+pub use between::{BYTES_PER_THREAD, CopyError, CopyOptions, CopyReport, copy};
+pub use checksum::{Checksum, Crc32c, NoChecksum};
+pub use cursor::Cursor;
 #[doc(hidden)]
 pub use kernel::Kernel;
-pub use stream::{Cursor, MemoryStream, Run, Runs, StreamError};
-
-#[doc(hidden)]
-pub fn tune(i: usize, v: usize) {
-    kernel::x86::T[i].store(v, std::sync::atomic::Ordering::Relaxed)
-}
-
-/// x
-pub fn settle() {
-    kernel::fence()
-}
+pub use kernel::settle;
+pub use runs::{Run, Runs};
+pub use stream::{MemoryStream, StreamError};

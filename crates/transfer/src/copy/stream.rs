@@ -1,233 +1,181 @@
-//! A memory as a stream of bytes: gather and scatter at arbitrary cut points.
+//! A memory as a stream of bytes.
 
-use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::checksum::Crc32c;
-use super::kernel::{self, Kernel, Mover, Traffic};
-use super::walk::{Dense, Source, Walk, run};
-use crate::memory::{Access, AccessError, CheckError, Loan, Memory, Side};
-use crate::plan::program::{Program, StreamProgram};
+use super::cursor::Cursor;
+use super::ends::End;
+use super::kernel::{AROUND_FROM, Kernel, Mover};
+use super::runs::Runs;
+use super::walk::{self, Walk};
+use crate::memory::{CheckError, Memory, Side};
+use crate::plan::program::StreamProgram;
 
-/// A memory, seen as a stream.
+/// The bytes of a memory in the order of a [`StreamProgram`]: what one peer sends to, or receives
+/// from, another.
+///
+/// Cheap to clone and to share. Positions are offsets in the stream, in bytes. Any number of
+/// [`Cursor`]s may work on one stream at a time, for instance one per lane.
+///
+/// ```
+/// # use smallvec::smallvec;
+/// use transload_transfer::copy::{Crc32c, MemoryStream, NoChecksum, settle};
+/// use transload_transfer::memory::Memory;
+/// # use transload_transfer::plan::program::{Loop, Nest, Placed, Program, StreamProgram};
+/// # // Four chunks of 8 bytes, 16 bytes apart.
+/// # let loops = smallvec![Loop { count: 4, src: 16, dst: 8 }];
+/// # let program = StreamProgram::new(Program {
+/// #     nests: vec![Nest { loops, run: 8 }],
+/// #     placed: vec![Placed { nest: 0, src: 0, dst: 0 }],
+/// # });
+///
+/// let memory = Memory::allocate(&[64])?;
+/// let stream = MemoryStream::new(program, memory)?;
+///
+/// // Bytes arrive in pieces of any size, and are put where they belong.
+/// let (mut cursor, mut received) = (stream.cursor(0)?, Crc32c::new());
+/// for piece in [&b"every by"[..], b"te in its p", b"lace ......."] {
+///     cursor.scatter(piece, &mut received)?;
+/// }
+/// settle();
+/// assert_eq!(received, Crc32c::of(b"every byte in its place ......."));
+///
+/// // Read back from any position on.
+/// let mut bytes = [0; 9];
+/// stream.cursor(14)?.gather(&mut bytes, &mut NoChecksum)?;
+/// assert_eq!(&bytes, b"its place");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct MemoryStream {
-    program: Arc<StreamProgram>,
-    memory: Memory,
-    gather: Mover,
-    scatter: Mover,
+    pub(super) program: Arc<StreamProgram>,
+    pub(super) memory: Memory,
+    pub(super) kernel: Kernel,
+    pub(super) around_from: u64,
 }
 
-/// Error.
+/// Why bytes could not be moved to or from a stream.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StreamError {
-    /// Past.
+    /// Bytes beyond the stream's end.
     #[error("{len} bytes at offset {offset} of a stream of {bytes} bytes")]
     PastEnd {
-        /// o
+        /// Offset of the first byte in the stream.
         offset: u64,
-        /// l
+        /// How many bytes.
         len: u64,
-        /// b
+        /// Length of the stream in bytes.
         bytes: u64,
     },
-    /// ro
+    /// A scatter into a memory that may only be read.
     #[error("the memory may only be read")]
     ReadOnly,
 }
 
 impl MemoryStream {
-    /// new
+    /// Lays a program over a memory, once for any number of copies.
+    ///
+    /// # Errors
+    /// [`CheckError`], if the program needs bytes that the memory does not have.
     pub fn new(program: impl Into<Arc<StreamProgram>>, memory: Memory) -> Result<Self, CheckError> {
-        Self::with_kernel(program, memory, Kernel::detect())
-    }
-    /// new
-    #[doc(hidden)]
-    pub fn with_kernel(
-        program: impl Into<Arc<StreamProgram>>,
-        memory: Memory,
-        kernel: Kernel,
-    ) -> Result<Self, CheckError> {
         let program = program.into();
         memory.check(program.program(), Side::Source)?;
         Ok(Self {
-            gather: Traffic::Fetch.mover(kernel),
-            scatter: Traffic::Place.mover(kernel),
             program,
             memory,
+            kernel: Kernel::detect(),
+            around_from: AROUND_FROM,
         })
     }
-    /// b
+
+    /// Uses a kernel other than the best, if this machine has it; for tests and benches.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+        if Kernel::available().contains(&kernel) {
+            self.kernel = kernel;
+        }
+        self
+    }
+
+    /// Goes around the caches from another size on; for tests and benches.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_around_from(mut self, bytes: u64) -> Self {
+        self.around_from = bytes;
+        self
+    }
+
+    /// Length of the stream in bytes.
     pub fn bytes(&self) -> u64 {
         self.program.bytes()
     }
-    fn program(&self) -> &Program {
-        self.program.program()
+
+    /// The memory that the bytes are in.
+    pub fn memory(&self) -> &Memory {
+        &self.memory
     }
-    /// c
+
+    /// A cursor before the byte at `position`, or at the end. Costs O(log places + loops).
+    ///
+    /// # Errors
+    /// [`StreamError::PastEnd`].
     pub fn cursor(&self, position: u64) -> Result<Cursor, StreamError> {
-        Ok(Cursor {
-            walk: self.walk(position),
-            stream: self.clone(),
-            sum: None,
+        Ok(Cursor::new(self.clone(), self.walk(position)?))
+    }
+
+    /// The memory behind a range of the stream, as the longest runs that lie together, in the
+    /// order of the stream.
+    ///
+    /// # Errors
+    /// [`StreamError::PastEnd`].
+    pub fn runs(&self, range: Range<u64>) -> Result<Runs<'_>, StreamError> {
+        let len = range.end.saturating_sub(range.start);
+        let walk = self.walk(range.start)?;
+        let end = self.end_of(range.start, len)?;
+        Ok(Runs::new(&self.program, walk, end))
+    }
+
+    /// The position `len` bytes behind `position`.
+    pub(super) fn end_of(&self, position: u64, len: u64) -> Result<u64, StreamError> {
+        let bytes = self.bytes();
+        let end = position.checked_add(len).filter(|end| *end <= bytes);
+        end.ok_or(StreamError::PastEnd {
+            offset: position,
+            len,
+            bytes,
         })
     }
-    fn walk(&self, position: u64) -> Walk {
-        let placed = &self.program().placed;
-        let place = placed
-            .partition_point(|p| p.dst <= position)
-            .saturating_sub(1);
-        let start = placed.get(place).map_or(0, |p| p.dst);
+
+    pub(super) fn walk(&self, position: u64) -> Result<Walk, StreamError> {
+        self.end_of(position, 0)?;
+        let program = self.program.program();
         if position == self.bytes() {
-            return Walk::at_place(self.program(), placed.len(), position);
+            return Ok(Walk::new(program, program.placed.len(), position, 0));
         }
-        Walk::inside_place(self.program(), place, start, position - start)
+        let behind = program.placed.partition_point(|p| p.dst <= position);
+        let place = behind.saturating_sub(1);
+        let start = program.placed.get(place).map_or(0, |p| p.dst);
+        Ok(Walk::new(program, place, start, position - start))
     }
-}
-
-/// c
-#[derive(Debug)]
-pub struct Cursor {
-    stream: MemoryStream,
-    walk: Walk,
-    sum: Option<Crc32c>,
-}
-/// r
-#[derive(Clone, Copy, Debug)]
-pub struct Run {
-    /// a
-    pub address: u64,
-    /// b
-    pub bytes: u64,
-}
-/// r
-pub struct Runs {}
-
-impl Cursor {
-    /// s
-    pub fn summing(mut self) -> Self {
-        self.sum = Some(Crc32c::new());
-        self
-    }
-    /// g
-    fn gather0(&mut self, out: &mut [u8]) -> Result<(), StreamError> {
-        let total = self.stream.bytes();
-        let block = if self.sum.is_some() {
-            16384
-        } else {
-            usize::MAX
-        };
-        for out in out.chunks_mut(block) {
-            let position = self.walk.position();
-            let end = position + out.len() as u64;
-            let dense = Dense {
-                start: out.as_mut_ptr(),
-                position,
-            };
-            unsafe {
-                run(
-                    self.stream.program.program(),
-                    &mut self.walk,
-                    (&Source(&self.stream.memory), &dense),
-                    (end, total),
-                    self.stream.gather,
-                );
-            }
-            if let Some(sum) = &mut self.sum {
-                sum.update(out)
-            }
-        }
-        Ok(())
-    }
-    /// g
-    fn scatter0(&mut self, bytes: &[u8], fence: bool) -> Result<(), StreamError> {
-        let total = self.stream.bytes();
-        let position = self.walk.position();
-        let end = position + bytes.len() as u64;
-        let dense = Dense {
-            start: bytes.as_ptr().cast_mut(),
-            position,
-        };
-        unsafe {
-            super::walk::run(
-                self.stream.program.program(),
-                &mut self.walk,
-                (&dense, &Source(&self.stream.memory)),
-                (end, total),
-                self.stream.scatter,
-            );
-        }
-        if let Some(sum) = &mut self.sum {
-            sum.update(bytes)
-        }
-        if fence {
-            kernel::fence()
-        }
-        Ok(())
-    }
-}
-impl Cursor {
-    /// r
-    pub fn run_bytes(&self) -> u64 {
-        self.run().map_or(0, |r| r.1)
-    }
-    /// r
-    pub fn run(&self) -> Option<(u64, u64)> {
-        self.walk.chunk(self.stream.program.program())
-    }
-    /// s
-    pub fn skip(&mut self, bytes: u64) {
-        self.walk.skip(self.stream.program.program(), bytes)
-    }
-}
-impl Cursor {
-    /// r
-    pub unsafe fn gather_raw(
-        &mut self,
-        out: *mut u8,
-        len: usize,
-        sum: &mut Crc32c,
-    ) -> Result<(), StreamError> {
-        let mut done = 0;
-        while done < len {
-            let step = (len - done).min(16384);
-            let s = unsafe { std::slice::from_raw_parts_mut(out.add(done), step) };
-            self.gather0(s)?;
-            sum.update(s);
-            done += step;
-        }
-        Ok(())
-    }
-    /// r
-    pub unsafe fn scatter_raw(
-        &mut self,
-        out: *const u8,
-        len: usize,
-        sum: &mut Crc32c,
-    ) -> Result<(), StreamError> {
-        let mut done = 0;
-        while done < len {
-            let step = (len - done).min(16384);
-            let s = unsafe { std::slice::from_raw_parts(out.add(done), step) };
-            sum.update(s);
-            self.scatter0(s, false)?;
-            done += step;
-        }
-        Ok(())
-    }
-}
-
-impl Cursor {
-    /// g
-    pub fn gather(&mut self, out: &mut [u8], sum: &mut Crc32c) -> Result<(), StreamError> {
-        unsafe { self.gather_raw(out.as_mut_ptr(), out.len(), sum) }
-    }
-    /// g
-    pub fn scatter(&mut self, out: &[u8], sum: &mut Crc32c) -> Result<(), StreamError> {
-        unsafe { self.scatter_raw(out.as_ptr(), out.len(), sum) }
+    /// Moves bytes of the stream from one end to the other; see [`walk::run`].
+    ///
+    /// # Safety
+    /// One end is this memory, the other has room for what is from the walk up to `end`, which is
+    /// not beyond the stream's; they can be read and written as the case may be, and do not overlap.
+    pub(super) unsafe fn run<F: End, T: End>(
+        &self,
+        walk: &mut Walk,
+        ends: (&F, &T),
+        end: u64,
+        mover: Mover,
+        sum: u32,
+    ) -> u32 {
+        let bounds = (end, self.bytes());
+        // SAFETY: the program was checked when the stream was made; the rest is the caller's.
+        unsafe { walk::run(self.program.program(), walk, ends, bounds, mover, sum) }
     }
 }

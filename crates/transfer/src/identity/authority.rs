@@ -94,7 +94,7 @@ impl Authority {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = params(
             format!("transload authority {cluster}"),
-            authority_uri(&cluster),
+            &[&authority_uri(&cluster)],
             Validity::of_authority(),
         )?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -170,7 +170,7 @@ impl Authority {
             agent: agent.clone(),
             roles,
         };
-        let (certificate, key) = self.sign(&peer.to_string(), validity)?;
+        let (certificate, key) = self.sign(&[&peer.to_string()], validity)?;
         Ok(Identity::new(
             vec![certificate],
             key,
@@ -179,15 +179,15 @@ impl Authority {
         )?)
     }
 
-    /// Signs a certificate for any URI and time. What it says is not looked at, so tests make their
+    /// Signs a certificate for any URIs and time. What it says is not looked at, so tests make their
     /// bad certificates here too.
     pub(crate) fn sign(
         &self,
-        uri: &str,
+        uris: &[&str],
         validity: Validity,
     ) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), rcgen::Error> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let mut params = params("transload agent".to_owned(), uri.to_owned(), validity)?;
+        let mut params = params("transload agent".to_owned(), uris, validity)?;
         params
             .subject_alt_names
             .push(SanType::DnsName(SERVER_NAME.try_into()?));
@@ -215,7 +215,7 @@ impl fmt::Debug for Authority {
 /// What the certificates of agents and authorities have in common.
 fn params(
     common_name: String,
-    uri: String,
+    uris: &[&str],
     validity: Validity,
 ) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::default();
@@ -223,8 +223,9 @@ fn params(
     params
         .distinguished_name
         .push(DnType::CommonName, common_name);
-    if !uri.is_empty() {
-        params.subject_alt_names = vec![SanType::URI(uri.try_into()?)];
+    for uri in uris {
+        let uri = (*uri).try_into()?;
+        params.subject_alt_names.push(SanType::URI(uri));
     }
     params.not_before = validity.from.into();
     params.not_after = validity.until.into();

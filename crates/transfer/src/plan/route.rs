@@ -296,7 +296,17 @@ fn pair(
         dst_block,
         ..
     } = plan.ranges[range];
-    let (blocks, mut states) = (strides(Axis::Block), strides(Axis::State));
+    let (mut blocks, mut states) = (strides(Axis::Block), strides(Axis::State));
+    // Where there is one block, there is no step from block to block: any stride will do, and this one
+    // is the same for all components.
+    let single = |num_blocks| num_blocks == 1;
+    let alone = (single(plan.num_blocks.0), single(plan.num_blocks.1));
+    if alone.0 {
+        blocks.src = 0;
+    }
+    if alone.1 {
+        blocks.dst = 0;
+    }
     // Where a block holds one state, there is no step from state to state inside it.
     if src_block == 1 {
         states.src = blocks.src;
@@ -318,10 +328,12 @@ fn pair(
             class: Class {
                 range,
                 linear: (
-                    blocks.src == states.src * src_block,
-                    blocks.dst == states.dst * dst_block,
+                    alone.0 || blocks.src == states.src * src_block,
+                    alone.1 || blocks.dst == states.dst * dst_block,
                 ),
-                states_outside: blocks.src < states.src && blocks.dst < states.dst,
+                states_outside: blocks.src < states.src
+                    && blocks.dst < states.dst
+                    && !(alone.0 || alone.1),
             },
             src: Origin {
                 base: a.view.offset + first_layers.0 as u64 * layers.src,

@@ -404,7 +404,9 @@ impl<B, P: Planner> Machine<B, P> {
         }
         self.leases.check(now, key, direction, &wanted)?;
         let route = self.route(direction, ask, rank, peer_rank, &holder)?;
-        let (offered, wanted_paths) = (self.planner.paths(&agent), ask.paths);
+        let local_is_source = direction == Direction::Pull;
+        let offered = self.planner.paths(&agent, local_is_source);
+        let wanted_paths = ask.paths;
         // Memory is lent as a whole, so what is to flow layer by layer takes another path.
         let over = self.leases.progress(&key).is_none_or(|(_, over)| over);
         let flowing = ask.by_layer && (direction == Direction::Push || !over);

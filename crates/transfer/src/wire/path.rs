@@ -62,6 +62,12 @@ impl PathSet {
         PathSet(self.0 | other.0)
     }
 
+    /// Those that are not `path`.
+    #[must_use]
+    pub fn without(self, path: Path) -> PathSet {
+        PathSet(self.0 & !path.bit())
+    }
+
     /// The one to take: one copy before two, and any of them before the network.
     pub fn best(self) -> Option<Path> {
         Path::ALL
@@ -112,6 +118,10 @@ mod tests {
             "quic or ring"
         );
         assert_eq!(PathSet::ANY.best_by_layer(), Some(Path::Ring));
+        assert_eq!(
+            PathSet::LOCAL.without(Path::Shared).best(),
+            Some(Path::Ring)
+        );
         assert_eq!(PathSet::default().to_string(), "no path");
     }
 }

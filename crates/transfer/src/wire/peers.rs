@@ -409,7 +409,16 @@ impl<B, P: Planner> Machine<B, P> {
     /// Sees to it that a connection will be there.
     pub(super) fn want(&mut self, address: &RankAddress) {
         let known = self.agents.entry(address.agent.clone()).or_default();
-        if !known.up.is_empty() || known.dial.is_some() {
+        if !known.up.is_empty() {
+            return;
+        }
+        if let Some(dial) = &mut known.dial {
+            // One that has restarted elsewhere is not to be found where it was.
+            if (&dial.host, dial.port) != (&address.host, address.port) {
+                dial.host.clone_from(&address.host);
+                dial.port = address.port;
+                dial.failures = 0;
+            }
             return;
         }
         known.dial = Some(Dial {

@@ -18,8 +18,8 @@ pub trait Planner {
     /// All routes of one local rank with a known deployment.
     fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<Route>, String>;
 
-    /// The paths by which a peer can be reached.
-    fn paths(&self, agent: &AgentId) -> PathSet;
+    /// The paths by which bytes can leave for a peer, or come from it.
+    fn paths(&self, agent: &AgentId, local_is_source: bool) -> PathSet;
 }
 
 /// Which routes are asked for.

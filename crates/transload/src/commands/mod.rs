@@ -7,6 +7,8 @@ use crate::output::Output;
 
 mod bench;
 mod certs;
+mod demo;
+mod engines;
 mod plan;
 mod random;
 mod shapes;
@@ -15,14 +17,20 @@ mod shapes;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Plan(plan::Args),
+    Demo(demo::Args),
     Certs(certs::Args),
     Bench(bench::Args),
+    /// The second process of the demo and of benches.
+    #[command(name = engines::SOURCE_PROCESS, hide = true)]
+    SourceProcess,
 }
 
 /// Does it.
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> {
     match command {
         Command::Plan(args) => plan::run(args, output),
+        Command::Demo(args) => demo::run(args, output),
+        Command::SourceProcess => engines::runtime()?.block_on(engines::run_source()),
         Command::Certs(args) => certs::run(args, output),
         Command::Bench(args) => bench::run(args, output),
     }

@@ -44,6 +44,11 @@ pub(crate) const CANONICAL_DECODE: Llama = Llama {
 
 impl Llama {
     pub(crate) fn deployment(self) -> Result<Deployment, Failure> {
+        Ok(document::parse(self.name, &self.document(), Syntax::Toml)?)
+    }
+
+    /// As a deployment document in TOML.
+    pub(crate) fn document(self) -> String {
         let Self {
             name,
             model,
@@ -55,7 +60,7 @@ impl Llama {
             order,
         } = self;
         let last = layers - 1;
-        let text = format!(
+        format!(
             r#"
             schema = "transload.deployment/1"
             name = "{name}"
@@ -75,7 +80,6 @@ impl Llama {
             head_dim = 128
             dtype = "bf16"
             "#
-        );
-        Ok(document::parse(name, &text, Syntax::Toml)?)
+        )
     }
 }

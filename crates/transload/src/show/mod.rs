@@ -1,7 +1,8 @@
-//! How results look: tables, histograms, numbers with their units.
+//! How results look: tables, histograms, numbers with their units; and progress before there are any.
 
 pub(crate) mod deployment;
 pub(crate) mod histogram;
 pub(crate) mod json;
 pub(crate) mod number;
+pub(crate) mod progress;
 pub(crate) mod table;

@@ -46,6 +46,16 @@ pub(crate) fn time(t: Duration) -> String {
     }
 }
 
+/// A rate in GB/s: `1.83 GB/s`.
+pub(crate) fn rate(bytes: u64, t: Duration) -> String {
+    format!("{} GB/s", figures(gigabytes_per_second(bytes, t)))
+}
+
+/// With 10^9 bytes to the GB.
+pub(crate) fn gigabytes_per_second(bytes: u64, t: Duration) -> f64 {
+    bytes as f64 / t.as_nanos().max(1) as f64
+}
+
 /// Three significant figures, no trailing zeros after the point; digits of large numbers are
 /// grouped.
 pub(crate) fn figures(value: f64) -> String {

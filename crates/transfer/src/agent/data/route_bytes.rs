@@ -264,7 +264,8 @@ impl RouteCursor {
 
     /// How many of the next bytes lie together in memory.
     pub(crate) fn run(&mut self) -> u64 {
-        self.current().map_or(0, |(cursor, _)| cursor.run_bytes())
+        let run = self.current().and_then(|(cursor, _)| cursor.run());
+        run.map_or(0, |run| run.len)
     }
 
     /// Lends the next bytes, at most `most` and as many as lie together.
@@ -275,13 +276,13 @@ impl RouteCursor {
             return None;
         }
         let (cursor, _) = self.current()?;
-        let (address, bytes) = cursor.run()?;
-        let bytes = bytes.min(most);
+        let run = cursor.run()?;
+        let bytes = run.len.min(most);
         let memory = &self.route.inner.sections[self.section].memory;
         // SAFETY: `lending` is set by `lendable` only, whose caller promises that nobody writes while
         // the bytes are sent, and a sending lasts until its last loan is back.
-        let loan = unsafe { memory.lend(address, bytes as usize) }.ok()?;
-        self.cursor.as_mut()?.skip(bytes);
+        let loan = unsafe { memory.lend(run.address, bytes as usize) }.ok()?;
+        self.cursor.as_mut()?.skip(bytes).ok()?;
         self.moved(bytes).ok()?;
         Some(loan)
     }

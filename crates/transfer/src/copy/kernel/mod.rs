@@ -1,38 +1,51 @@
 //! What moves bytes: kernels over short lists of rows.
+//!
+//! A walk over a program lists the next few dozen [`Row`]s, and a kernel moves them. So a kernel
+//! knows nothing of layouts, nests or blocks: it sees chunks at even distances, their length and
+//! alignment, and what comes after them, across the end of every loop.
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) mod x86;
+mod x86;
 
-/// Chunks of one length at even distances, at both ends.
+/// Chunks of one length, at even distances at both ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// The first chunk's first byte.
+    /// The first byte of the first chunk, at either end.
     pub(crate) src: *const u8,
     pub(crate) dst: *mut u8,
-    /// Bytes from one chunk to the next.
+    /// Bytes from one chunk to the next, at either end.
     pub(crate) src_stride: usize,
     pub(crate) dst_stride: usize,
-    /// Bytes of a chunk.
+    /// Bytes of a chunk; never 0.
     pub(crate) run: usize,
-    /// How many chunks.
+    /// How many chunks; never 0.
     pub(crate) count: usize,
 }
 
-/// Moves the first `count` of `rows`, in any order; the rest say what comes next.
-pub(crate) type Move = unsafe fn(rows: &[Row], count: usize);
+/// Moves the first `count` of `rows`, in program order; the rest only say what comes next. Takes
+/// the state of a CRC-32C and returns it with the bytes added, where the kernel is one that sums.
+///
+/// # Safety
+/// `count <= rows.len()`. Every chunk of the first `count` rows can be read at its source and
+/// written at its destination, which do not overlap unless this is [`Kernel::Portable`]. No other
+/// byte is touched (prefetching an address never faults). The machine has what [`Kernel::available`]
+/// asks of it.
+pub(crate) type Move = unsafe fn(rows: &[Row], count: usize, sum: u32) -> u32;
 
-/// An instruction set that kernels are built for.
+/// The instructions that copies are made with.
+///
+/// Chosen by what the machine has. Public for tests and benches only.
 #[doc(hidden)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kernel {
-    /// `memmove`, whatever it is here.
+    /// `memmove`, whatever it is here; the only one on other machines than x86-64.
     Portable,
-    /// The baseline of x86-64: 16-byte non-temporal stores and software prefetch.
+    /// The baseline of x86-64: prefetch and non-temporal stores of 16 bytes.
     Sse2,
-    /// The same with 32-byte stores.
+    /// Stores of 32 bytes, and sums by the `crc32` instruction.
     Avx2,
-    /// The same with stores of whole cache lines.
+    /// Stores of whole lines, and sums by carry-less multiplication of whole lines.
     Avx512,
 }
 
@@ -47,31 +60,69 @@ impl Kernel {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             const ALL: &[Kernel] = &[Kernel::Portable, Kernel::Sse2, Kernel::Avx2, Kernel::Avx512];
-            if is_x86_feature_detected!("avx512f") {
-                return ALL;
-            }
-            if is_x86_feature_detected!("avx2") {
-                return &ALL[..3];
-            }
-            &ALL[..2]
+            // The steps are those of real machines: each newer one has all of the older ones'.
+            let sums = is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq");
+            let avx2 = sums && is_x86_feature_detected!("avx2");
+            let avx512 = avx2
+                && is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("vpclmulqdq");
+            &ALL[..2 + usize::from(avx2) + usize::from(avx512)]
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
         &[Kernel::Portable]
     }
+
+    /// Its name, for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Sse2 => "sse2",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether it can sum what it moves; otherwise that takes a second look at the bytes.
+    pub(crate) fn sums(self) -> bool {
+        matches!(self, Self::Avx2 | Self::Avx512)
+    }
 }
 
-/// Where the bytes come from and what becomes of them: this decides between the caches' ways.
+/// Where bytes come from and what becomes of them: this decides how the caches are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// From memory to memory, neither used again soon: prefetch, and store around the caches.
+    /// From memory to memory, neither used again soon: prefetch, store around the caches.
     Through,
-    /// From memory into a buffer that is used at once: prefetch, and store into the caches.
+    /// From memory into a buffer that is used at once: prefetch, store into the caches.
     Fetch,
     /// From a buffer that was just filled into memory: store around the caches.
     Place,
-    /// Little enough to stay in the caches.
+    /// So little that both ends may well be in the caches, and stay there.
     Near,
 }
+
+impl Traffic {
+    /// Between two memories: `total` bytes in all, and from how many on they go around the caches.
+    pub(crate) fn between(total: u64, around_from: u64) -> Self {
+        if total < around_from {
+            Self::Near
+        } else {
+            Self::Through
+        }
+    }
+
+    /// The same into a memory from a buffer.
+    pub(crate) fn place(total: u64, around_from: u64) -> Self {
+        if total < around_from {
+            Self::Near
+        } else {
+            Self::Place
+        }
+    }
+}
+
+/// From this many bytes on, stores go around the caches.
+pub(crate) const AROUND_FROM: u64 = 4 << 20;
 
 /// A kernel, chosen.
 #[derive(Clone, Copy, Debug)]
@@ -81,58 +132,55 @@ pub(crate) struct Mover {
     pub(crate) looks_ahead: bool,
 }
 
-impl Traffic {
-    /// What moves rows of such traffic.
-    pub(crate) fn mover(self, kernel: Kernel) -> Mover {
-        Mover {
-            function: self.function(kernel),
-            looks_ahead: kernel != Kernel::Portable && matches!(self, Self::Through | Self::Fetch),
-        }
-    }
-
-    fn function(self, kernel: Kernel) -> Move {
-        #[cfg(target_arch = "x86_64")]
-        match (self, kernel) {
-            (_, Kernel::Portable) => portable,
-            (Self::Through, Kernel::Sse2) => x86::through_sse2,
-            (Self::Through, Kernel::Avx2) => x86::through_avx2,
-            (Self::Through, Kernel::Avx512) => x86::through_avx512,
-            (Self::Fetch, Kernel::Sse2) => x86::fetch_sse2,
-            (Self::Fetch, Kernel::Avx2) => x86::fetch_avx2,
-            (Self::Fetch, Kernel::Avx512) => x86::fetch_avx512,
-            (Self::Place, Kernel::Sse2) => x86::place_sse2,
-            (Self::Place, Kernel::Avx2) => x86::place_avx2,
-            (Self::Place, Kernel::Avx512) => x86::place_avx512,
-            (Self::Near, Kernel::Sse2) => x86::near_sse2,
-            (Self::Near, Kernel::Avx2) => x86::near_avx2,
-            (Self::Near, Kernel::Avx512) => x86::near_avx512,
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        {
-            let _ = kernel;
-            portable
+impl Mover {
+    /// What moves such traffic; `sum` is only heeded by kernels that can.
+    pub(crate) fn new(kernel: Kernel, traffic: Traffic, sum: bool) -> Self {
+        Self {
+            function: function(kernel, traffic, sum),
+            looks_ahead: kernel != Kernel::Portable
+                && matches!(traffic, Traffic::Through | Traffic::Fetch),
         }
     }
 }
 
-/// Moves chunks one by one, correct too where source and destination overlap.
-unsafe fn portable(rows: &[Row], count: usize) {
+#[cfg(target_arch = "x86_64")]
+fn function(kernel: Kernel, traffic: Traffic, sum: bool) -> Move {
+    match (kernel, sum) {
+        (Kernel::Portable, _) => portable,
+        (Kernel::Sse2, _) => x86::sse2(traffic),
+        (Kernel::Avx2, false) => x86::avx2(traffic),
+        (Kernel::Avx2, true) => x86::avx2_summing(traffic),
+        (Kernel::Avx512, false) => x86::avx512(traffic),
+        (Kernel::Avx512, true) => x86::avx512_summing(traffic),
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn function(_: Kernel, _: Traffic, _: bool) -> Move {
+    portable
+}
+
+/// Moves chunks one by one, also where the two ends of one overlap.
+unsafe fn portable(rows: &[Row], count: usize, sum: u32) -> u32 {
     for row in &rows[..count] {
-        for i in 0..row.count {
-            // SAFETY: the caller vouches for both ends of each of the first `count` pieces.
-            unsafe {
-                std::ptr::copy(
-                    row.src.add(i * row.src_stride),
-                    row.dst.add(i * row.dst_stride),
-                    row.run,
-                )
-            };
+        let (mut src, mut dst) = (row.src, row.dst);
+        for _ in 0..row.count {
+            // SAFETY: the caller vouches for both ends of every chunk.
+            unsafe { std::ptr::copy(src, dst, row.run) };
+            src = src.wrapping_add(row.src_stride);
+            dst = dst.wrapping_add(row.dst_stride);
         }
     }
+    sum
 }
 
-/// Waits until the non-temporal stores of this thread are ordered before its later stores.
-pub(crate) fn fence() {
+/// Makes what this thread has scattered visible to others before anything that it does next.
+///
+/// A scatter may store around the caches, and on x86-64 such stores are not ordered with later ones.
+/// So this comes before another thread, process or device is told that the bytes have arrived;
+/// [`copy`](super::copy) does it by itself. (Handing work to another thread through a lock or an
+/// atomic exchange has the same effect there, so a task that moves between threads needs no more.)
+pub fn settle() {
     #[cfg(target_arch = "x86_64")]
-    x86::fence();
+    x86::settle();
 }

@@ -11,7 +11,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{error::CloseCode, options::QuicOptions, path::Payload};
+use super::{error::CloseCode, options::QuicOptions, path::Path};
 use crate::identity::{PeerIdentity, PeerIdentityError};
 
 /// What the first bytes of the first stream say a connection is for. The answer is [`WELCOME`].
@@ -29,7 +29,9 @@ pub(super) struct Acceptor<F> {
     pub(super) endpoint: quinn::Endpoint,
     pub(super) options: Arc<QuicOptions>,
     pub(super) server: ServerConfig,
-    pub(super) transport: fn(Payload, &QuicOptions) -> Arc<TransportConfig>,
+    /// The socket's receive buffer, in bytes.
+    pub(super) buffer: usize,
+    pub(super) transport: fn(Path, &QuicOptions) -> Arc<TransportConfig>,
     pub(super) welcome: Arc<F>,
 }
 
@@ -51,9 +53,9 @@ where
             let Some((incoming, place)) = self.admit(incoming, &places) else {
                 continue;
             };
-            let payload = Payload::towards(incoming.remote_address(), &self.options);
+            let path = Path::towards(incoming.remote_address(), &self.options, self.buffer);
             let mut config = self.server.clone();
-            config.transport_config((self.transport)(payload, &self.options));
+            config.transport_config((self.transport)(path, &self.options));
             let config = Arc::new(config);
             let welcome = self.welcome.clone();
             let limit = self.options.handshake_timeout;
@@ -172,8 +174,7 @@ pub(super) async fn introduce(
         return Ok((send, receive));
     }
     // Either the connection is gone and says why, or the peer does not keep to the protocol.
+    let reason = connection.close_reason();
     connection.close(CloseCode::PROTOCOL.wire(), b"no welcome");
-    Err(connection
-        .close_reason()
-        .unwrap_or(ConnectionError::LocallyClosed))
+    Err(reason.unwrap_or(ConnectionError::LocallyClosed))
 }

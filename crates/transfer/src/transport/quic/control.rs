@@ -190,6 +190,15 @@ impl ControlSender {
         self.flush().await
     }
 
+    /// Says that nothing more will come, and waits until the peer has everything, for the frame timeout at
+    /// most: closing a connection throws away what is still on its way.
+    pub async fn finish(mut self) {
+        if self.flush().await.is_ok() && self.stream.finish().is_ok() {
+            // Either way nothing more can be done.
+            let _ = timeout(self.shared.frame_timeout, self.stream.stopped()).await;
+        }
+    }
+
     /// Sends what a cancelled [`send`](Self::send) has left. Cancel-safe.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use super::{
     error::{BindError, CloseCode, ConnectError},
     lane::Lane,
     options::QuicOptions,
-    path::{Payload, control_transport, lane_transport},
+    path::{ETHERNET_UDP_PAYLOAD, Path, control_transport, lane_transport},
     session::{LaneSession, Registry, SessionToken},
     socket::{self, Buffers},
     threads::{GOODBYE, NetThread, OnThread},
@@ -73,7 +73,7 @@ impl Endpoints {
             "transload-control",
             socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER))
                 .map_err(|source| BindError::Socket { addr, source })?,
-            control_payload_limit(options.largest_udp_payload()),
+            options.largest_udp_payload().min(ETHERNET_UDP_PAYLOAD),
             &server,
         )?;
         let mut lanes = Vec::with_capacity(usize::from(options.lanes));
@@ -91,7 +91,7 @@ impl Endpoints {
 
         let registry = Arc::new(Registry::default());
         let (arrived, arrivals) = mpsc::channel(options.max_handshakes);
-        control.accept(&options, &server, control_transport_towards, {
+        control.accept(&options, &server, control_transport, {
             let options = options.clone();
             move |guest| welcome_control(guest, arrived.clone(), options.clone())
         });
@@ -180,7 +180,7 @@ impl Endpoints {
                 &self.inner.control,
                 addr,
                 expected,
-                control_transport_towards,
+                control_transport,
                 CONTROL_PREAMBLE,
             )
             .await?;
@@ -284,8 +284,8 @@ impl Endpoints {
         introduction: &[u8],
     ) -> Result<Dialled, ConnectError> {
         let after = self.inner.options.handshake_timeout;
-        let payload = Payload::towards(addr, &self.inner.options);
-        let transport = transport(payload, &self.inner.options);
+        let path = Path::towards(addr, &self.inner.options, bound.buffers.receive.granted);
+        let transport = transport(path, &self.inner.options);
         let (tls, verdict) = self.inner.identity.tls().client_with_verdict(expected);
         let crypto = QuicClientConfig::try_from(tls).map_err(|_| ConnectError::Closed)?;
         let mut config = ClientConfig::new(Arc::new(crypto));
@@ -330,7 +330,7 @@ struct Dialled {
 /// Control sockets carry little: the system's usual maximum is plenty.
 const CONTROL_BUFFER: usize = 256 << 10;
 
-type TransportTowards = fn(Payload, &QuicOptions) -> Arc<TransportConfig>;
+type TransportTowards = fn(Path, &QuicOptions) -> Arc<TransportConfig>;
 
 impl Bound {
     fn new(
@@ -376,6 +376,7 @@ impl Bound {
             endpoint: self.endpoint.clone(),
             options: options.clone(),
             server: server.clone(),
+            buffer: self.buffers.receive.granted,
             transport,
             welcome: Arc::new(welcome),
         };
@@ -451,19 +452,6 @@ fn control_connection(
         usize::try_from(options.max_frame).unwrap_or(usize::MAX),
         options.frame_timeout,
     )
-}
-
-/// Control messages gain nothing from packets larger than Ethernet's.
-fn control_payload_limit(payload: u16) -> u16 {
-    payload.min(1452)
-}
-
-fn control_transport_towards(payload: Payload, options: &QuicOptions) -> Arc<TransportConfig> {
-    let payload = Payload {
-        initial: control_payload_limit(payload.initial),
-        largest: control_payload_limit(payload.largest),
-    };
-    control_transport(payload, options)
 }
 
 fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> ServerConfig {

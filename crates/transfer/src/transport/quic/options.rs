@@ -4,16 +4,11 @@ use std::{ops::RangeInclusive, time::Duration};
 
 use thiserror::Error;
 
-/// The largest UDP payload that the kernel takes in one call, segmented or not: 65,535 bytes of IPv4
-/// datagram less 20 of IP and 8 of UDP header. A batch above it is refused (`EMSGSIZE`), for every
-/// packet in it alike.
-pub(super) const MAX_UDP_BATCH: usize = 65_507;
-
 /// The smallest UDP payload that QUIC works with (RFC 9000, section 14).
 pub const MIN_UDP_PAYLOAD: u16 = 1200;
 
-/// The largest UDP payload that can be asked for: it is sent one packet a call.
-pub const MAX_UDP_PAYLOAD: u16 = MAX_UDP_BATCH as u16;
+/// The largest UDP payload there is: 65,535 bytes of IPv4 packet less 20 of IP and 8 of UDP header.
+pub const MAX_UDP_PAYLOAD: u16 = 65_507;
 
 /// Settings of the endpoints of one agent. `Default` is right for hosts in one data centre.
 ///
@@ -29,13 +24,14 @@ pub struct QuicOptions {
     /// UDP ports for the lanes; `None` lets the system choose. Set it where a firewall needs to know.
     pub lane_ports: Option<RangeInclusive<u16>>,
 
-    /// The largest UDP payload in bytes, or `None` for what suits the path: on loopback
-    /// [`LOOPBACK_UDP_PAYLOAD`](Self::LOOPBACK_UDP_PAYLOAD) at once, elsewhere what discovery finds,
-    /// up to the interface's own MTU.
+    /// The largest UDP payload in bytes, or `None` for what suits the path: on loopback the largest
+    /// there is, at once (less where the kernel grants small buffers); elsewhere what discovery
+    /// finds, up to [`NETWORK_UDP_PAYLOAD`](Self::NETWORK_UDP_PAYLOAD) and the interface's own MTU.
     ///
-    /// Every value works: it is clamped to [`MIN_UDP_PAYLOAD`]..=[`MAX_UDP_PAYLOAD`], never exceeds
-    /// what the interface towards the peer carries, and only loopback starts at it; other paths
-    /// start at 1,452 or less and grow as probes come through.
+    /// Every value works: it is clamped to [`MIN_UDP_PAYLOAD`]..=[`MAX_UDP_PAYLOAD`] and to what the
+    /// interface towards the peer carries, and only loopback starts at it; other paths start at
+    /// 1,452 or less and grow as probes come through. Set it lower where a network loses the probes
+    /// silently and slowly, and on tests of small packets.
     pub udp_payload: Option<u16>,
 
     /// Kernel buffer of each lane socket, in bytes and for each direction. Buffers below a few MiB
@@ -43,13 +39,15 @@ pub struct QuicOptions {
     /// `net.core.wmem_max`; [`Endpoints::buffers`](super::Endpoints::buffers) tells what it granted.
     pub socket_buffer: usize,
 
-    /// Bytes that a peer may send on one stream, or on all streams of one lane, before we have read
-    /// them. Bounds the receive memory of a lane. About twice bandwidth times round trip: 8 MiB
-    /// carries 40 Gbit/s at 0.8 ms. More for longer paths.
+    /// Bytes that a peer may send on one stream before we have read them, and half of what it may
+    /// send on all streams of a lane: this bounds the receive memory of a lane to twice as much.
+    /// About bandwidth times round trip: 4 MiB carries 32 Gbit/s at 1 ms. More for longer paths. A
+    /// window above `socket_buffer` loses packets whenever our thread is late; on loopback, where
+    /// nothing is gained by it, the window is never above what the kernel granted.
     pub receive_window: u32,
 
-    /// Bytes of ours that one lane keeps until the peer has acknowledged them. Bounds the send
-    /// memory of a lane (lent memory is kept waiting, but not copied). As `receive_window`.
+    /// Bytes of ours that one lane holds until the peer has acknowledged them. Bounds the send
+    /// memory of a lane (lent memory is kept waiting, not copied). As `receive_window`.
     pub send_window: u32,
 
     /// Streams that a peer may have open at once on one lane.
@@ -86,9 +84,6 @@ pub struct QuicOptions {
 }
 
 impl QuicOptions {
-    /// The UDP payload used on loopback.
-    pub const LOOPBACK_UDP_PAYLOAD: u16 = 6550;
-
     /// The largest UDP payload looked for on networks: jumbo frames of 9,000 bytes less headers.
     pub const NETWORK_UDP_PAYLOAD: u16 = 8952;
 }
@@ -101,8 +96,8 @@ impl Default for QuicOptions {
             lane_ports: None,
             udp_payload: None,
             socket_buffer: 4 << 20,
-            receive_window: 8 << 20,
-            send_window: 8 << 20,
+            receive_window: 4 << 20,
+            send_window: 4 << 20,
             max_streams: 256,
             max_frame: 64 << 10,
             frame_timeout: Duration::from_secs(5),
@@ -229,7 +224,7 @@ impl QuicOptions {
     /// The largest UDP payload that these options may lead to, which bounds receive buffers.
     pub(super) fn largest_udp_payload(&self) -> u16 {
         self.udp_payload
-            .unwrap_or(Self::LOOPBACK_UDP_PAYLOAD.max(Self::NETWORK_UDP_PAYLOAD))
+            .unwrap_or(MAX_UDP_PAYLOAD)
             .clamp(MIN_UDP_PAYLOAD, MAX_UDP_PAYLOAD)
     }
 }

@@ -12,7 +12,7 @@ use std::{
 use quinn::{AsyncTimer, AsyncUdpSocket, Endpoint, Runtime, TokioRuntime};
 use tokio::runtime::{Builder, Handle};
 
-use super::socket::LimitedUdpSocket;
+use super::socket::BatchingUdpSocket;
 
 /// One thread with a tokio runtime on it.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ impl Runtime for OnThread {
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let _inside = self.thread.enter();
-        Ok(Arc::new(LimitedUdpSocket::new(
+        Ok(Arc::new(BatchingUdpSocket::new(
             socket,
             self.largest_payload,
         )?))

@@ -1,5 +1,6 @@
 //! How jobs run.
 
+use crate::wire::PathSet;
 use std::collections::BTreeMap;
 
 use super::{Job, JobError, JobRefused, JobReport, JobRoute, JobSpec, RouteReport, RouteState};
@@ -266,6 +267,11 @@ impl<B, P: Planner> Machine<B, P> {
             false => (peer_rank, rank),
         };
         let spec = &job.spec;
+        let paths = match spec.paths.and(self.planner.paths(&agent, push)) {
+            // The peer refuses, and says so of what was wanted.
+            none if none == PathSet::default() => spec.paths,
+            some => some,
+        };
         let ask = Ask {
             transfer,
             nonce,
@@ -278,7 +284,7 @@ impl<B, P: Planner> Machine<B, P> {
             plan: route.digest,
             lanes: spec.lanes,
             by_layer: spec.by_layer,
-            paths: spec.paths,
+            paths,
             attempt: route.attempts,
         };
         let flow = Flow {

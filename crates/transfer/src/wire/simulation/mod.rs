@@ -24,6 +24,8 @@ mod script;
 mod streams;
 mod world;
 
+use std::collections::BTreeSet;
+
 use world::{Tally, World};
 
 /// A rule that a machine breaks on purpose.
@@ -123,10 +125,12 @@ fn a_seed_is_one_world() {
 /// Every call into every machine is a step at which some agent may vanish for ever, or restart.
 #[test]
 fn a_peer_may_vanish_at_any_step() {
-    let mut tried = 0;
+    let (mut tried, mut ways) = (0, BTreeSet::new());
     for seed in 0..6 {
         let mut calm = world(seed, 0.0, None);
         calm.run();
+        let directions = calm.requests.iter().map(|r| r.direction.to_string());
+        ways.extend(directions.chain(calm.tally.paths.keys().cloned()));
         let (calls, nodes) = (calm.calls, calm.nodes.len());
         for at in 1..calls {
             let victim = at as usize % nodes;
@@ -140,6 +144,11 @@ fn a_peer_may_vanish_at_any_step() {
             tried += 1;
         }
     }
+    assert_eq!(
+        ways.len(),
+        5,
+        "both directions and all three paths: {ways:?}"
+    );
     println!("{tried} vanished");
 }
 

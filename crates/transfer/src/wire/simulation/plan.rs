@@ -112,7 +112,7 @@ impl Planner for SimPlanner {
         Ok(found.collect())
     }
 
-    fn paths(&self, agent: &AgentId) -> PathSet {
+    fn paths(&self, agent: &AgentId, _local_is_source: bool) -> PathSet {
         match self.near.contains(agent) {
             true => self.near_paths,
             false => PathSet::QUIC,

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::show::number::figures;
+use crate::show::progress::Progress;
 use crate::show::table::{Lean, Table};
 
 /// One figure and its limit, as printed.
@@ -28,6 +29,18 @@ struct Baseline {
 }
 
 impl Figure {
+    /// From rounds of several measurements, of which `which` are figure and limit.
+    pub(super) fn of_turns<const N: usize>(
+        name: impl Into<String>,
+        unit: &'static str,
+        limit: impl Into<String>,
+        rounds: &[[f64; N]],
+        which: [usize; 2],
+    ) -> Self {
+        let pairs: Vec<_> = rounds.iter().map(|r| (r[which[0]], r[which[1]])).collect();
+        Self::from_rounds(name, unit, limit, &pairs)
+    }
+
     /// From rounds of (figure, limit), of which there is at least one.
     pub(super) fn from_rounds(
         name: impl Into<String>,
@@ -56,15 +69,51 @@ impl Figure {
     }
 }
 
-/// Measures `rounds` times, figure and limit in turns. Both run once beforehand, unmeasured.
+/// How much to measure.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// How often at most; at least once.
+    pub(super) rounds: usize,
+    /// No round begins once all together took so long.
+    pub(super) most: Duration,
+}
+
+/// Measures figure and limit in turns.
 pub(super) fn in_turns<E>(
-    rounds: usize,
+    effort: Effort,
     mut figure: impl FnMut() -> Result<f64, E>,
     mut limit: impl FnMut() -> Result<f64, E>,
 ) -> Result<Vec<(f64, f64)>, E> {
-    figure()?;
-    limit()?;
-    (0..rounds).map(|_| Ok((figure()?, limit()?))).collect()
+    let rounds = all_in_turns(effort, [&mut figure, &mut limit])?;
+    Ok(rounds
+        .into_iter()
+        .map(|[figure, limit]| (figure, limit))
+        .collect())
+}
+
+/// Measures several things in turns. Each runs once beforehand, unmeasured.
+pub(super) fn all_in_turns<E, const N: usize>(
+    effort: Effort,
+    mut works: [&mut dyn FnMut() -> Result<f64, E>; N],
+) -> Result<Vec<[f64; N]>, E> {
+    let mut progress = Progress::new("measuring", effort.rounds as u64 + 1);
+    let mut rounds = Vec::with_capacity(effort.rounds);
+    let mut started = Instant::now();
+    for round in 0..=effort.rounds {
+        let mut values = [0.0; N];
+        for (value, work) in values.iter_mut().zip(&mut works) {
+            *value = work()?;
+        }
+        progress.advance(1);
+        match round {
+            0 => started = Instant::now(),
+            _ => rounds.push(values),
+        }
+        if !rounds.is_empty() && started.elapsed() >= effort.most {
+            break;
+        }
+    }
+    Ok(rounds)
 }
 
 /// How long something takes, and what it gives (so that dropping that is not measured).
@@ -177,7 +226,21 @@ mod tests {
             log.borrow_mut().push(c);
             Ok::<_, ()>(1.0)
         };
-        in_turns(2, || call('f'), || call('l')).expect("no failure");
+        let effort = Effort {
+            rounds: 2,
+            most: Duration::MAX,
+        };
+        in_turns(effort, || call('f'), || call('l')).expect("no failure");
         assert_eq!(log.into_inner(), "flflfl");
+    }
+
+    #[test]
+    fn one_round_is_measured_however_little_time_there_is() {
+        let effort = Effort {
+            rounds: 9,
+            most: Duration::ZERO,
+        };
+        let rounds = in_turns(effort, || Ok::<_, ()>(1.0), || Ok(2.0));
+        assert_eq!(rounds, Ok(vec![(1.0, 2.0)]));
     }
 }

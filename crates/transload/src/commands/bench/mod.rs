@@ -1,7 +1,14 @@
 //! `transload bench`: measures on the user's machine, the limit beside each figure.
 
+mod baseline;
+mod case;
+mod copy;
 mod measure;
+mod memcpy;
+mod paths;
 mod plan;
+
+use std::time::Duration;
 
 use clap::Subcommand;
 
@@ -12,6 +19,9 @@ const EXAMPLES: &str = "\
 Examples:
   transload bench plan
   transload bench plan --rounds 101 --format json
+  transload bench copy --seconds 5
+  transload bench quic
+  transload bench local
 
 Each figure stands beside a limit that was measured in turns with it, so that the ratio holds even
 where the machine is busy or slows down. Ratios are medians over the rounds.";
@@ -27,6 +37,11 @@ pub(crate) struct Args {
     #[arg(long, global = true, value_name = "N", default_value_t = 15, display_order = 50,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
+
+    /// No longer than about this for each figure; one round is always measured.
+    #[arg(long, global = true, value_name = "S", default_value_t = 20, display_order = 51,
+          value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    seconds: u32,
 }
 
 #[derive(Debug, Subcommand)]
@@ -34,13 +49,32 @@ enum Bench {
     /// Plan the canonical case: Llama-3-70B, 2,048 tokens, TP 4 to TP 8.
     #[command(after_help = EXAMPLES)]
     Plan,
+
+    /// Copy between two layouts in one process, with one thread. Takes up to 3 GB of memory.
+    #[command(after_help = EXAMPLES)]
+    Copy,
+
+    /// Pull over QUIC between two processes on loopback, encrypted and checked.
+    #[command(after_help = EXAMPLES)]
+    Quic,
+
+    /// Pull on one host between two processes. Takes up to 3 GB of memory.
+    #[command(after_help = EXAMPLES)]
+    Local,
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
-    let rounds = args.rounds as usize;
-    let report = match args.bench {
-        Bench::Plan => measure::Report::new("plan", plan::run(rounds)?),
+    let effort = measure::Effort {
+        rounds: args.rounds as usize,
+        most: Duration::from_secs(args.seconds.into()),
     };
+    let (name, results) = match args.bench {
+        Bench::Plan => ("plan", plan::run(effort)?),
+        Bench::Copy => ("copy", copy::run(effort)?),
+        Bench::Quic => ("quic", paths::quic(effort)?),
+        Bench::Local => ("local", paths::local(effort)?),
+    };
+    let report = measure::Report::new(name, results);
     output.show(|| &report, || report.table())?;
     Ok(())
 }

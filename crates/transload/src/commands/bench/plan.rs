@@ -5,7 +5,7 @@ use std::time::Duration;
 use transload::layout::Deployment;
 use transload::transfer::plan::{BlockTable, BoundPlan, Plan, Request, Tables};
 
-use super::measure::{Figure, in_turns, timed};
+use super::measure::{Effort, Figure, in_turns, timed};
 use crate::commands::random::Random;
 use crate::commands::shapes::{CANONICAL_DECODE, CANONICAL_PREFILL, CANONICAL_TOKENS, Llama};
 use crate::failure::Failure;
@@ -52,7 +52,7 @@ impl Case {
     }
 }
 
-pub(super) fn run(rounds: usize) -> Result<Vec<Figure>, Failure> {
+pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let canonical = Case::new(CANONICAL_PREFILL, CANONICAL_DECODE)?;
     let (_, bound) = canonical.bind()?;
     let chunks = bound.chunks();
@@ -60,7 +60,7 @@ pub(super) fn run(rounds: usize) -> Result<Vec<Figure>, Failure> {
     let us = |time: Duration| time.as_secs_f64() * 1e6;
 
     let compiled = in_turns(
-        rounds,
+        effort,
         || canonical.timed_bind().map(us),
         || Ok(us(expand(&bound, &mut expanded))),
     )?;
@@ -84,7 +84,7 @@ pub(super) fn run(rounds: usize) -> Result<Vec<Figure>, Failure> {
         ("with 10x the heads", larger(1, 10)?),
     ] {
         let both = in_turns(
-            rounds,
+            effort,
             || case.timed_bind().map(us),
             || canonical.timed_bind().map(us),
         )?;
@@ -94,7 +94,7 @@ pub(super) fn run(rounds: usize) -> Result<Vec<Figure>, Failure> {
     let each = |time: Duration| time.as_secs_f64() * 1e9 / chunks as f64;
     let mut stored = Vec::with_capacity(chunks as usize);
     let listed = in_turns::<Failure>(
-        rounds,
+        effort,
         || Ok(each(expand(&bound, &mut expanded))),
         || Ok(each(store(chunks, &mut stored))),
     )?;

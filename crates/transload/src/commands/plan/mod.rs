@@ -1,7 +1,7 @@
 //! `transload plan`: who sends what to whom, in chunks of which length.
 
 mod blocks;
-mod report;
+pub(super) mod report;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -107,7 +107,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
 
 /// The median of a few runs from two checked deployments to bound routes: the first run of a
 /// process mostly measures the system handing out memory.
-fn time(
+pub(super) fn time(
     src: &Deployment,
     dst: &Deployment,
     request: &Request,

@@ -16,18 +16,18 @@ use crate::show::table::{Lean, Table};
 use crate::show::{deployment, number};
 
 /// Everything there is to tell about a plan.
-pub(super) struct Report<'a> {
-    pub(super) src: &'a Deployment,
-    pub(super) dst: &'a Deployment,
-    pub(super) plan: &'a Plan,
-    pub(super) bound: &'a BoundPlan,
+pub(in crate::commands) struct Report<'a> {
+    pub(in crate::commands) src: &'a Deployment,
+    pub(in crate::commands) dst: &'a Deployment,
+    pub(in crate::commands) plan: &'a Plan,
+    pub(in crate::commands) bound: &'a BoundPlan,
     /// From two checked deployments to bound routes.
-    pub(super) compile: Duration,
+    pub(in crate::commands) compile: Duration,
 }
 
 /// The schema `transload.plan/1`.
 #[derive(Debug, Serialize)]
-pub(super) struct Json<'a> {
+pub(in crate::commands) struct Json<'a> {
     schema: &'static str,
     digest: String,
     compile_ns: u128,
@@ -64,7 +64,7 @@ struct Range {
 }
 
 impl<'a> Report<'a> {
-    pub(super) fn json(&self, list: bool) -> Json<'a> {
+    pub(in crate::commands) fn json(&self, list: bool) -> Json<'a> {
         Json {
             schema: "transload.plan/1",
             digest: self.plan.digest().to_string(),
@@ -79,7 +79,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    pub(super) fn table(&self) -> String {
+    pub(in crate::commands) fn table(&self) -> String {
         let mut text = deployment::sides([("source", self.src), ("destination", self.dst)]);
         let mut routes = Table::new(&[
             ("from", Lean::Right),

@@ -1,0 +1,221 @@
+//! Memory that is lent, and copied out of: what the driver does of it. See [`loans`] for the course.
+
+use super::Driver;
+use crate::agent::flows::{Moving, Under};
+use crate::agent::loans::{self, Copying, Part};
+use crate::agent::ring;
+use crate::ids::{Rank, TransferId};
+use crate::memory::Memory;
+use crate::transport::local::handover::Link;
+use crate::wire::message::LaneMessage;
+use crate::wire::{ConnId, Flow, Path, Planner};
+
+impl Driver {
+    /// Lends the memory of a transfer's rank, and says which blocks of it are meant.
+    pub(super) fn lend(&mut self, flow: Flow) {
+        let (transfer, conn, rank) = (flow.transfer, flow.conn, flow.rank);
+        let plans = self.machine.planner_mut();
+        // Of a push, the peer has chosen; what is lent to whom is for us to say.
+        if !plans.paths(&flow.agent, true).contains(Path::Shared) {
+            let why = "memory is not lent to this peer".to_owned();
+            return self.failed(transfer, why);
+        }
+        let pieces = self.blocks(&flow).and_then(|blocks| {
+            let plan = self.machine.planner_mut().of_flow(&flow, true)?;
+            loans::tables(transfer, &plan, &blocks)
+        });
+        let pieces = match pieces {
+            Ok(pieces) => pieces,
+            Err(why) => return self.failed(transfer, why),
+        };
+        let under = Under {
+            flow,
+            moving: Moving::Lent,
+            path: Some(Path::Shared),
+            seen: 0,
+        };
+        self.under_way.insert(transfer, under);
+        for piece in pieces {
+            self.machine.send_lanes(conn, piece);
+        }
+        let begins = self.connections.get_mut(&conn);
+        if begins.is_some_and(|connection| connection.loans.begin(rank)) {
+            if let Err(why) = self.lend_rank(conn, rank) {
+                self.loan_failed(conn, rank, true, &why);
+            }
+        }
+    }
+
+    fn lend_rank(&mut self, conn: ConnId, rank: Rank) -> Result<(), String> {
+        let memories = self.lendable.get(&rank);
+        let memories = memories.ok_or("the rank's memory is not shared")?;
+        for (part, memories) in loans::parts(rank, memories) {
+            let listener = self.listener.as_ref().ok_or("there is no local socket")?;
+            let (expected, ring::Offer { socket, token }) = ring::offer(listener)?;
+            let events = self.events.clone();
+            let handing = loans::hand_over(expected, part, memories, conn, events);
+            self.endpoints.spawn_control(handing);
+            let Part { rank, first, count } = part;
+            self.machine.send_lanes(
+                conn,
+                LaneMessage::Memory {
+                    socket,
+                    token,
+                    rank,
+                    first,
+                    count,
+                },
+            );
+        }
+        Ok(())
+    }
+
+    /// A transfer is to be copied out of its source's memory.
+    pub(super) fn expect_loan(&mut self, transfer: TransferId) {
+        let Some(under) = self.under_way.get_mut(&transfer) else {
+            return;
+        };
+        let Moving::In(landing) = &under.moving else {
+            return;
+        };
+        match self.machine.planner_mut().of_route(&under.flow) {
+            Ok(plan) => {
+                let copying = Copying::new(landing.clone(), plan);
+                under.moving = Moving::Copy(Box::new(copying));
+            }
+            Err(why) => self.failed(transfer, why),
+        }
+    }
+
+    /// Fetches memory that the peer lends, if a transfer waits for it.
+    pub(super) fn borrow(&mut self, conn: ConnId, offer: ring::Offer, part: Part) {
+        let waits = |under: &&Under| {
+            let flow = &under.flow;
+            flow.conn == conn
+                && flow.peer_rank == part.rank
+                && matches!(under.moving, Moving::Copy(_))
+        };
+        let Some(peer) = self.under_way.values().find(waits).map(|u| u.flow.peer) else {
+            return;
+        };
+        let Some(deployment) = self.machine.planner_mut().peer(&peer).cloned() else {
+            return;
+        };
+        let connection = self.connections.get_mut(&conn);
+        // What is no part of the deployment is not taken note of either.
+        if part.is_of(&deployment)
+            && connection.is_some_and(|connection| connection.loans.expect(part))
+        {
+            let events = self.events.clone();
+            let fetching = loans::fetch(offer, part, deployment, conn, events);
+            self.endpoints.spawn_control(fetching);
+        }
+    }
+
+    pub(super) fn borrowed(&mut self, conn: ConnId, part: Part, memories: Vec<Memory>, link: Link) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        connection.loans.add(part, memories);
+        connection.loans.hold(link);
+        let waiting = self.waiting_for(conn, part.rank, false);
+        for transfer in waiting {
+            self.copy_if_ready(transfer);
+        }
+    }
+
+    /// Transfers that are lent memory of a rank here, or wait to borrow that of one there.
+    fn waiting_for(&self, conn: ConnId, rank: Rank, lent: bool) -> Vec<TransferId> {
+        let waits = |under: &&Under| {
+            let flow = &under.flow;
+            flow.conn == conn
+                && match &under.moving {
+                    Moving::Lent => lent && flow.rank == rank,
+                    Moving::Copy(copying) => {
+                        !lent && flow.peer_rank == rank && copying.copy.is_none()
+                    }
+                    _ => false,
+                }
+        };
+        let waiting = self.under_way.values().filter(waits);
+        waiting.map(|under| under.flow.transfer).collect()
+    }
+
+    /// A piece of the source's tables has come.
+    pub(super) fn on_blocks(
+        &mut self,
+        conn: ConnId,
+        transfer: TransferId,
+        at: (u32, u64),
+        blocks: &[u32],
+    ) {
+        let under = self.under_way.get_mut(&transfer);
+        let Some(under) = under.filter(|under| under.flow.conn == conn) else {
+            return;
+        };
+        // A transfer that takes another path has no use for it.
+        let Moving::Copy(copying) = &mut under.moving else {
+            return;
+        };
+        match copying.add(at.0, at.1, blocks) {
+            Ok(()) => self.copy_if_ready(transfer),
+            Err(why) => self.copy_failed(transfer, why),
+        }
+    }
+
+    /// Begins to copy once the source has said so, and its tables and memory are there.
+    pub(super) fn copy_if_ready(&mut self, transfer: TransferId) {
+        let Some(under) = self.under_way.get_mut(&transfer) else {
+            return;
+        };
+        let flow = &under.flow;
+        let Moving::Copy(copying) = &mut under.moving else {
+            return;
+        };
+        let connection = self.connections.get(&flow.conn);
+        let Some(connection) = connection.filter(|_| copying.is_ready()) else {
+            return;
+        };
+        let own = self.machine.blocks(flow.blocks);
+        let bound = match own {
+            Some(own) => copying.bind(flow, &connection.loans, own, &self.memories),
+            None => Some(Err("its blocks are gone".to_owned())),
+        };
+        match bound {
+            None => {}
+            Some(Ok(copy)) => {
+                let copying = loans::run(copy, transfer, self.moved.clone());
+                self.endpoints.spawn_control(copying);
+            }
+            Some(Err(why)) => self.copy_failed(transfer, why),
+        }
+    }
+
+    /// A copy is not to be had: it is tried again over another path.
+    pub(super) fn copy_failed(&mut self, transfer: TransferId, why: String) {
+        // One that was fenced is over, and nobody's fault.
+        if let Some(under) = self.under_way.get(&transfer) {
+            let agent = under.flow.agent.clone();
+            tracing::debug!(%agent, why, "a copy out of lent memory has failed");
+            let plans = self.machine.planner_mut();
+            plans.lose_local(&agent, Path::Shared);
+            self.failed(transfer, why);
+        }
+    }
+
+    /// Memory of a rank is not lent or borrowed after all: whoever waits for it is tried again over
+    /// another path.
+    pub(super) fn loan_failed(&mut self, conn: ConnId, rank: Rank, lent: bool, why: &str) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        tracing::debug!(peer = %connection.peer, %rank, lent, why, "there is no loan");
+        connection.loans.forget(rank, lent);
+        let agent = connection.peer.agent.clone();
+        let plans = self.machine.planner_mut();
+        plans.lose_local(&agent, Path::Shared);
+        for transfer in self.waiting_for(conn, rank, lent) {
+            self.failed(transfer, why.to_owned());
+        }
+    }
+}

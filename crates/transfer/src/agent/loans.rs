@@ -1,0 +1,412 @@
+//! Memory that one agent lends another of the same host, and what is copied out of it.
+//!
+//! ```text
+//! source                                             destination
+//!   Read(flow), its path is shared memory              path known: Copying
+//!   ── Lent (the machine's) ─────────────────────────►   may copy
+//!   ── Blocks: the source's tables, in pieces ───────►   tables complete
+//!   ── Memory: socket and token, once for each rank ─►   fetched and checked
+//!   ═══ Unix socket: memfds, sealed against writing ═►   all three: SharedCopy
+//!   ◄───────────────────────────────── Copying ──────   now and then
+//!   ◄─────────────────────── Taken (the machine's) ──
+//! ```
+//!
+//! A loan is of all groups of one rank, in the order of the source's document, and is kept for as long
+//! as the connection lives: the next transfer out of that rank sends its tables only. What a peer can
+//! do with bad tables or bad memory is to make the copy fail: [`SharedCopy::new`] checks all of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use transload_layout::Deployment;
+
+use super::Blocks;
+use super::builder;
+use super::data::{Landing, SharedCopy, SharedRoute};
+use super::event::Event;
+use super::flows::Memories;
+use super::ring::{self, FETCHED_WITHIN, Offer};
+use crate::ids::{Rank, TransferId};
+use crate::memory::Memory;
+use crate::plan::{BlockTable, Plan, Side, Tables};
+use crate::transport::local::handover::{Expected, Link};
+use crate::transport::local::shared::SharedMemory;
+use crate::wire::message::LaneMessage;
+use crate::wire::{ConnId, Flow};
+
+/// Shared memory as it was registered: for each rank, one for each group of the own document.
+pub(super) type SharedMemories = BTreeMap<Rank, Arc<[SharedMemory]>>;
+
+/// Most memories in one handover: what fits its packet.
+const AT_A_TIME: usize = 16;
+
+/// Most table entries in one message: 5 bytes each at most, so that a frame of 64 KiB holds them.
+const ENTRIES: usize = 8192;
+
+/// What an allocation may be longer than the layout takes: alignment to huge pages. A borrower maps and
+/// touches all of it, so there has to be a bound.
+const SLACK: u64 = 2 << 20;
+
+/// The loans of one connection, both ways.
+#[derive(Debug, Default)]
+pub(super) struct Loans {
+    /// Ranks whose memory the peer was told to fetch.
+    lent: BTreeSet<Rank>,
+    /// Held on both sides for as long as the loan lasts.
+    links: Vec<Link>,
+    /// The peer's memory by rank and group; none where it is being fetched.
+    borrowed: BTreeMap<(Rank, u32), Option<Memory>>,
+}
+
+impl Loans {
+    /// Whether a rank's memory is still to be lent, which it is from now on.
+    pub(super) fn begin(&mut self, rank: Rank) -> bool {
+        self.lent.insert(rank)
+    }
+
+    /// A loan that did not come about may be tried again.
+    pub(super) fn forget(&mut self, rank: Rank, lent: bool) {
+        match lent {
+            true => {
+                self.lent.remove(&rank);
+            }
+            false => self.borrowed.retain(|(of, _), _| *of != rank),
+        }
+    }
+
+    pub(super) fn hold(&mut self, link: Link) {
+        self.links.push(link);
+    }
+
+    /// Whether these memories are news; they are being fetched from now on.
+    pub(super) fn expect(&mut self, part: Part) -> bool {
+        let keys = || part.groups().map(|group| (part.rank, group));
+        let news = keys().all(|key| !self.borrowed.contains_key(&key));
+        if news {
+            self.borrowed.extend(keys().map(|key| (key, None)));
+        }
+        news
+    }
+
+    /// Memories were fetched.
+    pub(super) fn add(&mut self, part: Part, memories: Vec<Memory>) {
+        for (group, memory) in part.groups().zip(memories) {
+            // Gone where another part of the rank has failed meanwhile.
+            if let Some(expected) = self.borrowed.get_mut(&(part.rank, group)) {
+                *expected = Some(memory);
+            }
+        }
+    }
+
+    /// The memory of a rank of the peer, once that of all its groups is there.
+    fn of_rank(&self, rank: Rank, groups: usize) -> Option<Vec<Memory>> {
+        let groups = (0..groups).map(|group| {
+            let key = (rank, u32::try_from(group).ok()?);
+            self.borrowed.get(&key)?.clone()
+        });
+        groups.collect()
+    }
+}
+
+/// Some groups of one rank, lent in one handover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Part {
+    pub(super) rank: Rank,
+    /// The first group, by its index in the document of the source.
+    pub(super) first: u32,
+    pub(super) count: u32,
+}
+
+impl Part {
+    fn groups(self) -> std::ops::Range<u32> {
+        self.first..self.first.saturating_add(self.count)
+    }
+
+    /// Whether there is such a rank, and such groups, and not too many of them for a handover.
+    pub(super) fn is_of(self, deployment: &Deployment) -> bool {
+        let groups = deployment.groups().len() as u64;
+        let end = u64::from(self.first) + u64::from(self.count);
+        (1..=AT_A_TIME as u64).contains(&u64::from(self.count))
+            && end <= groups
+            && self.rank.0 < deployment.tp() * deployment.pp()
+    }
+
+    /// How many bytes a peer may lend.
+    fn most_bytes(self, deployment: &Deployment) -> u64 {
+        let (_, stage) = deployment.split_rank(self.rank);
+        let groups = deployment.groups().iter();
+        let groups = groups.skip(self.first as usize).take(self.count as usize);
+        let bytes = groups.map(|group| {
+            let placement = group.placement(stage);
+            let each = placement.allocation_bytes.saturating_add(SLACK);
+            each.saturating_mul(placement.allocations)
+        });
+        bytes.fold(0, u64::saturating_add)
+    }
+}
+
+/// The parts in which the memory of a rank is lent.
+pub(super) fn parts(
+    rank: Rank,
+    memories: &[SharedMemory],
+) -> impl Iterator<Item = (Part, Vec<SharedMemory>)> {
+    let parts = memories.chunks(AT_A_TIME).enumerate();
+    parts.map(move |(i, memories)| {
+        let part = Part {
+            rank,
+            // A deployment has 64 groups at most.
+            first: (i * AT_A_TIME) as u32,
+            count: memories.len() as u32,
+        };
+        (part, memories.to_vec())
+    })
+}
+
+/// Waits until the peer fetches memory that it was told of.
+pub(super) async fn hand_over(
+    expected: Expected,
+    part: Part,
+    memories: Vec<SharedMemory>,
+    conn: ConnId,
+    events: mpsc::Sender<Event>,
+) {
+    let lending = async {
+        let connection = expected.connection(FETCHED_WITHIN).await?;
+        connection.lend(&memories).await
+    };
+    let event = match lending.await {
+        Ok(link) => Event::LoanOut { conn, link },
+        Err(error) => Event::LoanFailed {
+            conn,
+            rank: part.rank,
+            lent: true,
+            why: error.to_string(),
+        },
+    };
+    // The driver is gone where this fails.
+    let _ = events.send(event).await;
+}
+
+/// Fetches memory that the peer lends, and holds it against the peer's deployment.
+pub(super) async fn fetch(
+    offer: Offer,
+    part: Part,
+    deployment: Arc<Deployment>,
+    conn: ConnId,
+    events: mpsc::Sender<Event>,
+) {
+    let fetching = async {
+        let connection = ring::connect(offer).await?;
+        let most = part.most_bytes(&deployment);
+        let (borrowed, link) = connection
+            .borrow(most)
+            .await
+            .map_err(|error| error.to_string())?;
+        let memories = borrowed.iter().map(|memory| memory.memory());
+        let memories: Vec<_> = memories
+            .collect::<Result<_, _>>()
+            .map_err(|error| error.to_string())?;
+        builder::check_groups(&deployment, part.rank, part.first, part.count, &memories)
+            .map_err(|error| error.to_string())?;
+        Ok((memories, link))
+    };
+    let event = match fetching.await {
+        Ok((memories, link)) => Event::LoanIn {
+            conn,
+            part,
+            memories,
+            link,
+        },
+        Err(why) => Event::LoanFailed {
+            conn,
+            rank: part.rank,
+            lent: false,
+            why,
+        },
+    };
+    // As above.
+    let _ = events.send(event).await;
+}
+
+/// The blocks that a plan touches on the source's side, as they are told to the destination.
+pub(super) fn tables(
+    transfer: TransferId,
+    plan: &Plan,
+    blocks: &Blocks,
+) -> Result<Vec<LaneMessage>, String> {
+    let tables = plan
+        .arrange(Side::Source, blocks)
+        .map_err(|error| error.to_string())?;
+    let mut pieces = Vec::new();
+    for (group, table) in tables.0.iter().enumerate() {
+        let touched = plan.table_entries(group, Side::Source);
+        let short = || format!("the table of group {group} is too short");
+        let end = usize::try_from(touched.end).map_err(|_| short())?;
+        // Not beyond the end: the range is empty where nothing of the group moves.
+        let start = usize::try_from(touched.start).map_or(end, |start| start.min(end));
+        let listed: Vec<u32> = match table {
+            BlockTable::Identity => {
+                let end = u32::try_from(end).map_err(|_| short())?;
+                (start as u32..end).collect()
+            }
+            BlockTable::List(list) => list.get(start..end).ok_or_else(short)?.to_vec(),
+        };
+        for (i, blocks) in listed.chunks(ENTRIES).enumerate() {
+            pieces.push(LaneMessage::Blocks {
+                transfer,
+                // As above: few groups.
+                group: group as u32,
+                first: (start + i * ENTRIES) as u64,
+                blocks: blocks.to_vec(),
+            });
+        }
+    }
+    Ok(pieces)
+}
+
+/// A transfer that is to be copied out of memory that its source lends.
+///
+/// Memory: 4 bytes for each entry of the source's tables, up to the last that the plan touches.
+#[derive(Debug)]
+pub(super) struct Copying {
+    /// Takes no streams from here on; it is fenced for one that came before the path was known.
+    pub(super) landing: Landing,
+    plan: Plan,
+    /// For each group of the plan, the source's table as far as it has come.
+    tables: Vec<Vec<u32>>,
+    /// Whether the source has said that we may.
+    lent: bool,
+    /// Once it runs.
+    pub(super) copy: Option<SharedCopy>,
+}
+
+impl Copying {
+    /// With the plan of its one route.
+    pub(super) fn new(landing: Landing, plan: Plan) -> Self {
+        let groups = 0..plan.group_names().len();
+        let tables = groups.map(|group| {
+            let touched = plan.table_entries(group, Side::Source);
+            // Entries before the first that is touched are never looked at.
+            let before = touched.start.min(touched.end) as usize;
+            vec![BlockTable::NONE; before]
+        });
+        Self {
+            landing,
+            tables: tables.collect(),
+            plan,
+            lent: false,
+            copy: None,
+        }
+    }
+
+    /// The source has said that we may copy.
+    pub(super) fn lend(&mut self) {
+        self.lent = true;
+    }
+
+    /// Takes a piece of the source's tables: the next one, and no more than the plan touches.
+    pub(super) fn add(&mut self, group: u32, first: u64, blocks: &[u32]) -> Result<(), String> {
+        let index = group as usize;
+        let table = self.tables.get_mut(index).filter(|table| {
+            let end = self.plan.table_entries(index, Side::Source).end;
+            let have = table.len() as u64;
+            first == have && have.saturating_add(blocks.len() as u64) <= end
+        });
+        let table = table.ok_or("a piece of a block table does not fit in")?;
+        table.extend_from_slice(blocks);
+        Ok(())
+    }
+
+    /// Whether nothing is missing but the memory.
+    pub(super) fn is_ready(&self) -> bool {
+        let complete = self.tables.iter().enumerate().all(|(group, table)| {
+            table.len() as u64 >= self.plan.table_entries(group, Side::Source).end
+        });
+        self.lent && complete && self.copy.is_none()
+    }
+
+    /// Binds the copy, once the memory of the source's rank is there.
+    pub(super) fn bind(
+        &mut self,
+        flow: &Flow,
+        loans: &Loans,
+        own: &Blocks,
+        memories: &Memories,
+    ) -> Option<Result<SharedCopy, String>> {
+        let theirs = loans.of_rank(flow.peer_rank, self.plan.group_names().len())?;
+        let made = self.bind_to(flow, &theirs, own, memories);
+        self.copy = made.as_ref().ok().cloned();
+        Some(made)
+    }
+
+    fn bind_to(
+        &mut self,
+        flow: &Flow,
+        theirs: &[Memory],
+        own: &Blocks,
+        memories: &Memories,
+    ) -> Result<SharedCopy, String> {
+        let plan = &self.plan;
+        let tables = std::mem::take(&mut self.tables).into_iter();
+        let src_tables = Tables(tables.map(BlockTable::List).collect());
+        let dst_tables = plan
+            .arrange(Side::Destination, own)
+            .map_err(|error| error.to_string())?;
+        let ours = memories
+            .get(&flow.rank)
+            .ok_or_else(|| format!("rank {} has no memory here", flow.rank))?;
+        let route = SharedRoute {
+            plan,
+            src_rank: flow.peer_rank,
+            dst_rank: flow.rank,
+            src_tables: &src_tables,
+            dst_tables: &dst_tables,
+        };
+        let copy = SharedCopy::new(
+            &route,
+            |group| theirs.get(plan.group_of(Side::Source, group)),
+            |group| ours.get(plan.group_of(Side::Destination, group)),
+        )
+        .map_err(|error| error.to_string())?;
+        match copy.bytes() == flow.bytes {
+            true => Ok(copy),
+            false => Err(format!(
+                "{} bytes are bound, {} were planned",
+                copy.bytes(),
+                flow.bytes
+            )),
+        }
+    }
+
+    /// Bytes that were copied so far.
+    pub(super) fn copied(&self) -> u64 {
+        self.copy.as_ref().map_or(0, SharedCopy::copied)
+    }
+
+    /// Gives it up, and waits until no byte is read or written any more, nor ever will be.
+    pub(super) async fn fence(&self) {
+        self.landing.fence().await;
+        if let Some(copy) = &self.copy {
+            copy.fence().await;
+        }
+    }
+}
+
+/// Runs a copy, and tells the driver how it went.
+pub(super) async fn run(
+    copy: SharedCopy,
+    transfer: TransferId,
+    moved: mpsc::UnboundedSender<Event>,
+) {
+    // One thread: the routes of other ranks are copied beside it.
+    let event = match copy.run(1).await {
+        Ok(()) => Event::Copied { transfer },
+        Err(error) => Event::CopyFailed {
+            transfer,
+            why: error.to_string(),
+        },
+    };
+    // The driver is gone where this fails.
+    let _ = moved.send(event);
+}

@@ -1,0 +1,240 @@
+use std::mem::MaybeUninit;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use smallvec::smallvec;
+
+use super::case::{Arena, case, noise, streamed};
+use super::oracle;
+use crate::copy::{Crc32c, Kernel, MemoryStream, NoChecksum, Run, StreamError, settle};
+use crate::memory::{Access, Memory};
+use crate::plan::program::{Loop, Nest, Placed, Program, StreamProgram};
+
+/// Lengths of pieces that a stream is cut into, over and over.
+fn cuts() -> impl Strategy<Value = Vec<usize>> {
+    vec(
+        prop_oneof![
+            0..100usize,
+            1..2000usize,
+            Just(1372),
+            Just(6400),
+            Just(65536)
+        ],
+        1..6,
+    )
+    .prop_filter("must get on", |cuts| cuts.iter().sum::<usize>() > 200)
+}
+
+fn every_way(stream: &MemoryStream) -> impl Iterator<Item = MemoryStream> {
+    Kernel::available().iter().flat_map(|kernel| {
+        let stream = stream.clone().with_kernel(*kernel);
+        [stream.clone().with_around_from(0), stream]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 2 } else { 100 }))]
+
+    #[test]
+    fn every_kernel_gathers_the_stream(case in case(), cuts in cuts(), skew in 0..64usize) {
+        let arena = Arena::new(&case.src, skew, noise(5));
+        let inside = arena.inside();
+        let bytes = oracle::bytes(&case.program).into_iter();
+        let expected: Vec<u8> = bytes.map(|(src, _)| oracle::at(&inside, src)).collect();
+        let stream = MemoryStream::new(streamed(&case.program), arena.memory()).unwrap();
+        prop_assert_eq!(stream.bytes(), expected.len() as u64);
+        let expected_sum = oracle::sum(&expected);
+        for stream in every_way(&stream) {
+            let mut plain = stream.cursor(0).unwrap();
+            let mut summing = stream.cursor(0).unwrap();
+            let mut sum = Crc32c::new();
+            let mut cuts = cuts.iter().cycle();
+            while plain.remaining() > 0 {
+                let start = plain.position() as usize;
+                let end = (start + cuts.next().unwrap()).min(expected.len());
+                // A margin that must stay as it is, at both ends.
+                let mut out = vec![0xee; end - start + 128];
+                plain.gather(&mut out[64..64 + end - start], &mut NoChecksum).unwrap();
+                prop_assert!(out[64..64 + end - start] == expected[start..end]);
+                prop_assert!(out[..64] == [0xee; 64] && out[64 + end - start..] == [0xee; 64]);
+                let mut out = vec![MaybeUninit::uninit(); end - start];
+                let out = summing.gather_uninit(&mut out, &mut sum).unwrap();
+                prop_assert!(*out == expected[start..end]);
+            }
+            prop_assert_eq!(sum, expected_sum);
+        }
+    }
+
+    #[test]
+    fn every_kernel_scatters_the_stream(case in case(), cuts in cuts(), skew in 0..64usize) {
+        let addresses = oracle::bytes(&case.program);
+        let bytes: Vec<u8> = (0..addresses.len()).map(noise(6)).collect();
+        let expected_sum = oracle::sum(&bytes);
+        for kernel in Kernel::available() {
+            for around_from in [0, u64::MAX] {
+                let arena = Arena::new(&case.src, skew, noise(7));
+                let mut inside = arena.inside();
+                for ((src, _), byte) in addresses.iter().zip(&bytes) {
+                    *oracle::at_mut(&mut inside, *src) = *byte;
+                }
+                let expected = arena.with_inside(&inside);
+                let stream = MemoryStream::new(streamed(&case.program), arena.memory())
+                    .unwrap()
+                    .with_kernel(*kernel)
+                    .with_around_from(around_from);
+                let mut cursor = stream.cursor(0).unwrap();
+                let mut sum = Crc32c::new();
+                let mut cuts = cuts.iter().cycle();
+                while cursor.remaining() > 0 {
+                    let start = cursor.position() as usize;
+                    let end = (start + cuts.next().unwrap()).min(bytes.len());
+                    cursor.scatter(&bytes[start..end], &mut sum).unwrap();
+                    prop_assert_eq!(cursor.position(), end as u64);
+                }
+                prop_assert!(arena.all() == expected, "{kernel:?} {around_from}");
+                settle();
+                prop_assert_eq!(sum, expected_sum);
+            }
+        }
+    }
+
+    #[test]
+    fn a_cursor_may_start_anywhere(case in case(), at in vec(any::<prop::sample::Index>(), 4)) {
+        let arena = Arena::new(&case.src, 0, noise(8));
+        let inside = arena.inside();
+        let bytes = oracle::bytes(&case.program).into_iter();
+        let expected: Vec<u8> = bytes.map(|(src, _)| oracle::at(&inside, src)).collect();
+        let stream = MemoryStream::new(streamed(&case.program), arena.memory()).unwrap();
+        let mut cursor = stream.cursor(stream.bytes()).unwrap();
+        prop_assert_eq!((cursor.remaining(), cursor.run()), (0, None));
+        for at in at {
+            let at = at.index(expected.len());
+            let len = (expected.len() - at).min(3000);
+            let mut out = vec![0; len];
+            cursor.seek(at as u64).unwrap();
+            cursor.gather(&mut out, &mut NoChecksum).unwrap();
+            prop_assert!(out == expected[at..at + len]);
+            let before = cursor.position();
+            let beyond = cursor.gather(&mut vec![0; cursor.remaining() as usize + 1], &mut NoChecksum);
+            let past_end = matches!(beyond, Err(StreamError::PastEnd { .. }));
+            prop_assert!(past_end && cursor.position() == before);
+        }
+    }
+
+    #[test]
+    fn runs_are_as_long_as_they_can_be(case in case(), ends in any::<[prop::sample::Index; 2]>()) {
+        let arena = Arena::new(&case.src, 0, noise(9));
+        let stream = MemoryStream::new(streamed(&case.program), arena.memory()).unwrap();
+        let bytes = oracle::bytes(&case.program);
+        let ends = ends.map(|end| end.index(bytes.len() + 1));
+        let (start, end) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
+        let mut expected: Vec<Run> = Vec::new();
+        for (address, _) in &bytes[start..end] {
+            match expected.last_mut() {
+                Some(last) if last.address + last.len == *address => last.len += 1,
+                _ => expected.push(Run { address: *address, len: 1 }),
+            }
+        }
+        let runs: Vec<Run> = stream.runs(start as u64..end as u64).unwrap().collect();
+        prop_assert_eq!(runs, expected);
+    }
+
+    #[test]
+    fn lending_and_gathering_may_alternate(case in case(), turns in vec(any::<bool>(), 1..20)) {
+        let arena = Arena::new(&case.src, 0, noise(10));
+        let inside = arena.inside();
+        let bytes = oracle::bytes(&case.program).into_iter();
+        let expected: Vec<u8> = bytes.map(|(src, _)| oracle::at(&inside, src)).collect();
+        let stream = MemoryStream::new(streamed(&case.program), arena.memory()).unwrap();
+        let mut cursor = stream.cursor(0).unwrap();
+        let mut got = Vec::new();
+        let mut turns = turns.iter().cycle();
+        while let Some(run) = cursor.run() {
+            let len = run.len.min(7777) as usize;
+            if *turns.next().unwrap() {
+                // SAFETY: nobody writes to the arena while a loan is out.
+                let loan = unsafe { stream.memory().lend(run.address, len) }.unwrap();
+                cursor.skip(len as u64).unwrap();
+                got.extend_from_slice(loan.as_ref());
+            } else {
+                let mut out = vec![0; len];
+                cursor.gather(&mut out, &mut NoChecksum).unwrap();
+                got.extend(out);
+            }
+        }
+        prop_assert!(got == expected);
+    }
+}
+
+/// Two runs of 100 bytes, 200 bytes apart.
+fn apart() -> StreamProgram {
+    let loops = smallvec![Loop {
+        count: 2,
+        src: 200,
+        dst: 100
+    }];
+    StreamProgram::new(Program {
+        nests: vec![Nest { loops, run: 100 }],
+        placed: vec![Placed {
+            nest: 0,
+            src: 0,
+            dst: 0,
+        }],
+    })
+}
+
+#[test]
+fn what_is_beyond_the_end_is_refused() {
+    let stream = MemoryStream::new(apart(), Memory::allocate(&[300]).unwrap()).unwrap();
+    let past_end = StreamError::PastEnd {
+        offset: 150,
+        len: 51,
+        bytes: 200,
+    };
+    let mut cursor = stream.cursor(150).unwrap();
+    assert_eq!(cursor.scatter(&[0; 51], &mut NoChecksum), Err(past_end));
+    assert_eq!(
+        past_end.to_string(),
+        "51 bytes at offset 150 of a stream of 200 bytes"
+    );
+    assert!(stream.cursor(201).is_err());
+    assert!(stream.runs(150..201).is_err());
+    assert!(stream.runs(201..201).is_err());
+    assert_eq!(stream.runs(200..200).unwrap().count(), 0);
+    assert_eq!(cursor.position(), 150);
+}
+
+#[test]
+fn memory_for_reading_is_not_written() {
+    let arena = Arena::new(&[300], 0, noise(11));
+    let (start, len) = arena.memory().allocation(0).unwrap();
+    let parts = [(start.as_ptr(), len)];
+    // SAFETY: the keeper keeps the arena's memory, and nobody else has an eye on it.
+    let memory = unsafe {
+        Memory::from_raw_parts(
+            &parts,
+            Access::Read,
+            Some(std::sync::Arc::new(arena.memory())),
+        )
+    };
+    let stream = MemoryStream::new(apart(), memory.unwrap()).unwrap();
+    let before = arena.all();
+    let mut cursor = stream.cursor(0).unwrap();
+    assert_eq!(
+        cursor.scatter(&[0; 10], &mut NoChecksum),
+        Err(StreamError::ReadOnly)
+    );
+    assert_eq!(cursor.gather(&mut [0; 10], &mut NoChecksum), Ok(()));
+    assert!(arena.all() == before);
+}
+
+#[test]
+fn sums_add_up() {
+    let bytes: Vec<u8> = (0..100_000).map(noise(12)).collect();
+    for cut in [0, 1, 63, 5000, 99_999, 100_000] {
+        let mut sum = Crc32c::of(&bytes[..cut]);
+        sum.append(&Crc32c::of(&bytes[cut..]));
+        assert_eq!(sum, oracle::sum(&bytes));
+    }
+    assert_eq!(Crc32c::new(), Crc32c::of(b""));
+}

@@ -1,0 +1,298 @@
+//! Data streams, and memory that is lent to them.
+
+use bytes::Bytes;
+
+use super::*;
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i ^ (i >> 9)) as u8).collect()
+}
+
+async fn collect(mut stream: DataReceiver) -> Result<Vec<u8>, StreamError> {
+    let mut got = Vec::new();
+    while let Some(chunk) = stream.recv_chunk(usize::MAX).await? {
+        got.extend_from_slice(&chunk);
+    }
+    Ok(got)
+}
+
+#[tokio::test]
+async fn bytes_get_across_and_lent_memory_comes_back() {
+    let pair = Pair::new().await;
+    let (lane, other) = pair.lane().await;
+    let sent = pattern(5 << 20);
+    let tracker = LendTracker::new();
+    let receiving = other.clone().spawn({
+        let other = other.clone();
+        async move { collect(other.accept_stream().await?).await }
+    });
+    let mut sender = lane.open_stream().await.unwrap();
+    sender.send_all(b"head").await.unwrap();
+    sender.send_chunk(tracker.lend(sent.clone())).await.unwrap();
+    let more = tracker.lend(vec![9; 1000]);
+    let mut pieces = [more.slice(..10), Bytes::new(), more.slice(10..)];
+    drop(more);
+    sender.send_chunks(&mut pieces).await.unwrap();
+    assert!(pieces.iter().all(Bytes::is_empty));
+    sender.finish().unwrap().wait().await.unwrap();
+    tracker.back().await;
+    assert_eq!(tracker.lent(), Lent::default());
+    let got = receiving.await.unwrap().unwrap();
+    assert_eq!(got.len(), sent.len() + 1004);
+    assert!(got.starts_with(b"head") && got[4..].starts_with(&sent));
+    let stats = lane.stats();
+    assert!(stats.sent_packets > 0 && stats.send_calls > 0);
+}
+
+#[tokio::test]
+async fn both_sides_open_streams() {
+    let pair = Pair::new().await;
+    let (lane, other) = pair.lane().await;
+    let mut sender = other.open_stream().await.unwrap();
+    sender.send_all(b"from the accepting side").await.unwrap();
+    let _ = sender.finish().unwrap();
+    let mut stream = lane.accept_stream().await.unwrap();
+    let mut head = [0; 4];
+    stream.recv_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"from");
+    let mut pieces = vec![Bytes::new(); 4];
+    let count = stream.recv_chunks(&mut pieces).await.unwrap().unwrap();
+    let rest: Vec<u8> = pieces[..count].concat();
+    assert!(rest.starts_with(b" the"));
+    assert_eq!(
+        stream.recv_exact(&mut [0; 99]).await.unwrap_err(),
+        StreamError::Ended { missing: 99 }
+    );
+    assert_eq!(lane.peer().agent, agent("b"));
+    assert_eq!(other.peer().agent, agent("a"));
+}
+
+#[tokio::test]
+async fn a_dropped_sender_is_never_taken_for_a_complete_stream() {
+    let pair = Pair::new().await;
+    let (lane, other) = pair.lane().await;
+    let tracker = LendTracker::new();
+    let mut sender = lane.open_stream().await.unwrap();
+    sender
+        .send_chunk(tracker.lend(pattern(100_000)))
+        .await
+        .unwrap();
+    drop(sender);
+    tracker.back().await;
+    let stream = other.accept_stream().await.unwrap();
+    assert_eq!(
+        collect(stream).await.unwrap_err(),
+        StreamError::Reset(StreamCode::CANCELLED)
+    );
+    let mut sender = lane.open_stream().await.unwrap();
+    sender.send_all(b"x").await.unwrap();
+    sender.reset(StreamCode(42));
+    let stream = other.accept_stream().await.unwrap();
+    assert_eq!(
+        collect(stream).await.unwrap_err(),
+        StreamError::Reset(StreamCode(42))
+    );
+}
+
+#[tokio::test]
+async fn a_stopped_sender_knows_and_its_memory_comes_back() {
+    let pair = Pair::new().await;
+    let (lane, other) = pair.lane().await;
+    let tracker = LendTracker::new();
+    let mut sender = lane.open_stream().await.unwrap();
+    sender.send_all(b"x").await.unwrap();
+    other.accept_stream().await.unwrap().stop(StreamCode(7));
+    let error = loop {
+        if let Err(error) = sender.send_chunk(tracker.lend(vec![0; 1 << 20])).await {
+            break error;
+        }
+    };
+    assert_eq!(error, StreamError::Stopped(StreamCode(7)));
+    drop(sender);
+    tracker.back().await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
+    let options = QuicOptions {
+        receive_window: 256 << 10,
+        ..impatient()
+    };
+    let pair = Pair::with(impatient(), options).await;
+    let (lane, other) = pair.lane().await;
+    let tracker = LendTracker::new();
+    let mut sender = lane.open_stream().await.unwrap();
+    let after = impatient().stall_timeout;
+    let error = loop {
+        if let Err(error) = sender.send_chunk(tracker.lend(vec![0; 1 << 20])).await {
+            break error;
+        }
+    };
+    assert_eq!(error, StreamError::Stalled { after });
+    drop(sender);
+    tracker.back().await;
+    // The lane goes on with other streams.
+    let mut unread = other.accept_stream().await.unwrap();
+    let mut next = lane.open_stream().await.unwrap();
+    next.send_all(b"next").await.unwrap();
+    let mut acknowledged = next.finish().unwrap();
+    assert_eq!(
+        collect(other.accept_stream().await.unwrap()).await.unwrap(),
+        b"next"
+    );
+    acknowledged.wait().await.unwrap();
+    let error = loop {
+        if let Err(error) = unread.recv_chunk(1 << 20).await {
+            break error;
+        }
+    };
+    assert_eq!(error, StreamError::Reset(StreamCode::CANCELLED));
+    // A receiver that waits for nothing gives up too.
+    let mut silent = lane.open_stream().await.unwrap();
+    silent.send_all(b"x").await.unwrap();
+    let mut stream = other.accept_stream().await.unwrap();
+    stream.recv_chunk(10).await.unwrap();
+    assert_eq!(
+        stream.recv_chunk(10).await.unwrap_err(),
+        StreamError::Stalled { after }
+    );
+}
+
+#[tokio::test]
+async fn a_finished_stream_that_nobody_reads_gives_its_memory_back() {
+    let options = QuicOptions {
+        receive_window: 64 << 10,
+        ..impatient()
+    };
+    let pair = Pair::with(impatient(), options).await;
+    let (lane, _other) = pair.lane().await;
+    let tracker = LendTracker::new();
+    let mut sender = lane.open_stream().await.unwrap();
+    // More than the receiver's window and within the sender's: queued, and not read.
+    sender
+        .send_chunk(tracker.lend(vec![0; 60 << 10]))
+        .await
+        .unwrap();
+    sender
+        .send_chunk(tracker.lend(vec![0; 4 << 10]))
+        .await
+        .unwrap();
+    let mut acknowledged = sender.finish().unwrap();
+    let outcome = acknowledged.wait().await;
+    assert!(
+        matches!(outcome, Ok(()) | Err(StreamError::Stalled { .. })),
+        "{outcome:?}"
+    );
+    tracker.back().await;
+}
+
+#[tokio::test]
+async fn losing_the_peer_gives_lent_memory_back() {
+    // Held at every stage: unsent for lack of window, sent, and finished.
+    let Pair { a, b, at_a, at_b } = Pair::with(
+        impatient(),
+        QuicOptions {
+            receive_window: 64 << 10,
+            ..impatient()
+        },
+    )
+    .await;
+    let mut session = b.expect_lanes(at_b.peer(), 1).unwrap();
+    let addr = loopback(b.lane_ports()[0]);
+    let lane = a
+        .connect_lane(0, addr, at_a.peer(), session.token())
+        .await
+        .unwrap();
+    let other = session.accept().await.unwrap();
+    let tracker = LendTracker::new();
+    let mut sender = lane.open_stream().await.unwrap();
+    sender
+        .send_chunk(tracker.lend(vec![0; 32 << 10]))
+        .await
+        .unwrap();
+    let mut finished = lane.open_stream().await.unwrap();
+    finished
+        .send_chunk(tracker.lend(vec![0; 32 << 10]))
+        .await
+        .unwrap();
+    let mut acknowledgement = finished.finish().unwrap();
+    let sending = tokio::spawn({
+        let tracker = tracker.clone();
+        async move {
+            loop {
+                if let Err(error) = sender.send_chunk(tracker.lend(vec![0; 1 << 20])).await {
+                    return error;
+                }
+            }
+        }
+    });
+    drop((session, other, at_b, b));
+    let error = sending.await.unwrap();
+    assert!(matches!(error, StreamError::Lost(_)), "{error:?}");
+    let _ = acknowledgement.wait().await;
+    // Although the lane itself is still held.
+    tracker.back().await;
+    assert!(matches!(
+        lane.closed().await,
+        ConnectionLost::ClosedByPeer { .. }
+    ));
+    assert!(lane.open_stream().await.is_err());
+    assert!(lane.accept_stream().await.is_err());
+}
+
+#[tokio::test]
+async fn many_streams_at_once_share_a_lane() {
+    let pair = Pair::new().await;
+    let (lane, other) = pair.lane().await;
+    let receiving = tokio::spawn(async move {
+        let mut tasks = tokio::task::JoinSet::new();
+        for _ in 0..300 {
+            let stream = other.accept_stream().await.unwrap();
+            tasks.spawn(async move { collect(stream).await.unwrap().len() });
+        }
+        tasks.join_all().await.into_iter().sum::<usize>()
+    });
+    let mut sent = 0;
+    for i in 0..300 {
+        let mut sender = lane.open_stream().await.unwrap();
+        let bytes = pattern(1 + i * 97);
+        sent += bytes.len();
+        sender.send_chunk(bytes.into()).await.unwrap();
+        let _ = sender.finish().unwrap();
+    }
+    assert_eq!(receiving.await.unwrap(), sent);
+}
+
+#[test]
+fn loans_are_counted_until_the_last_reference_is_gone() {
+    let tracker = LendTracker::new();
+    let lent = tracker.lend(vec![1, 2, 3]);
+    let also = tracker.lend([0; 10]);
+    assert_eq!(
+        tracker.lent(),
+        Lent {
+            pieces: 2,
+            bytes: 13
+        }
+    );
+    let part = lent.slice(1..);
+    drop(lent);
+    assert_eq!(tracker.lent().pieces, 2);
+    drop(part);
+    drop(also);
+    assert_eq!(tracker.lent(), Lent::default());
+}
+
+#[tokio::test]
+async fn waiting_for_loans_ends_with_the_last() {
+    let tracker = LendTracker::new();
+    tracker.back().await;
+    let lent: Vec<Bytes> = (0..100).map(|i| tracker.lend(vec![0; i])).collect();
+    let waiting = tokio::spawn({
+        let tracker = tracker.clone();
+        async move { tracker.back().await }
+    });
+    let dropping = tokio::task::spawn_blocking(move || drop(lent));
+    waiting.await.unwrap();
+    dropping.await.unwrap();
+}

@@ -1,0 +1,171 @@
+//! Endpoints against each other and against peers that misbehave.
+
+mod frames;
+mod handshakes;
+mod hostile;
+mod lanes;
+mod relay;
+mod settings;
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use quinn::crypto::rustls::QuicClientConfig;
+use rustls::RootCertStore;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::*;
+use crate::{
+    identity::{Authority, Identity, Roles, tls},
+    ids::AgentId,
+};
+
+fn authority() -> Authority {
+    Authority::new("test".parse().unwrap()).unwrap()
+}
+
+fn agent(name: &str) -> AgentId {
+    name.parse().unwrap()
+}
+
+fn identity(authority: &Authority, name: &str) -> Identity {
+    authority.issue(&agent(name), Roles::all()).unwrap()
+}
+
+fn loopback(port: u16) -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, port).into()
+}
+
+/// Options whose timeouts are short enough to wait for.
+fn impatient() -> QuicOptions {
+    QuicOptions {
+        lanes: 1,
+        handshake_timeout: Duration::from_millis(800),
+        frame_timeout: Duration::from_millis(400),
+        stall_timeout: Duration::from_millis(600),
+        ..QuicOptions::default()
+    }
+}
+
+fn bind(authority: &Authority, name: &str, options: QuicOptions) -> Endpoints {
+    Endpoints::bind(identity(authority, name), options, loopback(0)).unwrap()
+}
+
+/// Two agents with a control connection between them.
+struct Pair {
+    a: Endpoints,
+    b: Endpoints,
+    /// The ends of the connection that `a` opened.
+    at_a: ControlConnection,
+    at_b: ControlConnection,
+}
+
+impl Pair {
+    async fn with(a: QuicOptions, b: QuicOptions) -> Self {
+        let authority = authority();
+        let (a, b) = (bind(&authority, "a", a), bind(&authority, "b", b));
+        let (at_a, at_b) = tokio::join!(a.connect(b.control_addr(), None), b.accept());
+        Self {
+            at_a: at_a.unwrap(),
+            at_b: at_b.unwrap(),
+            a,
+            b,
+        }
+    }
+
+    async fn new() -> Self {
+        Self::with(impatient(), impatient()).await
+    }
+
+    /// A lane, from `a` and as it arrives at `b`.
+    async fn lane(&self) -> (Lane, Lane) {
+        self.lane_to(self.b.lane_ports()[0]).await
+    }
+
+    async fn lane_to(&self, port: u16) -> (Lane, Lane) {
+        let mut session = self.b.expect_lanes(self.at_b.peer(), 1).unwrap();
+        let lane = self
+            .a
+            .connect_lane(0, loopback(port), self.at_a.peer(), session.token())
+            .await
+            .unwrap();
+        (lane, session.accept().await.unwrap())
+    }
+}
+
+/// Whether `server` still takes in an agent of its cluster and talks to it.
+async fn assert_serves(server: &Endpoints, authority: &Authority) {
+    let friend = bind(authority, "friend", impatient());
+    let (ours, theirs) = tokio::join!(
+        friend.connect(server.control_addr(), None),
+        // Those who came before and misbehaved may still be in the queue.
+        async {
+            loop {
+                let connection = server.accept().await.unwrap();
+                if connection.peer().agent == agent("friend") {
+                    return connection;
+                }
+            }
+        }
+    );
+    let (mut ours, mut theirs) = (ours.unwrap(), theirs);
+    ours.send(1, b"hello").await.unwrap();
+    assert_eq!(&theirs.recv().await.unwrap().payload[..], b"hello");
+}
+
+/// A peer that speaks QUIC and TLS, and nothing else that is asked of it.
+struct Stranger {
+    endpoint: quinn::Endpoint,
+    config: quinn::ClientConfig,
+}
+
+type Certificate = (CertificateDer<'static>, PrivateKeyDer<'static>);
+
+impl Stranger {
+    /// One that trusts `authority` and presents `certificate`.
+    fn new(authority: &Authority, certificate: Option<Certificate>, alpn: &[u8]) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.certificate().clone()).unwrap();
+        let builder = rustls::ClientConfig::builder_with_provider(tls::provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_root_certificates(roots);
+        let mut tls = match certificate {
+            Some((certificate, key)) => builder
+                .with_client_auth_cert(vec![certificate], key)
+                .unwrap(),
+            None => builder.with_no_client_auth(),
+        };
+        tls.alpn_protocols = vec![alpn.to_vec()];
+        let crypto = QuicClientConfig::try_from(tls).unwrap();
+        Self {
+            endpoint: quinn::Endpoint::client(loopback(0)).unwrap(),
+            config: quinn::ClientConfig::new(Arc::new(crypto)),
+        }
+    }
+
+    /// An agent of the cluster, gone bad.
+    fn traitor(authority: &Authority) -> Self {
+        let identity = identity(authority, "traitor");
+        let certificate = (identity.chain()[0].clone(), identity.key().clone_key());
+        Self::new(authority, Some(certificate), tls::ALPN)
+    }
+
+    async fn connect(&self, addr: SocketAddr) -> Result<quinn::Connection, quinn::ConnectionError> {
+        self.endpoint
+            .connect_with(self.config.clone(), addr, tls::SERVER_NAME)
+            .unwrap()
+            .await
+    }
+
+    /// How the connection ends. In TLS 1.3 the client may think it open before it is turned away.
+    async fn turned_away(&self, addr: SocketAddr) -> quinn::ConnectionError {
+        match self.connect(addr).await {
+            Ok(connection) => connection.closed().await,
+            Err(error) => error,
+        }
+    }
+}

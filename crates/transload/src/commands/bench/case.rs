@@ -1,0 +1,85 @@
+//! Pairs of layouts whose chunks all have one length.
+
+use crate::commands::shapes::{CANONICAL_DECODE, CANONICAL_PREFILL, Llama};
+
+/// A pair of layouts between which all chunks are alike, for the tokens of the canonical case.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    pub(super) src: Llama,
+    pub(super) dst: Llama,
+}
+
+/// All of the model's 80 layers: 671 MB.
+pub(super) const CANONICAL: Case = Case {
+    name: "canonical case",
+    src: CANONICAL_PREFILL,
+    dst: CANONICAL_DECODE,
+};
+
+/// 20 layers, 168 MB on each side: with their copies more than most caches hold.
+const LAYERS: u32 = 20;
+
+/// Chunks of three lengths, each with TP 4 -> 8. A state of one head has 512 bytes.
+pub(super) const SIZES: [Case; 3] = [
+    Case {
+        name: "512 B chunks",
+        src: Llama {
+            layers: LAYERS,
+            ..CANONICAL_PREFILL
+        },
+        dst: Llama {
+            layers: LAYERS,
+            ..CANONICAL_DECODE
+        },
+    },
+    by_head("8 KiB chunks", 16, 160),
+    by_head("1 MiB chunks", 2048, 2),
+];
+
+/// Both sides keep a block's states of one head together, so each is one chunk.
+const fn by_head(name: &'static str, block_size: u32, num_blocks: u32) -> Case {
+    let src = Llama {
+        layers: LAYERS,
+        block_size,
+        num_blocks,
+        order: "HND",
+        ..CANONICAL_PREFILL
+    };
+    Case {
+        name,
+        src,
+        dst: Llama { tp: 8, ..src },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use transload::transfer::plan::{Plan, Request, Tables};
+
+    use super::*;
+    use crate::commands::shapes::CANONICAL_TOKENS;
+
+    #[test]
+    fn chunks_are_as_long_as_said() {
+        let chunks = [512, 8 << 10, 1 << 20, 512];
+        for (case, chunk) in SIZES.into_iter().chain([CANONICAL]).zip(chunks) {
+            let [src, dst] = [case.src, case.dst].map(|s| s.deployment().expect("a deployment"));
+            let request = Request::tokens(CANONICAL_TOKENS);
+            let plan = Plan::compile(&src, &dst, &request).expect("a plan");
+            let [mut src, mut dst] = [Tables::identity(&plan), Tables::identity(&plan)];
+            for (tables, side) in [(&mut src, case.src), (&mut dst, case.dst)] {
+                let count = CANONICAL_TOKENS.div_ceil(side.block_size.into()) as u32;
+                let blocks = crate::commands::random::Random::new(3).blocks(count, side.num_blocks);
+                tables.0 = vec![transload::transfer::plan::BlockTable::List(blocks)];
+            }
+            let summary = plan.bind(&src, &dst).expect("bound").summary();
+            assert_eq!(
+                summary.histogram.range(),
+                Some((chunk, chunk)),
+                "{}",
+                case.name
+            );
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! What glibc's `memcpy` does with as many contiguous bytes.
+
+use memmap2::{Advice, MmapMut};
+
+use super::measure::timed;
+use crate::failure::Failure;
+use crate::show::number::gigabytes_per_second;
+
+/// Two buffers, in pages that are there, huge ones where the system has them: like the memory that
+/// agents make.
+pub(super) struct Memcpy {
+    src: MmapMut,
+    dst: MmapMut,
+}
+
+impl Memcpy {
+    pub(super) const NAME: &'static str = "contiguous memcpy";
+
+    pub(super) fn new(bytes: u64) -> Result<Self, Failure> {
+        let buffer = |byte| -> std::io::Result<MmapMut> {
+            let mut buffer = MmapMut::map_anon(bytes as usize)?;
+            // Where there are no huge pages, small ones do.
+            let _ = buffer.advise(Advice::HugePage);
+            buffer.fill(byte);
+            Ok(buffer)
+        };
+        let both = buffer(1).and_then(|src| Ok((src, buffer(2)?)));
+        let (src, dst) = both.map_err(|error| {
+            Failure::no(
+                format!("no memory to compare with: {error}"),
+                "it takes as much memory again as the case does",
+            )
+        })?;
+        Ok(Self { src, dst })
+    }
+
+    /// Copies once, and says how fast, in GB/s.
+    pub(super) fn copy(&mut self) -> f64 {
+        let Self { src, dst } = self;
+        let ((), time) = timed(|| dst.copy_from_slice(src));
+        std::hint::black_box(&dst[0]);
+        gigabytes_per_second(src.len() as u64, time)
+    }
+}

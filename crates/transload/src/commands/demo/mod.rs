@@ -1,0 +1,78 @@
+//! `transload demo`: moves one request's cache between two processes and checks every byte.
+
+mod moves;
+mod report;
+
+use std::hash::{BuildHasher, RandomState};
+
+use clap::Parser;
+
+use super::engines::runtime;
+use super::shapes::Llama;
+use crate::failure::Failure;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  transload demo
+  transload demo --tokens 100 --format json
+
+A prefill process (TP 2, blocks of 16 tokens, NHD) and a decode process (TP 4, blocks of 64, HND)
+with the shape of Llama-3.1-8B. Exit code 1 means that it did not go well: a byte differed, or a
+process died.";
+
+/// Move a request's cache between two processes with different layouts, and check every byte.
+#[derive(Debug, Parser)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// How many tokens the request has.
+    #[arg(long, value_name = "N", default_value_t = 2000,
+          value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    tokens: u64,
+
+    /// Decides contents and block tables, to repeat a run; random without it.
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
+    // Short enough to be typed, and for every reader of JSON.
+    let seed = args
+        .seed
+        .unwrap_or_else(|| u64::from(RandomState::new().hash_one(0) as u32));
+    let report = runtime()?.block_on(moves::run(args.tokens, seed))?;
+    output.show(|| report.json(), || report.table())?;
+    Ok(())
+}
+
+/// Llama-3.1-8B on the prefill side. The pool has a few blocks more than the request needs.
+fn prefill_shape(tokens: u64) -> Llama {
+    Llama {
+        name: "prefill",
+        model: "llama-3.1-8b",
+        layers: 32,
+        heads: 8,
+        tp: 2,
+        block_size: 16,
+        num_blocks: pool(tokens, 16),
+        order: "NHD",
+    }
+}
+
+/// The same on the decode side.
+fn decode_shape(tokens: u64) -> Llama {
+    Llama {
+        name: "decode",
+        tp: 4,
+        block_size: 64,
+        num_blocks: pool(tokens, 64),
+        order: "HND",
+        ..prefill_shape(tokens)
+    }
+}
+
+/// An eighth more than the request needs, and two.
+fn pool(tokens: u64, block_size: u64) -> u32 {
+    let needed = tokens.div_ceil(block_size);
+    (needed + needed / 8 + 2) as u32
+}

@@ -1,0 +1,52 @@
+//! What the demo does: the same request by each path, and every byte checked.
+
+use transload::transfer::plan::{Plan, Request};
+use transload::transfer::wire::PathSet;
+
+use super::report::{Report, Transfer};
+use super::{decode_shape, prefill_shape};
+use crate::commands::engines::{Pair, broken};
+use crate::commands::plan::time;
+use crate::failure::Failure;
+use crate::show::progress::Progress;
+
+/// Each is one transfer of the request, by these paths and no other.
+const PATHS: [PathSet; 2] = [PathSet::QUIC, PathSet::LOCAL];
+
+pub(super) async fn run(tokens: u64, seed: u64) -> Result<Report, Failure> {
+    let shapes = [prefill_shape(tokens), decode_shape(tokens)];
+    let mut pair = Pair::start(shapes, tokens, seed).await?;
+    let mut report = plan(&pair, tokens, seed)?;
+    // Canaries, the request once, and checking all of it, for each transfer.
+    let work = PATHS.len() as u64 * (2 * pair.bytes() + report.bound.bytes());
+    let mut progress = Progress::new("moving and checking", work);
+    for paths in PATHS {
+        pair.clear(|bytes| progress.advance(bytes))?;
+        let pulled = pair.pull(paths).await?;
+        progress.advance(pulled.report.bytes);
+        let checked = pair.verify(|bytes| progress.advance(bytes))?;
+        report.transfers.push(Transfer::new(pulled, checked));
+    }
+    pair.finish().await?;
+    Ok(report)
+}
+
+/// What is going to happen, as `transload plan` would print it. The agents each make the plan on
+/// their own; this one is for the eye.
+fn plan(pair: &Pair, tokens: u64, seed: u64) -> Result<Report, Failure> {
+    let [src, dst] = pair.deployments();
+    let tables = pair.tables();
+    let request = Request::tokens(tokens);
+    let plan = Plan::compile(src, dst, &request).map_err(broken)?;
+    let bound = plan.bind(&tables.0, &tables.1).map_err(broken)?;
+    Ok(Report {
+        compile: time(src, dst, &request, &tables),
+        src: src.clone(),
+        dst: dst.clone(),
+        plan,
+        bound,
+        tokens,
+        seed,
+        transfers: Vec::new(),
+    })
+}

@@ -1,0 +1,193 @@
+//! The two processes together, as the destination sees them.
+
+use std::time::Duration;
+
+use transload::layout::Deployment;
+use transload::transfer::agent::{Agent, PullError, PullReport, PullRequest};
+use transload::transfer::identity::{
+    Authority, AuthorityError, Identity, Role, Roles, random_cluster_name,
+};
+use transload::transfer::ids::AgentId;
+use transload::transfer::plan::Tables;
+use transload::transfer::ticket::Ticket;
+use transload::transfer::wire::PathSet;
+
+use super::contents::{Checked, ContentsError};
+use super::papers::Papers;
+use super::peer::{Peer, PeerError};
+use super::side::{Role as Part, Side, tables};
+use super::talk::{Answer, Order};
+use super::{broken, source};
+use crate::commands::random::mix;
+use crate::commands::shapes::Llama;
+use crate::failure::{Failure, chain};
+
+/// How long an agent may take for what is under way when all is done.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A source in a process of its own, and a destination in this one, with one request.
+pub(in crate::commands) struct Pair {
+    peer: Peer,
+    agent: Agent,
+    dst: Side,
+    src: Deployment,
+    src_tables: Tables,
+    seed: u64,
+    pulls: u64,
+}
+
+/// One pull, over and done.
+pub(in crate::commands) struct Pulled {
+    pub(in crate::commands) report: PullReport,
+    /// How the source's leases ended, one for each of its ranks.
+    pub(in crate::commands) leases: Vec<String>,
+}
+
+impl Pair {
+    /// Starts the source and waits until it has computed its request.
+    pub(in crate::commands) async fn start(
+        shapes: [Llama; 2],
+        tokens: u64,
+        seed: u64,
+    ) -> Result<Self, Failure> {
+        let [src, dst] = shapes;
+        let authority = authority()?;
+        let mut peer = Peer::start()?;
+        let papers = Papers::of(&issue(&authority, "source", Role::Serve)?);
+        peer.order(&Order::Prefill {
+            papers: Box::new(papers.map_err(broken)?),
+            document: src.document(),
+            tokens,
+            seed,
+        })
+        .await?;
+
+        let src = src.deployment()?;
+        let src_tables = tables(&src, tokens, Part::Source.salt(seed));
+        let dst = Side::new(dst.deployment()?, tokens, seed, Part::Destination)?;
+        let agent = dst.agent(issue(&authority, "destination", Role::Pull)?)?;
+        match peer.answer().await? {
+            Answer::Ready => {}
+            other => return Err(unexpected(&other)),
+        }
+        Ok(Self {
+            peer,
+            agent,
+            dst,
+            src,
+            src_tables,
+            seed,
+            pulls: 0,
+        })
+    }
+
+    /// The two deployments.
+    pub(in crate::commands) fn deployments(&self) -> [&Deployment; 2] {
+        [&self.src, &self.dst.deployment]
+    }
+
+    /// The block tables of both sides.
+    pub(in crate::commands) fn tables(&self) -> (Tables, Tables) {
+        (self.src_tables.clone(), self.dst.tables.clone())
+    }
+
+    /// Bytes of memory of the destination.
+    pub(in crate::commands) fn bytes(&self) -> u64 {
+        self.dst.bytes()
+    }
+
+    /// Writes canaries over all of the destination.
+    pub(in crate::commands) fn clear(&self, progress: impl FnMut(u64)) -> Result<(), Failure> {
+        self.dst.clear(progress).map_err(broken)
+    }
+
+    /// Checks every byte of the destination.
+    pub(in crate::commands) fn verify(
+        &self,
+        progress: impl FnMut(u64),
+    ) -> Result<Checked, Failure> {
+        self.dst.verify(progress).map_err(|error| match error {
+            ContentsError::Wrong(wrong) => Failure::no(
+                format!("verification failed: {wrong}"),
+                format!(
+                    "this is a fault of transload: report it, with the seed {}",
+                    self.seed
+                ),
+            ),
+            error => broken(error),
+        })
+    }
+
+    /// Has the request leased, pulls it by one of `paths`, and hears how its leases ended.
+    pub(in crate::commands) async fn pull(&mut self, paths: PathSet) -> Result<Pulled, Failure> {
+        self.pulls += 1;
+        let set = mix(self.seed ^ mix(self.pulls));
+        let set = (u128::from(set) << 64 | u128::from(self.pulls)).to_le_bytes();
+        self.peer.order(&Order::Lease { set }).await?;
+        let ticket = match self.peer.answer().await? {
+            Answer::Leased { ticket } => Ticket::from_text(&ticket).map_err(broken)?,
+            other => return Err(unexpected(&other)),
+        };
+        let tokens = self.dst.contents.tokens;
+        let content = source::content(tokens)?;
+        let ranks = self.dst.ranks().map(|(rank, _)| rank);
+        let tables = self.dst.tables.clone();
+        let mut request = PullRequest::new(ticket, ranks, tables, content, tokens);
+        request.paths = paths;
+
+        let mut pulling = std::pin::pin!(self.agent.pull(request));
+        let mut early = None;
+        let report = loop {
+            tokio::select! {
+                report = &mut pulling => break report.map_err(not_pulled)?,
+                // The leases end at about the time that the pull does, so this may come first.
+                // Where the process is gone, there is nothing to wait for.
+                answer = self.peer.answer(), if early.is_none() => early = Some(answer?),
+            }
+        };
+        let ended = match early {
+            Some(answer) => answer,
+            None => self.peer.answer().await?,
+        };
+        match ended {
+            Answer::Ended { ends: leases } => Ok(Pulled { report, leases }),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends both agents and the other process.
+    pub(in crate::commands) async fn finish(self) -> Result<(), Failure> {
+        self.agent.shutdown(PATIENCE).await;
+        Ok(self.peer.finish().await?)
+    }
+}
+
+/// A certificate authority that lives as long as the pair.
+fn authority() -> Result<Authority, Failure> {
+    let cluster = random_cluster_name().map_err(AuthorityError::from);
+    cluster.and_then(Authority::new).map_err(unmade)
+}
+
+fn issue(authority: &Authority, name: &str, role: Role) -> Result<Identity, Failure> {
+    let agent = AgentId::new(name).map_err(broken)?;
+    let identity = authority.issue(&agent, Roles::NONE.with(role));
+    identity.map_err(unmade)
+}
+
+fn unmade(error: AuthorityError) -> Failure {
+    Failure::no(
+        format!("the certificates could not be made: {}", chain(&error)),
+        "the clock may be wrong, or the system out of randomness",
+    )
+}
+
+fn not_pulled(error: PullError) -> Failure {
+    Failure::no(
+        format!("the pull failed: {}", chain(&error)),
+        "is there a firewall on the loopback interface? `--verbose` says more",
+    )
+}
+
+fn unexpected(answer: &Answer) -> Failure {
+    PeerError::Nonsense(format!("{answer:?}")).into()
+}

@@ -1,0 +1,107 @@
+//! The source process, as the process that started it sees it.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use thiserror::Error;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::time::timeout;
+
+use super::talk::{Answer, Order};
+use crate::failure::{Failure, chain};
+
+/// How long the process may take to end once it is told to.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A second process of this program. It is killed where this is dropped.
+pub(super) struct Peer {
+    child: Child,
+    stdin: ChildStdin,
+    answers: Lines<BufReader<ChildStdout>>,
+}
+
+/// Why the second process is of no use.
+#[derive(Debug, Error)]
+pub(super) enum PeerError {
+    #[error("the source process could not be started: {0}")]
+    Start(#[source] std::io::Error),
+    #[error("the source process ended too early ({0})")]
+    Ended(String),
+    #[error("the source process answers what makes no sense: {0}")]
+    Nonsense(String),
+}
+
+impl From<PeerError> for Failure {
+    fn from(error: PeerError) -> Self {
+        let right = match error {
+            PeerError::Ended(_) => "it may have said why, above; or it was killed: run it again",
+            _ => "the program starts itself a second time; can it be run?",
+        };
+        Self::no(chain(&error), right)
+    }
+}
+
+impl Peer {
+    /// Starts this program again as the source process.
+    pub(super) fn start() -> Result<Self, PeerError> {
+        let program = std::env::current_exe().map_err(PeerError::Start)?;
+        let mut child = Command::new(program)
+            .arg(super::SOURCE_PROCESS)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(PeerError::Start)?;
+        let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(PeerError::Nonsense("no pipes".to_owned()));
+        };
+        Ok(Self {
+            child,
+            stdin,
+            answers: BufReader::new(stdout).lines(),
+        })
+    }
+
+    pub(super) async fn order(&mut self, order: &Order) -> Result<(), PeerError> {
+        let line = serde_json::to_string(order);
+        let line = line.map_err(|error| PeerError::Nonsense(error.to_string()))?;
+        let line = format!("{line}\n");
+        match self.stdin.write_all(line.as_bytes()).await {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.ended().await),
+        }
+    }
+
+    pub(super) async fn answer(&mut self) -> Result<Answer, PeerError> {
+        match self.answers.next_line().await {
+            Ok(Some(line)) => {
+                serde_json::from_str(&line).map_err(|error| PeerError::Nonsense(error.to_string()))
+            }
+            Ok(None) | Err(_) => Err(self.ended().await),
+        }
+    }
+
+    /// Its pipes are closed: it ends, or it is of no use.
+    async fn ended(&mut self) -> PeerError {
+        PeerError::Ended(match timeout(PATIENCE, self.child.wait()).await {
+            Ok(Ok(status)) => status.to_string(),
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "its pipes are closed, but it still runs".to_owned(),
+        })
+    }
+
+    /// Tells it that all is done, and waits until it has gone.
+    pub(super) async fn finish(self) -> Result<(), PeerError> {
+        let Self {
+            mut child, stdin, ..
+        } = self;
+        drop(stdin);
+        match timeout(PATIENCE, child.wait()).await {
+            Ok(Ok(status)) if status.success() => Ok(()),
+            Ok(Ok(status)) => Err(PeerError::Ended(status.to_string())),
+            // Dropping it ends it.
+            Ok(Err(_)) | Err(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! One side: a deployment, the memory of its ranks, and what is in it.
+
+use thiserror::Error;
+use transload::layout::{Deployment, Rank};
+use transload::transfer::agent::{Agent, BindAgentError, RegisterError};
+use transload::transfer::identity::Identity;
+use transload::transfer::memory::{Memory, MemoryError};
+use transload::transfer::plan::{BlockTable, Tables};
+
+use super::contents::{Checked, Contents, ContentsError};
+use crate::commands::random::{Random, mix};
+use crate::failure::Failure;
+
+/// One side. All its ranks live in one process.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) deployment: Deployment,
+    /// Of each rank.
+    pub(super) memories: Vec<Memory>,
+    /// The request's blocks, scattered over the pool.
+    pub(super) tables: Tables,
+    pub(super) contents: Contents,
+    blocks: Vec<u32>,
+}
+
+/// Why a side cannot take part.
+#[derive(Debug, Error)]
+pub(super) enum SideError {
+    #[error("no memory: {0}")]
+    Memory(#[from] MemoryError),
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    #[error(transparent)]
+    Bind(#[from] BindAgentError),
+}
+
+impl From<SideError> for Failure {
+    fn from(error: SideError) -> Self {
+        Self::no(
+            crate::failure::chain(&error),
+            "it needs memory for the request on both sides, and a loopback interface",
+        )
+    }
+}
+
+/// Which part a side plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Source,
+    Destination,
+}
+
+impl Role {
+    /// Decides what is a side's own, its canaries and its block table, so that neither is alike.
+    pub(super) fn salt(self, seed: u64) -> u64 {
+        mix(seed ^ (self as u64 + 1))
+    }
+}
+
+impl Side {
+    /// A side with a request of `tokens` tokens. Contents follow from `seed`, block tables too.
+    pub(super) fn new(
+        deployment: Deployment,
+        tokens: u64,
+        seed: u64,
+        role: Role,
+    ) -> Result<Self, Failure> {
+        let own = role.salt(seed);
+        let memories = deployment.ranks().map(|rank| {
+            let (_, stage) = deployment.split_rank(rank);
+            let bytes = deployment.groups()[0].placement(stage).allocation_bytes;
+            Memory::allocate(&[bytes as usize])
+        });
+        let memories = memories
+            .collect::<Result<_, _>>()
+            .map_err(SideError::from)?;
+        Ok(Self {
+            memories,
+            tables: tables(&deployment, tokens, own),
+            contents: Contents {
+                request: mix(seed),
+                canaries: mix(own),
+                tokens,
+            },
+            blocks: blocks(&deployment, tokens, own),
+            deployment,
+        })
+    }
+
+    /// The block of each block of tokens.
+    pub(super) fn blocks(&self) -> &[u32] {
+        &self.blocks
+    }
+
+    /// Bytes of memory of all ranks.
+    pub(super) fn bytes(&self) -> u64 {
+        self.memories.iter().map(Memory::bytes).sum()
+    }
+
+    /// Writes the request into its blocks, and canaries into all others.
+    pub(super) fn fill(&self, progress: impl FnMut(u64)) -> Result<(), ContentsError> {
+        self.write(&self.blocks, progress)
+    }
+
+    /// Writes canaries everywhere.
+    pub(super) fn clear(&self, progress: impl FnMut(u64)) -> Result<(), ContentsError> {
+        self.write(&[], progress)
+    }
+
+    fn write(&self, blocks: &[u32], mut progress: impl FnMut(u64)) -> Result<(), ContentsError> {
+        for (rank, memory) in self.ranks() {
+            self.contents.fill(&self.deployment, rank, memory, blocks)?;
+            progress(memory.bytes());
+        }
+        Ok(())
+    }
+
+    /// Checks every byte: that the request is in its blocks, and canaries everywhere else.
+    pub(super) fn verify(&self, mut progress: impl FnMut(u64)) -> Result<Checked, ContentsError> {
+        let mut all = Checked::default();
+        for (rank, memory) in self.ranks() {
+            let blocks = self.blocks();
+            let rank = self
+                .contents
+                .verify(&self.deployment, rank, memory, blocks)?;
+            all.request += rank.request;
+            all.canaries += rank.canaries;
+            progress(memory.bytes());
+        }
+        Ok(all)
+    }
+
+    /// The ranks and their memories.
+    pub(super) fn ranks(&self) -> impl Iterator<Item = (Rank, &Memory)> {
+        (0..).map(Rank).zip(&self.memories)
+    }
+
+    /// An agent on loopback that holds all ranks of this side.
+    pub(super) fn agent(&self, identity: Identity) -> Result<Agent, SideError> {
+        let mut builder = Agent::builder(identity, self.deployment.clone());
+        for (rank, memory) in self.ranks() {
+            builder = builder.register(rank, vec![memory.clone()])?;
+        }
+        Ok(builder.bind(([127, 0, 0, 1], 0).into())?)
+    }
+}
+
+/// The block table of a side, scattered over its pool.
+pub(super) fn tables(deployment: &Deployment, tokens: u64, own: u64) -> Tables {
+    Tables(vec![BlockTable::List(blocks(deployment, tokens, own))])
+}
+
+fn blocks(deployment: &Deployment, tokens: u64, own: u64) -> Vec<u32> {
+    let group = &deployment.groups()[0];
+    let count = tokens.div_ceil(group.block_size().into()) as u32;
+    Random::new(own).blocks(count, group.num_blocks() as u32)
+}

@@ -1,0 +1,385 @@
+//! A small cluster to move requests in: two deployments that differ in everything, the memory of their
+//! ranks, contents that follow from the request's number, and canaries wherever no request belongs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use transload_layout::document::Value;
+use transload_layout::{Deployment, Rank};
+use transload_transfer::agent::{Agent, AgentOptions, LeaseRequest, PullRequest};
+use transload_transfer::content::{Content, ContentDigest};
+use transload_transfer::copy::{CopyOptions, copy};
+use transload_transfer::identity::Identity;
+use transload_transfer::ids::{ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId};
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
+use transload_transfer::ticket::{Claims, RankAddress, Ticket, TicketKey};
+use transload_transfer::wire::{Gauges, PathSet};
+
+use crate::process::mix;
+
+/// The name of the cluster.
+pub const CLUSTER: &str = "siege";
+
+/// Tokens of each request.
+pub const TOKENS: u64 = 1000;
+
+/// What lies wherever nothing was placed.
+const CANARY: u64 = 0xC0DE_CAFE_0BAD_F00D;
+
+/// Which of the two deployments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// TP 2, blocks of 16, NHD.
+    Prefill,
+    /// TP 4, blocks of 24, HND.
+    Decode,
+}
+
+impl Side {
+    /// Its deployment.
+    pub fn deployment(self) -> Deployment {
+        let (tp, block, order) = match self {
+            Side::Prefill => (2, 16, "NHD"),
+            Side::Decode => (4, 24, "HND"),
+        };
+        let blocks = 2 * self.blocks_of_a_request() + 5;
+        let text = format!(
+            r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
+                "num_blocks": {blocks}, "order": "{order}", "group": [{{"name": "attn",
+                "layers": "0-3", "spec": [{{"kind": "attention", "heads": 4, "head_dim": 64,
+                "dtype": "bf16"}}]}}]}}"#
+        );
+        let value: Value = serde_json::from_str(&text).unwrap();
+        Deployment::from_value(&value).unwrap()
+    }
+
+    fn blocks_of_a_request(self) -> u64 {
+        TOKENS.div_ceil(match self {
+            Side::Prefill => 16,
+            Side::Decode => 24,
+        })
+    }
+
+    /// The blocks of a request: those of neighbouring requests are disjoint, so that what arrives late
+    /// for one shows while the next is checked.
+    pub fn tables(self, request: u64) -> Tables {
+        let count = self.blocks_of_a_request();
+        let first = request % 2 * count;
+        let blocks = (0..count).rev().map(|block| (first + block) as u32);
+        Tables(vec![BlockTable::List(blocks.collect())])
+    }
+}
+
+/// The memory of all ranks of a side.
+#[derive(Clone, Debug)]
+pub struct Cache {
+    side: Side,
+    memories: BTreeMap<Rank, Memory>,
+}
+
+impl Cache {
+    /// Memory for all ranks, full of canaries.
+    pub fn new(side: Side) -> Self {
+        let deployment = side.deployment();
+        let memories = deployment.ranks().map(|rank| {
+            let (_, stage) = deployment.split_rank(rank);
+            let bytes = deployment.groups()[0].placement(stage).allocation_bytes;
+            (rank, Memory::allocate(&[bytes as usize]).unwrap())
+        });
+        let cache = Self {
+            side,
+            memories: memories.collect(),
+        };
+        cache.clear();
+        cache
+    }
+
+    /// Its side.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    fn set(&self, word: impl Fn(u64) -> u64) {
+        for (rank, memory) in &self.memories {
+            let mut bytes = vec![0; memory.bytes() as usize];
+            // A plain loop: this runs unoptimized, over megabytes.
+            let mut label = label(*rank, 0);
+            for eight in bytes.as_chunks_mut().0 {
+                *eight = word(label).to_ne_bytes();
+                label += 1;
+            }
+            memory.write(0, &bytes).unwrap();
+        }
+    }
+
+    /// Fills it with canaries.
+    pub fn clear(&self) {
+        for memory in self.memories.values() {
+            let canaries = CANARY.to_ne_bytes().repeat(memory.bytes() as usize / 8);
+            memory.write(0, &canaries).unwrap();
+        }
+    }
+
+    /// Fills it with what a request's source holds.
+    pub fn fill(&self, request: u64) {
+        self.set(|label| content(request, label));
+    }
+
+    fn words(&self) -> impl Iterator<Item = Vec<u64>> {
+        self.memories.values().map(|memory| {
+            let mut bytes = vec![0; memory.bytes() as usize];
+            memory.read(0, &mut bytes).unwrap();
+            let words = bytes.as_chunks().0.iter();
+            words.map(|word| u64::from_ne_bytes(*word)).collect()
+        })
+    }
+
+    /// A sum over all that it holds.
+    pub fn checksum(&self) -> u64 {
+        let words = self.words().flatten();
+        words.fold(0, |sum: u64, word| mix(sum.rotate_left(1) ^ word))
+    }
+
+    /// Whether it is as a request's source fills it.
+    pub fn holds(&self, request: u64) -> bool {
+        self.memories.keys().zip(self.words()).all(|(rank, words)| {
+            let mut labels = (0..).map(|index| label(*rank, index));
+            words
+                .iter()
+                .all(|word| labels.next().map(|at| content(request, at)) == Some(*word))
+        })
+    }
+
+    /// Makes an agent of this memory, for some of the ranks.
+    pub fn agent(
+        &self,
+        identity: Identity,
+        ranks: impl IntoIterator<Item = Rank>,
+        incarnation: Incarnation,
+        options: AgentOptions,
+    ) -> Agent {
+        let mut builder = Agent::builder(identity, self.side.deployment())
+            .incarnation(incarnation)
+            .options(options);
+        for rank in ranks {
+            let memory = self.memories[&rank].clone();
+            builder = builder.register(rank, vec![memory]).unwrap();
+        }
+        builder.bind("127.0.0.1:0".parse().unwrap()).unwrap()
+    }
+}
+
+/// The place of a word in the memory of a side, in one number that is not 0.
+fn label(rank: Rank, index: u64) -> u64 {
+    (u64::from(rank.0) + 1) << 40 | index
+}
+
+fn content(request: u64, label: u64) -> u64 {
+    mix(request.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ label)
+}
+
+/// Where each word of the decode side comes from, for requests of either parity.
+#[derive(Debug)]
+pub struct Origins([Vec<Vec<u64>>; 2]);
+
+impl Origins {
+    /// Moves labels instead of contents, within this process.
+    pub fn new() -> Self {
+        Self([0, 1].map(|request| {
+            let (src, dst) = (Cache::new(Side::Prefill), Cache::new(Side::Decode));
+            src.set(|label| label);
+            dst.set(|_| 0);
+            let of = Request::tokens(TOKENS);
+            let plan = Plan::compile(&src.side.deployment(), &dst.side.deployment(), &of).unwrap();
+            let tables = [Side::Prefill, Side::Decode].map(|side| side.tables(request));
+            for route in plan.bind(&tables[0], &tables[1]).unwrap().routes {
+                let (from, to) = (
+                    &src.memories[&route.src_rank],
+                    &dst.memories[&route.dst_rank],
+                );
+                copy(&route.program, from, to, &CopyOptions::default()).unwrap();
+            }
+            dst.words().collect()
+        }))
+    }
+
+    /// Checks every byte of some ranks of the decode side after a request has landed in them: contents
+    /// where they belong, canaries everywhere else.
+    pub fn check(&self, cache: &Cache, request: u64, ranks: &[Rank]) -> Result<(), String> {
+        let origins = self.0[request as usize % 2].iter().zip(cache.words());
+        for (rank, (origins, found)) in (0..).map(Rank).zip(origins) {
+            if !ranks.contains(&rank) {
+                continue;
+            }
+            for (at, (&origin, &found)) in origins.iter().zip(&found).enumerate() {
+                let expected = match origin {
+                    0 => CANARY,
+                    label => content(request, label),
+                };
+                if found != expected {
+                    return Err(format!(
+                        "request {request}, rank {rank}, word {at}: {found:016x} where \
+                         {expected:016x} belongs"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Origins {
+    /// Checks that nothing was placed where nothing belongs, whatever was placed elsewhere.
+    pub fn check_canaries(&self, cache: &Cache, request: u64) -> Result<(), String> {
+        let origins = self.0[request as usize % 2].iter().zip(cache.words());
+        for (rank, (origins, found)) in origins.enumerate() {
+            let lost = |(origin, found): (&u64, &u64)| *origin == 0 && *found != CANARY;
+            if let Some(at) = origins.iter().zip(&found).position(lost) {
+                return Err(format!("rank {rank}, word {at}: {:016x}", found[at]));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for Origins {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a request's blocks hold, as leases and pulls state it.
+pub fn content_of(request: u64) -> ContentDigest {
+    let tokens: Vec<u32> = (0..TOKENS)
+        .map(|token| mix(request ^ token << 32) as u32)
+        .collect();
+    Content::first(TOKENS, &tokens).unwrap().digest()
+}
+
+/// The lease set of a request.
+pub fn set_of(request: u64) -> LeaseSetId {
+    LeaseSetId((u128::from(mix(request)) << 64 | u128::from(request)).to_le_bytes())
+}
+
+/// A lease of one rank's blocks of a request, which ends by itself after a second and a half.
+pub fn lease_of(side: Side, rank: Rank, request: u64) -> LeaseRequest {
+    let tables = side.tables(request);
+    let mut lease = LeaseRequest::new(set_of(request), rank, tables, content_of(request), TOKENS);
+    lease.ttl = Duration::from_millis(1500);
+    lease.hard_bound = Duration::from_secs(8);
+    lease
+}
+
+/// A transfer of a request into or out of the blocks of `side`: over the network only, for two requests
+/// out of four.
+pub fn transfer_of(side: Side, ranks: &[Rank], ticket: Ticket, request: u64) -> PullRequest {
+    let tables = side.tables(request);
+    let ranks = ranks.iter().copied();
+    let mut pull = PullRequest::new(ticket, ranks, tables, content_of(request), TOKENS);
+    pull.timeout = Duration::from_secs(8);
+    if request % 4 < 2 {
+        pull.paths = PathSet::QUIC;
+    }
+    pull
+}
+
+/// What a ticket for a request says.
+pub fn claims_of(
+    request: u64,
+    direction: Direction,
+    owner: DeploymentDigest,
+    incarnation: Incarnation,
+    ranks: Vec<RankAddress>,
+) -> Claims {
+    Claims {
+        cluster: ClusterName::new(CLUSTER).unwrap(),
+        set: set_of(request),
+        direction,
+        owner,
+        incarnation,
+        start: 0,
+        valid_tokens: TOKENS,
+        ranks,
+        time_left: Duration::from_secs(1),
+        audience: None,
+    }
+}
+
+/// A ticket for what one agent holds of a request.
+pub fn ticket_of(owner: &Agent, request: u64, direction: Direction) -> Ticket {
+    let ranks = owner.deployment().ranks();
+    let claims = claims_of(
+        request,
+        direction,
+        owner.deployment_digest(),
+        owner.incarnation(),
+        ranks.map(|_| owner.address("127.0.0.1")).collect(),
+    );
+    mint(&owner.ticket_key(), &claims)
+}
+
+/// Seals a ticket.
+pub fn mint(key: &TicketKey, claims: &Claims) -> Ticket {
+    Ticket::mint(key, claims).unwrap()
+}
+
+/// Settings with little patience: what takes seconds elsewhere takes a fraction of one.
+pub fn impatient() -> AgentOptions {
+    let ms = Duration::from_millis;
+    let mut options = AgentOptions::default();
+    options.quic.lanes = 2;
+    options.quic.handshake_timeout = ms(500);
+    options.quic.frame_timeout = ms(1000);
+    options.quic.stall_timeout = ms(1000);
+    options.quic.idle_timeout = ms(500);
+    options.quic.keep_alive = ms(100);
+    options.wire.leases.peer_grace = ms(300);
+    options.wire.early_wait = ms(1000);
+    options.wire.hello_wait = ms(1000);
+    options.wire.stall = ms(1500);
+    options.wire.heartbeat = ms(300);
+    options.wire.landing_wait = ms(1000);
+    options.wire.attempts = 2;
+    options.wire.backoff = ms(20);
+    options.wire.backoff_most = ms(100);
+    options.wire.notice_wait = ms(500);
+    options
+}
+
+/// Waits until an agent has nothing under way. Peers may be connected.
+pub async fn unused(agent: &Agent) {
+    wait_for(agent, |gauges| {
+        gauges.sessions = 0;
+        gauges.agents = 0;
+    })
+    .await;
+}
+
+/// Waits until nothing at all is left of what an agent had under way, connections included.
+pub async fn idle(agent: &Agent) {
+    let mut connections = 0;
+    for _ in 0..1000 {
+        wait_for(agent, |_| ()).await;
+        connections = agent.endpoints().open_connections();
+        if connections == 0 {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{connections} connections are left");
+}
+
+async fn wait_for(agent: &Agent, forgive: impl Fn(&mut Gauges)) {
+    let mut gauges = Gauges::default();
+    for _ in 0..1000 {
+        gauges = agent.gauges().await.unwrap();
+        forgive(&mut gauges);
+        if gauges == Gauges::default() {
+            return;
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{gauges:?} are left");
+}

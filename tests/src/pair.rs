@@ -1,0 +1,240 @@
+//! Two agents in one process whose deployments differ, with random contents, and the same copy made
+//! beside them: what a destination has to look like in the end.
+
+use std::time::Duration;
+
+use transload_layout::document::Value;
+use transload_layout::{Deployment, Rank};
+use transload_transfer::agent::{Agent, Lease, LeaseRequest, PullRequest};
+use transload_transfer::content::{Content, ContentDigest};
+use transload_transfer::copy::{CopyOptions, copy};
+use transload_transfer::identity::{Authority, Identity, Roles};
+use transload_transfer::ids::{AgentId, ClusterName, Direction, LeaseSetId};
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
+use transload_transfer::ticket::{Claims, Ticket};
+use transload_transfer::transport::local::shared::SharedMemory;
+
+/// A deployment of one group: its TP size, block size and order.
+pub fn deployment(tp: u32, block: u32, order: &str) -> Deployment {
+    let text = format!(
+        r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
+            "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-3",
+            "spec": [{{"kind": "attention", "heads": 4, "head_dim": 16, "dtype": "bf16"}}]}}]}}"#
+    );
+    let value: Value = serde_json::from_str(&text).unwrap();
+    Deployment::from_value(&value).unwrap()
+}
+
+/// Memory for each rank of a deployment.
+pub fn memories(deployment: &Deployment) -> Vec<Memory> {
+    let ranks = deployment.ranks().map(|rank| {
+        let (_, stage) = deployment.split_rank(rank);
+        let placement = deployment.groups()[0].placement(stage);
+        Memory::allocate(&[placement.allocation_bytes as usize]).unwrap()
+    });
+    ranks.collect()
+}
+
+/// Fills a memory with what follows from a seed.
+pub fn fill(memory: &Memory, seed: u64) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let bytes: Vec<u8> = (0..memory.bytes())
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state as u8
+        })
+        .collect();
+    memory.write(0, &bytes).unwrap();
+}
+
+/// What lies in a memory.
+pub fn contents(memory: &Memory) -> Vec<u8> {
+    let mut bytes = vec![0; memory.bytes() as usize];
+    memory.read(0, &mut bytes).unwrap();
+    bytes
+}
+
+/// How the memory of an agent is registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registered {
+    /// As its own.
+    Own,
+    /// As shared, each allocation so many bytes longer than the layout takes.
+    Shared(u64),
+    /// As shared, but for the last rank.
+    PartlyShared,
+}
+
+/// One agent.
+pub struct Side {
+    /// The agent.
+    pub agent: Agent,
+    /// The memory of each rank.
+    pub memories: Vec<Memory>,
+    /// The blocks of the request.
+    pub tables: Tables,
+}
+
+impl Side {
+    /// An agent with memory for all ranks, filled by seeds from 1 on. `step` scatters its blocks.
+    pub fn new(
+        identity: Identity,
+        deployment: Deployment,
+        step: u32,
+        registered: Registered,
+    ) -> Self {
+        let shared = |rank| {
+            let (_, stage) = deployment.split_rank(rank);
+            let more = match registered {
+                Registered::Own => return None,
+                Registered::PartlyShared if deployment.ranks().last() == Some(rank) => {
+                    return None;
+                }
+                Registered::PartlyShared => 0,
+                Registered::Shared(more) => more,
+            };
+            let placement = deployment.groups()[0].placement(stage);
+            Some(SharedMemory::create(&[placement.allocation_bytes + more]).unwrap())
+        };
+        let shared: Vec<_> = deployment.ranks().map(shared).collect();
+        let memories = memories(&deployment).into_iter().zip(&shared);
+        let memories: Vec<_> = memories
+            .map(|(own, shared)| {
+                shared
+                    .as_ref()
+                    .map_or(own, |shared| shared.memory().unwrap())
+            })
+            .collect();
+        for (seed, memory) in (1..).zip(&memories) {
+            fill(memory, seed);
+        }
+        let mut builder = Agent::builder(identity, deployment);
+        for (rank, (memory, shared)) in (0..).map(Rank).zip(memories.iter().zip(shared)) {
+            builder = match shared {
+                Some(shared) => builder.register_shared(rank, vec![shared]).unwrap(),
+                None => builder.register(rank, vec![memory.clone()]).unwrap(),
+            };
+        }
+        let agent = builder.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let blocks = (0..64).map(|i| i * step % 61).take(60).collect();
+        Self {
+            agent,
+            memories,
+            tables: Tables(vec![BlockTable::List(blocks)]),
+        }
+    }
+}
+
+/// A source (TP 2, blocks of 4, NHD) and a destination (TP 4, blocks of 6, HND).
+pub struct Pair {
+    /// The source.
+    pub src: Side,
+    /// The destination.
+    pub dst: Side,
+    /// Tokens of the request.
+    pub tokens: u64,
+    /// What they are.
+    pub content: ContentDigest,
+}
+
+impl Default for Pair {
+    fn default() -> Self {
+        Self::new(Registered::Own, Roles::all())
+    }
+}
+
+impl Pair {
+    /// A pair whose source has its memory registered so, and whose destination has these roles.
+    pub fn new(src: Registered, dst: Roles) -> Self {
+        let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
+        let issue = |name, roles| {
+            let agent = AgentId::new(name).unwrap();
+            authority.issue(&agent, roles).unwrap()
+        };
+        let (prefill, decode) = (issue("prefill", Roles::all()), issue("decode", dst));
+        let tokens = 100;
+        let ids: Vec<u32> = (0..tokens as u32).collect();
+        Self {
+            src: Side::new(prefill, deployment(2, 4, "NHD"), 7, src),
+            dst: Side::new(decode, deployment(4, 6, "HND"), 11, Registered::Own),
+            tokens,
+            content: Content::first(tokens, &ids).unwrap().digest(),
+        }
+    }
+
+    /// A ticket for all ranks of one side.
+    pub fn ticket(&self, owner: &Side, set: LeaseSetId, direction: Direction) -> Ticket {
+        let agent = &owner.agent;
+        let claims = Claims {
+            cluster: ClusterName::new("test").unwrap(),
+            set,
+            direction,
+            owner: agent.deployment_digest(),
+            incarnation: agent.incarnation(),
+            start: 0,
+            valid_tokens: self.tokens,
+            ranks: owner
+                .memories
+                .iter()
+                .map(|_| agent.address("127.0.0.1"))
+                .collect(),
+            time_left: Duration::from_secs(60),
+            audience: None,
+        };
+        Ticket::mint(&agent.ticket_key(), &claims).unwrap()
+    }
+
+    /// Leases on all ranks of one side, or openings.
+    pub async fn leases(&self, owner: &Side, set: LeaseSetId, push: bool) -> Vec<Lease> {
+        let mut leases = Vec::new();
+        for rank in (0..owner.memories.len() as u32).map(Rank) {
+            let tables = owner.tables.clone();
+            let request = LeaseRequest::new(set, rank, tables, self.content, self.tokens);
+            let opened = match push {
+                false => owner.agent.lease(request).await,
+                true => owner.agent.open(request).await,
+            };
+            leases.push(opened.unwrap().unwrap());
+        }
+        leases
+    }
+
+    /// The pull or push of all ranks of one side.
+    pub fn request(&self, ticket: Ticket, mine: &Side) -> PullRequest {
+        let ranks = (0..mine.memories.len() as u32).map(Rank);
+        PullRequest::new(
+            ticket,
+            ranks,
+            mine.tables.clone(),
+            self.content,
+            self.tokens,
+        )
+    }
+
+    /// What the destination has to look like: the same copy, made in one process.
+    pub fn expected(&self) -> Vec<Vec<u8>> {
+        let (src, dst) = (&self.src, &self.dst);
+        let twins = memories(dst.agent.deployment());
+        for (seed, memory) in (1..).zip(&twins) {
+            fill(memory, seed);
+        }
+        let request = Request::tokens(self.tokens);
+        let plan = Plan::compile(src.agent.deployment(), dst.agent.deployment(), &request).unwrap();
+        for route in plan.bind(&src.tables, &dst.tables).unwrap().routes {
+            let (from, to) = (
+                &src.memories[route.src_rank.0 as usize],
+                &twins[route.dst_rank.0 as usize],
+            );
+            copy(&route.program, from, to, &CopyOptions::default()).unwrap();
+        }
+        twins.iter().map(contents).collect()
+    }
+
+    /// What the destination looks like.
+    pub fn found(&self) -> Vec<Vec<u8>> {
+        self.dst.memories.iter().map(contents).collect()
+    }
+}
