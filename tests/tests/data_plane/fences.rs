@@ -261,6 +261,40 @@ fn a_peer_that_is_gone_fails_transfers_and_frees_memory() {
     });
 }
 
+/// Nobody empties the ring: the fence does not wait for that, and without one the transfer fails in time.
+#[test]
+fn a_ring_that_stands_still_holds_nobody() {
+    runtime().block_on(async {
+        let pair = Pair::connect(1, QuicOptions::default(), &DataOptions::default()).await;
+        let sample = Sample::new(400, false, ("LBSHC", "LBSHC"));
+        let day = Duration::from_secs(24 * 60 * 60);
+        for stall_timeout in [day, Duration::from_millis(50)] {
+            let (producer, _consumer) = ring(RingShape::new(2, 64 << 10).unwrap()).await;
+            let ring = RingOut::new(producer, stall_timeout);
+            let mut transfer = pair
+                .desk
+                .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+            ring.carry(&transfer.out);
+            transfer.out.open_all();
+            while transfer.out.read() < 100 << 10 {
+                tokio::task::yield_now().await;
+            }
+            if stall_timeout < day {
+                let error = match soon(transfer.sending.next()).await {
+                    Some(SendEvent::Failed { error, .. }) => error,
+                    other => panic!("{other:?}"),
+                };
+                assert!(
+                    matches!(error, SendError::Ring(RingError::TimedOut)),
+                    "{error}"
+                );
+            }
+            soon(transfer.out.fence()).await;
+            assert!(transfer.out.read() < 200 << 10);
+        }
+    });
+}
+
 #[test]
 fn a_ring_that_is_hung_up_fails_its_transfers() {
     runtime().block_on(async {
