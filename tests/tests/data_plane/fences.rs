@@ -159,7 +159,8 @@ fn finished_streams_are_given_up_too() {
         first.done().await;
 
         wire.cut();
-        sample = Sample::new(400, false, ("BLSHC", "BLSHC"));
+        // Less than a window.
+        sample = Sample::new(100, false, ("BLSHC", "BLSHC"));
         let mut transfer = pair.begin(sample.lendable(), sample.dst.1.clone());
         transfer.out.open_all();
         match soon(transfer.sending.next()).await {

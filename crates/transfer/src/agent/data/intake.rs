@@ -44,7 +44,7 @@ impl Intake {
         })
     }
 
-    /// Places the next bytes.
+    /// Places the next bytes. Where they land, others see them after [`settle`](crate::copy::settle).
     pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), ReceiveError> {
         let (body, rest) = bytes.split_at(self.body(bytes.len()));
         self.cursor.scatter(body, &mut self.sum)?;
@@ -52,7 +52,7 @@ impl Intake {
         self.take_trailer(rest.len(), |trailer| trailer.copy_from_slice(rest))
     }
 
-    /// Places what a slot holds from `at` on.
+    /// The same with what a slot holds from `at` on.
     #[cfg(feature = "local")]
     pub(crate) fn take_slot(
         &mut self,
@@ -101,8 +101,7 @@ impl Intake {
     }
 
     /// The stream has ended: checks that all of it is there, and as it was sent.
-    pub(crate) fn end(mut self) -> Result<(StreamTrailer, u32), ReceiveError> {
-        self.cursor.settle();
+    pub(crate) fn end(self) -> Result<(StreamTrailer, u32), ReceiveError> {
         let planned = self.length;
         if self.left > 0 || self.trailer_got < TRAILER {
             let found = planned - self.left;

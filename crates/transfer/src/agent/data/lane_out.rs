@@ -23,11 +23,12 @@ pub struct LaneOut {
     lane: Lane,
     pool: BufferPool,
     lend_least: u64,
+    lend_most: u64,
     gathered_tail: u64,
 }
 
-/// The longest piece that is lent at once: summed, it is still in the caches when QUIC copies it.
-/// Pieces of 128 KiB and 1 MiB are not faster.
+/// The longest piece that is lent at once, unless shorter ones are not lent at all: summed, it is still
+/// in the caches when QUIC copies it. Pieces of 128 KiB and 1 MiB are not faster.
 const LEND_MOST: u64 = 256 << 10;
 
 impl LaneOut {
@@ -38,6 +39,7 @@ impl LaneOut {
             lane,
             pool: BufferPool::new(options.buffers, options.buffer_bytes),
             lend_least: options.lend_least,
+            lend_most: LEND_MOST.max(options.lend_least),
             gathered_tail: options.gathered_tail,
         }
     }
@@ -122,13 +124,9 @@ impl LaneOut {
     }
 
     fn lend(&self, cursor: &mut RouteCursor, end: u64, loans: &LendTracker) -> Option<Bytes> {
-        let left = end
-            .saturating_sub(self.gathered_tail)
-            .checked_sub(cursor.position())?;
-        if left < self.lend_least || cursor.run() < self.lend_least {
-            return None;
-        }
-        let loan = cursor.lend(left.min(LEND_MOST))?;
+        let tail = end.saturating_sub(self.gathered_tail);
+        let left = tail.checked_sub(cursor.position())?;
+        let loan = cursor.lend(self.lend_least.max(1), left.min(self.lend_most))?;
         Some(loans.lend(loan))
     }
 

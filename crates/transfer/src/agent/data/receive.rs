@@ -238,10 +238,12 @@ async fn place(
     let mut intake = Intake::new(landing, header)?;
     let mut pieces = [const { Bytes::new() }; PIECES];
     while let Some(count) = stream.recv_chunks(&mut pieces).await? {
-        for piece in &mut pieces[..count] {
-            // Let go of one by one, while they are in the caches.
-            intake.take(&std::mem::take(piece))?;
-        }
+        // Each is let go of while it is in the caches.
+        let mut pieces = pieces[..count].iter_mut().map(std::mem::take);
+        let taken = pieces.try_for_each(|piece| intake.take(&piece));
+        // Before anybody can be told that they have arrived, or that the fence is up.
+        copy::settle();
+        taken?;
     }
     intake.end()
 }

@@ -8,6 +8,7 @@ use super::{
     receive::{Arrivals, ReceiveError, Receiver},
 };
 use crate::{
+    copy::settle,
     identity::PeerIdentity,
     transport::local::{
         Fence, drive,
@@ -113,7 +114,10 @@ impl<A: Arrivals> Intakes<A> {
         let Some(_inside) = stream.landing.enter() else {
             return;
         };
-        if let Err(error) = stream.intake.take_slot(slot, at) {
+        let taken = stream.intake.take_slot(slot, at);
+        // Before anybody can be told that they have arrived, or that the fence is up.
+        settle();
+        if let Err(error) = taken {
             return self.fail(&stream.header, error);
         }
         stream.position += slot.len() as u64;

@@ -7,7 +7,7 @@ use thiserror::Error;
 #[cfg(feature = "local")]
 use crate::transport::local::ring::{ReadWindow, StageError, WriteWindow};
 use crate::{
-    copy::{self, Crc32c, Cursor, MemoryStream, StreamError},
+    copy::{Crc32c, Cursor, MemoryStream, Run, StreamError},
     memory::{CheckError, Loan, Memory},
     plan::RouteStream,
 };
@@ -164,6 +164,7 @@ impl RouteBytes {
             section,
             cursor: cursor.transpose()?,
             position,
+            run: Run::default(),
         })
     }
 }
@@ -176,6 +177,8 @@ pub struct RouteCursor {
     /// Inside that section; `None` at the end of the route.
     cursor: Option<Cursor>,
     position: u64,
+    /// Which of the next bytes are known to lie together. Kept, since finding out costs O(chunks).
+    run: Run,
 }
 
 impl RouteCursor {
@@ -257,31 +260,24 @@ impl RouteCursor {
         Ok(())
     }
 
-    /// Makes what was scattered visible to other threads before anything that this thread does next.
-    pub fn settle(&mut self) {
-        copy::settle();
-    }
-
-    /// How many of the next bytes lie together in memory.
-    pub(crate) fn run(&mut self) -> u64 {
-        let run = self.current().and_then(|(cursor, _)| cursor.run());
-        run.map_or(0, |run| run.len)
-    }
-
-    /// Lends the next bytes, at most `most` and as many as lie together.
-    ///
-    /// `None` where the route does not lend, or is at its end.
-    pub(crate) fn lend(&mut self, most: u64) -> Option<Loan> {
-        if !self.route.inner.lending {
+    /// Lends the next bytes, at most `most`, if at least `least` of them lie together. `None` where
+    /// they do not, and where the route does not lend.
+    pub(crate) fn lend(&mut self, least: u64, most: u64) -> Option<Loan> {
+        if !self.route.inner.lending || most < least {
             return None;
         }
-        let (cursor, _) = self.current()?;
-        let run = cursor.run()?;
-        let bytes = run.len.min(most);
+        if self.run.len == 0 {
+            self.run = self.current()?.0.run()?;
+        }
+        let Run { address, len } = self.run;
+        if len < least {
+            return None;
+        }
+        let bytes = len.min(most);
         let memory = &self.route.inner.sections[self.section].memory;
         // SAFETY: `lending` is set by `lendable` only, whose caller promises that nobody writes while
         // the bytes are sent, and a sending lasts until its last loan is back.
-        let loan = unsafe { memory.lend(run.address, bytes as usize) }.ok()?;
+        let loan = unsafe { memory.lend(address, bytes as usize) }.ok()?;
         self.cursor.as_mut()?.skip(bytes).ok()?;
         self.moved(bytes).ok()?;
         Some(loan)
@@ -296,6 +292,8 @@ impl RouteCursor {
     /// Notes that the current section's cursor has moved.
     fn moved(&mut self, bytes: u64) -> Result<(), StreamError> {
         self.position += bytes;
+        self.run.address += bytes;
+        self.run.len = self.run.len.saturating_sub(bytes);
         let sections = &self.route.inner.sections;
         if self.position == sections[self.section].end() {
             self.section += 1;

@@ -156,12 +156,13 @@ impl SharedCopy {
         for _ in 0..threads.clamp(1, self.inner.steps.len().max(1)) {
             let inside = self.inner.fence.enter().ok_or(SharedCopyError::Fenced)?;
             let (inner, next) = (self.inner.clone(), next.clone());
+            let options = CopyOptions::new().with_threads(1);
             tasks.spawn_blocking(move || {
                 while let Some(step) = inner.steps.get(next.fetch_add(1, Relaxed)) {
                     if inside.is_raised() {
                         return Err(SharedCopyError::Fenced);
                     }
-                    copy(&step.program, &step.src, &step.dst, &CopyOptions::default())?;
+                    copy(&step.program, &step.src, &step.dst, &options)?;
                     inner.copied.fetch_add(step.program.bytes(), Relaxed);
                 }
                 Ok(())
