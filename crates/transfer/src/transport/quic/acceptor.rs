@@ -39,6 +39,7 @@ pub(super) struct Acceptor<F> {
 pub(super) struct Guest {
     pub(super) connection: Connection,
     pub(super) peer: PeerIdentity,
+    pub(super) path: Path,
     pub(super) stream: (SendStream, RecvStream),
 }
 
@@ -61,7 +62,7 @@ where
             let limit = self.options.handshake_timeout;
             tokio::spawn(async move {
                 if let Err(error) =
-                    timeout(limit, take_in(incoming, config, &*welcome, place)).await
+                    timeout(limit, take_in(incoming, path, config, &*welcome, place)).await
                 {
                     tracing::debug!(%error, "a connection did not get to the point in time");
                 }
@@ -100,6 +101,7 @@ where
 
 async fn take_in<F, W>(
     incoming: Incoming,
+    path: Path,
     config: Arc<ServerConfig>,
     welcome: &F,
     place: OwnedSemaphorePermit,
@@ -108,7 +110,7 @@ async fn take_in<F, W>(
     W: Future<Output = ()>,
 {
     let from = incoming.remote_address();
-    match handshake(incoming, config).await {
+    match handshake(incoming, path, config).await {
         Ok(guest) => welcome(guest).await,
         Err(error) => tracing::debug!(%from, %error, "turned a connection away"),
     }
@@ -117,6 +119,7 @@ async fn take_in<F, W>(
 
 async fn handshake(
     incoming: Incoming,
+    path: Path,
     config: Arc<ServerConfig>,
 ) -> Result<Guest, Box<dyn std::error::Error + Send + Sync>> {
     let connection = incoming.accept_with(config)?.await?;
@@ -125,6 +128,7 @@ async fn handshake(
     Ok(Guest {
         connection,
         peer,
+        path,
         stream,
     })
 }

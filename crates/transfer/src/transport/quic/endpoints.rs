@@ -3,8 +3,7 @@
 use std::{fmt, future::Future, io, net::SocketAddr, sync::Arc};
 
 use quinn::{
-    ClientConfig, Connection, Endpoint, EndpointConfig, RecvStream, SendStream, ServerConfig,
-    TransportConfig,
+    ClientConfig, Connection, RecvStream, SendStream,
     crypto::rustls::{QuicClientConfig, QuicServerConfig},
 };
 use tokio::{
@@ -14,15 +13,16 @@ use tokio::{
 };
 
 use super::{
-    acceptor::{Acceptor, CONTROL_PREAMBLE, Guest, LANE_PREAMBLE, introduce, peer_of},
+    acceptor::{CONTROL_PREAMBLE, Guest, LANE_PREAMBLE, introduce, peer_of},
+    bound::{Bound, TransportTowards, server_config},
     control::ControlConnection,
-    error::{BindError, CloseCode, ConnectError},
+    error::{BindError, CloseCode, ConnectError, ConnectionLost},
     lane::Lane,
     options::QuicOptions,
-    path::{ETHERNET_UDP_PAYLOAD, Path, control_transport, lane_transport},
+    path::{Path, control_transport, lane_transport},
     session::{LaneSession, Registry, SessionToken},
-    socket::{self, Buffers},
-    threads::{GOODBYE, NetThread, OnThread},
+    socket::Buffers,
+    threads::GOODBYE,
 };
 use crate::identity::{Identity, PeerIdentity, tls::SERVER_NAME};
 use crate::ids::AgentId;
@@ -43,14 +43,6 @@ struct Inner {
     registry: Arc<Registry>,
 }
 
-/// One bound socket and what drives it.
-struct Bound {
-    endpoint: Endpoint,
-    addr: SocketAddr,
-    buffers: Buffers,
-    thread: NetThread,
-}
-
 impl Endpoints {
     /// Binds `addr` for control and one port per lane at the same IP address, and starts accepting.
     ///
@@ -69,22 +61,8 @@ impl Endpoints {
             QuicServerConfig::try_from(identity.tls().server()).map_err(|_| BindError::Crypto)?;
         let server = server_config(crypto, &options);
 
-        let control = Bound::new(
-            "transload-control",
-            socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER))
-                .map_err(|source| BindError::Socket { addr, source })?,
-            options.largest_udp_payload().min(ETHERNET_UDP_PAYLOAD),
-            &server,
-        )?;
-        let mut lanes = Vec::with_capacity(usize::from(options.lanes));
-        for (index, socket) in bind_lanes(addr, &options)?.into_iter().enumerate() {
-            lanes.push(Bound::new(
-                &format!("transload-lane{index}"),
-                socket,
-                options.largest_udp_payload(),
-                &server,
-            )?);
-        }
+        let control = Bound::for_control(addr, &options, &server)?;
+        let lanes = Bound::for_lanes(addr, &options, &server)?;
         for short in lanes.iter().flat_map(|lane| lane.buffers.short()).take(2) {
             tracing::warn!("{short}");
         }
@@ -100,12 +78,7 @@ impl Endpoints {
             let options = options.clone();
             let registry = registry.clone();
             lane.accept(&options.clone(), &server, lane_transport, move |guest| {
-                welcome_lane(
-                    guest,
-                    registry.clone(),
-                    thread.clone(),
-                    options.stall_timeout,
-                )
+                welcome_lane(guest, registry.clone(), thread.clone(), options.clone())
             });
         }
         Ok(Self {
@@ -239,11 +212,12 @@ impl Endpoints {
                 &introduction,
             )
             .await?;
-        Ok(Lane::new(
+        Ok(Lane::admit(
             dialled.connection,
             dialled.peer,
+            dialled.path,
             bound.thread.handle().clone(),
-            self.inner.options.stall_timeout,
+            &self.inner.options,
         ))
     }
 
@@ -308,11 +282,12 @@ impl Endpoints {
             Ok(Dialled {
                 connection,
                 peer,
+                path,
                 stream,
             })
         };
         match timeout(after, attempt).await {
-            Ok(Err(ConnectError::Lost(super::ConnectionLost::Silent))) | Err(_) => {
+            Ok(Err(ConnectError::Lost(ConnectionLost::Silent))) | Err(_) => {
                 Err(ConnectError::TimedOut { addr, after })
             }
             Ok(result) => result,
@@ -324,71 +299,8 @@ impl Endpoints {
 struct Dialled {
     connection: Connection,
     peer: PeerIdentity,
+    path: Path,
     stream: (SendStream, RecvStream),
-}
-
-/// Control sockets carry little: the system's usual maximum is plenty.
-const CONTROL_BUFFER: usize = 256 << 10;
-
-type TransportTowards = fn(Path, &QuicOptions) -> Arc<TransportConfig>;
-
-impl Bound {
-    fn new(
-        name: &str,
-        (socket, buffers): (std::net::UdpSocket, Buffers),
-        largest_payload: u16,
-        server: &ServerConfig,
-    ) -> Result<Self, BindError> {
-        let thread = NetThread::start(name).map_err(BindError::Thread)?;
-        let mut config = EndpointConfig::default();
-        // In range: the payload was clamped.
-        let _ = config.max_udp_payload_size(largest_payload);
-        let runtime = Arc::new(OnThread {
-            thread: thread.handle().clone(),
-            largest_payload,
-        });
-        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-        let addr = socket.local_addr().map_err(|source| BindError::Socket {
-            addr: unspecified,
-            source,
-        })?;
-        let endpoint = Endpoint::new(config, Some(server.clone()), socket, runtime)
-            .map_err(|source| BindError::Socket { addr, source })?;
-        Ok(Self {
-            endpoint,
-            addr,
-            buffers,
-            thread,
-        })
-    }
-
-    fn accept<F, W>(
-        &self,
-        options: &Arc<QuicOptions>,
-        server: &ServerConfig,
-        transport: TransportTowards,
-        welcome: F,
-    ) where
-        F: Fn(Guest) -> W + Send + Sync + 'static,
-        W: Future<Output = ()> + Send + 'static,
-    {
-        let acceptor = Acceptor {
-            endpoint: self.endpoint.clone(),
-            options: options.clone(),
-            server: server.clone(),
-            buffer: self.buffers.receive.granted,
-            transport,
-            welcome: Arc::new(welcome),
-        };
-        self.thread.handle().spawn(acceptor.run());
-    }
-}
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        self.endpoint.close(CloseCode::SHUTTING_DOWN.wire(), b"");
-        self.thread.retire(self.endpoint.clone());
-    }
 }
 
 /// Takes a control connection in: it says what it is, and waits for [`Endpoints::accept`].
@@ -409,6 +321,7 @@ async fn welcome_control(
             connection,
             peer,
             stream,
+            ..
         } = guest;
         place.send(control_connection(connection, peer, stream, &options));
     }
@@ -419,7 +332,7 @@ async fn welcome_lane(
     mut guest: Guest,
     registry: Arc<Registry>,
     thread: tokio::runtime::Handle,
-    stall_timeout: std::time::Duration,
+    options: Arc<QuicOptions>,
 ) {
     match guest.read().await {
         Some(preamble) if preamble == *LANE_PREAMBLE => {}
@@ -432,8 +345,15 @@ async fn welcome_lane(
         tracing::debug!(peer = %guest.peer, "refused a lane");
         return guest.close(CloseCode::LANE_REFUSED);
     };
+    // Before the answer, so that what the peer is now allowed travels with it.
+    let lane = Lane::admit(
+        guest.connection.clone(),
+        guest.peer.clone(),
+        guest.path,
+        thread,
+        &options,
+    );
     if guest.answer().await {
-        let lane = Lane::new(guest.connection, guest.peer, thread, stall_timeout);
         // There is a place for each lane of the session; it fails when nobody wants them any more.
         let _ = session.try_send(lane);
     }
@@ -452,53 +372,6 @@ fn control_connection(
         usize::try_from(options.max_frame).unwrap_or(usize::MAX),
         options.frame_timeout,
     )
-}
-
-fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> ServerConfig {
-    let mut server = ServerConfig::with_crypto(Arc::new(crypto));
-    // Agents do not roam, and what a connection may do must not be done from elsewhere.
-    server.migration(false);
-    // What a stranger can make us keep before its handshake begins: its first flight.
-    server
-        .max_incoming(options.max_handshakes)
-        .incoming_buffer_size(16 << 10)
-        .incoming_buffer_size_total(1 << 20);
-    server
-}
-
-type LaneSocket = (std::net::UdpSocket, Buffers);
-
-fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<LaneSocket>, BindError> {
-    let wanted = usize::from(options.lanes);
-    let bind = |port| {
-        let addr = SocketAddr::new(control.ip(), port);
-        socket::bind(addr, options.socket_buffer)
-            .map_err(|source| BindError::Socket { addr, source })
-    };
-    let Some(ports) = options.lane_ports.clone() else {
-        return (0..wanted).map(|_| bind(0)).collect();
-    };
-    let (first, last) = (*ports.start(), *ports.end());
-    let mut sockets = Vec::with_capacity(wanted);
-    for port in ports {
-        if sockets.len() == wanted {
-            break;
-        }
-        match bind(port) {
-            Ok(socket) => sockets.push(socket),
-            Err(BindError::Socket { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(error),
-        }
-    }
-    match sockets.len() {
-        found if found < wanted => Err(BindError::PortsTaken {
-            found,
-            lanes: options.lanes,
-            first,
-            last,
-        }),
-        _ => Ok(sockets),
-    }
 }
 
 impl fmt::Debug for Endpoints {

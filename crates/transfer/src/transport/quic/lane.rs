@@ -7,6 +7,8 @@ use tokio::{runtime::Handle, task::JoinHandle};
 
 use super::{
     error::{CloseCode, ConnectionLost, StreamError},
+    options::QuicOptions,
+    path::{Path, admit_lane},
     stream::{DataReceiver, DataSender},
 };
 use crate::identity::PeerIdentity;
@@ -45,18 +47,21 @@ pub struct LaneStats {
 }
 
 impl Lane {
-    pub(super) fn new(
+    /// A lane whose peer has shown that it belongs here: from now on it may send.
+    pub(super) fn admit(
         connection: Connection,
         peer: PeerIdentity,
+        path: Path,
         thread: Handle,
-        stall_timeout: Duration,
+        options: &QuicOptions,
     ) -> Self {
+        admit_lane(&connection, path, options);
         Self {
             inner: Arc::new(Inner {
                 connection,
                 peer,
                 thread,
-                stall_timeout,
+                stall_timeout: options.stall_timeout,
             }),
         }
     }

@@ -33,6 +33,7 @@
 //! much data should run beside the sockets: [`Lane::spawn`].
 
 mod acceptor;
+mod bound;
 mod control;
 mod endpoints;
 mod error;

@@ -6,7 +6,9 @@ use std::{
     sync::Arc,
 };
 
-use quinn::{IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt, congestion::CubicConfig};
+use quinn::{
+    Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt, congestion::CubicConfig,
+};
 
 use super::{
     options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, QuicOptions},
@@ -147,26 +149,37 @@ pub(super) fn control_transport(path: Path, options: &QuicOptions) -> Arc<Transp
 /// Four messages of the largest size in each direction.
 const CONTROL_WINDOW: u32 = 256 << 10;
 
-/// Transport settings of lanes: made for one stream at full speed.
+/// Transport settings of lanes: made for one stream at full speed, once [`admit_lane`] lets them.
+///
+/// Until then a peer may not do more than present its token: nobody should have us keep a window's
+/// worth of bytes for each connection that will be closed.
 pub(super) fn lane_transport(path: Path, options: &QuicOptions) -> Arc<TransportConfig> {
     let mut config = common(path, options);
-    let window = VarInt::from_u32(path.receive_window);
-    // A stream that is not read must not hold up the others at once.
-    let all_streams = VarInt::from_u32(path.receive_window.saturating_mul(2));
     let mut congestion = CubicConfig::default();
     congestion.initial_window(LANE_INITIAL_WINDOW);
     config
         // The token goes over the one bidirectional stream.
         .max_concurrent_bidi_streams(VarInt::from_u32(1))
-        .max_concurrent_uni_streams(VarInt::from_u32(options.max_streams))
-        .stream_receive_window(window)
-        .receive_window(all_streams)
+        .max_concurrent_uni_streams(VarInt::from_u32(0))
+        .stream_receive_window(VarInt::from_u32(path.receive_window))
+        .receive_window(VarInt::from_u32(STRANGER_WINDOW))
         .send_window(u64::from(options.send_window))
         // Two packets that do not fit into one batch are better made one after the other: the first
         // is still in cache when it is sent.
         .enable_segmentation_offload(usize::from(path.initial) <= MAX_BATCH / 2)
         .congestion_controller_factory(Arc::new(congestion));
     Arc::new(config)
+}
+
+/// Bytes that a lane may send before it is admitted.
+const STRANGER_WINDOW: u32 = 4 << 10;
+
+/// Opens up a lane whose peer has shown that it belongs here.
+pub(super) fn admit_lane(connection: &Connection, path: Path, options: &QuicOptions) {
+    // A stream that is not read must not hold up the others at once.
+    let all_streams = path.receive_window.saturating_mul(2);
+    connection.set_receive_window(VarInt::from_u32(all_streams));
+    connection.set_max_concurrent_uni_streams(VarInt::from_u32(options.max_streams));
 }
 
 /// Bytes sent before the first acknowledgement: what a switch port buffers without loss.

@@ -52,6 +52,18 @@ async fn a_connection_that_does_not_say_what_it_is_for_is_closed() {
     let traitor = Stranger::traitor(&authority);
     let control = server.control_addr().port();
     let lane = server.lane_ports()[0];
+    // More than is let in before the token is known.
+    let connection = traitor.connect(loopback(lane)).await.unwrap();
+    let (mut send, _receive) = connection.open_bi().await.unwrap();
+    let soon = Duration::from_millis(200);
+    let much = [&LANE_PREAMBLE[..], &[0; 3], &vec![0; 1 << 20]].concat();
+    send.write_all(LANE_PREAMBLE).await.unwrap();
+    assert!(
+        tokio::time::timeout(soon, send.write_all(&much))
+            .await
+            .is_ok_and(|written| written.is_err()),
+        "1 MiB from a stranger was taken in"
+    );
     // Garbage, the other port's introduction, a trickle, silence on the stream, and no stream at all.
     for (port, said) in [
         (control, &b"garbage"[..]),
@@ -155,6 +167,12 @@ async fn nobody_opens_more_streams_than_allowed() {
         .connect(loopback(server.lane_ports()[0]))
         .await
         .unwrap();
+    // Before its token is known, a lane may not make us keep anything.
+    assert!(
+        tokio::time::timeout(soon, connection.open_uni())
+            .await
+            .is_err()
+    );
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
     send.write_all(LANE_PREAMBLE).await.unwrap();
     send.write_all(session.token().as_bytes()).await.unwrap();

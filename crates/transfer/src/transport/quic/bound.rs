@@ -1,0 +1,170 @@
+//! A socket, its thread and its QUIC endpoint.
+
+use std::{
+    io,
+    net::{SocketAddr, UdpSocket},
+    sync::Arc,
+};
+
+use quinn::{
+    Endpoint, EndpointConfig, ServerConfig, TransportConfig, crypto::rustls::QuicServerConfig,
+};
+
+use super::{
+    acceptor::{Acceptor, Guest},
+    error::{BindError, CloseCode},
+    options::QuicOptions,
+    path::{ETHERNET_UDP_PAYLOAD, Path},
+    socket::{self, Buffers},
+    threads::{NetThread, OnThread},
+};
+
+/// One bound socket and what drives it.
+pub(super) struct Bound {
+    pub(super) endpoint: Endpoint,
+    pub(super) addr: SocketAddr,
+    pub(super) buffers: Buffers,
+    pub(super) thread: NetThread,
+}
+
+type Socket = (UdpSocket, Buffers);
+
+/// Control sockets carry little: the system's usual maximum is plenty.
+const CONTROL_BUFFER: usize = 256 << 10;
+
+/// Makes the transport settings for a path.
+pub(super) type TransportTowards = fn(Path, &QuicOptions) -> Arc<TransportConfig>;
+
+impl Bound {
+    /// For control connections, at this address.
+    pub(super) fn for_control(
+        addr: SocketAddr,
+        options: &QuicOptions,
+        server: &ServerConfig,
+    ) -> Result<Self, BindError> {
+        let socket = socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER))
+            .map_err(|source| BindError::Socket { addr, source })?;
+        let largest = options.largest_udp_payload().min(ETHERNET_UDP_PAYLOAD);
+        Self::new("transload-control", socket, largest, server)
+    }
+
+    /// For lanes, each at a port of its own beside `control`.
+    pub(super) fn for_lanes(
+        control: SocketAddr,
+        options: &QuicOptions,
+        server: &ServerConfig,
+    ) -> Result<Vec<Self>, BindError> {
+        let largest = options.largest_udp_payload();
+        bind_lanes(control, options)?
+            .into_iter()
+            .enumerate()
+            .map(|(index, socket)| {
+                Self::new(&format!("transload-lane{index}"), socket, largest, server)
+            })
+            .collect()
+    }
+
+    fn new(
+        name: &str,
+        (socket, buffers): Socket,
+        largest_payload: u16,
+        server: &ServerConfig,
+    ) -> Result<Self, BindError> {
+        let thread = NetThread::start(name).map_err(BindError::Thread)?;
+        let mut config = EndpointConfig::default();
+        // In range: the payload was clamped.
+        let _ = config.max_udp_payload_size(largest_payload);
+        let runtime = Arc::new(OnThread {
+            thread: thread.handle().clone(),
+            largest_payload,
+        });
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+        let addr = socket.local_addr().map_err(|source| BindError::Socket {
+            addr: unspecified,
+            source,
+        })?;
+        let endpoint = Endpoint::new(config, Some(server.clone()), socket, runtime)
+            .map_err(|source| BindError::Socket { addr, source })?;
+        Ok(Self {
+            endpoint,
+            addr,
+            buffers,
+            thread,
+        })
+    }
+
+    /// Takes connections in, for as long as the endpoint is open.
+    pub(super) fn accept<F, W>(
+        &self,
+        options: &Arc<QuicOptions>,
+        server: &ServerConfig,
+        transport: TransportTowards,
+        welcome: F,
+    ) where
+        F: Fn(Guest) -> W + Send + Sync + 'static,
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let acceptor = Acceptor {
+            endpoint: self.endpoint.clone(),
+            options: options.clone(),
+            server: server.clone(),
+            buffer: self.buffers.receive.granted,
+            transport,
+            welcome: Arc::new(welcome),
+        };
+        self.thread.handle().spawn(acceptor.run());
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        self.endpoint.close(CloseCode::SHUTTING_DOWN.wire(), b"");
+        self.thread.retire(self.endpoint.clone());
+    }
+}
+
+/// What every connection that comes in has in common.
+pub(super) fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> ServerConfig {
+    let mut server = ServerConfig::with_crypto(Arc::new(crypto));
+    // Agents do not roam, and what a connection may do must not be done from elsewhere.
+    server.migration(false);
+    // What a stranger can make us keep before its handshake begins: its first flight.
+    server
+        .max_incoming(options.max_handshakes)
+        .incoming_buffer_size(16 << 10)
+        .incoming_buffer_size_total(1 << 20);
+    server
+}
+
+fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<Socket>, BindError> {
+    let wanted = usize::from(options.lanes);
+    let bind = |port| {
+        let addr = SocketAddr::new(control.ip(), port);
+        socket::bind(addr, options.socket_buffer)
+            .map_err(|source| BindError::Socket { addr, source })
+    };
+    let Some(ports) = options.lane_ports.clone() else {
+        return (0..wanted).map(|_| bind(0)).collect();
+    };
+    let (first, last) = (*ports.start(), *ports.end());
+    let mut sockets = Vec::with_capacity(wanted);
+    for port in ports {
+        if sockets.len() == wanted {
+            break;
+        }
+        match bind(port) {
+            Ok(socket) => sockets.push(socket),
+            Err(BindError::Socket { source, .. }) if source.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match sockets.len() {
+        found if found < wanted => Err(BindError::PortsTaken {
+            found,
+            lanes: options.lanes,
+            first,
+            last,
+        }),
+        _ => Ok(sockets),
+    }
+}
