@@ -2,9 +2,11 @@
 //!
 //! This crate puts the others together: [`layout`] says how a cache lies in memory, [`transfer`]
 //! plans between two layouts and carries the plan out. What it adds is [`document`]: reading
-//! deployments from files. It is also the `transload` command.
+//! deployments from files, and [`baseline`]: what else reaches how much on this machine. It is also
+//! the `transload` command.
 #![forbid(unsafe_code)]
 
+pub mod baseline;
 pub mod document;
 
 pub use transload_layout as layout;
