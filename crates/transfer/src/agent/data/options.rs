@@ -9,10 +9,13 @@ pub struct DataOptions {
     /// Buffers of one lane, to gather into. They are on their way until the peer has acknowledged
     /// them, so this bounds what a lane can have under way of memory that is not lent: it should
     /// exceed bandwidth times round trip. Times [`buffer_bytes`](Self::buffer_bytes), it bounds the
-    /// memory of a lane; buffers are made when they are needed.
+    /// memory of a lane (4 MiB); buffers are made when they are needed.
+    ///
+    /// On loopback, 2 of them are as fast as 32.
     pub buffers: usize,
 
-    /// Bytes of one such buffer.
+    /// Bytes of one such buffer. On loopback, 64 KiB are 10 to 20 % slower than 128 KiB, and more are
+    /// not faster.
     pub buffer_bytes: usize,
 
     /// Runs of at least so many bytes are lent to the network as they lie in memory, where that is
@@ -31,7 +34,7 @@ pub struct DataOptions {
     pub header_timeout: Duration,
 
     /// Most streams under way to this process at a time, over all peers; a further one is stopped.
-    /// Each costs a task of about 4 KiB.
+    /// Each costs a task of 6 KiB.
     pub streams: usize,
 }
 

@@ -32,7 +32,8 @@ use crate::{
 ///
 /// It is cut into parts, each a stream of its own; whoever carries them (lanes, a ring) takes the next
 /// one that may be read. Nothing is read before [`open`](Self::open) allows it, and nothing after
-/// [`fence`](Self::fence) has returned.
+/// [`fence`](Self::fence) has returned. One that is neither opened to its end nor stopped is kept for
+/// ever by those that carry it.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     inner: Arc<Inner>,

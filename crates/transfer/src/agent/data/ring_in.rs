@@ -39,8 +39,8 @@ impl Drop for RingIn {
 }
 
 impl<A: Arrivals> Receiver<A> {
-    /// Receives all streams of a ring that `peer` fills, on a thread for blocking work, until the ring
-    /// is gone. To be called inside a tokio runtime.
+    /// Receives all streams of a ring that `peer` fills, until the ring is gone, on a thread for blocking
+    /// work that it keeps for so long (tokio has 512 by default). To be called inside a tokio runtime.
     pub fn serve_ring(&self, consumer: Consumer, peer: PeerIdentity) -> RingIn {
         let ring = consumer.fence();
         let mut intakes = Intakes {
