@@ -45,7 +45,7 @@ const PAGE: usize = 4096;
 
 /// Allocations from this size on are aligned to, and advised to be made of, huge pages.
 ///
-/// Copies of the canonical case (512 B chunks at random blocks) run 10 to 15 % faster on them, and
+/// Copies of 512 B chunks at random blocks run 15 to 20 % faster on them, of 8 KiB chunks 10 %, and
 /// the first touch of 2 MiB costs one fault and not 512.
 const HUGE_PAGE: usize = 2 << 20;
 

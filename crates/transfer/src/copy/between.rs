@@ -48,8 +48,8 @@ impl CopyOptions {
         }
     }
 
-    /// At most so many threads, the caller's included (0 counts as 1). By default, one for each
-    /// [`BYTES_PER_THREAD`], and not more than the machine can run at a time.
+    /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each
+    /// [`BYTES_PER_THREAD`]. By default [`DEFAULT_THREADS`], or what the machine can run at a time.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = NonZeroUsize::new(threads.max(1));
@@ -107,9 +107,15 @@ pub enum CopyError {
     Check(#[from] CheckError),
 }
 
-/// A thread is started for each so many bytes (8 MiB): it then works for about a millisecond, ten
-/// times what it takes to start it.
+/// How many bytes are worth a thread of their own.
+///
+/// Two threads instead of one gain 40 % with so many bytes each, 10 % with half of it, and nothing
+/// with a quarter.
 pub const BYTES_PER_THREAD: u64 = 8 << 20;
+
+/// How many threads a copy takes unless it is told otherwise: one makes some 10 GB/s, and the engine
+/// next to it needs its cores.
+pub const DEFAULT_THREADS: usize = 8;
 
 /// Runs a program: copies its bytes from one memory to another.
 ///

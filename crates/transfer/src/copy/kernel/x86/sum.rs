@@ -171,10 +171,17 @@ impl Folded {
     /// Reduces what is held to a state.
     #[inline(always)]
     unsafe fn settle(&mut self) {
+        /// Apart, since it is seldom needed in whole lines, but in every kernel's every loop.
+        #[inline(never)]
+        #[target_feature(enable = "sse4.2,pclmulqdq")]
+        unsafe fn turn(sum: &mut Stepped, held: *const u8) {
+            // SAFETY: the caller vouches for a turn's bytes.
+            unsafe { sum.turn(held) };
+        }
         if self.holds {
             self.holds = false;
             // SAFETY: the caller vouches for the features; a turn is four lines.
-            unsafe { self.sum.turn(self.held.as_ptr().cast()) };
+            unsafe { turn(&mut self.sum, self.held.as_ptr().cast()) };
         }
     }
 }
