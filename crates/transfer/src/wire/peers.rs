@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use super::message::{Envelope, Hello, MAX_DOCUMENT, Message, VERSIONS};
 use super::planner::Planner;
 use super::refusal::{Failure, HelloRefusal, Role};
-use super::{Action, CloseReason, ConnId, JobError, Machine, Timer};
+use super::{Action, CloseReason, ConnId, JobError, JobId, Machine, Timer};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank};
 use crate::lease::Holder;
 use crate::moment::Moment;
@@ -69,6 +69,8 @@ pub(crate) struct Session {
     /// Whether the peer has accepted us.
     welcome: bool,
     document_sent: bool,
+    /// When both had accepted each other.
+    up_since: Option<Moment>,
 }
 
 /// What a peer has said about itself.
@@ -128,6 +130,7 @@ impl<B, P: Planner> Machine<B, P> {
             peer: None,
             welcome: false,
             document_sent: false,
+            up_since: None,
         };
         self.sessions.insert(conn, session);
         self.timers
@@ -313,9 +316,11 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Both sides may have come to accept each other: then the connection is up.
     fn up(&mut self, now: Moment, conn: ConnId) {
-        let Some(session) = self.sessions.get(&conn).filter(|session| session.is_up()) else {
+        let session = self.sessions.get_mut(&conn);
+        let Some(session) = session.filter(|session| session.is_up()) else {
             return;
         };
+        session.up_since = Some(now);
         let Some(incarnation) = session.peer.as_ref().map(|peer| peer.holder.incarnation) else {
             return;
         };
@@ -388,6 +393,34 @@ impl<B, P: Planner> Machine<B, P> {
     pub(super) fn peer(&self, conn: ConnId) -> Option<&Peer> {
         let session = self.sessions.get(&conn).filter(|session| session.is_up())?;
         session.peer.as_ref()
+    }
+
+    /// Hangs up on the life of an agent that a job's ticket shows to be over, which may take the
+    /// transport long to notice, and dials the one that made the ticket.
+    ///
+    /// A connection that has come up since the job began is not suspected: whoever answered there
+    /// lives, and the ticket does not mean it.
+    pub(super) fn leave_past_lives(&mut self, now: Moment, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let is_past = |session: &Session| {
+            job.needs(&session.agent)
+                && session.up_since.is_some_and(|since| since < job.started)
+                && session
+                    .peer
+                    .as_ref()
+                    .is_some_and(|peer| peer.holder.incarnation < job.claims.incarnation)
+        };
+        let sessions = self.sessions.iter();
+        let past: Vec<_> = sessions
+            .filter(|(_, session)| is_past(session))
+            .map(|(conn, session)| (*conn, session.agent.clone()))
+            .collect();
+        for (conn, agent) in past {
+            self.close(now, conn, CloseReason::Replaced);
+            self.hurry(agent);
+        }
     }
 
     pub(super) fn peer_agent(&self, conn: ConnId) -> Option<AgentId> {

@@ -100,7 +100,7 @@ pub struct JobRefused<B> {
 pub(crate) struct Job<B> {
     pub(crate) spec: JobSpec<B>,
     pub(crate) claims: Claims,
-    started: Moment,
+    pub(crate) started: Moment,
     routes: Option<Vec<JobRoute>>,
     /// Layers and tokens that are ready, by local rank (pushes only).
     progress: BTreeMap<(Rank, u32), u64>,

@@ -142,7 +142,14 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Moves a job on, as far as it can go now.
     pub(crate) fn advance(&mut self, now: Moment, id: JobId) {
-        if let Err(error) = self.plan(id).and_then(|()| self.check_peers(id)) {
+        if let Err(error) = self.plan(id) {
+            self.stop(now, id, error);
+            return;
+        }
+        if !fault!(self, AnyIncarnation) {
+            self.leave_past_lives(now, id);
+        }
+        if let Err(error) = self.check_peers(id) {
             self.stop(now, id, error);
             return;
         }

@@ -289,6 +289,62 @@ fn notice_a_restarted_owner_at_once() {
     assert!(t.machine.is_idle(), "there is nobody to tell");
 }
 
+/// A crash is noticed late: until then the connection of the life that is over looks well.
+#[test]
+fn leave_a_life_that_the_ticket_shows_to_be_over() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let owner = |n| Hello {
+        deployment: OWNER.digest(),
+        incarnation: life(n),
+        ..hello("owner")
+    };
+    let greet = |t: &mut Table, n| {
+        t.connect("owner", Permits::ALL);
+        t.hear(Message::Hello(owner(n)));
+        if t.said.last() == Some(&Message::DocumentWanted) {
+            let document = OWNER.document();
+            t.hear(Message::Document { document });
+        }
+        t.hear(Message::Welcome);
+    };
+    greet(&mut t, 1);
+    let dead = t.conn;
+    t.wait(secs(1));
+    let later = Claims {
+        incarnation: life(2),
+        ..claims(1, Direction::Pull)
+    };
+    let spec = JobSpec {
+        ticket: mint(&later),
+        ..job(1, Direction::Pull)
+    };
+    t.said.clear();
+    t.took();
+    t.do_(|machine, now, _| machine.start(now, spec.clone()))
+        .unwrap();
+    let replaced = CloseReason::Replaced;
+    let [Action::Close { conn, reason }, Action::Connect { host, .. }] = &t.did[..] else {
+        panic!("{:?}", t.did);
+    };
+    assert_eq!(
+        (*conn, reason, &host[..]),
+        (dead, &replaced, "owner.example")
+    );
+    greet(&mut t, 2);
+    assert!(
+        matches!(t.said.last(), Some(Message::Pull(_))),
+        "it is asked"
+    );
+
+    // Who answers now lives. If it is not whom the ticket means, nobody ever will be.
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, spec)).unwrap();
+    t.wait(secs(1));
+    greet(&mut t, 1);
+    assert!(matches!(t.job(), Err(JobError::Restarted { .. })));
+    assert!(t.machine.is_idle());
+}
+
 #[test]
 fn give_up_on_who_cannot_be_reached() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
