@@ -26,7 +26,7 @@ fn read(data: &[u8], cut: usize) -> (Vec<Envelope>, bool) {
     for piece in data.chunks(cut.max(1)) {
         reader.push(piece);
         while let Some(read) = reader.next() {
-            let Ok(envelope) = read else {
+            let Ok(envelope) = read.and_then(|body| frame::decode(&body)) else {
                 return (messages, true);
             };
             let again = frame::encode(&envelope).expect("what was read can be said");

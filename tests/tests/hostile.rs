@@ -51,7 +51,6 @@ impl Town {
         let owner_cache = Cache::new(Side::Prefill);
         let mut options = impatient();
         options.data.header_timeout = Duration::from_millis(300);
-        options.quic.max_frame = 32 << 10;
         let identity = issue(&authority, "prefill-0", Roles::all());
         let life = Incarnation::new(1, 1);
         let ranks = [Rank(0), Rank(1)];
@@ -202,22 +201,16 @@ impl Hostile {
             sequence: self.sequence,
             message,
         };
-        let (version, payload) = frame::payload(&envelope).unwrap();
         // Whoever is hostile is hung up on now and then.
-        let _ = self.control.send(version, &payload).await;
+        let _ = self.control.send(frame::encode(&envelope).unwrap()).await;
     }
 
     /// The next message; `None` where the connection is gone.
     async fn hear(&mut self) -> Option<Message> {
-        let frame = timeout(PATIENCE, self.control.recv())
+        let body = timeout(PATIENCE, self.control.recv())
             .await
             .expect("nobody answers");
-        let frame = frame.ok()?;
-        Some(
-            frame::message(frame.version, &frame.payload)
-                .unwrap()
-                .message,
-        )
+        Some(frame::decode(&body.ok()?).unwrap().message)
     }
 
     async fn is_hung_up_on(&mut self) -> bool {
@@ -486,11 +479,31 @@ async fn who_breaks_the_protocol_is_hung_up_on() {
 
     let mut silent = Hostile::silent(identity(), owner).await;
     assert!(silent.is_hung_up_on().await);
-    for payload in [vec![], vec![0xFF; 100], vec![1; 40_000]] {
+    let framed = |body: &[u8]| [&(body.len() as u32).to_le_bytes(), body].concat();
+    let mut half = framed(&[1; 100]);
+    half.truncate(50);
+    for said in [
+        framed(&[]),
+        framed(&[1]),
+        framed(&[0xFF; 100]),
+        framed(&[1; 40_000]),
+        framed(&[1; 70_000]),
+        u32::MAX.to_le_bytes().to_vec(),
+        half,
+    ] {
         let mut hostile = Hostile::welcome(identity(), owner, Side::Decode).await;
-        let _ = hostile.control.send(1, &payload).await;
+        let _ = hostile.control.send(said.into()).await;
         assert!(hostile.is_hung_up_on().await);
     }
+    // A byte at a time keeps no message alive.
+    let mut hostile = Hostile::welcome(identity(), owner, Side::Decode).await;
+    for byte in framed(&[1; 200]) {
+        if hostile.control.send(vec![byte].into()).await.is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(hostile.is_hung_up_on().await);
     let mut hostile = Hostile::welcome(identity(), owner, Side::Decode).await;
     hostile.sequence += 1;
     hostile.say(Message::Welcome).await;

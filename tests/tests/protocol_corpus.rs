@@ -205,12 +205,49 @@ fn talk() -> Vec<(&'static str, Message)> {
     ]
 }
 
+/// What the transports of two agents tell each other.
+fn lanes() -> Vec<(&'static str, Message)> {
+    let transfer = TransferId([1; 16]);
+    let socket = "transload-1f0c".to_owned();
+    let token = (Nonce([9; 16]), Nonce([10; 16]));
+    let local = LaneMessage::Local {
+        socket: socket.clone(),
+        token,
+    };
+    let memory = LaneMessage::Memory {
+        socket,
+        token,
+        rank: Rank(1),
+        first: 0,
+        count: 2,
+    };
+    let blocks = LaneMessage::Blocks {
+        transfer,
+        group: 0,
+        first: 64,
+        blocks: vec![3, 7, 8, 300],
+    };
+    vec![
+        (
+            "lanes-wanted",
+            Message::Lanes(LaneMessage::Wanted { lanes: 4 }),
+        ),
+        ("lanes-local", Message::Lanes(local)),
+        ("lanes-memory", Message::Lanes(memory)),
+        ("lanes-blocks", Message::Lanes(blocks)),
+        (
+            "lanes-copying",
+            Message::Lanes(LaneMessage::Copying { transfer }),
+        ),
+    ]
+}
+
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let framed = |(sequence, (name, message)): (u64, (&'static str, Message))| {
         let envelope = Envelope { sequence, message };
-        (name, frame::encode(&envelope).unwrap())
+        (name, frame::encode(&envelope).unwrap().to_vec())
     };
-    let messages = greetings().into_iter().chain(talk());
+    let messages = greetings().into_iter().chain(talk()).chain(lanes());
     let mut seeds: Vec<_> = (1..).zip(messages).map(framed).collect();
     let all: Vec<u8> = seeds.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     let header = StreamHeader {

@@ -1,5 +1,9 @@
-//! One control connection: its two tasks.
+//! One control connection: its two tasks, and what waits between the driver and the one that sends.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use super::event::Event;
@@ -8,27 +12,68 @@ use crate::wire::ConnId;
 use crate::wire::frame;
 use crate::wire::message::Envelope;
 
-/// Sends messages in order until the sender or the connection is gone. What waits here is bounded by
-/// what the machine has under way; a peer that does not read is given up by the transport.
+/// Most bytes that wait to be sent to one peer. All that 1,024 transfers of one peer say at a time is
+/// less; one that asks and does not read the answers is given up.
+const UNREAD: usize = 16 << 20;
+
+/// Frames on their way to the task that sends them.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    frames: mpsc::UnboundedSender<Bytes>,
+    waiting: Arc<AtomicUsize>,
+}
+
+/// The other end of an [`Outbox`].
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    frames: mpsc::UnboundedReceiver<Bytes>,
+    waiting: Arc<AtomicUsize>,
+}
+
+pub(super) fn outbox() -> (Outbox, Outgoing) {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let outbox = Outbox {
+        frames: sender,
+        waiting: waiting.clone(),
+    };
+    let outgoing = Outgoing {
+        frames: receiver,
+        waiting,
+    };
+    (outbox, outgoing)
+}
+
+impl Outbox {
+    /// Hands a message over to be sent, or says why the connection is of no use any more.
+    pub(super) fn put(&self, envelope: &Envelope) -> Result<(), String> {
+        let frame = frame::encode(envelope).map_err(|error| error.to_string())?;
+        let waiting = self.waiting.fetch_add(frame.len(), Ordering::Relaxed);
+        if waiting + frame.len() > UNREAD {
+            return Err("the peer asks, and does not read the answers".to_owned());
+        }
+        // The task that sends tells of a loss by itself.
+        let _ = self.frames.send(frame);
+        Ok(())
+    }
+}
+
+/// Sends frames in order until the outbox or the connection is gone.
 pub(super) async fn write(
     mut connection: ControlSender,
-    mut messages: mpsc::Receiver<Envelope>,
+    mut outgoing: Outgoing,
     conn: ConnId,
     events: mpsc::Sender<Event>,
 ) {
-    while let Some(envelope) = messages.recv().await {
-        let sent = match frame::payload(&envelope) {
-            Ok((version, payload)) => connection
-                .send(version, &payload)
-                .await
-                .map_err(|e| e.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        if let Err(why) = sent {
+    while let Some(frame) = outgoing.frames.recv().await {
+        let bytes = frame.len();
+        if let Err(error) = connection.send(frame).await {
+            let why = error.to_string();
             // The driver is gone where this fails.
             let _ = events.send(Event::Lost { conn, why }).await;
             return;
         }
+        outgoing.waiting.fetch_sub(bytes, Ordering::Relaxed);
     }
     // The driver has closed the connection: what was said last, a refusal mostly, still arrives.
     connection.finish().await;
@@ -42,12 +87,12 @@ pub(super) async fn read(
 ) {
     let why = loop {
         let envelope = match connection.recv().await {
-            Ok(frame) => frame::message(frame.version, &frame.payload),
-            Err(error) => break error.to_string(),
+            Ok(body) => frame::decode(&body).map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
         };
         let envelope = match envelope {
             Ok(envelope) => envelope,
-            Err(error) => break error.to_string(),
+            Err(why) => break why,
         };
         if events
             .send(Event::Received { conn, envelope })

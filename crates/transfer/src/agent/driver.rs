@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use tokio::net::lookup_host;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout, timeout_at};
 
+use super::control::{self, Outbox};
 use super::data::{
     Arrivals, DataOptions, Landing, LaneOut, ReceiveError, Receiver, SendEvent, SendEvents,
 };
@@ -26,7 +26,7 @@ use super::plans::LocalPaths;
 use super::plans::Plans;
 #[cfg(feature = "local")]
 use super::ring::{self, Rings};
-use super::{Blocks, NoticeOutcome, control};
+use super::{Blocks, NoticeOutcome};
 use crate::identity::{PeerIdentity, Role};
 use crate::ids::{AgentId, Nonce, TransferId};
 use crate::lease::LeaseKey;
@@ -37,7 +37,7 @@ use crate::transport::local::handover::{Limits, Listener};
 use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
 #[cfg(feature = "local")]
 use crate::wire::PathSet;
-use crate::wire::message::{Envelope, LaneMessage};
+use crate::wire::message::LaneMessage;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{Action, ConnId, Flow, JobId, JobReport, Machine, NoticeId, Path, Permits};
 
@@ -47,10 +47,6 @@ mod lending;
 /// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` is
 /// short, which it has to stay well below.
 const LOOK: Duration = Duration::from_secs(1);
-
-/// Most messages that wait to be sent to one peer, about 20 MiB of the longest answers. A peer that asks
-/// and does not read its answers is given up; all that 1,024 transfers of one peer say at a time is less.
-const UNREAD: usize = 16_384;
 
 /// Most connections that one agent may have opened to us. Two dials that cross need two; those of a life
 /// that was killed linger until the idle timeout, and go when the next one is welcome.
@@ -68,7 +64,7 @@ struct Connection {
     address: std::net::SocketAddr,
     /// Whether we have opened it.
     dialled: bool,
-    messages: mpsc::Sender<Envelope>,
+    outbox: Outbox,
     /// Ends once everything is sent.
     writer: JoinHandle<()>,
     /// What has to stop when the connection is gone: its reader, and whoever makes its lanes.
@@ -530,11 +526,11 @@ impl Driver {
             return connection.close(CloseCode::BUSY, "too many connections of one agent");
         }
         let (sender, receiver) = connection.split();
-        let (messages, queue) = mpsc::channel(UNREAD);
+        let (outbox, outgoing) = control::outbox();
         let events = self.events.clone();
         let writer =
             self.endpoints
-                .spawn_control(control::write(sender, queue, conn, events.clone()));
+                .spawn_control(control::write(sender, outgoing, conn, events.clone()));
         let reader = self
             .endpoints
             .spawn_control(control::read(receiver, conn, events));
@@ -545,7 +541,7 @@ impl Driver {
             peer,
             address,
             dialled,
-            messages,
+            outbox,
             writer,
             tasks: vec![reader],
             lanes: Lanes::default(),
@@ -654,10 +650,9 @@ impl Driver {
                 let Some(connection) = self.connections.get(&conn) else {
                     return;
                 };
-                // Its writer tells of a loss by itself.
-                if let Err(TrySendError::Full(_)) = connection.messages.try_send(envelope) {
+                if let Err(why) = connection.outbox.put(&envelope) {
                     connection.writer.abort();
-                    self.lost(conn, "the peer asks, and does not read the answers");
+                    self.lost(conn, &why);
                 }
             }
             Action::Lanes { conn, message } => self.on_lanes(conn, message),

@@ -5,6 +5,8 @@
 //! nothing behind the envelope. Whatever is wrong with a frame ends the connection: a stream that
 //! has lost its frames cannot find them again.
 
+use bytes::{Buf, Bytes, BytesMut};
+
 use super::message::Envelope;
 
 /// Longest frame in bytes, its length included.
@@ -46,7 +48,7 @@ pub enum FrameError {
 }
 
 /// The frame of a message.
-pub fn encode(envelope: &Envelope) -> Result<Vec<u8>, FrameError> {
+pub fn encode(envelope: &Envelope) -> Result<Bytes, FrameError> {
     let frame = vec![0, 0, 0, 0, VERSION];
     let mut frame = postcard::to_extend(envelope, frame).map_err(|_| FrameError::Message)?;
     if frame.len() > MAX_FRAME {
@@ -54,27 +56,12 @@ pub fn encode(envelope: &Envelope) -> Result<Vec<u8>, FrameError> {
     }
     let length = (frame.len() - LENGTH) as u32;
     frame[..LENGTH].copy_from_slice(&length.to_le_bytes());
-    Ok(frame)
+    Ok(frame.into())
 }
 
 /// Reads what follows a frame's length.
 pub fn decode(body: &[u8]) -> Result<Envelope, FrameError> {
     let (&version, message) = body.split_first().ok_or(FrameError::Empty)?;
-    self::message(version, message)
-}
-
-/// Version byte and message, for a transport that frames by itself.
-pub fn payload(envelope: &Envelope) -> Result<(u8, Vec<u8>), FrameError> {
-    let payload = postcard::to_allocvec(envelope).map_err(|_| FrameError::Message)?;
-    let bytes = payload.len() + LENGTH + 1;
-    if bytes > MAX_FRAME {
-        return Err(FrameError::TooLong { bytes });
-    }
-    Ok((VERSION, payload))
-}
-
-/// Reads what [`payload`] has made.
-pub fn message(version: u8, message: &[u8]) -> Result<Envelope, FrameError> {
     if version != VERSION {
         return Err(FrameError::Version { found: version });
     }
@@ -86,11 +73,11 @@ pub fn message(version: u8, message: &[u8]) -> Result<Envelope, FrameError> {
     }
 }
 
-/// Finds frames in a byte stream. Holds at most one frame and what came with its end.
+/// Finds frames in a byte stream. Holds at most one frame and what came with its end; nothing is
+/// reserved for bytes that were only announced.
 #[derive(Debug, Default)]
 pub struct FrameReader {
-    bytes: Vec<u8>,
-    at: usize,
+    bytes: BytesMut,
 }
 
 impl FrameReader {
@@ -101,34 +88,53 @@ impl FrameReader {
 
     /// Takes bytes as they come. Ask for [`next`](Self::next) until there is none, before more.
     pub fn push(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..self.at);
-        self.at = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next message, if a whole frame is there. After an error there are no more.
+    /// What follows the length of the next frame, if all of it is there: see [`decode`]. After an
+    /// error there are no more.
     #[allow(
         clippy::should_implement_trait,
         reason = "an iterator could not be fed in between"
     )]
-    pub fn next(&mut self) -> Option<Result<Envelope, FrameError>> {
-        let (length, rest) = self.bytes.get(self.at..)?.split_first_chunk::<LENGTH>()?;
-        let length = u32::from_le_bytes(*length) as usize;
-        if length > MAX_FRAME - LENGTH {
-            let bytes = length.saturating_add(LENGTH);
-            return Some(Err(FrameError::TooLong { bytes }));
+    pub fn next(&mut self) -> Option<Result<Bytes, FrameError>> {
+        let body = match self.body() {
+            Ok(body) => body?,
+            Err(error) => return Some(Err(error)),
+        };
+        if self.bytes.len() < LENGTH + body {
+            return None;
         }
-        let body = rest.get(..length)?;
-        let read = decode(body);
-        if read.is_ok() {
-            self.at += LENGTH + length;
-        }
-        Some(read)
+        self.bytes.advance(LENGTH);
+        Some(Ok(self.bytes.split_to(body).freeze()))
+    }
+
+    /// How many bytes are missing before more can be told: of the length, and then of the frame.
+    pub fn missing(&self) -> usize {
+        let whole = match self.body() {
+            Ok(Some(body)) => LENGTH + body,
+            _ => LENGTH,
+        };
+        whole.saturating_sub(self.bytes.len())
     }
 
     /// Whether the stream could end here: no frame has begun.
     pub fn is_between_frames(&self) -> bool {
-        self.at == self.bytes.len()
+        self.bytes.is_empty()
+    }
+
+    /// How long the next frame is, without its length, once that is there.
+    fn body(&self) -> Result<Option<usize>, FrameError> {
+        let Some(length) = self.bytes.first_chunk::<LENGTH>() else {
+            return Ok(None);
+        };
+        match u32::from_le_bytes(*length) as usize {
+            0 => Err(FrameError::Empty),
+            body if body > MAX_FRAME - LENGTH => Err(FrameError::TooLong {
+                bytes: body.saturating_add(LENGTH),
+            }),
+            body => Ok(Some(body)),
+        }
     }
 }
 

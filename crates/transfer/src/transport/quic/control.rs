@@ -1,26 +1,14 @@
-//! The control connection: messages between two agents.
-//!
-//! A message is a `u32` length (big-endian, of what follows), a version byte, and its payload.
+//! The control connection: [frames](crate::wire::frame) between two agents.
 
 use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use quinn::{Connection, ReadError, RecvStream, SendStream, WriteError};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::error::{CloseCode, ConnectionLost, FrameError};
+use super::error::{CloseCode, ConnectionLost, ControlError};
 use crate::identity::PeerIdentity;
-
-const LENGTH_BYTES: usize = 4;
-
-/// One control message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
-    /// The version of the protocol that the payload is written in.
-    pub version: u8,
-    /// The message.
-    pub payload: Bytes,
-}
+use crate::wire::frame::FrameReader;
 
 /// An open connection to a peer that has proved who it is. Dropping it (both halves, if it was
 /// split) closes it.
@@ -35,7 +23,7 @@ pub struct ControlConnection {
 pub struct ControlSender {
     shared: Arc<Shared>,
     stream: SendStream,
-    /// Messages that were handed in and not yet taken by QUIC.
+    /// Frames that were handed in and not yet taken by QUIC.
     pending: VecDeque<Bytes>,
 }
 
@@ -44,9 +32,8 @@ pub struct ControlSender {
 pub struct ControlReceiver {
     shared: Arc<Shared>,
     stream: RecvStream,
-    /// What has come of the next message.
-    partial: BytesMut,
-    /// By when the rest of it must have come.
+    frames: FrameReader,
+    /// By when the rest of a frame that has begun must have come.
     deadline: Option<Instant>,
 }
 
@@ -54,7 +41,6 @@ pub struct ControlReceiver {
 struct Shared {
     connection: Connection,
     peer: PeerIdentity,
-    max_frame: usize,
     frame_timeout: Duration,
 }
 
@@ -98,13 +84,11 @@ impl ControlConnection {
         connection: Connection,
         peer: PeerIdentity,
         (send, receive): (SendStream, RecvStream),
-        max_frame: usize,
         frame_timeout: Duration,
     ) -> Self {
         let shared = Arc::new(Shared {
             connection,
             peer,
-            max_frame,
             frame_timeout,
         });
         Self {
@@ -116,7 +100,7 @@ impl ControlConnection {
             receiver: ControlReceiver {
                 shared,
                 stream: receive,
-                partial: BytesMut::new(),
+                frames: FrameReader::new(),
                 deadline: None,
             },
         }
@@ -128,19 +112,19 @@ impl ControlConnection {
 
     about_the_connection!(shared);
 
-    /// Sends one message: see [`ControlSender::send`].
+    /// Sends one frame: see [`ControlSender::send`].
     ///
     /// # Errors
-    /// [`FrameError`].
-    pub async fn send(&mut self, version: u8, payload: &[u8]) -> Result<(), FrameError> {
-        self.sender.send(version, payload).await
+    /// [`ControlError`].
+    pub async fn send(&mut self, frame: Bytes) -> Result<(), ControlError> {
+        self.sender.send(frame).await
     }
 
-    /// Receives the next message: see [`ControlReceiver::recv`].
+    /// Receives the next frame: see [`ControlReceiver::recv`].
     ///
     /// # Errors
-    /// [`FrameError`].
-    pub async fn recv(&mut self) -> Result<Frame, FrameError> {
+    /// [`ControlError`].
+    pub async fn recv(&mut self) -> Result<Bytes, ControlError> {
         self.receiver.recv().await
     }
 
@@ -163,30 +147,16 @@ impl ControlSender {
 
     about_the_connection!(shared);
 
-    /// Sends one message. Waits where the peer does not read, for the frame timeout at most.
+    /// Sends one frame, as [`encode`](crate::wire::frame::encode) makes it. Waits where the peer does
+    /// not read, for the frame timeout at most.
     ///
-    /// Cancel-safe: a message is sent whole or not at all. One whose sending was cancelled goes out
+    /// Cancel-safe: a frame is sent whole or not at all. One whose sending was cancelled goes out
     /// with the next [`send`](Self::send) or [`flush`](Self::flush).
     ///
     /// # Errors
-    /// [`FrameError::TooLarge`] changes nothing; after any other the connection is closed.
-    pub async fn send(&mut self, version: u8, payload: &[u8]) -> Result<(), FrameError> {
-        let length = payload.len().saturating_add(1);
-        let limit = self.shared.max_frame;
-        let announced = match u32::try_from(length) {
-            Ok(announced) if length <= limit => announced,
-            _ => {
-                return Err(FrameError::TooLarge {
-                    limit,
-                    actual: length,
-                });
-            }
-        };
-        let mut message = BytesMut::with_capacity(LENGTH_BYTES + length);
-        message.put_u32(announced);
-        message.put_u8(version);
-        message.put_slice(payload);
-        self.pending.push_back(message.freeze());
+    /// [`ControlError`]; after any the connection is closed.
+    pub async fn send(&mut self, frame: Bytes) -> Result<(), ControlError> {
+        self.pending.push_back(frame);
         self.flush().await
     }
 
@@ -203,7 +173,7 @@ impl ControlSender {
     ///
     /// # Errors
     /// As [`send`](Self::send).
-    pub async fn flush(&mut self) -> Result<(), FrameError> {
+    pub async fn flush(&mut self) -> Result<(), ControlError> {
         let after = self.shared.frame_timeout;
         let stream = &mut self.stream;
         let pending = &mut self.pending;
@@ -216,11 +186,11 @@ impl ControlSender {
         };
         match timeout(after, write).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(WriteError::ConnectionLost(lost))) => Err(FrameError::Lost(lost.into())),
-            Ok(Err(_)) => Err(FrameError::Ended),
+            Ok(Err(WriteError::ConnectionLost(lost))) => Err(ControlError::Lost(lost.into())),
+            Ok(Err(_)) => Err(ControlError::Ended),
             Err(_) => {
                 self.close(CloseCode::PROTOCOL, "control messages are not being read");
-                Err(FrameError::TimedOut { after })
+                Err(ControlError::TimedOut { after })
             }
         }
     }
@@ -233,16 +203,17 @@ impl ControlReceiver {
 
     about_the_connection!(shared);
 
-    /// Receives the next message. Waits for its first byte for as long as the connection lives, and
-    /// then for the rest of it for the frame timeout. Cancel-safe.
+    /// Receives the next frame: what follows its length, for
+    /// [`decode`](crate::wire::frame::decode). Waits for its first byte for as long as the connection
+    /// lives, and then for the rest of it for the frame timeout. Cancel-safe.
     ///
     /// # Errors
-    /// [`FrameError`]; after any of them the connection is closed.
-    pub async fn recv(&mut self) -> Result<Frame, FrameError> {
+    /// [`ControlError`]; after any of them the connection is closed.
+    pub async fn recv(&mut self) -> Result<Bytes, ControlError> {
         let result = self.next_frame().await;
         if let Err(error) = &result {
             let code = match error {
-                FrameError::Ended => CloseCode::DONE,
+                ControlError::Ended => CloseCode::DONE,
                 _ => CloseCode::PROTOCOL,
             };
             self.close(code, &error.to_string());
@@ -250,58 +221,35 @@ impl ControlReceiver {
         result
     }
 
-    async fn next_frame(&mut self) -> Result<Frame, FrameError> {
+    async fn next_frame(&mut self) -> Result<Bytes, ControlError> {
         loop {
-            let wanted = match self.whole_frame()? {
-                Ok(frame) => {
-                    self.deadline = None;
-                    return Ok(frame);
-                }
-                Err(wanted) => wanted,
-            };
+            if let Some(body) = self.frames.next() {
+                self.deadline = None;
+                return Ok(body?);
+            }
             let after = self.shared.frame_timeout;
-            if self.partial.is_empty() {
+            let between = self.frames.is_between_frames();
+            if between {
                 self.deadline = None;
             } else if self.deadline.is_none() {
                 self.deadline = Some(Instant::now() + after);
             }
-            let read = self.stream.read_chunk(wanted, true);
+            let read = self.stream.read_chunk(self.frames.missing(), true);
             let chunk = match self.deadline {
                 None => read.await,
                 Some(deadline) => timeout_at(deadline, read)
                     .await
-                    .map_err(|_| FrameError::TimedOut { after })?,
+                    .map_err(|_| ControlError::TimedOut { after })?,
             };
             match chunk {
-                Ok(Some(chunk)) => self.partial.put(chunk.bytes),
-                Ok(None) if self.partial.is_empty() => return Err(FrameError::Ended),
-                Ok(None) => return Err(FrameError::Truncated),
-                Err(ReadError::ConnectionLost(lost)) => return Err(FrameError::Lost(lost.into())),
-                Err(_) => return Err(FrameError::Ended),
+                Ok(Some(chunk)) => self.frames.push(&chunk.bytes),
+                Ok(None) if between => return Err(ControlError::Ended),
+                Ok(None) => return Err(ControlError::Truncated),
+                Err(ReadError::ConnectionLost(lost)) => {
+                    return Err(ControlError::Lost(lost.into()));
+                }
+                Err(_) => return Err(ControlError::Ended),
             }
         }
-    }
-
-    /// Takes a frame that has come whole, or says how many bytes it still wants. Nothing is reserved
-    /// for bytes that were only announced.
-    fn whole_frame(&mut self) -> Result<Result<Frame, usize>, FrameError> {
-        let Some(header) = self.partial.first_chunk::<LENGTH_BYTES>() else {
-            return Ok(Err(LENGTH_BYTES - self.partial.len()));
-        };
-        let limit = self.shared.max_frame;
-        let length = usize::try_from(u32::from_be_bytes(*header)).unwrap_or(usize::MAX);
-        match length {
-            0 => return Err(FrameError::Empty),
-            actual if actual > limit => return Err(FrameError::TooLarge { limit, actual }),
-            _ => {}
-        }
-        let have = self.partial.len() - LENGTH_BYTES;
-        if have < length {
-            return Ok(Err(length - have));
-        }
-        self.partial.advance(LENGTH_BYTES);
-        let mut payload = self.partial.split_to(length).freeze();
-        let version = payload.get_u8();
-        Ok(Ok(Frame { version, payload }))
     }
 }

@@ -365,13 +365,7 @@ fn control_connection(
     stream: (SendStream, RecvStream),
     options: &QuicOptions,
 ) -> ControlConnection {
-    ControlConnection::new(
-        connection,
-        peer,
-        stream,
-        usize::try_from(options.max_frame).unwrap_or(usize::MAX),
-        options.frame_timeout,
-    )
+    ControlConnection::new(connection, peer, stream, options.frame_timeout)
 }
 
 impl fmt::Debug for Endpoints {

@@ -281,21 +281,13 @@ fn alert(code: TransportErrorCode) -> Option<AlertDescription> {
     }
 }
 
-/// Why a control message could not be sent or received.
+/// Why a frame could not be sent or received over a control connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum FrameError {
-    /// The message is larger than allowed. On receipt the connection is closed.
-    #[error("a message of {actual} bytes; {limit} are allowed")]
-    TooLarge {
-        /// Bytes allowed.
-        limit: usize,
-        /// Bytes announced or given.
-        actual: usize,
-    },
-    /// The message has not even a version byte. The connection is closed.
-    #[error("an empty message")]
-    Empty,
+pub enum ControlError {
+    /// What the peer sends are no frames. The connection is closed.
+    #[error(transparent)]
+    Frame(#[from] crate::wire::frame::FrameError),
     /// The message did not get through in time. The connection is closed.
     #[error("a message has been under way for over {after:?}")]
     TimedOut {

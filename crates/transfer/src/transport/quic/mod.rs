@@ -48,10 +48,10 @@ mod stream;
 mod tests;
 mod threads;
 
-pub use control::{ControlConnection, ControlReceiver, ControlSender, Frame};
+pub use control::{ControlConnection, ControlReceiver, ControlSender};
 pub use endpoints::Endpoints;
 pub use error::{
-    BindError, CloseCode, ConnectError, ConnectionLost, FrameError, StreamCode, StreamError,
+    BindError, CloseCode, ConnectError, ConnectionLost, ControlError, StreamCode, StreamError,
 };
 pub use lane::{Lane, LaneStats};
 pub use lend::{LendTracker, Lent};

@@ -53,10 +53,7 @@ pub struct QuicOptions {
     /// Streams that a peer may have open at once on one lane.
     pub max_streams: u32,
 
-    /// The largest control message in bytes, its version byte included. At most 65,536.
-    pub max_frame: u32,
-
-    /// How long one control message may take from its first to its last byte, and how long sending
+    /// How long one control frame may take from its first to its last byte, and how long sending
     /// one may be held up by a peer that does not read.
     pub frame_timeout: Duration,
 
@@ -99,7 +96,6 @@ impl Default for QuicOptions {
             receive_window: 4 << 20,
             send_window: 4 << 20,
             max_streams: 256,
-            max_frame: 64 << 10,
             frame_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(20),
             handshake_timeout: Duration::from_secs(5),
@@ -176,12 +172,6 @@ impl QuicOptions {
             "max_streams",
             &self.max_streams,
             "1 to 65,536",
-        )?;
-        check(
-            (256..=1 << 16).contains(&self.max_frame),
-            "max_frame",
-            &self.max_frame,
-            "256 to 65,536 bytes",
         )?;
         for (field, value) in [
             ("frame_timeout", self.frame_timeout),

@@ -1,6 +1,7 @@
 //! Control messages.
 
 use super::*;
+use crate::wire::frame::{FrameError, MAX_FRAME};
 
 #[tokio::test]
 async fn messages_of_every_size_get_across_in_order() {
@@ -10,28 +11,15 @@ async fn messages_of_every_size_get_across_in_order() {
         mut at_a,
         mut at_b,
     } = Pair::new().await;
-    let limit = impatient().max_frame as usize - 1;
-    let sizes = [0, 1, 3, 4, 5, 1000, 1452, 40_000, limit];
-    for (version, size) in (0_u8..).zip(sizes) {
-        at_a.send(version, &vec![version; size]).await.unwrap();
+    let sizes = [1, 3, 4, 5, 1000, 1452, 40_000, MAX_FRAME - 4];
+    for (fill, size) in (0_u8..).zip(sizes) {
+        at_a.send(framed(&vec![fill; size])).await.unwrap();
     }
-    for (version, size) in (0_u8..).zip(sizes) {
-        let frame = at_b.recv().await.unwrap();
-        assert_eq!(frame.version, version);
-        assert_eq!(frame.payload, vec![version; size]);
+    for (fill, size) in (0_u8..).zip(sizes) {
+        assert_eq!(at_b.recv().await.unwrap(), vec![fill; size]);
     }
-    assert_eq!(
-        at_a.send(0, &vec![0; limit + 1]).await.unwrap_err(),
-        FrameError::TooLarge {
-            limit: limit + 1,
-            actual: limit + 2
-        }
-    );
-    // A message that was too large changes nothing.
-    at_a.send(9, b"still here").await.unwrap();
-    assert_eq!(at_b.recv().await.unwrap().version, 9);
-    at_b.send(1, b"and back").await.unwrap();
-    assert_eq!(&at_a.recv().await.unwrap().payload[..], b"and back");
+    at_b.send(framed(b"and back")).await.unwrap();
+    assert_eq!(at_a.recv().await.unwrap(), &b"and back"[..]);
 }
 
 #[tokio::test]
@@ -44,7 +32,7 @@ async fn receiving_may_be_cancelled_anywhere() {
     } = Pair::new().await;
     let sending = tokio::spawn(async move {
         for i in 0..200_u8 {
-            at_a.send(i, &vec![i; 5000]).await.unwrap();
+            at_a.send(framed(&[i; 5000])).await.unwrap();
         }
         at_a
     });
@@ -53,8 +41,7 @@ async fn receiving_may_be_cancelled_anywhere() {
         tokio::select! {
             biased;
             frame = at_b.recv() => {
-                let frame = frame.unwrap();
-                assert_eq!((frame.version, frame.payload.len()), (expected, 5000));
+                assert_eq!(frame.unwrap(), vec![expected; 5000]);
                 expected += 1;
             }
             () = tokio::task::yield_now() => {}
@@ -63,7 +50,7 @@ async fn receiving_may_be_cancelled_anywhere() {
     drop(sending.await.unwrap());
     assert!(matches!(
         at_b.recv().await,
-        Err(FrameError::Lost(_) | FrameError::Ended)
+        Err(ControlError::Lost(_) | ControlError::Ended)
     ));
 }
 
@@ -72,11 +59,11 @@ async fn a_cancelled_message_goes_out_whole_later() {
     let pair = Pair::new().await;
     let (mut sender, _receiver) = pair.at_a.split();
     let mut at_b = pair.at_b;
-    let large = vec![7; 60_000];
+    let large = framed(&[7; 60_000]);
     // Fill the stream until sending has to wait, and then stop waiting.
     let mut sent = 0;
     loop {
-        let send = sender.send(1, &large);
+        let send = sender.send(large.clone());
         sent += 1;
         if tokio::time::timeout(Duration::from_millis(50), send)
             .await
@@ -87,11 +74,11 @@ async fn a_cancelled_message_goes_out_whole_later() {
     }
     let receiving = tokio::spawn(async move {
         for _ in 0..sent {
-            assert_eq!(at_b.recv().await.unwrap().payload.len(), 60_000);
+            assert_eq!(at_b.recv().await.unwrap().len(), 60_000);
         }
-        assert_eq!(&at_b.recv().await.unwrap().payload[..], b"last");
+        assert_eq!(at_b.recv().await.unwrap(), &b"last"[..]);
     });
-    sender.send(1, b"last").await.unwrap();
+    sender.send(framed(b"last")).await.unwrap();
     receiving.await.unwrap();
 }
 
@@ -103,15 +90,15 @@ async fn a_peer_that_does_not_read_is_given_up() {
         mut at_a,
         at_b: _not_read,
     } = Pair::new().await;
-    let large = vec![0; 60_000];
+    let large = framed(&[0; 60_000]);
     let error = loop {
-        if let Err(error) = at_a.send(1, &large).await {
+        if let Err(error) = at_a.send(large.clone()).await {
             break error;
         }
     };
     assert_eq!(
         error,
-        FrameError::TimedOut {
+        ControlError::TimedOut {
             after: impatient().frame_timeout
         }
     );
@@ -141,7 +128,7 @@ async fn misbehaving() -> (
     (server, control, connection, send)
 }
 
-async fn received_after(bytes: &[u8], then_end: bool) -> FrameError {
+async fn received_after(bytes: &[u8], then_end: bool) -> ControlError {
     let (_server, mut control, connection, mut send) = misbehaving().await;
     send.write_all(bytes).await.unwrap();
     if then_end {
@@ -158,25 +145,25 @@ async fn received_after(bytes: &[u8], then_end: bool) -> FrameError {
 
 #[tokio::test]
 async fn oversized_and_broken_messages_end_the_connection() {
-    let limit = impatient().max_frame as usize;
-    for actual in [limit + 1, 1 << 24, u32::MAX as usize] {
-        let header = (actual as u32).to_be_bytes();
+    for bytes in [MAX_FRAME + 1, 1 << 24, u32::MAX as usize] {
+        let header = (bytes as u32 - 4).to_le_bytes();
         assert_eq!(
             received_after(&header, false).await,
-            FrameError::TooLarge { limit, actual }
+            ControlError::Frame(FrameError::TooLong { bytes })
         );
     }
-    assert_eq!(received_after(&[0; 4], false).await, FrameError::Empty);
+    let empty = ControlError::Frame(FrameError::Empty);
+    assert_eq!(received_after(&[0; 4], false).await, empty);
     assert_eq!(
-        received_after(&[0, 0, 0, 9, 1, 2], true).await,
-        FrameError::Truncated
+        received_after(&[9, 0, 0, 0, 1, 2], true).await,
+        ControlError::Truncated
     );
-    assert_eq!(received_after(&[0, 0], true).await, FrameError::Truncated);
-    assert_eq!(received_after(&[], true).await, FrameError::Ended);
+    assert_eq!(received_after(&[0, 0], true).await, ControlError::Truncated);
+    assert_eq!(received_after(&[], true).await, ControlError::Ended);
     // Half a message, and then nothing.
     assert_eq!(
-        received_after(&[0, 0, 0, 9, 1, 2], false).await,
-        FrameError::TimedOut {
+        received_after(&[9, 0, 0, 0, 1, 2], false).await,
+        ControlError::TimedOut {
             after: impatient().frame_timeout
         }
     );
@@ -186,7 +173,7 @@ async fn oversized_and_broken_messages_end_the_connection() {
 async fn a_trickle_of_bytes_does_not_keep_a_message_alive() {
     let (_server, mut control, _connection, mut send) = misbehaving().await;
     let trickle = tokio::spawn(async move {
-        let message = [&200_u32.to_be_bytes()[..], &[1; 200]].concat();
+        let message = [&200_u32.to_le_bytes()[..], &[1; 200]].concat();
         for byte in message {
             if send.write_all(&[byte]).await.is_err() {
                 return;
@@ -196,7 +183,7 @@ async fn a_trickle_of_bytes_does_not_keep_a_message_alive() {
     });
     assert!(matches!(
         control.recv().await.unwrap_err(),
-        FrameError::TimedOut { .. }
+        ControlError::TimedOut { .. }
     ));
     trickle.await.unwrap();
 }
@@ -214,7 +201,8 @@ async fn garbage_instead_of_messages_ends_the_connection() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, FrameError::TooLarge { .. }), "{error:?}");
+    let too_long = matches!(error, ControlError::Frame(FrameError::TooLong { .. }));
+    assert!(too_long, "{error:?}");
     connection.closed().await;
     drop(server);
 }

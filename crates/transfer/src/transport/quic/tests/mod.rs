@@ -39,6 +39,11 @@ fn loopback(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
+/// A frame, of whatever it is to hold.
+fn framed(body: &[u8]) -> bytes::Bytes {
+    [&(body.len() as u32).to_le_bytes(), body].concat().into()
+}
+
 /// Options whose timeouts are short enough to wait for.
 fn impatient() -> QuicOptions {
     QuicOptions {
@@ -112,8 +117,8 @@ async fn assert_serves(server: &Endpoints, authority: &Authority) {
         }
     );
     let (mut ours, mut theirs) = (ours.unwrap(), theirs);
-    ours.send(1, b"hello").await.unwrap();
-    assert_eq!(&theirs.recv().await.unwrap().payload[..], b"hello");
+    ours.send(framed(b"hello")).await.unwrap();
+    assert_eq!(theirs.recv().await.unwrap(), &b"hello"[..]);
 }
 
 /// A peer that speaks QUIC and TLS, and nothing else that is asked of it.

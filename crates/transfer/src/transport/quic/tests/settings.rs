@@ -30,7 +30,6 @@ fn settings_that_cannot_be_are_named() {
         (|o| o.receive_window = 1000, "receive_window"),
         (|o| o.send_window = u32::MAX, "send_window"),
         (|o| o.max_streams = 0, "max_streams"),
-        (|o| o.max_frame = (64 << 10) + 1, "max_frame"),
         (|o| o.frame_timeout = Duration::ZERO, "frame_timeout"),
         (|o| o.stall_timeout = Duration::MAX, "stall_timeout"),
         (
