@@ -247,7 +247,7 @@ impl Builder {
             document,
             ranks: self.memories.keys().copied().collect(),
             ticket_key: TicketKey::new(self.identity.ticket_secret().as_bytes()),
-            secret,
+            secret: wire::Secret::new(secret),
         };
         let plans = Plans::new(self.deployment.clone());
         let machine = Machine::new(me, self.options.wire.clone(), plans)?;

@@ -518,6 +518,7 @@ impl Driver {
             pull: peer.roles.contains(Role::Pull),
             push: peer.roles.contains(Role::Push),
             renew: peer.roles.contains(Role::Renew),
+            serve: peer.roles.contains(Role::Serve),
         };
         let arrived = self.connections.values();
         let arrived = arrived.filter(|other| !other.dialled && other.peer.agent == peer.agent);

@@ -12,8 +12,9 @@ use crate::plan::{Plan, Request, Side, pair_groups};
 use crate::wire::Path;
 use crate::wire::{self, Difference, Flow, PathSet, RouteAsk};
 
-/// Most deployments of peers that are kept. Each has at most 64 groups and 4,096 ranks.
-const MOST_PEERS: usize = 64;
+/// Most deployments that are kept though no peer of theirs is connected. Each has at most 64 groups and
+/// 4,096 ranks.
+const MOST_IDLE: usize = 64;
 
 /// Most plans that are kept: enough for the requests that arrive while one is answered.
 const MOST_PLANS: usize = 64;
@@ -22,11 +23,20 @@ const MOST_PLANS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Plans {
     own: Arc<Deployment>,
-    /// The least recently met first.
-    peers: VecDeque<(DeploymentDigest, Arc<Deployment>)>,
+    peers: HashMap<DeploymentDigest, Met>,
+    /// Those that nobody is connected from, the longest idle first.
+    idle: VecDeque<DeploymentDigest>,
     recent: VecDeque<(RouteAsk, Arc<Plan>)>,
     /// Paths beside the network, by agent.
     local: HashMap<AgentId, LocalPaths>,
+}
+
+/// A peer's deployment.
+#[derive(Debug)]
+struct Met {
+    deployment: Arc<Deployment>,
+    /// How many connections there are to it.
+    connections: usize,
 }
 
 /// The paths to and from an agent of this host, beside the network.
@@ -47,25 +57,25 @@ impl Plans {
     pub(super) fn new(own: Arc<Deployment>) -> Self {
         Self {
             own,
-            peers: VecDeque::new(),
+            peers: HashMap::new(),
+            idle: VecDeque::new(),
             recent: VecDeque::new(),
             local: HashMap::new(),
         }
     }
 
-    /// What is used stays; a peer that shows many documents only drives out its own.
-    fn touch(&mut self, digest: &DeploymentDigest) {
-        if let Some(at) = self.peers.iter().position(|(known, _)| known == digest) {
-            let peer = self.peers.remove(at);
-            self.peers.extend(peer);
-        }
+    pub(super) fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
+        self.peers.get(digest).map(|met| &met.deployment)
     }
 
-    pub(super) fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
-        let mut peers = self.peers.iter();
-        peers
-            .find(|(known, _)| known == digest)
-            .map(|(_, peer)| peer)
+    /// Keeps a deployment that nobody is connected from, for a while.
+    fn idle(&mut self, digest: DeploymentDigest) {
+        self.idle.push_back(digest);
+        if self.idle.len() > MOST_IDLE
+            && let Some(longest) = self.idle.pop_front()
+        {
+            self.peers.remove(&longest);
+        }
     }
 
     /// Notes the paths to an agent beside the network.
@@ -93,7 +103,6 @@ impl Plans {
         if let Some((_, plan)) = self.recent.iter().find(|(known, _)| known == ask) {
             return Ok(plan.clone());
         }
-        self.touch(&ask.peer);
         let peer = self
             .peer(&ask.peer)
             .ok_or("the peer's deployment is not known")?;
@@ -168,14 +177,31 @@ impl wire::Planner for Plans {
             theirs: differs.destination_value.into(),
         })?;
         let ranks = peer.tp() * peer.pp();
-        self.touch(&digest);
         if self.peer(&digest).is_none() {
-            if self.peers.len() == MOST_PEERS {
-                self.peers.pop_front();
-            }
-            self.peers.push_back((digest, Arc::new(peer)));
+            let met = Met {
+                deployment: Arc::new(peer),
+                connections: 0,
+            };
+            self.peers.insert(digest, met);
+            self.idle(digest);
         }
         Ok(ranks)
+    }
+
+    fn hold(&mut self, digest: &DeploymentDigest) {
+        if let Some(met) = self.peers.get_mut(digest) {
+            met.connections += 1;
+            self.idle.retain(|idle| idle != digest);
+        }
+    }
+
+    fn release(&mut self, digest: &DeploymentDigest) {
+        if let Some(met) = self.peers.get_mut(digest) {
+            met.connections -= 1;
+            if met.connections == 0 {
+                self.idle(*digest);
+            }
+        }
     }
 
     fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<wire::Route>, String> {
@@ -199,5 +225,43 @@ impl wire::Planner for Plans {
             local.back
         };
         PathSet::QUIC.or(local)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Planner as _;
+
+    fn deployment(blocks: u32) -> Deployment {
+        let text = format!(
+            r#"{{"schema": "transload.deployment/1", "tp": 1, "block_size": 16, "num_blocks": {blocks},
+                "group": [{{"name": "attn", "layers": "0", "spec": [{{"kind": "attention",
+                "heads": 1, "head_dim": 8, "dtype": "bf16"}}]}}]}}"#
+        );
+        let value = serde_json::from_str(&text).unwrap();
+        Deployment::from_value(&value).unwrap()
+    }
+
+    #[test]
+    fn a_connected_peer_is_never_forgotten() {
+        let mut plans = Plans::new(Arc::new(deployment(1)));
+        let mut meet = |blocks| {
+            let document = canonical(&deployment(blocks)).unwrap();
+            let digest = DeploymentDigest::of(&document);
+            assert_eq!(plans.meet(digest, &document).unwrap(), 1);
+            plans.hold(&digest);
+            if blocks > 1 {
+                plans.release(&digest);
+            }
+            digest
+        };
+        let connected = meet(1);
+        let first_idle = meet(2);
+        let last_idle = (3..100).map(meet).last().unwrap();
+        assert_eq!(plans.ranks(&connected), Some(1));
+        assert_eq!(plans.ranks(&first_idle), None);
+        assert_eq!(plans.ranks(&last_idle), Some(1));
+        assert_eq!(plans.peers.len(), MOST_IDLE + 1);
     }
 }

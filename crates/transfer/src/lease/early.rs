@@ -85,10 +85,15 @@ impl<T> Early<T> {
     }
 
     /// Whether anything that waits for `key` is like this.
-    pub(crate) fn any(&self, key: &LeaseKey, like: impl Fn(&T) -> bool) -> bool {
+    pub(crate) fn any_for(&self, key: &LeaseKey, like: impl Fn(&T) -> bool) -> bool {
         let ids = self.by_lease.get(key).into_iter().flatten();
         ids.filter_map(|id| self.waiting.get(id))
             .any(|waiting| like(&waiting.item))
+    }
+
+    /// Whether anything that waits is like this.
+    pub(crate) fn any(&self, like: impl Fn(&T) -> bool) -> bool {
+        self.waiting.values().any(|waiting| like(&waiting.item))
     }
 
     /// Takes one thing that has waited for too long.
@@ -153,7 +158,10 @@ mod tests {
         );
         assert_eq!(early.park(at(2), key(0), &b, 4), Ok(()));
         assert_eq!(early.park(at(2), key(0), &b, 5), Err(5), "too many in all");
-        assert!(early.any(&key(0), |item| *item == 4) && !early.any(&key(0), |item| *item == 2));
+        assert!(
+            early.any_for(&key(0), |item| *item == 4) && !early.any_for(&key(0), |item| *item == 2)
+        );
+        assert!(early.any(|item| *item == 2) && !early.any(|item| *item == 5));
         assert_eq!(early.pop_due(at(9)), None);
         assert_eq!(early.pop_due(at(10)), Some(1));
         assert_eq!(early.take(&key(0)), [4]);

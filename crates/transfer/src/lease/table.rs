@@ -1,6 +1,6 @@
 //! The leases of one agent.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use super::record::{Record, State};
@@ -100,12 +100,6 @@ impl<B> LeaseTable<B> {
     /// The blocks of an open lease. They stay as they are until [`LeaseEvent::Ended`].
     pub fn blocks(&self, key: &LeaseKey) -> Option<&B> {
         self.open.get(key).map(|record| &record.spec.blocks)
-    }
-
-    /// The same, for a prefill that allocates its blocks as it goes.
-    pub fn blocks_mut(&mut self, key: &LeaseKey) -> Option<&mut B> {
-        let record = self.open.get_mut(key)?;
-        (record.state == State::Alive).then_some(&mut record.spec.blocks)
     }
 
     /// First token and end of the valid ones, of an open lease.
@@ -396,11 +390,10 @@ impl<B> LeaseTable<B> {
         }
     }
 
-    /// `agent` is there, in this life. What it used in another life ends at once, and so does all
-    /// else that is bound to that other life.
+    /// `agent` is there, in this life. What it used in another life ends at once. What only others
+    /// used does not, though it be bound to the same life: which life that is they have merely said.
     pub fn agent_up(&mut self, now: Moment, agent: &AgentId, incarnation: Incarnation) {
         self.on_deadline(now);
-        let mut past = BTreeSet::new();
         for key in self.used_by(agent) {
             let Some(bound) = self.open.get_mut(&key).and_then(|r| r.bound.as_mut()) else {
                 continue;
@@ -409,11 +402,9 @@ impl<B> LeaseTable<B> {
                 bound.find(agent);
                 self.settle(key);
             } else {
-                past.insert(bound.holder.incarnation);
+                self.end(key, LeaseEnd::PeerLost);
             }
         }
-        past.into_iter()
-            .for_each(|incarnation| self.retire(now, incarnation));
     }
 
     fn used_by(&self, agent: &AgentId) -> Vec<LeaseKey> {
@@ -426,23 +417,6 @@ impl<B> LeaseTable<B> {
             .filter(|(_, r)| uses(r))
             .map(|(k, _)| *k)
             .collect()
-    }
-
-    /// The deployment with this incarnation is no more: whatever is bound to it ends at once.
-    pub fn retire(&mut self, now: Moment, incarnation: Incarnation) {
-        self.on_deadline(now);
-        let bound = |record: &Record<B>| {
-            let holder = record.bound.as_ref().map(|bound| bound.holder);
-            holder.is_some_and(|holder| holder.incarnation == incarnation)
-        };
-        let gone: Vec<_> = self
-            .open
-            .iter()
-            .filter(|(_, r)| bound(r))
-            .map(|(k, _)| *k)
-            .collect();
-        gone.into_iter()
-            .for_each(|key| self.end(key, LeaseEnd::PeerLost));
     }
 
     fn known_mut(

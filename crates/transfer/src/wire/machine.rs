@@ -31,8 +31,25 @@ pub struct Identity {
     pub ranks: BTreeSet<Rank>,
     /// The cluster's key for tickets.
     pub ticket_key: TicketKey,
-    /// 256 random bits of this process, from which names and nonces of transfers are derived.
-    pub secret: [u8; 32],
+    /// What names and nonces of transfers are derived from.
+    pub secret: Secret,
+}
+
+/// 256 random bits of this process. They are never printed.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// From bytes that nobody else knows.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
 }
 
 /// The deployment's document is too long to be handed over.
@@ -65,7 +82,7 @@ pub struct Machine<B, P> {
     pub(super) actions: VecDeque<Action<B>>,
     pub(super) draining: bool,
     numbers: u64,
-    secret: [u8; 32],
+    secret: Secret,
     #[cfg(test)]
     pub(super) fault: Option<super::simulation::Fault>,
 }
@@ -215,11 +232,6 @@ impl<B, P: Planner> Machine<B, P> {
         }
     }
 
-    /// The blocks of a lease whose prefill allocates them as it goes.
-    pub fn lease_blocks_mut(&mut self, key: LeaseKey) -> Option<&mut B> {
-        self.leases.blocks_mut(&key)
-    }
-
     /// What knows the plans.
     pub fn planner_mut(&mut self) -> &mut P {
         &mut self.planner
@@ -324,7 +336,7 @@ impl<B, P: Planner> Machine<B, P> {
     /// A new name and a new nonce. Nobody without the secret can tell the nonce from the name.
     pub(super) fn draw(&mut self) -> (TransferId, Nonce) {
         let number = self.next_number();
-        let drawn = blake3::keyed_hash(&self.secret, &number.to_le_bytes());
+        let drawn = blake3::keyed_hash(&self.secret.0, &number.to_le_bytes());
         let (name, nonce) = drawn.as_bytes().split_at(16);
         let half = |bytes: &[u8]| std::array::from_fn(|i| bytes[i]);
         (TransferId(half(name)), Nonce(half(nonce)))

@@ -150,7 +150,7 @@ mod transfer;
 pub use action::{Action, BlocksOf, CloseReason, Flow};
 pub use destination::{MAX_STREAMS, StreamRefusal};
 pub use job::{JobError, JobRefused, JobReport, JobSpec, RouteReport};
-pub use machine::{DocumentTooLong, Gauges, Identity, Machine};
+pub use machine::{DocumentTooLong, Gauges, Identity, Machine, Secret};
 pub use options::Options;
 pub use path::{Path, PathSet};
 pub use peers::Permits;

@@ -84,6 +84,7 @@ impl<B, P: Planner> Machine<B, P> {
         reported: bool,
     ) -> NoticeId {
         let id = NoticeId(self.next_number());
+        let life = claims.incarnation;
         let routes_only = fault!(self, NoticeOnlyFirst);
         let ranks = claims
             .ranks
@@ -94,7 +95,7 @@ impl<B, P: Planner> Machine<B, P> {
         let pending = Pending {
             ticket,
             says,
-            incarnation: claims.incarnation,
+            incarnation: life,
             total: waiting.len(),
             waiting,
             heard: 0,
@@ -111,6 +112,7 @@ impl<B, P: Planner> Machine<B, P> {
         self.timers
             .set(Timer::Notice(id), now + self.options.notice_wait);
         for address in agents {
+            self.leave_past_life(now, &address.agent, life, now);
             self.want(&address);
             self.send_notice(id, &address.agent);
         }
@@ -258,7 +260,7 @@ impl<B, P: Planner> Machine<B, P> {
             } => *by == holder && said == says,
             Parked::Ask { .. } => false,
         };
-        if self.early.any(&key, same) {
+        if self.early.any_for(&key, same) {
             return Ok(0);
         }
         let parked = Parked::Notice {

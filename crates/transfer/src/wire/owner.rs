@@ -157,12 +157,15 @@ impl<B, P: Planner> Machine<B, P> {
         }
     }
 
+    /// Whether something with this number is under way, queued or parked: each is in one of these
+    /// places, once. Two transfers of one number would share one fence, and one lease would never end.
     fn is_known(&self, transfer: TransferId) -> bool {
+        let is_it =
+            |parked: &Parked| matches!(parked, Parked::Ask { ask, .. } if ask.transfer == transfer);
+        let mut queued = self.queued.values();
         self.transfers.contains_key(&transfer)
-            || self
-                .queued
-                .values()
-                .any(|queued| queued.ask.transfer == transfer)
+            || queued.any(|queued| queued.ask.transfer == transfer)
+            || self.early.any(is_it)
     }
 
     /// Everything about an ask that does not need the lease.
@@ -247,12 +250,7 @@ impl<B, P: Planner> Machine<B, P> {
         ask: Box<Ask>,
     ) {
         let transfer = ask.transfer;
-        let twice =
-            |parked: &Parked| matches!(parked, Parked::Ask { ask, .. } if ask.transfer == transfer);
-        let Some(agent) = self
-            .peer_agent(conn)
-            .filter(|_| !self.early.any(&key, twice))
-        else {
+        let Some(agent) = self.peer_agent(conn) else {
             return;
         };
         let parked = Parked::Ask {
@@ -312,22 +310,15 @@ impl<B, P: Planner> Machine<B, P> {
         self.queued.retain(|_, queued| queued.conn != conn);
     }
 
-    /// An agent shows another life than before: what it and the others of its deployment have left
-    /// here in their last life binds nothing any more.
+    /// An agent shows another life than before: what it has left here in its last one binds nothing any
+    /// more. What others have left is theirs, whatever life they claimed: a claim proves nothing.
     pub(super) fn forget_past(&mut self, agent: &AgentId, incarnation: Incarnation) {
-        let life = |parked: &Parked| match parked {
-            Parked::Notice { holder, .. } => Some(holder.incarnation),
-            Parked::Ask { .. } => None,
-        };
-        let left = self.early.take_if(|parked| match parked {
+        self.early.take_if(|parked| match parked {
             Parked::Notice {
                 agent: by, holder, ..
             } => by == agent && holder.incarnation != incarnation,
             Parked::Ask { .. } => false,
         });
-        let past: Vec<_> = left.iter().filter_map(life).collect();
-        self.early
-            .take_if(|parked| life(parked).is_some_and(|life| past.contains(&life)));
     }
 
     /// The asker has given up an ask that was not begun.

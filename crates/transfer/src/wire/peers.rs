@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use super::message::{Envelope, Hello, MAX_DOCUMENT, Message, VERSIONS};
 use super::planner::Planner;
 use super::refusal::{Failure, HelloRefusal, Role};
-use super::{Action, CloseReason, ConnId, JobError, JobId, Machine, Timer};
+use super::{Action, CloseReason, ConnId, JobError, Machine, Timer};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank};
 use crate::lease::Holder;
 use crate::moment::Moment;
@@ -34,6 +34,8 @@ pub struct Permits {
     pub push: bool,
     /// To renew leases.
     pub renew: bool,
+    /// To own leases that others read or write.
+    pub serve: bool,
 }
 
 impl Permits {
@@ -42,6 +44,7 @@ impl Permits {
         pull: true,
         push: true,
         renew: true,
+        serve: true,
     };
 
     pub(crate) fn allow(self, role: Role) -> bool {
@@ -272,6 +275,7 @@ impl<B, P: Planner> Machine<B, P> {
             return self.unwelcome(now, conn, HelloRefusal::Rank { rank, ranks });
         }
         if let Some(session) = self.sessions.get_mut(&conn) {
+            self.planner.hold(&hello.deployment);
             session.peer = Some(Peer {
                 holder: Holder {
                     deployment: hello.deployment,
@@ -364,6 +368,9 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         self.timers.clear(&Timer::Hello(conn));
+        if let Some(peer) = &session.peer {
+            self.planner.release(&peer.holder.deployment);
+        }
         let agent = session.agent;
         let known = self.agents.get_mut(&agent);
         let was_up = known.is_some_and(|known| known.up.remove(&conn));
@@ -395,32 +402,38 @@ impl<B, P: Planner> Machine<B, P> {
         session.peer.as_ref()
     }
 
-    /// Hangs up on the life of an agent that a job's ticket shows to be over, which may take the
-    /// transport long to notice, and dials the one that made the ticket.
+    /// Hangs up on lives of an agent that a ticket of a later one shows to be over, which may take the
+    /// transport long to notice, and hurries to reach that one.
     ///
-    /// A connection that has come up since the job began is not suspected: whoever answered there
-    /// lives, and the ticket does not mean it.
-    pub(super) fn leave_past_lives(&mut self, now: Moment, id: JobId) {
-        let Some(job) = self.jobs.get(&id) else {
-            return;
-        };
+    /// A connection that has come up at `suspect` or after is not suspected: who has just answered there
+    /// lives, and is not whom the ticket means.
+    pub(super) fn leave_past_life(
+        &mut self,
+        now: Moment,
+        agent: &AgentId,
+        ticket: Incarnation,
+        suspect: Moment,
+    ) {
         let is_past = |session: &Session| {
-            job.needs(&session.agent)
-                && session.up_since.is_some_and(|since| since < job.started)
-                && session
-                    .peer
-                    .as_ref()
-                    .is_some_and(|peer| peer.holder.incarnation < job.claims.incarnation)
+            let peer = session.peer.as_ref();
+            session.agent == *agent
+                && session.up_since.is_some_and(|since| since < suspect)
+                && peer.is_some_and(|peer| peer.holder.incarnation < ticket)
         };
-        let sessions = self.sessions.iter();
-        let past: Vec<_> = sessions
-            .filter(|(_, session)| is_past(session))
-            .map(|(conn, session)| (*conn, session.agent.clone()))
-            .collect();
-        for (conn, agent) in past {
+        let past = self.sessions.iter();
+        let past = past.filter(|(_, session)| is_past(session));
+        let past: Vec<_> = past.map(|(conn, _)| *conn).collect();
+        for conn in past {
             self.close(now, conn, CloseReason::Replaced);
-            self.hurry(agent);
+            self.hurry(agent.clone());
         }
+    }
+
+    /// Whether the peer's certificate lets others read or write what it has leased.
+    pub(super) fn may_serve(&self, conn: ConnId) -> bool {
+        self.sessions
+            .get(&conn)
+            .is_some_and(|session| session.permits.serve)
     }
 
     pub(super) fn peer_agent(&self, conn: ConnId) -> Option<AgentId> {

@@ -15,6 +15,13 @@ pub trait Planner {
     /// has; or the first field in which it cannot be bridged to our own.
     fn meet(&mut self, deployment: DeploymentDigest, document: &[u8]) -> Result<u32, Difference>;
 
+    /// A connection to the deployment is there: it stays known until [`release`](Self::release) was
+    /// called as often.
+    fn hold(&mut self, deployment: &DeploymentDigest);
+
+    /// A connection that was held is gone. What nobody holds may be forgotten.
+    fn release(&mut self, deployment: &DeploymentDigest);
+
     /// All routes of one local rank with a known deployment.
     fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<Route>, String>;
 

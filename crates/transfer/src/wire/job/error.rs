@@ -77,6 +77,12 @@ pub enum JobError {
         /// Why not.
         refusal: HelloRefusal,
     },
+    /// An agent of the ticket must not own leases.
+    #[error("agent {agent} may not serve: its certificate lacks that role")]
+    MayNotServe {
+        /// Which.
+        agent: AgentId,
+    },
     /// An agent of the ticket is of another deployment now.
     #[error("agent {agent} is of deployment {found}, the ticket says {ticket}")]
     Deployment {

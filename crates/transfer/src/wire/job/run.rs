@@ -146,9 +146,7 @@ impl<B, P: Planner> Machine<B, P> {
             self.stop(now, id, error);
             return;
         }
-        if !fault!(self, AnyIncarnation) {
-            self.leave_past_lives(now, id);
-        }
+        self.leave_past_lives(now, id);
         if let Err(error) = self.check_peers(id) {
             self.stop(now, id, error);
             return;
@@ -223,18 +221,34 @@ impl<B, P: Planner> Machine<B, P> {
         Ok(())
     }
 
-    /// Whether the agents that are connected are still those that the ticket means.
+    fn leave_past_lives(&mut self, now: Moment, id: JobId) {
+        let Some(job) = self.jobs.get(&id).filter(|_| !fault!(self, AnyIncarnation)) else {
+            return;
+        };
+        let (started, ticket) = (job.started, job.claims.incarnation);
+        let needed = job.agents().into_iter().map(|address| &address.agent);
+        let needed: Vec<_> = needed.filter(|agent| job.needs(agent)).cloned().collect();
+        for agent in needed {
+            self.leave_past_life(now, &agent, ticket, started);
+        }
+    }
+
+    /// Whether the agents that are connected are still those that the ticket means, and may be.
     fn check_peers(&self, id: JobId) -> Result<(), JobError> {
         let Some(job) = self.jobs.get(&id) else {
             return Ok(());
         };
         for address in job.agents() {
             let agent = &address.agent;
-            let Some(peer) = self.connection(agent).and_then(|conn| self.peer(conn)) else {
+            let Some(conn) = self.connection(agent).filter(|_| job.needs(agent)) else {
                 continue;
             };
-            if !job.needs(agent) {
+            let Some(peer) = self.peer(conn) else {
                 continue;
+            };
+            if !self.may_serve(conn) {
+                let agent = agent.clone();
+                return Err(JobError::MayNotServe { agent });
             }
             if peer.holder.deployment != job.claims.owner {
                 return Err(JobError::Deployment {

@@ -7,7 +7,7 @@ use super::script::Step;
 use super::world::{CALM, Event, Link, MS, Node, S, World, cluster, options, ticket_key};
 use crate::ids::{AgentId, Rank};
 use crate::wire::message::Envelope;
-use crate::wire::{ConnId, Identity, Machine, Path, PathSet};
+use crate::wire::{ConnId, Identity, Machine, Path, PathSet, Secret};
 
 impl World {
     pub(super) fn dial(&mut self, from: usize, agent: AgentId) {
@@ -122,13 +122,14 @@ impl World {
             document: deployment.shape.document(),
             ranks: node.ranks.clone(),
             ticket_key: ticket_key(),
-            secret,
+            secret: Secret::new(secret),
         };
         let host = node.host;
         let near = self.nodes.iter().filter(|other| other.host == host);
         let planner = SimPlanner {
             me: deployment.shape,
             known: HashMap::new(),
+            held: HashMap::new(),
             near: near.map(|other| other.agent.clone()).collect(),
             near_paths: if host == 0 {
                 PathSet::ANY

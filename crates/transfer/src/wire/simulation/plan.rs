@@ -67,6 +67,8 @@ pub(in crate::wire) fn routes(
 pub(in crate::wire) struct SimPlanner {
     pub(in crate::wire) me: Shape,
     pub(in crate::wire) known: HashMap<DeploymentDigest, Shape>,
+    /// How many connections there are to each.
+    pub(in crate::wire) held: HashMap<DeploymentDigest, usize>,
     /// The peers on this host.
     pub(in crate::wire) near: Vec<AgentId>,
     pub(in crate::wire) near_paths: PathSet,
@@ -85,6 +87,20 @@ impl Planner for SimPlanner {
         })?;
         self.known.insert(deployment, shape);
         Ok(shape.ranks)
+    }
+
+    fn hold(&mut self, deployment: &DeploymentDigest) {
+        *self.held.entry(*deployment).or_default() += 1;
+    }
+
+    fn release(&mut self, deployment: &DeploymentDigest) {
+        let held = self.held.get_mut(deployment).expect("it was held");
+        *held -= 1;
+        // Forgotten at once, which is as soon as one may.
+        if *held == 0 {
+            self.held.remove(deployment);
+            self.known.remove(deployment);
+        }
     }
 
     fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<Route>, String> {

@@ -98,6 +98,7 @@ fn need_a_role() {
         pull: false,
         push: false,
         renew: false,
+        serve: false,
     };
     let mut t = Table::lonely("owner", OWNER, Options::default());
     t.greet("holder", nothing, hello("holder"));
@@ -243,4 +244,27 @@ fn of_a_later_attempt_wait_for_the_fence_of_the_earlier() {
     assert!(t.took().iter().any(began));
     let refusal = Refusal::Superseded { latest };
     assert_eq!(t.refusal(Message::Pull(ask(1, 2))), refusal);
+}
+
+/// Two transfers of one number would share a fence, and one of their leases would never end.
+#[test]
+fn carry_a_number_of_their_own() {
+    let mut t = Table::owner();
+    let other_rank = Ask {
+        source: Rank(1),
+        ..ask(1, 1)
+    };
+    t.hear(Message::Pull(ask(1, 1)));
+    t.said.clear();
+    t.hear(Message::Pull(other_rank.clone()));
+    assert_eq!(t.said, [], "one is parked under that number");
+    t.lease(1, 0, Direction::Pull, true);
+    t.lease(1, 1, Direction::Pull, true);
+    t.hear(Message::Pull(other_rank));
+    let gauges = t.machine.gauges();
+    assert_eq!((gauges.transfers, gauges.early), (1, 0));
+    t.took();
+    t.wait(secs(40));
+    t.do_(|machine, now, _| machine.fenced(now, transfer(17)));
+    assert_eq!(t.ended().len(), 2, "both leases are over in time");
 }

@@ -346,6 +346,28 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
 }
 
 #[test]
+fn take_nothing_from_who_may_not_serve() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+        .unwrap();
+    let permits = Permits {
+        serve: false,
+        ..Permits::ALL
+    };
+    t.connect("owner", permits);
+    t.hear(Message::Hello(Hello {
+        deployment: OWNER.digest(),
+        ..hello("owner")
+    }));
+    t.hear(Message::Document {
+        document: OWNER.document(),
+    });
+    t.hear(Message::Welcome);
+    let agent = agent("owner");
+    assert_eq!(t.job(), Err(JobError::MayNotServe { agent }));
+}
+
+#[test]
 fn give_up_on_who_cannot_be_reached() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))

@@ -109,11 +109,12 @@ impl Table {
             document: shape.document(),
             ranks: (0..shape.ranks).map(Rank).collect(),
             ticket_key: key(),
-            secret: [7; 32],
+            secret: Secret::new([7; 32]),
         };
         let planner = SimPlanner {
             me: shape,
             known: HashMap::new(),
+            held: HashMap::new(),
             near: vec![agent("near")],
             near_paths: PathSet::ANY,
         };
@@ -283,6 +284,7 @@ fn planner(me: Shape) -> SimPlanner {
     SimPlanner {
         me,
         known: HashMap::from([(HOLDER.digest(), HOLDER), (OWNER.digest(), OWNER)]),
+        held: HashMap::new(),
         near: Vec::new(),
         near_paths: PathSet::default(),
     }

@@ -108,3 +108,37 @@ fn take_the_place_of_the_oldest() {
         Action::NoticeDone { notice, heard: (0, 1), .. }
     ] if notice == first));
 }
+
+/// A crash is noticed late: until then the connection of the life that is over looks well.
+#[test]
+fn reach_the_life_that_the_ticket_means() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let greet = |t: &mut Table, n| {
+        t.connect("owner", Permits::ALL);
+        t.hear(Message::Hello(Hello {
+            deployment: OWNER.digest(),
+            incarnation: life(n),
+            ..hello("owner")
+        }));
+        if t.said.last() == Some(&Message::DocumentWanted) {
+            let document = OWNER.document();
+            t.hear(Message::Document { document });
+        }
+        t.hear(Message::Welcome);
+    };
+    greet(&mut t, 1);
+    t.wait(secs(1));
+    let later = mint(&Claims {
+        incarnation: life(2),
+        ..claims(1, Direction::Pull)
+    });
+    t.took();
+    t.do_(|machine, now, _| machine.renew_ticket(now, &later, secs(5)))
+        .unwrap();
+    assert!(matches!(
+        t.took()[..],
+        [Action::Close { .. }, Action::Connect { .. }]
+    ));
+    greet(&mut t, 2);
+    assert!(matches!(t.said.last(), Some(Message::Notice(_))));
+}
