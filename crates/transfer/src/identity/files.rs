@@ -14,6 +14,7 @@ use super::{
     Identity, IdentityError,
     authority::{Authority, AuthorityError},
     certificate::MAX_CERTIFICATE_BYTES,
+    pem,
     ticket_secret::TicketSecret,
 };
 use crate::ids::{AgentId, NameError};
@@ -131,9 +132,9 @@ impl Identity {
         let name = file_stem(&self.peer().agent)?;
         make_dir(dir)?;
         save_shared(dir, self.authority(), self.ticket_secret())?;
-        let key = pem("PRIVATE KEY", self.key().secret_der());
+        let key = self.expose_key_pem();
         write_new(&dir.join(format!("{name}.key")), key.as_bytes(), 0o600)?;
-        let chain: String = self.chain().iter().map(|c| pem("CERTIFICATE", c)).collect();
+        let chain = self.certificates_pem();
         write_new(&dir.join(format!("{name}.pem")), chain.as_bytes(), 0o644)
     }
 }
@@ -253,13 +254,9 @@ fn save_shared(
     authority: &CertificateDer<'_>,
     ticket_secret: &TicketSecret,
 ) -> Result<(), IdentityFileError> {
-    let authority = pem("CERTIFICATE", authority);
+    let authority = pem::encode("CERTIFICATE", authority);
     write_same(&dir.join("ca.pem"), authority.as_bytes(), 0o644)?;
     write_same(&dir.join(TICKET_KEY), ticket_secret.as_bytes(), 0o600)
-}
-
-fn pem(label: &str, der: &[u8]) -> String {
-    pem::encode(&pem::Pem::new(label, der))
 }
 
 fn make_dir(dir: &Path) -> Result<(), IdentityFileError> {

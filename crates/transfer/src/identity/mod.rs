@@ -39,6 +39,7 @@ mod authority;
 mod certificate;
 mod files;
 mod name;
+mod pem;
 mod roles;
 #[cfg(test)]
 mod tests;
@@ -82,6 +83,12 @@ pub enum IdentityError {
     /// There is no certificate in the chain.
     #[error("the certificate chain is empty")]
     NoCertificate,
+    /// A text is not PEM, or holds something else.
+    #[error("{what} cannot be read from PEM")]
+    Pem {
+        /// What it should hold.
+        what: &'static str,
+    },
     /// The certificate does not say who the agent is, or is none.
     #[error("the agent's certificate does not serve as one")]
     Certificate(#[from] PeerIdentityError),

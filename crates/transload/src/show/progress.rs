@@ -1,42 +1,53 @@
 //! A progress bar on stderr, for work that takes longer than a second.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// Work shorter than this shows no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// How often the bar's clock moves on while nothing else does.
+const TICK: Duration = Duration::from_millis(500);
+
 /// Progress of one piece of work; the bar goes away when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
-    started: Instant,
-    shown: bool,
 }
 
 impl Progress {
     /// `total` steps of work, named for the user.
     pub(crate) fn new(what: &'static str, total: u64) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
-        let style = ProgressStyle::with_template("{msg} {bar:40} {percent:>3} % {eta:>4}");
+        let style = ProgressStyle::with_template("{msg} {bar:40} {percent:>3} % {elapsed:>4}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(what);
-        Self {
-            bar,
-            started: Instant::now(),
-            shown: false,
-        }
+        let waiting = bar.downgrade();
+        std::thread::spawn(move || {
+            std::thread::sleep(PATIENCE);
+            if let Some(bar) = waiting.upgrade().filter(|bar| !bar.is_finished()) {
+                // indicatif draws nothing where stderr is no terminal.
+                bar.set_draw_target(ProgressDrawTarget::stderr());
+                bar.enable_steady_tick(TICK);
+            }
+        });
+        Self { bar }
+    }
+
+    /// What is being done now.
+    pub(crate) fn say(&self, what: String) {
+        self.bar.set_message(what);
     }
 
     /// So many more steps are done.
-    pub(crate) fn advance(&mut self, steps: u64) {
-        // indicatif draws nothing where stderr is no terminal.
-        if !self.shown && self.started.elapsed() > PATIENCE {
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-            self.shown = true;
-        }
+    pub(crate) fn advance(&self, steps: u64) {
         self.bar.inc(steps);
+    }
+
+    /// So many steps are done in all.
+    pub(crate) fn reach(&self, steps: u64) {
+        self.bar.set_position(steps);
     }
 }
 

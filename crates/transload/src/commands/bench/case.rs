@@ -1,6 +1,6 @@
 //! Pairs of layouts whose chunks all have one length.
 
-use crate::commands::shapes::{CANONICAL_DECODE, CANONICAL_PREFILL, Llama};
+use crate::commands::shapes::{CANONICAL_DECODE, CANONICAL_PREFILL, CANONICAL_TOKENS, Llama};
 
 /// A pair of layouts between which all chunks are alike, for the tokens of the canonical case.
 #[derive(Clone, Copy, Debug)]
@@ -10,11 +10,17 @@ pub(super) struct Case {
     pub(super) dst: Llama,
 }
 
-/// All of the model's 80 layers: 671 MB.
+/// All of the model's 80 layers, 671 MB, in pools that are a quarter larger.
 pub(super) const CANONICAL: Case = Case {
     name: "canonical case",
-    src: CANONICAL_PREFILL,
-    dst: CANONICAL_DECODE,
+    src: Llama {
+        num_blocks: 160,
+        ..CANONICAL_PREFILL
+    },
+    dst: Llama {
+        num_blocks: 40,
+        ..CANONICAL_DECODE
+    },
 };
 
 /// 20 layers, 168 MB on each side: with their copies more than most caches hold.
@@ -26,11 +32,11 @@ pub(super) const SIZES: [Case; 3] = [
         name: "512 B chunks",
         src: Llama {
             layers: LAYERS,
-            ..CANONICAL_PREFILL
+            ..CANONICAL.src
         },
         dst: Llama {
             layers: LAYERS,
-            ..CANONICAL_DECODE
+            ..CANONICAL.dst
         },
     },
     by_head("8 KiB chunks", 16, 160),
@@ -53,12 +59,18 @@ const fn by_head(name: &'static str, block_size: u32, num_blocks: u32) -> Case {
     }
 }
 
+impl Case {
+    /// Of the request, on all ranks together: keys and values of 128 elements of 2 bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        CANONICAL_TOKENS * u64::from(self.src.layers * self.src.heads) * 512
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use transload::transfer::plan::{Plan, Request, Tables};
 
     use super::*;
-    use crate::commands::shapes::CANONICAL_TOKENS;
 
     #[test]
     fn chunks_are_as_long_as_said() {

@@ -1,11 +1,13 @@
 //! `bench copy`: one thread runs plans between memories of its own.
 
+use transload::layout::Deployment;
 use transload::transfer::copy::{CopyOptions, copy};
 use transload::transfer::memory::Memory;
 use transload::transfer::plan::{BlockTable, BoundPlan, Plan, Request, Tables};
 
 use super::case::{CANONICAL, Case, SIZES};
-use super::measure::{Effort, Figure, all_in_turns, timed};
+use super::course::{Course, Effort, timed};
+use super::measure::Figure;
 use super::memcpy::Memcpy;
 use crate::commands::engines::broken;
 use crate::commands::random::Random;
@@ -14,34 +16,31 @@ use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
 pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
+    let cases = [SIZES[0], SIZES[1], SIZES[2], CANONICAL];
+    let mut course = Course::new(effort, cases.len());
+    course.prepare(cases[0].name);
+    let memories = Memories::new(&cases)?;
+    let mut memcpy = Memcpy::new(CANONICAL.bytes())?;
     let mut results = Vec::new();
-    for case in SIZES.into_iter().chain([CANONICAL]) {
-        let memories = Memories::new(case)?;
-        let mut memcpy = Memcpy::new(memories.bound.bytes())?;
-        let rounds = all_in_turns(
-            effort,
+    for (i, case) in cases.into_iter().enumerate() {
+        let name = case.name;
+        if i > 0 {
+            course.prepare(name);
+        }
+        let bound = bind(case)?;
+        let rounds = course.in_turns(
+            name,
             [
-                &mut || memories.copy(&one_thread(false)),
-                &mut || memories.copy(&one_thread(true)),
-                &mut || Ok(memcpy.copy()),
+                &mut || memories.copy(&bound, &one_thread(false)),
+                &mut || memories.copy(&bound, &one_thread(true)),
+                &mut || Ok(memcpy.copy(bound.bytes())),
             ],
         )?;
-        let name = case.name;
-        results.push(Figure::of_turns(
-            name,
-            "GB/s",
-            Memcpy::NAME,
-            &rounds,
-            [0, 2],
-        ));
         let summed = format!("{name}, CRC32C");
-        results.push(Figure::of_turns(
-            summed,
-            "GB/s",
-            "without it",
-            &rounds,
-            [1, 0],
-        ));
+        results.extend([
+            Figure::new(name, "GB/s", Memcpy::NAME, &rounds, [0, 2]),
+            Figure::new(summed, "GB/s", "without it", &rounds, [1, 0]),
+        ]);
     }
     Ok(results)
 }
@@ -54,50 +53,64 @@ fn one_thread(checksum: bool) -> CopyOptions {
     }
 }
 
-/// Both sides of a case, and the plan between them.
+/// The plan of a case, with its blocks scattered over the pools.
+fn bind(case: Case) -> Result<BoundPlan, Failure> {
+    let mut random = Random::new(1);
+    let mut tables = |shape: Llama| {
+        let count = CANONICAL_TOKENS.div_ceil(shape.block_size.into()) as u32;
+        let blocks = random.blocks(count, shape.num_blocks);
+        Tables(vec![BlockTable::List(blocks)])
+    };
+    let (src, dst) = (case.src.deployment()?, case.dst.deployment()?);
+    let request = Request::tokens(CANONICAL_TOKENS);
+    let plan = Plan::compile(&src, &dst, &request).map_err(broken)?;
+    plan.bind(&tables(case.src), &tables(case.dst))
+        .map_err(broken)
+}
+
+/// Memory of every rank of both sides, enough for any of the cases.
 struct Memories {
     src: Vec<Memory>,
     dst: Vec<Memory>,
-    bound: BoundPlan,
 }
 
 impl Memories {
-    fn new(case: Case) -> Result<Self, Failure> {
-        let mut random = Random::new(1);
-        let mut side = |shape: Llama| -> Result<_, Failure> {
-            let deployment = shape.deployment()?;
-            let memories = deployment.ranks().map(|rank| {
-                let (_, stage) = deployment.split_rank(rank);
-                let bytes = deployment.groups()[0].placement(stage).allocation_bytes;
-                Memory::allocate(&[bytes as usize])
-            });
-            let memories: Vec<Memory> = memories.collect::<Result<_, _>>().map_err(broken)?;
-            let count = CANONICAL_TOKENS.div_ceil(shape.block_size.into()) as u32;
-            let blocks = random.blocks(count, shape.num_blocks);
-            let tables = Tables(vec![BlockTable::List(blocks)]);
-            Ok((deployment, memories, tables))
+    fn new(cases: &[Case]) -> Result<Self, Failure> {
+        let side = |shape: fn(&Case) -> Llama| -> Result<Vec<Memory>, Failure> {
+            let mut bytes: Vec<u64> = Vec::new();
+            for case in cases {
+                let deployment = shape(case).deployment()?;
+                bytes.resize(bytes.len().max(deployment.ranks().count()), 0);
+                for (most, bytes) in bytes.iter_mut().zip(bytes_of_ranks(&deployment)) {
+                    *most = bytes.max(*most);
+                }
+            }
+            let memories = bytes.into_iter().map(|n| Memory::allocate(&[n as usize]));
+            memories.collect::<Result<_, _>>().map_err(broken)
         };
-        let (src, src_memories, src_tables) = side(case.src)?;
-        let (dst, dst_memories, dst_tables) = side(case.dst)?;
-        let request = Request::tokens(CANONICAL_TOKENS);
-        let plan = Plan::compile(&src, &dst, &request).map_err(broken)?;
         Ok(Self {
-            src: src_memories,
-            dst: dst_memories,
-            bound: plan.bind(&src_tables, &dst_tables).map_err(broken)?,
+            src: side(|case| case.src)?,
+            dst: side(|case| case.dst)?,
         })
     }
 
     /// Copies all routes, one after the other, and says how fast, in GB/s.
-    fn copy(&self, options: &CopyOptions) -> Result<f64, Failure> {
+    fn copy(&self, bound: &BoundPlan, options: &CopyOptions) -> Result<f64, Failure> {
         let (copied, time) = timed(|| {
-            self.bound.routes.iter().try_for_each(|route| {
+            bound.routes.iter().try_for_each(|route| {
                 let src = &self.src[route.src_rank.0 as usize];
                 let dst = &self.dst[route.dst_rank.0 as usize];
                 copy(&route.program, src, dst, options).map(drop)
             })
         });
         copied.map_err(broken)?;
-        Ok(gigabytes_per_second(self.bound.bytes(), time))
+        Ok(gigabytes_per_second(bound.bytes(), time))
     }
+}
+
+fn bytes_of_ranks(deployment: &Deployment) -> impl Iterator<Item = u64> {
+    deployment.ranks().map(|rank| {
+        let (_, stage) = deployment.split_rank(rank);
+        deployment.groups()[0].placement(stage).allocation_bytes
+    })
 }

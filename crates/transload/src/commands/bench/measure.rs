@@ -1,14 +1,11 @@
-//! Figures, each beside the limit that was measured in turns with it.
-
-use std::time::{Duration, Instant};
+//! Figures, each beside the baseline that was measured in turns with it.
 
 use serde::Serialize;
 
 use crate::show::number::figures;
-use crate::show::progress::Progress;
 use crate::show::table::{Lean, Table};
 
-/// One figure and its limit, as printed.
+/// One figure and its baseline, as printed.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Figure {
     name: String,
@@ -17,7 +14,7 @@ pub(super) struct Figure {
     min: f64,
     max: f64,
     baseline: Baseline,
-    /// Median over the rounds of figure / limit.
+    /// Median over the rounds of figure / baseline.
     ratio: f64,
 }
 
@@ -29,98 +26,31 @@ struct Baseline {
 }
 
 impl Figure {
-    /// From rounds of several measurements, of which `which` are figure and limit.
-    pub(super) fn of_turns<const N: usize>(
+    /// From rounds of several measurements, of which `which` are figure and baseline. There is at least
+    /// one round.
+    pub(super) fn new<const N: usize>(
         name: impl Into<String>,
         unit: &'static str,
-        limit: impl Into<String>,
+        baseline: impl Into<String>,
         rounds: &[[f64; N]],
         which: [usize; 2],
     ) -> Self {
-        let pairs: Vec<_> = rounds.iter().map(|r| (r[which[0]], r[which[1]])).collect();
-        Self::from_rounds(name, unit, limit, &pairs)
-    }
-
-    /// From rounds of (figure, limit), of which there is at least one.
-    pub(super) fn from_rounds(
-        name: impl Into<String>,
-        unit: &'static str,
-        limit: impl Into<String>,
-        rounds: &[(f64, f64)],
-    ) -> Self {
-        let mut figures = sorted(rounds.iter().map(|round| round.0));
-        let limits = sorted(rounds.iter().map(|round| round.1));
-        let ratios = sorted(rounds.iter().map(|(figure, limit)| figure / limit));
-        if figures.is_empty() {
-            figures.push(f64::NAN);
-        }
+        let column = |of: usize| sorted(rounds.iter().map(|round| round[of]));
+        let [figures, baselines] = which.map(column);
+        let ratios = rounds.iter().map(|round| round[which[0]] / round[which[1]]);
         Self {
             name: name.into(),
             unit,
             median: median(&figures),
-            min: figures[0],
-            max: figures[figures.len() - 1],
+            min: figures.first().copied().unwrap_or(f64::NAN),
+            max: figures.last().copied().unwrap_or(f64::NAN),
             baseline: Baseline {
-                name: limit.into(),
-                figure: median(&limits),
+                name: baseline.into(),
+                figure: median(&baselines),
             },
-            ratio: median(&ratios),
+            ratio: median(&sorted(ratios)),
         }
     }
-}
-
-/// How much to measure.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Effort {
-    /// How often at most; at least once.
-    pub(super) rounds: usize,
-    /// No round begins once all together took so long.
-    pub(super) most: Duration,
-}
-
-/// Measures figure and limit in turns.
-pub(super) fn in_turns<E>(
-    effort: Effort,
-    mut figure: impl FnMut() -> Result<f64, E>,
-    mut limit: impl FnMut() -> Result<f64, E>,
-) -> Result<Vec<(f64, f64)>, E> {
-    let rounds = all_in_turns(effort, [&mut figure, &mut limit])?;
-    Ok(rounds
-        .into_iter()
-        .map(|[figure, limit]| (figure, limit))
-        .collect())
-}
-
-/// Measures several things in turns. Each runs once beforehand, unmeasured.
-pub(super) fn all_in_turns<E, const N: usize>(
-    effort: Effort,
-    mut works: [&mut dyn FnMut() -> Result<f64, E>; N],
-) -> Result<Vec<[f64; N]>, E> {
-    let mut progress = Progress::new("measuring", effort.rounds as u64 + 1);
-    let mut rounds = Vec::with_capacity(effort.rounds);
-    let mut started = Instant::now();
-    for round in 0..=effort.rounds {
-        let mut values = [0.0; N];
-        for (value, work) in values.iter_mut().zip(&mut works) {
-            *value = work()?;
-        }
-        progress.advance(1);
-        match round {
-            0 => started = Instant::now(),
-            _ => rounds.push(values),
-        }
-        if !rounds.is_empty() && started.elapsed() >= effort.most {
-            break;
-        }
-    }
-    Ok(rounds)
-}
-
-/// How long something takes, and what it gives (so that dropping that is not measured).
-pub(super) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let started = Instant::now();
-    let result = std::hint::black_box(work());
-    (result, started.elapsed())
 }
 
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
@@ -170,9 +100,9 @@ impl Report {
             ("min", Lean::Right),
             ("max", Lean::Right),
             ("unit", Lean::Left),
-            ("limit", Lean::Right),
             ("ratio", Lean::Right),
-            ("the limit is", Lean::Left),
+            ("baseline", Lean::Right),
+            ("the baseline is", Lean::Left),
         ]);
         for figure in &self.results {
             table.row([
@@ -181,13 +111,20 @@ impl Report {
                 &figures(figure.min),
                 &figures(figure.max),
                 figure.unit,
+                &format!("{:.2}", figure.ratio),
                 &figures(figure.baseline.figure),
-                &figures(figure.ratio),
                 &figure.baseline.name,
             ]);
         }
         let Machine { cpu, threads } = &self.machine;
-        format!("{}\n on {cpu}, {threads} threads\n", table.finish())
+        let better = match self.results.iter().any(|figure| figure.unit == "GB/s") {
+            true => "more is better; 1 GB is 10^9 bytes",
+            false => "less is better",
+        };
+        format!(
+            "{}\n {better}; ratio is figure / baseline\n on {cpu}, {threads} threads\n",
+            table.finish()
+        )
     }
 }
 
@@ -212,35 +149,10 @@ mod tests {
     #[test]
     fn ratios_are_of_one_round() {
         // The machine slows down fourfold in the third round; the ratio does not care.
-        let rounds = [(10.0, 20.0), (12.0, 20.0), (2.5, 5.0)];
-        let figure = Figure::from_rounds("copy", "GB/s", "memcpy", &rounds);
+        let rounds = [[10.0, 20.0], [12.0, 20.0], [2.5, 5.0]];
+        let figure = Figure::new("copy", "GB/s", "memcpy", &rounds, [0, 1]);
         assert_eq!((figure.min, figure.median, figure.max), (2.5, 10.0, 12.0));
         assert_eq!(figure.baseline.figure, 20.0);
         assert_eq!(figure.ratio, 0.5);
-    }
-
-    #[test]
-    fn figure_and_limit_take_turns() {
-        let log = std::cell::RefCell::new(String::new());
-        let call = |c: char| {
-            log.borrow_mut().push(c);
-            Ok::<_, ()>(1.0)
-        };
-        let effort = Effort {
-            rounds: 2,
-            most: Duration::MAX,
-        };
-        in_turns(effort, || call('f'), || call('l')).expect("no failure");
-        assert_eq!(log.into_inner(), "flflfl");
-    }
-
-    #[test]
-    fn one_round_is_measured_however_little_time_there_is() {
-        let effort = Effort {
-            rounds: 9,
-            most: Duration::ZERO,
-        };
-        let rounds = in_turns(effort, || Ok::<_, ()>(1.0), || Ok(2.0));
-        assert_eq!(rounds, Ok(vec![(1.0, 2.0)]));
     }
 }

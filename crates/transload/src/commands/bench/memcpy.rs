@@ -2,7 +2,7 @@
 
 use memmap2::{Advice, MmapMut};
 
-use super::measure::timed;
+use super::course::timed;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
@@ -16,6 +16,7 @@ pub(super) struct Memcpy {
 impl Memcpy {
     pub(super) const NAME: &'static str = "contiguous memcpy";
 
+    /// Buffers of so many bytes.
     pub(super) fn new(bytes: u64) -> Result<Self, Failure> {
         let buffer = |byte| -> std::io::Result<MmapMut> {
             let mut buffer = MmapMut::map_anon(bytes as usize)?;
@@ -34,11 +35,12 @@ impl Memcpy {
         Ok(Self { src, dst })
     }
 
-    /// Copies once, and says how fast, in GB/s.
-    pub(super) fn copy(&mut self) -> f64 {
+    /// Copies so many of them once, and says how fast, in GB/s.
+    pub(super) fn copy(&mut self, bytes: u64) -> f64 {
         let Self { src, dst } = self;
-        let ((), time) = timed(|| dst.copy_from_slice(src));
+        let len = src.len().min(bytes as usize);
+        let ((), time) = timed(|| dst[..len].copy_from_slice(&src[..len]));
         std::hint::black_box(&dst[0]);
-        gigabytes_per_second(src.len() as u64, time)
+        gigabytes_per_second(len as u64, time)
     }
 }

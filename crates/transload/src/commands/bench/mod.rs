@@ -2,6 +2,7 @@
 
 mod case;
 mod copy;
+mod course;
 mod measure;
 mod memcpy;
 mod paths;
@@ -22,8 +23,14 @@ Examples:
   transload bench quic
   transload bench local
 
-Each figure stands beside a limit that was measured in turns with it, so that the ratio holds even
+Each figure stands beside a baseline that was measured in turns with it, so that the ratio holds even
 where the machine is busy or slows down. Ratios are medians over the rounds.";
+
+/// Of each bench alone.
+const PLAN: &str = "Examples:\n  transload bench plan --rounds 101";
+const COPY: &str = "Examples:\n  transload bench copy --seconds 5 --format json";
+const QUIC: &str = "Examples:\n  transload bench quic --rounds 7";
+const LOCAL: &str = "Examples:\n  transload bench local --rounds 7";
 
 /// Measure on this machine, the limit beside the figure in the same run.
 #[derive(Debug, clap::Args)]
@@ -32,12 +39,13 @@ pub(crate) struct Args {
     #[command(subcommand)]
     bench: Bench,
 
-    /// How often each figure and its limit are measured.
+    /// How often each figure and its baseline are measured.
     #[arg(long, global = true, value_name = "N", default_value_t = 15, display_order = 50,
           value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rounds: u32,
 
-    /// No longer than about this for each figure; one round is always measured.
+    /// No longer than about this for each case, its preparation not counted; one round is always
+    /// measured.
     #[arg(long, global = true, value_name = "S", default_value_t = 20, display_order = 51,
           value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
@@ -46,24 +54,25 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum Bench {
     /// Plan the canonical case: Llama-3-70B, 2,048 tokens, TP 4 to TP 8.
-    #[command(after_help = EXAMPLES)]
+    #[command(after_help = PLAN)]
     Plan,
 
-    /// Copy between two layouts in one process, with one thread. Takes up to 3 GB of memory.
-    #[command(after_help = EXAMPLES)]
+    /// Copy between two layouts in one process, with one thread. Takes 3 GB of memory.
+    #[command(after_help = COPY)]
     Copy,
 
-    /// Pull over QUIC between two processes on loopback, encrypted and checked.
-    #[command(after_help = EXAMPLES)]
+    /// Pull over QUIC between two processes on loopback, encrypted and checked. Takes 1 GB of memory.
+    #[command(after_help = QUIC)]
     Quic,
 
-    /// Pull on one host between two processes. Takes up to 3 GB of memory.
-    #[command(after_help = EXAMPLES)]
+    /// Pull on one host between two processes: through a staging ring, and with one copy out of shared
+    /// memory. Takes 3 GB of memory.
+    #[command(after_help = LOCAL)]
     Local,
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
-    let effort = measure::Effort {
+    let effort = course::Effort {
         rounds: args.rounds as usize,
         most: Duration::from_secs(args.seconds.into()),
     };

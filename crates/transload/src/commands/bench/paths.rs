@@ -1,22 +1,21 @@
 //! `bench quic` and `bench local`: agents in two processes pull a request, from asking for it to the
 //! source's commit.
 
-use std::collections::BTreeSet;
-
 use tokio::runtime::Runtime;
 use transload::baseline::{BaselineError, Receiver, raw_quic, tcp_rustls};
 use transload::transfer::transport::quic::QuicOptions;
-use transload::transfer::wire::{Path, PathSet};
+use transload::transfer::wire::Path;
 
 use super::case::{CANONICAL, Case, SIZES};
-use super::measure::{Effort, Figure, all_in_turns};
+use super::course::{Course, Effort};
+use super::measure::Figure;
 use super::memcpy::Memcpy;
 use crate::commands::engines::{Pair, runtime};
 use crate::commands::shapes::CANONICAL_TOKENS;
 use crate::failure::{Failure, chain};
 use crate::show::number::gigabytes_per_second;
 
-/// Bytes of each write of a limit: enough that its length no longer matters.
+/// Bytes of each write of a baseline: enough that its length no longer matters.
 const WRITE: usize = 1 << 20;
 
 /// Decides contents and block tables.
@@ -26,27 +25,24 @@ const SEED: u64 = 1;
 /// encryption, and beside TCP with TLS.
 pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let runtime = runtime()?;
+    let mut course = Course::new(effort, SIZES.len());
     let mut results = Vec::new();
     for case in SIZES {
+        course.prepare(case.name);
         let mut engines = Engines::start(&runtime, case)?;
         let bytes = case.bytes();
-        let rounds = all_in_turns::<Failure, 3>(
-            effort,
+        let rounds = course.in_turns::<Failure, 3>(
+            case.name,
             [
-                &mut || engines.pull(PathSet::QUIC),
+                &mut || engines.pull(Path::Quic),
                 &mut || Ok(runtime.block_on(lane(bytes))?),
                 &mut || Ok(tcp_rustls(bytes, WRITE)?.gb_per_s()),
             ],
         )?;
         engines.finish()?;
-        for (limit, which) in [("one bare QUIC lane", 1), ("TCP and TLS", 2)] {
-            results.push(Figure::of_turns(
-                case.name,
-                "GB/s",
-                limit,
-                &rounds,
-                [0, which],
-            ));
+        for (baseline, which) in [("one bare QUIC lane", 1), ("TCP and TLS", 2)] {
+            let which = [0, which];
+            results.push(Figure::new(case.name, "GB/s", baseline, &rounds, which));
         }
     }
     Ok(results)
@@ -55,26 +51,29 @@ pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
 /// On one host, beside one `memcpy` of as many bytes.
 pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let runtime = runtime()?;
+    let cases = [SIZES[0], SIZES[1], SIZES[2], CANONICAL];
+    let mut course = Course::new(effort, cases.len());
     let mut results = Vec::new();
-    for case in SIZES.into_iter().chain([CANONICAL]) {
-        let mut engines = Engines::start(&runtime, case)?;
+    for case in cases {
+        course.prepare(case.name);
+        let engines = Engines::start(&runtime, case)?;
+        let engines = std::cell::RefCell::new(engines);
+        let pull = |path| engines.borrow_mut().pull(path);
         let mut memcpy = Memcpy::new(case.bytes())?;
-        let rounds = all_in_turns::<Failure, 2>(
-            effort,
-            [&mut || engines.pull(PathSet::LOCAL), &mut || {
-                Ok(memcpy.copy())
-            }],
+        let rounds = course.in_turns::<Failure, 3>(
+            case.name,
+            [
+                &mut || pull(Path::Ring),
+                &mut || pull(Path::Shared),
+                &mut || Ok(memcpy.copy(case.bytes())),
+            ],
         )?;
-        let paths: Vec<String> = engines.paths.iter().map(ToString::to_string).collect();
-        engines.finish()?;
-        let name = format!("{}, {}", case.name, paths.join(" and "));
-        results.push(Figure::of_turns(
-            name,
-            "GB/s",
-            Memcpy::NAME,
-            &rounds,
-            [0, 1],
-        ));
+        engines.into_inner().finish()?;
+        for (which, path) in [Path::Ring, Path::Shared].into_iter().enumerate() {
+            let name = format!("{}, {path}", case.name);
+            let which = [which, 2];
+            results.push(Figure::new(name, "GB/s", Memcpy::NAME, &rounds, which));
+        }
     }
     Ok(results)
 }
@@ -89,17 +88,16 @@ async fn lane(bytes: u64) -> Result<f64, BaselineError> {
 impl From<BaselineError> for Failure {
     fn from(error: BaselineError) -> Self {
         Self::no(
-            format!("the limit could not be measured: {}", chain(&error)),
+            format!("the baseline could not be measured: {}", chain(&error)),
             "is there a firewall on the loopback interface?",
         )
     }
 }
 
-/// Two processes, and the paths that pulls between them took.
+/// Two processes with agents.
 struct Engines<'a> {
     runtime: &'a Runtime,
     pair: Pair,
-    paths: BTreeSet<Path>,
 }
 
 impl<'a> Engines<'a> {
@@ -107,18 +105,12 @@ impl<'a> Engines<'a> {
         let pair = Pair::start([case.src, case.dst], CANONICAL_TOKENS, SEED);
         let pair = runtime.block_on(pair)?;
         pair.clear(|_| {})?;
-        Ok(Self {
-            runtime,
-            pair,
-            paths: BTreeSet::new(),
-        })
+        Ok(Self { runtime, pair })
     }
 
-    /// In GB/s.
-    fn pull(&mut self, paths: PathSet) -> Result<f64, Failure> {
-        let report = self.runtime.block_on(self.pair.pull(paths))?.report;
-        self.paths
-            .extend(report.routes.iter().map(|route| route.path));
+    /// By this path and no other. In GB/s.
+    fn pull(&mut self, path: Path) -> Result<f64, Failure> {
+        let report = self.runtime.block_on(self.pair.pull(path))?.report;
         Ok(gigabytes_per_second(report.bytes, report.took))
     }
 
@@ -126,12 +118,5 @@ impl<'a> Engines<'a> {
     fn finish(self) -> Result<(), Failure> {
         self.pair.verify(|_| {})?;
         self.runtime.block_on(self.pair.finish())
-    }
-}
-
-impl Case {
-    /// Of the request, on all ranks together: keys and values of 128 elements of 2 bytes.
-    fn bytes(&self) -> u64 {
-        CANONICAL_TOKENS * u64::from(self.src.layers * self.src.heads) * 512
     }
 }

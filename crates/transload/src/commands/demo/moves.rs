@@ -1,7 +1,7 @@
 //! What the demo does: the same request by each path, and every byte checked.
 
 use transload::transfer::plan::{Plan, Request};
-use transload::transfer::wire::PathSet;
+use transload::transfer::wire::Path;
 
 use super::report::{Report, Transfer};
 use super::{decode_shape, prefill_shape};
@@ -10,8 +10,8 @@ use crate::commands::plan::time;
 use crate::failure::Failure;
 use crate::show::progress::Progress;
 
-/// Each is one transfer of the request, by these paths and no other.
-const PATHS: [PathSet; 2] = [PathSet::QUIC, PathSet::LOCAL];
+/// Each is one transfer of the request, by this path and no other.
+const PATHS: [Path; 3] = [Path::Quic, Path::Ring, Path::Shared];
 
 pub(super) async fn run(tokens: u64, seed: u64) -> Result<Report, Failure> {
     let shapes = [prefill_shape(tokens), decode_shape(tokens)];
@@ -19,10 +19,10 @@ pub(super) async fn run(tokens: u64, seed: u64) -> Result<Report, Failure> {
     let mut report = plan(&pair, tokens, seed)?;
     // Canaries, the request once, and checking all of it, for each transfer.
     let work = PATHS.len() as u64 * (2 * pair.bytes() + report.bound.bytes());
-    let mut progress = Progress::new("moving and checking", work);
-    for paths in PATHS {
+    let progress = Progress::new("moving and checking", work);
+    for path in PATHS {
         pair.clear(|bytes| progress.advance(bytes))?;
-        let pulled = pair.pull(paths).await?;
+        let pulled = pair.pull(path).await?;
         progress.advance(pulled.report.bytes);
         let checked = pair.verify(|bytes| progress.advance(bytes))?;
         report.transfers.push(Transfer::new(pulled, checked));

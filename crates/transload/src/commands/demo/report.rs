@@ -101,8 +101,9 @@ impl Report {
         let _ = write!(
             text,
             "\n{}\n \
-             The two processes share this host. They were told to use quic all the same, encrypted and\n \
-             with both sides authenticated; left alone they would take the other path.\n\n",
+             quic is the way between hosts: encrypted, with both sides authenticated. On one host, as here,\n \
+             bytes go through a staging ring, or are copied once out of memory that the source shares.\n \
+             Each of the three was asked for; left alone, these two processes take the last.\n\n",
             table.finish(),
         );
         if let Some(last) = self.transfers.last() {

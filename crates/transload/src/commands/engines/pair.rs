@@ -10,7 +10,7 @@ use transload::transfer::identity::{
 use transload::transfer::ids::AgentId;
 use transload::transfer::plan::Tables;
 use transload::transfer::ticket::Ticket;
-use transload::transfer::wire::PathSet;
+use transload::transfer::wire::{Path, PathSet};
 
 use super::contents::{Checked, ContentsError};
 use super::papers::Papers;
@@ -53,9 +53,9 @@ impl Pair {
         let [src, dst] = shapes;
         let authority = authority()?;
         let mut peer = Peer::start()?;
-        let papers = Papers::of(&issue(&authority, "source", Role::Serve)?);
+        let papers = Papers::of(&issue(&authority, "source", [Role::Serve])?);
         peer.order(&Order::Prefill {
-            papers: Box::new(papers.map_err(broken)?),
+            papers: Box::new(papers),
             document: src.document(),
             tokens,
             seed,
@@ -65,7 +65,7 @@ impl Pair {
         let src = src.deployment()?;
         let src_tables = tables(&src, tokens, Part::Source.salt(seed));
         let dst = Side::new(dst.deployment()?, tokens, seed, Part::Destination)?;
-        let agent = dst.agent(issue(&authority, "destination", Role::Pull)?)?;
+        let agent = dst.agent(issue(&authority, "destination", [Role::Pull, Role::Map])?)?;
         match peer.answer().await? {
             Answer::Ready => {}
             other => return Err(unexpected(&other)),
@@ -118,8 +118,8 @@ impl Pair {
         })
     }
 
-    /// Has the request leased, pulls it by one of `paths`, and hears how its leases ended.
-    pub(in crate::commands) async fn pull(&mut self, paths: PathSet) -> Result<Pulled, Failure> {
+    /// Has the request leased, pulls it by this path and no other, and hears how its leases ended.
+    pub(in crate::commands) async fn pull(&mut self, path: Path) -> Result<Pulled, Failure> {
         self.pulls += 1;
         let set = mix(self.seed ^ mix(self.pulls));
         let set = (u128::from(set) << 64 | u128::from(self.pulls)).to_le_bytes();
@@ -133,7 +133,7 @@ impl Pair {
         let ranks = self.dst.ranks().map(|(rank, _)| rank);
         let tables = self.dst.tables.clone();
         let mut request = PullRequest::new(ticket, ranks, tables, content, tokens);
-        request.paths = paths;
+        request.paths = PathSet::from_iter([path]);
 
         let mut pulling = std::pin::pin!(self.agent.pull(request));
         let mut early = None;
@@ -168,9 +168,13 @@ fn authority() -> Result<Authority, Failure> {
     cluster.and_then(Authority::new).map_err(unmade)
 }
 
-fn issue(authority: &Authority, name: &str, role: Role) -> Result<Identity, Failure> {
+fn issue(
+    authority: &Authority,
+    name: &str,
+    roles: impl IntoIterator<Item = Role>,
+) -> Result<Identity, Failure> {
     let agent = AgentId::new(name).map_err(broken)?;
-    let identity = authority.issue(&agent, Roles::NONE.with(role));
+    let identity = authority.issue(&agent, Roles::from_iter(roles));
     identity.map_err(unmade)
 }
 

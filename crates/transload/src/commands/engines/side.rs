@@ -6,6 +6,7 @@ use transload::transfer::agent::{Agent, BindAgentError, RegisterError};
 use transload::transfer::identity::Identity;
 use transload::transfer::memory::{Memory, MemoryError};
 use transload::transfer::plan::{BlockTable, Tables};
+use transload::transfer::transport::local::shared::{SharedError, SharedMemory};
 
 use super::contents::{Checked, Contents, ContentsError};
 use crate::commands::random::{Random, mix};
@@ -17,6 +18,9 @@ pub(super) struct Side {
     pub(super) deployment: Deployment,
     /// Of each rank.
     pub(super) memories: Vec<Memory>,
+    /// The same memory, of a source: registered as shared, so that peers of this host may copy out of
+    /// it. None of a destination.
+    shared: Vec<SharedMemory>,
     /// The request's blocks, scattered over the pool.
     pub(super) tables: Tables,
     pub(super) contents: Contents,
@@ -28,6 +32,8 @@ pub(super) struct Side {
 pub(super) enum SideError {
     #[error("no memory: {0}")]
     Memory(#[from] MemoryError),
+    #[error("no shared memory")]
+    Shared(#[from] SharedError),
     #[error(transparent)]
     Register(#[from] RegisterError),
     #[error(transparent)]
@@ -66,16 +72,14 @@ impl Side {
         role: Role,
     ) -> Result<Self, Failure> {
         let own = role.salt(seed);
-        let memories = deployment.ranks().map(|rank| {
+        let bytes = deployment.ranks().map(|rank| {
             let (_, stage) = deployment.split_rank(rank);
-            let bytes = deployment.groups()[0].placement(stage).allocation_bytes;
-            Memory::allocate(&[bytes as usize])
+            deployment.groups()[0].placement(stage).allocation_bytes
         });
-        let memories = memories
-            .collect::<Result<_, _>>()
-            .map_err(SideError::from)?;
+        let (memories, shared) = memories(bytes, role)?;
         Ok(Self {
             memories,
+            shared,
             tables: tables(&deployment, tokens, own),
             contents: Contents {
                 request: mix(seed),
@@ -139,9 +143,31 @@ impl Side {
     pub(super) fn agent(&self, identity: Identity) -> Result<Agent, SideError> {
         let mut builder = Agent::builder(identity, self.deployment.clone());
         for (rank, memory) in self.ranks() {
-            builder = builder.register(rank, vec![memory.clone()])?;
+            builder = match self.shared.get(rank.0 as usize) {
+                Some(shared) => builder.register_shared(rank, vec![shared.clone()])?,
+                None => builder.register(rank, vec![memory.clone()])?,
+            };
         }
         Ok(builder.bind(([127, 0, 0, 1], 0).into())?)
+    }
+}
+
+/// One allocation for each rank, with that of a source in shared memory.
+fn memories(
+    bytes: impl Iterator<Item = u64>,
+    role: Role,
+) -> Result<(Vec<Memory>, Vec<SharedMemory>), SideError> {
+    match role {
+        Role::Source => {
+            let shared = bytes.map(|bytes| SharedMemory::create(&[bytes]));
+            let shared = shared.collect::<Result<Vec<_>, _>>()?;
+            let memories = shared.iter().map(SharedMemory::memory);
+            Ok((memories.collect::<Result<_, _>>()?, shared))
+        }
+        Role::Destination => {
+            let memories = bytes.map(|bytes| Memory::allocate(&[bytes as usize]));
+            Ok((memories.collect::<Result<_, _>>()?, Vec::new()))
+        }
     }
 }
 

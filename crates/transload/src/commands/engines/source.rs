@@ -9,10 +9,10 @@ use transload::document::{self, Syntax};
 use transload::layout::Rank;
 use transload::transfer::agent::{Agent, AgentGone, Lease, LeaseRequest};
 use transload::transfer::content::{Content, ContentDigest};
+use transload::transfer::identity::IdentityError;
 use transload::transfer::ids::{Direction, LeaseSetId};
 use transload::transfer::ticket::{Claims, MintError, Ticket};
 
-use super::papers::PapersError;
 use super::side::{Role, Side};
 use super::talk::{Answer, Order};
 use crate::failure::{Failure, chain};
@@ -27,8 +27,8 @@ enum SourceError {
     Order(String),
     #[error("the other process could not be answered: {0}")]
     Answer(#[from] std::io::Error),
-    #[error(transparent)]
-    Papers(#[from] PapersError),
+    #[error("the certificate that was handed over is of no use")]
+    Papers(#[from] IdentityError),
     #[error("the blocks could not be leased: {0}")]
     Lease(String),
     #[error(transparent)]

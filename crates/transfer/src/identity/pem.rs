@@ -1,0 +1,72 @@
+//! Identities as PEM text, for whoever keeps them elsewhere than in files: a store of secrets, a pipe
+//! to a child process.
+
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+
+use super::{Identity, IdentityError, TicketSecret};
+
+impl Identity {
+    /// Puts an identity together from PEM texts, as [`certificates_pem`](Self::certificates_pem),
+    /// [`expose_key_pem`](Self::expose_key_pem) and [`authority_pem`](Self::authority_pem) give them and
+    /// `transload certs` writes them, and checks that they fit, like [`new`](Self::new).
+    ///
+    /// ```
+    /// use transload_transfer::identity::{Authority, Identity, Roles, random_cluster_name};
+    ///
+    /// let authority = Authority::new(random_cluster_name()?)?;
+    /// let identity = authority.issue(&"decode-0".parse()?, Roles::all())?;
+    /// let again = Identity::from_pem(
+    ///     &identity.certificates_pem(),
+    ///     &identity.expose_key_pem(),
+    ///     &identity.authority_pem(),
+    ///     identity.ticket_secret().clone(),
+    /// )?;
+    /// assert_eq!(again.peer(), identity.peer());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`IdentityError`]; [`Pem`](IdentityError::Pem) where a text does not hold what it should.
+    pub fn from_pem(
+        certificates: &str,
+        key: &str,
+        authority: &str,
+        ticket_secret: TicketSecret,
+    ) -> Result<Self, IdentityError> {
+        let pem = |what| move |_| IdentityError::Pem { what };
+        let chain = CertificateDer::pem_slice_iter(certificates.as_bytes());
+        Self::new(
+            chain
+                .collect::<Result<_, _>>()
+                .map_err(pem("the agent's certificates"))?,
+            PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(pem("the agent's key"))?,
+            CertificateDer::from_pem_slice(authority.as_bytes())
+                .map_err(pem("the authority's certificate"))?,
+            ticket_secret,
+        )
+    }
+
+    /// The agent's certificate chain, its own certificate first. No secret.
+    #[must_use]
+    pub fn certificates_pem(&self) -> String {
+        let chain = self.chain().iter();
+        chain.map(|c| encode("CERTIFICATE", c)).collect()
+    }
+
+    /// The authority's certificate. No secret.
+    #[must_use]
+    pub fn authority_pem(&self) -> String {
+        encode("CERTIFICATE", self.authority())
+    }
+
+    /// The agent's private key: whoever reads it is this agent. It belongs into a file of one user's, a
+    /// store of secrets or a private pipe; never into arguments, the environment or a log.
+    #[must_use]
+    pub fn expose_key_pem(&self) -> String {
+        encode("PRIVATE KEY", self.key().secret_der())
+    }
+}
+
+pub(super) fn encode(label: &str, der: &[u8]) -> String {
+    pem::encode(&pem::Pem::new(label, der))
+}
