@@ -25,8 +25,10 @@ impl NetThread {
     pub(super) fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
-            // Nothing blocking runs here, but tokio's own helpers may ask for a thread.
-            .max_blocking_threads(1)
+            // Made when they are needed, beside the one that carries packets: each staging ring keeps
+            // one for as long as it lives, and lent memory is mapped and copied on them. Where they
+            // run out, those wait for ever behind the rings; so as many as tokio has by default.
+            .max_blocking_threads(512)
             .thread_name(name)
             .enable_all()
             .build()?;
