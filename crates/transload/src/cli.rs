@@ -4,7 +4,9 @@ use clap::{ArgAction, Parser};
 use tracing_subscriber::EnvFilter;
 
 use crate::commands::Command;
+use crate::failure::Failure;
 use crate::output::Format;
+use crate::show::terminal;
 
 const AFTER_HELP: &str = "\
 Results go to stdout, everything else to stderr.
@@ -26,7 +28,8 @@ pub(crate) struct Cli {
     )]
     pub(crate) format: Format,
 
-    /// Tell on stderr what is being done; twice for every detail.
+    /// Tell on stderr what is being done; twice for every detail. For a choice, leave it out and set
+    /// TRANSLOAD_LOG, for instance to transload_transfer=debug.
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 101)]
     verbose: u8,
 
@@ -36,21 +39,25 @@ pub(crate) struct Cli {
 
 impl Cli {
     /// Sends what the libraries log to stderr: warnings, or what `-v` or `TRANSLOAD_LOG` asks for.
-    pub(crate) fn start_logging(&self) {
-        let level = match self.verbose {
-            0 => "warn",
-            1 => "transload=info,warn",
-            _ => "transload=trace,debug",
-        };
-        let filter = match std::env::var("TRANSLOAD_LOG") {
-            Ok(wanted) if self.verbose == 0 => EnvFilter::new(wanted),
-            _ => EnvFilter::new(level),
+    pub(crate) fn start_logging(&self) -> Result<(), Failure> {
+        let filter = match (self.verbose, std::env::var("TRANSLOAD_LOG")) {
+            (0, Ok(wanted)) => EnvFilter::try_new(&wanted).map_err(|error| {
+                Failure::input(
+                    format!("TRANSLOAD_LOG is {wanted:?}: {error}"),
+                    "give a level, or levels of modules: warn,transload_transfer=debug",
+                )
+            })?,
+            (0, Err(_)) => EnvFilter::new("warn"),
+            (1, _) => EnvFilter::new("transload=info,warn"),
+            (_, _) => EnvFilter::new("transload=trace,debug"),
         };
         tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
+            .with_ansi(terminal::colours_on_stderr())
             .with_target(false)
             .without_time()
             .init();
+        Ok(())
     }
 }

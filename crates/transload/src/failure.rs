@@ -1,6 +1,6 @@
 //! Why a command did not do what was asked, and what the shell is told.
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 
 use miette::{
@@ -9,6 +9,8 @@ use miette::{
 use thiserror::Error;
 use transload::document::{DocumentError, Located};
 use transload::layout::document::Faults;
+
+use crate::show::terminal;
 
 /// Widest text of an error message, in columns.
 const WIDTH: usize = 100;
@@ -69,7 +71,12 @@ impl From<DocumentError> for Failure {
         let right = match &error {
             DocumentError::Read { .. } => "name a file that exists and may be read",
             DocumentError::Syntax { .. } => "write TOML or JSON; the file's name says which",
-            _ => "see `transload plan --help` for an example of a deployment document",
+            DocumentError::TooLarge { .. } | DocumentError::NotText { .. } => {
+                "name a deployment document: a few KB of TOML or JSON"
+            }
+            _ => {
+                "docs/src/reference/deployment.md lists every field; `transload plan --help` has an example"
+            }
         };
         Self::Input(match error {
             DocumentError::Syntax {
@@ -79,7 +86,7 @@ impl From<DocumentError> for Failure {
                 problem,
                 span,
             } => Report::new(Marked {
-                wrong: format!("{name} is no {syntax:?}"),
+                wrong: format!("{name} is no {syntax}"),
                 right: right.to_owned(),
                 labels: vec![LabeledSpan::new_with_span(
                     Some(problem),
@@ -89,8 +96,8 @@ impl From<DocumentError> for Failure {
             }),
             DocumentError::Faults { name, text, faults } => {
                 let mut wrong = match faults.len() {
-                    1 => format!("{name} describes no deployment: it has a fault"),
-                    n => format!("{name} describes no deployment: it has {n} faults"),
+                    1 => format!("{name} has a fault"),
+                    n => format!("{name} has {n} faults"),
                 };
                 let mut labels = Vec::new();
                 for Located { fault, span } in faults {
@@ -147,25 +154,21 @@ fn message(wrong: String, right: String) -> Report {
 }
 
 fn print(report: &Report) {
-    let stderr = io::stderr();
-    let coloured =
-        stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-    let theme = if coloured {
-        GraphicalTheme::unicode()
-    } else {
-        GraphicalTheme::unicode_nocolor()
+    let mut theme = match terminal::colours_on_stderr() {
+        true => GraphicalTheme::unicode(),
+        false => GraphicalTheme::unicode_nocolor(),
     };
+    // As faults of usage begin.
+    theme.characters.error = "error:".to_owned();
+    let stderr = io::stderr();
+    let width = terminal::width(&stderr).map_or(WIDTH, |width| WIDTH.min(width.into()));
     let mut text = String::new();
     let handler = GraphicalReportHandler::new_themed(theme)
-        .with_width(WIDTH)
+        .with_width(width)
         .with_links(false);
     if handler.render_report(&mut text, report.as_ref()).is_err() {
-        text = format!("{report}\n");
+        text = format!("error: {report}\n");
     }
     // Where stderr is closed there is nobody left to tell.
-    let _ = write!(
-        stderr.lock(),
-        "transload: {}",
-        text.trim_start_matches('\n')
-    );
+    let _ = write!(stderr.lock(), "{}", text.trim_start());
 }

@@ -17,9 +17,9 @@ mod show;
 fn main() -> ExitCode {
     // Prints help and faults of usage by itself, with exit codes 0 and 2.
     let cli = Cli::parse();
-    cli.start_logging();
     let mut output = Output::new(cli.format);
-    match commands::run(cli.command, &mut output) {
+    let done = cli.start_logging();
+    match done.and_then(|()| commands::run(cli.command, &mut output)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(),
     }

@@ -111,3 +111,25 @@ fn faults_leave_no_half_made_folder() {
         assert!(!dir.path().join("certs").exists());
     }
 }
+
+#[test]
+fn faults_say_what_to_do() {
+    let dir = tempfile::tempdir().expect("a folder");
+    assert_eq!(
+        transload_in(dir.path(), &["certs", "init", "certs"]).code,
+        Some(0)
+    );
+    for (folder, agent, part) in [
+        (
+            "none",
+            "a=pull",
+            "make a folder with `transload certs init`",
+        ),
+        ("certs", "a=", "an agent without a role"),
+        ("certs", "decode=pull", "give the agent another name"),
+    ] {
+        let ran = transload_in(dir.path(), &["certs", "add", folder, agent]);
+        assert_eq!(ran.code, Some(2));
+        assert!(ran.told().contains(part), "{}", ran.stderr);
+    }
+}

@@ -112,6 +112,7 @@ fn the_list_holds_every_byte_once() {
 fn the_digest_does_not_depend_on_block_lists() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
     let here = plan_json(dir.path(), &["--tokens", "64"]);
+    assert_eq!(here["histogram"], json!([[256, 512]]));
     let there = plan_json(dir.path(), &["--tokens", "64", "--src-blocks", "7,2,5,0"]);
     assert_eq!(here["digest"], there["digest"]);
     let fewer = plan_json(dir.path(), &["--tokens", "63"]);
@@ -225,7 +226,7 @@ fn what_cannot_be_bridged_is_named_with_both_values() {
         "16 at the source",
         "32 at the destination",
     ] {
-        assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
+        assert!(ran.told().contains(part), "{part} in {}", ran.stderr);
     }
 }
 
@@ -303,4 +304,21 @@ fn no_tokens_are_no_routes_and_no_error() {
     let plan = plan_json(dir.path(), &["--tokens", "0"]);
     assert_eq!(plan["totals"]["bytes"], 0);
     assert_eq!(plan["totals"]["chunks"], 0);
+}
+
+#[test]
+fn lines_fit_the_columns_there_are() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let ran = common::command()
+        .current_dir(dir.path())
+        .env("COLUMNS", "80")
+        .args([
+            "plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "64",
+        ])
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8(ran.stdout).expect("text");
+    let table = text.lines().take_while(|line| !line.is_empty());
+    let widest = table.map(|line| line.chars().count()).max();
+    assert!(widest <= Some(80), "{text}");
 }

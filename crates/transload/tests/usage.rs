@@ -162,3 +162,29 @@ fn a_full_disk_is_an_error() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("could not be written"));
 }
+
+#[test]
+fn what_is_done_is_told_where_it_is_asked_for() {
+    let dir = common::root().join("docs/examples");
+    let plan = [
+        "plan",
+        "--from",
+        "prefill.toml",
+        "--to",
+        "decode.toml",
+        "--tokens",
+        "64",
+    ];
+    let quiet = common::transload_in(&dir, &plan);
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(0), ""));
+    let told = common::transload_in(&dir, &[&["-v"], &plan[..]].concat());
+    assert!(told.stderr.contains("planned"), "{}", told.stderr);
+    assert!(!told.stderr.contains('\u{1b}'), "{}", told.stderr);
+    let output = command()
+        .current_dir(&dir)
+        .env("TRANSLOAD_LOG", "=====")
+        .args(plan)
+        .output()
+        .expect("it starts");
+    assert_eq!(output.status.code(), Some(2), "a filter that is none");
+}

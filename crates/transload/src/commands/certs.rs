@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt::Write;
+use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -24,14 +25,27 @@ Examples:
   transload certs add certs decode-1=pull,renew
 
 Roles:
-  serve   hold leases and serve them: a prefill engine
-  pull    read leased blocks of others into its own: a decode engine
+  serve   hold leases of its own blocks, for others to pull from or push to
+  pull    read leased blocks of others into its own
   push    write into blocks that others have opened for it
   renew   prolong leases
   map     map memory that its owner registered as shared, read-only, on the same host
 
 Copy to each host what its agent needs and no more: ca.pem, ticket.key, NAME.pem and NAME.key.
 ca.key makes further agents; keep it where no engine runs.";
+
+const INIT: &str = "\
+Examples:
+  transload certs init certs
+  transload certs init certs --cluster blue --agent prefill-0=serve --agent decode-0=pull,renew
+
+`transload certs --help` lists the roles.";
+
+const ADD: &str = "\
+Examples:
+  transload certs add certs decode-1=pull,renew
+
+`transload certs --help` lists the roles.";
 
 /// Make the certificates that agents prove themselves with.
 #[derive(Debug, clap::Args)]
@@ -43,10 +57,10 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Make a certificate authority in a new folder, and agents of it.
-    #[command(after_help = EXAMPLES)]
+    /// Make a certificate authority and agents of it.
+    #[command(after_help = INIT)]
     Init {
-        /// Folder for the files; nothing in it is overwritten.
+        /// Folder for the files, made if need be; nothing in it is overwritten.
         #[arg(value_hint = ValueHint::DirPath)]
         dir: PathBuf,
         /// Name of the cluster; agents of other clusters are refused. Default: a random one.
@@ -60,7 +74,7 @@ enum Action {
         days: u32,
     },
     /// Make further agents of an authority that `init` made.
-    #[command(after_help = EXAMPLES)]
+    #[command(after_help = ADD)]
     Add {
         /// The folder that `init` filled.
         #[arg(value_hint = ValueHint::DirPath)]
@@ -97,7 +111,12 @@ impl FromStr for NewAgent {
             .split_once('=')
             .ok_or("an agent is given as NAME=ROLES, for instance decode-0=pull,renew")?;
         let name = name.parse().map_err(|e: NameError| e.to_string())?;
-        let roles = roles.parse().map_err(|e: UnknownRole| e.to_string())?;
+        let roles: Roles = roles.parse().map_err(|e: UnknownRole| e.to_string())?;
+        if roles == Roles::NONE {
+            return Err(
+                "an agent without a role may do nothing; give it one: NAME=pull".to_owned(),
+            );
+        }
         Ok(Self { name, roles })
     }
 }
@@ -117,7 +136,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             days,
         ),
         Action::Add { dir, agents, days } => {
-            let authority = Authority::load(&dir).map_err(|error| unusable(&error))?;
+            let authority = Authority::load(&dir).map_err(|error| unusable(&error, false))?;
             (dir, authority, false, agents, days)
         }
     };
@@ -133,7 +152,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         .find(|a| ["ca", "ticket"].contains(&a.name.as_str()))
     {
         let name = agent.name.to_string();
-        return Err(unusable(&IdentityFileError::ReservedName(name)));
+        return Err(unusable(&IdentityFileError::ReservedName(name), is_new));
     }
     let identities = agents
         .iter()
@@ -141,10 +160,14 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         .collect::<Result<Vec<_>, _>>()
         .map_err(unmade)?;
     if is_new {
-        authority.save(&dir).map_err(|error| unusable(&error))?;
+        authority
+            .save(&dir)
+            .map_err(|error| unusable(&error, is_new))?;
     }
     for identity in identities {
-        identity.save(&dir).map_err(|error| unusable(&error))?;
+        identity
+            .save(&dir)
+            .map_err(|error| unusable(&error, is_new))?;
     }
     let made = Made::new(&dir, &authority, &agents, days);
     output.show(|| &made, || made.table())?;
@@ -234,8 +257,14 @@ fn unmade(error: AuthorityError) -> Failure {
     )
 }
 
-fn unusable(error: &IdentityFileError) -> Failure {
+fn unusable(error: &IdentityFileError, is_new: bool) -> Failure {
     let right = match error {
+        IdentityFileError::Exists { .. } if !is_new => {
+            "nothing is overwritten: give the agent another name, or move its files away first"
+        }
+        IdentityFileError::Io { source, .. } if !is_new && source.kind() == NotFound => {
+            "make a folder with `transload certs init` first"
+        }
         IdentityFileError::Exists { .. } => {
             "nothing is overwritten, since it may be the only copy of a key: \
              name a new folder, or add agents with `transload certs add`"

@@ -27,6 +27,7 @@
 
 mod locate;
 
+use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
@@ -62,6 +63,15 @@ impl Syntax {
     }
 }
 
+impl fmt::Display for Syntax {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Toml => "TOML",
+            Self::Json => "JSON",
+        })
+    }
+}
+
 /// Why a document did not become a deployment.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -90,7 +100,7 @@ pub enum DocumentError {
         path: PathBuf,
     },
     /// The text is no TOML, or no JSON.
-    #[error("{name} is no {syntax:?}: {problem}")]
+    #[error("{name} is no {syntax}: {problem}")]
     Syntax {
         /// What the document is called.
         name: String,

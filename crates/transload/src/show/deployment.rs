@@ -75,8 +75,9 @@ fn bytes_per_rank(deployment: &Deployment, group: &Group) -> u64 {
 }
 
 fn specs(group: &Group) -> String {
+    // One on a line: a page of several has no room for them on one.
     let specs: Vec<String> = group.specs().iter().map(spec).collect();
-    specs.join(" | ")
+    specs.join("\n")
 }
 
 /// `attention: heads 8, head_dim 128, bf16`

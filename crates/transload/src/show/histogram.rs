@@ -20,7 +20,7 @@ pub(crate) fn histogram(bars: &[Bar]) -> String {
     let total: f64 = bars.iter().map(share).sum();
     let rows: Vec<[String; 2]> = bars
         .iter()
-        .map(|b| [number::bytes(b.length), number::grouped(b.chunks)])
+        .map(|b| [number::exact_bytes(b.length), number::grouped(b.chunks)])
         .collect();
     let width = |column: usize| rows.iter().map(|r| r[column].len()).max().unwrap_or(0);
     let (lengths, counts) = (width(0), width(1));
@@ -31,7 +31,7 @@ pub(crate) fn histogram(bars: &[Bar]) -> String {
         // A bar that exists is seen, however short.
         let columns = ((part * BAR as f64).round() as usize).clamp(1, BAR);
         text.push_str(&format!(
-            " {length:>lengths$} x {chunks:>counts$}  {:>5.1} %  {}\n",
+            " {length:>lengths$} x {chunks:>counts$}  {:>5.1} % of the bytes  {}\n",
             part * 100.0,
             "█".repeat(columns)
         ));
@@ -58,7 +58,10 @@ mod tests {
         let thirty = "█".repeat(30);
         assert_eq!(
             histogram(&bars),
-            format!(" 512 B x 2   25.0 %  ██████████\n 3 KiB x 1   75.0 %  {thirty}\n")
+            format!(
+                " 512 B x 2   25.0 % of the bytes  ██████████\n \
+                 3 KiB x 1   75.0 % of the bytes  {thirty}\n"
+            )
         );
     }
 

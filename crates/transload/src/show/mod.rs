@@ -6,3 +6,4 @@ pub(crate) mod json;
 pub(crate) mod number;
 pub(crate) mod progress;
 pub(crate) mod table;
+pub(crate) mod terminal;

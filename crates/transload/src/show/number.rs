@@ -15,11 +15,16 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
-/// A length in bytes, in the largest binary unit that shows three figures: `512 B`, `8 KiB`, `640
-/// KiB`,
-/// `1.25 MiB`.
+/// So many of a thing: `1 chunk`, `1,024 chunks`.
+pub(crate) fn count(n: u64, thing: &str) -> String {
+    let plural = if n == 1 { "" } else { "s" };
+    format!("{} {thing}{plural}", grouped(n))
+}
+
+const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+
+/// A length in bytes with no more than three figures: `512 B`, `8 KiB`, `1.25 MiB`.
 pub(crate) fn bytes(n: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if n < 1024 {
         return format!("{n} B");
     }
@@ -32,10 +37,28 @@ pub(crate) fn bytes(n: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
-    format!("{} {unit}", figures(value))
+    let text = figures(value);
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text} {unit}")
 }
 
-/// A time: `640 ns`, `4.2 us`, `38.1 ms`, `2.05 s`.
+/// The same to the byte, in the largest unit without a fraction: `1,280 KiB`, `2,046,820 B`.
+pub(crate) fn exact_bytes(n: u64) -> String {
+    let (mut value, mut unit) = (n, "B");
+    for next in UNITS {
+        if value == 0 || value % 1024 != 0 {
+            break;
+        }
+        value /= 1024;
+        unit = next;
+    }
+    format!("{} {unit}", grouped(value))
+}
+
+/// A time: `640 ns`, `4.20 us`, `38.1 ms`, `2.05 s`.
 pub(crate) fn time(t: Duration) -> String {
     let ns = t.as_nanos() as f64;
     match ns {
@@ -56,7 +79,7 @@ pub(crate) fn gigabytes_per_second(bytes: u64, t: Duration) -> f64 {
     bytes as f64 / t.as_nanos().max(1) as f64
 }
 
-/// Three significant figures, no trailing zeros after the point; digits of large numbers are
+/// Three significant figures, zeros among them, so that columns align; digits of large numbers are
 /// grouped.
 pub(crate) fn figures(value: f64) -> String {
     let places = match value.abs() {
@@ -65,11 +88,7 @@ pub(crate) fn figures(value: f64) -> String {
         v if v >= 10.0 => 1,
         _ => 2,
     };
-    let text = format!("{value:.places$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
-    }
+    format!("{value:.places$}")
 }
 
 #[cfg(test)]
@@ -105,9 +124,23 @@ mod tests {
     }
 
     #[test]
+    fn exact_lengths_have_no_fraction() {
+        let cases = [
+            (0, "0 B"),
+            (512, "512 B"),
+            (1 << 20, "1 MiB"),
+            (5 << 18, "1,280 KiB"),
+            (2_046_820, "2,046,820 B"),
+        ];
+        for (n, text) in cases {
+            assert_eq!(exact_bytes(n), text);
+        }
+    }
+
+    #[test]
     fn times_carry_their_units() {
         assert_eq!(time(Duration::from_nanos(640)), "640 ns");
-        assert_eq!(time(Duration::from_nanos(4200)), "4.2 us");
+        assert_eq!(time(Duration::from_nanos(4200)), "4.20 us");
         assert_eq!(time(Duration::from_micros(38_120)), "38.1 ms");
         assert_eq!(time(Duration::from_millis(2050)), "2.05 s");
     }

@@ -4,6 +4,8 @@ use comfy_table::{
     Attribute, Cell, CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle,
 };
 
+use super::terminal;
+
 /// Which side a column's text leans to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lean {
@@ -32,6 +34,12 @@ impl Table {
             .set_content_arrangement(ContentArrangement::Disabled)
             // Whether stdout shows colours is decided where it is written.
             .enforce_styling();
+        if let Some(width) = terminal::width(std::io::stdout()) {
+            // Long texts go on below, in their column.
+            inner
+                .set_content_arrangement(ContentArrangement::Dynamic)
+                .set_width(width);
+        }
         let leans: Vec<Lean> = columns.iter().map(|(_, lean)| *lean).collect();
         let header = columns
             .iter()

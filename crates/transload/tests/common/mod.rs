@@ -21,6 +21,12 @@ impl Ran {
         }
     }
 
+    /// What it said on stderr, however its lines were broken.
+    pub fn told(&self) -> String {
+        let words = self.stderr.split_whitespace().filter(|word| *word != "│");
+        words.collect::<Vec<_>>().join(" ")
+    }
+
     /// The JSON on stdout.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {
@@ -32,7 +38,13 @@ impl Ran {
 /// The command, with nothing of the caller's environment that changes what it prints.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transload"));
-    for name in ["TRANSLOAD_LOG", "NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR"] {
+    for name in [
+        "TRANSLOAD_LOG",
+        "NO_COLOR",
+        "CLICOLOR_FORCE",
+        "CLICOLOR",
+        "COLUMNS",
+    ] {
         command.env_remove(name);
     }
     command

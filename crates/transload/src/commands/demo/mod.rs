@@ -25,7 +25,8 @@ process died.";
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// How many tokens the request has.
+    /// How many tokens the request has. Each takes 0.3 MB of memory on both sides together: 600 MB
+    /// for 2,000.
     #[arg(long, value_name = "N", default_value_t = 2000,
           value_parser = clap::value_parser!(u64).range(1..=100_000))]
     tokens: u64,

@@ -5,7 +5,7 @@ use transload::transfer::wire::Path;
 
 use super::report::{Report, Transfer};
 use super::{decode_shape, prefill_shape};
-use crate::commands::engines::{Pair, broken};
+use crate::commands::engines::{Held, Pair, broken};
 use crate::commands::plan::time;
 use crate::failure::Failure;
 use crate::show::progress::Progress;
@@ -15,7 +15,7 @@ const PATHS: [Path; 3] = [Path::Quic, Path::Ring, Path::Shared];
 
 pub(super) async fn run(tokens: u64, seed: u64) -> Result<Report, Failure> {
     let shapes = [prefill_shape(tokens), decode_shape(tokens)];
-    let mut pair = Pair::start(shapes, tokens, seed).await?;
+    let mut pair = Pair::start(shapes, tokens, seed, Held::Shared).await?;
     let mut report = plan(&pair, tokens, seed)?;
     // Canaries, the request once, and checking all of it, for each transfer.
     let work = PATHS.len() as u64 * (2 * pair.bytes() + report.bound.bytes());

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tracing::info;
 use transload::layout::Deployment;
 use transload::transfer::agent::{Agent, PullError, PullReport, PullRequest};
 use transload::transfer::identity::{
@@ -15,7 +16,7 @@ use transload::transfer::wire::{Path, PathSet};
 use super::contents::{Checked, ContentsError};
 use super::papers::Papers;
 use super::peer::{Peer, PeerError};
-use super::side::{Role as Part, Side, tables};
+use super::side::{Held, Role as Part, Side, tables};
 use super::talk::{Answer, Order};
 use super::{broken, source};
 use crate::commands::random::mix;
@@ -44,11 +45,12 @@ pub(in crate::commands) struct Pulled {
 }
 
 impl Pair {
-    /// Starts the source and waits until it has computed its request.
+    /// Starts the source, whose memory is held so, and waits until it has computed its request.
     pub(in crate::commands) async fn start(
         shapes: [Llama; 2],
         tokens: u64,
         seed: u64,
+        held: Held,
     ) -> Result<Self, Failure> {
         let [src, dst] = shapes;
         let authority = authority()?;
@@ -59,17 +61,26 @@ impl Pair {
             document: src.document(),
             tokens,
             seed,
+            held,
         })
         .await?;
 
+        info!("a second process prefills");
         let src = src.deployment()?;
         let src_tables = tables(&src, tokens, Part::Source.salt(seed));
-        let dst = Side::new(dst.deployment()?, tokens, seed, Part::Destination)?;
+        let dst = Side::new(
+            dst.deployment()?,
+            tokens,
+            seed,
+            Part::Destination,
+            Held::Private,
+        )?;
         let agent = dst.agent(issue(&authority, "destination", [Role::Pull, Role::Map])?)?;
         match peer.answer().await? {
             Answer::Ready => {}
             other => return Err(unexpected(&other)),
         }
+        info!(addr = %agent.control_addr(), "both processes have their agents");
         Ok(Self {
             peer,
             agent,
@@ -135,6 +146,7 @@ impl Pair {
         let mut request = PullRequest::new(ticket, ranks, tables, content, tokens);
         request.paths = PathSet::from_iter([path]);
 
+        info!(%path, tokens, "pulling");
         let mut pulling = std::pin::pin!(self.agent.pull(request));
         let mut early = None;
         let report = loop {
@@ -150,7 +162,10 @@ impl Pair {
             None => self.peer.answer().await?,
         };
         match ended {
-            Answer::Ended { ends: leases } => Ok(Pulled { report, leases }),
+            Answer::Ended { ends: leases } => {
+                info!(%path, bytes = report.bytes, took = ?report.took, ?leases, "pulled");
+                Ok(Pulled { report, leases })
+            }
             other => Err(unexpected(&other)),
         }
     }

@@ -1,5 +1,6 @@
 //! One side: a deployment, the memory of its ranks, and what is in it.
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use transload::layout::{Deployment, Rank};
 use transload::transfer::agent::{Agent, BindAgentError, RegisterError};
@@ -18,8 +19,7 @@ pub(super) struct Side {
     pub(super) deployment: Deployment,
     /// Of each rank.
     pub(super) memories: Vec<Memory>,
-    /// The same memory, of a source: registered as shared, so that peers of this host may copy out of
-    /// it. None of a destination.
+    /// The same memory, where it is shared.
     shared: Vec<SharedMemory>,
     /// The request's blocks, scattered over the pool.
     pub(super) tables: Tables,
@@ -56,6 +56,15 @@ pub(super) enum Role {
     Destination,
 }
 
+/// How a side has its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub(in crate::commands) enum Held {
+    /// To itself, in huge pages where there are any.
+    Private,
+    /// Registered as shared, so that peers of this host may copy out of it.
+    Shared,
+}
+
 impl Role {
     /// Decides what is a side's own, its canaries and its block table, so that neither is alike.
     pub(super) fn salt(self, seed: u64) -> u64 {
@@ -70,13 +79,14 @@ impl Side {
         tokens: u64,
         seed: u64,
         role: Role,
+        held: Held,
     ) -> Result<Self, Failure> {
         let own = role.salt(seed);
         let bytes = deployment.ranks().map(|rank| {
             let (_, stage) = deployment.split_rank(rank);
             deployment.groups()[0].placement(stage).allocation_bytes
         });
-        let (memories, shared) = memories(bytes, role)?;
+        let (memories, shared) = memories(bytes, held)?;
         Ok(Self {
             memories,
             shared,
@@ -152,19 +162,19 @@ impl Side {
     }
 }
 
-/// One allocation for each rank, with that of a source in shared memory.
+/// One allocation for each rank.
 fn memories(
     bytes: impl Iterator<Item = u64>,
-    role: Role,
+    held: Held,
 ) -> Result<(Vec<Memory>, Vec<SharedMemory>), SideError> {
-    match role {
-        Role::Source => {
+    match held {
+        Held::Shared => {
             let shared = bytes.map(|bytes| SharedMemory::create(&[bytes]));
             let shared = shared.collect::<Result<Vec<_>, _>>()?;
             let memories = shared.iter().map(SharedMemory::memory);
             Ok((memories.collect::<Result<_, _>>()?, shared))
         }
-        Role::Destination => {
+        Held::Private => {
             let memories = bytes.map(|bytes| Memory::allocate(&[bytes as usize]));
             Ok((memories.collect::<Result<_, _>>()?, Vec::new()))
         }

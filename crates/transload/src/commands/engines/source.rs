@@ -39,10 +39,14 @@ enum SourceError {
 
 impl From<SourceError> for Failure {
     fn from(error: SourceError) -> Self {
-        Self::no(
-            format!("the source process: {}", chain(&error)),
-            "this process is started by `transload demo` and `transload bench`; run those",
-        )
+        match error {
+            // The process that gave the orders is gone: it has said why, or the user has ended it.
+            SourceError::Answer(error) => Self::Output(error),
+            error => Self::no(
+                format!("the source process: {}", chain(&error)),
+                "this process is started by `transload demo` and `transload bench`; run those",
+            ),
+        }
     }
 }
 
@@ -57,12 +61,13 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
         document,
         tokens,
         seed,
+        held,
     } = first.map_err(SourceError::Order)?
     else {
         return Err(SourceError::Order("not introduced".to_owned()).into());
     };
     let deployment = document::parse("source", &document, Syntax::Toml)?;
-    let side = Side::new(deployment, tokens, seed, Role::Source)?;
+    let side = Side::new(deployment, tokens, seed, Role::Source, held)?;
     side.fill(|_| {}).map_err(super::broken)?;
     let identity = papers.into_identity().map_err(SourceError::from)?;
     let agent = side.agent(identity)?;

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::ValueHint;
+use tracing::info;
 use transload::document;
 use transload::layout::Deployment;
 use transload::transfer::plan::{BindError, BoundPlan, Plan, PlanError, Request, Tables};
@@ -61,8 +62,8 @@ pub(crate) struct Args {
     start: u64,
 
     /// The source's blocks of tokens 0 to block_size, and so on: `3,7,8-11`, with `-` for a block
-    /// that is never touched. Without a list, block i is block i. Once for all groups, or once for
-    /// each.
+    /// that is never touched. Without a list, block i is block i. With GROUP= it is for that group
+    /// alone, else for all that have none of their own.
     #[arg(long, value_name = "[GROUP=]LIST", allow_hyphen_values = true)]
     src_blocks: Vec<BlockList>,
 
@@ -84,6 +85,10 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     }
     let src = document::read(&args.from)?;
     let dst = document::read(&args.to)?;
+    for (file, side) in [(&args.from, &src), (&args.to, &dst)] {
+        let (ranks, groups) = (side.ranks().count(), side.groups().len());
+        info!(file = %file.display(), ranks, groups, "read");
+    }
     let request = Request {
         start: args.start,
         ..Request::tokens(args.tokens)
@@ -94,6 +99,11 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         blocks::tables(&plan, "--dst-blocks", &args.dst_blocks)?,
     );
     let bound = plan.bind(&tables.0, &tables.1).map_err(not_bound)?;
+    info!(
+        routes = bound.routes.len(),
+        chunks = bound.chunks(),
+        "planned"
+    );
     let report = Report {
         src: &src,
         dst: &dst,

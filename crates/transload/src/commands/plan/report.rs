@@ -32,6 +32,8 @@ pub(in crate::commands) struct Json<'a> {
     digest: String,
     compile_ns: u128,
     totals: Totals,
+    /// How many chunks there are of each length: `[bytes, chunks]`, ascending.
+    histogram: Vec<[u64; 2]>,
     routes: Vec<Row<'a>>,
 }
 
@@ -75,6 +77,9 @@ impl<'a> Report<'a> {
                 segments: self.plan.segments(),
                 wire_bytes: self.wire_bytes(),
             },
+            histogram: (self.bound.summary().histogram.iter())
+                .map(|(length, chunks)| [length, chunks])
+                .collect(),
             routes: self.rows(list),
         }
     }
@@ -113,17 +118,20 @@ impl<'a> Report<'a> {
             .collect();
         let _ = write!(
             text,
-            "\n{}\n{}\n {} bytes in {} chunks of {} segments\n \
-             planned in {}, {} bytes on the wire, digest {:.16}\n",
+            "\n{}\n{}\n {} in {}, over {} of tokens\n \
+             planned in {}; on the wire the plan itself is {}; digest {:.16}\n",
             routes.finish(),
             histogram(&bars),
-            number::grouped(summary.bytes),
-            number::grouped(summary.chunks),
-            number::grouped(self.plan.segments()),
+            number::count(summary.bytes, "byte"),
+            number::count(summary.chunks, "chunk"),
+            number::count(self.plan.segments(), "segment"),
             number::time(self.compile),
-            number::grouped(self.wire_bytes()),
+            number::count(self.wire_bytes(), "byte"),
             self.plan.digest().to_string(),
         );
+        if summary.bytes == 0 {
+            text.push_str(" nothing travels: no state has its last token in the range\n");
+        }
         text
     }
 
