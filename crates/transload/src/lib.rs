@@ -17,7 +17,12 @@ pub use transload_transfer as transfer;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
-/// The example of the guide to agents, likewise.
+/// The examples of the guide to agents, likewise.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/agents.md")]
 struct AgentsGuide;
+
+/// And of that to connecting engines.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/guide/engines.md")]
+struct EnginesGuide;
