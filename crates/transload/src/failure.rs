@@ -70,6 +70,11 @@ impl From<DocumentError> for Failure {
     fn from(error: DocumentError) -> Self {
         let right = match &error {
             DocumentError::Read { .. } => "name a file that exists and may be read",
+            DocumentError::Syntax { name, .. }
+                if name.ends_with(".yaml") || name.ends_with(".yml") =>
+            {
+                "documents are TOML or JSON, and called .toml or .json; this was read as TOML"
+            }
             DocumentError::Syntax { .. } => "write TOML or JSON; the file's name says which",
             DocumentError::TooLarge { .. } | DocumentError::NotText { .. } => {
                 "name a deployment document: a few KB of TOML or JSON"

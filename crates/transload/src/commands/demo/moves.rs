@@ -15,7 +15,9 @@ const PATHS: [Path; 3] = [Path::Quic, Path::Ring, Path::Shared];
 
 pub(super) async fn run(tokens: u64, seed: u64) -> Result<Report, Failure> {
     let shapes = [prefill_shape(tokens), decode_shape(tokens)];
+    let preparing = Progress::new("computing a request", 1);
     let mut pair = Pair::start(shapes, tokens, seed, Held::Shared).await?;
+    drop(preparing);
     let mut report = plan(&pair, tokens, seed)?;
     // Canaries, the request once, and checking all of it, for each transfer.
     let work = PATHS.len() as u64 * (2 * pair.bytes() + report.bound.bytes());

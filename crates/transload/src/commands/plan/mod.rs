@@ -3,12 +3,12 @@
 mod blocks;
 pub(super) mod report;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::ValueHint;
 use tracing::info;
-use transload::document;
+use transload::document::{self, DocumentError};
 use transload::layout::Deployment;
 use transload::transfer::plan::{BindError, BoundPlan, Plan, PlanError, Request, Tables};
 
@@ -45,7 +45,7 @@ Exit code 1 means that the two deployments cannot be bridged.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// The deployment that the bytes come from: TOML or JSON.
+    /// The deployment that the bytes come from: TOML or JSON; - for stdin.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     from: PathBuf,
 
@@ -83,8 +83,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             "add --format json",
         ));
     }
-    let src = document::read(&args.from)?;
-    let dst = document::read(&args.to)?;
+    let (src, dst) = (read(&args.from)?, read(&args.to)?);
     for (file, side) in [(&args.from, &src), (&args.to, &dst)] {
         let (ranks, groups) = (side.ranks().count(), side.groups().len());
         info!(file = %file.display(), ranks, groups, "read");
@@ -113,6 +112,14 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     };
     output.show(|| report.json(args.chunks), || report.table())?;
     Ok(())
+}
+
+/// A deployment from a file, or from stdin where it is called `-`.
+fn read(path: &Path) -> Result<Deployment, DocumentError> {
+    match path.as_os_str() == "-" {
+        true => document::read("/dev/stdin"),
+        false => document::read(path),
+    }
 }
 
 /// The median of a few runs from two checked deployments to bound routes: the first run of a
