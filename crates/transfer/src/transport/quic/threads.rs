@@ -101,3 +101,25 @@ impl Runtime for OnThread {
 
 /// How long closing waits for the last packets to leave.
 pub(super) const GOODBYE: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// A ring blocks its thread for as long as it lives; the memory that is lent beside it is mapped
+    /// all the same.
+    #[test]
+    fn what_blocks_does_not_hold_up_what_else_blocks() {
+        let thread = NetThread::start("test").expect("a thread");
+        let (end, ring) = mpsc::channel::<()>();
+        let ring = thread.handle().spawn_blocking(move || ring.recv());
+        let (mapped, done) = mpsc::channel();
+        thread.handle().spawn_blocking(move || mapped.send(()));
+        let done = done.recv_timeout(Duration::from_secs(60));
+        drop(end);
+        assert_eq!(done, Ok(()));
+        drop(ring);
+    }
+}

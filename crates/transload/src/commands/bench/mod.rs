@@ -1,4 +1,4 @@
-//! `transload bench`: measures on the user's machine, the limit beside each figure.
+//! `transload bench`: measures on the user's machine, a baseline beside each figure.
 
 mod case;
 mod copy;
@@ -32,7 +32,7 @@ const COPY: &str = "Examples:\n  transload bench copy --seconds 5 --format json"
 const QUIC: &str = "Examples:\n  transload bench quic --rounds 7";
 const LOCAL: &str = "Examples:\n  transload bench local --rounds 7";
 
-/// Measure on this machine, the limit beside the figure in the same run.
+/// Measure on this machine, a baseline beside each figure in the same run.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
