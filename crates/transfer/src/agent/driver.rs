@@ -9,8 +9,6 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 use self::arrivals::Admission;
 use self::commands::Stopping;
 use self::connections::{Connection, dial};
-#[cfg(feature = "local")]
-use super::data::RingOut;
 use super::data::{DataOptions, Receiver};
 use super::event::Event;
 use super::flows::{Memories, Moving, Under};
@@ -18,14 +16,14 @@ use super::handle::PullError;
 use super::lease::LeaseOutcome;
 #[cfg(feature = "local")]
 use super::loans::SharedMemories;
+#[cfg(feature = "local")]
+use super::local::Local;
 use super::plans::Plans;
 use super::{Blocks, NoticeOutcome};
 use crate::ids::TransferId;
 use crate::lease::LeaseKey;
 use crate::moment::Moment;
 use crate::plan::Tables;
-#[cfg(feature = "local")]
-use crate::transport::local::handover::{Limits, Listener};
 use crate::transport::quic::{CloseCode, Endpoints};
 #[cfg(feature = "local")]
 use crate::wire::message::LaneMessage;
@@ -67,7 +65,7 @@ pub(super) struct Driver {
     moved_in: Option<mpsc::UnboundedReceiver<Event>>,
     start: Instant,
     #[cfg(feature = "local")]
-    listener: Option<Listener>,
+    local: Option<Local>,
     next_conn: u64,
     connections: HashMap<ConnId, Connection>,
     under_way: HashMap<TransferId, Under>,
@@ -107,7 +105,7 @@ impl Driver {
             moved_in: Some(moved_in),
             start: Instant::now(),
             #[cfg(feature = "local")]
-            listener: None,
+            local: None,
             next_conn: 0,
             connections: HashMap::new(),
             under_way: HashMap::new(),
@@ -130,8 +128,8 @@ impl Driver {
             return;
         };
         #[cfg(feature = "local")]
-        match Listener::bind(Limits::default()) {
-            Ok(listener) => self.listener = Some(listener),
+        match Local::start() {
+            Ok(local) => self.local = Some(local),
             Err(error) => {
                 tracing::warn!(%error, "no socket for peers on this host: they use the network")
             }
@@ -213,7 +211,7 @@ impl Driver {
         let now = self.now();
         for (transfer, under) in &mut self.under_way {
             let moved = under.moved();
-            if moved != under.seen {
+            if moved != under.seen || under.is_queued() {
                 under.seen = moved;
                 self.machine.moving(now, *transfer);
                 #[cfg(feature = "local")]
@@ -250,22 +248,20 @@ impl Driver {
             // Without its lanes a connection is no use: its transfers are tried again over another.
             Event::LanesFailed { conn, why } => self.lost(conn, &why),
             #[cfg(feature = "local")]
-            Event::RingOut { conn, producer } => {
-                if let Some(connection) = self.connections.get_mut(&conn) {
-                    let stall = self.endpoints.options().stall_timeout;
-                    connection.rings.add(RingOut::new(producer, stall));
-                }
-            }
+            Event::RingOut { conn, ring } => match self.connections.get_mut(&conn) {
+                Some(connection) => connection.rings.out.add(ring),
+                None => ring.close(),
+            },
             #[cfg(feature = "local")]
-            Event::RingIn { conn, consumer } => {
-                if let Some(connection) = self.connections.get_mut(&conn) {
-                    let peer = connection.peer.clone();
-                    let incoming = self.receiver.serve_ring(consumer, peer);
-                    connection.rings.incoming = Some(incoming);
-                }
-            }
+            Event::RingOutFailed { conn, why } => self.ring_out_failed(conn, &why),
             #[cfg(feature = "local")]
-            Event::RingFailed { conn, why } => self.ring_failed(conn, &why),
+            Event::RingBroken {
+                conn,
+                transfer,
+                why,
+            } => self.ring_broken(conn, transfer, why),
+            #[cfg(feature = "local")]
+            Event::RingInFailed { conn, why } => self.ring_in_failed(conn, &why),
             #[cfg(feature = "local")]
             Event::LoanOut { conn, link } => {
                 if let Some(connection) = self.connections.get_mut(&conn) {

@@ -5,6 +5,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::data::Landing;
+#[cfg(feature = "local")]
+use super::data::RingOut;
 use super::handle::PullError;
 use super::lease::{LeaseOutcome, OpenRefused};
 #[cfg(feature = "local")]
@@ -18,8 +20,6 @@ use crate::memory::Memory;
 use crate::ticket::Ticket;
 #[cfg(feature = "local")]
 use crate::transport::local::handover::Link;
-#[cfg(feature = "local")]
-use crate::transport::local::ring::{Consumer, Producer};
 use crate::transport::quic::{ConnectError, ControlConnection, Lane};
 use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
@@ -45,13 +45,20 @@ pub(super) enum Event {
 
     /// A ring to send over has been fetched by the peer.
     #[cfg(feature = "local")]
-    RingOut { conn: ConnId, producer: Producer },
-    /// A ring to receive from was fetched from the peer.
+    RingOut { conn: ConnId, ring: RingOut },
+    /// A ring to send over cannot be had.
     #[cfg(feature = "local")]
-    RingIn { conn: ConnId, consumer: Consumer },
-    /// A ring of a connection cannot be had.
+    RingOutFailed { conn: ConnId, why: String },
+    /// A transfer has failed since its ring did.
     #[cfg(feature = "local")]
-    RingFailed { conn: ConnId, why: String },
+    RingBroken {
+        conn: ConnId,
+        transfer: TransferId,
+        why: String,
+    },
+    /// A ring to receive from cannot be had, or has come to its end.
+    #[cfg(feature = "local")]
+    RingInFailed { conn: ConnId, why: String },
 
     /// Memory that we lend has been fetched by the peer.
     #[cfg(feature = "local")]

@@ -53,6 +53,15 @@ impl Under {
         }
     }
 
+    /// Whether nothing moves since it is not its turn.
+    pub(super) fn is_queued(&self) -> bool {
+        match &self.moving {
+            #[cfg(feature = "local")]
+            Moving::Copy(copying) => copying.is_queued(),
+            _ => false,
+        }
+    }
+
     /// Whether `tokens` tokens of a layer are all that the transfer wants of it, and where they lie.
     pub(super) fn open_layer(&self, layer: u32, tokens: u64) -> Option<Range<u64>> {
         let Moving::Out(outgoing) = &self.moving else {

@@ -32,6 +32,8 @@ mod lanes;
 mod lease;
 #[cfg(feature = "local")]
 mod loans;
+#[cfg(feature = "local")]
+mod local;
 mod plans;
 #[cfg(feature = "local")]
 mod ring;

@@ -19,7 +19,7 @@ use crate::agent::loans::{Loans, Part};
 #[cfg(feature = "local")]
 use crate::agent::plans::LocalPaths;
 #[cfg(feature = "local")]
-use crate::agent::ring::{self, Rings};
+use crate::agent::ring::{self, Offer, Rings};
 use crate::identity::{PeerIdentity, Role};
 use crate::ids::{AgentId, Nonce};
 use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
@@ -106,7 +106,7 @@ impl Driver {
     /// The paths to a peer beside the network, if it is on this host.
     #[cfg(feature = "local")]
     fn local_paths(&self, peer: &PeerIdentity, address: SocketAddr) -> Option<LocalPaths> {
-        if self.listener.is_none() || !ring::is_this_host(address) {
+        if self.local.is_none() || !ring::is_this_host(address) {
             return None;
         }
         let lends = !self.lendable.is_empty() && peer.roles.contains(Role::Map);
@@ -200,14 +200,8 @@ impl Driver {
             }
             #[cfg(feature = "local")]
             LaneMessage::Local { socket, token } => {
-                // One at a time, however many are offered.
-                if !connection.rings.fetching {
-                    connection.rings.fetching = true;
-                    let offer = ring::Offer { socket, token };
-                    let fetching = ring::fetch(offer, conn, self.events.clone());
-                    connection
-                        .tasks
-                        .push(self.endpoints.spawn_control(fetching));
+                if let Some(offer) = Offer::of(socket, token) {
+                    self.ring_offered(conn, offer);
                 }
             }
             #[cfg(feature = "local")]
@@ -218,8 +212,9 @@ impl Driver {
                 first,
                 count,
             } => {
-                let part = Part { rank, first, count };
-                self.borrow(conn, ring::Offer { socket, token }, part);
+                if let Some(offer) = Offer::of(socket, token) {
+                    self.borrow(conn, offer, Part { rank, first, count });
+                }
             }
             #[cfg(feature = "local")]
             LaneMessage::Blocks {
@@ -264,9 +259,7 @@ impl Connection {
         for lane in &self.open {
             lane.close(CloseCode::DONE);
         }
-        #[cfg(feature = "local")]
-        self.rings.close();
-        // The writer sends what is left and lets go; with the reader gone, that closes the connection.
+        // Rings and loans go with `self`. The writer sends what is left and lets go; with the reader gone, that closes the connection.
         for task in &self.tasks {
             task.abort();
         }

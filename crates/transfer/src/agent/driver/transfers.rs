@@ -4,12 +4,12 @@ use tokio::sync::mpsc;
 
 use super::Driver;
 use crate::agent::Blocks;
-use crate::agent::data::{Landing, SendEvent, SendEvents};
+use crate::agent::data::{Landing, SendError, SendEvent, SendEvents};
 use crate::agent::event::Event;
 use crate::agent::flows::{self, Moving, Under};
 use crate::ids::{AgentId, TransferId};
 use crate::wire::stream::StreamHeader;
-use crate::wire::{Flow, Path};
+use crate::wire::{ConnId, Flow, Path};
 
 impl Driver {
     pub(super) fn admit(&mut self, agent: &AgentId, header: &StreamHeader) -> Option<Landing> {
@@ -41,7 +41,7 @@ impl Driver {
             Err(why) => return self.failed(transfer, why),
         };
         self.endpoints
-            .spawn_control(report(transfer, events, self.moved.clone()));
+            .spawn_control(report(transfer, flow.conn, events, self.moved.clone()));
         let (path, ready) = (flow.path, flow.ready.clone());
         let under = Under {
             flow,
@@ -114,8 +114,11 @@ impl Driver {
             match path {
                 Path::Quic => self.want_lanes(conn, lanes),
                 #[cfg(feature = "local")]
+                Path::Ring => self.receive_over_ring(conn),
+                #[cfg(feature = "local")]
                 Path::Shared => self.expect_loan(transfer),
-                _ => {}
+                #[cfg(not(feature = "local"))]
+                Path::Ring | Path::Shared => {}
             }
             return;
         };
@@ -140,7 +143,7 @@ impl Driver {
         {
             connection.lanes.forget(outgoing);
             #[cfg(feature = "local")]
-            connection.rings.forget(outgoing);
+            connection.rings.out.forget(outgoing);
         }
         Some(under)
     }
@@ -167,7 +170,12 @@ impl Driver {
 }
 
 /// Tells the driver what becomes of a transfer's streams.
-async fn report(transfer: TransferId, mut events: SendEvents, moved: mpsc::UnboundedSender<Event>) {
+async fn report(
+    transfer: TransferId,
+    conn: ConnId,
+    mut events: SendEvents,
+    moved: mpsc::UnboundedSender<Event>,
+) {
     while let Some(event) = events.next().await {
         let event = match event {
             SendEvent::Written { bytes, lent, .. } => Event::Sent {
@@ -176,13 +184,25 @@ async fn report(transfer: TransferId, mut events: SendEvents, moved: mpsc::Unbou
                 lent,
             },
             SendEvent::Returned { .. } => Event::Returned { transfer },
-            SendEvent::Failed { error, .. } => Event::StreamFailed {
-                transfer,
-                why: error.to_string(),
-            },
+            SendEvent::Failed { error, .. } => failed(transfer, conn, &error),
         };
         if moved.send(event).is_err() {
             return;
         }
+    }
+}
+
+/// Whether a stream has failed, or what carried it. A lane that fails is watched by itself.
+#[cfg_attr(not(feature = "local"), expect(unused_variables))]
+fn failed(transfer: TransferId, conn: ConnId, error: &SendError) -> Event {
+    let why = error.to_string();
+    match error {
+        #[cfg(feature = "local")]
+        SendError::Ring(_) => Event::RingBroken {
+            conn,
+            transfer,
+            why,
+        },
+        _ => Event::StreamFailed { transfer, why },
     }
 }
