@@ -197,7 +197,7 @@ impl Pair {
                 false => owner.agent.lease(request).await,
                 true => owner.agent.open(request).await,
             };
-            leases.push(opened.unwrap().unwrap());
+            leases.push(opened.unwrap());
         }
         leases
     }

@@ -59,7 +59,7 @@ async fn lease(agent: &Agent, side: Side, ranks: &[Rank]) -> Vec<Lease> {
         let mut request = lease_of(side, *rank, REQUEST);
         request.ttl = Duration::from_secs(60);
         request.hard_bound = Duration::from_secs(60);
-        leases.push(agent.lease(request).await.unwrap().unwrap());
+        leases.push(agent.lease(request).await.unwrap());
     }
     leases
 }

@@ -13,7 +13,7 @@ use transload_tests::cluster::{
     set_of, ticket_of, transfer_of,
 };
 use transload_tests::process::Chance;
-use transload_transfer::agent::{Agent, PullError};
+use transload_transfer::agent::{Agent, TransferError};
 use transload_transfer::copy::Crc32c;
 use transload_transfer::identity::{Authority, Identity, Role, Roles};
 use transload_transfer::ids::{
@@ -96,7 +96,7 @@ async fn ordinary(owner: Agent, cache: Cache, identity: Identity, stop: Arc<Atom
             let mut lease = lease_of(Side::Prefill, rank, 2);
             lease.set = set;
             // Kept by the agent until it has ended.
-            let lease = owner.lease(lease).await.unwrap().unwrap();
+            let lease = owner.lease(lease).await.unwrap();
             tokio::spawn(lease.ended());
         }
         let mut claims = owners_claims(&owner, 2);
@@ -287,15 +287,13 @@ async fn every_ask_that_is_not_allowed_is_refused_by_name() {
     let lease = owner
         .lease(lease_of(Side::Prefill, Rank(0), 3))
         .await
-        .unwrap()
         .unwrap();
     let mut short = lease_of(Side::Prefill, Rank(0), 5);
     short.ttl = Duration::from_millis(1);
-    let expired = owner.lease(short).await.unwrap().unwrap();
+    let expired = owner.lease(short).await.unwrap();
     let cancelled = owner
         .lease(lease_of(Side::Prefill, Rank(0), 7))
         .await
-        .unwrap()
         .unwrap();
     cancelled.cancel().await.unwrap();
     expired.ended().await.unwrap();
@@ -704,7 +702,7 @@ async fn a_source_that_lies_is_not_believed() {
         let lying = tokio::spawn(serve_lies(endpoints, lie));
         let pull = agent.pull(transfer_of(Side::Decode, &ranks, ticket, request));
         let error = timeout(PATIENCE, pull).await.expect("it ends").unwrap_err();
-        let PullError::Job(JobError::Failed { failure, .. }) = &error else {
+        let TransferError::Job(JobError::Failed { failure, .. }) = &error else {
             panic!("{lie:?}: {error}");
         };
         let named = match lie {

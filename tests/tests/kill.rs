@@ -22,7 +22,7 @@ use transload_tests::cluster::{
     transfer_of, unused,
 };
 use transload_tests::process::{Belongings, Chance, Other, alone, heard, resident_kib, say};
-use transload_transfer::agent::{Agent, Lease, LeaseOutcome, PullError, PullRequest};
+use transload_transfer::agent::{Agent, Lease, LeaseOutcome, PullRequest, TransferError};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation};
 use transload_transfer::lease::LeaseEnd;
@@ -256,14 +256,22 @@ fn an_opening_survives_who_pushes_into_it() {
 
 const RANKS: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
 
-async fn pull(who: &(Agent, &[Rank]), ticket: Ticket, request: u64) -> Result<(), PullError> {
+async fn pull(who: &(Agent, &[Rank]), ticket: Ticket, request: u64) -> Result<(), TransferError> {
     let (agent, ranks) = who;
     let pull = agent.pull(transfer_of(Side::Decode, ranks, ticket, request));
     pull.await.map(|_| ())
 }
 
-async fn move_it(agent: &Agent, request: PullRequest) -> Result<(), PullError> {
-    agent.start(request, true).await?.finish().await.map(|_| ())
+async fn move_it(
+    agent: &Agent,
+    direction: Direction,
+    request: PullRequest,
+) -> Result<(), TransferError> {
+    let moved = match direction {
+        Direction::Pull => agent.pull(request).await,
+        Direction::Push => agent.push(request).await,
+    };
+    moved.map(|_| ())
 }
 
 /// Leases the blocks of a request, or opens them.
@@ -278,8 +286,8 @@ async fn open(
     for &rank in ranks {
         let lease = lease_of(cache.side(), rank, request);
         leases.push(match direction {
-            Direction::Pull => owner.lease(lease).await.unwrap().unwrap(),
-            Direction::Push => owner.open(lease).await.unwrap().unwrap(),
+            Direction::Pull => owner.lease(lease).await.unwrap(),
+            Direction::Push => owner.open(lease).await.unwrap(),
         });
     }
     leases
@@ -301,11 +309,11 @@ async fn ends(leases: Vec<Lease>, cache: &Cache, request: u64) -> String {
 }
 
 /// The kind of an error that a dead peer may lead to.
-fn kind(error: &PullError) -> String {
+fn kind(error: &TransferError) -> String {
     match error {
-        PullError::Job(JobError::Unreachable { .. }) => "unreachable".to_owned(),
-        PullError::Job(JobError::Failed { failure, .. }) => format!("failed: {failure}"),
-        PullError::Job(JobError::Refused { refusal, .. }) => format!("refused: {refusal}"),
+        TransferError::Job(JobError::Unreachable { .. }) => "unreachable".to_owned(),
+        TransferError::Job(JobError::Failed { failure, .. }) => format!("failed: {failure}"),
+        TransferError::Job(JobError::Refused { refusal, .. }) => format!("refused: {refusal}"),
         other => panic!("{other}"),
     }
 }
@@ -580,7 +588,8 @@ fn other_process() {
                 Direction::Pull => cache.clear(),
                 Direction::Push => cache.fill(request),
             }
-            let moved = move_it(&agent, transfer_of(side, &ranks, ticket, request)).await;
+            let moving = transfer_of(side, &ranks, ticket, request);
+            let moved = move_it(&agent, direction, moving).await;
             let right = match (&moved, &origins) {
                 (Ok(()), Some(origins)) => origins.check(&cache, request, &ranks),
                 _ => Ok(()),

@@ -9,21 +9,21 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 use self::arrivals::Admission;
 use self::commands::Stopping;
 use self::connections::{Connection, dial};
+use self::promises::Promise;
 use super::data::{DataOptions, Receiver};
+use super::error::TransferError;
 use super::event::Event;
-use super::flows::{Memories, Moving, Under};
-use super::handle::PullError;
+use super::flows::{Memories, Moving, Touching, Under};
 use super::lease::LeaseOutcome;
 #[cfg(feature = "local")]
 use super::loans::SharedMemories;
 #[cfg(feature = "local")]
 use super::local::Local;
 use super::plans::Plans;
-use super::{Blocks, NoticeOutcome};
+use super::{Blocks, NoticeOutcome, own_tables};
 use crate::ids::TransferId;
 use crate::lease::LeaseKey;
 use crate::moment::Moment;
-use crate::plan::Tables;
 use crate::transport::quic::{CloseCode, Endpoints};
 #[cfg(feature = "local")]
 use crate::wire::message::LaneMessage;
@@ -34,6 +34,7 @@ mod commands;
 mod connections;
 #[cfg(feature = "local")]
 mod lending;
+mod promises;
 #[cfg(feature = "local")]
 mod rings;
 mod transfers;
@@ -69,8 +70,10 @@ pub(super) struct Driver {
     next_conn: u64,
     connections: HashMap<ConnId, Connection>,
     under_way: HashMap<TransferId, Under>,
-    leases: HashMap<LeaseKey, oneshot::Sender<LeaseOutcome>>,
-    jobs: HashMap<JobId, oneshot::Sender<Result<JobReport, PullError>>>,
+    /// Transfers that are being fenced.
+    fencing: HashMap<TransferId, Touching>,
+    leases: HashMap<LeaseKey, Promise<LeaseOutcome>>,
+    jobs: HashMap<JobId, Promise<Result<JobReport, TransferError>>>,
     notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
     look: Duration,
     stopping: Option<Stopping>,
@@ -109,6 +112,7 @@ impl Driver {
             next_conn: 0,
             connections: HashMap::new(),
             under_way: HashMap::new(),
+            fencing: HashMap::new(),
             leases: HashMap::new(),
             jobs: HashMap::new(),
             notices: HashMap::new(),
@@ -168,11 +172,8 @@ impl Driver {
         // Who does not listen finds out by itself.
         let _ = timeout(FAREWELL, farewell).await;
         self.endpoints.close(CloseCode::DONE, "shutdown").await;
-        for done in self
-            .stopping
-            .into_iter()
-            .flat_map(|stopping| stopping.waiting)
-        {
+        let stopping = self.stopping.take().into_iter();
+        for done in stopping.flat_map(|stopping| stopping.waiting) {
             // Whoever asked may be gone.
             let _ = done.send(());
         }
@@ -191,7 +192,7 @@ impl Driver {
         // expire by themselves. What touches memory is waited for.
         let still = gauges.leases + gauges.transfers + gauges.jobs;
         let over = self.machine.is_idle() || (stopping.until.is_none() && still == 0);
-        over && self.under_way.is_empty()
+        over && self.under_way.is_empty() && self.fencing.is_empty()
     }
 
     fn on_deadline(&mut self) {
@@ -308,7 +309,7 @@ impl Driver {
             } => self.machine.stream_arrived(now, &header, &trailer, crc),
             Event::StreamFailed { transfer, why } => self.machine.stream_failed(now, transfer, why),
             Event::Fenced { transfer } => {
-                self.under_way.remove(&transfer);
+                self.fencing.remove(&transfer);
                 self.machine.fenced(now, transfer);
             }
             Event::Command(command) => self.on_command(command),
@@ -371,14 +372,14 @@ impl Driver {
                 self.forget(transfer);
             }
             Action::LeaseEnded { key, end, blocks } => {
-                if let Some(waiting) = self.leases.remove(&key) {
+                if let Some(promise) = self.leases.remove(&key) {
                     let tables = own_tables(blocks);
-                    let _ = waiting.send(LeaseOutcome { end, tables });
+                    promise.keep(LeaseOutcome { end, tables });
                 }
             }
             Action::JobDone { job, result, .. } => {
-                if let Some(waiting) = self.jobs.remove(&job) {
-                    let _ = waiting.send(result.map_err(PullError::from));
+                if let Some(promise) = self.jobs.remove(&job) {
+                    promise.keep(result.map_err(TransferError::from));
                 }
             }
             Action::NoticeDone {
@@ -407,8 +408,4 @@ impl Driver {
         let under = self.under_way.get_mut(&transfer);
         under.map(|under| &mut under.moving)
     }
-}
-
-fn own_tables(blocks: Blocks) -> Tables {
-    std::sync::Arc::try_unwrap(blocks).unwrap_or_else(|shared| (*shared).clone())
 }

@@ -7,10 +7,11 @@ use tokio::sync::oneshot;
 use super::data::Landing;
 #[cfg(feature = "local")]
 use super::data::RingOut;
-use super::handle::PullError;
+use super::error::TransferError;
 use super::lease::{LeaseOutcome, OpenRefused};
 #[cfg(feature = "local")]
 use super::loans::Part;
+use super::request::Keeper;
 use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank, TransferId};
@@ -119,15 +120,18 @@ pub(super) enum Event {
 pub(super) enum Command {
     Lease {
         spec: LeaseSpec<Blocks>,
+        keeper: Option<Keeper>,
         opened: oneshot::Sender<Result<oneshot::Receiver<LeaseOutcome>, OpenRefused>>,
     },
     Ready {
         key: LeaseKey,
         layer: u32,
         tokens: u64,
+        answer: oneshot::Sender<Result<(), LeaseError>>,
     },
     FinishPrefill {
         key: LeaseKey,
+        answer: oneshot::Sender<Result<(), LeaseError>>,
     },
     Renew {
         key: LeaseKey,
@@ -139,6 +143,7 @@ pub(super) enum Command {
     },
     Start {
         spec: JobSpec<Blocks>,
+        keeper: Option<Keeper>,
         started: oneshot::Sender<Result<Started, JobError>>,
     },
     JobReady {
@@ -156,12 +161,12 @@ pub(super) enum Command {
     CancelTicket {
         ticket: Ticket,
         content: Option<ContentDigest>,
-        answer: oneshot::Sender<Result<oneshot::Receiver<NoticeOutcome>, JobError>>,
+        answer: oneshot::Sender<NoticeBegun>,
     },
     RenewTicket {
         ticket: Ticket,
         ttl: Duration,
-        answer: oneshot::Sender<Result<oneshot::Receiver<NoticeOutcome>, JobError>>,
+        answer: oneshot::Sender<NoticeBegun>,
     },
     Gauges {
         answer: oneshot::Sender<Gauges>,
@@ -173,8 +178,11 @@ pub(super) enum Command {
     },
 }
 
+/// Where the outcome of a notice will be, or why there is none.
+pub(super) type NoticeBegun = Result<oneshot::Receiver<NoticeOutcome>, JobError>;
+
 /// A job that has begun, and where its result will be.
 pub(super) struct Started {
     pub(super) job: JobId,
-    pub(super) result: oneshot::Receiver<Result<JobReport, PullError>>,
+    pub(super) result: oneshot::Receiver<Result<JobReport, TransferError>>,
 }

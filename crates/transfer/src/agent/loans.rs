@@ -388,14 +388,6 @@ impl Copying {
     pub(super) fn copied(&self) -> u64 {
         self.copy.as_ref().map_or(0, SharedCopy::copied)
     }
-
-    /// Gives it up, and waits until no byte is read or written any more, nor ever will be.
-    pub(super) async fn fence(&self) {
-        self.landing.fence().await;
-        if let Some(copy) = &self.copy {
-            copy.fence().await;
-        }
-    }
 }
 
 /// Waits for a copy, and tells the driver how it went.

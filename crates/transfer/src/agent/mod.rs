@@ -25,6 +25,7 @@ mod builder;
 mod control;
 pub mod data;
 mod driver;
+mod error;
 mod event;
 mod flows;
 mod handle;
@@ -35,15 +36,17 @@ mod loans;
 #[cfg(feature = "local")]
 mod local;
 mod plans;
+mod request;
 #[cfg(feature = "local")]
 mod ring;
+mod transfer;
 
 pub use builder::{BindAgentError, Builder, RegisterError};
-pub use handle::{
-    Agent, AgentGone, LeaseRequest, NoticeOutcome, PullError, PullReport, PullRequest, PushRequest,
-    Transfer,
-};
+pub use error::{AgentGone, LeaseOpenError, LeaseUseError, NoticeError, TransferError};
+pub use handle::{Agent, NoticeOutcome};
 pub use lease::{Lease, LeaseOutcome};
+pub use request::{Keeper, LeaseRequest, PullRequest, PushRequest};
+pub use transfer::{PullReport, Transfer};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,3 +71,8 @@ const LANES_WITHIN: Duration = Duration::from_secs(10);
 
 /// The blocks of a lease or a job: block tables in the order of the own document's groups.
 type Blocks = Arc<Tables>;
+
+/// The blocks, for good.
+fn own_tables(blocks: Blocks) -> Tables {
+    Arc::try_unwrap(blocks).unwrap_or_else(|shared| (*shared).clone())
+}

@@ -185,6 +185,11 @@ impl SharedCopy {
         Ok(())
     }
 
+    /// Gives the copy up, without waiting.
+    pub fn stop(&self) {
+        self.inner.fence.raise();
+    }
+
     /// Gives the copy up, and waits until no byte is read or written any more, nor ever will be.
     /// Cancel-safe: it is given up all the same.
     pub async fn fence(&self) {

@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use tokio::sync::oneshot;
 
+use super::promises::Promise;
 use super::{Driver, NEVER};
 use crate::agent::NoticeOutcome;
 use crate::agent::event::{Command, Started};
@@ -22,11 +23,15 @@ impl Driver {
         let now = self.now();
         // An answer that nobody waits for is dropped: the asker has gone away.
         match command {
-            Command::Lease { spec, opened } => {
+            Command::Lease {
+                spec,
+                keeper,
+                opened,
+            } => {
                 let key = spec.key;
                 let answer = self.machine.lease(now, spec).map(|()| {
                     let (sender, outcome) = oneshot::channel();
-                    self.leases.insert(key, sender);
+                    self.leases.insert(key, Promise::new(sender, keeper));
                     outcome
                 });
                 // One that was refused is somebody else's.
@@ -34,15 +39,16 @@ impl Driver {
                     let _ = self.machine.cancel_lease(now, key);
                 }
             }
-            Command::Ready { key, layer, tokens } => {
-                if let Err(error) = self.machine.ready(key, layer, tokens) {
-                    tracing::debug!(%key, %error, "a layer was reported ready");
-                }
+            Command::Ready {
+                key,
+                layer,
+                tokens,
+                answer,
+            } => {
+                let _ = answer.send(self.machine.ready(key, layer, tokens));
             }
-            Command::FinishPrefill { key } => {
-                if let Err(error) = self.machine.finish_prefill(now, key) {
-                    tracing::debug!(%key, %error, "a prefill was reported finished");
-                }
+            Command::FinishPrefill { key, answer } => {
+                let _ = answer.send(self.machine.finish_prefill(now, key));
             }
             Command::Renew { key, ttl, answer } => {
                 let _ = answer.send(self.machine.renew(now, key, ttl));
@@ -51,11 +57,15 @@ impl Driver {
                 // One that has ended already is no error.
                 let _ = self.machine.cancel_lease(now, key);
             }
-            Command::Start { spec, started } => {
+            Command::Start {
+                spec,
+                keeper,
+                started,
+            } => {
                 let answer = match self.machine.start(now, spec) {
                     Ok(job) => {
                         let (sender, result) = oneshot::channel();
-                        self.jobs.insert(job, sender);
+                        self.jobs.insert(job, Promise::new(sender, keeper));
                         Ok(Started { job, result })
                     }
                     Err(refused) => Err(*refused.error),

@@ -151,21 +151,13 @@ impl Driver {
     pub(super) fn fence(&mut self, transfer: TransferId) {
         let moved = self.moved.clone();
         let under = self.forget(transfer);
-        let fencing = async move {
-            match under.map(|under| under.moving) {
-                Some(Moving::Out(outgoing)) => outgoing.fence().await,
-                Some(Moving::In(landing)) => landing.fence().await,
-                #[cfg(feature = "local")]
-                Some(Moving::Copy(copying)) => copying.fence().await,
-                // We read nothing of it. Whoever still copies gets no commit.
-                #[cfg(feature = "local")]
-                Some(Moving::Lent) => {}
-                None => {}
-            }
+        let touching = under.map(|under| under.touching()).unwrap_or_default();
+        self.fencing.insert(transfer, touching.clone());
+        self.endpoints.spawn_control(async move {
+            touching.quiet().await;
             // The driver is gone where this fails.
             let _ = moved.send(Event::Fenced { transfer });
-        };
-        self.endpoints.spawn_control(fencing);
+        });
     }
 }
 
