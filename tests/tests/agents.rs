@@ -7,7 +7,7 @@ use std::time::Duration;
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, contents, fill};
 use transload_transfer::agent::{
-    Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError, TransferError,
+    AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError, TransferError,
 };
 use transload_transfer::content::Content;
 use transload_transfer::ids::{Direction, LeaseSetId};
@@ -189,9 +189,9 @@ async fn a_ticket_does_not_choose_the_direction() {
 }
 
 /// A lease of blocks that are still being computed, on one rank.
-async fn unfinished(pair: &Pair, set: LeaseSetId, keeper: Option<Keeper>) -> Lease {
+async fn unfinished(pair: &Pair, set: LeaseSetId, rank: Rank, keeper: Option<Keeper>) -> Lease {
     let tables = pair.src.tables.clone();
-    let mut request = LeaseRequest::new(set, Rank(0), tables, pair.content, pair.tokens);
+    let mut request = LeaseRequest::new(set, rank, tables, pair.content, pair.tokens);
     request.prefilled = false;
     request.keeper = keeper;
     pair.src.agent.lease(request).await.unwrap()
@@ -201,7 +201,7 @@ async fn unfinished(pair: &Pair, set: LeaseSetId, keeper: Option<Keeper>) -> Lea
 async fn an_owner_hears_what_cannot_be() {
     let pair = Pair::default();
     let set = LeaseSetId([8; 16]);
-    let lease = unfinished(&pair, set, None).await;
+    let lease = unfinished(&pair, set, Rank(0), None).await;
     lease.ready(0, pair.tokens).await.unwrap();
     let refused = lease.ready(0, pair.tokens + 1).await.unwrap_err();
     assert!(
@@ -239,7 +239,7 @@ async fn keepers_go_when_nothing_touches_the_blocks() {
     };
     let set = LeaseSetId([9; 16]);
     let (keeper_of_lease, kept_by_lease) = keeper();
-    let lease = unfinished(&pair, set, Some(keeper_of_lease)).await;
+    let lease = unfinished(&pair, set, Rank(0), Some(keeper_of_lease)).await;
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
     let (keeper_of_pull, kept_by_pull) = keeper();
@@ -262,4 +262,39 @@ async fn keepers_go_when_nothing_touches_the_blocks() {
     pair.dst.agent.pull(request).await.unwrap();
     assert_eq!(kept.strong_count(), 0);
     drop(leases);
+}
+
+#[tokio::test]
+async fn connections_that_nothing_needs_are_closed() {
+    let mut options = AgentOptions::default();
+    options.keep_idle = Duration::from_millis(10);
+    options.wire.early_wait = Duration::from_millis(20);
+    options.wire.stall = Duration::from_millis(400);
+    let pair = Pair::with_options(options);
+    for set in [11, 12] {
+        let set = LeaseSetId([set; 16]);
+        // A connection is needed for as long as its peer uses a lease.
+        let leases = [
+            unfinished(&pair, set, Rank(0), None).await,
+            unfinished(&pair, set, Rank(1), None).await,
+        ];
+        let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+        let request = pair.request(ticket, &pair.dst);
+        let pull = pair.dst.agent.start_pull(request).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        for lease in &leases {
+            lease.finish_prefill().await.unwrap();
+        }
+        let report = pull.finish().await.unwrap();
+        assert!(report.routes.iter().all(|route| route.attempts == 1));
+        for lease in leases {
+            assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
+        }
+        for side in [&pair.src, &pair.dst] {
+            let open = || side.agent.endpoints().open_connections();
+            while open() > 0 || side.agent.gauges().await.unwrap().sessions > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The driver: the one task that owns the machine, feeds it with events, and does what it wants done.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
@@ -21,7 +21,7 @@ use super::loans::SharedMemories;
 use super::local::Local;
 use super::plans::Plans;
 use super::{Blocks, NoticeOutcome, own_tables};
-use crate::ids::TransferId;
+use crate::ids::{AgentId, TransferId};
 use crate::lease::LeaseKey;
 use crate::moment::Moment;
 use crate::transport::quic::{CloseCode, Endpoints};
@@ -75,7 +75,10 @@ pub(super) struct Driver {
     leases: HashMap<LeaseKey, Promise<LeaseOutcome>>,
     jobs: HashMap<JobId, Promise<Result<JobReport, TransferError>>>,
     notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
+    /// Which agents have used leases that are open: they would be taken for lost.
+    users: HashMap<LeaseKey, BTreeSet<AgentId>>,
     look: Duration,
+    keep_idle: Duration,
     stopping: Option<Stopping>,
 }
 
@@ -89,6 +92,8 @@ pub(super) struct Parts {
     pub(super) data: DataOptions,
     /// How long a transfer may stand still.
     pub(super) stall: Duration,
+    /// How long a connection is kept that nothing needs.
+    pub(super) keep_idle: Duration,
     pub(super) events: mpsc::Sender<Event>,
 }
 
@@ -116,6 +121,8 @@ impl Driver {
             leases: HashMap::new(),
             jobs: HashMap::new(),
             notices: HashMap::new(),
+            users: HashMap::new(),
+            keep_idle: parts.keep_idle,
             look: LOOK.min(parts.stall / 4).max(Duration::from_millis(1)),
             stopping: None,
         }
@@ -156,7 +163,10 @@ impl Driver {
                 Some(event) = moved.recv() => self.on_event(event),
                 Some(event) = events.recv() => self.on_event(event),
                 () = sleep_until(due.into()) => self.on_deadline(),
-                _ = look.tick() => self.look(),
+                _ = look.tick() => {
+                    self.look();
+                    self.close_idle();
+                }
             }
         }
         let connections = self.connections.drain();
@@ -243,7 +253,12 @@ impl Driver {
                 tracing::debug!(%agent, %error, "could not connect");
                 self.machine.connect_failed(now, &agent);
             }
-            Event::Received { conn, envelope } => self.machine.on_message(now, conn, envelope),
+            Event::Received { conn, envelope } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.talked = Instant::now();
+                }
+                self.machine.on_message(now, conn, envelope);
+            }
             Event::Lost { conn, why } => self.lost(conn, &why),
             Event::LaneUp { conn, lane } => self.lane_up(conn, lane),
             // Without its lanes a connection is no use: its transfers are tried again over another.
@@ -335,16 +350,20 @@ impl Driver {
                 self.hang_up(conn, &reason);
             }
             Action::Send { conn, envelope } => {
-                let Some(connection) = self.connections.get(&conn) else {
+                let Some(connection) = self.connections.get_mut(&conn) else {
                     return;
                 };
+                connection.talked = Instant::now();
                 if let Err(why) = connection.outbox.put(&envelope) {
                     connection.writer.abort();
                     self.lost(conn, &why);
                 }
             }
             Action::Lanes { conn, message } => self.on_lanes(conn, message),
-            Action::Read(flow) => self.read(flow),
+            Action::Read(flow) => {
+                self.note_use(&flow);
+                self.read(flow);
+            }
             Action::Readable {
                 transfer,
                 layer,
@@ -355,7 +374,10 @@ impl Driver {
                     outgoing.open_all();
                 }
             }
-            Action::Receive(flow) => self.receive(flow),
+            Action::Receive(flow) => {
+                self.note_use(&flow);
+                self.receive(flow);
+            }
             Action::Flowing { transfer, path } => self.carry(transfer, path),
             #[cfg(feature = "local")]
             Action::Copy { transfer } => {
@@ -372,6 +394,7 @@ impl Driver {
                 self.forget(transfer);
             }
             Action::LeaseEnded { key, end, blocks } => {
+                self.users.remove(&key);
                 if let Some(promise) = self.leases.remove(&key) {
                     let tables = own_tables(blocks);
                     promise.keep(LeaseOutcome { end, tables });

@@ -55,7 +55,7 @@ use crate::plan::Tables;
 use crate::transport::quic::QuicOptions;
 
 /// Settings of an agent. `Default` is right for most.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AgentOptions {
     /// Sockets, lanes and timeouts of the network.
@@ -64,6 +64,22 @@ pub struct AgentOptions {
     pub wire: crate::wire::Options,
     /// Buffers and streams.
     pub data: data::DataOptions,
+    /// How long a connection is kept that nothing needs: no transfer, no pull or push, no notice, no lease
+    /// that the peer uses. It costs a place of [`QuicOptions::max_connections`] at both ends, and with it go
+    /// its lanes, its rings (two of 2 MiB, and a thread each) and its loans; to make it anew takes some
+    /// milliseconds. In effect at least twice [`wire::Options::early_wait`](crate::wire::Options).
+    pub keep_idle: Duration,
+}
+
+impl Default for AgentOptions {
+    fn default() -> Self {
+        Self {
+            quic: QuicOptions::default(),
+            wire: crate::wire::Options::default(),
+            data: data::DataOptions::default(),
+            keep_idle: Duration::from_secs(60),
+        }
+    }
 }
 
 /// How long lanes may take to be there once a transfer wants them.

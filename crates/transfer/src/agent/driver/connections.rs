@@ -1,6 +1,7 @@
 //! Control connections, and the lanes of each.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use tokio::net::lookup_host;
 use tokio::sync::mpsc;
@@ -24,7 +25,7 @@ use crate::identity::{PeerIdentity, Role};
 use crate::ids::{AgentId, Nonce};
 use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
 use crate::wire::message::LaneMessage;
-use crate::wire::{ConnId, Permits};
+use crate::wire::{BlocksOf, ConnId, Flow, Permits};
 #[cfg(feature = "local")]
 use crate::wire::{Path, PathSet};
 
@@ -39,6 +40,8 @@ pub(super) struct Connection {
     /// Whether we have opened it.
     pub(super) dialled: bool,
     pub(super) outbox: Outbox,
+    /// When a message was last sent or received.
+    pub(super) talked: Instant,
     /// Ends once everything is sent.
     pub(super) writer: JoinHandle<()>,
     /// What has to stop when the connection is gone: its reader, and whoever makes its lanes.
@@ -86,6 +89,7 @@ impl Driver {
             address,
             dialled,
             outbox,
+            talked: Instant::now(),
             writer,
             tasks: vec![reader],
             lanes: Lanes::default(),
@@ -122,6 +126,29 @@ impl Driver {
         if self.hang_up(conn, &why) {
             let now = self.now();
             self.machine.disconnected(now, conn);
+        }
+    }
+
+    /// A peer uses a lease.
+    pub(super) fn note_use(&mut self, flow: &Flow) {
+        if let BlocksOf::Lease(key) = flow.blocks {
+            let users = self.users.entry(key).or_default();
+            users.insert(flow.agent.clone());
+        }
+    }
+
+    /// Closes connections that nothing has needed for a while.
+    pub(super) fn close_idle(&mut self) {
+        let silent = |connection: &Connection| connection.talked.elapsed() >= self.keep_idle;
+        let needed = |agent: &AgentId| {
+            self.machine.wants(agent) || self.users.values().any(|users| users.contains(agent))
+        };
+        let connections = self.connections.iter();
+        let idle = connections
+            .filter(|(_, connection)| silent(connection) && !needed(&connection.peer.agent))
+            .map(|(conn, _)| *conn);
+        for conn in idle.collect::<Vec<_>>() {
+            self.lost(conn, "nothing needs it");
         }
     }
 
