@@ -4,20 +4,26 @@ use std::time::Duration;
 
 use transload_layout::Rank;
 use transload_tests::cluster::{
-    CLUSTER, Cache, Origins, Side, claims_of, impatient, lease_of, mint, transfer_of,
+    CLUSTER, Cache, Origins, Side, TOKENS, claims_of, content_of, impatient, lease_of, mint,
+    transfer_of,
 };
 use transload_tests::pair::{Pair, Registered, contents, fill};
 use transload_transfer::agent::{Agent, Lease, PullReport};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce,
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, TransferId,
 };
 use transload_transfer::lease::LeaseEnd;
+use transload_transfer::plan::{Plan, Request, Side as End};
 use transload_transfer::ticket::{RankAddress, Ticket};
-use transload_transfer::transport::local::handover::{HandoverError, Limits, Listener, Token};
+use transload_transfer::transport::local::handover::{
+    HandoverError, Limits, Listener, Token, connect,
+};
+use transload_transfer::transport::local::host::SocketName;
+use transload_transfer::transport::local::ring::RingLimits;
 use transload_transfer::transport::quic::{ControlConnection, Endpoints, QuicOptions};
-use transload_transfer::wire::message::{Envelope, Hello, LaneMessage, Message, VERSIONS};
-use transload_transfer::wire::{Path, PathSet, frame};
+use transload_transfer::wire::message::{Ask, Envelope, Hello, LaneMessage, Message, VERSIONS};
+use transload_transfer::wire::{Failure, Path, PathSet, frame};
 
 const ALL: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
 
@@ -248,4 +254,77 @@ async fn a_ring_that_nobody_waits_for_is_not_fetched() {
     while !matches!(peer.hear().await, Message::Lanes(LaneMessage::Offer { .. })) {}
     let visit = expected.connection(Duration::from_millis(300)).await;
     assert!(matches!(visit, Err(HandoverError::TimedOut)), "{visit:?}");
+}
+
+/// An ask of the peer's for the route from rank 0 to rank 0.
+fn ask(attempt: u32, ticket: &Ticket, paths: PathSet) -> Ask {
+    let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
+    let of = Request::tokens(TOKENS);
+    let plan = Plan::compile_for(&src, &dst, &of, End::Destination, Rank(0)).unwrap();
+    Ask {
+        transfer: TransferId([attempt as u8; 16]),
+        nonce: Nonce([attempt as u8; 16]),
+        ticket: ticket.clone(),
+        source: Rank(0),
+        destination: Rank(0),
+        start: 0,
+        tokens: TOKENS,
+        content: content_of(REQUEST),
+        plan: plan.route_digest(plan.route(Rank(0), Rank(0)).unwrap()),
+        lanes: 1,
+        by_layer: false,
+        paths,
+        attempt,
+    }
+}
+
+#[tokio::test]
+async fn a_ring_that_breaks_is_not_taken_again() {
+    let town = Town::new();
+    let cache = Cache::new(Side::Prefill);
+    let owner = town.agent("prefill", &cache, &[Rank(0), Rank(1)], 1);
+    let _leases = lease(&owner, Side::Prefill, &[Rank(0)]).await;
+    let ticket = ticket(&owner, vec![owner.address("127.0.0.1"); 2]);
+    let mut peer = ByHand::welcome(town.identity("stranger"), &owner, Side::Decode).await;
+
+    let mut attempt = 1;
+    peer.say(Message::Pull(ask(attempt, &ticket, PathSet::ANY)))
+        .await;
+    loop {
+        match peer.hear().await {
+            Message::Accepted { path, .. } => assert_eq!(path, Path::Ring),
+            Message::Lanes(LaneMessage::Local { socket, token }) => {
+                let name = SocketName::try_from(socket).unwrap();
+                let token = Token::from_bytes(std::array::from_fn(|i| match i {
+                    0..16 => token.0.0[i],
+                    _ => token.1.0[i - 16],
+                }));
+                let connection = connect(&name, &token, &Limits::default()).await.unwrap();
+                let ring = connection.accept_consumer(RingLimits::default()).await;
+                // Fetched, and hung up.
+                drop(ring.unwrap());
+            }
+            // All of it had room in the ring. So it is not with what comes on top.
+            Message::Commit { .. } => {
+                attempt += 1;
+                peer.say(Message::Pull(ask(attempt, &ticket, PathSet::ANY)))
+                    .await;
+            }
+            Message::Abort {
+                failure: Failure::StreamBroken { .. },
+                ..
+            } => break,
+            Message::Waiting { .. } | Message::Abort { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    peer.say(Message::Pull(ask(attempt + 1, &ticket, PathSet::ANY)))
+        .await;
+    loop {
+        match peer.hear().await {
+            Message::Accepted { path, .. } => return assert_eq!(path, Path::Quic),
+            Message::Waiting { .. } | Message::Abort { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
 }

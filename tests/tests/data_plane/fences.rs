@@ -299,6 +299,7 @@ fn a_ring_that_stands_still_holds_nobody() {
                     matches!(error, SendError::Ring(RingError::TimedOut)),
                     "{error}"
                 );
+                assert!(ring.is_closed(), "others need not try it");
             }
             soon(transfer.out.fence()).await;
             assert!(transfer.out.read() < 200 << 10);
