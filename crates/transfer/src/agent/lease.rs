@@ -105,7 +105,7 @@ impl Lease {
     /// Dropping the future drops the lease, and so cancels it.
     ///
     /// # Errors
-    /// [`AgentGone`]: then nothing touches them either.
+    /// [`AgentGone`]: nothing touches them then either.
     pub async fn ended(mut self) -> Result<LeaseOutcome, AgentGone> {
         // It stays here while it is waited for: whoever stops waiting drops the lease.
         let Some(outcome) = &mut self.outcome else {

@@ -11,13 +11,30 @@
 //! 3. The holder of the ticket [`pull`](Agent::pull)s into its own blocks; or, with a ticket for blocks
 //!    that were opened, [`push`](Agent::push)es. It has succeeded only when every route of every rank has
 //!    landed after the source's commit. All source ranks are told, and the leases end as completed.
-//! 4. [`Lease::ended`] gives the blocks back, with the one reason for which the lease ended.
+//! 4. [`Lease::ended`] gives the blocks back, with the one reason for which the lease ended. Who cannot
+//!    wait for that, or for the end of a pull, gives the request a [`Keeper`].
 //!
 //! All rules are in [`crate::wire`], as machines without sockets or clock; this is the coat around
 //! them. One task owns the machine: whatever happens becomes an event in its queue, and what the
 //! machine wants done is done beside it.
 //!
-//! Memory per transfer: its part of the plan (24 bytes for each segment and nest), a few hundred bytes
+//! # Threads
+//!
+//! Nothing that waits for a peer, and nothing that takes long, runs where somebody else would wait for it.
+//!
+//! | thread | what runs there |
+//! |---|---|
+//! | control, one | the driver with the machine, all control connections, the listening socket; never blocks |
+//! | a lane, one each | its socket and QUIC, and the gathers and scatters of its streams |
+//! | a ring, one for each end | the gathers or scatters of its streams; waits for the peer |
+//! | local, one | handovers over the Unix socket |
+//! | beside local, a few when needed | copies out of lent memory, and mappings |
+//!
+//! Users call from runtimes of their own: a call is a message to the driver, and waits for its answer.
+//!
+//! # Memory
+//!
+//! Per transfer: its part of the plan (24 bytes for each segment and nest), a few hundred bytes
 //! in the machine, and the buffers of the lanes it uses ([`DataOptions`](data::DataOptions)), which all
 //! transfers share. A request of a million chunks waits for buffers; it is never refused for its size.
 
