@@ -108,12 +108,15 @@ impl Driver {
         }
     }
 
-    /// There is no ring to receive from, after all or any more: as above.
+    /// There is no ring to receive from, after all or any more: as above. Where nothing goes over it, that
+    /// is no failure: the peer hangs up its rings first, and then the connection.
     pub(super) fn ring_in_failed(&mut self, conn: ConnId, why: &str) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.rings.incoming = Receiving::default();
         }
-        self.ring_lost(conn, why, is_in);
+        if !self.over_ring(conn, is_in).is_empty() {
+            self.ring_lost(conn, why, is_in);
+        }
     }
 }
 
