@@ -241,6 +241,7 @@ impl Agent {
             by_layer: request.by_layer,
             paths: request.paths,
             timeout: request.timeout,
+            keep_leases: request.keep_leases,
             prefilled,
             blocks: Arc::new(request.tables),
         };

@@ -87,6 +87,10 @@ pub struct PullRequest {
     pub paths: PathSet,
     /// How long all of it may take, retries included.
     pub timeout: Duration,
+    /// Whether the leases live on where it fails, so that it may be tried again with the same ticket while
+    /// they do. Otherwise a failure cancels them, on all ranks at once, and their blocks are free; so does
+    /// cancelling in any case.
+    pub keep_leases: bool,
     /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was
     /// dropped, by a timeout or a `select!`, so that nobody hears of its end. An owner of the blocks, which
     /// frees them when it is dropped.
@@ -112,6 +116,7 @@ impl PullRequest {
             by_layer: false,
             paths: PathSet::ANY,
             timeout: Duration::from_secs(300),
+            keep_leases: false,
             keeper: None,
         }
     }
