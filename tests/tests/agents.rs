@@ -269,11 +269,11 @@ async fn connections_that_nothing_needs_are_closed() {
     let mut options = AgentOptions::default();
     options.keep_idle = Duration::from_millis(10);
     options.wire.early_wait = Duration::from_millis(20);
-    options.wire.stall = Duration::from_millis(400);
+    // Idle connections are looked for four times as often.
+    options.wire.stall = Duration::from_secs(2);
     let pair = Pair::with_options(options);
     for set in [11, 12] {
         let set = LeaseSetId([set; 16]);
-        // A connection is needed for as long as its peer uses a lease.
         let leases = [
             unfinished(&pair, set, Rank(0), None).await,
             unfinished(&pair, set, Rank(1), None).await,
@@ -281,7 +281,8 @@ async fn connections_that_nothing_needs_are_closed() {
         let ticket = pair.ticket(&pair.src, set, Direction::Pull);
         let request = pair.request(ticket, &pair.dst);
         let pull = pair.dst.agent.start_pull(request).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        // Silent, but needed.
+        tokio::time::sleep(Duration::from_millis(700)).await;
         for lease in &leases {
             lease.finish_prefill().await.unwrap();
         }
