@@ -1,5 +1,6 @@
 //! Slicing one rank's cache for another: what both of them hold.
 
+use std::fmt;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -10,14 +11,25 @@ use crate::partition::PartitionError;
 use crate::spec::Spec;
 use crate::view::{Axis, ComponentView};
 
-/// Which end of a transfer a rank is on. Where several source ranks hold the same unit, only one of
-/// them serves a destination rank, so the ends are not alike.
+/// One of the two ends of a transfer.
+///
+/// They are not alike: where several source ranks hold the same unit, only one of them serves a
+/// destination rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The bytes are read from this rank.
+pub enum Side {
+    /// Where the bytes come from.
     Source,
-    /// The bytes are written to this rank.
+    /// Where they go.
     Destination,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Source => "the source",
+            Side::Destination => "the destination",
+        })
+    }
 }
 
 /// A rank of tensor parallelism.
@@ -92,7 +104,7 @@ pub enum SliceError {
 ///
 /// ```
 /// use transload_layout::document::Value;
-/// use transload_layout::{Deployment, Rank, Role, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
+/// use transload_layout::{Deployment, Rank, Side, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
 ///
 /// let side = |tp| {
 ///     let text = format!(r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": 16,
@@ -104,17 +116,17 @@ pub enum SliceError {
 /// let mine = &make_meta_kv_cache(&prefill, Rank(1))[0];
 /// let (me, other) = (TpRank { tp: 2, rank: 1 }, TpRank { tp: 4, rank: 2 });
 /// let specs = decode.groups()[0].specs();
-/// let slices = slice_for_tp_transfer(mine, Role::Source, me, specs, other).unwrap();
+/// let slices = slice_for_tp_transfer(mine, Side::Source, me, specs, other).unwrap();
 /// let units: Vec<_> = slices.iter().map(|slice| slice.units.clone()).collect();
 /// assert_eq!(units, [4..6, 4..6], "keys and values of two of my four heads");
 ///
 /// // The views of another rank are refused.
 /// let wrong = TpRank { tp: 2, rank: 0 };
-/// assert!(slice_for_tp_transfer(mine, Role::Source, wrong, specs, other).is_err());
+/// assert!(slice_for_tp_transfer(mine, Side::Source, wrong, specs, other).is_err());
 /// ```
 pub fn slice_for_tp_transfer(
     my_views: &[ComponentView],
-    role: Role,
+    side: Side,
     me: TpRank,
     other_specs: &[Spec],
     other: TpRank,
@@ -146,9 +158,9 @@ pub fn slice_for_tp_transfer(
                 held,
             });
         }
-        let units = match role {
-            Role::Source => component.partition.served(me, other)?,
-            Role::Destination => component.partition.served(other, me)?,
+        let units = match side {
+            Side::Source => component.partition.served(me, other)?,
+            Side::Destination => component.partition.served(other, me)?,
         };
         if !units.is_empty() {
             slices.push(narrow_units(mine, units));

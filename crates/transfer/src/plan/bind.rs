@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
-use transload_layout::Rank;
+use transload_layout::{Rank, Side};
 
 use super::Plan;
 use super::nest::ComponentSet;
 use super::program::{Nest, Placed, Program};
-use super::route::{Class, Extent, NestsByExtent, RouteGroup};
+use super::route::{Extent, NestsByExtent, Piece, RouteGroup};
 use super::segments::{self, Segment};
-use super::table::{BindError, Lookup, Side, Tables};
+use super::table::{BindError, Lookup, Tables};
 
 /// A plan with the block tables of both sides: what one process can run that reaches both memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,23 +61,24 @@ impl Plan {
             ));
         }
         // Routes differ in units only, so they share their segments.
-        let mut segments: Vec<(usize, Class, Vec<Segment>)> = Vec::new();
+        let mut segments: Vec<(usize, Piece, Vec<Segment>)> = Vec::new();
         let mut routes = Vec::with_capacity(self.routes.len());
         for route in &self.routes {
             for group in &route.groups {
                 let mut binder = Binder::default();
-                for class in group.classes() {
-                    let known = segments
-                        .iter()
-                        .position(|(of, known, _)| (*of, *known) == (group.group, class));
+                let planned = &self.groups[group.group];
+                for piece in group.pieces(planned) {
+                    let known = segments.iter().position(|(of, known, _)| {
+                        *of == group.group
+                            && (known.range, known.steps) == (piece.range, piece.steps)
+                    });
                     let index = known.unwrap_or_else(|| {
-                        let range = self.groups[group.group].ranges[class.range];
                         let (src, dst) = &lookups[group.group];
-                        let made = segments::make(range, class, src, dst);
-                        segments.push((group.group, class, made));
+                        let made = segments::make(piece.range, piece.steps, src, dst);
+                        segments.push((group.group, piece.clone(), made));
                         segments.len() - 1
                     });
-                    binder.place(group, class, &segments[index].2);
+                    binder.place(group, &piece, &segments[index].2);
                 }
                 binder.join_neighbours();
                 routes.push(BoundRoute {
@@ -101,7 +102,7 @@ struct Binder {
 }
 
 impl Binder {
-    fn place(&mut self, group: &RouteGroup, class: Class, segments: &[Segment]) {
+    fn place(&mut self, group: &RouteGroup, piece: &Piece, segments: &[Segment]) {
         self.program.placed.reserve(segments.len());
         let mut by_extent = NestsByExtent::default();
         for segment in segments {
@@ -111,7 +112,7 @@ impl Binder {
                 zero: (segment.src.state == 0, segment.dst.state == 0),
             };
             let (first, nests) = by_extent.get(extent, || {
-                let nests = group.nests(class, extent, None);
+                let nests = group.nests(&piece.classes, extent, None);
                 let first = self.program.nests.len() as u32;
                 for strided in &nests {
                     self.program.nests.push(strided.nest.clone());
