@@ -484,11 +484,12 @@ impl RouteGroup {
         }
         classes
     }
+
     /// The states that travel, cut so that slices of different ranges can move together wherever they
     /// move the same part of a block.
     ///
-    /// Most groups have one range. Where there are more, what begins or ends inside a block moves by
-    /// itself up to the end of that block, of whichever side it is.
+    /// Most groups have one range, and are one piece for each class. Where there are more, what begins or
+    /// ends inside a block moves by itself, up to the end of that block.
     pub(super) fn pieces(&self, planned: &GroupPlan) -> SmallVec<[Piece; 2]> {
         let classes = self.classes();
         let mut pieces: SmallVec<[Piece; 2]> = SmallVec::new();
@@ -528,6 +529,20 @@ impl RouteGroup {
                         classes: SmallVec::from_elem(*class, 1),
                     }),
                 }
+            }
+        }
+        // What was cut for the sake of others, and then shared with none of them, is whole again.
+        let mut at = 0;
+        while let Some(piece) = pieces.get(at) {
+            let goes_on =
+                |next: &Piece| next.classes == piece.classes && next.range.first == piece.range.end;
+            match pieces.iter().position(goes_on) {
+                Some(next) => {
+                    pieces[at].range.end = pieces[next].range.end;
+                    pieces.remove(next);
+                    at = 0;
+                }
+                None => at += 1,
             }
         }
         pieces
