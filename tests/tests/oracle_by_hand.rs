@@ -135,6 +135,25 @@ fn all_data_of_a_block_before_all_scales() {
     );
 }
 
+/// Heads, then states, then a key and its value; whatever order the deployment has.
+#[test]
+fn attention_in_a_page() {
+    let indexer = json!({"kind": "indexer", "data_bytes": 3, "scale_bytes": 1});
+    let page = deployment(
+        json!([attention(2, 2, 3, "bf16"), indexer]),
+        json!({}),
+        json!({"order": "BLHSC"}),
+    );
+    // Two heads of 4 * 5 elements of 2 bytes, 4 * 3 of data, 4 of scales.
+    assert_eq!(offset(&page, 0, [0, 0, 2], [0, K, 0, 1, 0]), 2 * 10 + 2);
+    assert_eq!(
+        offset(&page, 0, [0, 0, 2], [0, V, 1, 1, 0]),
+        40 + 2 * 10 + 4 + 2
+    );
+    assert_eq!(offset(&page, 0, [0, 1, 1], [1, 0, 0, 2, 0]), 96 + 80 + 5);
+    assert_eq!(offset(&page, 0, [1, 0, 0], [0, K, 0, 0, 0]), 3 * 96);
+}
+
 #[test]
 fn a_compressed_block_has_fewer_states_than_tokens() {
     let spec = json!({"kind": "compressed", "data_bytes": 2, "scale_bytes": 1,
