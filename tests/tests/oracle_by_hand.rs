@@ -510,3 +510,32 @@ fn what_may_stay_apart_and_what_may_not() {
     assert_eq!(chunks::fewest(&pair), list(&[(0, 16), (24, 16)]));
     assert!(fault(&pair, &[(0, 8), (8, 8), (24, 16)]).contains("had to be one"));
 }
+
+/// The source has blocks inside of its states, the destination one state in each block, in the order of
+/// the source's memory: whole rows of blocks lie together, and states by themselves are far too many.
+#[test]
+fn states_one_by_one_are_too_many() {
+    let spec = || attention(1, 4, 4, "u8");
+    let from = one(
+        spec(),
+        json!({"order": "LSBHC", "block_size": 16, "num_blocks": 8}),
+    );
+    let to = one(spec(), json!({"block_size": 1, "num_blocks": 64}));
+    let table = (0..64).map(|t| t % 16 * 4 + t / 16).collect::<Vec<_>>();
+    let request = tables(ask(0, 64), &[0, 1, 2, 3], &table);
+    let routes = oracle::transfer(&from, &to, &request).unwrap();
+    let fewest = chunks::fewest(&routes[0]);
+    assert_eq!(fewest.len(), 2 * 16);
+    assert!(chunks::check(Demand::Chunks, &routes[0], &fewest).is_ok());
+    let states = fewest.iter().flat_map(|chunk| {
+        (0..chunk.len).step_by(8).map(|at| {
+            let mut state = *chunk;
+            state.src.offset += at;
+            state.dst.offset += at;
+            state.len = 8;
+            state
+        })
+    });
+    let states = states.collect::<Vec<Chunk>>();
+    assert!(chunks::check(Demand::Chunks, &routes[0], &states).is_err());
+}
