@@ -82,8 +82,8 @@ impl Level {
             let least = if alone { bundle } else { span };
             if step.stride < least && (!alone || given(letter).is_some()) {
                 // Told is what would do: all that the order has inside of the axis.
-                let inside = axes.iter().take_while(|inner| inner.letter != letter);
-                let inside = inside.fold(Some(bundle), |span, inner| inner.span(span?));
+                let mut inside = axes.iter().take_while(|inner| inner.letter != letter);
+                let inside = inside.try_fold(bundle, |span, inner| inner.span(span));
                 return Err(PlacementError::Overlap {
                     letter,
                     stride: step.stride,

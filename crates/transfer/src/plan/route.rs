@@ -488,24 +488,21 @@ impl RouteGroup {
     /// The states that travel, cut so that slices of different ranges can move together wherever they
     /// move the same part of a block.
     ///
-    /// Most groups have one range, and are one piece for each class. Where there are more, what begins or
-    /// ends inside a block moves by itself, up to the end of that block.
+    /// Most groups have one range, and are one piece for each class. Where there are more, the blocks in
+    /// which one begins or ends are pieces of their own.
     pub(super) fn pieces(&self, planned: &GroupPlan) -> SmallVec<[Piece; 2]> {
         let classes = self.classes();
         let mut pieces: SmallVec<[Piece; 2]> = SmallVec::new();
         for class in &classes {
             let range = planned.ranges[class.range];
-            let kin = classes.iter().filter(|other| {
-                let other_range = planned.ranges[other.range];
-                other.steps == class.steps && other_range.blocks() == range.blocks()
-            });
-            let mut ends: SmallVec<[u64; 4]> = SmallVec::new();
-            for other in kin {
-                let other = planned.ranges[other.range];
-                ends.extend([
-                    other.block_end_from(other.first),
-                    other.block_end_until(other.end),
-                ]);
+            let mut ends: SmallVec<[u64; 8]> = SmallVec::new();
+            for other in &classes {
+                let of = planned.ranges[other.range];
+                if other.steps == class.steps && of != range && of.blocks() == range.blocks() {
+                    for bound in [range.first, range.end, of.first, of.end] {
+                        ends.extend([of.block_end_from(bound), of.block_end_until(bound)]);
+                    }
+                }
             }
             ends.push(range.end);
             ends.retain(|end| range.first < *end && *end <= range.end);
@@ -529,20 +526,6 @@ impl RouteGroup {
                         classes: SmallVec::from_elem(*class, 1),
                     }),
                 }
-            }
-        }
-        // What was cut for the sake of others, and then shared with none of them, is whole again.
-        let mut at = 0;
-        while let Some(piece) = pieces.get(at) {
-            let goes_on =
-                |next: &Piece| next.classes == piece.classes && next.range.first == piece.range.end;
-            match pieces.iter().position(goes_on) {
-                Some(next) => {
-                    pieces[at].range.end = pieces[next].range.end;
-                    pieces.remove(next);
-                    at = 0;
-                }
-                None => at += 1,
             }
         }
         pieces

@@ -31,6 +31,21 @@ struct Blocks {
 }
 
 impl Blocks {
+    /// The place `blocks` blocks further on, in each of which there are `states` states.
+    fn further(self, place: Place, states: u64, blocks: u64) -> Place {
+        if self.linear {
+            let at = place.block * self.size + place.state + states * blocks;
+            return Place {
+                block: at / self.size,
+                state: at % self.size,
+            };
+        }
+        Place {
+            block: place.block + blocks,
+            ..place
+        }
+    }
+
     /// Whether `next` comes right after `states` states from `last`, along the states of one block
     /// or, where that is the same, into the next.
     fn go_on(self, last: Place, states: u64, next: Place) -> bool {
@@ -50,11 +65,13 @@ impl Blocks {
 /// Cuts the token axis at both sides' blocks, and joins what lies together on both sides again, in
 /// whatever order the tables list it.
 ///
-/// Costs O(cuts) time; and memory for what is left only, where the source's table lists its blocks in
+/// With `open`, the first and the last block of each stretch stay by themselves, for the slices of another
+/// stretch to join them. Costs O(cuts) time; and memory for what is left only, where the source's table lists its blocks in
 /// the order of memory.
 pub(super) fn make(
     range: StateRange,
     steps: Steps,
+    open: bool,
     src: &Lookup<'_>,
     dst: &Lookup<'_>,
 ) -> Vec<Segment> {
@@ -87,7 +104,10 @@ pub(super) fn make(
         segments.sort_unstable_by_key(in_memory);
         segments.into_iter().for_each(|cut| joiner.push(cut));
     }
-    joiner.finish()
+    match open {
+        false => joiner.finish(),
+        true => joiner.finish_open(),
+    }
 }
 
 /// Joins segments that come in the order of the source's memory: along the states first, and what comes
@@ -161,6 +181,39 @@ impl Joiner {
             self.settle(last);
         }
         self.done
+    }
+
+    /// The same with the first and the last block of each segment by themselves: what slices of another
+    /// piece may go on from or into.
+    fn finish_open(self) -> Vec<Segment> {
+        let (src, dst) = (self.src, self.dst);
+        let single_states = !self.from_block_to_block && (src.size, dst.size) == (1, 1);
+        let mut open = Vec::new();
+        for segment in self.finish() {
+            let whole = match single_states {
+                true => Segment {
+                    states: 1,
+                    blocks: segment.states,
+                    ..segment
+                },
+                false => segment,
+            };
+            let part = |first, blocks| Segment {
+                src: src.further(whole.src, whole.states, first),
+                dst: dst.further(whole.dst, whole.states, first),
+                blocks,
+                ..whole
+            };
+            let last = whole.blocks - 1;
+            open.push(part(0, 1));
+            if last > 1 {
+                open.push(part(1, last - 1));
+            }
+            if last > 0 {
+                open.push(part(last, 1));
+            }
+        }
+        open
     }
 }
 
