@@ -224,8 +224,8 @@ fn try_so_often_and_then_cancel() {
 #[test]
 fn may_leave_the_leases_for_another_try() {
     let (mut t, first) = holder(Direction::Pull);
-    t.do_(|machine, now, _| machine.cancel_job(now, first));
     let transfer = asked(&t).transfer;
+    t.do_(|machine, now, _| machine.cancel_job(now, first));
     t.do_(|machine, now, _| machine.fenced(now, transfer));
     assert_eq!(t.job(), Err(JobError::Cancelled));
     let keep_leases = true;

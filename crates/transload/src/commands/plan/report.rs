@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 use transload::layout::placement::Allocation;
+use transload::layout::spec::Spec;
 use transload::layout::{Deployment, Group};
 use transload::transfer::plan::program::{Program, split_address};
 use transload::transfer::plan::{BoundPlan, BoundRoute, ComponentSet, Plan};
@@ -63,6 +64,15 @@ struct Row<'a> {
 struct Range {
     min: u64,
     max: u64,
+}
+
+/// Whether a cache with scales has an order that was made for caches without: taken at its word, since it
+/// may be meant, but mostly inherited.
+fn mixes_scales(group: &Group) -> bool {
+    let mut specs = group.specs().iter();
+    specs.len() == 1
+        && specs.any(|spec| matches!(spec, Spec::Compressed(_) | Spec::Indexer(_)))
+        && group.physical_order().apart.is_none()
 }
 
 impl<'a> Report<'a> {
@@ -131,6 +141,18 @@ impl<'a> Report<'a> {
         );
         if summary.bytes == 0 {
             text.push_str(" nothing travels: no state has its last token in the range\n");
+        }
+        for (side, deployment) in [("the source", self.src), ("the destination", self.dst)] {
+            for group in deployment.groups().iter().filter(|group| mixes_scales(group)) {
+                let _ = writeln!(
+                    text,
+                    " take care: in {side}'s group {} the scales of each state lie behind its data, as the \
+                     order {} says;\n engines mostly keep all data of a block before all its scales, as \
+                     LB[SD,SD] does",
+                    group.name(),
+                    group.physical_order(),
+                );
+            }
         }
         text
     }
