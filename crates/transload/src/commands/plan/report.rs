@@ -7,8 +7,7 @@ use std::time::Duration;
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
 use transload::layout::placement::Allocation;
-use transload::layout::spec::Spec;
-use transload::layout::{Deployment, Group};
+use transload::layout::{Deployment, Group, Spec};
 use transload::transfer::plan::program::{Program, split_address};
 use transload::transfer::plan::{BoundPlan, BoundRoute, ComponentSet, Plan};
 
@@ -143,7 +142,11 @@ impl<'a> Report<'a> {
             text.push_str(" nothing travels: no state has its last token in the range\n");
         }
         for (side, deployment) in [("the source", self.src), ("the destination", self.dst)] {
-            for group in deployment.groups().iter().filter(|group| mixes_scales(group)) {
+            for group in deployment
+                .groups()
+                .iter()
+                .filter(|group| mixes_scales(group))
+            {
                 let _ = writeln!(
                     text,
                     " take care: in {side}'s group {} the scales of each state lie behind its data, as the \
