@@ -128,11 +128,7 @@ async fn tell(lie: Lie, hostile: &mut Hostile, ask: &Ask, way: &mut Way) {
         way.send(stream).await;
     }
     // The same bytes once more; and a ring hears from the next stream that one has ended early.
-    let again = match (lie, &way) {
-        (Lie::Twice, _) => true,
-        (Lie::TooShort, Way::Ring(_)) => true,
-        _ => false,
-    };
+    let again = matches!((lie, &way), (Lie::Twice, _) | (Lie::TooShort, Way::Ring(_)));
     if again {
         let mut second = good;
         second.header.stream = 1;
