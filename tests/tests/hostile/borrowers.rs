@@ -124,8 +124,11 @@ async fn nobody_speaks_for_the_transfers_of_others() {
     let identity = town.hostile(Roles::all());
     let mut hostile = Hostile::welcome(identity, owner, Side::Decode).await;
     let transfer = ask.transfer;
-    for _ in 0..100 {
+    for _ in 0..20 {
         noise(&mut hostile, transfer).await;
+        // The borrower itself is alive, however long this takes.
+        let copying = LaneMessage::Copying { transfer };
+        borrower.say(Message::Lanes(copying)).await;
     }
     say_blocks(&mut hostile, transfer, 0, 0, vec![1; 8192]).await;
     for message in [
