@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use transload_layout::document::Value;
 use transload_layout::{Deployment, Rank};
-use transload_transfer::agent::{Agent, AgentOptions, LeaseRequest, PullRequest};
+use transload_transfer::agent::{Agent, AgentOptions, Lease, LeaseRequest, PullRequest};
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::identity::Identity;
@@ -307,6 +307,15 @@ pub fn lease_of(side: Side, rank: Rank, request: u64) -> LeaseRequest {
     lease.ttl = Duration::from_millis(1500);
     lease.hard_bound = Duration::from_secs(8);
     lease
+}
+
+/// Leases blocks, or opens them for a push.
+pub async fn open(owner: &Agent, direction: Direction, request: LeaseRequest) -> Lease {
+    let opened = match direction {
+        Direction::Pull => owner.lease(request).await,
+        Direction::Push => owner.open(request).await,
+    };
+    opened.unwrap().unwrap()
 }
 
 /// A transfer of a request into or out of the blocks of `side`: over the network only, for two requests

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use transload_layout::Rank;
 use transload_tests::cluster::{
-    CLUSTER, Cache, Origins, Side, claims_of, impatient, lease_of, mint, transfer_of,
+    CLUSTER, Cache, Origins, Side, claims_of, impatient, lease_of, mint, open, transfer_of,
 };
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{AgentId, ClusterName, Direction, Incarnation};
@@ -30,7 +30,7 @@ async fn two_rings_into_one_agent_move_at_a_time() {
         let mut leases = Vec::new();
         for (rank, source) in (0..).map(Rank).zip(&sources) {
             let lease = lease_of(Side::Prefill, rank, request);
-            leases.push(source.lease(lease).await.unwrap().unwrap());
+            leases.push(open(source, Direction::Pull, lease).await);
         }
         let addresses = sources.iter().map(|source| source.address("127.0.0.1"));
         let owner = sources[0].deployment_digest();

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
 use transload_tests::cluster::{
-    CLUSTER, Cache, Origins, Side, claims_of, idle, impatient, lease_of, mint, ticket_of,
+    self, CLUSTER, Cache, Origins, Side, claims_of, idle, impatient, lease_of, mint, ticket_of,
     transfer_of, unused,
 };
 use transload_tests::process::{Belongings, Chance, Other, alone, heard, resident_kib, say};
@@ -314,10 +314,7 @@ async fn open(
     let mut leases = Vec::new();
     for &rank in ranks {
         let lease = lease_of(cache.side(), rank, request);
-        leases.push(match direction {
-            Direction::Pull => owner.lease(lease).await.unwrap().unwrap(),
-            Direction::Push => owner.open(lease).await.unwrap().unwrap(),
-        });
+        leases.push(cluster::open(owner, direction, lease).await);
     }
     leases
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use transload_layout::Rank;
-use transload_tests::cluster::{Side, TOKENS, content_of, lease_of, mint, set_of};
+use transload_tests::cluster::{Side, TOKENS, content_of, lease_of, mint, open, set_of};
 use transload_transfer::identity::{Authority, Role, Roles};
 use transload_transfer::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, TransferId,
@@ -21,19 +21,11 @@ async fn every_ask_that_is_not_allowed_is_refused_by_name() {
     let owner = &town.owner;
     let key = owner.ticket_key();
     let mut hostile = Hostile::welcome(town.hostile(Roles::all()), owner, Side::Decode).await;
-    let lease = owner
-        .lease(lease_of(Side::Prefill, Rank(0), 3))
-        .await
-        .unwrap()
-        .unwrap();
+    let lease = open(owner, Direction::Pull, lease_of(Side::Prefill, Rank(0), 3)).await;
     let mut short = lease_of(Side::Prefill, Rank(0), 5);
     short.ttl = Duration::from_millis(1);
-    let expired = owner.lease(short).await.unwrap().unwrap();
-    let cancelled = owner
-        .lease(lease_of(Side::Prefill, Rank(0), 7))
-        .await
-        .unwrap()
-        .unwrap();
+    let expired = open(owner, Direction::Pull, short).await;
+    let cancelled = open(owner, Direction::Pull, lease_of(Side::Prefill, Rank(0), 7)).await;
     cancelled.cancel().await.unwrap();
     expired.ended().await.unwrap();
     cancelled.ended().await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use transload_layout::Rank;
-use transload_tests::cluster::{Side, impatient, lease_of, transfer_of};
+use transload_tests::cluster::{Side, impatient, lease_of, open, transfer_of};
 use transload_transfer::identity::{Role, Roles};
 use transload_transfer::ids::{Direction, Incarnation, TransferId};
 use transload_transfer::lease::LeaseEnd;
@@ -33,7 +33,7 @@ async fn who_may_not_map_is_lent_nothing() {
     let town = Town::of_lenders();
     let request = 6;
     let lease = lease_of(Side::Prefill, Rank(0), request);
-    let lease = town.owner.lease(lease).await.unwrap().unwrap();
+    let lease = open(&town.owner, Direction::Pull, lease).await;
     let identity = town.hostile(without_map());
     let mut hostile = Hostile::welcome(identity, &town.owner, Side::Decode).await;
     let refusal = hostile
@@ -110,7 +110,7 @@ async fn nobody_speaks_for_the_transfers_of_others() {
     let owner = &town.owner;
     let request = 6;
     let lease = lease_of(Side::Prefill, Rank(0), request);
-    let lease = owner.lease(lease).await.unwrap().unwrap();
+    let lease = open(owner, Direction::Pull, lease).await;
     let identity = issue(&town.authority, "borrower", Roles::all());
     let mut borrower = Hostile::welcome(identity, owner, Side::Decode).await;
     let ask = shared(1, &town, request);
@@ -171,7 +171,7 @@ async fn who_copies_for_ever_meets_the_hard_bound() {
     let mut lease = lease_of(Side::Prefill, Rank(0), request);
     lease.ttl = Duration::from_millis(500);
     lease.hard_bound = Duration::from_secs(3);
-    let lease = town.owner.lease(lease).await.unwrap().unwrap();
+    let lease = open(&town.owner, Direction::Pull, lease).await;
     let identity = town.hostile(Roles::all());
     let mut hostile = Hostile::welcome(identity, &town.owner, Side::Decode).await;
     let ask = shared(1, &town, request);

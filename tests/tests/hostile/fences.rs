@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
-use transload_tests::cluster::{Side, lease_of, mint, set_of, transfer_of, unused};
+use transload_tests::cluster::{Side, lease_of, mint, open, set_of, transfer_of, unused};
 use transload_tests::process::Chance;
 use transload_transfer::identity::Roles;
+use transload_transfer::ids::Direction;
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::wire::message::Message;
 use transload_transfer::wire::{Failure, PathSet};
@@ -75,7 +76,7 @@ async fn a_lease_that_is_cancelled_in_the_midst_of_copies_gives_its_blocks_back_
         for rank in [Rank(0), Rank(1)] {
             let mut lease = lease_of(Side::Prefill, rank, 2);
             lease.set = set;
-            leases.push(town.owner.lease(lease).await.unwrap().unwrap());
+            leases.push(open(&town.owner, Direction::Pull, lease).await);
         }
         let mut claims = owners_claims(&town.owner, 2);
         claims.set = set;

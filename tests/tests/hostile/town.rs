@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
 use transload_tests::cluster::{
-    CLUSTER, Cache, Origins, Side, claims_of, idle, impatient, lease_of, mint, transfer_of,
+    CLUSTER, Cache, Origins, Side, claims_of, idle, impatient, lease_of, mint, open, transfer_of,
 };
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::{Authority, Identity, Roles};
@@ -145,7 +145,7 @@ impl Ordinary {
                 let mut lease = lease_of(Side::Prefill, rank, 2);
                 lease.set = set;
                 // Kept by the agent until it has ended.
-                let lease = self.owner.lease(lease).await.unwrap().unwrap();
+                let lease = open(&self.owner, Direction::Pull, lease).await;
                 tokio::spawn(lease.ended());
             }
             let mut claims = owners_claims(&self.owner, 2);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use transload_layout::Rank;
-use transload_tests::cluster::{Side, impatient, lease_of, ticket_of, transfer_of};
+use transload_tests::cluster::{Side, impatient, lease_of, open, ticket_of, transfer_of};
 use transload_transfer::agent::PullError;
 use transload_transfer::identity::Roles;
 use transload_transfer::ids::{Direction, Incarnation};
@@ -52,7 +52,7 @@ async fn a_push_that_trickles_ends_by_the_hard_bound() {
     // So short that it would be over at once if bytes did not keep it alive.
     opening.ttl = Duration::from_millis(500);
     opening.hard_bound = Duration::from_secs(3);
-    let opened = to.agent.open(opening).await.unwrap().unwrap();
+    let opened = open(&to.agent, Direction::Push, opening).await;
     let ticket = ticket_of(&to.agent, request, Direction::Push);
     let mut hostile = Hostile::welcome(town.hostile(Roles::all()), &to.agent, Side::Prefill).await;
     let ask = ask_with(1, ticket, request);
@@ -92,7 +92,7 @@ async fn a_push_that_trickles_ends_by_the_hard_bound() {
     let mut openings = Vec::new();
     for rank in RANKS {
         let opening = lease_of(Side::Decode, rank, 2);
-        openings.push(to.agent.open(opening).await.unwrap().unwrap());
+        openings.push(open(&to.agent, Direction::Push, opening).await);
     }
     to.cache.clear();
     let ticket = ticket_of(&to.agent, 2, Direction::Push);
