@@ -89,7 +89,9 @@ impl Memories {
             src: allocate(src as usize),
             dst: allocate(dst as usize),
         };
-        let noise: Vec<u8> = (0..1 << 20).map(|i: u32| (i * i >> 7) as u8).collect();
+        let noise: Vec<u8> = (0..1 << 20)
+            .map(|i: u32| (i.wrapping_mul(i) >> 7) as u8)
+            .collect();
         for at in (0..u64::from(src)).step_by(noise.len()) {
             memories.src.write(at, &noise).unwrap();
         }

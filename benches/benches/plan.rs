@@ -1,11 +1,34 @@
-//! What planning costs: the canonical pair compiled and bound, and chunks expanded.
+//! What planning costs, beside what it may.
+//!
+//! `cargo bench -p transload-benches --bench plan [-- FILTER]`. First a table of the figures that have a
+//! target, with the ratio to it (1.00 and less is good); each is the median of many rounds, in which all
+//! are measured in turn. Then single figures by criterion.
 
 use std::hint::black_box;
+use std::time::Instant;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput};
 use transload_layout::Deployment;
 use transload_layout::document::Value;
-use transload_transfer::plan::{BlockTable, Plan, Request, Side, Tables};
+use transload_transfer::plan::{BlockTable, BoundPlan, Plan, Request, Side, Tables};
+
+/// Both deployments parsed, until all routes of all 8 destination ranks have their tables bound.
+const COMPILE_AND_BIND: f64 = 160e-6;
+
+/// For one chunk, expanded from its loops.
+const EXPAND: f64 = 5e-9;
+
+/// What two peers tell each other so that each can plan alone, in bytes.
+const WIRE: f64 = 4096.0;
+
+const ROUNDS: usize = 201;
+
+fn main() {
+    targets();
+    let mut criterion = Criterion::default().configure_from_args();
+    planning(&mut criterion);
+    criterion.final_summary();
+}
 
 fn side(tp: u32, block: u32, layers: u32, heads: u32, order: &str) -> Deployment {
     let text = format!(
@@ -23,49 +46,135 @@ fn scattered(entries: u32, step: u32) -> Tables {
     Tables(vec![BlockTable::List(blocks)])
 }
 
+/// A pair of the canonical shape, or of one with more layers or heads.
+struct Pair {
+    src: Deployment,
+    dst: Deployment,
+    tables: (Tables, Tables),
+}
+
+impl Pair {
+    fn new(layers: u32, heads: u32) -> Self {
+        Self {
+            src: side(4, 16, layers, heads, "LBSHC"),
+            dst: side(8, 64, layers, heads, "LBSHC"),
+            tables: (scattered(128, 37), scattered(32, 41)),
+        }
+    }
+
+    fn plan(&self) -> Plan {
+        Plan::compile(black_box(&self.src), &self.dst, &Request::tokens(2048)).unwrap()
+    }
+
+    fn bound(&self) -> BoundPlan {
+        self.plan().bind(&self.tables.0, &self.tables.1).unwrap()
+    }
+
+    /// Both documents, the range of tokens, and the digest.
+    fn wire(&self) -> f64 {
+        let documents = [&self.src, &self.dst]
+            .map(|side| postcard::to_allocvec(side.document()).unwrap().len());
+        let request = postcard::to_allocvec(&(0u64, 2048u64, false))
+            .unwrap()
+            .len();
+        (documents.iter().sum::<usize>() + request + self.plan().digest().0.len()) as f64
+    }
+}
+
+fn targets() {
+    let pairs = [Pair::new(80, 8), Pair::new(800, 8), Pair::new(80, 80)];
+    let bound = pairs[0].bound();
+    let mut seconds = vec![Vec::new(); pairs.len() + 1];
+    for _ in 0..ROUNDS {
+        for (pair, seconds) in pairs.iter().zip(&mut seconds) {
+            let start = Instant::now();
+            black_box(pair.bound());
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+        let start = Instant::now();
+        black_box(expand(&bound));
+        seconds[pairs.len()].push(start.elapsed().as_secs_f64() / bound.chunks() as f64);
+    }
+    let medians: Vec<f64> = seconds.iter_mut().map(|s| median(s)).collect();
+    println!("{:44} {:>10} {:>10} {:>6}", "", "figure", "target", "ratio");
+    let row = |name: &str, unit: &str, scale: f64, figure: f64, target: f64| {
+        let (shown, wanted) = (figure * scale, target * scale);
+        let ratio = figure / target;
+        println!("{name:44} {shown:>10.1} {wanted:>10.1} {ratio:>6.2}  {unit}");
+    };
+    row(
+        "compile and bind, canonical",
+        "us",
+        1e6,
+        medians[0],
+        COMPILE_AND_BIND,
+    );
+    row(
+        "  10x the layers, beside canonical",
+        "us",
+        1e6,
+        medians[1],
+        medians[0],
+    );
+    row(
+        "  10x the heads, beside canonical",
+        "us",
+        1e6,
+        medians[2],
+        medians[0],
+    );
+    row("expand to a chunk", "ns", 1e9, medians[3], EXPAND);
+    row(
+        "documents, request and digest on the wire",
+        "B",
+        1.0,
+        pairs[0].wire(),
+        WIRE,
+    );
+    println!();
+}
+
+fn expand(bound: &BoundPlan) -> u64 {
+    let mut sum = 0u64;
+    for route in &bound.routes {
+        let program = &route.program;
+        program.for_each_chunk(|src, dst, run| sum = sum.wrapping_add(src ^ dst ^ run));
+    }
+    sum
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
 fn planning(c: &mut Criterion) {
-    let request = Request::tokens(2048);
-    let (src_tables, dst_tables) = (scattered(128, 37), scattered(32, 41));
     let mut group = c.benchmark_group("plan");
     for (name, layers, heads) in [
         ("canonical", 80, 8),
         ("10x layers", 800, 8),
         ("10x heads", 80, 80),
     ] {
-        let src = side(4, 16, layers, heads, "LBSHC");
-        let dst = side(8, 64, layers, heads, "LBSHC");
-        group.bench_function(format!("compile/{name}"), |b| {
-            b.iter(|| Plan::compile(black_box(&src), &dst, &request).unwrap());
-        });
+        let pair = Pair::new(layers, heads);
+        group.bench_function(format!("compile/{name}"), |b| b.iter(|| pair.plan()));
         group.bench_function(format!("compile and bind/{name}"), |b| {
-            b.iter(|| {
-                let plan = Plan::compile(black_box(&src), &dst, &request).unwrap();
-                plan.bind(&src_tables, &dst_tables).unwrap()
-            });
+            b.iter(|| pair.bound());
         });
     }
-    let src = side(4, 16, 80, 8, "LBSHC");
-    let dst = side(8, 64, 80, 8, "LBSHC");
-    let plan = Plan::compile(&src, &dst, &request).unwrap();
+    let pair = Pair::new(80, 8);
+    let plan = pair.plan();
     let route = &plan.routes()[0];
     group.bench_function("route digest", |b| {
         b.iter(|| plan.route_digest(black_box(route)))
     });
     group.bench_function("one side's half of a stream", |b| {
-        b.iter(|| plan.bind_stream(route, Side::Source, &src_tables).unwrap());
-    });
-    let bound = plan.bind(&src_tables, &dst_tables).unwrap();
-    let program = &bound.routes[0].program;
-    group.throughput(Throughput::Elements(program.chunks()));
-    group.bench_function("expand to chunks", |b| {
         b.iter(|| {
-            let mut sum = 0u64;
-            program.for_each_chunk(|src, dst, run| sum = sum.wrapping_add(src ^ dst ^ run));
-            sum
+            plan.bind_stream(route, Side::Source, &pair.tables.0)
+                .unwrap()
         });
     });
+    let bound = pair.bound();
+    group.throughput(Throughput::Elements(bound.chunks()));
+    group.bench_function("expand to chunks", |b| b.iter(|| expand(black_box(&bound))));
     group.finish();
 }
-
-criterion_group!(benches, planning);
-criterion_main!(benches);

@@ -315,7 +315,7 @@ pub async fn open(owner: &Agent, direction: Direction, request: LeaseRequest) ->
         Direction::Pull => owner.lease(request).await,
         Direction::Push => owner.open(request).await,
     };
-    opened.unwrap().unwrap()
+    opened.unwrap()
 }
 
 /// A transfer of a request into or out of the blocks of `side`: over the network only, for two requests

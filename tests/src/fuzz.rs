@@ -6,8 +6,8 @@
 use serde_json::Value as Json;
 use transload::document::Syntax;
 use transload_layout::deployment::LayerSet;
-use transload_layout::document::Value;
-use transload_layout::{Deployment, Order, make_meta_kv_cache};
+use transload_layout::document::{Document, Value};
+use transload_layout::{Deployment, Order, Rank, make_meta_kv_cache};
 use transload_transfer::plan::{Plan, Request, Tables};
 
 /// Two deployment documents, as a JSON list of two or as one for both sides; TOML is tried as well.
@@ -44,6 +44,31 @@ pub fn document(data: &[u8]) {
         for dst in &sides {
             plan(src, dst);
         }
+    }
+}
+
+/// A deployment document as peers send it: typed, and checked by nobody. Whatever its fields hold, it is
+/// a deployment or has faults; and its specs answer before that is known.
+pub fn typed_document(data: &[u8]) {
+    let Ok(document) = postcard::from_bytes::<Document>(data) else {
+        return;
+    };
+    for spec in document.groups.iter().flat_map(|group| &group.specs) {
+        let _ = std::hint::black_box((
+            spec.tokens_per_state(),
+            spec.num_heads(3),
+            spec.state_content_size(2),
+            spec.first_token_needed(7, 40),
+        ));
+    }
+    match Deployment::from_document(document) {
+        Ok(side) => {
+            for component in make_meta_kv_cache(&side, Rank(0)).iter().flatten() {
+                std::hint::black_box(component.view.shape());
+            }
+            plan(&side, &side);
+        }
+        Err(faults) => assert!(!faults.0.is_empty(), "an error says why"),
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use transload_layout::document::Value;
 use transload_layout::{Deployment, Rank};
-use transload_transfer::agent::{Agent, Lease, LeaseRequest, PullRequest};
+use transload_transfer::agent::{Agent, AgentOptions, Lease, LeaseRequest, PullRequest};
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::identity::{Authority, Identity, Roles};
@@ -85,6 +85,7 @@ impl Side {
         deployment: Deployment,
         step: u32,
         registered: Registered,
+        options: AgentOptions,
     ) -> Self {
         let shared = |rank| {
             let (_, stage) = deployment.split_rank(rank);
@@ -111,7 +112,7 @@ impl Side {
         for (seed, memory) in (1..).zip(&memories) {
             fill(memory, seed);
         }
-        let mut builder = Agent::builder(identity, deployment);
+        let mut builder = Agent::builder(identity, deployment).options(options);
         for (rank, (memory, shared)) in (0..).map(Rank).zip(memories.iter().zip(shared)) {
             builder = match shared {
                 Some(shared) => builder.register_shared(rank, vec![shared]).unwrap(),
@@ -149,6 +150,15 @@ impl Default for Pair {
 impl Pair {
     /// A pair whose source has its memory registered so, and whose destination has these roles.
     pub fn new(src: Registered, dst: Roles) -> Self {
+        Self::make(src, dst, AgentOptions::default())
+    }
+
+    /// A pair of agents with these settings.
+    pub fn with_options(options: AgentOptions) -> Self {
+        Self::make(Registered::Own, Roles::all(), options)
+    }
+
+    fn make(src: Registered, dst: Roles, options: AgentOptions) -> Self {
         let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
         let issue = |name, roles| {
             let agent = AgentId::new(name).unwrap();
@@ -158,8 +168,14 @@ impl Pair {
         let tokens = 100;
         let ids: Vec<u32> = (0..tokens as u32).collect();
         Self {
-            src: Side::new(prefill, deployment(2, 4, "NHD"), 7, src),
-            dst: Side::new(decode, deployment(4, 6, "HND"), 11, Registered::Own),
+            src: Side::new(prefill, deployment(2, 4, "NHD"), 7, src, options.clone()),
+            dst: Side::new(
+                decode,
+                deployment(4, 6, "HND"),
+                11,
+                Registered::Own,
+                options,
+            ),
             tokens,
             content: Content::first(tokens, &ids).unwrap().digest(),
         }
@@ -197,7 +213,7 @@ impl Pair {
                 false => owner.agent.lease(request).await,
                 true => owner.agent.open(request).await,
             };
-            leases.push(opened.unwrap().unwrap());
+            leases.push(opened.unwrap());
         }
         leases
     }

@@ -1,14 +1,17 @@
 //! Agents that pull and push over QUIC, in one process.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use transload_layout::Rank;
-use transload_tests::pair::{Pair, fill};
-use transload_transfer::agent::{LeaseRequest, PullError};
+use transload_tests::pair::{Pair, contents, fill};
+use transload_transfer::agent::{
+    AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError, TransferError,
+};
 use transload_transfer::content::Content;
 use transload_transfer::ids::{Direction, LeaseSetId};
-use transload_transfer::lease::LeaseEnd;
+use transload_transfer::lease::{LeaseEnd, LeaseError, OpenFault};
 use transload_transfer::wire::{JobError, Path, PathSet};
 
 #[tokio::test]
@@ -94,12 +97,12 @@ async fn layers_leave_as_they_are_ready() {
             pair.tokens,
         );
         request.prefilled = false;
-        leases.push(pair.src.agent.lease(request).await.unwrap().unwrap());
+        leases.push(pair.src.agent.lease(request).await.unwrap());
     }
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
     request.by_layer = true;
-    let pull = pair.dst.agent.start(request, true).await.unwrap();
+    let pull = pair.dst.agent.start_pull(request).await.unwrap();
     for layer in 0..4 {
         tokio::time::sleep(Duration::from_millis(20)).await;
         for lease in &leases {
@@ -124,7 +127,7 @@ async fn a_pull_of_other_content_is_refused() {
     request.content = Content::first(2, &[7, 7]).unwrap().digest();
     let refused = pair.dst.agent.pull(request).await.unwrap_err();
     assert!(
-        matches!(refused, PullError::Job(JobError::Refused { .. })),
+        matches!(refused, TransferError::Job(JobError::Refused { .. })),
         "{refused}"
     );
     assert_eq!(pair.found(), before, "nothing was written");
@@ -152,7 +155,7 @@ async fn an_early_pull_waits_for_its_lease() {
     let set = LeaseSetId([6; 16]);
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let request = pair.request(ticket, &pair.dst);
-    let pull = pair.dst.agent.start(request, true).await.unwrap();
+    let pull = pair.dst.agent.start_pull(request).await.unwrap();
     tokio::time::sleep(Duration::from_millis(100)).await;
     let leases = pair.leases(&pair.src, set, false).await;
     pull.finish().await.unwrap();
@@ -161,4 +164,138 @@ async fn an_early_pull_waits_for_its_lease() {
         BTreeSet::from_iter(leases.iter().map(|lease| lease.key().rank)).len(),
         2
     );
+}
+
+#[tokio::test]
+async fn a_ticket_does_not_choose_the_direction() {
+    let pair = Pair::default();
+    let before: Vec<_> = pair.src.memories.iter().map(contents).collect();
+    let set = LeaseSetId([7; 16]);
+    // Whoever holds it means to push, and would have its blocks overwritten.
+    let _leases = pair.leases(&pair.dst, set, false).await;
+    let ticket = pair.ticket(&pair.dst, set, Direction::Pull);
+    let request = pair.request(ticket, &pair.src);
+    let refused = pair.src.agent.start_push(request, false).await.unwrap_err();
+    let allowed = Direction::Pull;
+    assert_eq!(refused, TransferError::Direction { allowed });
+    let after: Vec<_> = pair.src.memories.iter().map(contents).collect();
+    assert!(before == after);
+
+    let ticket = pair.ticket(&pair.dst, set, Direction::Push);
+    let request = pair.request(ticket, &pair.src);
+    let refused = pair.src.agent.start_pull(request).await.unwrap_err();
+    let allowed = Direction::Push;
+    assert_eq!(refused, TransferError::Direction { allowed });
+}
+
+/// A lease of blocks that are still being computed, on one rank.
+async fn unfinished(pair: &Pair, set: LeaseSetId, rank: Rank, keeper: Option<Keeper>) -> Lease {
+    let tables = pair.src.tables.clone();
+    let mut request = LeaseRequest::new(set, rank, tables, pair.content, pair.tokens);
+    request.prefilled = false;
+    request.keeper = keeper;
+    pair.src.agent.lease(request).await.unwrap()
+}
+
+#[tokio::test]
+async fn an_owner_hears_what_cannot_be() {
+    let pair = Pair::default();
+    let set = LeaseSetId([8; 16]);
+    let lease = unfinished(&pair, set, Rank(0), None).await;
+    lease.ready(0, pair.tokens).await.unwrap();
+    let refused = lease.ready(0, pair.tokens + 1).await.unwrap_err();
+    assert!(
+        matches!(refused, LeaseUseError::Lease(LeaseError::Tokens { .. })),
+        "{refused}"
+    );
+    let tables = pair.src.tables.clone();
+    let again = LeaseRequest::new(set, Rank(0), tables, pair.content, pair.tokens);
+    match pair.src.agent.lease(again).await {
+        Err(LeaseOpenError::Refused { reason, tables, .. }) => {
+            assert_eq!((reason, tables), (OpenFault::Open, pair.src.tables.clone()));
+        }
+        other => panic!("{other:?}"),
+    }
+    lease.cancel().await.unwrap();
+    let refused = lease.finish_prefill().await.unwrap_err();
+    assert!(
+        matches!(refused, LeaseUseError::Lease(LeaseError::NotOpen { .. })),
+        "{refused}"
+    );
+}
+
+#[tokio::test]
+async fn keepers_go_when_nothing_touches_the_blocks() {
+    let pair = Pair::default();
+    let keeper = || -> (Keeper, Weak<_>) {
+        let keeper: Keeper = Arc::new(());
+        let kept = Arc::downgrade(&keeper);
+        (keeper, kept)
+    };
+    let gone = async |kept: Weak<_>| {
+        while kept.strong_count() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let set = LeaseSetId([9; 16]);
+    let (keeper_of_lease, kept_by_lease) = keeper();
+    let lease = unfinished(&pair, set, Rank(0), Some(keeper_of_lease)).await;
+    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    let mut request = pair.request(ticket, &pair.dst);
+    let (keeper_of_pull, kept_by_pull) = keeper();
+    request.keeper = Some(keeper_of_pull);
+    // It waits for the prefill, and nobody waits for it.
+    let pulling = pair.dst.agent.pull(request);
+    let waited = tokio::time::timeout(Duration::from_millis(200), pulling).await;
+    assert!(waited.is_err());
+    gone(kept_by_pull).await;
+    drop(lease);
+    gone(kept_by_lease).await;
+
+    // Who hears of the end finds it gone.
+    let set = LeaseSetId([10; 16]);
+    let leases = pair.leases(&pair.src, set, false).await;
+    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    let mut request = pair.request(ticket, &pair.dst);
+    let (keeper, kept) = keeper();
+    request.keeper = Some(keeper);
+    pair.dst.agent.pull(request).await.unwrap();
+    assert_eq!(kept.strong_count(), 0);
+    drop(leases);
+}
+
+#[tokio::test]
+async fn connections_that_nothing_needs_are_closed() {
+    let mut options = AgentOptions::default();
+    options.keep_idle = Duration::from_millis(10);
+    options.wire.early_wait = Duration::from_millis(20);
+    // Idle connections are looked for four times as often.
+    options.wire.stall = Duration::from_secs(2);
+    let pair = Pair::with_options(options);
+    for set in [11, 12] {
+        let set = LeaseSetId([set; 16]);
+        let leases = [
+            unfinished(&pair, set, Rank(0), None).await,
+            unfinished(&pair, set, Rank(1), None).await,
+        ];
+        let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+        let request = pair.request(ticket, &pair.dst);
+        let pull = pair.dst.agent.start_pull(request).await.unwrap();
+        // Silent, but needed.
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        for lease in &leases {
+            lease.finish_prefill().await.unwrap();
+        }
+        let report = pull.finish().await.unwrap();
+        assert!(report.routes.iter().all(|route| route.attempts == 1));
+        for lease in leases {
+            assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
+        }
+        for side in [&pair.src, &pair.dst] {
+            let open = || side.agent.endpoints().open_connections();
+            while open() > 0 || side.agent.gauges().await.unwrap().sessions > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    }
 }

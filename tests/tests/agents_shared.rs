@@ -2,7 +2,7 @@
 
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, Registered, contents, fill};
-use transload_transfer::agent::{PullError, PullReport};
+use transload_transfer::agent::{PullReport, TransferError};
 use transload_transfer::identity::{Role, Roles};
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
@@ -95,7 +95,7 @@ async fn nothing_is_lent_to_whom_may_not_map() {
     request.paths = PathSet::from_iter([Path::Shared]);
     let refused = pair.dst.agent.pull(request).await.unwrap_err();
     assert!(
-        matches!(refused, PullError::Job(JobError::Refused { .. })),
+        matches!(refused, TransferError::Job(JobError::Refused { .. })),
         "{refused}"
     );
 }
@@ -138,7 +138,7 @@ async fn every_rank_may_be_lent_while_others_move() {
     for rank in 0..4 {
         let mut request = pair.request(ticket.clone(), &pair.dst);
         request.ranks = [Rank(rank)].into();
-        pulls.push(pair.dst.agent.start(request, true).await.unwrap());
+        pulls.push(pair.dst.agent.start_pull(request).await.unwrap());
     }
     for pull in pulls {
         assert_eq!(paths(&pull.finish().await.unwrap()), [Path::Shared]);

@@ -33,3 +33,8 @@ fn documents() {
 fn orders() {
     replay("order", transload_tests::fuzz::order);
 }
+
+#[test]
+fn typed_documents() {
+    replay("typed_document", transload_tests::fuzz::typed_document);
+}

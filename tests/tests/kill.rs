@@ -22,7 +22,9 @@ use transload_tests::cluster::{
     transfer_of, unused,
 };
 use transload_tests::process::{Belongings, Chance, Other, alone, heard, resident_kib, say};
-use transload_transfer::agent::{Agent, Lease, LeaseOutcome, PullError, PullReport, PullRequest};
+use transload_transfer::agent::{
+    Agent, Lease, LeaseOutcome, PullReport, PullRequest, TransferError,
+};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation};
 use transload_transfer::lease::LeaseEnd;
@@ -299,8 +301,15 @@ fn opening_survives(siege: &Siege) {
 
 const RANKS: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
 
-async fn move_it(agent: &Agent, request: PullRequest) -> Result<PullReport, PullError> {
-    agent.start(request, true).await?.finish().await
+async fn move_it(
+    agent: &Agent,
+    direction: Direction,
+    request: PullRequest,
+) -> Result<PullReport, TransferError> {
+    match direction {
+        Direction::Pull => agent.pull(request).await,
+        Direction::Push => agent.push(request).await,
+    }
 }
 
 /// Leases the blocks of a request, or opens them.
@@ -335,11 +344,11 @@ async fn ends(leases: Vec<Lease>, cache: &Cache, request: u64) -> String {
 }
 
 /// The kind of an error that a dead peer may lead to.
-fn kind(error: &PullError) -> String {
+fn kind(error: &TransferError) -> String {
     match error {
-        PullError::Job(JobError::Unreachable { .. }) => "unreachable".to_owned(),
-        PullError::Job(JobError::Failed { failure, .. }) => format!("failed: {failure}"),
-        PullError::Job(JobError::Refused { refusal, .. }) => format!("refused: {refusal}"),
+        TransferError::Job(JobError::Unreachable { .. }) => "unreachable".to_owned(),
+        TransferError::Job(JobError::Failed { failure, .. }) => format!("failed: {failure}"),
+        TransferError::Job(JobError::Refused { refusal, .. }) => format!("refused: {refusal}"),
         other => panic!("{other}"),
     }
 }
@@ -682,7 +691,8 @@ fn other_process() {
                 Direction::Pull => cache.clear(),
                 Direction::Push => cache.fill(request),
             }
-            let moved = move_it(&agent, transfer_of(side, &ranks, ticket, request)).await;
+            let moving = transfer_of(side, &ranks, ticket, request);
+            let moved = move_it(&agent, direction, moving).await;
             let right = match (&moved, &origins) {
                 (Ok(report), Some(origins)) => origins
                     .check(&cache, request, &ranks)

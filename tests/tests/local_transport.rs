@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use transload_transfer::transport::local::drive;
+use transload_transfer::transport::local;
 use transload_transfer::transport::local::handover::{
     Connection, HandoverError, Limits, Listener, Token, connect,
 };
@@ -20,6 +20,14 @@ use transload_transfer::transport::local::shared::SharedMemory;
 
 /// Far more than anything here takes; a test that hangs fails by it.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn drive<E, R>(end: E, work: impl FnOnce(&mut E) -> R + Send + 'static) -> (E, R)
+where
+    E: End + Send + 'static,
+    R: Send + 'static,
+{
+    local::drive(end, work).unwrap().await
+}
 
 #[test]
 fn bytes_cross_between_processes() {

@@ -135,6 +135,25 @@ fn all_data_of_a_block_before_all_scales() {
     );
 }
 
+/// Heads, then states, then a key and its value; whatever order the deployment has.
+#[test]
+fn attention_in_a_page() {
+    let indexer = json!({"kind": "indexer", "data_bytes": 3, "scale_bytes": 1});
+    let page = deployment(
+        json!([attention(2, 2, 3, "bf16"), indexer]),
+        json!({}),
+        json!({"order": "BLHSC"}),
+    );
+    // Two heads of 4 * 5 elements of 2 bytes, 4 * 3 of data, 4 of scales.
+    assert_eq!(offset(&page, 0, [0, 0, 2], [0, K, 0, 1, 0]), 2 * 10 + 2);
+    assert_eq!(
+        offset(&page, 0, [0, 0, 2], [0, V, 1, 1, 0]),
+        40 + 2 * 10 + 4 + 2
+    );
+    assert_eq!(offset(&page, 0, [0, 1, 1], [1, 0, 0, 2, 0]), 96 + 80 + 5);
+    assert_eq!(offset(&page, 0, [1, 0, 0], [0, K, 0, 0, 0]), 3 * 96);
+}
+
 #[test]
 fn a_compressed_block_has_fewer_states_than_tokens() {
     let spec = json!({"kind": "compressed", "data_bytes": 2, "scale_bytes": 1,
@@ -490,4 +509,33 @@ fn what_may_stay_apart_and_what_may_not() {
     let pair = moved(&[1, 0]);
     assert_eq!(chunks::fewest(&pair), list(&[(0, 16), (24, 16)]));
     assert!(fault(&pair, &[(0, 8), (8, 8), (24, 16)]).contains("had to be one"));
+}
+
+/// The source has blocks inside of its states, the destination one state in each block, in the order of
+/// the source's memory: whole rows of blocks lie together, and states by themselves are far too many.
+#[test]
+fn states_one_by_one_are_too_many() {
+    let spec = || attention(1, 4, 4, "u8");
+    let from = one(
+        spec(),
+        json!({"order": "LSBHC", "block_size": 16, "num_blocks": 8}),
+    );
+    let to = one(spec(), json!({"block_size": 1, "num_blocks": 64}));
+    let table = (0..64).map(|t| t % 16 * 4 + t / 16).collect::<Vec<_>>();
+    let request = tables(ask(0, 64), &[0, 1, 2, 3], &table);
+    let routes = oracle::transfer(&from, &to, &request).unwrap();
+    let fewest = chunks::fewest(&routes[0]);
+    assert_eq!(fewest.len(), 2 * 16);
+    assert!(chunks::check(Demand::Chunks, &routes[0], &fewest).is_ok());
+    let states = fewest.iter().flat_map(|chunk| {
+        (0..chunk.len).step_by(8).map(|at| {
+            let mut state = *chunk;
+            state.src.offset += at;
+            state.dst.offset += at;
+            state.len = 8;
+            state
+        })
+    });
+    let states = states.collect::<Vec<Chunk>>();
+    assert!(chunks::check(Demand::Chunks, &routes[0], &states).is_err());
 }

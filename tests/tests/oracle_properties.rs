@@ -127,7 +127,8 @@ fn the_cases_are_varied() {
                   order-bracket order-letters sliding_window chunk_size v_head_dim two-groups \
                   recurrent-and-token conv-layouts-differ block-sizes-do-not-divide start ragged \
                   src-table dst-table null-entries nothing-moves tp-16 dtypes-f32 \
-                  uneven-pipeline groups-swapped deployment-order";
+                  uneven-pipeline groups-swapped deployment-order order-pages \
+                  attention-in-a-page two-windows-in-a-page no-tokens null-block-0";
     for feature in kinds.split_whitespace().chain(others.split_whitespace()) {
         let times = seen.get(feature).copied().unwrap_or(0);
         assert!(times >= 8, "{feature}: {times} times in {CASES}");
@@ -174,10 +175,18 @@ fn features(case: &Case, bytes: usize) -> Vec<String> {
                 Some(Value::Array(_)) => Some("order-array"),
                 Some(Value::String(s)) if s.contains('[') => Some("order-bracket"),
                 Some(Value::String(s)) if s.contains('K') => Some("order-sub-axes"),
+                Some(Value::String(s)) if s == "LB" => Some("order-pages"),
                 Some(_) => Some("order-letters"),
                 None => None,
             };
             all.extend(order.map(str::to_owned));
+            let specs = group["spec"].as_array().unwrap();
+            let attention = specs.iter().filter(|spec| spec["kind"] == "attention");
+            match attention.count() {
+                1 if specs.len() > 1 => drop(all.insert("attention-in-a-page".into())),
+                2 => drop(all.insert("two-windows-in-a-page".into())),
+                _ => {}
+            }
             for spec in group["spec"].as_array().unwrap() {
                 all.insert(spec["kind"].as_str().unwrap().to_owned());
                 for key in ["sliding_window", "chunk_size", "v_head_dim"] {
@@ -206,6 +215,7 @@ fn features(case: &Case, bytes: usize) -> Vec<String> {
         ("two-groups", sides[0].groups.len() > 1),
         ("start", case.request.start > 0),
         ("nothing-moves", bytes == 0),
+        ("no-tokens", case.request.tokens == 0),
         ("src-table", !case.request.src_blocks.is_empty()),
         ("dst-table", !case.request.dst_blocks.is_empty()),
     ] {
@@ -213,13 +223,14 @@ fn features(case: &Case, bytes: usize) -> Vec<String> {
             all.insert(name.into());
         }
     }
-    let mut tables = case
-        .request
-        .src_blocks
-        .values()
-        .chain(case.request.dst_blocks.values());
-    if tables.any(|t| t.contains(&None)) {
-        all.insert("null-entries".into());
+    let tables = case.request.src_blocks.values();
+    for table in tables.chain(case.request.dst_blocks.values()) {
+        if table.contains(&None) {
+            all.insert("null-entries".into());
+        }
+        if table.iter().filter(|entry| **entry == Some(0)).count() > 1 {
+            all.insert("null-block-0".into());
+        }
     }
     if sides[0].groups[0].name != sides[1].groups[0].name {
         all.insert("groups-swapped".into());

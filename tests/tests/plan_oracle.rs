@@ -5,9 +5,10 @@
 //! comes out of very many.
 
 use std::env;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use proptest::prelude::*;
-use proptest::test_runner::RngSeed;
+use proptest::test_runner::{RngSeed, TestRunner};
 use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::chunks::Tally;
 use transload_tests::compiled::{Bound, Streamed};
@@ -42,6 +43,26 @@ proptest! {
     fn streams_carry_every_byte_to_its_place(case in cases(Reach::Settled), by_layer: bool) {
         agree(&case, Demand::Bytes, &Streamed { by_layer }).map_err(TestCaseError::fail)?;
     }
+}
+
+/// A few cases more each time that nobody has seen yet. What fails tells the seed that repeats it.
+#[test]
+fn cases_of_a_new_seed() {
+    let seed = match env::var("PROPTEST_RNG_SEED") {
+        Ok(seed) => seed.parse().expect("a number for a seed"),
+        Err(_) => SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |now| now.as_nanos() as u64),
+    };
+    let mut config = config();
+    config.cases /= 4;
+    config.rng_seed = RngSeed::Fixed(seed);
+    let run = TestRunner::new(config).run(&cases(Reach::Settled), |case| {
+        agree(&case, Demand::Chunks, &Bound).map_err(TestCaseError::fail)?;
+        agree(&case, Demand::Bytes, &Streamed { by_layer: false }).map_err(TestCaseError::fail)?;
+        Ok(())
+    });
+    run.unwrap_or_else(|fault| panic!("with PROPTEST_RNG_SEED={seed}: {fault}"));
 }
 
 /// Cases that went wrong once.

@@ -141,7 +141,7 @@ pub(crate) fn source(socket: String) {
         let link = loan.lend(std::slice::from_ref(&shared)).await;
         (ring.expect("a ring"), link.expect("a loan"))
     });
-    let ring = RingOut::new(ring, PATIENCE);
+    let ring = RingOut::new(ring, PATIENCE).expect("a thread");
     let cases = ALL.map(|layouts| Case::new(layouts).bytes(Side::Source, &own));
     let mut number = [0];
     while matches!(std::io::stdin().read(&mut number), Ok(1)) {

@@ -9,7 +9,7 @@ use std::ops::Range;
 pub use layers::LayerSet;
 use serde::{Deserialize, Serialize};
 
-use crate::document::{Document, Faults, Value};
+use crate::document::{Document, Faults, Origin, Report, Value};
 use crate::order::Order;
 use crate::placement::{Allocation, Placement};
 use crate::spec::Spec;
@@ -25,6 +25,12 @@ pub const MAX_GROUPS: usize = 64;
 
 /// The most layers a model may have. Layer slots are the upper 20 bits of an address.
 pub const MAX_LAYERS: u64 = 65_536;
+
+/// The largest number that a size field may have (2^40); placement checks their products.
+pub(crate) const MAX_SIZE: u64 = 1 << 40;
+
+/// The most blocks that a rank may have: a block table holds 32 bits for each.
+pub(crate) const MAX_BLOCKS: u64 = u32::MAX as u64;
 
 /// A rank of a deployment: `pp_rank * tp + tp_rank`.
 #[derive(
@@ -79,10 +85,10 @@ impl Deployment {
     /// # Errors
     /// All faults of the document, each with its key path.
     pub fn from_value(value: &Value) -> Result<Self, Faults> {
-        let mut faults = Faults::default();
-        let checked = Document::read(value, &mut faults)
-            .and_then(|(document, positions)| check::check(document, &positions, &mut faults));
-        faults.unless(checked)
+        let mut report = Report::default();
+        let checked = Document::read(value, &mut report)
+            .and_then(|(document, origins)| check::check(document, &origins, &mut report));
+        report.unless(checked)
     }
 
     /// Checks a document whose fields are typed already.
@@ -90,10 +96,14 @@ impl Deployment {
     /// # Errors
     /// All faults of the document, each with its key path.
     pub fn from_document(document: Document) -> Result<Self, Faults> {
-        let mut faults = Faults::default();
-        let positions: Vec<usize> = (0..document.groups.len()).collect();
-        let checked = check::check(document, &positions, &mut faults);
-        faults.unless(checked)
+        let mut report = Report::default();
+        let origins = (0..document.groups.len()).map(|position| Origin {
+            position,
+            ..Origin::default()
+        });
+        let origins: Vec<Origin> = origins.collect();
+        let checked = check::check(document, &origins, &mut report);
+        report.unless(checked)
     }
 
     /// The document that it was made from, defaults filled in.
@@ -170,6 +180,16 @@ impl Group {
     /// The order that was given, if one was.
     pub fn order(&self) -> Option<&Order> {
         self.order.as_ref()
+    }
+
+    /// The order that it lies in: the one given, or the default of its kind. `LB` for pages of several
+    /// specs, inside of which the document's sequence of specs decides.
+    pub fn physical_order(&self) -> Order {
+        match (&self.order, &self.specs[..]) {
+            (Some(order), _) => order.clone(),
+            (None, [spec]) => Order::of_kind(&spec.geometry()),
+            (None, _) => Order::pages(),
+        }
     }
 
     /// One allocation, or one for each layer.

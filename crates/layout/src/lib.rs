@@ -51,6 +51,6 @@ pub mod view;
 pub use deployment::{Deployment, Group, Rank};
 pub use dtype::Dtype;
 pub use order::Order;
-pub use slice::{Role, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
+pub use slice::{Side, SliceError, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
 pub use spec::Spec;
 pub use view::{Axis, ComponentView, Dim, View};

@@ -17,6 +17,8 @@ use std::fmt;
 use smallvec::SmallVec;
 use thiserror::Error;
 
+use crate::spec::Geometry;
+
 /// One letter of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Letter {
@@ -130,7 +132,10 @@ pub enum OrderError {
         v_head_dim: u64,
     },
     /// A group of several specs in another order than pages.
-    #[error("a group of several specs is ordered by pages: LB, then the specs one after another")]
+    #[error(
+        "a group of several specs is ordered by pages, which are laid out in one way only: write LB, or \
+         nothing"
+    )]
     NotPages,
 }
 
@@ -148,12 +153,21 @@ impl Order {
         }
     }
 
-    /// Each component apart in every block, as compressed caches and indexers lie: `LB[SD,SD]`.
-    pub(crate) fn components_apart(components: usize) -> Self {
+    /// `LB`: pages of several specs, one for each layer and block.
+    pub(crate) fn pages() -> Self {
+        Self::flat(&[Letter::L, Letter::B])
+    }
+
+    /// What a kind of spec is ordered by unless a document says otherwise: `LBSHC`, or `LB[SD,SD]` where
+    /// its components lie apart in every block.
+    pub(crate) fn of_kind(geometry: &Geometry) -> Self {
+        if !geometry.components_apart {
+            return Self::nhd();
+        }
         let own: Letters = [Letter::S, Letter::D].as_slice().into();
         Self {
-            shared: [Letter::L, Letter::B].as_slice().into(),
-            apart: Some(vec![own; components]),
+            apart: Some(vec![own; geometry.components.len()]),
+            ..Self::pages()
         }
     }
 

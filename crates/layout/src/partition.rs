@@ -25,19 +25,39 @@ pub enum Replication {
     OnlySingle,
 }
 
-/// Units that do not go into a TP size.
+/// Why nobody can say which units a rank owns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{units} cannot be shared out over tp = {tp}: {}", match .replication {
-    Replication::Any => "one has to divide the other",
-    Replication::OnlySingle => "tp has to divide it, unless it is 1",
-})]
-pub struct PartitionError {
-    /// How many units there are.
-    pub units: u64,
-    /// Over how many ranks they were to be shared out.
-    pub tp: u32,
-    /// The rule that forbids it.
-    pub replication: Replication,
+#[non_exhaustive]
+pub enum PartitionError {
+    /// Units that do not go into a TP size.
+    #[error("{units} cannot be shared out over tp = {tp}: {}", match .replication {
+        Replication::Any => "one has to divide the other",
+        Replication::OnlySingle => "tp has to divide it, unless it is 1",
+    })]
+    Indivisible {
+        /// How many units there are.
+        units: u64,
+        /// Over how many ranks they were to be shared out.
+        tp: u32,
+        /// The rule that forbids it.
+        replication: Replication,
+    },
+    /// A rank beyond the last.
+    #[error("there is no TP rank {rank} of {tp}")]
+    NoSuchRank {
+        /// The rank asked for.
+        rank: u32,
+        /// How many ranks there are.
+        tp: u32,
+    },
+    /// A unit beyond the last.
+    #[error("there is no unit {unit} of {units}")]
+    NoSuchUnit {
+        /// The unit asked for.
+        unit: u64,
+        /// How many units there are.
+        units: u64,
+    },
 }
 
 impl Partition {
@@ -52,9 +72,12 @@ impl Partition {
     }
 
     /// How many units each of `tp` ranks owns (the same on all of them).
+    ///
+    /// # Errors
+    /// [`PartitionError::Indivisible`].
     pub fn per_rank(self, tp: u32) -> Result<u64, PartitionError> {
         let wide = u64::from(tp);
-        let error = PartitionError {
+        let error = PartitionError::Indivisible {
             units: self.units,
             tp,
             replication: self.replication,
@@ -73,16 +96,29 @@ impl Partition {
     }
 
     /// The units that `rank` of `tp` holds.
+    ///
+    /// # Errors
+    /// [`PartitionError::Indivisible`], [`PartitionError::NoSuchRank`].
     pub fn owned(self, tp: u32, rank: u32) -> Result<Range<u64>, PartitionError> {
         let count = self.per_rank(tp)?;
+        if rank >= tp {
+            return Err(PartitionError::NoSuchRank { rank, tp });
+        }
         // rank * units / tp is exact when tp divides units, and the shared unit when units divides tp.
         let start = (u128::from(rank) * u128::from(self.units) / u128::from(tp)) as u64;
         Ok(start..start + count)
     }
 
     /// The ranks of `tp` that hold `unit`, ascending.
+    ///
+    /// # Errors
+    /// [`PartitionError::Indivisible`], [`PartitionError::NoSuchUnit`].
     pub fn holders(self, tp: u32, unit: u64) -> Result<Range<u32>, PartitionError> {
         let count = self.per_rank(tp)?;
+        let units = self.units;
+        if unit >= units {
+            return Err(PartitionError::NoSuchUnit { unit, units });
+        }
         if self.units.is_multiple_of(u64::from(tp)) {
             let rank = (unit / count) as u32;
             Ok(rank..rank + 1)
@@ -98,6 +134,9 @@ impl Partition {
     /// Both hold them, and where several source ranks hold the same unit, exactly one of them serves
     /// each destination rank: the j-th of the m destination ranks that need it reads replica
     /// `floor(j * k / m)` of the k there are (both ascending), so that the load is even.
+    ///
+    /// # Errors
+    /// As [`owned`](Self::owned), for either side.
     pub fn served(
         self,
         (src_tp, src): (u32, u32),

@@ -1,20 +1,35 @@
 //! Slicing one rank's cache for another: what both of them hold.
 
+use std::fmt;
+use std::ops::Range;
+
 use smallvec::SmallVec;
+use thiserror::Error;
 
 use crate::deployment::{Deployment, Rank};
 use crate::partition::PartitionError;
 use crate::spec::Spec;
 use crate::view::{Axis, ComponentView};
 
-/// Which end of a transfer a rank is on. Where several source ranks hold the same unit, only one of
-/// them serves a destination rank, so the ends are not alike.
+/// One of the two ends of a transfer.
+///
+/// They are not alike: where several source ranks hold the same unit, only one of them serves a
+/// destination rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
-    /// The bytes are read from this rank.
+pub enum Side {
+    /// Where the bytes come from.
     Source,
-    /// The bytes are written to this rank.
+    /// Where they go.
     Destination,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Source => "the source",
+            Side::Destination => "the destination",
+        })
+    }
 }
 
 /// A rank of tensor parallelism.
@@ -26,33 +41,126 @@ pub struct TpRank {
     pub rank: u32,
 }
 
+/// Why views cannot be sliced for another rank.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SliceError {
+    /// The units of a component do not go into one of the TP sizes, or one of the ranks is not there.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// A view of a spec that the other side's group does not have.
+    #[error("view {view} is of spec {spec}, but the other side's group has {specs}")]
+    NoSuchSpec {
+        /// Which view.
+        view: usize,
+        /// Its spec.
+        spec: usize,
+        /// How many the other side has.
+        specs: usize,
+    },
+    /// A view of a component that the other side's spec does not have.
+    #[error("view {view} is of component {component}, but a {kind} spec has {components}")]
+    NoSuchComponent {
+        /// Which view.
+        view: usize,
+        /// Its component.
+        component: usize,
+        /// Kind of the other side's spec.
+        kind: &'static str,
+        /// How many components that has.
+        components: usize,
+    },
+    /// A view whose units are not those that the rank holds: it is another rank's.
+    #[error(
+        "view {view} ({component}) has units {given:?} of the model on {positions} positions, but the \
+         rank holds units {held:?}"
+    )]
+    NotMine {
+        /// Which view.
+        view: usize,
+        /// The component's name.
+        component: &'static str,
+        /// The units that it says it has.
+        given: Range<u64>,
+        /// How many positions its axis of units has.
+        positions: u64,
+        /// The units that a rank like mine holds.
+        held: Range<u64>,
+    },
+}
+
 /// The parts of *my* views that travel between me and another rank, in an order that both derive
-/// alike: by component as the spec lists them, units ascending.
+/// alike: as my views are listed, by spec and by component, units ascending.
 ///
-/// `my_views` are the views of one spec on my rank, and `other_spec` is the same spec on the other
-/// side. Views keep their semantic shape `[L, B, S, H, C]`; only `H` gets narrower. Layers are not
-/// looked at: pipeline stages are the plan's business. Ranks that share nothing, or whose units
-/// another replica serves, give an empty list.
+/// `my_views` are views of one group on my rank, as [`make_meta_kv_cache`] lists them, and `other_specs`
+/// are the [specs](crate::Group::specs) of the same group on the other side. Views keep their semantic
+/// shape `[L, B, S, H, C]`; only `H` gets narrower. Layers are not looked at: pipeline stages are the
+/// plan's business. Ranks that share nothing, or whose units another replica serves, give an empty
+/// list.
 ///
 /// # Errors
-/// When the units of a component do not go into one of the TP sizes.
+/// When the views are not those of rank `me`, the other side's group is another one, there is no such
+/// rank, or units do not go into one of the TP sizes.
+///
+/// ```
+/// use transload_layout::document::Value;
+/// use transload_layout::{Deployment, Rank, Side, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
+///
+/// let side = |tp| {
+///     let text = format!(r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": 16,
+///         "num_blocks": 64, "group": [{{"name": "attn", "layers": "0-31", "spec": [
+///             {{"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"}}]}}]}}"#);
+///     Deployment::from_value(&serde_json::from_str::<Value>(&text).unwrap()).unwrap()
+/// };
+/// let (prefill, decode) = (side(2), side(4));
+/// let mine = &make_meta_kv_cache(&prefill, Rank(1))[0];
+/// let (me, other) = (TpRank { tp: 2, rank: 1 }, TpRank { tp: 4, rank: 2 });
+/// let specs = decode.groups()[0].specs();
+/// let slices = slice_for_tp_transfer(mine, Side::Source, me, specs, other).unwrap();
+/// let units: Vec<_> = slices.iter().map(|slice| slice.units.clone()).collect();
+/// assert_eq!(units, [4..6, 4..6], "keys and values of two of my four heads");
+///
+/// // The views of another rank are refused.
+/// let wrong = TpRank { tp: 2, rank: 0 };
+/// assert!(slice_for_tp_transfer(mine, Side::Source, wrong, specs, other).is_err());
+/// ```
 pub fn slice_for_tp_transfer(
     my_views: &[ComponentView],
-    role: Role,
+    side: Side,
     me: TpRank,
-    other_spec: &Spec,
+    other_specs: &[Spec],
     other: TpRank,
-) -> Result<SmallVec<[ComponentView; 4]>, PartitionError> {
-    let geometry = other_spec.geometry();
+) -> Result<SmallVec<[ComponentView; 4]>, SliceError> {
+    let (me, other) = ((me.tp, me.rank), (other.tp, other.rank));
     let mut slices = SmallVec::new();
-    for mine in my_views {
-        let Some(component) = geometry.components.get(mine.component) else {
-            continue;
-        };
-        let (me, other) = ((me.tp, me.rank), (other.tp, other.rank));
-        let units = match role {
-            Role::Source => component.partition.served(me, other)?,
-            Role::Destination => component.partition.served(other, me)?,
+    for (view, mine) in my_views.iter().enumerate() {
+        let spec = other_specs.get(mine.spec).ok_or(SliceError::NoSuchSpec {
+            view,
+            spec: mine.spec,
+            specs: other_specs.len(),
+        })?;
+        let components = spec.geometry().components;
+        let found = components.get(mine.component);
+        let component = found.ok_or(SliceError::NoSuchComponent {
+            view,
+            component: mine.component,
+            kind: spec.kind(),
+            components: components.len(),
+        })?;
+        let held = component.partition.owned(me.0, me.1)?;
+        let positions = mine.view.dim(Axis::Unit).extent;
+        if mine.units != held || positions != held.end - held.start {
+            return Err(SliceError::NotMine {
+                view,
+                component: component.name,
+                given: mine.units.clone(),
+                positions,
+                held,
+            });
+        }
+        let units = match side {
+            Side::Source => component.partition.served(me, other)?,
+            Side::Destination => component.partition.served(other, me)?,
         };
         if !units.is_empty() {
             slices.push(narrow_units(mine, units));
@@ -62,7 +170,7 @@ pub fn slice_for_tp_transfer(
 }
 
 /// The part of a view with these units of the whole model, all of which it has.
-pub fn narrow_units(mine: &ComponentView, units: std::ops::Range<u64>) -> ComponentView {
+fn narrow_units(mine: &ComponentView, units: Range<u64>) -> ComponentView {
     let local = units.start - mine.units.start..units.end - mine.units.start;
     ComponentView {
         view: mine.view.narrow(Axis::Unit, local),

@@ -12,8 +12,14 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// The number of low bits of an address that are the offset inside one allocation (16 TiB).
+/// The number of low bits of an address that are the offset inside one allocation.
 pub const ALLOCATION_BITS: u32 = 44;
+
+/// The most bytes that one allocation may have (8 TiB).
+///
+/// Half of what an offset could count, so that a step inside one allocation is never as long as one that
+/// leads into the next, and no run goes on from one allocation into another.
+pub const MAX_ALLOCATION_BYTES: u64 = 1 << (ALLOCATION_BITS - 1);
 
 /// Splits an address into the number of its allocation and the byte offset inside it.
 pub const fn split_address(address: u64) -> (usize, u64) {

@@ -44,6 +44,8 @@ fn numbers_are_whole_positive_and_not_absurd() {
     for (pointer, path) in [
         ("/tp", "tp"),
         ("/pp", "pp"),
+        ("/block_size", "block_size"),
+        ("/num_blocks", "num_blocks"),
         ("/group/0/block_size", "group[0].block_size"),
         ("/group/0/num_blocks", "group[0].num_blocks"),
         ("/group/0/spec/0/heads", "group[0].spec[0].heads"),
@@ -62,12 +64,42 @@ fn numbers_are_whole_positive_and_not_absurd() {
 }
 
 #[test]
-fn products_that_overflow_name_what_is_too_large() {
-    let mut document = with("/group/0/num_blocks", json!(4_000_000_000u64));
-    document["group"][0]["spec"][0]["head_dim"] = json!(1u64 << 40);
-    assert_fault(&document, "group[0]", "exceeds");
+fn products_that_overflow_name_the_field_that_is_too_large() {
+    let document = with("/group/0/num_blocks", json!(4_000_000_000u64));
+    assert_fault(&document, "group[0].num_blocks", "268435456 at most");
+    let mut document = with("/num_blocks", json!(4_000_000_000u64));
+    assert_fault(
+        &document,
+        "num_blocks",
+        "exceeds 8796093022208 bytes (8 TiB)",
+    );
+    document["group"][0]["num_blocks"] = json!(1);
+    document["group"][0]["block_size"] = json!(1u64 << 36);
+    assert_fault(&document, "group[0].block_size", "exceeds");
+    let document = with("/group/0/spec/0/head_dim", json!(1u64 << 40));
+    assert_fault(&document, "group[0].spec[0].heads", "exceeds");
+    let document = with("/group/0/block_stride", json!(1u64 << 40));
+    assert_fault(&document, "group[0].block_stride", "exceeds");
     let document = with("/group/0/offset", json!(u64::MAX));
-    assert_fault(&document, "group[0]", "offset exceeds");
+    assert_fault(&document, "group[0].offset", "offset plus");
+}
+
+/// A run must never be able to go on from one allocation into the next.
+#[test]
+fn an_allocation_has_at_most_8_tib() {
+    let layers = |num_blocks: u64| {
+        let mut document = with("/num_blocks", json!(num_blocks));
+        document["tp"] = json!(1);
+        document["block_size"] = json!(1u64 << 24);
+        document["group"][0]["allocation"] = json!("per_layer");
+        document["group"][0]["spec"][0] =
+            json!({"kind": "attention", "heads": 1, "head_dim": 512, "dtype": "u8"});
+        document
+    };
+    let longest = check(&layers(512)).unwrap();
+    let bytes = longest.groups()[0].placement(0).allocation_bytes;
+    assert_eq!(bytes, transload_layout::view::MAX_ALLOCATION_BYTES);
+    assert_fault(&layers(513), "num_blocks", "512 at most");
 }
 
 #[test]
@@ -154,13 +186,22 @@ fn orders_are_checked() {
 
 #[test]
 fn strides_never_overlap() {
-    let document = with("/group/0/block_stride", json!(100));
-    assert_fault(&document, "group[0].block_stride", "too small");
-    let document = with("/group/0/layer_stride", json!(100));
-    assert_fault(&document, "group[0].layer_stride", "too small");
+    // What would do is told at once: a page of 16 tokens of 4 heads, or all blocks of a layer.
+    for stride in [1, 100, 512, 2048, 4096, 32_767] {
+        let document = with("/group/0/block_stride", json!(stride));
+        assert_fault(&document, "group[0].block_stride", "takes 32768");
+    }
+    check(&with("/group/0/block_stride", json!(32_768))).unwrap();
+    for stride in [100, 32_769, 64 * 32_768 - 1] {
+        let document = with("/group/0/layer_stride", json!(stride));
+        assert_fault(&document, "group[0].layer_stride", "takes 2097152");
+    }
     let mut document = with("/group/0/order", json!("BLSHC"));
     document["group"][0]["block_stride"] = json!(1 << 20);
     assert_fault(&document, "group[0].block_stride", "both or not at all");
+    let mut document = with("/group/0/order", json!("BLSHC"));
+    document["group"][0]["layer_stride"] = json!(1 << 20);
+    assert_fault(&document, "group[0].layer_stride", "both or not at all");
     let mut document = with("/group/0/allocation", json!("per_layer"));
     document["group"][0]["layer_stride"] = json!(1 << 20);
     assert_fault(&document, "group[0].layer_stride", "no meaning");
@@ -216,6 +257,216 @@ fn all_faults_come_in_one_report() {
     ] {
         assert!(report.contains(path), "{path} is not in\n{report}");
     }
+}
+
+/// The paths of all faults of a document, in order.
+fn paths(document: &Json) -> Vec<String> {
+    let faults = check(document).unwrap_err();
+    println!("{faults}\n");
+    faults.0.into_iter().map(|fault| fault.path).collect()
+}
+
+#[test]
+fn what_the_deployment_says_is_checked_once_and_where_it_stands() {
+    let mut document = good();
+    let twin = document["group"][0].clone();
+    document["group"].as_array_mut().unwrap().push(twin);
+    document["group"][1]["name"] = json!("other");
+    for (key, bad) in [
+        ("block_size", json!(0)),
+        ("num_blocks", json!(0)),
+        ("num_blocks", json!(99_999_999_999_999_u64)),
+        ("order", json!("banana")),
+        ("order", json!([0, 1])),
+        ("tp", json!(0)),
+        ("pp", json!(-1)),
+    ] {
+        document[key] = bad;
+        let first = document[key].clone();
+        assert!(
+            paths(&document).contains(&key.to_owned()),
+            "{key} = {first}"
+        );
+    }
+    let all = ["tp", "pp", "block_size", "num_blocks", "order"];
+    let mut found = paths(&document);
+    found.sort_by_key(|path| all.iter().position(|key| key == path));
+    assert_eq!(found, all);
+    // Also where every group has values of its own, or is a page of several specs.
+    for group in document["group"].as_array_mut().unwrap() {
+        group["block_size"] = json!(16);
+        group["num_blocks"] = json!(64);
+        group["order"] = json!("HND");
+    }
+    assert_eq!(paths(&document).len(), all.len());
+    let mut pages = with("/order", json!("banana"));
+    let spec = pages["group"][0]["spec"][0].clone();
+    pages["group"][0]["spec"] = json!([spec, spec]);
+    assert_eq!(paths(&pages), ["order"]);
+    // What does not suit a group is told with the group's name.
+    assert_fault(&with("/order", json!("LBSC")), "order", "(in group[0])");
+    let mut ragged = with("/block_size", json!(6));
+    ragged["group"][0]["spec"] = json!([{"kind": "compressed", "data_bytes": 1, "scale_bytes": 1,
+        "tokens_per_state": 4}]);
+    assert_fault(&ragged, "block_size", "(in group[0])");
+}
+
+#[test]
+fn a_faulty_group_is_checked_to_its_end() {
+    let mut document = good();
+    let mut second = document["group"][0].clone();
+    second["num_blocks"] = json!(99_999_999_999_999_u64);
+    second["order"] = json!("LBSSC");
+    second["spec"] = json!([
+        {"kind": "attention", "heads": 8, "head_dim": 0, "dtype": "bf17"},
+        {"kind": "attention", "heads": 0, "head_dim": 128, "dtype": "bf16"},
+        {"kind": "tention"},
+        {"kind": "attention", "heads": 5, "head_dim": 1, "dtype": "u8"},
+    ]);
+    document["group"].as_array_mut().unwrap().push(second);
+    assert_eq!(
+        paths(&document),
+        [
+            "group[1].spec[0].dtype",
+            "group[1].spec[2].kind",
+            "group[1].name",
+            "group[1].num_blocks",
+            "group[1].order",
+            "group[1].spec[0].head_dim",
+            "group[1].spec[1].heads",
+            "group[1].spec[3].heads",
+        ]
+    );
+}
+
+#[test]
+fn one_fault_counts_once() {
+    let conv = json!({"kind": "mamba2_conv", "d_inner": 64, "heads": 8, "groups": 1,
+        "state_size": 16, "conv_kernel": 4, "dtype": "bf16", "conv_layout": "DS"});
+    let alone = |pointer: &str, value: Option<Json>| {
+        let mut document = with("/group/0/spec", json!([conv]));
+        let (table, field) = pointer.rsplit_once('/').unwrap();
+        let table = document
+            .pointer_mut(table)
+            .unwrap()
+            .as_object_mut()
+            .unwrap();
+        match value {
+            Some(value) => table.insert(field.to_owned(), value),
+            None => table.remove(field),
+        };
+        let found = paths(&document);
+        assert_eq!(found.len(), 1, "{pointer}: {found:?}");
+        assert!(found[0].ends_with(field), "{pointer}: {found:?}");
+    };
+    for field in ["d_inner", "heads", "groups", "state_size", "conv_kernel"] {
+        let pointer = format!("/group/0/spec/0/{field}");
+        alone(&pointer, None);
+        for value in [json!(0), json!(-1), json!("x"), json!(i64::MAX)] {
+            alone(&pointer, Some(value));
+        }
+    }
+    for pointer in [
+        "/group/0/name",
+        "/group/0/layers",
+        "/group/0/spec",
+        "/num_blocks",
+    ] {
+        alone(pointer, None);
+        alone(pointer, Some(json!({})));
+    }
+    // Nobody wrote a v_head_dim here.
+    let document = with("/group/0/spec/0/head_dim", json!(1u64 << 62));
+    assert_eq!(paths(&document), ["group[0].spec[0].head_dim"]);
+    // Nor is it known how many layers these stages should have.
+    let mut document = with("/pp", json!(2));
+    document["pp_layers"] = json!([40, 40]);
+    document["group"][0]["layers"] = json!("x");
+    assert_eq!(paths(&document), ["group[0].layers"]);
+}
+
+#[test]
+fn the_taps_of_a_convolution_are_checked_beside_its_states() {
+    let mut document = with(
+        "/group/0/spec",
+        json!([{"kind": "mamba1_conv", "d_inner": 8,
+        "conv_states": 3, "conv_kernel": 4, "dtype": "bf16", "conv_layout": "DS"}]),
+    );
+    check(&document).unwrap();
+    for kernel in [0, 1, i64::MAX] {
+        document["group"][0]["spec"][0]["conv_kernel"] = json!(kernel);
+        assert_eq!(paths(&document), ["group[0].spec[0].conv_kernel"]);
+    }
+}
+
+#[test]
+fn a_spec_without_heads_is_a_fault_and_no_panic() {
+    let mut document = with(
+        "/group/0/spec",
+        json!([{"kind": "mamba2_conv", "d_inner": 64,
+        "heads": 0, "groups": 1, "state_size": 16, "conv_kernel": 4, "dtype": "bf16",
+        "conv_layout": "DS"}]),
+    );
+    assert_eq!(paths(&document), ["group[0].spec[0].heads"]);
+    // As a peer may send it: typed, and never read from a text.
+    document["group"][0]["spec"][0]["heads"] = json!(8);
+    let mut typed = check(&document).unwrap().document().clone();
+    let transload_layout::Spec::Mamba2Conv(conv) = &mut typed.groups[0].specs[0] else {
+        panic!("another spec");
+    };
+    conv.heads = 0;
+    let faults = Deployment::from_document(typed).unwrap_err();
+    assert_eq!(faults.0.len(), 1);
+    assert_eq!(faults.0[0].path, "group[0].spec[0].heads");
+}
+
+#[test]
+fn pages_have_one_order_only() {
+    let pages = |order: Option<Json>| {
+        let mut document = good();
+        let spec = document["group"][0]["spec"][0].clone();
+        document["group"][0]["spec"] = json!([spec, spec]);
+        if let Some(order) = order {
+            document["group"][0]["order"] = order;
+        }
+        document
+    };
+    for order in [None, Some(json!("LB"))] {
+        let deployment = check(&pages(order)).unwrap();
+        assert_eq!(deployment.groups()[0].physical_order().to_string(), "LB");
+    }
+    for order in ["LBSHC", "LBHSC", "LBC", "LBKSDH", "NHD", "BL", "LB[SD,SD]"] {
+        assert_fault(
+            &pages(Some(json!(order))),
+            "group[0].order",
+            "write LB, or nothing",
+        );
+    }
+    let array = pages(Some(json!([0, 1, 2, 3, 4])));
+    assert_fault(&array, "group[0].order", "write LB, or nothing");
+    // A deployment's order is for groups of one spec.
+    let mut inherited = pages(None);
+    inherited["order"] = json!("BLHSC");
+    assert_eq!(
+        check(&inherited),
+        check(&pages(None)).map(|same| {
+            let mut document = same.document().clone();
+            document.groups[0].order = None;
+            Deployment::from_document(document).unwrap()
+        })
+    );
+}
+
+#[test]
+fn a_report_stays_short_whatever_a_document_holds() {
+    let mut document = good();
+    for i in 0..60_000 {
+        document[format!("k{i}")] = json!(1);
+    }
+    let faults = check(&document).unwrap_err();
+    assert_eq!(faults.0.len(), 101);
+    let last = faults.0.last().unwrap();
+    assert_eq!(last.problem, "59900 more faults are not listed");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use transload_layout::Deployment;
 pub use transload_layout::Rank;
 
 pub use crate::plan::PlanDigest;
@@ -154,6 +155,32 @@ impl DeploymentDigest {
     pub fn of(document: &[u8]) -> Self {
         Self(*blake3::hash(document).as_bytes())
     }
+
+    /// The digest by which agents know a deployment, for whoever has no agent: a scheduler, say.
+    ///
+    /// # Errors
+    /// When the document cannot be encoded, which no document that was checked does.
+    ///
+    /// ```
+    /// use transload_layout::{Deployment, document::Value};
+    /// use transload_transfer::ids::DeploymentDigest;
+    ///
+    /// let document = r#"{"schema": "transload.deployment/1", "block_size": 16, "num_blocks": 64,
+    ///     "group": [{"name": "mla", "layers": "0-60", "spec": [
+    ///         {"kind": "mla", "latent": 576, "dtype": "bf16"}]}]}"#;
+    /// let deployment = Deployment::from_value(&serde_json::from_str::<Value>(document)?)?;
+    /// let digest = DeploymentDigest::of_deployment(&deployment)?;
+    /// assert_eq!(digest.to_string().len(), 64);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn of_deployment(deployment: &Deployment) -> Result<Self, postcard::Error> {
+        canonical_document(deployment).map(|document| Self::of(&document))
+    }
+}
+
+/// The canonical bytes of a deployment: what agents send, and what its digest is of.
+pub(crate) fn canonical_document(deployment: &Deployment) -> Result<Vec<u8>, postcard::Error> {
+    postcard::to_allocvec(deployment.document())
 }
 
 /// One life of a deployment: all ranks of an engine instance share it, and a restarted engine has

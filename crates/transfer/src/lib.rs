@@ -1,4 +1,43 @@
 //! Plans between KV-cache layouts, and the copies, leases and transports that carry them out.
+//!
+//! | to do this | begin with | feature |
+//! |---|---|---|
+//! | slice one rank's cache for another | [`slice_for_tp_transfer`], [`plan::jointly_contiguous_chunks`] | |
+//! | plan a transfer, and see what it costs | [`plan::Plan`] | |
+//! | copy between two memories of one process | `memory::Memory`, `copy::copy` | `host` |
+//! | move a request's blocks between engines | `agent::Agent` | `quic` |
+//! | and do it fast where both run on one host | the same | `local` |
+//! | speak the protocol over something else | [`wire`], [`lease`], [`ticket`] | |
+//!
+//! `quic` and `local` are on by default. Without features there is no I/O, no clock, no unsafe code: plans
+//! and protocol are values and state machines.
+//!
+//! From two [deployments](transload_layout::Deployment) to chunks, offline:
+//!
+//! ```
+//! use transload_layout::{Deployment, document::Value};
+//! use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
+//!
+//! let side = |tp, block_size, order| {
+//!     let text = format!(r#"{{
+//!         "schema": "transload.deployment/1", "tp": {tp}, "block_size": {block_size},
+//!         "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-79", "spec": [
+//!             {{"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"}}]}}]}}"#);
+//!     Deployment::from_value(&serde_json::from_str::<Value>(&text).unwrap())
+//! };
+//! let (prefill, decode) = (side(4, 16, "LBSHC")?, side(8, 64, "LBHSC")?);
+//!
+//! // What both peers compute on their own, and compare by its digest.
+//! let plan = Plan::compile(&prefill, &decode, &Request::tokens(100))?;
+//! assert_eq!(plan.routes().len(), 8);
+//!
+//! // Where the blocks of this request are: seven at the source, two at the destination.
+//! let source = Tables(vec![BlockTable::List(vec![5, 9, 2, 3, 4, 40, 41])]);
+//! let destination = Tables(vec![BlockTable::List(vec![7, 0])]);
+//! let bound = plan.bind(&source, &destination)?;
+//! assert_eq!((bound.bytes(), bound.chunks()), (100 * 80 * 8 * 512, 100 * 80 * 8));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 pub mod content;
 pub mod ids;
@@ -19,3 +58,5 @@ pub mod agent;
 pub mod identity;
 #[cfg(feature = "quic")]
 pub mod transport;
+
+pub use transload_layout::{make_meta_kv_cache, slice_for_tp_transfer};

@@ -29,16 +29,12 @@ mod check;
 #[cfg(test)]
 mod tests;
 
-pub use check::{CheckError, Side};
+pub use check::CheckError;
+pub use transload_layout::Side;
+pub use transload_layout::view::MAX_ALLOCATION_BYTES;
 
 /// The most allocations one memory can have: what fits above the offset in an address.
 pub const MAX_ALLOCATIONS: usize = 1 << (64 - ALLOCATION_BITS);
-
-/// The longest allocation in bytes (8 TiB).
-///
-/// Half of what an address could hold, so that a stride that stays inside one allocation can never
-/// be mistaken for one that leads into the next.
-pub const MAX_ALLOCATION_BYTES: u64 = 1 << (ALLOCATION_BITS - 1);
 
 /// The alignment of what [`Memory::allocate`] makes: the page size that every machine can map.
 const PAGE: usize = 4096;

@@ -35,8 +35,10 @@ impl Model {
         match tape.below(16) {
             0..=4 => {
                 groups.push(main("attn", vec![attention(tape, "")]));
-                if tape.dispute("attention in a page", 12) {
-                    groups[0].specs.push(scaled(tape, "indexer", 1));
+                match tape.below(12) {
+                    10 => groups[0].specs.push(scaled(tape, "indexer", 1)),
+                    11 => another_window(tape, &mut groups[0].specs),
+                    _ => {}
                 }
             }
             5 => groups.push(main("attn", vec![attention(tape, "sliding_window")])),
@@ -125,6 +127,19 @@ fn attention(tape: &mut Tape<'_>, window: &str) -> Value {
         spec[window] = json!(tape.within(1, 30));
     }
     spec
+}
+
+/// Adds attention beside attention, of which less travels: often of the same shape, so that pages can
+/// move as one.
+fn another_window(tape: &mut Tape<'_>, specs: &mut Vec<Value>) {
+    let window = tape.pick(&["sliding_window", "chunk_size"]);
+    let mut other = attention(tape, window);
+    if tape.below(4) > 0 {
+        let travels = other[window].clone();
+        other = specs[0].clone();
+        other[window] = travels;
+    }
+    specs.insert(tape.below(2) as usize, other);
 }
 
 fn mla(tape: &mut Tape<'_>) -> Value {

@@ -48,16 +48,6 @@ pub(super) fn order(tape: &mut Tape<'_>, spec: &Value) -> Option<Value> {
     }
 }
 
-/// Whether a page of several specs reads the same under this order of the deployment: layers outside
-/// blocks, and nothing else outside.
-pub(super) fn suits_pages(order: &Value) -> bool {
-    match order {
-        Value::String(text) => text.starts_with("LB") || text == "NHD" || text == "HND",
-        Value::Array(list) => list[0] == 0 && list[1] == 1,
-        _ => false,
-    }
-}
-
 /// Orders that engines use.
 fn usual(tape: &mut Tape<'_>, even: bool) -> Value {
     let mut usual = vec![

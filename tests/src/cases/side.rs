@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::model::{Model, ModelGroup};
-use super::order::{order, suits_pages};
+use super::order::order;
 use super::tape::Tape;
 use crate::oracle::{Side, stride};
 
@@ -28,7 +28,7 @@ const BUDGET: u64 = 24 << 10;
 pub(super) fn choose(tape: &mut Tape<'_>, model: &Model) -> Plan {
     let legal = (1..=16).filter(|&tp| fits(model, tp)).collect::<Vec<_>>();
     let mut sizes = legal.clone();
-    if sizes.len() > 1 && !tape.dispute("more ranks than Mamba heads or channels", 4) {
+    if sizes.len() > 1 && !tape.once_in(4) {
         sizes.retain(|&tp| tp <= fewest_state_units(model));
     }
     let (from_tp, to_tp) = (tape.pick(&sizes), tape.pick(&sizes));
@@ -36,7 +36,7 @@ pub(super) fn choose(tape: &mut Tape<'_>, model: &Model) -> Plan {
         0 => 0,
         _ => tape.below(30),
     };
-    let none = tape.dispute("no tokens at all", 20);
+    let none = tape.once_in(20);
     let wanted = if none { 0 } else { tape.within(1, 40) };
     let (fixed, per_token) = cost(model, to_tp);
     let affordable = BUDGET.saturating_sub(fixed) / per_token.max(1);
@@ -130,25 +130,26 @@ fn pipeline(tape: &mut Tape<'_>, model: &Model, document: &mut Value) {
     }
 }
 
-/// The order that each group states. May set the deployment's own.
+/// The order that each group states. May set the deployment's own, which pages of several specs do not
+/// look at.
 fn orders(tape: &mut Tape<'_>, model: &Model, document: &mut Value) -> Vec<Option<Value>> {
     let mut orders = Vec::new();
     for group in &model.groups {
         orders.push(match &group.specs[..] {
             [spec] => order(tape, spec),
-            _ => None,
+            _ => tape.once_in(4).then(|| json!("LB")),
         });
     }
     // Let the deployment state the order of one group. All others must then still mean the same.
-    let Some(lifted) = (tape.once_in(2)).then(|| orders[0].clone()).flatten() else {
+    let alone = model.groups[0].specs.len() == 1;
+    let Some(lifted) = (alone && tape.once_in(2))
+        .then(|| orders[0].clone())
+        .flatten()
+    else {
         return orders;
     };
-    let pages = model.groups.iter().any(|g| g.specs.len() > 1);
     let scales =
         |g: &ModelGroup| matches!(g.specs[0]["kind"].as_str(), Some("compressed" | "indexer"));
-    if pages && !suits_pages(&lifted) && !tape.dispute("pages under an order with L inside", 2) {
-        return orders;
-    }
     if scales(&model.groups[0]) {
         return orders;
     }

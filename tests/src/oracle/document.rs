@@ -146,7 +146,11 @@ impl Group {
                     None => order::read(&Value::from(only.default_order()))?,
                 },
             ),
-            _ => None,
+            _ => match group.get("order") {
+                None => None,
+                Some(order) if *order == "LB" => None,
+                Some(order) => return Err(format!("order: {order} for a page of several specs")),
+            },
         };
         Ok(Self {
             name: group["name"].as_str().ok_or("name: missing")?.to_owned(),

@@ -28,8 +28,8 @@ impl Ways {
     async fn open() -> Self {
         let pair = Pair::connect(2, QuicOptions::default(), &DataOptions::default()).await;
         let (producer, consumer) = ring(RingShape::new(2, 64 << 10).unwrap()).await;
-        let _ring = pair.receiver.serve_ring(consumer, pair.sender());
-        let ring = RingOut::new(producer, PATIENCE);
+        let _ring = pair.receiver.serve_ring(consumer, pair.sender()).unwrap();
+        let ring = RingOut::new(producer, PATIENCE).unwrap();
         Self { pair, ring, _ring }
     }
 
@@ -281,7 +281,7 @@ fn a_ring_that_stands_still_holds_nobody() {
         let day = Duration::from_secs(24 * 60 * 60);
         for stall_timeout in [day, Duration::from_millis(50)] {
             let (producer, _consumer) = ring(RingShape::new(2, 64 << 10).unwrap()).await;
-            let ring = RingOut::new(producer, stall_timeout);
+            let ring = RingOut::new(producer, stall_timeout).unwrap();
             let mut transfer = pair
                 .desk
                 .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
@@ -299,6 +299,7 @@ fn a_ring_that_stands_still_holds_nobody() {
                     matches!(error, SendError::Ring(RingError::TimedOut)),
                     "{error}"
                 );
+                assert!(ring.is_closed(), "others need not try it");
             }
             soon(transfer.out.fence()).await;
             assert!(transfer.out.read() < 200 << 10);

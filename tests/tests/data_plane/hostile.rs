@@ -217,6 +217,41 @@ fn strangers_are_stopped_and_write_nothing() {
     });
 }
 
+/// More streams than are let in at a time, of all peers or of one: those over the bound are stopped.
+#[test]
+fn no_more_streams_are_let_in_than_allowed() {
+    type Bound = fn(&mut DataOptions);
+    let bounds: [Bound; 2] = [|data| data.streams = 8, |data| data.streams_of_peer = 8];
+    for bound in bounds {
+        runtime().block_on(async {
+            let mut data = DataOptions::default();
+            bound(&mut data);
+            let pair = Pair::connect(1, QuicOptions::default(), &data).await;
+            // Each holds its place until its header is there or overdue.
+            let mut open = Vec::new();
+            for _ in 0..20 {
+                let mut stream = pair.lane().open_stream().await.unwrap();
+                stream.send_all(&[0]).await.unwrap();
+                open.push(stream);
+            }
+            let stopped = async {
+                while open.len() > 8 {
+                    let mut kept = Vec::new();
+                    for mut stream in open.drain(..) {
+                        if stream.send_all(&[0]).await.is_ok() {
+                            kept.push(stream);
+                        }
+                    }
+                    open = kept;
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            soon(stopped).await;
+            assert_eq!(open.len(), 8);
+        });
+    }
+}
+
 /// More streams than are let in at a time: those over the bound are stopped, and once the others are
 /// over, all is as before.
 #[test]

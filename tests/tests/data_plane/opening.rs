@@ -16,8 +16,8 @@ fn nothing_is_read_before_it_is_open() {
         let data = DataOptions::default();
         let pair = Pair::connect(2, QuicOptions::default(), &data).await;
         let (producer, consumer) = ring(RingShape::DEFAULT).await;
-        let _receiving = pair.receiver.serve_ring(consumer, pair.sender());
-        let ring = RingOut::new(producer, PATIENCE);
+        let _receiving = pair.receiver.serve_ring(consumer, pair.sender()).unwrap();
+        let ring = RingOut::new(producer, PATIENCE).unwrap();
         for (path, lend) in [("lanes", false), ("lanes", true), ("ring", false)] {
             let sample = Sample::new(600, true, ("LBSHC", "LBHSC"));
             let expected = sample.expected();

@@ -66,8 +66,8 @@ impl Paths {
             (data.lend_least, data.gathered_tail) = (24, 100);
             let pair = Pair::connect(2, QuicOptions::default(), &data).await;
             let (producer, consumer) = ring(RingShape::new(2, 4096).unwrap()).await;
-            let receiving = pair.receiver.serve_ring(consumer, pair.sender());
-            (pair, RingOut::new(producer, PATIENCE), receiving)
+            let receiving = pair.receiver.serve_ring(consumer, pair.sender()).unwrap();
+            (pair, RingOut::new(producer, PATIENCE).unwrap(), receiving)
         });
         Self {
             pair,

@@ -6,7 +6,7 @@ use tokio::task::block_in_place;
 use tokio::time::timeout;
 use transload_layout::Rank;
 use transload_tests::cluster::{Side, TOKENS, claims_of, mint, transfer_of};
-use transload_transfer::agent::{PullError, PullReport};
+use transload_transfer::agent::{PullReport, TransferError};
 use transload_transfer::identity::Roles;
 use transload_transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, Nonce};
 use transload_transfer::plan::{Plan, Request};
@@ -70,7 +70,7 @@ impl Source {
         ranks: &[Rank],
         request: u64,
         answer: impl AsyncFnMut(&mut Hostile, Ask),
-    ) -> Result<PullReport, PullError> {
+    ) -> Result<PullReport, TransferError> {
         let ticket = self.ticket(to, Side::Prefill, request, Direction::Pull);
         let mut pull = transfer_of(Side::Decode, ranks, ticket, request);
         pull.timeout = self.timeout;
@@ -92,9 +92,9 @@ impl Source {
 }
 
 /// Why a pull or a push has failed; it must have.
-pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, PullError>) -> Failure {
+pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, TransferError>) -> Failure {
     match result {
-        Err(PullError::Job(JobError::Failed { failure, .. })) => failure,
+        Err(TransferError::Job(JobError::Failed { failure, .. })) => failure,
         other => panic!("{other:?}"),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use transload_layout::Rank;
 use transload_tests::cluster::{Side, impatient, lease_of, open, ticket_of, transfer_of};
-use transload_transfer::agent::PullError;
+use transload_transfer::agent::TransferError;
 use transload_transfer::identity::Roles;
 use transload_transfer::ids::{Direction, Incarnation};
 use transload_transfer::lease::LeaseEnd;
@@ -34,7 +34,7 @@ async fn a_pull_that_trickles_ends_by_its_timeout() {
                 }
             })
             .await;
-        let timed_out = matches!(ended, Err(PullError::Job(JobError::TimedOut { .. })));
+        let timed_out = matches!(ended, Err(TransferError::Job(JobError::TimedOut { .. })));
         assert!(timed_out, "{path}: {ended:?}");
         assert_eq!(asked, 1, "{path}: it moved all the time");
         to.is_quiet(request).await;

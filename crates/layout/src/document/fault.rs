@@ -15,25 +15,6 @@ pub struct Fault {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults(pub Vec<Fault>);
 
-impl Faults {
-    pub(crate) fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
-        self.0.push(Fault {
-            path: path.into(),
-            problem: problem.into(),
-        });
-    }
-}
-
-impl Faults {
-    /// The value, if there is one and nothing is wrong with it.
-    pub(crate) fn unless<T>(self, value: Option<T>) -> Result<T, Self> {
-        match value {
-            Some(value) if self.0.is_empty() => Ok(value),
-            _ => Err(self),
-        }
-    }
-}
-
 impl std::error::Error for Faults {}
 
 impl fmt::Display for Faults {
@@ -49,5 +30,77 @@ impl fmt::Display for Faults {
             }
         }
         Ok(())
+    }
+}
+
+/// The most faults that are told one by one. Whoever mends that many reads the rest with the next
+/// report, and a document of megabytes gives no report of megabytes.
+const MOST_TOLD: usize = 100;
+
+/// A report while it is written: faults in the order in which they are found.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    told: Vec<Fault>,
+    /// How many there are beyond those.
+    more: usize,
+}
+
+impl Report {
+    /// Notes a fault.
+    pub(crate) fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
+        if self.told.len() < MOST_TOLD {
+            self.told.push(Fault {
+                path: path.into(),
+                problem: problem.into(),
+            });
+        } else {
+            self.more += 1;
+        }
+    }
+
+    /// Notes a fault, unless something else is wrong with that very field already.
+    pub(crate) fn add_once(&mut self, path: String, problem: impl Into<String>) {
+        if !self.told.iter().any(|fault| fault.path == path) {
+            self.add(path, problem);
+        }
+    }
+
+    /// How many faults there are.
+    pub(crate) fn count(&self) -> usize {
+        self.told.len() + self.more
+    }
+
+    /// Whether anything is wrong with a field or inside of it: then nothing can be said of what it has
+    /// to do with others.
+    pub(crate) fn has(&self, path: &str) -> bool {
+        self.told.iter().any(|fault| {
+            let rest = fault.path.strip_prefix(path);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    }
+
+    /// A number from 1 to `most`; `None` and a fault if it is not.
+    pub(crate) fn in_range(&mut self, path: &str, value: u64, most: u64) -> Option<u64> {
+        if (1..=most).contains(&value) {
+            return Some(value);
+        }
+        let problem = format!("has to be from 1 to {most}, not {value}");
+        self.add_once(path.to_owned(), problem);
+        None
+    }
+
+    /// The value, if there is one and nothing is wrong with it.
+    pub(crate) fn unless<T>(mut self, value: Option<T>) -> Result<T, Faults> {
+        match value {
+            Some(value) if self.count() == 0 => return Ok(value),
+            _ => {}
+        }
+        if self.more > 0 {
+            self.told.push(Fault {
+                path: String::new(),
+                problem: format!("{} more faults are not listed", self.more),
+            });
+        }
+        Err(Faults(self.told))
     }
 }

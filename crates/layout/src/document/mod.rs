@@ -11,7 +11,9 @@ mod value;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use fault::Report;
 pub use fault::{Fault, Faults};
+pub(crate) use read::parse_order;
 pub use value::Value;
 
 use crate::placement::Allocation;
@@ -62,4 +64,20 @@ pub struct GroupDocument {
     pub layer_stride: Option<u64>,
     /// The specs whose states a block's page holds one after another.
     pub specs: Vec<Spec>,
+}
+
+/// Where a [`GroupDocument`] comes from: what it takes to blame the right field, and that once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Origin {
+    /// Its place among the groups of the text that people wrote.
+    pub(crate) position: usize,
+    /// Whether anything that it says, or takes from the deployment, was found faulty; something
+    /// harmless stands in for that.
+    pub(crate) faulty: bool,
+    /// Whether `block_size` is the deployment's.
+    pub(crate) inherits_block_size: bool,
+    /// Whether `num_blocks` is the deployment's.
+    pub(crate) inherits_num_blocks: bool,
+    /// Whether `order` is the deployment's.
+    pub(crate) inherits_order: bool,
 }

@@ -1,8 +1,8 @@
 //! From a tree of values to a [`Document`]: types, defaults and inheritance.
 
 use super::reader::{Faulty, Reader, closest};
-use super::{Document, Faults, GroupDocument, SCHEMA, Value};
-use crate::deployment::LayerSet;
+use super::{Document, GroupDocument, Origin, Report, SCHEMA, Value};
+use crate::deployment::{MAX_BLOCKS, MAX_SIZE};
 use crate::dtype::Dtype;
 use crate::order::Order;
 use crate::placement::Allocation;
@@ -27,17 +27,18 @@ const KINDS: [&str; 12] = [
     "linear",
 ];
 
-/// What a group takes from the deployment unless it says otherwise.
+/// What a group takes from the deployment unless it says otherwise; `Err` where that is faulty, which
+/// is reported there.
 struct Inherited {
-    block_size: Option<u64>,
-    num_blocks: Option<u64>,
-    order: Option<String>,
+    block_size: Result<Option<u64>, Faulty>,
+    num_blocks: Result<Option<u64>, Faulty>,
+    order: Result<Option<String>, Faulty>,
 }
 
 impl Document {
-    /// Reads the typed fields, noting all faults. A group that has any is left out; beside the
-    /// document stand the positions that its groups have in the source.
-    pub(crate) fn read(value: &Value, faults: &mut Faults) -> Option<(Self, Vec<usize>)> {
+    /// Reads the typed fields, noting all faults. Where there is one, something harmless stands in, so
+    /// that the rest can be checked.
+    pub(crate) fn read(value: &Value, faults: &mut Report) -> Option<(Self, Vec<Origin>)> {
         let mut reader = Reader::new(String::new(), value, faults)?;
         match reader.get("schema") {
             Some(Value::Text(schema)) if schema == SCHEMA => {}
@@ -53,16 +54,36 @@ impl Document {
         let pp = reader.number_or("pp", 1, faults);
         let num_layers = reader.optional("num_layers", faults);
         let pp_layers = read_pp_layers(&mut reader, faults);
-        let inherited = Inherited {
-            block_size: reader.optional("block_size", faults).unwrap_or(Some(1)),
-            num_blocks: reader.optional("num_blocks", faults).unwrap_or(Some(1)),
-            order: read_order(&mut reader, faults),
+        let mut size = |key, most| {
+            let Some(size) = reader.optional(key, faults)? else {
+                return Ok(None);
+            };
+            faults.in_range(key, size, most).map(Some).ok_or(Faulty)
         };
-        let (mut groups, mut positions) = (Vec::new(), Vec::new());
-        for (i, item) in reader.tables("group", faults).iter().enumerate() {
-            if let Some(group) = read_group(format!("group[{i}]"), item, &inherited, faults) {
+        let (block_size, num_blocks) =
+            (size("block_size", MAX_SIZE), size("num_blocks", MAX_BLOCKS));
+        let inherited = Inherited {
+            block_size,
+            num_blocks,
+            order: read_order(&mut reader, faults).and_then(|order| {
+                let parsed = order
+                    .as_deref()
+                    .map_or(Ok(()), |text| parse_order(text).map(drop));
+                match parsed {
+                    Ok(()) => Ok(order),
+                    Err(problem) => {
+                        faults.add("order", problem);
+                        Err(Faulty)
+                    }
+                }
+            }),
+        };
+        let (mut groups, mut origins) = (Vec::new(), Vec::new());
+        for (position, item) in reader.tables("group", faults).iter().enumerate() {
+            let path = format!("group[{position}]");
+            if let Some((group, origin)) = read_group(path, item, &inherited, faults) {
                 groups.push(group);
-                positions.push(i);
+                origins.push(Origin { position, ..origin });
             }
         }
         reader.finish(faults);
@@ -75,11 +96,11 @@ impl Document {
             pp_layers,
             groups,
         };
-        Some((document, positions))
+        Some((document, origins))
     }
 }
 
-fn read_pp_layers(reader: &mut Reader<'_>, faults: &mut Faults) -> Option<Vec<u64>> {
+fn read_pp_layers(reader: &mut Reader<'_>, faults: &mut Report) -> Option<Vec<u64>> {
     let Value::List(items) = reader.get("pp_layers")? else {
         faults.add("pp_layers", "has to be a list of layer counts, as [40, 40]");
         return None;
@@ -98,10 +119,19 @@ fn read_pp_layers(reader: &mut Reader<'_>, faults: &mut Faults) -> Option<Vec<u6
     Some(layers)
 }
 
+/// Reads the text of an order; what is wrong with it, in words.
+pub(crate) fn parse_order(text: &str) -> Result<Order, String> {
+    let shown = Value::Text(text.to_owned()).describe();
+    Order::parse(text).map_err(|error| format!("{shown}: {error}"))
+}
+
 /// An order as text; a stride-order array becomes the text of the same order.
-fn read_order(reader: &mut Reader<'_>, faults: &mut Faults) -> Option<String> {
-    match reader.get("order")? {
-        Value::Text(text) => return Some(text.clone()),
+fn read_order(reader: &mut Reader<'_>, faults: &mut Report) -> Result<Option<String>, Faulty> {
+    let Some(order) = reader.get("order") else {
+        return Ok(None);
+    };
+    match order {
+        Value::Text(text) => return Ok(Some(text.clone())),
         Value::List(items) => {
             let indices: Option<Vec<u64>> = items
                 .iter()
@@ -111,7 +141,7 @@ fn read_order(reader: &mut Reader<'_>, faults: &mut Faults) -> Option<String> {
                 })
                 .collect();
             match Order::from_stride_order(&indices.unwrap_or_default()) {
-                Ok(order) => return Some(order.to_string()),
+                Ok(order) => return Ok(Some(order.to_string())),
                 Err(error) => faults.add(reader.path("order"), error.to_string()),
             }
         }
@@ -123,31 +153,26 @@ fn read_order(reader: &mut Reader<'_>, faults: &mut Faults) -> Option<String> {
             faults.add(reader.path("order"), problem);
         }
     }
-    None
+    Err(Faulty)
 }
 
 fn read_group(
     path: String,
     value: &Value,
     inherited: &Inherited,
-    faults: &mut Faults,
-) -> Option<GroupDocument> {
-    let before = faults.0.len();
+    faults: &mut Report,
+) -> Option<(GroupDocument, Origin)> {
+    let before = faults.count();
     let mut reader = Reader::new(path.clone(), value, faults)?;
-    let name = reader.text("name", faults).map(str::to_owned);
-    if name.is_none() && reader.get("name").is_none() {
-        faults.add(
-            reader.path("name"),
-            "is missing: groups are matched by name",
-        );
-    }
-    let layers = reader.text("layers", faults).map(str::to_owned);
-    if layers.is_none() && reader.get("layers").is_none() {
-        faults.add(
-            reader.path("layers"),
-            "is missing: global layer ids such as \"0-79\"",
-        );
-    }
+    let mut text = |key, missing| match reader.text(key, faults) {
+        Some(text) => text.to_owned(),
+        None => {
+            faults.add_once(reader.path(key), missing);
+            String::new()
+        }
+    };
+    let name = text("name", "is missing: groups are matched by name");
+    let layers = text("layers", "is missing: global layer ids such as \"0-79\"");
     let block_size = reader.optional("block_size", faults);
     let num_blocks = reader.optional("num_blocks", faults);
     let order = read_order(&mut reader, faults);
@@ -165,54 +190,82 @@ fn read_group(
     let layer_stride = reader.optional("layer_stride", faults);
     let mut specs = Vec::new();
     for (i, item) in reader.tables("spec", faults).iter().enumerate() {
-        specs.extend(read_spec(format!("{path}.spec[{i}]"), item, faults));
-    }
-    // A recurrent cache has one state whatever a block holds.
-    let recurrent = specs.iter().all(|spec| spec.tokens_per_state().is_none());
-    let block_size = block_size.map(|own| {
-        let size = own.or(inherited.block_size);
-        if size.is_none() && recurrent {
-            Some(1)
-        } else {
-            size
-        }
-    });
-    let num_blocks = num_blocks.map(|own| own.or(inherited.num_blocks));
-    for (key, size) in [("block_size", &block_size), ("num_blocks", &num_blocks)] {
-        if matches!(size, Ok(None)) {
-            faults.add(
-                reader.path(key),
-                "is missing: give it here or for the whole deployment",
-            );
-        }
+        specs.push(read_spec(format!("{path}.spec[{i}]"), item, faults));
     }
     reader.finish(faults);
-    if faults.0.len() > before {
-        // The checks of whole groups will not see this one, so its texts are looked at here.
-        if let Some(Err(problem)) = layers.as_deref().map(LayerSet::parse) {
-            faults.add(format!("{path}.layers"), problem);
+
+    // A recurrent cache has one state whatever a block holds.
+    let recurrent = |spec: &Option<Spec>| {
+        let spec = spec.as_ref();
+        spec.is_none_or(|spec| spec.tokens_per_state().is_none())
+    };
+    let default = specs.iter().all(recurrent).then_some(1);
+    let mut origin = Origin::default();
+    let mut size = |key, own: Result<Option<u64>, Faulty>, deployment, default: Option<u64>| {
+        let Ok(own) = own else {
+            return (1, false);
+        };
+        match own.map_or(deployment, |own| Ok(Some(own))) {
+            Ok(Some(size)) => (size, own.is_none()),
+            Ok(None) => {
+                if default.is_none() {
+                    let problem = "is missing: give it here or for the whole deployment";
+                    faults.add(format!("{path}.{key}"), problem);
+                }
+                (default.unwrap_or(1), false)
+            }
+            Err(Faulty) => {
+                origin.faulty = true;
+                (1, true)
+            }
         }
-        if let Some(Err(error)) = order.as_deref().map(Order::parse) {
-            faults.add(format!("{path}.order"), error.to_string());
-        }
-        return None;
-    }
-    Some(GroupDocument {
-        name: name?,
-        layers: layers?,
-        block_size: block_size.ok()??,
-        num_blocks: num_blocks.ok()??,
+    };
+    let block_size = size("block_size", block_size, inherited.block_size, default);
+    let num_blocks = size("num_blocks", num_blocks, inherited.num_blocks, None);
+    (origin.inherits_block_size, origin.inherits_num_blocks) = (block_size.1, num_blocks.1);
+    let order = match (order, &inherited.order) {
+        (Ok(Some(own)), _) => Some(own),
         // Pages of several specs have an order of their own.
-        order: order.or_else(|| inherited.order.clone().filter(|_| specs.len() == 1)),
+        _ if specs.len() != 1 => None,
+        (Ok(None), Ok(order)) => {
+            origin.inherits_order = order.is_some();
+            order.clone()
+        }
+        (Ok(None), Err(Faulty)) => {
+            origin.faulty = true;
+            None
+        }
+        (Err(Faulty), _) => None,
+    };
+    let placeholder = || {
+        Spec::Opaque(Opaque {
+            heads: 1,
+            entry_bytes: 1,
+            tokens_per_state: 1,
+            packed_heads: None,
+        })
+    };
+    let group = GroupDocument {
+        name,
+        layers,
+        block_size: block_size.0,
+        num_blocks: num_blocks.0,
+        order,
         allocation,
-        offset: offset.ok()?,
-        block_stride: block_stride.ok()?,
-        layer_stride: layer_stride.ok()?,
-        specs,
-    })
+        offset: offset.unwrap_or(0),
+        block_stride: block_stride.unwrap_or(None),
+        layer_stride: layer_stride.unwrap_or(None),
+        specs: specs
+            .into_iter()
+            .map(|spec| spec.unwrap_or_else(placeholder))
+            .collect(),
+    };
+    origin.faulty |= faults.count() > before;
+    Some((group, origin))
 }
 
-fn read_spec(path: String, value: &Value, faults: &mut Faults) -> Option<Spec> {
+/// A spec, with something harmless where a field is faulty; `None` where its kind is not known.
+fn read_spec(path: String, value: &Value, faults: &mut Report) -> Option<Spec> {
     let mut reader = Reader::new(path, value, faults)?;
     let kind = match reader.get("kind") {
         Some(Value::Text(kind)) => kind.as_str(),
@@ -226,11 +279,8 @@ fn read_spec(path: String, value: &Value, faults: &mut Faults) -> Option<Spec> {
     let mut fields = SpecFields {
         reader: &mut reader,
         faults,
-        faulty: false,
     };
-    let spec = fields.read(kind);
-    let faulty = fields.faulty;
-    let Some(spec) = spec else {
+    let Some(spec) = fields.read(kind) else {
         let close = closest(kind, &KINDS)
             .map(|close| format!("; did you mean \"{close}\"?"))
             .unwrap_or_else(|| format!("; the kinds are {}", KINDS.join(", ")));
@@ -241,14 +291,13 @@ fn read_spec(path: String, value: &Value, faults: &mut Faults) -> Option<Spec> {
         return None;
     };
     reader.finish(faults);
-    (!faulty).then_some(spec)
+    Some(spec)
 }
 
 /// Reads a spec's fields with placeholders where they are faulty, so that all faults are found.
 struct SpecFields<'r, 'a, 'f> {
     reader: &'r mut Reader<'a>,
-    faults: &'f mut Faults,
-    faulty: bool,
+    faults: &'f mut Report,
 }
 
 impl SpecFields<'_, '_, '_> {
@@ -345,38 +394,29 @@ impl SpecFields<'_, '_, '_> {
         }
     }
 
-    fn note<T>(&mut self, read: Result<T, Faulty>, placeholder: T) -> T {
-        read.unwrap_or_else(|Faulty| {
-            self.faulty = true;
-            placeholder
-        })
-    }
-
     fn number(&mut self, key: &'static str) -> u64 {
-        let read = self.reader.number(key, self.faults);
-        self.note(read, 1)
+        self.reader.number(key, self.faults).unwrap_or(1)
     }
 
     fn optional(&mut self, key: &'static str) -> Option<u64> {
-        let read = self.reader.optional(key, self.faults);
-        self.note(read, None)
+        self.reader.optional(key, self.faults).unwrap_or(None)
     }
 
     /// Taps of a convolution: `conv_states`, or `conv_kernel - 1`.
     fn conv_states(&mut self) -> u64 {
-        let kernel = self.number("conv_kernel");
-        match self.optional("conv_states") {
-            Some(states) => states,
-            None if kernel >= 2 => kernel - 1,
-            None => {
-                self.faulty = true;
-                self.faults.add(
-                    self.reader.path("conv_kernel"),
-                    format!("has to be at least 2, since kernel - 1 states are kept, not {kernel}"),
+        let kernel = self.reader.number("conv_kernel", self.faults);
+        let kernel = kernel.ok().filter(|kernel| {
+            let fits = (2..=MAX_SIZE).contains(kernel);
+            if !fits {
+                let problem = format!(
+                    "has to be from 2 to {MAX_SIZE}, since kernel - 1 states are kept, not {kernel}"
                 );
-                1
+                self.faults.add(self.reader.path("conv_kernel"), problem);
             }
-        }
+            fits
+        });
+        let states = self.optional("conv_states");
+        states.unwrap_or(kernel.map_or(1, |kernel| kernel - 1))
     }
 
     fn dtype(&mut self) -> Dtype {
@@ -400,7 +440,6 @@ impl SpecFields<'_, '_, '_> {
         {
             return Some(*named);
         }
-        self.faulty = true;
         let found = value.map_or("missing".to_owned(), Value::describe);
         let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
         let problem = format!("has to be one of {}; it is {found}", all.join(", "));

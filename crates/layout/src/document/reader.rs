@@ -1,6 +1,8 @@
 //! Reads typed fields out of a table, and notes every fault with its key path.
 
-use super::fault::Faults;
+use std::collections::HashSet;
+
+use super::fault::Report;
 use super::value::Value;
 
 /// Reads one table. Fields that nobody asked for are faults once [`finish`](Self::finish) is called.
@@ -12,7 +14,7 @@ pub(super) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// A reader of `value`, which has to be a table.
-    pub(super) fn new(path: String, value: &'a Value, faults: &mut Faults) -> Option<Self> {
+    pub(super) fn new(path: String, value: &'a Value, faults: &mut Report) -> Option<Self> {
         let Value::Table(fields) = value else {
             faults.add(path, format!("has to be a table, not {}", value.describe()));
             return None;
@@ -41,7 +43,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A text that may be absent.
-    pub(super) fn text(&mut self, key: &'static str, faults: &mut Faults) -> Option<&'a str> {
+    pub(super) fn text(&mut self, key: &'static str, faults: &mut Report) -> Option<&'a str> {
         match self.get(key)? {
             Value::Text(text) => Some(text),
             other => {
@@ -56,7 +58,7 @@ impl<'a> Reader<'a> {
     pub(super) fn optional(
         &mut self,
         key: &'static str,
-        faults: &mut Faults,
+        faults: &mut Report,
     ) -> Result<Option<u64>, Faulty> {
         let Some(value) = self.get(key) else {
             return Ok(None);
@@ -82,7 +84,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A whole number that has to be there.
-    pub(super) fn number(&mut self, key: &'static str, faults: &mut Faults) -> Result<u64, Faulty> {
+    pub(super) fn number(&mut self, key: &'static str, faults: &mut Report) -> Result<u64, Faulty> {
         match self.optional(key, faults)? {
             Some(number) => Ok(number),
             None => {
@@ -97,13 +99,13 @@ impl<'a> Reader<'a> {
         &mut self,
         key: &'static str,
         default: u64,
-        faults: &mut Faults,
+        faults: &mut Report,
     ) -> Result<u64, Faulty> {
         Ok(self.optional(key, faults)?.unwrap_or(default))
     }
 
     /// A list of tables, with the path of each.
-    pub(super) fn tables(&mut self, key: &'static str, faults: &mut Faults) -> &'a [Value] {
+    pub(super) fn tables(&mut self, key: &'static str, faults: &mut Report) -> &'a [Value] {
         match self.get(key) {
             Some(Value::List(items)) if !items.is_empty() => items,
             Some(Value::List(_)) | None => {
@@ -120,9 +122,10 @@ impl<'a> Reader<'a> {
     }
 
     /// Reports fields that nobody asked for, and fields given twice.
-    pub(super) fn finish(self, faults: &mut Faults) {
-        for (i, (name, _)) in self.fields.iter().enumerate() {
-            if self.fields[..i].iter().any(|(earlier, _)| earlier == name) {
+    pub(super) fn finish(self, faults: &mut Report) {
+        let mut seen = HashSet::with_capacity(self.fields.len());
+        for (name, _) in self.fields {
+            if !seen.insert(name.as_str()) {
                 faults.add(self.path(name), "is given twice");
             } else if !self.asked.contains(&name.as_str()) {
                 let mut problem = "is no field here".to_owned();
@@ -138,7 +141,7 @@ impl<'a> Reader<'a> {
 }
 
 /// A field that was there and wrong; the fault is already noted.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Faulty;
 
 /// The known name closest to `name`, if one is close.

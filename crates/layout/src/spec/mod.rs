@@ -4,6 +4,9 @@
 //! Every kind of spec lowers to one form, its [`Geometry`]: components, each with its own partition
 //! over TP ranks and its own content axes. Whatever is downstream (placement, slicing, plans) knows
 //! that form and no kinds.
+//!
+//! A spec's fields are public, and may hold anything until a [`Deployment`](crate::Deployment) has
+//! been made of it. So every method here is total: it gives an answer, or an error, for any values.
 
 mod attention;
 mod geometry;
@@ -13,6 +16,7 @@ mod recurrent;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use thiserror::Error;
 
 pub use attention::Attention;
 pub use geometry::{Arrangement, Component, Geometry, States};
@@ -123,9 +127,17 @@ impl Spec {
     /// How many tokens one state stands for; `None` for a recurrent spec, whose one state stands for
     /// the whole sequence.
     pub fn tokens_per_state(&self) -> Option<u64> {
-        match self.geometry().states {
-            States::PerTokens(tokens) => Some(tokens),
-            States::Sequence => None,
+        match self {
+            Spec::Attention(_) | Spec::Mla(_) => Some(1),
+            Spec::Compressed(spec) | Spec::Indexer(spec) => Some(spec.tokens_per_state),
+            Spec::Opaque(spec) => Some(spec.tokens_per_state),
+            Spec::Mamba2Conv(_)
+            | Spec::Mamba2Ssm(_)
+            | Spec::GdnConv(_)
+            | Spec::GdnSsm(_)
+            | Spec::Mamba1Conv(_)
+            | Spec::Mamba1Ssm(_)
+            | Spec::Linear(_) => None,
         }
     }
 
@@ -133,16 +145,21 @@ impl Spec {
     /// of one head, all components together.
     ///
     /// # Errors
-    /// When a component's units do not go into `tp`.
-    pub fn state_content_size(&self, tp: u32) -> Result<u64, PartitionError> {
+    /// When a component's units do not go into `tp`, or the bytes do not fit into 64 bits.
+    pub fn state_content_size(&self, tp: u32) -> Result<u64, ContentSizeError> {
         let geometry = self.geometry();
         let heads = self.num_heads(tp)?;
-        let mut elements = 0;
+        let mut bytes = 0u64;
         for component in &geometry.components {
             let units = component.partition.per_rank(tp)?;
-            elements += units / heads.min(units) * component.content.iter().product::<u64>();
+            let factors = [units / heads.min(units), geometry.element_bytes];
+            let size = factors.iter().chain(&component.content);
+            let size = size.copied().try_fold(1u64, u64::checked_mul);
+            bytes = size
+                .and_then(|size| bytes.checked_add(size))
+                .ok_or(ContentSizeError::TooLarge)?;
         }
-        Ok(elements * geometry.element_bytes)
+        Ok(bytes)
     }
 
     /// The tokens `[from, end)` that a request of tokens `[start, end)` still needs: a sliding window
@@ -153,6 +170,18 @@ impl Spec {
             _ => start,
         }
     }
+}
+
+/// Why a state's content has no size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ContentSizeError {
+    /// A component's units do not go into the TP size.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// The bytes do not fit into 64 bits.
+    #[error("the content of a state exceeds 2^64 bytes")]
+    TooLarge,
 }
 
 /// The value of a field that both sides have to agree on.
@@ -193,3 +222,6 @@ impl fmt::Display for FieldValue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

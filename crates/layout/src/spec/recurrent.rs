@@ -159,7 +159,8 @@ impl Mamba2Conv {
                 &[self.state_size, self.conv_states],
             )
         };
-        let channels = self.d_inner / self.heads;
+        // Without heads there is nothing to share out; the check of a deployment says so.
+        let channels = self.d_inner.checked_div(self.heads).unwrap_or(0);
         let x = Component::new("x", ("heads", self.heads), &[channels, self.conv_states]);
         let components = smallvec![x, per_group("B"), per_group("C")];
         conv(self.conv_layout, self.dtype, components)

@@ -256,6 +256,8 @@ impl Builder {
         let (sender, events) = mpsc::channel(EVENTS);
         let driver = Driver::new(Parts {
             stall: self.options.wire.stall,
+            // Not before what was asked of us, and waits for its lease, is over.
+            keep_idle: self.options.keep_idle.max(2 * self.options.wire.early_wait),
             machine,
             endpoints: endpoints.clone(),
             #[cfg(feature = "local")]

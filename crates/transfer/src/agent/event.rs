@@ -5,10 +5,13 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::data::Landing;
-use super::handle::PullError;
+#[cfg(feature = "local")]
+use super::data::RingOut;
+use super::error::TransferError;
 use super::lease::{LeaseOutcome, OpenRefused};
 #[cfg(feature = "local")]
 use super::loans::Part;
+use super::request::Keeper;
 use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank, TransferId};
@@ -18,8 +21,6 @@ use crate::memory::Memory;
 use crate::ticket::Ticket;
 #[cfg(feature = "local")]
 use crate::transport::local::handover::Link;
-#[cfg(feature = "local")]
-use crate::transport::local::ring::{Consumer, Producer};
 use crate::transport::quic::{ConnectError, ControlConnection, Lane};
 use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
@@ -45,13 +46,20 @@ pub(super) enum Event {
 
     /// A ring to send over has been fetched by the peer.
     #[cfg(feature = "local")]
-    RingOut { conn: ConnId, producer: Producer },
-    /// A ring to receive from was fetched from the peer.
+    RingOut { conn: ConnId, ring: RingOut },
+    /// A ring to send over cannot be had.
     #[cfg(feature = "local")]
-    RingIn { conn: ConnId, consumer: Consumer },
-    /// A ring of a connection cannot be had.
+    RingOutFailed { conn: ConnId, why: String },
+    /// A transfer has failed since its ring did.
     #[cfg(feature = "local")]
-    RingFailed { conn: ConnId, why: String },
+    RingBroken {
+        conn: ConnId,
+        transfer: TransferId,
+        why: String,
+    },
+    /// A ring to receive from cannot be had, or has come to its end.
+    #[cfg(feature = "local")]
+    RingInFailed { conn: ConnId, why: String },
 
     /// Memory that we lend has been fetched by the peer.
     #[cfg(feature = "local")]
@@ -112,15 +120,18 @@ pub(super) enum Event {
 pub(super) enum Command {
     Lease {
         spec: LeaseSpec<Blocks>,
+        keeper: Option<Keeper>,
         opened: oneshot::Sender<Result<oneshot::Receiver<LeaseOutcome>, OpenRefused>>,
     },
     Ready {
         key: LeaseKey,
         layer: u32,
         tokens: u64,
+        answer: oneshot::Sender<Result<(), LeaseError>>,
     },
     FinishPrefill {
         key: LeaseKey,
+        answer: oneshot::Sender<Result<(), LeaseError>>,
     },
     Renew {
         key: LeaseKey,
@@ -132,6 +143,7 @@ pub(super) enum Command {
     },
     Start {
         spec: JobSpec<Blocks>,
+        keeper: Option<Keeper>,
         started: oneshot::Sender<Result<Started, JobError>>,
     },
     JobReady {
@@ -149,12 +161,12 @@ pub(super) enum Command {
     CancelTicket {
         ticket: Ticket,
         content: Option<ContentDigest>,
-        answer: oneshot::Sender<Result<oneshot::Receiver<NoticeOutcome>, JobError>>,
+        answer: oneshot::Sender<NoticeBegun>,
     },
     RenewTicket {
         ticket: Ticket,
         ttl: Duration,
-        answer: oneshot::Sender<Result<oneshot::Receiver<NoticeOutcome>, JobError>>,
+        answer: oneshot::Sender<NoticeBegun>,
     },
     Gauges {
         answer: oneshot::Sender<Gauges>,
@@ -166,8 +178,11 @@ pub(super) enum Command {
     },
 }
 
+/// Where the outcome of a notice will be, or why there is none.
+pub(super) type NoticeBegun = Result<oneshot::Receiver<NoticeOutcome>, JobError>;
+
 /// A job that has begun, and where its result will be.
 pub(super) struct Started {
     pub(super) job: JobId,
-    pub(super) result: oneshot::Receiver<Result<JobReport, PullError>>,
+    pub(super) result: oneshot::Receiver<Result<JobReport, TransferError>>,
 }

@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Blocks;
+#[cfg(feature = "local")]
+use super::data::SharedCopy;
 use super::data::{Landing, Outgoing, RouteBytes, SendEvents};
 #[cfg(feature = "local")]
 use super::loans::Copying;
@@ -53,6 +55,35 @@ impl Under {
         }
     }
 
+    /// What has to be quiet before its blocks are given back.
+    pub(super) fn touching(self) -> Touching {
+        match self.moving {
+            Moving::Out(outgoing) => Touching {
+                out: Some(outgoing),
+                ..Touching::default()
+            },
+            Moving::In(landing) => landing.into(),
+            // We read nothing of it. Whoever still copies gets no commit.
+            #[cfg(feature = "local")]
+            Moving::Lent => Touching::default(),
+            #[cfg(feature = "local")]
+            Moving::Copy(copying) => Touching {
+                landing: Some(copying.landing),
+                copy: copying.copy,
+                ..Touching::default()
+            },
+        }
+    }
+
+    /// Whether nothing moves since it is not its turn.
+    pub(super) fn is_queued(&self) -> bool {
+        match &self.moving {
+            #[cfg(feature = "local")]
+            Moving::Copy(copying) => copying.is_queued(),
+            _ => false,
+        }
+    }
+
     /// Whether `tokens` tokens of a layer are all that the transfer wants of it, and where they lie.
     pub(super) fn open_layer(&self, layer: u32, tokens: u64) -> Option<Range<u64>> {
         let Moving::Out(outgoing) = &self.moving else {
@@ -60,6 +91,49 @@ impl Under {
         };
         let end = self.flow.start + self.flow.tokens;
         (tokens >= end).then(|| outgoing.route().layer(layer))
+    }
+}
+
+/// Whatever touches the blocks of one transfer here. Clones are handles to the same.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Touching {
+    out: Option<Outgoing>,
+    landing: Option<Landing>,
+    #[cfg(feature = "local")]
+    copy: Option<SharedCopy>,
+}
+
+impl From<Landing> for Touching {
+    fn from(landing: Landing) -> Self {
+        Self {
+            landing: Some(landing),
+            ..Self::default()
+        }
+    }
+}
+
+impl Touching {
+    /// Tells all of it to stop, without waiting.
+    pub(super) fn stop(&self) {
+        self.out.iter().for_each(Outgoing::stop);
+        self.landing.iter().for_each(Landing::stop);
+        #[cfg(feature = "local")]
+        self.copy.iter().for_each(SharedCopy::stop);
+    }
+
+    /// Tells all of it to stop, and waits until no byte is read or written any more, nor ever will be.
+    pub(super) async fn quiet(&self) {
+        self.stop();
+        if let Some(outgoing) = &self.out {
+            outgoing.fence().await;
+        }
+        if let Some(landing) = &self.landing {
+            landing.fence().await;
+        }
+        #[cfg(feature = "local")]
+        if let Some(copy) = &self.copy {
+            copy.fence().await;
+        }
     }
 }
 

@@ -1,24 +1,25 @@
 //! What users of an agent call.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use thiserror::Error;
 use tokio::sync::{mpsc, oneshot};
 
 use super::builder::Builder;
-use super::event::{Command, Event, Started};
+use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
+use super::event::{Command, Event, NoticeBegun};
 use super::lease::Lease;
+use super::own_tables;
+use super::request::{LeaseRequest, PullRequest, PushRequest};
+use super::transfer::{PullReport, Transfer};
 use crate::content::ContentDigest;
 use crate::identity::Identity;
-use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank};
-use crate::lease::{LeaseKey, LeaseSpec, OpenError};
-use crate::plan::Tables;
+use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
+use crate::lease::{LeaseKey, LeaseSpec};
 use crate::ticket::{RankAddress, Ticket, TicketKey};
 use crate::transport::quic::{CloseCode, Endpoints};
-use crate::wire::{Gauges, JobError, JobReport, JobSpec, PathSet, Refusal};
+use crate::wire::{Gauges, JobError, JobSpec, Refusal};
 use transload_layout::Deployment;
 
 /// An agent. Clones are the same agent; it stops when the last is dropped, or at
@@ -60,129 +61,6 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The agent has stopped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the agent has stopped")]
-pub struct AgentGone;
-
-/// What to lease.
-#[derive(Clone, Debug)]
-pub struct LeaseRequest {
-    /// The lease set of the request, the same on all ranks.
-    pub set: LeaseSetId,
-    /// The rank whose blocks they are.
-    pub rank: Rank,
-    /// The blocks: one table for each group of the agent's deployment.
-    pub tables: Tables,
-    /// What they hold, or will hold when the prefill is over.
-    pub content: ContentDigest,
-    /// First token that moves: 0, but for a push into the end of a sequence.
-    pub start: u64,
-    /// How many tokens are valid, counted from position 0.
-    pub valid_tokens: u64,
-    /// How long the lease lives unless it is renewed or used.
-    pub ttl: Duration,
-    /// How long a transfer under way can keep it alive.
-    pub hard_bound: Duration,
-    /// Whether the blocks hold everything already. Otherwise tell [`Lease::ready`] and
-    /// [`Lease::finish_prefill`].
-    pub prefilled: bool,
-}
-
-impl LeaseRequest {
-    /// A lease of finished blocks for 60 seconds, and ten minutes at most.
-    pub fn new(
-        set: LeaseSetId,
-        rank: Rank,
-        tables: Tables,
-        content: ContentDigest,
-        valid_tokens: u64,
-    ) -> Self {
-        Self {
-            set,
-            rank,
-            tables,
-            content,
-            start: 0,
-            valid_tokens,
-            ttl: Duration::from_secs(60),
-            hard_bound: Duration::from_secs(600),
-            prefilled: true,
-        }
-    }
-}
-
-/// What to pull.
-#[derive(Clone, Debug)]
-pub struct PullRequest {
-    /// What allows it.
-    pub ticket: Ticket,
-    /// The ranks of this agent that receive; all of them have the same block tables.
-    pub ranks: BTreeSet<Rank>,
-    /// The blocks: one table for each group of the agent's deployment.
-    pub tables: Tables,
-    /// First token.
-    pub start: u64,
-    /// How many tokens from there on.
-    pub tokens: u64,
-    /// What the blocks there are taken to hold.
-    pub content: ContentDigest,
-    /// Whether layers may come before the prefill is over.
-    pub by_layer: bool,
-    /// The paths that may be taken: [`PathSet::QUIC`] and [`PathSet::LOCAL`] refuse any other.
-    pub paths: PathSet,
-    /// How long all of it may take, retries included.
-    pub timeout: Duration,
-}
-
-impl PullRequest {
-    /// The first `tokens` tokens, by any path, within five minutes.
-    pub fn new(
-        ticket: Ticket,
-        ranks: impl IntoIterator<Item = Rank>,
-        tables: Tables,
-        content: ContentDigest,
-        tokens: u64,
-    ) -> Self {
-        Self {
-            ticket,
-            ranks: ranks.into_iter().collect(),
-            tables,
-            start: 0,
-            tokens,
-            content,
-            by_layer: false,
-            paths: PathSet::ANY,
-            timeout: Duration::from_secs(300),
-        }
-    }
-}
-
-/// What to push: the same, with the owner's blocks as the destination. `start` and `tokens` have to be
-/// those of the ticket.
-pub type PushRequest = PullRequest;
-
-/// What a pull or a push has done.
-pub type PullReport = JobReport;
-
-/// Why a pull or a push came to nothing. Nothing touches its blocks any more.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum PullError {
-    /// It was refused, or it failed.
-    #[error(transparent)]
-    Job(#[from] JobError),
-    /// The ticket is for the other direction.
-    #[error("the ticket allows a {allowed}")]
-    Direction {
-        /// What it is for.
-        allowed: Direction,
-    },
-    /// The agent has stopped.
-    #[error(transparent)]
-    Gone(#[from] AgentGone),
-}
-
 /// What has become of a cancellation or renewal by ticket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoticeOutcome {
@@ -192,96 +70,6 @@ pub struct NoticeOutcome {
     pub left: Option<Duration>,
     /// The last refusal, if there was any.
     pub refusal: Option<Refusal>,
-}
-
-/// A pull or push under way.
-///
-/// Await [`finish`](Self::finish). Dropping it cancels the transfer; its blocks must not be used before
-/// it is over, so prefer [`cancel`](Self::cancel) and `finish`.
-#[derive(Debug)]
-#[must_use = "dropping a transfer cancels it"]
-pub struct Transfer {
-    started: Option<Started>,
-    events: mpsc::Sender<Event>,
-    urgent: mpsc::UnboundedSender<Event>,
-}
-
-impl std::fmt::Debug for Started {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.job.fmt(f)
-    }
-}
-
-impl Transfer {
-    /// Waits until all routes of all ranks have landed, or it has failed for good. Either way nothing
-    /// touches the blocks any more.
-    ///
-    /// # Errors
-    /// [`PullError`].
-    pub async fn finish(mut self) -> Result<PullReport, PullError> {
-        // It stays here while it is waited for, so that dropping the future cancels it too.
-        let Some(started) = &mut self.started else {
-            return Err(AgentGone.into());
-        };
-        let result = (&mut started.result).await.unwrap_or(Err(AgentGone.into()));
-        self.started = None;
-        result
-    }
-
-    /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready.
-    ///
-    /// # Errors
-    /// [`AgentGone`].
-    pub async fn ready(&self, rank: Rank, layer: u32, tokens: u64) -> Result<(), AgentGone> {
-        let job = self.job()?;
-        self.send(Command::JobReady {
-            job,
-            rank,
-            layer,
-            tokens,
-        })
-        .await
-    }
-
-    /// Of a push whose blocks are still being computed: everything is ready.
-    ///
-    /// # Errors
-    /// [`AgentGone`].
-    pub async fn finish_prefill(&self) -> Result<(), AgentGone> {
-        let job = self.job()?;
-        self.send(Command::JobPrefilled { job }).await
-    }
-
-    /// Gives it up. [`finish`](Self::finish) tells when nothing touches the blocks any more.
-    ///
-    /// # Errors
-    /// [`AgentGone`].
-    pub async fn cancel(&self) -> Result<(), AgentGone> {
-        let job = self.job()?;
-        self.send(Command::CancelJob { job }).await
-    }
-
-    fn job(&self) -> Result<crate::wire::JobId, AgentGone> {
-        self.started
-            .as_ref()
-            .map(|started| started.job)
-            .ok_or(AgentGone)
-    }
-
-    async fn send(&self, command: Command) -> Result<(), AgentGone> {
-        let sent = self.events.send(Event::Command(command)).await;
-        sent.map_err(|_| AgentGone)
-    }
-}
-
-impl Drop for Transfer {
-    fn drop(&mut self) {
-        if let Some(started) = self.started.take() {
-            let cancel = Event::Command(Command::CancelJob { job: started.job });
-            // The agent is gone where this fails, and its jobs with it.
-            let _ = self.urgent.send(cancel);
-        }
-    }
 }
 
 impl Agent {
@@ -337,11 +125,8 @@ impl Agent {
     /// Leases blocks of a rank to whoever holds a ticket for the set, to be read.
     ///
     /// # Errors
-    /// [`OpenError`], with the blocks; or [`AgentGone`].
-    pub async fn lease(
-        &self,
-        request: LeaseRequest,
-    ) -> Result<Result<Lease, OpenError<Arc<Tables>>>, AgentGone> {
+    /// [`LeaseOpenError`], with the blocks where it was refused.
+    pub async fn lease(&self, request: LeaseRequest) -> Result<Lease, LeaseOpenError> {
         self.open_lease(request, Direction::Pull).await
     }
 
@@ -349,11 +134,8 @@ impl Agent {
     /// [`push`](Self::push).
     ///
     /// # Errors
-    /// [`OpenError`], with the blocks; or [`AgentGone`].
-    pub async fn open(
-        &self,
-        request: LeaseRequest,
-    ) -> Result<Result<Lease, OpenError<Arc<Tables>>>, AgentGone> {
+    /// [`LeaseOpenError`], with the blocks where it was refused.
+    pub async fn open(&self, request: LeaseRequest) -> Result<Lease, LeaseOpenError> {
         self.open_lease(request, Direction::Push).await
     }
 
@@ -361,7 +143,7 @@ impl Agent {
         &self,
         request: LeaseRequest,
         direction: Direction,
-    ) -> Result<Result<Lease, OpenError<Arc<Tables>>>, AgentGone> {
+    ) -> Result<Lease, LeaseOpenError> {
         let key = LeaseKey {
             set: request.set,
             rank: request.rank,
@@ -377,61 +159,78 @@ impl Agent {
             prefilled: request.prefilled,
             blocks: Arc::new(request.tables),
         };
-        let (opened, outcome) = oneshot::channel();
-        self.send(Command::Lease { spec, opened }).await?;
-        let opened = outcome.await.map_err(|_| AgentGone)?;
-        Ok(opened.map(|outcome| {
-            Lease::new(
+        let keeper = request.keeper;
+        let opened = self.ask(|opened| Command::Lease {
+            spec,
+            keeper,
+            opened,
+        });
+        match opened.await? {
+            Ok(outcome) => {
+                let (events, urgent) = (self.events.clone(), self.shared.urgent.clone());
+                Ok(Lease::new(key, events, urgent, outcome))
+            }
+            Err(refused) => Err(LeaseOpenError::Refused {
                 key,
-                self.events.clone(),
-                self.shared.urgent.clone(),
-                outcome,
-            )
-        }))
+                reason: refused.reason,
+                tables: own_tables(refused.blocks),
+            }),
+        }
     }
 
     /// Pulls what a ticket allows into own blocks, and waits until all of it has landed.
     ///
     /// Where this future is dropped, the pull is cancelled, and its blocks may still be written for a
-    /// moment: to know when they are not, use [`start`](Self::start).
+    /// moment: [`PullRequest::keeper`] or [`start_pull`](Self::start_pull) tell when they are not.
     ///
     /// # Errors
-    /// [`PullError`].
-    pub async fn pull(&self, request: PullRequest) -> Result<PullReport, PullError> {
-        self.expect(&request.ticket, Direction::Pull)?;
-        self.start(request, true).await?.finish().await
+    /// [`TransferError`].
+    pub async fn pull(&self, request: PullRequest) -> Result<PullReport, TransferError> {
+        self.start_pull(request).await?.finish().await
     }
 
-    /// Pushes own blocks into those that a ticket opens, and waits until all of it has landed.
+    /// Pushes own blocks into those that a ticket opens, and waits until all of it has landed. Where this
+    /// future is dropped, as with [`pull`](Self::pull).
     ///
     /// # Errors
-    /// [`PullError`].
-    pub async fn push(&self, request: PushRequest) -> Result<PullReport, PullError> {
-        self.expect(&request.ticket, Direction::Push)?;
-        self.start(request, true).await?.finish().await
+    /// [`TransferError`].
+    pub async fn push(&self, request: PushRequest) -> Result<PullReport, TransferError> {
+        self.start_push(request, true).await?.finish().await
+    }
+
+    /// Begins to pull. Own blocks are written, so the ticket has to be one for a pull.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub async fn start_pull(&self, request: PullRequest) -> Result<Transfer, TransferError> {
+        self.start(request, Direction::Pull, true).await
+    }
+
+    /// Begins to push. Own blocks are read, so the ticket has to be one for a push. Where they are not
+    /// `prefilled` but still being computed, tell [`Transfer::ready`] and [`Transfer::finish_prefill`].
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub async fn start_push(
+        &self,
+        request: PushRequest,
+        prefilled: bool,
+    ) -> Result<Transfer, TransferError> {
+        self.start(request, Direction::Push, prefilled).await
     }
 
     /// A push reads the own blocks and a pull writes them: the ticket does not get to choose.
-    fn expect(&self, ticket: &Ticket, wanted: Direction) -> Result<(), PullError> {
-        let claims = ticket.open(&self.ticket_key()).map_err(JobError::from)?;
-        match claims.direction == wanted {
-            true => Ok(()),
-            false => Err(PullError::Direction {
-                allowed: claims.direction,
-            }),
-        }
-    }
-
-    /// Begins to pull or to push, as the ticket says. `prefilled` is false for a push whose blocks are
-    /// still being computed.
-    ///
-    /// # Errors
-    /// [`PullError`].
-    pub async fn start(
+    async fn start(
         &self,
         request: PullRequest,
+        wanted: Direction,
         prefilled: bool,
-    ) -> Result<Transfer, PullError> {
+    ) -> Result<Transfer, TransferError> {
+        let claims = request.ticket.open(&self.ticket_key());
+        let allowed = claims.map_err(JobError::from)?.direction;
+        if allowed != wanted {
+            return Err(TransferError::Direction { allowed });
+        }
         let spec = JobSpec {
             ticket: request.ticket,
             ranks: request.ranks,
@@ -442,53 +241,57 @@ impl Agent {
             by_layer: request.by_layer,
             paths: request.paths,
             timeout: request.timeout,
+            keep_leases: request.keep_leases,
             prefilled,
             blocks: Arc::new(request.tables),
         };
-        let (started, outcome) = oneshot::channel();
-        self.send(Command::Start { spec, started }).await?;
-        let started = outcome.await.map_err(|_| AgentGone)??;
-        Ok(Transfer {
-            started: Some(started),
-            events: self.events.clone(),
-            urgent: self.shared.urgent.clone(),
-        })
+        let keeper = request.keeper;
+        let started = self.ask(|started| Command::Start {
+            spec,
+            keeper,
+            started,
+        });
+        let started = started.await??;
+        let (events, urgent) = (self.events.clone(), self.shared.urgent.clone());
+        Ok(Transfer::new(started, events, urgent))
     }
 
     /// Gives up what a ticket stands for, where no pull has begun. With `content`, only leases of that
     /// content are cancelled.
     ///
     /// # Errors
-    /// [`PullError`].
+    /// [`NoticeError`].
     pub async fn cancel(
         &self,
         ticket: Ticket,
         content: Option<ContentDigest>,
-    ) -> Result<NoticeOutcome, PullError> {
-        let (answer, outcome) = oneshot::channel();
-        self.send(Command::CancelTicket {
+    ) -> Result<NoticeOutcome, NoticeError> {
+        self.notify(|answer| Command::CancelTicket {
             ticket,
             content,
             answer,
         })
-        .await?;
-        let heard = outcome.await.map_err(|_| AgentGone)??;
-        Ok(heard.await.map_err(|_| AgentGone)?)
+        .await
     }
 
     /// Asks the owner of a ticket to let its leases live for `ttl` from then at least.
     ///
     /// # Errors
-    /// [`PullError`].
-    pub async fn renew(&self, ticket: Ticket, ttl: Duration) -> Result<NoticeOutcome, PullError> {
-        let (answer, outcome) = oneshot::channel();
-        self.send(Command::RenewTicket {
+    /// [`NoticeError`].
+    pub async fn renew(&self, ticket: Ticket, ttl: Duration) -> Result<NoticeOutcome, NoticeError> {
+        self.notify(|answer| Command::RenewTicket {
             ticket,
             ttl,
             answer,
         })
-        .await?;
-        let heard = outcome.await.map_err(|_| AgentGone)??;
+        .await
+    }
+
+    async fn notify(
+        &self,
+        command: impl FnOnce(oneshot::Sender<NoticeBegun>) -> Command,
+    ) -> Result<NoticeOutcome, NoticeError> {
+        let heard = self.ask(command).await?.map_err(NoticeError::Ticket)?;
         Ok(heard.await.map_err(|_| AgentGone)?)
     }
 
@@ -497,9 +300,7 @@ impl Agent {
     /// # Errors
     /// [`AgentGone`].
     pub async fn gauges(&self) -> Result<Gauges, AgentGone> {
-        let (answer, gauges) = oneshot::channel();
-        self.send(Command::Gauges { answer }).await?;
-        gauges.await.map_err(|_| AgentGone)
+        self.ask(|answer| Command::Gauges { answer }).await
     }
 
     /// Takes nothing new, waits up to `patience` for what is under way, gives up what is left, and
@@ -523,5 +324,15 @@ impl Agent {
     async fn send(&self, command: Command) -> Result<(), AgentGone> {
         let sent = self.events.send(Event::Command(command)).await;
         sent.map_err(|_| AgentGone)
+    }
+
+    /// Sends a command and waits for its answer.
+    async fn ask<T>(
+        &self,
+        command: impl FnOnce(oneshot::Sender<T>) -> Command,
+    ) -> Result<T, AgentGone> {
+        let (sender, answer) = oneshot::channel();
+        self.send(command(sender)).await?;
+        answer.await.map_err(|_| AgentGone)
     }
 }

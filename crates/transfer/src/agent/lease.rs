@@ -5,8 +5,10 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Blocks;
+use super::error::{AgentGone, LeaseUseError};
 use super::event::{Command, Event};
-use super::handle::AgentGone;
+#[cfg(doc)]
+use super::request::LeaseRequest;
 use crate::lease::{LeaseEnd, LeaseError, LeaseKey, OpenError};
 use crate::plan::Tables;
 
@@ -25,7 +27,7 @@ pub struct LeaseOutcome {
 /// A promise to keep blocks as they are, until it has [`ended`](Self::ended).
 ///
 /// Dropping it cancels the lease; the blocks must not be used again before it has ended, so call
-/// [`ended`](Self::ended) where they will be.
+/// [`ended`](Self::ended) where they will be, or lease them with a [`keeper`](LeaseRequest::keeper).
 #[derive(Debug)]
 #[must_use = "dropping a lease cancels it"]
 pub struct Lease {
@@ -59,30 +61,35 @@ impl Lease {
     /// read them from here on.
     ///
     /// # Errors
-    /// [`AgentGone`].
-    pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), AgentGone> {
+    /// [`LeaseUseError`]: where it has ended already, and where there are more tokens than it is for.
+    pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), LeaseUseError> {
         let key = self.key;
-        self.send(Command::Ready { key, layer, tokens }).await
+        self.ask(|answer| Command::Ready {
+            key,
+            layer,
+            tokens,
+            answer,
+        })
+        .await
     }
 
     /// Reports that the prefill is over: everything may be read, and commits may be made.
     ///
     /// # Errors
-    /// [`AgentGone`].
-    pub async fn finish_prefill(&self) -> Result<(), AgentGone> {
+    /// [`LeaseUseError`]: where it has ended already.
+    pub async fn finish_prefill(&self) -> Result<(), LeaseUseError> {
         let key = self.key;
-        self.send(Command::FinishPrefill { key }).await
+        self.ask(|answer| Command::FinishPrefill { key, answer })
+            .await
     }
 
     /// Lets the lease live for `ttl` from now at least.
     ///
     /// # Errors
-    /// [`LeaseError`] where it has ended already, or the agent is gone.
-    pub async fn renew(&self, ttl: Duration) -> Result<Result<(), LeaseError>, AgentGone> {
-        let (answer, renewed) = oneshot::channel();
+    /// [`LeaseUseError`]: where it has ended already.
+    pub async fn renew(&self, ttl: Duration) -> Result<(), LeaseUseError> {
         let key = self.key;
-        self.send(Command::Renew { key, ttl, answer }).await?;
-        renewed.await.map_err(|_| AgentGone)
+        self.ask(|answer| Command::Renew { key, ttl, answer }).await
     }
 
     /// Gives the lease up. Transfers under way fail; wait for [`ended`](Self::ended).
@@ -98,7 +105,7 @@ impl Lease {
     /// Dropping the future drops the lease, and so cancels it.
     ///
     /// # Errors
-    /// [`AgentGone`]: then nothing touches them either.
+    /// [`AgentGone`]: nothing touches them then either.
     pub async fn ended(mut self) -> Result<LeaseOutcome, AgentGone> {
         // It stays here while it is waited for: whoever stops waiting drops the lease.
         let Some(outcome) = &mut self.outcome else {
@@ -107,6 +114,15 @@ impl Lease {
         let ended = outcome.await.map_err(|_| AgentGone);
         self.outcome = None;
         ended
+    }
+
+    async fn ask(
+        &self,
+        command: impl FnOnce(oneshot::Sender<Result<(), LeaseError>>) -> Command,
+    ) -> Result<(), LeaseUseError> {
+        let (answer, done) = oneshot::channel();
+        self.send(command(answer)).await?;
+        Ok(done.await.map_err(|_| AgentGone)??)
     }
 
     async fn send(&self, command: Command) -> Result<(), AgentGone> {

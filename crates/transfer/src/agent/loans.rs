@@ -23,10 +23,10 @@ use transload_layout::Deployment;
 
 use super::Blocks;
 use super::builder;
-use super::data::{Landing, SharedCopy, SharedRoute};
+use super::data::{Landing, SharedCopy, SharedCopyError, SharedRoute};
 use super::event::Event;
 use super::flows::Memories;
-use super::ring::{self, FETCHED_WITHIN, Offer};
+use super::ring::{FETCHED_WITHIN, Offer};
 use crate::ids::{Rank, TransferId};
 use crate::memory::Memory;
 use crate::plan::{BlockTable, Plan, Side, Tables};
@@ -44,8 +44,8 @@ const AT_A_TIME: usize = 16;
 /// Most table entries in one message: 5 bytes each at most, so that a frame of 64 KiB holds them.
 const ENTRIES: usize = 8192;
 
-/// What an allocation may be longer than the layout takes: alignment to huge pages. A borrower maps and
-/// touches all of it, so there has to be a bound.
+/// What an allocation may be longer than the layout takes: alignment to huge pages. A borrower maps all of
+/// it, so there has to be a bound; it touches no more than its plans need.
 const SLACK: u64 = 2 << 20;
 
 /// The loans of one connection, both ways.
@@ -197,7 +197,7 @@ pub(super) async fn fetch(
     events: mpsc::Sender<Event>,
 ) {
     let fetching = async {
-        let connection = ring::connect(offer).await?;
+        let connection = offer.connect().await?;
         let most = part.most_bytes(&deployment);
         let (borrowed, link) = connection
             .borrow(most)
@@ -379,28 +379,24 @@ impl Copying {
         }
     }
 
+    /// Whether it waits for other copies of this process, which end by themselves.
+    pub(super) fn is_queued(&self) -> bool {
+        self.copy.as_ref().is_some_and(|copy| !copy.has_begun())
+    }
+
     /// Bytes that were copied so far.
     pub(super) fn copied(&self) -> u64 {
         self.copy.as_ref().map_or(0, SharedCopy::copied)
     }
-
-    /// Gives it up, and waits until no byte is read or written any more, nor ever will be.
-    pub(super) async fn fence(&self) {
-        self.landing.fence().await;
-        if let Some(copy) = &self.copy {
-            copy.fence().await;
-        }
-    }
 }
 
-/// Runs a copy, and tells the driver how it went.
+/// Waits for a copy, and tells the driver how it went.
 pub(super) async fn run(
-    copy: SharedCopy,
+    copying: impl Future<Output = Result<(), SharedCopyError>>,
     transfer: TransferId,
     moved: mpsc::UnboundedSender<Event>,
 ) {
-    // One thread: the routes of other ranks are copied beside it.
-    let event = match copy.run(1).await {
+    let event = match copying.await {
         Ok(()) => Event::Copied { transfer },
         Err(error) => Event::CopyFailed {
             transfer,

@@ -11,13 +11,30 @@
 //! 3. The holder of the ticket [`pull`](Agent::pull)s into its own blocks; or, with a ticket for blocks
 //!    that were opened, [`push`](Agent::push)es. It has succeeded only when every route of every rank has
 //!    landed after the source's commit. All source ranks are told, and the leases end as completed.
-//! 4. [`Lease::ended`] gives the blocks back, with the one reason for which the lease ended.
+//! 4. [`Lease::ended`] gives the blocks back, with the one reason for which the lease ended. Who cannot
+//!    wait for that, or for the end of a pull, gives the request a [`Keeper`].
 //!
 //! All rules are in [`crate::wire`], as machines without sockets or clock; this is the coat around
 //! them. One task owns the machine: whatever happens becomes an event in its queue, and what the
 //! machine wants done is done beside it.
 //!
-//! Memory per transfer: its part of the plan (24 bytes for each segment and nest), a few hundred bytes
+//! # Threads
+//!
+//! Nothing that waits for a peer, and nothing that takes long, runs where somebody else would wait for it.
+//!
+//! | thread | what runs there |
+//! |---|---|
+//! | control, one | the driver with the machine, all control connections, the listening socket; never blocks |
+//! | a lane, one each | its socket and QUIC, and the gathers and scatters of its streams |
+//! | a ring, one for each end | the gathers or scatters of its streams; waits for the peer |
+//! | local, one | handovers over the Unix socket |
+//! | beside local, a few when needed | copies out of lent memory, and mappings |
+//!
+//! Users call from runtimes of their own: a call is a message to the driver, and waits for its answer.
+//!
+//! # Memory
+//!
+//! Per transfer: its part of the plan (24 bytes for each segment and nest), a few hundred bytes
 //! in the machine, and the buffers of the lanes it uses ([`DataOptions`](data::DataOptions)), which all
 //! transfers share. A request of a million chunks waits for buffers; it is never refused for its size.
 
@@ -25,6 +42,7 @@ mod builder;
 mod control;
 pub mod data;
 mod driver;
+mod error;
 mod event;
 mod flows;
 mod handle;
@@ -32,16 +50,20 @@ mod lanes;
 mod lease;
 #[cfg(feature = "local")]
 mod loans;
+#[cfg(feature = "local")]
+mod local;
 mod plans;
+mod request;
 #[cfg(feature = "local")]
 mod ring;
+mod transfer;
 
 pub use builder::{BindAgentError, Builder, RegisterError};
-pub use handle::{
-    Agent, AgentGone, LeaseRequest, NoticeOutcome, PullError, PullReport, PullRequest, PushRequest,
-    Transfer,
-};
+pub use error::{AgentGone, LeaseOpenError, LeaseUseError, NoticeError, TransferError};
+pub use handle::{Agent, NoticeOutcome};
 pub use lease::{Lease, LeaseOutcome};
+pub use request::{Keeper, LeaseRequest, PullRequest, PushRequest};
+pub use transfer::{PullReport, Transfer};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +72,7 @@ use crate::plan::Tables;
 use crate::transport::quic::QuicOptions;
 
 /// Settings of an agent. `Default` is right for most.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct AgentOptions {
     /// Sockets, lanes and timeouts of the network.
@@ -59,6 +81,22 @@ pub struct AgentOptions {
     pub wire: crate::wire::Options,
     /// Buffers and streams.
     pub data: data::DataOptions,
+    /// How long a connection is kept that nothing needs: no transfer, no pull or push, no notice, no lease
+    /// that the peer uses. It costs a place of [`QuicOptions::max_connections`] at both ends, and with it go
+    /// its lanes, its rings (two of 2 MiB, and a thread each) and its loans; to make it anew takes some
+    /// milliseconds. In effect at least twice [`wire::Options::early_wait`](crate::wire::Options).
+    pub keep_idle: Duration,
+}
+
+impl Default for AgentOptions {
+    fn default() -> Self {
+        Self {
+            quic: QuicOptions::default(),
+            wire: crate::wire::Options::default(),
+            data: data::DataOptions::default(),
+            keep_idle: Duration::from_secs(60),
+        }
+    }
 }
 
 /// How long lanes may take to be there once a transfer wants them.
@@ -66,3 +104,8 @@ const LANES_WITHIN: Duration = Duration::from_secs(10);
 
 /// The blocks of a lease or a job: block tables in the order of the own document's groups.
 type Blocks = Arc<Tables>;
+
+/// The blocks, for good.
+fn own_tables(blocks: Blocks) -> Tables {
+    Arc::try_unwrap(blocks).unwrap_or_else(|shared| (*shared).clone())
+}

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use transload_layout::Deployment;
 use transload_layout::document::Document;
 
+pub(super) use crate::ids::canonical_document as canonical;
 use crate::ids::{AgentId, DeploymentDigest};
 use crate::plan::{Plan, Request, Side, pair_groups};
 #[cfg(feature = "local")]
@@ -46,11 +47,6 @@ pub(super) struct LocalPaths {
     pub(super) out: PathSet,
     /// For what we get from it. Whether it lends its memory is known to it alone.
     pub(super) back: PathSet,
-}
-
-/// The canonical bytes of a deployment: what its digest is of.
-pub(super) fn canonical(deployment: &Deployment) -> Result<Vec<u8>, postcard::Error> {
-    postcard::to_allocvec(deployment.document())
 }
 
 impl Plans {

@@ -1,16 +1,19 @@
 //! The staging rings of one connection, between two agents of one host.
 //!
 //! A source that is to send over a ring tells the peer where to fetch it: the name of its Unix socket
-//! and a token, over the authenticated control connection. The peer fetches the ring there and receives
-//! from it. Each direction has a ring of its own, kept for as long as the connection lives.
+//! and a token, over the authenticated control connection. The peer fetches the ring there, once a
+//! transfer waits for it, and receives from it. Each direction has a ring of its own, which knows nothing
+//! of the other, kept for as long as the connection lives.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
-use super::data::{Outgoing, RingIn, RingOut};
+use super::data::{Arrivals, Outgoing, Receiver, RingOut};
 use super::event::Event;
+use crate::identity::PeerIdentity;
 use crate::ids::Nonce;
 use crate::transport::local::handover::{self, Expected, Limits, Listener, Token};
 use crate::transport::local::host::SocketName;
@@ -20,45 +23,94 @@ use crate::wire::ConnId;
 /// How long a peer may take to fetch a ring, or memory, that it was told of.
 pub(super) const FETCHED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The rings of one connection, and the transfers that wait for the one to send over.
+/// The rings of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Rings {
-    /// Whether a ring was offered.
-    pub(super) begun: bool,
-    /// Whether one that was offered is being fetched, or is here.
-    pub(super) fetching: bool,
-    out: Option<RingOut>,
-    waiting: Vec<Outgoing>,
-    /// Held so that it is received from.
-    pub(super) incoming: Option<RingIn>,
+    /// What we send over.
+    pub(super) out: Sending,
+    /// What we receive from.
+    pub(super) incoming: Receiving,
 }
 
-impl Rings {
+/// The ring to send over, and the transfers that wait for it.
+#[derive(Debug, Default)]
+pub(super) struct Sending {
+    /// Whether a ring was offered.
+    pub(super) begun: bool,
+    ring: Option<RingOut>,
+    waiting: Vec<Outgoing>,
+}
+
+impl Sending {
     /// The ring is there: transfers that wait go over it.
     pub(super) fn add(&mut self, ring: RingOut) {
         for outgoing in self.waiting.drain(..) {
             ring.carry(&outgoing);
         }
-        self.out = Some(ring);
+        self.ring = Some(ring);
     }
 
     /// Carries a transfer over the ring, now or when it is there.
     pub(super) fn carry(&mut self, outgoing: &Outgoing) {
-        match &self.out {
+        match &self.ring {
             Some(ring) => ring.carry(outgoing),
             None => self.waiting.push(outgoing.clone()),
         }
+    }
+
+    /// Whether the ring is there, and of no use any more.
+    pub(super) fn is_broken(&self) -> bool {
+        self.ring.as_ref().is_some_and(RingOut::is_closed)
     }
 
     /// Nobody waits for the ring with a transfer that is over.
     pub(super) fn forget(&mut self, outgoing: &Outgoing) {
         self.waiting.retain(|waiting| !waiting.is(outgoing));
     }
+}
 
-    /// Hangs up.
-    pub(super) fn close(&self) {
-        if let Some(ring) = &self.out {
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if let Some(ring) = &self.ring {
             ring.close();
+        }
+    }
+}
+
+/// The ring to receive from: offered, and then received from by a task.
+#[derive(Debug, Default)]
+pub(super) struct Receiving {
+    /// The last offer that nobody has taken up, and when it came.
+    offered: Option<(Instant, Offer)>,
+    task: Option<JoinHandle<()>>,
+}
+
+impl Receiving {
+    /// The peer has offered a ring. That alone costs us nothing but remembering it.
+    pub(super) fn offered(&mut self, offer: Offer) {
+        self.offered = Some((Instant::now(), offer));
+    }
+
+    /// What is to be fetched, for a transfer that waits: nothing where a ring is there, or on its way.
+    pub(super) fn take_up(&mut self) -> Option<Offer> {
+        if self.task.is_some() {
+            return None;
+        }
+        let (at, offer) = self.offered.take()?;
+        // The peer has given it up.
+        (at.elapsed() < FETCHED_WITHIN).then_some(offer)
+    }
+
+    /// Receives, until this is dropped.
+    pub(super) fn begun(&mut self, task: JoinHandle<()>) {
+        self.task = Some(task);
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
         }
     }
 }
@@ -74,62 +126,84 @@ pub(super) fn is_this_host(address: SocketAddr) -> bool {
 /// What a peer has to know to fetch a ring, or memory.
 #[derive(Debug)]
 pub(super) struct Offer {
-    pub(super) socket: String,
-    pub(super) token: (Nonce, Nonce),
+    socket: SocketName,
+    token: Token,
+}
+
+impl Offer {
+    /// What a peer has said, if it makes sense.
+    pub(super) fn of(socket: String, token: (Nonce, Nonce)) -> Option<Self> {
+        let mut bytes = [0; 32];
+        bytes[..16].copy_from_slice(&token.0.0);
+        bytes[16..].copy_from_slice(&token.1.0);
+        Some(Self {
+            socket: SocketName::try_from(socket).ok()?,
+            token: Token::from_bytes(bytes),
+        })
+    }
+
+    /// As it is said to the peer.
+    pub(super) fn words(&self) -> (String, (Nonce, Nonce)) {
+        let (first, second) = self.token.as_bytes().split_at(16);
+        let half = |bytes: &[u8]| Nonce(std::array::from_fn(|i| bytes[i]));
+        let socket = self.socket.as_str().to_owned();
+        (socket, (half(first), half(second)))
+    }
+
+    /// Connects to where the peer hands over what it has offered.
+    pub(super) async fn connect(&self) -> Result<handover::Connection, String> {
+        let connection = handover::connect(&self.socket, &self.token, &Limits::default()).await;
+        connection.map_err(|error| error.to_string())
+    }
 }
 
 /// Makes ready to hand a ring over, or memory.
 pub(super) fn offer(listener: &Listener) -> Result<(Expected, Offer), String> {
     let token = Token::random().map_err(|error| error.to_string())?;
     let expected = listener.expect(&token).map_err(|error| error.to_string())?;
-    let (first, second) = token.as_bytes().split_at(16);
-    let half = |bytes: &[u8]| Nonce(std::array::from_fn(|i| bytes[i]));
-    let offer = Offer {
-        socket: listener.name().as_str().to_owned(),
-        token: (half(first), half(second)),
-    };
-    Ok((expected, offer))
+    let socket = listener.name().clone();
+    Ok((expected, Offer { socket, token }))
 }
 
 /// Waits until the peer fetches the ring, and hands our end to the driver.
-pub(super) async fn hand_over(expected: Expected, conn: ConnId, events: mpsc::Sender<Event>) {
+pub(super) async fn hand_over(
+    expected: Expected,
+    stall_timeout: Duration,
+    conn: ConnId,
+    events: mpsc::Sender<Event>,
+) {
     let handing = async {
-        let connection = expected.connection(FETCHED_WITHIN).await?;
-        connection.offer_producer(RingShape::DEFAULT).await
+        let connection = expected.connection(FETCHED_WITHIN).await;
+        let connection = connection.map_err(|error| error.to_string())?;
+        let producer = connection.offer_producer(RingShape::DEFAULT).await;
+        let producer = producer.map_err(|error| error.to_string())?;
+        RingOut::new(producer, stall_timeout).map_err(|error| error.to_string())
     };
     let event = match handing.await {
-        Ok(producer) => Event::RingOut { conn, producer },
-        Err(error) => Event::RingFailed {
-            conn,
-            why: error.to_string(),
-        },
+        Ok(ring) => Event::RingOut { conn, ring },
+        Err(why) => Event::RingOutFailed { conn, why },
     };
     // The driver is gone where this fails.
     let _ = events.send(event).await;
 }
 
-/// Connects to where the peer hands over what it has offered.
-pub(super) async fn connect(offer: Offer) -> Result<handover::Connection, String> {
-    let socket = SocketName::try_from(offer.socket).map_err(|error| error.to_string())?;
-    let mut token = [0; 32];
-    token[..16].copy_from_slice(&offer.token.0.0);
-    token[16..].copy_from_slice(&offer.token.1.0);
-    let token = Token::from_bytes(token);
-    let connection = handover::connect(&socket, &token, &Limits::default()).await;
-    connection.map_err(|error| error.to_string())
-}
-
-/// Fetches a ring that the peer has offered, and hands our end to the driver.
-pub(super) async fn fetch(offer: Offer, conn: ConnId, events: mpsc::Sender<Event>) {
-    let fetching = async {
-        let connection = connect(offer).await?;
+/// Fetches a ring that the peer has offered and receives from it, as long as it lasts or this task does.
+pub(super) async fn receive<A: Arrivals>(
+    offer: Offer,
+    receiver: Receiver<A>,
+    peer: PeerIdentity,
+    conn: ConnId,
+    events: mpsc::Sender<Event>,
+) {
+    let receiving = async {
+        let connection = offer.connect().await?;
         let consumer = connection.accept_consumer(RingLimits::default()).await;
-        consumer.map_err(|error| error.to_string())
+        let consumer = consumer.map_err(|error| error.to_string())?;
+        let ring = receiver.serve_ring(consumer, peer);
+        let ring = ring.map_err(|error| error.to_string())?;
+        Ok::<_, String>(ring.closed().await.to_string())
     };
-    let event = match fetching.await {
-        Ok(consumer) => Event::RingIn { conn, consumer },
-        Err(why) => Event::RingFailed { conn, why },
-    };
+    let (Ok(why) | Err(why)) = receiving.await;
     // As above.
-    let _ = events.send(event).await;
+    let _ = events.send(Event::RingInFailed { conn, why }).await;
 }

@@ -49,11 +49,18 @@ impl CopyOptions {
     }
 
     /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each
-    /// [`BYTES_PER_THREAD`]. By default [`DEFAULT_THREADS`], or what the machine can run at a time.
+    /// [`BYTES_PER_THREAD`]. By default [`DEFAULT_THREADS`], or as many as the machine can run at a time
+    /// if those are fewer.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = NonZeroUsize::new(threads.max(1));
         self
+    }
+
+    /// How many threads it may be, on a machine of so many cores.
+    pub(super) fn most_threads(&self, cores: impl Fn() -> usize) -> usize {
+        let asked = self.threads.map(NonZeroUsize::get);
+        asked.unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS))
     }
 
     /// Sums the bytes as they pass; costs up to 20 % of the time.
@@ -193,10 +200,8 @@ pub fn copy(
 /// How many threads a copy is worth.
 fn threads(bytes: u64, options: &CopyOptions) -> usize {
     let worth = usize::try_from(bytes / options.bytes_per_thread).unwrap_or(usize::MAX);
-    let most = options
-        .threads
-        .or_else(|| thread::available_parallelism().ok());
-    worth.clamp(1, most.map_or(1, NonZeroUsize::get))
+    let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    worth.clamp(1, options.most_threads(cores))
 }
 
 /// A copy whose program was checked against both memories.
@@ -279,8 +284,7 @@ impl Job<'_> {
         sum
     }
 
-    /// The same by way of a buffer, where the kernel cannot sum: the sum must be of the very bytes
-    /// that are written, even if somebody changes the source meanwhile.
+    /// The same by way of a buffer, where the kernel cannot sum.
     fn part_in_steps(&self, walk: &mut Walk, end: u64, sum: &mut Crc32c) {
         let mut buffer = vec![0; STEP];
         let fetch = Mover::new(self.kernel, Traffic::Fetch, false);

@@ -22,8 +22,6 @@ pub struct Cursor {
 }
 
 /// Bytes that pass through a buffer at a time, where the kernel cannot sum.
-///
-/// The sum must be of the very bytes that are delivered, even if somebody else writes to them.
 const STEP: usize = 4096;
 
 impl Cursor {

@@ -16,6 +16,12 @@
 //! program ([`Crc32c`]) can be had on the way. It costs little where the processor has AVX-512 (2 to
 //! 15 % of the time) or AVX2 (10 to 20 %), and a good third on others.
 //!
+//! **Other writers.** A sum is of the bytes that were delivered as long as nobody writes to them
+//! meanwhile. Where an engine writes to a block while it is copied, the copy may hold old bytes, new ones
+//! or some of both, and its sum may be of yet others, since some kernels read twice. Neither says that
+//! such a copy is good: that is for leases and commits to say
+//! ([`memory`](crate::memory#other-writers)).
+//!
 //! # How it is done
 //! A walk over the program turns its nests into rows of chunks at even distances, and a kernel moves
 //! those, whatever layout they came from. On x86-64 the kernels prefetch ahead in program order and

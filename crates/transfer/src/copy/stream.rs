@@ -29,7 +29,7 @@ use crate::plan::program::StreamProgram;
 /// # let program = StreamProgram::new(Program {
 /// #     nests: vec![Nest { loops, run: 8 }],
 /// #     placed: vec![Placed { nest: 0, src: 0, dst: 0 }],
-/// # });
+/// # })?;
 ///
 /// let memory = Memory::allocate(&[64])?;
 /// let stream = MemoryStream::new(program, memory)?;

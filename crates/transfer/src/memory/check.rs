@@ -2,27 +2,10 @@
 
 use smallvec::SmallVec;
 use thiserror::Error;
+use transload_layout::Side;
 
 use super::{Access, Memory};
 use crate::plan::program::{ALLOCATION_BITS, Nest, Placed, Program, split_address};
-
-/// One of the two address spaces of a program.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// Where the bytes are read.
-    Source,
-    /// Where they are written.
-    Destination,
-}
-
-impl std::fmt::Display for Side {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Source => "source",
-            Self::Destination => "destination",
-        })
-    }
-}
 
 /// Why a program cannot run on a memory.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

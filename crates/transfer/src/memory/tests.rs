@@ -197,7 +197,7 @@ fn a_check_says_what_is_wrong_and_where() {
     ));
     assert_eq!(
         error.to_string(),
-        "source of place 0 (nest 0) is in allocation 2, but there are only 2"
+        "the source of place 0 (nest 0) is in allocation 2, but there are only 2"
     );
     assert_eq!(check(&one(&[], 0, 0)), CheckError::Empty { nest: 0 });
     assert_eq!(

@@ -2,15 +2,14 @@
 
 use std::collections::HashMap;
 
-use smallvec::SmallVec;
-use transload_layout::Rank;
+use transload_layout::{Rank, Side};
 
 use super::Plan;
-use super::nest::ComponentSet;
-use super::program::{Nest, Placed, Program};
-use super::route::{Class, Extent, NestsByExtent, RouteGroup};
+use super::nest::{ComponentSet, simplify};
+use super::program::{Loop, Placed, Program};
+use super::route::{Extent, NestsByExtent, Piece, RouteGroup};
 use super::segments::{self, Segment};
-use super::table::{BindError, Lookup, Side, Tables};
+use super::table::{BindError, Lookup, Tables};
 
 /// A plan with the block tables of both sides: what one process can run that reaches both memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,25 +60,30 @@ impl Plan {
             ));
         }
         // Routes differ in units only, so they share their segments.
-        let mut segments: Vec<(usize, Class, Vec<Segment>)> = Vec::new();
+        let mut segments: Vec<(usize, bool, Piece, Vec<Segment>)> = Vec::new();
         let mut routes = Vec::with_capacity(self.routes.len());
         for route in &self.routes {
             for group in &route.groups {
                 let mut binder = Binder::default();
-                for class in group.classes() {
-                    let known = segments
-                        .iter()
-                        .position(|(of, known, _)| (*of, *known) == (group.group, class));
+                let planned = &self.groups[group.group];
+                let pieces = group.pieces(planned);
+                let several = pieces.len() > 1;
+                // Where the blocks of a state end, those of the next state may go on.
+                let outside = pieces.iter().any(|piece| piece.steps.states_outside);
+                for piece in pieces {
+                    let known = segments.iter().position(|(of, open, known, _)| {
+                        (*of, *open) == (group.group, several)
+                            && (known.range, known.steps) == (piece.range, piece.steps)
+                    });
                     let index = known.unwrap_or_else(|| {
-                        let range = self.groups[group.group].ranges[class.range];
                         let (src, dst) = &lookups[group.group];
-                        let made = segments::make(range, class, src, dst);
-                        segments.push((group.group, class, made));
+                        let made = segments::make(piece.range, piece.steps, several, src, dst);
+                        segments.push((group.group, several, piece.clone(), made));
                         segments.len() - 1
                     });
-                    binder.place(group, class, &segments[index].2);
+                    binder.place(group, &piece, &segments[index].3);
                 }
-                binder.join_neighbours();
+                binder.join_neighbours(several || outside);
                 routes.push(BoundRoute {
                     src_rank: route.src_rank,
                     dst_rank: route.dst_rank,
@@ -101,7 +105,7 @@ struct Binder {
 }
 
 impl Binder {
-    fn place(&mut self, group: &RouteGroup, class: Class, segments: &[Segment]) {
+    fn place(&mut self, group: &RouteGroup, piece: &Piece, segments: &[Segment]) {
         self.program.placed.reserve(segments.len());
         let mut by_extent = NestsByExtent::default();
         for segment in segments {
@@ -111,7 +115,7 @@ impl Binder {
                 zero: (segment.src.state == 0, segment.dst.state == 0),
             };
             let (first, nests) = by_extent.get(extent, || {
-                let nests = group.nests(class, extent, None);
+                let nests = group.nests(&piece.classes, extent, None);
                 let first = self.program.nests.len() as u32;
                 for strided in &nests {
                     self.program.nests.push(strided.nest.clone());
@@ -129,23 +133,33 @@ impl Binder {
         }
     }
 
-    /// Joins chunks without loops that lie together on both sides: what segments of different classes
-    /// or extents leave between them.
-    fn join_neighbours(&mut self) {
-        let whole = |p: &Placed| self.program.nests[p.nest as usize].loops.is_empty();
-        if self.program.placed.iter().filter(|p| whole(p)).count() < 2 {
+    /// Joins chunks that lie together on both sides, and go through the same loops: what segments of
+    /// different extents leave between them, and with `looped`, of different pieces. Otherwise only
+    /// chunks without loops are looked at.
+    fn join_neighbours(&mut self, looped: bool) {
+        let joins = |p: &Placed| looped || self.program.nests[p.nest as usize].loops.is_empty();
+        if self.program.placed.iter().filter(|p| joins(p)).count() < 2 {
             return;
         }
-        let (mut runs, looped): (Vec<Placed>, Vec<Placed>) =
-            self.program.placed.iter().partition(|p| whole(p));
-        runs.sort_unstable_by_key(|p| (p.src, p.dst));
+        let (mut runs, others): (Vec<Placed>, Vec<Placed>) =
+            self.program.placed.iter().partition(|p| joins(p));
+        // Nests of the same loops have the number of the first of them.
+        let mut alike: HashMap<&[Loop], u32> = HashMap::new();
+        let nests = self.program.nests.iter().zip(0..);
+        let alike: Vec<u32> = nests
+            .map(|(nest, index)| *alike.entry(&nest.loops).or_insert(index))
+            .collect();
+        let loops_of = |p: &Placed| alike[p.nest as usize];
+        runs.sort_unstable_by_key(|p| (loops_of(p), p.src, p.dst));
         let mut joined: Vec<(Placed, u64, ComponentSet)> = Vec::with_capacity(runs.len());
         for p in runs {
             let run = self.program.nests[p.nest as usize].run;
             let components = self.components[p.nest as usize];
             match joined.last_mut() {
                 Some((last, length, set))
-                    if last.src + *length == p.src && last.dst + *length == p.dst =>
+                    if loops_of(last) == loops_of(&p)
+                        && last.src + *length == p.src
+                        && last.dst + *length == p.dst =>
                 {
                     *length += run;
                     set.0 |= components.0;
@@ -155,23 +169,22 @@ impl Binder {
         }
         let mut program = Program {
             nests: Vec::new(),
-            placed: Vec::with_capacity(joined.len() + looped.len()),
+            placed: Vec::with_capacity(joined.len() + others.len()),
         };
         let mut components = Vec::new();
-        let mut by_run: HashMap<(u64, ComponentSet), u32> = HashMap::new();
+        let mut made: HashMap<(u32, u64, ComponentSet), u32> = HashMap::new();
         for (placed, run, set) in joined {
-            let nest = *by_run.entry((run, set)).or_insert_with(|| {
-                program.nests.push(Nest {
-                    loops: SmallVec::new(),
-                    run,
-                });
+            let loops = loops_of(&placed);
+            let nest = *made.entry((loops, run, set)).or_insert_with(|| {
+                let loops = self.program.nests[loops as usize].loops.iter();
+                program.nests.push(simplify(loops.copied().collect(), run));
                 components.push(set);
                 program.nests.len() as u32 - 1
             });
             program.placed.push(Placed { nest, ..placed });
         }
         let mut kept: HashMap<u32, u32> = HashMap::new();
-        for placed in looped {
+        for placed in others {
             let nest = *kept.entry(placed.nest).or_insert_with(|| {
                 let old = placed.nest as usize;
                 program.nests.push(self.program.nests[old].clone());

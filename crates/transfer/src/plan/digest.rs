@@ -10,7 +10,7 @@ use super::route::Route;
 
 /// Names the rules by which plans are made, replica choice and stream order included. Whatever changes
 /// those changes this.
-const VERSION: &[u8] = b"transload.plan/1";
+const VERSION: &[u8] = b"transload.plan rules 2";
 
 /// BLAKE3-256 of everything that a plan says; block tables are no part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -51,11 +51,12 @@ use transload_layout::{Deployment, Rank};
 pub use bind::{BoundPlan, BoundRoute};
 pub use bridge::{BridgeError, pair_groups};
 pub use digest::PlanDigest;
-pub use nest::{ComponentSet, ShapeMismatch, jointly_contiguous_chunks};
+pub use nest::{ComponentSet, PairError, jointly_contiguous_chunks};
 pub use route::Route;
 pub use stream::{RouteStream, Section};
 pub use summary::{ChunkHistogram, Summary};
-pub use table::{BindError, BlockTable, Side, Tables};
+pub use table::{BindError, BlockTable, Tables};
+pub use transload_layout::Side;
 
 use route::GroupPlan;
 
@@ -271,8 +272,7 @@ impl Plan {
         Ok(Tables(arranged.collect()))
     }
 
-    /// How many blocks of each side's table a request touches in a group: entries
-    /// `first..end` of the table.
+    /// Which entries of a side's block table a request touches in a group.
     pub fn table_entries(&self, group: usize, side: Side) -> std::ops::Range<u64> {
         self.groups[group].entries(side)
     }

@@ -1,5 +1,7 @@
 //! From strides on two sides to the fewest, longest chunks.
 
+use std::ops::Range;
+
 use smallvec::SmallVec;
 use thiserror::Error;
 use transload_layout::view::{ALLOCATION_BITS, Axis, ComponentView};
@@ -104,18 +106,55 @@ pub(super) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: (bool, bool)) {
     }
 }
 
-/// Two views that do not have the same shape.
+/// Why two lists of views do not pair up.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("view {index}: {axis:?} has {src} positions at the source and {dst} at the destination")]
-pub struct ShapeMismatch {
-    /// Which pair of views.
-    pub index: usize,
-    /// The axis that differs.
-    pub axis: Axis,
-    /// Its extent at the source (0 where the view is missing).
-    pub src: u64,
-    /// Its extent at the destination.
-    pub dst: u64,
+#[non_exhaustive]
+pub enum PairError {
+    /// Not as many on one side as on the other.
+    #[error("{src} views at the source, {dst} at the destination")]
+    Count {
+        /// Views of the source.
+        src: usize,
+        /// Views of the destination.
+        dst: usize,
+    },
+    /// Two views of different things.
+    #[error(
+        "view {index} is of component {} of spec {} at the source, but {} of {} at the destination",
+        src.1, src.0, dst.1, dst.0
+    )]
+    Component {
+        /// Which pair of views.
+        index: usize,
+        /// Spec and component at the source.
+        src: (usize, usize),
+        /// Spec and component at the destination.
+        dst: (usize, usize),
+    },
+    /// Two views of the same component, but of different heads, groups or channels.
+    #[error("view {index} has units {src:?} at the source and {dst:?} at the destination")]
+    Units {
+        /// Which pair of views.
+        index: usize,
+        /// Units of the whole model at the source.
+        src: Range<u64>,
+        /// Units of the whole model at the destination.
+        dst: Range<u64>,
+    },
+    /// Two views of different shapes.
+    #[error(
+        "view {index}: {axis:?} has {src} positions at the source and {dst} at the destination"
+    )]
+    Extent {
+        /// Which pair of views.
+        index: usize,
+        /// The axis that differs.
+        axis: Axis,
+        /// Its extent at the source.
+        src: u64,
+        /// Its extent at the destination.
+        dst: u64,
+    },
 }
 
 /// The chunks between two lists of views that pair up: runs contiguous on both sides, as long as they
@@ -126,33 +165,46 @@ pub struct ShapeMismatch {
 /// any block sizes and tables.
 ///
 /// # Errors
-/// When two views of a pair differ in shape.
+/// When the views of a pair are not of the same component, of the same units and of the same shape.
+///
+/// ```
+/// use transload_layout::document::Value;
+/// use transload_layout::{Deployment, Rank, Side, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
+/// use transload_transfer::plan::jointly_contiguous_chunks;
+///
+/// let side = |tp, order| {
+///     let text = format!(r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": 16,
+///         "num_blocks": 4, "order": "{order}", "group": [{{"name": "attn", "layers": "0-1", "spec": [
+///             {{"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"}}]}}]}}"#);
+///     Deployment::from_value(&serde_json::from_str::<Value>(&text).unwrap()).unwrap()
+/// };
+/// // Rank 1 of 2 holds heads 4 to 7, rank 3 of 4 heads 6 and 7.
+/// let (prefill, decode) = (side(2, "NHD"), side(4, "HND"));
+/// let (src, dst) = (TpRank { tp: 2, rank: 1 }, TpRank { tp: 4, rank: 3 });
+/// let theirs = &make_meta_kv_cache(&prefill, Rank(1))[0];
+/// let mine = &make_meta_kv_cache(&decode, Rank(3))[0];
+/// let reads = slice_for_tp_transfer(theirs, Side::Source, src, decode.groups()[0].specs(), dst)?;
+/// let writes = slice_for_tp_transfer(mine, Side::Destination, dst, prefill.groups()[0].specs(), src)?;
+///
+/// // A key and its value lie together on both sides; two heads or two tokens on one side only.
+/// let program = jointly_contiguous_chunks(&reads, &writes)?;
+/// assert_eq!(program.chunks(), 2 * 4 * 16 * 2);
+/// assert_eq!(program.bytes(), program.chunks() * 2 * 128 * 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub fn jointly_contiguous_chunks(
     src: &[ComponentView],
     dst: &[ComponentView],
-) -> Result<Program, ShapeMismatch> {
+) -> Result<Program, PairError> {
+    if src.len() != dst.len() {
+        return Err(PairError::Count {
+            src: src.len(),
+            dst: dst.len(),
+        });
+    }
     let mut nests: SmallVec<[Strided; 4]> = SmallVec::new();
     for (index, (src, dst)) in src.iter().zip(dst).enumerate() {
-        let mut loops = SmallVec::new();
-        for axis in axes(src).chain(axes(dst)) {
-            let (a, b) = (src.view.dim(axis), dst.view.dim(axis));
-            if a.extent != b.extent {
-                return Err(ShapeMismatch {
-                    index,
-                    axis,
-                    src: a.extent,
-                    dst: b.extent,
-                });
-            }
-        }
-        for axis in axes(src) {
-            let (a, b) = (src.view.dim(axis), dst.view.dim(axis));
-            loops.push(Loop {
-                count: a.extent,
-                src: a.stride,
-                dst: b.stride,
-            });
-        }
+        let loops = paired(index, src, dst)?;
         let origin = |base| Origin {
             base,
             ..Origin::default()
@@ -162,14 +214,6 @@ pub fn jointly_contiguous_chunks(
             src: origin(src.view.offset),
             dst: origin(dst.view.offset),
             nest: simplify(loops, 1),
-        });
-    }
-    if src.len() != dst.len() {
-        return Err(ShapeMismatch {
-            index: src.len().min(dst.len()),
-            axis: Axis::Layer,
-            src: u64::from(src.len() > dst.len()),
-            dst: u64::from(dst.len() > src.len()),
         });
     }
     nests.retain(|strided| strided.nest.bytes() > 0);
@@ -185,6 +229,49 @@ pub fn jointly_contiguous_chunks(
             .collect(),
         nests: nests.into_iter().map(|strided| strided.nest).collect(),
     })
+}
+
+/// The loops over two views of the same things.
+fn paired(
+    index: usize,
+    src: &ComponentView,
+    dst: &ComponentView,
+) -> Result<SmallVec<[Loop; 8]>, PairError> {
+    let of = |view: &ComponentView| (view.spec, view.component);
+    if of(src) != of(dst) {
+        return Err(PairError::Component {
+            index,
+            src: of(src),
+            dst: of(dst),
+        });
+    }
+    if src.units != dst.units {
+        return Err(PairError::Units {
+            index,
+            src: src.units.clone(),
+            dst: dst.units.clone(),
+        });
+    }
+    for axis in axes(src).chain(axes(dst)) {
+        let (a, b) = (src.view.dim(axis), dst.view.dim(axis));
+        if a.extent != b.extent {
+            return Err(PairError::Extent {
+                index,
+                axis,
+                src: a.extent,
+                dst: b.extent,
+            });
+        }
+    }
+    let loops = axes(src).map(|axis| {
+        let (a, b) = (src.view.dim(axis), dst.view.dim(axis));
+        Loop {
+            count: a.extent,
+            src: a.stride,
+            dst: b.stride,
+        }
+    });
+    Ok(loops.collect())
 }
 
 fn axes(view: &ComponentView) -> impl Iterator<Item = Axis> + '_ {

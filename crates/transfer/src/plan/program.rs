@@ -5,10 +5,12 @@
 //! the offset in the stream, which is dense.
 //!
 //! Addresses are those of [`transload_layout::view`]: the upper bits number the allocation, so that a
-//! loop over layers is a stride like any other, and since no run is 16 TiB long it never merges across
-//! two allocations.
+//! loop over layers is a stride like any other. An allocation has at most half the bytes that an offset
+//! could count ([`MAX_ALLOCATION_BYTES`](transload_layout::view::MAX_ALLOCATION_BYTES)), so no run is ever
+//! as long as the step into the next one, and none goes on there.
 
 use smallvec::SmallVec;
+use thiserror::Error;
 pub use transload_layout::view::{ALLOCATION_BITS, split_address};
 
 /// One loop of a [`Nest`]: `count` steps, each moving both sides by its stride in bytes.
@@ -116,24 +118,43 @@ pub struct StreamProgram {
     bytes: u64,
 }
 
+/// A program whose second side is no dense stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "place {place} is no dense part of a stream that has {end} bytes before it: places follow one \
+     another, loops have the strides of their order, and nothing is empty"
+)]
+pub struct NotDense {
+    /// Index into [`Program::placed`] of the first place that is none.
+    pub place: usize,
+    /// Bytes of the stream before it.
+    pub end: u64,
+}
+
 impl StreamProgram {
-    /// Wraps a program whose `dst` side is dense as described above (checked in debug builds).
-    pub fn new(program: Program) -> Self {
+    /// Wraps a program whose `dst` side is dense as described above. Costs O(places).
+    ///
+    /// # Errors
+    /// [`NotDense`] names the first place that is not, or whose nest is not there.
+    pub fn new(program: Program) -> Result<Self, NotDense> {
         let mut end = 0;
-        for placed in &program.placed {
-            let nest = &program.nests[placed.nest as usize];
-            debug_assert_eq!(placed.dst, end, "places follow one another in the stream");
-            let mut dense = nest.run;
-            for l in nest.loops.iter().rev() {
-                debug_assert_eq!(l.dst, dense, "loops are dense in the stream");
-                dense *= l.count;
-            }
-            end += dense;
+        for (place, placed) in program.placed.iter().enumerate() {
+            let nest = program.nests.get(placed.nest as usize);
+            let bytes = nest.and_then(dense_bytes).filter(|_| placed.dst == end);
+            let next = bytes.and_then(|bytes| bytes.checked_add(end));
+            end = next.ok_or(NotDense { place, end })?;
         }
-        Self {
+        Ok(Self {
             program,
             bytes: end,
-        }
+        })
+    }
+
+    /// Wraps a program of `bytes` bytes that was made dense.
+    pub(super) fn made_dense(program: Program, bytes: u64) -> Self {
+        let made = Self { program, bytes };
+        debug_assert_eq!(Self::new(made.program.clone()).as_ref(), Ok(&made));
+        made
     }
 
     /// The program, with the memory as `src` and the stream as `dst`.
@@ -144,5 +165,53 @@ impl StreamProgram {
     /// Length of the stream in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+}
+
+/// How many bytes a nest has in a stream, if its loops are dense there.
+fn dense_bytes(nest: &Nest) -> Option<u64> {
+    let mut dense = nest.run;
+    for l in nest.loops.iter().rev() {
+        if l.dst != dense {
+            return None;
+        }
+        dense = dense.checked_mul(l.count)?;
+    }
+    (dense > 0).then_some(dense)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrap(loops: &[(u64, u64)], run: u64, places: &[(u32, u64)]) -> Result<u64, NotDense> {
+        let loops = loops
+            .iter()
+            .map(|&(count, dst)| Loop { count, src: 0, dst });
+        let placed = places
+            .iter()
+            .map(|&(nest, dst)| Placed { nest, src: 0, dst });
+        let program = Program {
+            nests: vec![Nest {
+                loops: loops.collect(),
+                run,
+            }],
+            placed: placed.collect(),
+        };
+        StreamProgram::new(program).map(|stream| stream.bytes())
+    }
+
+    #[test]
+    fn only_dense_streams_are_wrapped() {
+        let not = |place, end| Err(NotDense { place, end });
+        assert_eq!(wrap(&[(3, 20), (2, 10)], 10, &[(0, 0), (0, 60)]), Ok(120));
+        assert_eq!(wrap(&[], 10, &[(0, 0), (0, 5)]), not(1, 10));
+        assert_eq!(wrap(&[], 10, &[(0, 1)]), not(0, 0));
+        assert_eq!(wrap(&[], 10, &[(0, 0), (1, 10)]), not(1, 10));
+        assert_eq!(wrap(&[(2, 11)], 10, &[(0, 0)]), not(0, 0));
+        assert_eq!(wrap(&[(0, 10)], 10, &[(0, 0)]), not(0, 0));
+        assert_eq!(wrap(&[], 0, &[(0, 0)]), not(0, 0));
+        assert_eq!(wrap(&[(u64::MAX, 10)], 10, &[(0, 0)]), not(0, 0));
+        assert_eq!(wrap(&[], 1, &[]), Ok(0));
     }
 }

@@ -6,12 +6,11 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use transload_layout::partition::Partition;
 use transload_layout::view::{Axis, ComponentView};
-use transload_layout::{Deployment, Rank};
+use transload_layout::{Deployment, Rank, Side};
 
 use super::bridge::pair_groups;
 use super::nest::{ComponentSet, Origin, Strided, fuse, simplify};
 use super::program::Loop;
-use super::table::Side;
 use super::tokens::StateRange;
 use super::{MAX_TOKENS, PlanError, Request};
 
@@ -56,11 +55,27 @@ pub(super) struct Slice {
 pub(super) struct Class {
     /// Index into the group's state ranges.
     pub(super) range: usize,
+    /// How blocks and states lie.
+    pub(super) steps: Steps,
+}
+
+/// How the blocks of both sides, and the states in them, lie to one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Steps {
     /// For each side: whether states and blocks step alike, so that a state's place is linear in
     /// `block * states_per_block + state`.
     pub(super) linear: (bool, bool),
-    /// Whether on both sides blocks lie closer together than the states of one block.
+    /// Whether blocks lie closer together than the states of one block: on both sides, or on one where
+    /// the blocks of the other hold one state each.
     pub(super) states_outside: bool,
+}
+
+/// A stretch of states that slices of some classes move all alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) range: StateRange,
+    pub(super) steps: Steps,
+    pub(super) classes: SmallVec<[Class; 2]>,
 }
 
 /// What all routes of a group have in common.
@@ -155,7 +170,7 @@ impl GroupPlan {
             .map(|(_, component)| component.name)
             .collect();
         // Keys and values that travel together are known as kv.
-        if let Some(k) = names.windows(2).position(|pair| pair == ["k", "v"]) {
+        while let Some(k) = names.windows(2).position(|pair| pair == ["k", "v"]) {
             names.splice(k..k + 2, ["kv"]);
         }
         names.join("+")
@@ -327,13 +342,16 @@ fn pair(
             component,
             class: Class {
                 range,
-                linear: (
-                    alone.0 || blocks.src == states.src * src_block,
-                    alone.1 || blocks.dst == states.dst * dst_block,
-                ),
-                states_outside: blocks.src < states.src
-                    && blocks.dst < states.dst
-                    && !(alone.0 || alone.1),
+                steps: Steps {
+                    linear: (
+                        alone.0 || blocks.src == states.src * src_block,
+                        alone.1 || blocks.dst == states.dst * dst_block,
+                    ),
+                    states_outside: blocks.src <= states.src
+                        && blocks.dst <= states.dst
+                        && (blocks.src, blocks.dst) != (states.src, states.dst)
+                        && !(alone.0 || alone.1),
+                },
             },
             src: Origin {
                 base: a.view.offset + first_layers.0 as u64 * layers.src,
@@ -396,16 +414,17 @@ impl NestsByExtent {
 }
 
 impl RouteGroup {
-    /// The fewest nests that move `extent` of the slices of one class; with `layer`, of that layer
-    /// slot only.
+    /// The fewest nests that move `extent` of the slices of these classes, whose steps are the same;
+    /// with `layer`, of that layer slot only.
     pub(super) fn nests(
         &self,
-        class: Class,
+        classes: &[Class],
         extent: Extent,
         layer: Option<u64>,
     ) -> SmallVec<[Strided; 4]> {
         let mut nests = SmallVec::new();
-        for slice in self.slices.iter().filter(|slice| slice.class == class) {
+        for slice in self.slices.iter().filter(|s| classes.contains(&s.class)) {
+            let linear = slice.class.steps.linear;
             let mut loops: SmallVec<[Loop; 8]> = slice.loops.iter().copied().collect();
             let (mut src, mut dst) = (slice.src, slice.dst);
             match layer {
@@ -429,8 +448,8 @@ impl RouteGroup {
             };
             loops.push(Loop {
                 count: extent.blocks,
-                src: step(class.linear.0, src),
-                dst: step(class.linear.1, dst),
+                src: step(linear.0, src),
+                dst: step(linear.1, dst),
             });
             nests.push(Strided {
                 components: ComponentSet::one(slice.component),
@@ -464,5 +483,51 @@ impl RouteGroup {
             }
         }
         classes
+    }
+
+    /// The states that travel, cut so that slices of different ranges can move together wherever they
+    /// move the same part of a block.
+    ///
+    /// Most groups have one range, and are one piece for each class. Where there are more, the blocks in
+    /// which one begins or ends are pieces of their own.
+    pub(super) fn pieces(&self, planned: &GroupPlan) -> SmallVec<[Piece; 2]> {
+        let classes = self.classes();
+        let mut pieces: SmallVec<[Piece; 2]> = SmallVec::new();
+        for class in &classes {
+            let range = planned.ranges[class.range];
+            let mut ends: SmallVec<[u64; 8]> = SmallVec::new();
+            for other in &classes {
+                let of = planned.ranges[other.range];
+                if other.steps == class.steps && of != range && of.blocks() == range.blocks() {
+                    for bound in [range.first, range.end, of.first, of.end] {
+                        ends.extend([of.block_end_from(bound), of.block_end_until(bound)]);
+                    }
+                }
+            }
+            ends.push(range.end);
+            ends.retain(|end| range.first < *end && *end <= range.end);
+            ends.sort_unstable();
+            ends.dedup();
+            let mut first = range.first;
+            for end in ends {
+                let range = StateRange {
+                    first,
+                    end,
+                    ..range
+                };
+                first = end;
+                let steps = class.steps;
+                let alike = |piece: &&mut Piece| (piece.range, piece.steps) == (range, steps);
+                match pieces.iter_mut().find(alike) {
+                    Some(piece) => piece.classes.push(*class),
+                    None => pieces.push(Piece {
+                        range,
+                        steps,
+                        classes: SmallVec::from_elem(*class, 1),
+                    }),
+                }
+            }
+        }
+        pieces
     }
 }

@@ -6,11 +6,12 @@
 //! [by layer](super::Request::by_layer) put the layers outside of all that.
 
 use smallvec::SmallVec;
+use transload_layout::Side;
 
 use super::Plan;
 use super::program::{Loop, Nest, Placed, Program, StreamProgram};
 use super::route::{Extent, NestsByExtent, Route, RouteGroup};
-use super::table::{BindError, Lookup, Side, Tables};
+use super::table::{BindError, Lookup, Tables};
 
 /// One side's half of the byte stream of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -106,7 +107,7 @@ impl Plan {
                     zero: (cut.src_state == 0, cut.dst_state == 0),
                 };
                 let (first, nests) = by_extent.get(extent, || {
-                    let nests = group.nests(class, extent, slot);
+                    let nests = group.nests(&[class], extent, slot);
                     let first = half.program.nests.len() as u32;
                     let dense = nests.iter().map(|strided| half.dense(&strided.nest));
                     let dense: SmallVec<[Nest; 4]> = dense.collect();
@@ -128,7 +129,7 @@ impl Plan {
                 }
             }
         }
-        StreamProgram::new(half.program)
+        StreamProgram::made_dense(half.program, half.end)
     }
 }
 

@@ -1,28 +1,9 @@
 //! Block tables: which physical block holds which tokens.
 
-use std::fmt;
-
 use thiserror::Error;
+use transload_layout::Side;
 
 use super::Plan;
-
-/// One of the two ends of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
-    /// Where the bytes come from.
-    Source,
-    /// Where they go.
-    Destination,
-}
-
-impl fmt::Display for Side {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Side::Source => "the source",
-            Side::Destination => "the destination",
-        })
-    }
-}
 
 /// The physical blocks of a sequence in one group: entry i holds tokens `[i*block_size,
 /// (i+1)*block_size)`, counted from position 0 whatever the request's start is.
@@ -175,10 +156,7 @@ impl<'a> Lookup<'a> {
             });
         }
         let is_list = table.len().is_some();
-        let mut seen = match side {
-            Side::Destination if is_list => vec![0u64; (num_blocks as usize).div_ceil(64)],
-            _ => Vec::new(),
-        };
+        // Without a list the last block is the highest, and none stands twice.
         let last = if is_list {
             touched.start
         } else {
@@ -201,15 +179,18 @@ impl<'a> Lookup<'a> {
                     num_blocks,
                 });
             }
-            if let Some(word) = seen.get_mut(block as usize / 64) {
-                if *word >> (block % 64) & 1 == 1 {
-                    return Err(BindError::Repeated {
-                        group: name(),
-                        block,
-                    });
-                }
-                *word |= 1 << (block % 64);
+        }
+        let written = match (side, table) {
+            (Side::Destination, BlockTable::List(blocks)) => {
+                blocks.get(touched.start as usize..touched.end as usize)
             }
+            _ => None,
+        };
+        if let Some(block) = repeated(written.unwrap_or_default(), num_blocks) {
+            return Err(BindError::Repeated {
+                group: name(),
+                block,
+            });
         }
         Ok(Self { table })
     }
@@ -218,5 +199,40 @@ impl<'a> Lookup<'a> {
     pub(super) fn block(&self, entry: u64) -> u64 {
         debug_assert!(self.table.get(entry).is_some());
         self.table.get(entry).map_or(0, u64::from)
+    }
+}
+
+/// A block that is listed twice, of blocks below `num_blocks`.
+fn repeated(blocks: &[u32], num_blocks: u32) -> Option<u32> {
+    // A bit for each block there is, or a sorted copy of the list: whichever is smaller.
+    if blocks.len() < num_blocks as usize / 32 {
+        let mut sorted = blocks.to_vec();
+        sorted.sort_unstable();
+        let pair = sorted.windows(2).find(|pair| pair[0] == pair[1]);
+        return pair.map(|pair| pair[0]);
+    }
+    let mut seen = vec![0u64; (num_blocks as usize).div_ceil(64)];
+    let mut blocks = blocks.iter().copied();
+    blocks.find(|block| {
+        let word = &mut seen[*block as usize / 64];
+        let bit = 1 << (block % 64);
+        let before = *word;
+        *word |= bit;
+        before & bit != 0
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn repeated_blocks_are_found_in_short_and_long_lists() {
+        for num_blocks in [8, 1 << 20, u32::MAX] {
+            let last = num_blocks - 1;
+            assert_eq!(repeated(&[3, last, 0, 5], num_blocks), None);
+            assert_eq!(repeated(&[3, last, 0, last], num_blocks), Some(last));
+            assert_eq!(repeated(&[], num_blocks), None);
+        }
     }
 }

@@ -44,6 +44,23 @@ impl StateRange {
         }
     }
 
+    /// States per block of each side.
+    pub(super) fn blocks(self) -> (u64, u64) {
+        (self.src_block, self.dst_block)
+    }
+
+    /// The first end of a block of either side at or after a state.
+    pub(super) fn block_end_from(self, state: u64) -> u64 {
+        let next = |block: u64| state.div_ceil(block) * block;
+        next(self.src_block).min(next(self.dst_block))
+    }
+
+    /// The last end of a block of either side at or before a state.
+    pub(super) fn block_end_until(self, state: u64) -> u64 {
+        let last = |block: u64| state / block * block;
+        last(self.src_block).max(last(self.dst_block))
+    }
+
     /// Stretches of states inside one block of each side, in token order.
     pub(super) fn cuts(self) -> impl Iterator<Item = Cut> {
         let mut state = self.first;

@@ -28,7 +28,7 @@ pub(crate) fn sides(sides: [(&str, &Deployment); 2]) -> String {
                 &deployment.pp().to_string(),
                 group.name(),
                 &group.layers().to_string(),
-                &order(group),
+                &group.physical_order().to_string(),
                 &group.block_size().to_string(),
                 &group.num_blocks().to_string(),
                 &number::bytes(bytes_per_rank(deployment, group)),
@@ -50,15 +50,6 @@ fn label(role: &str, deployment: &Deployment) -> String {
 /// Free text of a document, without what a terminal would obey.
 fn plain(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(40).collect()
-}
-
-fn order(group: &Group) -> String {
-    match (group.order(), group.specs()) {
-        (Some(order), _) => order.to_string(),
-        (None, [spec]) if spec.geometry().components_apart => "LB[SD,SD]".to_owned(),
-        (None, [_]) => "LBSHC".to_owned(),
-        (None, _) => "LB pages".to_owned(),
-    }
 }
 
 /// Of the stage that has the most.

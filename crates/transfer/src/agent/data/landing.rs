@@ -55,6 +55,11 @@ impl Landing {
         self.inner.fence.quiet().await;
     }
 
+    /// Closes the place for good, without waiting.
+    pub fn stop(&self) {
+        self.inner.fence.raise();
+    }
+
     pub(crate) fn enter(&self) -> Option<Inside> {
         self.inner.fence.enter()
     }

@@ -32,9 +32,10 @@
 //!
 //! **Threads.** A lane's streams are filled and emptied on the thread that drives its socket: with two
 //! cores, one for each end, 512 B chunks move at 0.9 of what bare QUIC does, gather, scatter and
-//! checksums included (2.2 against 2.5 GB/s), longer ones at 0.93 and more. Rings and shared copies run
-//! on threads for blocking work: one for each ring that is received from, and one for each transfer that
-//! is sent over a ring or copied.
+//! checksums included (2.2 against 2.5 GB/s), longer ones at 0.93 and more. Each end of a ring has a thread
+//! of its own, since it waits for its peer: so nobody else waits for that peer too. Shared copies, which
+//! wait for nobody, run on threads for blocking work of the runtime that they are started in. Nobody who
+//! waits for a thread, or for a turn on a ring, is inside of a fence.
 //!
 //! **Memory.** A lane that is sent over has [`DataOptions::buffers`] buffers of
 //! [`DataOptions::buffer_bytes`]; a transfer about 300 bytes, 32 for each part, of which there are 2,048

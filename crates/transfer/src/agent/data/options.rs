@@ -36,6 +36,10 @@ pub struct DataOptions {
     /// Most streams under way to this process at a time, over all peers; a further one is stopped.
     /// Each costs a task of 6 KiB.
     pub streams: usize,
+
+    /// Most of them from one peer, over all its lanes: more than four full lanes need, and so few that one
+    /// peer cannot take the places of all others.
+    pub streams_of_peer: usize,
 }
 
 impl Default for DataOptions {
@@ -47,6 +51,7 @@ impl Default for DataOptions {
             gathered_tail: 128 << 10,
             header_timeout: Duration::from_secs(5),
             streams: 16_384,
+            streams_of_peer: 2048,
         }
     }
 }

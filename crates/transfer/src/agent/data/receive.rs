@@ -1,6 +1,10 @@
 //! Receiving: who decides about streams, what can be wrong with them, and streams over lanes.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{Arc, Mutex, Weak},
+};
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -16,6 +20,7 @@ use crate::transport::local;
 use crate::{
     copy,
     identity::PeerIdentity,
+    ids::AgentId,
     transport::quic::{self, ConnectionLost, DataReceiver, Lane, StreamCode},
     wire::stream::{HEADER, NotAStream, StreamHeader, StreamTrailer},
 };
@@ -117,7 +122,9 @@ pub struct Receiver<A> {
 pub(super) struct Inner<A> {
     pub(super) arrivals: A,
     options: DataOptions,
+    /// Places for streams, of all peers and of each.
     streams: Arc<Semaphore>,
+    of_peers: Mutex<HashMap<AgentId, Weak<Semaphore>>>,
 }
 
 impl<A> Clone for Receiver<A> {
@@ -141,8 +148,30 @@ impl<A: Arrivals> Receiver<A> {
                 arrivals,
                 options: options.clone(),
                 streams: Arc::new(Semaphore::new(streams)),
+                of_peers: Mutex::default(),
             }),
         }
+    }
+
+    /// The places of one peer, which all its lanes share.
+    fn places(&self, peer: &AgentId) -> Arc<Semaphore> {
+        let mut of_peers = self
+            .inner
+            .of_peers
+            .lock()
+            .unwrap_or_else(|e| e.into_inner());
+        if let Some(places) = of_peers.get(peer).and_then(Weak::upgrade) {
+            return places;
+        }
+        of_peers.retain(|_, places| places.strong_count() > 0);
+        let most = self
+            .inner
+            .options
+            .streams_of_peer
+            .min(Semaphore::MAX_PERMITS);
+        let places = Arc::new(Semaphore::new(most));
+        of_peers.insert(peer.clone(), Arc::downgrade(&places));
+        places
     }
 
     /// Who decides.
@@ -156,13 +185,16 @@ impl<A: Arrivals> Receiver<A> {
     /// keep the lane's window from the others.
     pub fn serve(&self, lane: &Lane) -> JoinHandle<ConnectionLost> {
         let (this, accepting) = (self.clone(), lane.clone());
+        let of_peer = self.places(&lane.peer().agent);
         lane.spawn(async move {
             loop {
                 let stream = match accepting.accept_stream().await {
                     Ok(stream) => stream,
                     Err(lost) => return lost,
                 };
-                match this.inner.streams.clone().try_acquire_owned() {
+                let of_all = this.inner.streams.clone().try_acquire_owned();
+                let of_peer = of_peer.clone().try_acquire_owned();
+                match of_all.and_then(|of_all| Ok((of_all, of_peer?))) {
                     Ok(place) => {
                         let (this, peer) = (this.clone(), accepting.peer().clone());
                         accepting.spawn(async move { this.receive(&peer, stream, place).await });
@@ -177,7 +209,7 @@ impl<A: Arrivals> Receiver<A> {
         &self,
         peer: &PeerIdentity,
         mut stream: DataReceiver,
-        _place: OwnedSemaphorePermit,
+        _place: (OwnedSemaphorePermit, OwnedSemaphorePermit),
     ) {
         let header = match self.header(&mut stream).await {
             Ok(header) => header,

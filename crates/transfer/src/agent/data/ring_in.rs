@@ -1,6 +1,8 @@
 //! Receiving over a staging ring.
 
-use tokio::{runtime::Handle, task::JoinHandle};
+use std::io;
+
+use tokio::runtime::Handle;
 
 use super::{
     intake::Intake,
@@ -11,8 +13,8 @@ use crate::{
     copy::settle,
     identity::PeerIdentity,
     transport::local::{
-        Fence, drive,
-        ring::{Consumer, End, ReadWindow, RingError},
+        Driven, drive,
+        ring::{Consumer, ReadWindow, RingError},
     },
     wire::stream::{HEADER, StreamHeader},
 };
@@ -21,39 +23,32 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "dropping it hangs the ring up"]
 pub struct RingIn {
-    ring: Fence,
-    ended: JoinHandle<RingError>,
+    driven: Driven<Consumer, RingError>,
 }
 
 impl RingIn {
-    /// Waits until the ring is gone, and says how; `None` if the runtime went before.
-    pub async fn closed(&mut self) -> Option<RingError> {
-        (&mut self.ended).await.ok()
-    }
-}
-
-impl Drop for RingIn {
-    fn drop(&mut self) {
-        self.ring.raise();
+    /// Waits until the ring is gone, and says how. Dropping the future hangs the ring up.
+    pub async fn closed(self) -> RingError {
+        let (_consumer, ended) = self.driven.await;
+        ended
     }
 }
 
 impl<A: Arrivals> Receiver<A> {
-    /// Receives all streams of a ring that `peer` fills, until the ring is gone, on a thread for blocking
-    /// work that it keeps for so long (tokio has 512 by default). To be called inside a tokio runtime.
-    pub fn serve_ring(&self, consumer: Consumer, peer: PeerIdentity) -> RingIn {
-        let ring = consumer.fence();
+    /// Receives all streams of a ring that `peer` fills, until the ring is gone, on a thread of its own.
+    /// To be called inside a tokio runtime.
+    ///
+    /// # Errors
+    /// Where no thread is to be had.
+    pub fn serve_ring(&self, consumer: Consumer, peer: PeerIdentity) -> io::Result<RingIn> {
         let mut intakes = Intakes {
             receiver: self.clone(),
             runtime: Handle::current(),
             peer,
             stream: None,
         };
-        let ended = tokio::spawn(async move {
-            let (_, ended) = drive(consumer, move |end| intakes.receive(end)).await;
-            ended
-        });
-        RingIn { ring, ended }
+        let driven = drive(consumer, move |end| intakes.receive(end))?;
+        Ok(RingIn { driven })
     }
 }
 

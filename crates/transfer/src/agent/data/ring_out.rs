@@ -4,11 +4,12 @@
 //! stream's number on this ring, where in that its bytes are; the one at 0 begins with the header.
 
 use std::{
-    sync::Arc,
+    io,
+    sync::{Arc, mpsc},
     time::{Duration, Instant},
 };
 
-use tokio::sync::Mutex;
+use tokio::sync::oneshot;
 
 use super::{
     fence::Inside,
@@ -18,7 +19,7 @@ use super::{
 use crate::{
     copy::Crc32c,
     transport::local::{
-        Fence, drive,
+        Driven, Fence, drive,
         ring::{End, Producer, RingError},
     },
     wire::stream::{HEADER, StreamTrailer, TRAILER},
@@ -27,7 +28,8 @@ use crate::{
 /// A staging ring to send over. Clones are the same ring; it is hung up when the last one and the last
 /// transfer on it are gone.
 ///
-/// Transfers take turns, and gather on a thread for blocking work.
+/// A thread of its own fills it. Transfers take turns there; one that waits for its turn holds nothing,
+/// so that its fence never waits for the transfers before it.
 #[derive(Clone, Debug)]
 pub struct RingOut {
     inner: Arc<Inner>,
@@ -35,16 +37,10 @@ pub struct RingOut {
 
 #[derive(Debug)]
 struct Inner {
-    /// `None` while a thread has it.
-    end: Mutex<Option<SendingEnd>>,
-    stall_timeout: Duration,
+    turns: mpsc::Sender<Turn>,
     ring: Fence,
-}
-
-struct SendingEnd {
-    producer: Producer,
-    /// Number of the next stream.
-    tag: u64,
+    /// Hangs up with the last clone.
+    _thread: Driven<Producer, ()>,
 }
 
 /// How long to wait for a slot before looking at the transfer's fence again.
@@ -56,16 +52,31 @@ const TURN: u64 = 16 << 20;
 
 impl RingOut {
     /// A ring that nobody else sends over. A peer that empties no slot for `stall_timeout` fails the
-    /// transfer that waits for it.
-    #[must_use]
-    pub fn new(producer: Producer, stall_timeout: Duration) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                ring: producer.fence(),
-                end: Mutex::new(Some(SendingEnd { producer, tag: 0 })),
+    /// transfer that waits for it, and the ring.
+    ///
+    /// # Errors
+    /// Where no thread is to be had.
+    pub fn new(producer: Producer, stall_timeout: Duration) -> io::Result<Self> {
+        let ring = producer.fence();
+        let (turns, waiting) = mpsc::channel();
+        let thread = drive(producer, move |producer| {
+            let mut sending = Sending {
+                producer,
                 stall_timeout,
-            }),
-        }
+                tag: 0,
+            };
+            for turn in waiting {
+                sending.take(turn);
+            }
+        })?;
+        let inner = Inner {
+            turns,
+            ring,
+            _thread: thread,
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 
     /// Hangs the ring up: transfers under way fail.
@@ -73,84 +84,118 @@ impl RingOut {
         self.inner.ring.raise();
     }
 
+    /// Whether it was hung up here, or has failed. Nothing is sent over it any more.
+    pub fn is_closed(&self) -> bool {
+        self.inner.ring.is_raised()
+    }
+
     /// Carries parts of a transfer until none is left. To be called inside a tokio runtime.
     pub fn carry(&self, outgoing: &Outgoing) {
-        let Some(inside) = outgoing.enter().map(Arc::new) else {
+        let Some(inside) = outgoing.enter() else {
             return;
         };
         let (this, outgoing) = (self.clone(), outgoing.clone());
         tokio::spawn(async move {
             while let Some(Some(part)) = inside.unless_raised(outgoing.next_part()).await {
-                let Some(mut end) = inside.unless_raised(this.inner.end.lock()).await else {
-                    return;
-                };
-                let stream = part.stream;
-                let Some(SendingEnd { producer, tag }) = end.take() else {
-                    return outgoing.fail(Some(stream), RingError::Fenced.into());
-                };
+                let (over, is_over) = oneshot::channel();
                 let turn = Turn {
                     outgoing: outgoing.clone(),
-                    inside: inside.clone(),
-                    stall_timeout: this.inner.stall_timeout,
-                    tag,
+                    part,
+                    over,
                 };
-                // Not to be dropped before its end: that would be the end of the ring.
-                let (producer, tag) = drive(producer, move |end| turn.carry(end, part)).await;
-                *end = Some(SendingEnd { producer, tag });
+                // Neither fails while this clone is there, unless the thread has panicked.
+                if this.inner.turns.send(turn).is_err() {
+                    return outgoing.fail(None, RingError::Fenced.into());
+                }
+                match inside.unless_raised(is_over).await {
+                    Some(Ok(())) => {}
+                    Some(Err(_)) => return outgoing.fail(None, RingError::Fenced.into()),
+                    None => return,
+                }
             }
         });
     }
 }
 
-/// One transfer's turn on the ring.
+/// One transfer's turn on the ring, which begins with a part that may be read.
+#[derive(Debug)]
 struct Turn {
     outgoing: Outgoing,
-    inside: Arc<Inside>,
+    part: Part,
+    over: oneshot::Sender<()>,
+}
+
+/// The thread's end of the ring.
+struct Sending<'a> {
+    producer: &'a mut Producer,
     stall_timeout: Duration,
+    /// Number of the next stream.
     tag: u64,
 }
 
-impl Turn {
-    /// Carries a part, and more that are ready. Gives the number of the next stream.
-    fn carry(mut self, producer: &mut Producer, part: Part) -> u64 {
+impl Sending<'_> {
+    /// Carries a part, and more that are ready.
+    fn take(&mut self, turn: Turn) {
+        let Turn {
+            outgoing,
+            part,
+            over,
+        } = turn;
+        // Only now: whoever waited in the queue must not be waited for.
+        if let Some(inside) = outgoing.enter() {
+            self.carry(&outgoing, &inside, part);
+        }
+        // The transfer was given up where nobody waits.
+        let _ = over.send(());
+    }
+
+    fn carry(&mut self, outgoing: &Outgoing, inside: &Inside, part: Part) {
         let (mut next, mut carried) = (Some(part), 0);
         while let Some(part) = next {
-            let written = self.write(producer, &part);
+            let written = self.write(outgoing, inside, &part);
             self.tag += 1;
             let (stream, bytes) = (part.stream, part.bytes());
             match written {
-                Ok(Some(())) => self.outgoing.tell(SendEvent::Written {
+                Ok(Some(())) => outgoing.tell(SendEvent::Written {
                     stream,
                     bytes,
                     lent: false,
                 }),
-                Ok(None) => break,
+                Ok(None) => return,
                 Err(error) => {
-                    self.outgoing.fail(Some(stream), error);
-                    break;
+                    if let SendError::Ring(_) = error {
+                        // It is of no more use to anybody. Before the news, so that who hears of it can
+                        // tell this ring from the next.
+                        self.producer.fence().raise();
+                    }
+                    return outgoing.fail(Some(stream), error);
                 }
             }
             carried += bytes;
             next = match carried < TURN {
-                true => self.outgoing.ready_part(),
+                true => outgoing.ready_part(),
                 false => None,
             };
         }
-        self.tag
     }
 
     /// Writes a whole stream; `None` if the fence came up.
-    fn write(&self, producer: &mut Producer, part: &Part) -> Result<Option<()>, SendError> {
-        let header = self.outgoing.header(part).encode();
-        let mut cursor = self.outgoing.route().cursor(part.range.start)?;
+    fn write(
+        &mut self,
+        outgoing: &Outgoing,
+        inside: &Inside,
+        part: &Part,
+    ) -> Result<Option<()>, SendError> {
+        let header = outgoing.header(part).encode();
+        let mut cursor = outgoing.route().cursor(part.range.start)?;
         let mut sum = Crc32c::new();
         let total = HEADER as u64 + part.bytes() + TRAILER as u64;
         let mut at = 0;
         while at < total {
-            if self.wait(producer)?.is_none() {
+            if self.wait(inside)?.is_none() {
                 return Ok(None);
             }
-            let mut slot = producer.reserve(None)?;
+            let mut slot = self.producer.reserve(None)?;
             let mut filled = 0;
             if at == 0 {
                 slot.put(0, &header);
@@ -159,7 +204,7 @@ impl Turn {
             let left = usize::try_from(part.range.end - cursor.position()).unwrap_or(usize::MAX);
             let body = left.min(slot.capacity() - filled);
             cursor.gather_slot(&mut slot, filled, body, &mut sum)?;
-            self.outgoing.count_read(body as u64);
+            outgoing.count_read(body as u64);
             filled += body;
             if body == left && slot.capacity() - filled >= TRAILER {
                 let trailer = StreamTrailer {
@@ -176,27 +221,19 @@ impl Turn {
     }
 
     /// Waits for a free slot; `None` if the fence came up.
-    fn wait(&self, producer: &mut Producer) -> Result<Option<()>, RingError> {
+    fn wait(&mut self, inside: &Inside) -> Result<Option<()>, RingError> {
         let stalled = Instant::now() + self.stall_timeout;
         loop {
-            if self.inside.is_raised() {
+            if inside.is_raised() {
                 return Ok(None);
             }
             let look = Instant::now() + LOOK;
-            match producer.reserve(Some(look.min(stalled))) {
+            match self.producer.reserve(Some(look.min(stalled))) {
                 // It stays free until it is filled.
                 Ok(_slot) => return Ok(Some(())),
                 Err(RingError::TimedOut) if look < stalled => {}
                 Err(error) => return Err(error),
             }
         }
-    }
-}
-
-impl std::fmt::Debug for SendingEnd {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SendingEnd")
-            .field("tag", &self.tag)
-            .finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
 use thiserror::Error;
@@ -27,6 +27,7 @@ struct Inner {
     steps: Vec<Step>,
     bytes: u64,
     fence: Fence,
+    begun: AtomicBool,
     copied: AtomicU64,
 }
 
@@ -128,6 +129,7 @@ impl SharedCopy {
                 steps,
                 bytes,
                 fence: Fence::default(),
+                begun: AtomicBool::new(false),
                 copied: AtomicU64::new(0),
             }),
         })
@@ -143,8 +145,14 @@ impl SharedCopy {
         self.inner.copied.load(Relaxed)
     }
 
-    /// Copies everything, on so many threads for blocking work. To be called once, inside a tokio
-    /// runtime. When the returned future is dropped, the copy is given up.
+    /// Whether a thread has got to it.
+    pub fn has_begun(&self) -> bool {
+        self.inner.begun.load(Relaxed)
+    }
+
+    /// Copies everything, on so many threads for blocking work of the tokio runtime that this is called
+    /// in. To be called once. When the returned future is dropped, the copy is given up. As long as it
+    /// waits for a thread, its fence waits for nothing.
     ///
     /// # Errors
     /// [`SharedCopyError::Fenced`] or [`SharedCopyError::Copy`].
@@ -154,10 +162,12 @@ impl SharedCopy {
         // Also of use after a failure: the other threads need not go on.
         let _stop = StopWhenDropped(&self.inner.fence);
         for _ in 0..threads.clamp(1, self.inner.steps.len().max(1)) {
-            let inside = self.inner.fence.enter().ok_or(SharedCopyError::Fenced)?;
             let (inner, next) = (self.inner.clone(), next.clone());
             let options = CopyOptions::new().with_threads(1);
             tasks.spawn_blocking(move || {
+                // Only now: whoever waited for a thread must not be waited for.
+                let inside = inner.fence.enter().ok_or(SharedCopyError::Fenced)?;
+                inner.begun.store(true, Relaxed);
                 while let Some(step) = inner.steps.get(next.fetch_add(1, Relaxed)) {
                     if inside.is_raised() {
                         return Err(SharedCopyError::Fenced);
@@ -173,6 +183,11 @@ impl SharedCopy {
             done.unwrap_or(Err(SharedCopyError::Fenced))?;
         }
         Ok(())
+    }
+
+    /// Gives the copy up, without waiting.
+    pub fn stop(&self) {
+        self.inner.fence.raise();
     }
 
     /// Gives the copy up, and waits until no byte is read or written any more, nor ever will be.

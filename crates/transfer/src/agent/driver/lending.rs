@@ -3,7 +3,7 @@
 use super::Driver;
 use crate::agent::flows::{Moving, Under};
 use crate::agent::loans::{self, Copying, Part};
-use crate::agent::ring;
+use crate::agent::ring::{self, Offer};
 use crate::ids::{Rank, TransferId};
 use crate::memory::Memory;
 use crate::transport::local::handover::Link;
@@ -50,11 +50,11 @@ impl Driver {
         let memories = self.lendable.get(&rank);
         let memories = memories.ok_or("the rank's memory is not shared")?;
         for (part, memories) in loans::parts(rank, memories) {
-            let listener = self.listener.as_ref().ok_or("there is no local socket")?;
-            let (expected, ring::Offer { socket, token }) = ring::offer(listener)?;
+            let local = self.local.as_ref().ok_or("there is no local socket")?;
+            let (expected, offer) = ring::offer(local.listener())?;
             let events = self.events.clone();
-            let handing = loans::hand_over(expected, part, memories, conn, events);
-            self.endpoints.spawn_control(handing);
+            local.spawn(loans::hand_over(expected, part, memories, conn, events));
+            let (socket, token) = offer.words();
             let Part { rank, first, count } = part;
             self.machine.send_lanes(
                 conn,
@@ -88,7 +88,7 @@ impl Driver {
     }
 
     /// Fetches memory that the peer lends, if a transfer waits for it.
-    pub(super) fn borrow(&mut self, conn: ConnId, offer: ring::Offer, part: Part) {
+    pub(super) fn borrow(&mut self, conn: ConnId, offer: Offer, part: Part) {
         let waits = |under: &&Under| {
             let flow = &under.flow;
             flow.conn == conn
@@ -101,14 +101,13 @@ impl Driver {
         let Some(deployment) = self.machine.planner_mut().peer(&peer).cloned() else {
             return;
         };
-        let connection = self.connections.get_mut(&conn);
+        let (Some(connection), Some(local)) = (self.connections.get_mut(&conn), &self.local) else {
+            return;
+        };
         // What is no part of the deployment is not taken note of either.
-        if part.is_of(&deployment)
-            && connection.is_some_and(|connection| connection.loans.expect(part))
-        {
+        if part.is_of(&deployment) && connection.loans.expect(part) {
             let events = self.events.clone();
-            let fetching = loans::fetch(offer, part, deployment, conn, events);
-            self.endpoints.spawn_control(fetching);
+            local.spawn(loans::fetch(offer, part, deployment, conn, events));
         }
     }
 
@@ -183,10 +182,13 @@ impl Driver {
         };
         match bound {
             None => {}
-            Some(Ok(copy)) => {
-                let copying = loans::run(copy, transfer, self.moved.clone());
-                self.endpoints.spawn_control(copying);
-            }
+            Some(Ok(copy)) => match &self.local {
+                Some(local) => {
+                    let copying = local.copy(copy);
+                    local.spawn(loans::run(copying, transfer, self.moved.clone()));
+                }
+                None => self.copy_failed(transfer, "there are no local paths".to_owned()),
+            },
             Some(Err(why)) => self.copy_failed(transfer, why),
         }
     }

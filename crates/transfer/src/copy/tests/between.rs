@@ -3,7 +3,7 @@ use smallvec::smallvec;
 
 use super::case::{Arena, Case, case, noise};
 use super::oracle;
-use crate::copy::{CopyError, CopyOptions, Crc32c, Kernel, copy};
+use crate::copy::{CopyError, CopyOptions, Crc32c, DEFAULT_THREADS, Kernel, copy};
 use crate::memory::{CheckError, Memory, Side};
 use crate::plan::program::{Loop, Nest, Placed, Program};
 
@@ -218,7 +218,7 @@ fn nothing_is_copied_if_anything_is_out_of_bounds() {
     );
     assert_eq!(
         error.to_string(),
-        "destination of place 1 (nest 0) needs bytes 65 to 129 of allocation 0, which has 128"
+        "the destination of place 1 (nest 0) needs bytes 65 to 129 of allocation 0, which has 128"
     );
     let mut untouched = [0; 128];
     destination.read(0, &mut untouched).unwrap();
@@ -232,4 +232,12 @@ fn an_empty_program_copies_nothing() {
     let report = copy(&Program::default(), &memory, &memory, &options).unwrap();
     assert_eq!((report.bytes, report.chunks, report.threads), (0, 0, 1));
     assert_eq!(report.checksum, Some(Crc32c::new()));
+}
+
+#[test]
+fn a_copy_takes_few_threads_unless_it_is_told_otherwise() {
+    let options = CopyOptions::new();
+    assert_eq!(options.most_threads(|| 192), DEFAULT_THREADS);
+    assert_eq!(options.most_threads(|| 2), 2);
+    assert_eq!(options.with_threads(16).most_threads(|| 2), 16);
 }

@@ -181,7 +181,7 @@ pub(crate) fn streamed(program: &Program) -> StreamProgram {
         placed.dst = end;
         end += program.nests[placed.nest as usize].bytes();
     }
-    StreamProgram::new(program)
+    StreamProgram::new(program).unwrap()
 }
 
 /// Buffers with a margin on either side, for copies to run between.

@@ -181,6 +181,7 @@ fn apart() -> StreamProgram {
             dst: 0,
         }],
     })
+    .unwrap()
 }
 
 #[test]

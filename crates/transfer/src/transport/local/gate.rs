@@ -47,51 +47,6 @@ impl Fence {
     }
 }
 
-/// Runs blocking work on one end of a ring on a thread for blocking work, and gives the end back
-/// beside the result.
-///
-/// When the returned future is dropped, the fence is raised: the work then ends by its next call
-/// on the ring, and [`Fence::quiet`] of a handle taken before tells when. Panics of `work` go on
-/// in the caller.
-pub async fn drive<E, R>(mut end: E, work: impl FnOnce(&mut E) -> R + Send + 'static) -> (E, R)
-where
-    E: super::ring::End + Send + 'static,
-    R: Send + 'static,
-{
-    let guard = RaiseOnDrop(Some(end.fence()));
-    let task = tokio::task::spawn_blocking(move || {
-        let result = work(&mut end);
-        (end, result)
-    });
-    let outcome = task.await;
-    guard.defuse();
-    match outcome {
-        Ok(done) => done,
-        Err(failed) => match failed.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // A runtime that is being shut down never started the work. Nothing to give back:
-            // like any future of that runtime, this one is about to be dropped.
-            Err(_) => std::future::pending().await,
-        },
-    }
-}
-
-struct RaiseOnDrop(Option<Fence>);
-
-impl RaiseOnDrop {
-    fn defuse(mut self) {
-        self.0 = None;
-    }
-}
-
-impl Drop for RaiseOnDrop {
-    fn drop(&mut self) {
-        if let Some(fence) = &self.0 {
-            fence.raise();
-        }
-    }
-}
-
 const FENCED: u8 = 1;
 const BUSY: u8 = 2;
 

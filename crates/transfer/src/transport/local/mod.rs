@@ -9,21 +9,25 @@
 //!   role, and the destination copies it once.
 //!
 //! Both are set up by a [`handover`]: a Unix socket whose random name and whose token travelled
-//! over the mutually authenticated control connection. [`host`] tells which peers are worth asking.
+//! over the mutually authenticated control connection. That it succeeds is what proves that both share
+//! a host; whom to try it with is for the agents to guess, from the peer's address.
 //!
 //! Two agents that share a host go like this; who listens does not matter to the direction of the
 //! bytes:
 //!
 //! ```text
 //! listening agent                                connecting agent
-//!   HostIdentity (in hello)  --control-->           boot ids equal?
-//!   expect(token)            <--control-->          the same token
-//!   connection().await       <--unix socket--       connect(address, token).await
+//!   expect(token)            --control-->           socket name and token
+//!   connection().await       <--unix socket--       connect(name, token).await
 //!   offer_producer(shape)    --memfd, SCM_RIGHTS->  accept_consumer(limits)
 //!   Producer                 ==slots==>             Consumer
 //! ```
 //!
 //! What the peer writes into shared memory is never trusted: see [`ring`].
+//!
+//! **Threads.** A handover is async, and maps what it hands over on a thread for blocking work of the
+//! runtime that it is called in. Each end of a ring is worked on a thread of its own ([`drive`]), since
+//! it waits for the peer.
 
 pub mod handover;
 pub mod host;
@@ -31,11 +35,13 @@ pub mod ring;
 pub mod shared;
 
 mod doorbell;
+mod drive;
 mod gate;
 mod memfd;
 mod memory;
 
-pub use gate::{Fence, drive};
+pub use drive::{Driven, drive};
+pub use gate::Fence;
 
 /// Bytes that nobody can guess, from the operating system.
 fn random<const N: usize>() -> std::io::Result<[u8; N]> {

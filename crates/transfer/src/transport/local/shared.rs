@@ -42,9 +42,7 @@ impl SharedMemory {
         let fd = memfd::create("transload-shared", regions.total).map_err(SharedError::Create)?;
         let map =
             memfd::map(&fd, regions.mapped_len()?, Access::ReadWrite).map_err(SharedError::Map)?;
-        regions
-            .touch(&map, Access::ReadWrite)
-            .map_err(SharedError::Map)?;
+        regions.touch(&map).map_err(SharedError::Map)?;
         // After the mapping, which keeps its right to write.
         memfd::seal(&fd, memfd::SIZE_SEALS | SealFlags::FUTURE_WRITE).map_err(SharedError::Seal)?;
         Ok(Self {
@@ -87,13 +85,11 @@ impl BorrowedMemory {
         memfd::check(fd, regions.total, memfd::SIZE_SEALS)
     }
 
-    /// Maps what has been checked.
+    /// Maps what has been checked. No page is touched: how many there are is for the peer to say, and a
+    /// hole that is read becomes a page that this process is charged for.
     pub(super) fn map(fd: impl AsFd, regions: Regions) -> Result<Self, SharedError> {
         let map =
             memfd::map(&fd, regions.mapped_len()?, Access::ReadOnly).map_err(SharedError::Map)?;
-        regions
-            .touch(&map, Access::ReadOnly)
-            .map_err(SharedError::Map)?;
         Ok(Self {
             mapped: Arc::new(Mapped { map, regions }),
         })
@@ -202,10 +198,10 @@ impl Regions {
         self.lens.iter().sum()
     }
 
-    fn touch(&self, map: &MmapRaw, access: Access) -> io::Result<()> {
+    fn touch(&self, map: &MmapRaw) -> io::Result<()> {
         for (&offset, &len) in self.offsets.iter().zip(&self.lens) {
             // Both fit, as in `mapped_len`.
-            memfd::touch(map, offset as usize, len as usize, access)?;
+            memfd::touch(map, offset as usize, len as usize)?;
         }
         Ok(())
     }

@@ -14,7 +14,12 @@ use tokio::runtime::{Builder, Handle};
 
 use super::socket::BatchingUdpSocket;
 
-/// One thread with a tokio runtime on it.
+/// Threads for blocking work, made when they are needed and gone ten seconds after. None of ours is done
+/// here; tokio asks the system for the addresses of host names there, which takes a resolver's patience,
+/// often 10 s, where a name server does not answer. So many names may be asked for at a time.
+const LOOKUPS: usize = 16;
+
+/// One thread with a tokio runtime on it, that nothing may block.
 #[derive(Debug)]
 pub(super) struct NetThread {
     runtime: Option<tokio::runtime::Runtime>,
@@ -25,10 +30,7 @@ impl NetThread {
     pub(super) fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
-            // Made when they are needed, beside the one that carries packets: each staging ring keeps
-            // one for as long as it lives, and lent memory is mapped and copied on them. Where they
-            // run out, those wait for ever behind the rings; so as many as tokio has by default.
-            .max_blocking_threads(512)
+            .max_blocking_threads(LOOKUPS)
             .thread_name(name)
             .enable_all()
             .build()?;
@@ -101,25 +103,3 @@ impl Runtime for OnThread {
 
 /// How long closing waits for the last packets to leave.
 pub(super) const GOODBYE: Duration = Duration::from_millis(500);
-
-#[cfg(test)]
-mod tests {
-    use std::sync::mpsc;
-
-    use super::*;
-
-    /// A ring blocks its thread for as long as it lives; the memory that is lent beside it is mapped
-    /// all the same.
-    #[test]
-    fn what_blocks_does_not_hold_up_what_else_blocks() {
-        let thread = NetThread::start("test").expect("a thread");
-        let (end, ring) = mpsc::channel::<()>();
-        let ring = thread.handle().spawn_blocking(move || ring.recv());
-        let (mapped, done) = mpsc::channel();
-        thread.handle().spawn_blocking(move || mapped.send(()));
-        let done = done.recv_timeout(Duration::from_secs(60));
-        drop(end);
-        assert_eq!(done, Ok(()));
-        drop(ring);
-    }
-}

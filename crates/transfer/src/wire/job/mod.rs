@@ -51,6 +51,9 @@ pub struct JobSpec<B> {
     pub paths: PathSet,
     /// How long all of it may take.
     pub timeout: Duration,
+    /// Whether the leases live on where this fails, so that it may be tried again while they do.
+    /// Otherwise they are cancelled.
+    pub keep_leases: bool,
     /// Of a push: whether the blocks hold everything already. Otherwise
     /// [`Machine::job_ready`](super::Machine::job_ready) tells how far the prefill has come, and
     /// [`Machine::job_prefilled`](super::Machine::job_prefilled) that it is over. Of a pull: true.

@@ -407,6 +407,14 @@ impl<B, P: Planner> Machine<B, P> {
                 return;
             }
             Why::Refused(refusal) if refusal.is_transient() => self.options.pause(route.attempts),
+            // An earlier job of ours, which has left the leases alone, has tried as often.
+            Why::Refused(Refusal::Superseded { latest })
+                if latest >= route.attempts && route.failures + 1 < self.options.attempts =>
+            {
+                route.failures += 1;
+                route.attempts = latest;
+                self.options.pause(route.failures)
+            }
             Why::Refused(refusal) => {
                 let error = JobError::Refused {
                     rank,
@@ -485,7 +493,8 @@ impl<B, P: Planner> Machine<B, P> {
         let Some(error) = job.stop.take() else {
             return;
         };
-        let cancel = job.admitted || !error.is_not_ours();
+        let keep = job.spec.keep_leases && error != JobError::Cancelled;
+        let cancel = !keep && (job.admitted || !error.is_not_ours());
         let (ticket, content) = (job.spec.ticket, Some(job.spec.content));
         self.actions.push_back(Action::JobDone {
             job: id,

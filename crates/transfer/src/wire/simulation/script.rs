@@ -440,6 +440,7 @@ impl World {
             r.content
         };
         let (ticket, by_layer, paths) = (r.ticket.clone(), r.by_layer, r.paths);
+        let keep_leases = request.is_multiple_of(4);
         let blocks = self.memory.allocate((node, life), prefilled);
         let id = blocks.0;
         if push {
@@ -466,6 +467,7 @@ impl World {
             by_layer,
             paths,
             timeout,
+            keep_leases,
             prefilled,
             blocks,
         };

@@ -13,6 +13,7 @@ fn job(n: u8, direction: Direction) -> JobSpec<&'static str> {
         by_layer: false,
         paths: PathSet::ANY,
         timeout: secs(30),
+        keep_leases: false,
         prefilled: true,
         blocks: "job blocks",
     }
@@ -218,6 +219,44 @@ fn try_so_often_and_then_cancel() {
     let content = Some(CONTENT);
     assert!(matches!(t.said.last(), Some(Message::Notice(notice))
         if notice.says == NoticeKind::Cancel { content }));
+}
+
+#[test]
+fn may_leave_the_leases_for_another_try() {
+    let (mut t, first) = holder(Direction::Pull);
+    t.do_(|machine, now, _| machine.cancel_job(now, first));
+    let transfer = asked(&t).transfer;
+    t.do_(|machine, now, _| machine.fenced(now, transfer));
+    assert_eq!(t.job(), Err(JobError::Cancelled));
+    let keep_leases = true;
+    let kept = JobSpec {
+        keep_leases,
+        ..job(2, Direction::Pull)
+    };
+    t.do_(|machine, now, _| machine.start(now, kept.clone()))
+        .unwrap();
+    for _ in 0..3 {
+        let transfer = asked(&t).transfer;
+        t.said.clear();
+        t.do_(|machine, now, _| machine.stream_failed(now, transfer, "broken"));
+        t.do_(|machine, now, _| machine.fenced(now, transfer));
+        t.wait(secs(2));
+    }
+    assert!(matches!(t.job(), Err(JobError::Failed { .. })));
+    let is_notice = |said: &Message| matches!(said, Message::Notice(_));
+    assert!(!t.said.iter().any(is_notice), "{:?}", t.said);
+
+    // The next one learns from the owner how often it was tried.
+    t.do_(|machine, now, _| machine.start(now, kept)).unwrap();
+    let Ask {
+        transfer, attempt, ..
+    } = asked(&t);
+    assert_eq!(attempt, 1);
+    let refusal = Refusal::Superseded { latest: 3 };
+    t.hear(Message::Refused { transfer, refusal });
+    t.do_(|machine, now, _| machine.fenced(now, transfer));
+    t.wait(secs(2));
+    assert_eq!(asked(&t).attempt, 4);
 }
 
 #[test]

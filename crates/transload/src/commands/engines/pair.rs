@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tracing::info;
 use transload::layout::Deployment;
-use transload::transfer::agent::{Agent, PullError, PullReport, PullRequest};
+use transload::transfer::agent::{Agent, PullReport, PullRequest, TransferError};
 use transload::transfer::identity::{
     Authority, AuthorityError, Identity, Role, Roles, random_cluster_name,
 };
@@ -200,7 +200,7 @@ fn unmade(error: AuthorityError) -> Failure {
     )
 }
 
-fn not_pulled(error: PullError) -> Failure {
+fn not_pulled(error: TransferError) -> Failure {
     Failure::no(
         format!("the pull failed: {}", chain(&error)),
         "is there a firewall on the loopback interface? `--verbose` says more",

@@ -7,7 +7,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use transload::document::{self, Syntax};
 use transload::layout::Rank;
-use transload::transfer::agent::{Agent, AgentGone, Lease, LeaseRequest};
+use transload::transfer::agent::{Agent, AgentGone, Lease, LeaseOpenError, LeaseRequest};
 use transload::transfer::content::{Content, ContentDigest};
 use transload::transfer::identity::IdentityError;
 use transload::transfer::ids::{Direction, LeaseSetId};
@@ -30,7 +30,7 @@ enum SourceError {
     #[error("the certificate that was handed over is of no use")]
     Papers(#[from] IdentityError),
     #[error("the blocks could not be leased: {0}")]
-    Lease(String),
+    Lease(#[from] LeaseOpenError),
     #[error(transparent)]
     Gone(#[from] AgentGone),
     #[error(transparent)]
@@ -133,8 +133,7 @@ async fn lease(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Vec<Lease>
     for (rank, _) in side.ranks() {
         let mut request = LeaseRequest::new(set, rank, side.tables.clone(), content, tokens);
         request.ttl = LEASE;
-        let lease = agent.lease(request).await.map_err(SourceError::from)?;
-        leases.push(lease.map_err(|refused| SourceError::Lease(refused.to_string()))?);
+        leases.push(agent.lease(request).await.map_err(SourceError::from)?);
     }
     Ok(leases)
 }

@@ -39,7 +39,7 @@ impl Listener {
         Ok(Self { name, lobby, task })
     }
 
-    /// The name to put into the hello.
+    /// The name to tell the peer.
     pub fn name(&self) -> &SocketName {
         &self.name
     }

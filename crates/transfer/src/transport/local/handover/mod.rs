@@ -36,7 +36,7 @@ use super::shared::{BorrowedMemory, Regions, SharedError, SharedMemory};
 /// Bounds on what a peer may cost.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// How long any one step may take: to greet, to offer, to answer. Default 2 s.
+    /// How long any one step may take: to greet, to offer, to answer, to map. Default 2 s.
     pub timeout: Duration,
     /// Who may connect. Default: processes of the same user.
     pub users: Users,
@@ -168,7 +168,8 @@ impl Connection {
 
     /// Maps what the other side lends, in its order; its allocations may have `max_bytes` in all.
     ///
-    /// Where the owner has not touched its memory, doing so is charged to this process.
+    /// That bounds addresses, not memory: no page is touched before something is read there. Where the
+    /// owner has not touched one either, it is charged to this process then.
     pub async fn borrow(
         self,
         max_bytes: u64,
@@ -185,12 +186,12 @@ impl Connection {
         let link = Link {
             packets: self.packets,
         };
-        let memories = blocking(move || {
+        let mapping = blocking(move || {
             lent.into_iter()
                 .map(|(memory, regions)| Ok(BorrowedMemory::map(memory, regions)?))
                 .collect()
-        })
-        .await?;
+        });
+        let memories = within(&self.limits, mapping).await?;
         Ok((memories, link))
     }
 
@@ -219,8 +220,11 @@ impl Connection {
     }
 
     async fn into_ring(self, memory: OwnedFd, shape: RingShape) -> Result<Ring, HandoverError> {
-        let socket = self.packets.into_socket().map_err(HandoverError::Map)?;
-        blocking(move || Ring::map(memory, shape, socket).map_err(HandoverError::Map)).await
+        let Self { packets, limits } = self;
+        let socket = packets.into_socket().map_err(HandoverError::Map)?;
+        let mapping =
+            blocking(move || Ring::map(memory, shape, socket).map_err(HandoverError::Map));
+        within(&limits, mapping).await
     }
 
     async fn offer(
@@ -416,7 +420,7 @@ async fn within<T>(
         .unwrap_or(Err(HandoverError::TimedOut))
 }
 
-/// Mapping touches every page, which takes too long for an async thread.
+/// Mapping may touch pages, which takes too long for an async thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, HandoverError> + Send + 'static,
 ) -> Result<T, HandoverError> {

@@ -436,6 +436,25 @@ async fn loans_are_checked() {
 }
 
 #[tokio::test]
+async fn a_loan_costs_no_memory_before_it_is_read() {
+    let blocks = |memory: &OwnedFd| rustix::fs::fstat(memory).unwrap().st_blocks;
+    // All of it holes: the owner has not touched it.
+    let bytes = 64 << 30;
+    let sparse = memfd::create("transload-test", bytes).unwrap();
+    memfd::seal(&sparse, memfd::SIZE_SEALS).unwrap();
+    let (a, b) = connected().await;
+    let packet = message::encode(&Offer::Memories(vec![vec![bytes]])).unwrap();
+    a.packets.send(&packet, &[sparse.as_fd()]).await.unwrap();
+    let (borrowed, _link) = b.borrow(bytes).await.unwrap();
+    assert_eq!(blocks(&sparse), 0);
+    let (at, len) = borrowed[0].regions().next().unwrap();
+    // SAFETY: a region that lives as long as `borrowed`.
+    assert_eq!(unsafe { at.add(len - 1).read() }, 0);
+    let (page, unit) = (4 << 10, 512);
+    assert!(blocks(&sparse) <= page / unit);
+}
+
+#[tokio::test]
 async fn a_peer_that_does_not_go_on_is_left() {
     let hasty = Limits {
         timeout: Duration::from_millis(20),

@@ -45,7 +45,7 @@ impl Ring {
     ) -> io::Result<Self> {
         let len = usize::try_from(shape.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let map = memfd::map(memory, len, Access::ReadWrite)?;
-        memfd::touch(&map, 0, len, Access::ReadWrite)?;
+        memfd::touch(&map, 0, len)?;
         Ok(Self {
             shape,
             map,

@@ -226,13 +226,14 @@ async fn nothing_is_delivered_after_a_fence() {
 async fn work_that_is_dropped_is_fenced() {
     let (producer, consumer) = ends(SMALL);
     let fence = consumer.fence();
-    let work = drive(consumer, |c| c.receive(None).map(|w| w.offset()));
+    let work = drive(consumer, |c| c.receive(None).map(|w| w.offset())).unwrap();
     let outcome = tokio::time::timeout(Duration::from_millis(20), work).await;
     assert!(outcome.is_err());
     assert!(fence.is_raised());
     fence.quiet().await;
 
-    let (mut producer, end) = drive(producer, |p| p.reserve(soon()).map(drop)).await;
+    let working = drive(producer, |p| p.reserve(soon()).map(drop)).unwrap();
+    let (mut producer, end) = working.await;
     end.unwrap();
     assert!(matches!(
         publish(&mut producer, 0, 0, b"x").and_then(|()| producer.drained(soon())),

@@ -1,0 +1,137 @@
+//! Order and spec meet: byte strides of every component on one rank.
+
+mod error;
+mod level;
+mod placer;
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) use error::{Field, PlacementError};
+
+use crate::order::{Letter, Order, OrderError};
+use crate::spec::Spec;
+use crate::view::{ALLOCATION_BITS, Axis, ComponentView, Dim};
+use error::sum;
+use level::Level;
+use placer::Placer;
+
+/// One allocation for all layers of a group, or one for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+pub enum Allocation {
+    /// All layers of a rank lie in one allocation.
+    #[default]
+    One,
+    /// Each layer is an allocation of its own.
+    PerLayer,
+}
+
+/// What decides where a group's bytes lie on one rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape<'a> {
+    pub(crate) specs: &'a [Spec],
+    pub(crate) order: Option<&'a Order>,
+    pub(crate) allocation: Allocation,
+    pub(crate) tp: u32,
+    pub(crate) layer_slots: u64,
+    pub(crate) num_blocks: u64,
+    pub(crate) block_size: u64,
+    pub(crate) offset: u64,
+    pub(crate) block_stride: Option<u64>,
+    pub(crate) layer_stride: Option<u64>,
+}
+
+/// Where a group's bytes lie on the ranks of one pipeline stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Views of all components with `units` counted from 0; see
+    /// [`Group::views`](crate::deployment::Group::views) for those of a rank.
+    pub(crate) views: Vec<ComponentView>,
+    /// How many allocations the group has on each rank.
+    pub allocations: u64,
+    /// Bytes that each allocation needs, from its start.
+    pub allocation_bytes: u64,
+}
+
+impl Shape<'_> {
+    /// Computes the strides of every component.
+    pub(crate) fn place(&self) -> Result<Placement, PlacementError> {
+        let per_layer = self.allocation == Allocation::PerLayer;
+        if per_layer && self.layer_stride.is_some() {
+            return Err(PlacementError::LayerStridePerLayer);
+        }
+        let (mut views, bytes) = match self.specs {
+            [spec] => self.place_single(spec)?,
+            specs => self.place_pages(specs)?,
+        };
+        let offset = || PlacementError::TooLarge {
+            field: Field::Offset,
+            what: "offset plus what the group takes",
+        };
+        for component in &mut views {
+            component.view.offset = sum(component.view.offset, self.offset).ok_or_else(offset)?;
+            if per_layer {
+                component.view.dims.retain(|dim| dim.axis != Axis::Layer);
+                component.view.dims.insert(
+                    0,
+                    Dim {
+                        axis: Axis::Layer,
+                        extent: self.layer_slots,
+                        stride: 1 << ALLOCATION_BITS,
+                    },
+                );
+            }
+        }
+        Ok(Placement {
+            views,
+            allocations: if per_layer { self.layer_slots } else { 1 },
+            allocation_bytes: sum(bytes, self.offset).ok_or_else(offset)?,
+        })
+    }
+
+    fn place_single(&self, spec: &Spec) -> Result<(Vec<ComponentView>, u64), PlacementError> {
+        let geometry = spec.geometry();
+        let order = self.order.cloned();
+        let order = order.unwrap_or_else(|| Order::of_kind(&geometry));
+        let placer = Placer::new(self, 0, spec, &geometry)?;
+        let placed = placer.place(&order)?;
+        Ok((placed.components, placed.span))
+    }
+
+    /// A page of several specs for each layer and block.
+    fn place_pages(&self, specs: &[Spec]) -> Result<(Vec<ComponentView>, u64), PlacementError> {
+        use Letter::{B, L};
+        if self.order.is_some_and(|order| *order != Order::pages()) {
+            return Err(OrderError::NotPages.into());
+        }
+        let mut components = Vec::new();
+        let mut page = 0;
+        for (index, spec) in specs.iter().enumerate() {
+            let geometry = spec.geometry();
+            let placer = Placer::new(self, index, spec, &geometry)?;
+            let mut placed = placer.place_in_page()?;
+            placed.shift(page)?;
+            page = sum(page, placed.size).ok_or(PlacementError::TooLarge {
+                field: Field::Spec(index, None),
+                what: "the page of a block",
+            })?;
+            components.append(&mut placed.components);
+        }
+        let outer = Level::new(self, &[L, B], page, None, |letter| {
+            self.outer_extent(letter)
+        })?;
+        for component in &mut components {
+            outer.wrap(&mut component.view);
+        }
+        Ok((components, outer.span))
+    }
+
+    fn outer_extent(&self, letter: Letter) -> u64 {
+        match letter {
+            // Layers with an allocation of their own do not count inside one.
+            Letter::L if self.allocation == Allocation::PerLayer => 1,
+            Letter::L => self.layer_slots,
+            Letter::B => self.num_blocks,
+            _ => 1,
+        }
+    }
+}

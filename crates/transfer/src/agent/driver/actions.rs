@@ -1,0 +1,112 @@
+//! What the machine wants done.
+
+use std::time::Instant;
+
+use super::Driver;
+use super::connections::dial;
+use crate::agent::error::TransferError;
+use crate::agent::flows::Moving;
+use crate::agent::lease::LeaseOutcome;
+use crate::agent::{Blocks, NoticeOutcome, own_tables};
+use crate::ids::TransferId;
+use crate::wire::Action;
+
+impl Driver {
+    pub(super) fn act(&mut self, action: Action<Blocks>) {
+        match action {
+            Action::Connect { agent, host, port } => {
+                let dialling = dial(
+                    self.endpoints.clone(),
+                    agent,
+                    host,
+                    port,
+                    self.events.clone(),
+                );
+                self.endpoints.spawn_control(dialling);
+            }
+            Action::Close { conn, reason } => {
+                self.hang_up(conn, &reason);
+            }
+            Action::Send { conn, envelope } => {
+                let Some(connection) = self.connections.get_mut(&conn) else {
+                    return;
+                };
+                connection.talked = Instant::now();
+                if let Err(why) = connection.outbox.put(&envelope) {
+                    connection.writer.abort();
+                    self.lost(conn, &why);
+                }
+            }
+            Action::Lanes { conn, message } => self.on_lanes(conn, message),
+            Action::Read(flow) => {
+                self.note_use(&flow);
+                self.read(flow);
+            }
+            Action::Readable {
+                transfer,
+                layer,
+                tokens,
+            } => self.readable(transfer, layer, tokens),
+            Action::AllReadable { transfer } => {
+                if let Some(Moving::Out(outgoing)) = self.moving(transfer) {
+                    outgoing.open_all();
+                }
+            }
+            Action::Receive(flow) => {
+                self.note_use(&flow);
+                self.receive(flow);
+            }
+            Action::Flowing { transfer, path } => self.carry(transfer, path),
+            #[cfg(feature = "local")]
+            Action::Copy { transfer } => {
+                if let Some(Moving::Copy(copying)) = self.moving_mut(transfer) {
+                    copying.lend();
+                    self.copy_if_ready(transfer);
+                }
+            }
+            // Shared memory is not among the paths that are offered.
+            #[cfg(not(feature = "local"))]
+            Action::Copy { transfer } => self.failed(transfer, "nothing was lent".to_owned()),
+            Action::Fence { transfer } => self.fence(transfer),
+            Action::Finished { transfer } => {
+                self.forget(transfer);
+            }
+            Action::LeaseEnded { key, end, blocks } => {
+                self.users.remove(&key);
+                if let Some(promise) = self.leases.remove(&key) {
+                    let tables = own_tables(blocks);
+                    promise.keep(LeaseOutcome { end, tables });
+                }
+            }
+            Action::JobDone { job, result, .. } => {
+                if let Some(promise) = self.jobs.remove(&job) {
+                    promise.keep(result.map_err(TransferError::from));
+                }
+            }
+            Action::NoticeDone {
+                notice,
+                heard,
+                left,
+                refusal,
+            } => {
+                if let Some(waiting) = self.notices.remove(&notice) {
+                    let _ = waiting.send(NoticeOutcome {
+                        heard,
+                        left,
+                        refusal,
+                    });
+                }
+            }
+        }
+    }
+
+    fn moving(&self, transfer: TransferId) -> Option<&Moving> {
+        self.under_way.get(&transfer).map(|under| &under.moving)
+    }
+
+    #[cfg(feature = "local")]
+    fn moving_mut(&mut self, transfer: TransferId) -> Option<&mut Moving> {
+        let under = self.under_way.get_mut(&transfer);
+        under.map(|under| &mut under.moving)
+    }
+}

@@ -1,0 +1,51 @@
+//! Which streams may land: asked on the threads that move bytes, answered by the driver.
+
+use tokio::sync::{mpsc, oneshot};
+
+use crate::agent::data::{Arrivals, Landing, ReceiveError};
+use crate::agent::event::Event;
+use crate::identity::PeerIdentity;
+use crate::wire::stream::{StreamHeader, StreamTrailer};
+
+/// Asks the driver which streams may land.
+pub(in crate::agent) struct Admission {
+    moved: mpsc::UnboundedSender<Event>,
+}
+
+impl Admission {
+    pub(super) fn new(moved: mpsc::UnboundedSender<Event>) -> Self {
+        Self { moved }
+    }
+
+    fn tell(&self, event: Event) {
+        // The driver is gone where this fails, and the transfers with it.
+        let _ = self.moved.send(event);
+    }
+}
+
+impl Arrivals for Admission {
+    async fn admit(&self, peer: &PeerIdentity, header: &StreamHeader) -> Option<Landing> {
+        let (answer, admitted) = oneshot::channel();
+        self.tell(Event::Admit {
+            agent: peer.agent.clone(),
+            header: *header,
+            answer,
+        });
+        admitted.await.ok().flatten()
+    }
+
+    fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, crc: u32) {
+        self.tell(Event::Landed {
+            header: *header,
+            trailer: *trailer,
+            crc,
+        });
+    }
+
+    fn failed(&self, header: &StreamHeader, error: ReceiveError) {
+        self.tell(Event::StreamFailed {
+            transfer: header.transfer,
+            why: error.to_string(),
+        });
+    }
+}

@@ -1,0 +1,128 @@
+//! What users of the agent want.
+
+use std::time::Instant;
+
+use tokio::sync::oneshot;
+
+use super::promises::Promise;
+use super::{Driver, NEVER};
+use crate::agent::NoticeOutcome;
+use crate::agent::event::{Command, Started};
+use crate::wire::NoticeId;
+
+/// The agent is shutting down.
+pub(super) struct Stopping {
+    /// Who waits for the end.
+    pub(super) waiting: Vec<oneshot::Sender<()>>,
+    /// Until when what is under way may go on; `None` when that is past.
+    pub(super) until: Option<Instant>,
+}
+
+impl Driver {
+    pub(super) fn on_command(&mut self, command: Command) {
+        let now = self.now();
+        // An answer that nobody waits for is dropped: the asker has gone away.
+        match command {
+            Command::Lease {
+                spec,
+                keeper,
+                opened,
+            } => {
+                let key = spec.key;
+                let answer = self.machine.lease(now, spec).map(|()| {
+                    let (sender, outcome) = oneshot::channel();
+                    self.leases.insert(key, Promise::new(sender, keeper));
+                    outcome
+                });
+                // One that was refused is somebody else's.
+                if let Err(Ok(_)) = opened.send(answer) {
+                    let _ = self.machine.cancel_lease(now, key);
+                }
+            }
+            Command::Ready {
+                key,
+                layer,
+                tokens,
+                answer,
+            } => {
+                let _ = answer.send(self.machine.ready(key, layer, tokens));
+            }
+            Command::FinishPrefill { key, answer } => {
+                let _ = answer.send(self.machine.finish_prefill(now, key));
+            }
+            Command::Renew { key, ttl, answer } => {
+                let _ = answer.send(self.machine.renew(now, key, ttl));
+            }
+            Command::CancelLease { key } => {
+                // One that has ended already is no error.
+                let _ = self.machine.cancel_lease(now, key);
+            }
+            Command::Start {
+                spec,
+                keeper,
+                started,
+            } => {
+                let answer = match self.machine.start(now, spec) {
+                    Ok(job) => {
+                        let (sender, result) = oneshot::channel();
+                        self.jobs.insert(job, Promise::new(sender, keeper));
+                        Ok(Started { job, result })
+                    }
+                    Err(refused) => Err(*refused.error),
+                };
+                if let Err(Ok(started)) = started.send(answer) {
+                    self.machine.cancel_job(now, started.job);
+                }
+            }
+            Command::JobReady {
+                job,
+                rank,
+                layer,
+                tokens,
+            } => self.machine.job_ready(job, rank, layer, tokens),
+            Command::JobPrefilled { job } => self.machine.job_prefilled(now, job),
+            Command::CancelJob { job } => self.machine.cancel_job(now, job),
+            Command::CancelTicket {
+                ticket,
+                content,
+                answer,
+            } => {
+                let notice = self.machine.cancel_ticket(now, &ticket, content);
+                let _ = answer.send(notice.map(|notice| self.expect_notice(notice)));
+            }
+            Command::RenewTicket {
+                ticket,
+                ttl,
+                answer,
+            } => {
+                let notice = self.machine.renew_ticket(now, &ticket, ttl);
+                let _ = answer.send(notice.map(|notice| self.expect_notice(notice)));
+            }
+            Command::Gauges { answer } => {
+                let _ = answer.send(self.machine.gauges());
+            }
+            Command::Shutdown { patience, done } => {
+                let until = Instant::now() + patience.min(NEVER);
+                match &mut self.stopping {
+                    Some(stopping) => {
+                        stopping.waiting.push(done);
+                        stopping.until = stopping.until.map(|already| already.min(until));
+                    }
+                    None => {
+                        self.stopping = Some(Stopping {
+                            waiting: vec![done],
+                            until: Some(until),
+                        });
+                    }
+                }
+                self.machine.drain(now);
+            }
+        }
+    }
+
+    fn expect_notice(&mut self, notice: NoticeId) -> oneshot::Receiver<NoticeOutcome> {
+        let (sender, outcome) = oneshot::channel();
+        self.notices.insert(notice, sender);
+        outcome
+    }
+}

@@ -1,0 +1,317 @@
+//! Control connections, and the lanes of each.
+
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use tokio::net::lookup_host;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout_at;
+
+use super::Driver;
+use crate::agent::control::{self, Outbox};
+use crate::agent::data::LaneOut;
+use crate::agent::event::Event;
+#[cfg(feature = "local")]
+use crate::agent::flows::{Moving, Under};
+use crate::agent::lanes::{self, Lanes};
+#[cfg(feature = "local")]
+use crate::agent::loans::{Loans, Part};
+#[cfg(feature = "local")]
+use crate::agent::plans::LocalPaths;
+#[cfg(feature = "local")]
+use crate::agent::ring::{self, Offer, Rings};
+use crate::identity::{PeerIdentity, Role};
+use crate::ids::{AgentId, Nonce};
+use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
+use crate::wire::message::LaneMessage;
+use crate::wire::{BlocksOf, ConnId, Flow, Permits};
+#[cfg(feature = "local")]
+use crate::wire::{Path, PathSet};
+
+/// Most connections that one agent may have opened to us. Two dials that cross need two; those of a life
+/// that was killed linger until the idle timeout, and go when the next one is welcome.
+const FROM_ONE_AGENT: usize = 8;
+
+/// One control connection, and its lanes.
+pub(super) struct Connection {
+    pub(super) peer: PeerIdentity,
+    pub(super) address: SocketAddr,
+    /// Whether we have opened it.
+    pub(super) dialled: bool,
+    pub(super) outbox: Outbox,
+    /// When a message was last sent or received.
+    pub(super) talked: Instant,
+    /// Ends once everything is sent.
+    pub(super) writer: JoinHandle<()>,
+    /// What has to stop when the connection is gone: its reader, and whoever makes its lanes.
+    pub(super) tasks: Vec<JoinHandle<()>>,
+    pub(super) lanes: Lanes,
+    pub(super) open: Vec<Lane>,
+    #[cfg(feature = "local")]
+    pub(super) rings: Rings,
+    #[cfg(feature = "local")]
+    pub(super) loans: Loans,
+}
+
+impl Driver {
+    pub(super) fn connected(&mut self, connection: ControlConnection, dialled: bool) {
+        let now = self.now();
+        self.next_conn += 1;
+        let conn = ConnId(self.next_conn);
+        let (peer, address) = (connection.peer().clone(), connection.remote_address());
+        let permits = Permits {
+            pull: peer.roles.contains(Role::Pull),
+            push: peer.roles.contains(Role::Push),
+            renew: peer.roles.contains(Role::Renew),
+            serve: peer.roles.contains(Role::Serve),
+        };
+        let arrived = self.connections.values();
+        let arrived = arrived.filter(|other| !other.dialled && other.peer.agent == peer.agent);
+        if !dialled && arrived.count() >= FROM_ONE_AGENT {
+            tracing::debug!(%peer, "too many connections of one agent");
+            return connection.close(CloseCode::BUSY, "too many connections of one agent");
+        }
+        let (sender, receiver) = connection.split();
+        let (outbox, outgoing) = control::outbox();
+        let events = self.events.clone();
+        let writer =
+            self.endpoints
+                .spawn_control(control::write(sender, outgoing, conn, events.clone()));
+        let reader = self
+            .endpoints
+            .spawn_control(control::read(receiver, conn, events));
+        let agent = peer.agent.clone();
+        #[cfg(feature = "local")]
+        let local = self.local_paths(&peer, address);
+        let connection = Connection {
+            peer,
+            address,
+            dialled,
+            outbox,
+            talked: Instant::now(),
+            writer,
+            tasks: vec![reader],
+            lanes: Lanes::default(),
+            open: Vec::new(),
+            #[cfg(feature = "local")]
+            rings: Rings::default(),
+            #[cfg(feature = "local")]
+            loans: Loans::default(),
+        };
+        #[cfg(feature = "local")]
+        if let Some(local) = local {
+            self.machine.planner_mut().set_local(agent.clone(), local);
+        }
+        self.connections.insert(conn, connection);
+        self.machine.connected(now, conn, agent, permits);
+    }
+
+    /// The paths to a peer beside the network, if it is on this host.
+    #[cfg(feature = "local")]
+    fn local_paths(&self, peer: &PeerIdentity, address: SocketAddr) -> Option<LocalPaths> {
+        if self.local.is_none() || !ring::is_this_host(address) {
+            return None;
+        }
+        let lends = !self.lendable.is_empty() && peer.roles.contains(Role::Map);
+        let out = match lends {
+            true => PathSet::LOCAL,
+            false => PathSet::LOCAL.without(Path::Shared),
+        };
+        let back = PathSet::LOCAL;
+        Some(LocalPaths { out, back })
+    }
+
+    pub(super) fn lost(&mut self, conn: ConnId, why: &str) {
+        if self.hang_up(conn, &why) {
+            let now = self.now();
+            self.machine.disconnected(now, conn);
+        }
+    }
+
+    /// A peer uses a lease.
+    pub(super) fn note_use(&mut self, flow: &Flow) {
+        if let BlocksOf::Lease(key) = flow.blocks {
+            let users = self.users.entry(key).or_default();
+            users.insert(flow.agent.clone());
+        }
+    }
+
+    /// Closes connections that nothing has needed for a while.
+    pub(super) fn close_idle(&mut self) {
+        let silent = |connection: &Connection| connection.talked.elapsed() >= self.keep_idle;
+        let needed = |agent: &AgentId| {
+            self.machine.wants(agent) || self.users.values().any(|users| users.contains(agent))
+        };
+        let connections = self.connections.iter();
+        let idle = connections
+            .filter(|(_, connection)| silent(connection) && !needed(&connection.peer.agent))
+            .map(|(conn, _)| *conn);
+        for conn in idle.collect::<Vec<_>>() {
+            self.lost(conn, "nothing needs it");
+        }
+    }
+
+    /// Closes a connection with all that belongs to it, if it is there.
+    pub(super) fn hang_up(&mut self, conn: ConnId, why: &dyn std::fmt::Display) -> bool {
+        let Some(connection) = self.connections.remove(&conn) else {
+            return false;
+        };
+        tracing::debug!(peer = %connection.peer, %why, "a connection is over");
+        let agent = connection.peer.agent.clone();
+        drop(connection.close());
+        let mut others = self.connections.values();
+        if others.all(|other| other.peer.agent != agent) {
+            self.machine.planner_mut().forget_local(&agent);
+        }
+        true
+    }
+
+    pub(super) fn lane_up(&mut self, conn: ConnId, lane: Lane) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            lane.close(CloseCode::DONE);
+            return;
+        };
+        self.receiver.serve(&lane);
+        let watched = lanes::watch(lane.clone(), conn, self.events.clone());
+        self.endpoints.spawn_control(watched);
+        connection.open.push(lane.clone());
+        connection.lanes.add(LaneOut::new(lane, &self.data));
+    }
+
+    pub(super) fn on_lanes(&mut self, conn: ConnId, message: LaneMessage) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        match message {
+            LaneMessage::Wanted { lanes } => {
+                let ports = self.endpoints.lane_ports();
+                let wanted = usize::from(lanes).clamp(1, ports.len());
+                if connection.lanes.begun {
+                    return;
+                }
+                let Ok(session) = self.endpoints.expect_lanes(&connection.peer, wanted as u16)
+                else {
+                    return;
+                };
+                connection.lanes.begun = true;
+                connection.lanes.expected = wanted;
+                let nonce = Nonce(*session.token().as_bytes());
+                let accepting = lanes::accept(session, wanted, conn, self.events.clone());
+                // The session lives as long as this, so it must not outlive the connection.
+                connection
+                    .tasks
+                    .push(self.endpoints.spawn_control(accepting));
+                let ports = ports.into_iter().take(wanted).collect();
+                self.machine
+                    .send_lanes(conn, LaneMessage::Offer { ports, nonce });
+            }
+            LaneMessage::Offer { mut ports, nonce } => {
+                // Only what was asked for, and once.
+                if !connection.lanes.begun || connection.lanes.expected != 0 {
+                    return;
+                }
+                ports.truncate(self.endpoints.lane_ports().len());
+                connection.lanes.expected = ports.len();
+                let connecting = lanes::connect(
+                    self.endpoints.clone(),
+                    connection.peer.clone(),
+                    connection.address,
+                    (ports, nonce),
+                    conn,
+                    self.events.clone(),
+                );
+                connection
+                    .tasks
+                    .push(self.endpoints.spawn_control(connecting));
+            }
+            #[cfg(feature = "local")]
+            LaneMessage::Local { socket, token } => {
+                if let Some(offer) = Offer::of(socket, token) {
+                    self.ring_offered(conn, offer);
+                }
+            }
+            #[cfg(feature = "local")]
+            LaneMessage::Memory {
+                socket,
+                token,
+                rank,
+                first,
+                count,
+            } => {
+                if let Some(offer) = Offer::of(socket, token) {
+                    self.borrow(conn, offer, Part { rank, first, count });
+                }
+            }
+            #[cfg(feature = "local")]
+            LaneMessage::Blocks {
+                transfer,
+                group,
+                first,
+                blocks,
+            } => self.on_blocks(conn, transfer, (group, first), &blocks),
+            #[cfg(feature = "local")]
+            LaneMessage::Copying { transfer } => {
+                let under = self.under_way.get(&transfer);
+                let lent =
+                    |under: &Under| under.flow.conn == conn && matches!(under.moving, Moving::Lent);
+                if under.is_some_and(lent) {
+                    let now = self.now();
+                    self.machine.moving(now, transfer);
+                }
+            }
+            #[cfg(not(feature = "local"))]
+            LaneMessage::Local { .. }
+            | LaneMessage::Memory { .. }
+            | LaneMessage::Blocks { .. }
+            | LaneMessage::Copying { .. } => {}
+        }
+    }
+
+    /// Sees to it that a connection has lanes, if it is for us to open them.
+    pub(super) fn want_lanes(&mut self, conn: ConnId, lanes: u16) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        if connection.dialled && !connection.lanes.begun {
+            connection.lanes.begun = true;
+            self.machine.send_lanes(conn, LaneMessage::Wanted { lanes });
+        }
+    }
+}
+
+impl Connection {
+    /// Hangs up. The writer goes on until everything is sent.
+    pub(super) fn close(self) -> JoinHandle<()> {
+        for lane in &self.open {
+            lane.close(CloseCode::DONE);
+        }
+        // Rings and loans go with `self`. The writer sends what is left and lets go; with the reader gone, that closes the connection.
+        for task in &self.tasks {
+            task.abort();
+        }
+        self.writer
+    }
+}
+
+/// Connects to an agent, at any of the addresses of its host.
+pub(super) async fn dial(
+    endpoints: Endpoints,
+    agent: AgentId,
+    host: String,
+    port: u16,
+    events: mpsc::Sender<Event>,
+) {
+    let deadline = tokio::time::Instant::now() + endpoints.options().handshake_timeout;
+    let mut result = Err(ConnectError::Closed);
+    if let Ok(Ok(addresses)) = timeout_at(deadline, lookup_host((host.as_str(), port))).await {
+        for address in addresses {
+            result = endpoints.connect(address, Some(&agent)).await;
+            if result.is_ok() {
+                break;
+            }
+        }
+    }
+    // The driver is gone where this fails.
+    let _ = events.send(Event::Dialled { agent, result }).await;
+}

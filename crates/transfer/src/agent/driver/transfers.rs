@@ -1,0 +1,200 @@
+//! Transfers, from the moment when something is to be read or received until that is fenced or over.
+
+use tokio::sync::mpsc;
+
+use super::Driver;
+use crate::agent::Blocks;
+use crate::agent::data::{Landing, SendError, SendEvent, SendEvents};
+use crate::agent::event::Event;
+use crate::agent::flows::{self, Moving, Under};
+use crate::ids::{AgentId, TransferId};
+use crate::wire::stream::StreamHeader;
+use crate::wire::{ConnId, Flow, Path};
+
+impl Driver {
+    pub(super) fn admit(&mut self, agent: &AgentId, header: &StreamHeader) -> Option<Landing> {
+        let now = self.now();
+        if let Err(error) = self.machine.admit(now, agent, header) {
+            tracing::debug!(%agent, %error, "a data stream was turned away");
+            return None;
+        }
+        match &self.under_way.get(&header.transfer)?.moving {
+            Moving::In(landing) => Some(landing.clone()),
+            Moving::Out(_) => None,
+            #[cfg(feature = "local")]
+            Moving::Lent | Moving::Copy(_) => None,
+        }
+    }
+
+    pub(super) fn read(&mut self, flow: Flow) {
+        let transfer = flow.transfer;
+        #[cfg(feature = "local")]
+        if flow.path == Some(Path::Shared) {
+            return self.lend(flow);
+        }
+        let made = self.blocks(&flow).and_then(|blocks| {
+            let plan = self.machine.planner_mut().of_flow(&flow, true)?;
+            flows::outgoing(&flow, &plan, &blocks, &self.memories)
+        });
+        let (outgoing, events) = match made {
+            Ok(made) => made,
+            Err(why) => return self.failed(transfer, why),
+        };
+        self.endpoints
+            .spawn_control(report(transfer, flow.conn, events, self.moved.clone()));
+        let (path, ready) = (flow.path, flow.ready.clone());
+        let under = Under {
+            flow,
+            moving: Moving::Out(outgoing),
+            path: None,
+            seen: 0,
+        };
+        self.under_way.insert(transfer, under);
+        for (layer, tokens) in ready {
+            self.readable(transfer, layer, tokens);
+        }
+        if let Some(path) = path {
+            self.carry(transfer, path);
+        }
+    }
+
+    pub(super) fn receive(&mut self, flow: Flow) {
+        let (transfer, path) = (flow.transfer, flow.path);
+        let made = self.blocks(&flow).and_then(|blocks| {
+            let plan = self.machine.planner_mut().of_flow(&flow, false)?;
+            flows::landing(&flow, &plan, &blocks, &self.memories)
+        });
+        match made {
+            Ok(landing) => {
+                let under = Under {
+                    flow,
+                    moving: Moving::In(landing),
+                    path: None,
+                    seen: 0,
+                };
+                self.under_way.insert(transfer, under);
+                if let Some(path) = path {
+                    self.carry(transfer, path);
+                }
+            }
+            Err(why) => self.failed(transfer, why),
+        }
+    }
+
+    pub(super) fn blocks(&self, flow: &Flow) -> Result<Blocks, String> {
+        let blocks = self.machine.blocks(flow.blocks);
+        blocks
+            .cloned()
+            .ok_or_else(|| "its blocks are gone".to_owned())
+    }
+
+    pub(super) fn failed(&mut self, transfer: TransferId, why: String) {
+        let now = self.now();
+        self.machine.stream_failed(now, transfer, why);
+    }
+
+    pub(super) fn readable(&mut self, transfer: TransferId, layer: u32, tokens: u64) {
+        if let Some(under) = self.under_way.get(&transfer)
+            && let (Some(range), Moving::Out(outgoing)) =
+                (under.open_layer(layer, tokens), &under.moving)
+        {
+            outgoing.open(range);
+        }
+    }
+
+    /// The path of a transfer is known: if it is outgoing, its streams may leave.
+    pub(super) fn carry(&mut self, transfer: TransferId, path: Path) {
+        let Some(under) = self.under_way.get_mut(&transfer) else {
+            return;
+        };
+        under.path = Some(path);
+        let Under { flow, moving, .. } = under;
+        let (conn, lanes) = (flow.conn, flow.lanes);
+        let Moving::Out(outgoing) = moving else {
+            match path {
+                Path::Quic => self.want_lanes(conn, lanes),
+                #[cfg(feature = "local")]
+                Path::Ring => self.receive_over_ring(conn),
+                #[cfg(feature = "local")]
+                Path::Shared => self.expect_loan(transfer),
+                #[cfg(not(feature = "local"))]
+                Path::Ring | Path::Shared => {}
+            }
+            return;
+        };
+        let outgoing = outgoing.clone();
+        match path {
+            Path::Quic => {
+                self.want_lanes(conn, lanes);
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.lanes.carry(&outgoing);
+                }
+            }
+            #[cfg(feature = "local")]
+            Path::Ring => self.carry_over_ring(conn, &outgoing),
+            _ => self.failed(transfer, format!("there is no path {path} here")),
+        }
+    }
+
+    pub(super) fn forget(&mut self, transfer: TransferId) -> Option<Under> {
+        let under = self.under_way.remove(&transfer)?;
+        if let (Moving::Out(outgoing), Some(connection)) =
+            (&under.moving, self.connections.get_mut(&under.flow.conn))
+        {
+            connection.lanes.forget(outgoing);
+            #[cfg(feature = "local")]
+            connection.rings.out.forget(outgoing);
+        }
+        Some(under)
+    }
+
+    pub(super) fn fence(&mut self, transfer: TransferId) {
+        let moved = self.moved.clone();
+        let under = self.forget(transfer);
+        let touching = under.map(|under| under.touching()).unwrap_or_default();
+        self.fencing.insert(transfer, touching.clone());
+        self.endpoints.spawn_control(async move {
+            touching.quiet().await;
+            // The driver is gone where this fails.
+            let _ = moved.send(Event::Fenced { transfer });
+        });
+    }
+}
+
+/// Tells the driver what becomes of a transfer's streams.
+async fn report(
+    transfer: TransferId,
+    conn: ConnId,
+    mut events: SendEvents,
+    moved: mpsc::UnboundedSender<Event>,
+) {
+    while let Some(event) = events.next().await {
+        let event = match event {
+            SendEvent::Written { bytes, lent, .. } => Event::Sent {
+                transfer,
+                bytes,
+                lent,
+            },
+            SendEvent::Returned { .. } => Event::Returned { transfer },
+            SendEvent::Failed { error, .. } => failed(transfer, conn, &error),
+        };
+        if moved.send(event).is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether a stream has failed, or what carried it. A lane that fails is watched by itself.
+#[cfg_attr(not(feature = "local"), expect(unused_variables))]
+fn failed(transfer: TransferId, conn: ConnId, error: &SendError) -> Event {
+    let why = error.to_string();
+    match error {
+        #[cfg(feature = "local")]
+        SendError::Ring(_) => Event::RingBroken {
+            conn,
+            transfer,
+            why,
+        },
+        _ => Event::StreamFailed { transfer, why },
+    }
+}

@@ -1,0 +1,75 @@
+//! What can go wrong with what users of an agent ask for, an error for each operation.
+
+use thiserror::Error;
+
+use crate::ids::Direction;
+use crate::lease::{LeaseError, LeaseKey, OpenFault};
+use crate::plan::Tables;
+use crate::wire::JobError;
+
+/// The agent has stopped. Whoever gets this in answer to a lease or a transfer has its blocks back:
+/// nothing touches them any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the agent has stopped")]
+pub struct AgentGone;
+
+/// Why blocks were not leased, or not opened.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LeaseOpenError {
+    /// There cannot be such a lease.
+    #[error("lease {key} cannot be opened: {reason}")]
+    Refused {
+        /// Which lease.
+        key: LeaseKey,
+        /// Why not.
+        reason: OpenFault,
+        /// The blocks, which are still the caller's.
+        tables: Tables,
+    },
+    /// The agent has stopped.
+    #[error(transparent)]
+    Gone(#[from] AgentGone),
+}
+
+/// Why an owner cannot do something with its lease.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LeaseUseError {
+    /// The lease is over, or what was said of it cannot be.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
+    /// The agent has stopped.
+    #[error(transparent)]
+    Gone(#[from] AgentGone),
+}
+
+/// Why a pull or a push came to nothing. Nothing touches its blocks any more.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    /// It was refused, or it failed.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The ticket is for the other direction.
+    #[error("the ticket allows a {allowed}")]
+    Direction {
+        /// What it is for.
+        allowed: Direction,
+    },
+    /// The agent has stopped.
+    #[error(transparent)]
+    Gone(#[from] AgentGone),
+}
+
+/// Why a ticket could not be cancelled or renewed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NoticeError {
+    /// The ticket is not to be used here.
+    #[error(transparent)]
+    Ticket(JobError),
+    /// The agent has stopped.
+    #[error(transparent)]
+    Gone(#[from] AgentGone),
+}

@@ -1,0 +1,107 @@
+//! The threads of the paths that stay on this host, apart from those that drive sockets of the network.
+//!
+//! | thread | how many | what it runs | what it waits for |
+//! |---|---|---|---|
+//! | `transload-local` | one | handovers over the Unix socket, as async tasks | sockets |
+//! | the same, blocking | [`COPIES`] and [`MAPS`] at most | copies out of lent memory; mappings of rings and loans | memory |
+//! | `transload-ring` | one for each ring and end | the streams of that ring | the peer |
+//!
+//! Whatever waits for a peer has a thread of its own, so that nobody else waits for that peer; whatever
+//! is queued waits only for work that ends by itself. Mappings never queue behind copies, and nothing
+//! that is queued is inside of a fence.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use thiserror::Error;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
+
+use super::data::{SharedCopy, SharedCopyError};
+use crate::transport::local::handover::{HandoverError, Limits, Listener};
+
+/// Most copies out of lent memory at a time, each on one thread. Memory is what they wait for: a few of
+/// them are all that it can serve, and more would only make each other slow.
+const COPIES: usize = 4;
+
+/// Threads that are left for mappings, each of which takes a few milliseconds.
+const MAPS: usize = 2;
+
+/// Where this agent meets others of its host.
+#[derive(Debug)]
+pub(super) struct Local {
+    listener: Listener,
+    copies: Arc<Semaphore>,
+    handle: Handle,
+    /// Taken when this is dropped.
+    runtime: Option<Runtime>,
+}
+
+/// Why there are no local paths.
+#[derive(Debug, Error)]
+pub(super) enum LocalError {
+    #[error("no thread for local peers: {0}")]
+    Thread(#[from] io::Error),
+    #[error(transparent)]
+    Listener(#[from] HandoverError),
+}
+
+impl Local {
+    pub(super) fn start() -> Result<Self, LocalError> {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .max_blocking_threads(COPIES + MAPS)
+            .thread_name("transload-local")
+            .enable_all()
+            .build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            Listener::bind(Limits::default())?
+        };
+        Ok(Self {
+            listener,
+            copies: Arc::new(Semaphore::new(COPIES)),
+            handle: runtime.handle().clone(),
+            runtime: Some(runtime),
+        })
+    }
+
+    /// Where peers of this host connect.
+    pub(super) fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// Runs a handover, or what belongs to it.
+    pub(super) fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        self.handle.spawn(task)
+    }
+
+    /// Runs a copy when it is its turn.
+    pub(super) fn copy(
+        &self,
+        copy: SharedCopy,
+    ) -> impl Future<Output = Result<(), SharedCopyError>> + Send + 'static {
+        let copies = self.copies.clone();
+        async move {
+            // The semaphore is never closed.
+            let _turn = copies.acquire_owned().await.ok();
+            // One thread: the routes of other ranks are copied beside it.
+            copy.run(1).await
+        }
+    }
+}
+
+impl Drop for Local {
+    /// Waits for nobody, so this may happen inside of another runtime.
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}

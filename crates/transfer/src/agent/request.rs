@@ -1,0 +1,127 @@
+//! What users of an agent ask for.
+
+use std::any::Any;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::content::ContentDigest;
+use crate::ids::{LeaseSetId, Rank};
+use crate::plan::Tables;
+use crate::ticket::Ticket;
+use crate::wire::PathSet;
+
+/// Whatever shall live for as long as an agent may touch the blocks of a request.
+pub type Keeper = Arc<dyn Any + Send + Sync>;
+
+/// What to lease.
+#[derive(Clone, Debug)]
+pub struct LeaseRequest {
+    /// The lease set of the request, the same on all ranks.
+    pub set: LeaseSetId,
+    /// The rank whose blocks they are.
+    pub rank: Rank,
+    /// The blocks: one table for each group of the agent's deployment.
+    pub tables: Tables,
+    /// What they hold, or will hold when the prefill is over.
+    pub content: ContentDigest,
+    /// First token that moves: 0, but for a push into the end of a sequence.
+    pub start: u64,
+    /// How many tokens are valid, counted from position 0.
+    pub valid_tokens: u64,
+    /// How long the lease lives unless it is renewed or used.
+    pub ttl: Duration,
+    /// How long a transfer under way can keep it alive.
+    pub hard_bound: Duration,
+    /// Whether the blocks hold everything already. Otherwise tell [`Lease::ready`](super::Lease::ready)
+    /// and [`Lease::finish_prefill`](super::Lease::finish_prefill).
+    pub prefilled: bool,
+    /// Dropped when nothing touches the blocks any more, however the lease ends and whether or not
+    /// anybody waits for that: where the blocks are to be given back without a word from
+    /// [`Lease::ended`](super::Lease::ended). An owner of them, which frees them when it is dropped.
+    pub keeper: Option<Keeper>,
+}
+
+impl LeaseRequest {
+    /// A lease of finished blocks for 60 seconds, and ten minutes at most.
+    pub fn new(
+        set: LeaseSetId,
+        rank: Rank,
+        tables: Tables,
+        content: ContentDigest,
+        valid_tokens: u64,
+    ) -> Self {
+        Self {
+            set,
+            rank,
+            tables,
+            content,
+            start: 0,
+            valid_tokens,
+            ttl: Duration::from_secs(60),
+            hard_bound: Duration::from_secs(600),
+            prefilled: true,
+            keeper: None,
+        }
+    }
+}
+
+/// What to pull.
+#[derive(Clone, Debug)]
+pub struct PullRequest {
+    /// What allows it.
+    pub ticket: Ticket,
+    /// The ranks of this agent that receive; all of them have the same block tables.
+    pub ranks: BTreeSet<Rank>,
+    /// The blocks: one table for each group of the agent's deployment.
+    pub tables: Tables,
+    /// First token.
+    pub start: u64,
+    /// How many tokens from there on.
+    pub tokens: u64,
+    /// What the blocks there are taken to hold.
+    pub content: ContentDigest,
+    /// Whether layers may come before the prefill is over.
+    pub by_layer: bool,
+    /// The paths that may be taken: [`PathSet::QUIC`] and [`PathSet::LOCAL`] refuse any other.
+    pub paths: PathSet,
+    /// How long all of it may take, retries included.
+    pub timeout: Duration,
+    /// Whether the leases live on where it fails, so that it may be tried again with the same ticket while
+    /// they do. Otherwise a failure cancels them, on all ranks at once, and their blocks are free; so does
+    /// cancelling in any case.
+    pub keep_leases: bool,
+    /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was
+    /// dropped, by a timeout or a `select!`, so that nobody hears of its end. An owner of the blocks, which
+    /// frees them when it is dropped.
+    pub keeper: Option<Keeper>,
+}
+
+impl PullRequest {
+    /// The first `tokens` tokens, by any path, within five minutes.
+    pub fn new(
+        ticket: Ticket,
+        ranks: impl IntoIterator<Item = Rank>,
+        tables: Tables,
+        content: ContentDigest,
+        tokens: u64,
+    ) -> Self {
+        Self {
+            ticket,
+            ranks: ranks.into_iter().collect(),
+            tables,
+            start: 0,
+            tokens,
+            content,
+            by_layer: false,
+            paths: PathSet::ANY,
+            timeout: Duration::from_secs(300),
+            keep_leases: false,
+            keeper: None,
+        }
+    }
+}
+
+/// What to push: the same, with the owner's blocks as the destination. `start` and `tokens` have to be
+/// those of the ticket.
+pub type PushRequest = PullRequest;

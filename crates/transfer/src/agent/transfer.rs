@@ -1,0 +1,116 @@
+//! The handle of one pull or push.
+
+use tokio::sync::mpsc;
+
+use super::error::{AgentGone, TransferError};
+use super::event::{Command, Event, Started};
+#[cfg(doc)]
+use super::request::PullRequest;
+use crate::ids::Rank;
+use crate::wire::JobReport;
+
+/// What a pull or a push has done.
+pub type PullReport = JobReport;
+
+/// A pull or push under way.
+///
+/// Await [`finish`](Self::finish). Dropping it cancels the transfer; its blocks must not be used before
+/// it is over, so prefer [`cancel`](Self::cancel) and `finish`, or give the request a
+/// [`keeper`](PullRequest::keeper).
+#[derive(Debug)]
+#[must_use = "dropping a transfer cancels it"]
+pub struct Transfer {
+    started: Option<Started>,
+    events: mpsc::Sender<Event>,
+    urgent: mpsc::UnboundedSender<Event>,
+}
+
+impl std::fmt::Debug for Started {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.job.fmt(f)
+    }
+}
+
+impl Transfer {
+    pub(super) fn new(
+        started: Started,
+        events: mpsc::Sender<Event>,
+        urgent: mpsc::UnboundedSender<Event>,
+    ) -> Self {
+        Self {
+            started: Some(started),
+            events,
+            urgent,
+        }
+    }
+
+    /// Waits until all routes of all ranks have landed, or it has failed for good. Either way nothing
+    /// touches the blocks any more.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub async fn finish(mut self) -> Result<PullReport, TransferError> {
+        // It stays here while it is waited for, so that dropping the future cancels it too.
+        let Some(started) = &mut self.started else {
+            return Err(AgentGone.into());
+        };
+        let result = (&mut started.result).await.unwrap_or(Err(AgentGone.into()));
+        self.started = None;
+        result
+    }
+
+    /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn ready(&self, rank: Rank, layer: u32, tokens: u64) -> Result<(), AgentGone> {
+        let job = self.job()?;
+        self.send(Command::JobReady {
+            job,
+            rank,
+            layer,
+            tokens,
+        })
+        .await
+    }
+
+    /// Of a push whose blocks are still being computed: everything is ready.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn finish_prefill(&self) -> Result<(), AgentGone> {
+        let job = self.job()?;
+        self.send(Command::JobPrefilled { job }).await
+    }
+
+    /// Gives it up. [`finish`](Self::finish) tells when nothing touches the blocks any more.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn cancel(&self) -> Result<(), AgentGone> {
+        let job = self.job()?;
+        self.send(Command::CancelJob { job }).await
+    }
+
+    fn job(&self) -> Result<crate::wire::JobId, AgentGone> {
+        self.started
+            .as_ref()
+            .map(|started| started.job)
+            .ok_or(AgentGone)
+    }
+
+    async fn send(&self, command: Command) -> Result<(), AgentGone> {
+        let sent = self.events.send(Event::Command(command)).await;
+        sent.map_err(|_| AgentGone)
+    }
+}
+
+impl Drop for Transfer {
+    fn drop(&mut self) {
+        if let Some(started) = self.started.take() {
+            let cancel = Event::Command(Command::CancelJob { job: started.job });
+            // The agent is gone where this fails, and its jobs with it.
+            let _ = self.urgent.send(cancel);
+        }
+    }
+}

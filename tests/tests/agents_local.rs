@@ -1,0 +1,330 @@
+//! Agents of one host that use their local paths side by side: none of them waits for another.
+
+use std::time::Duration;
+
+use transload_layout::Rank;
+use transload_tests::cluster::{
+    CLUSTER, Cache, Origins, Side, TOKENS, claims_of, content_of, impatient, lease_of, mint,
+    transfer_of,
+};
+use transload_tests::pair::{Pair, Registered, contents, fill};
+use transload_transfer::agent::{Agent, Lease, PullReport};
+use transload_transfer::identity::{Authority, Identity, Roles};
+use transload_transfer::ids::{
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, TransferId,
+};
+use transload_transfer::lease::LeaseEnd;
+use transload_transfer::plan::{Plan, Request, Side as End};
+use transload_transfer::ticket::{RankAddress, Ticket};
+use transload_transfer::transport::local::handover::{
+    HandoverError, Limits, Listener, Token, connect,
+};
+use transload_transfer::transport::local::host::SocketName;
+use transload_transfer::transport::local::ring::RingLimits;
+use transload_transfer::transport::quic::{ControlConnection, Endpoints, QuicOptions};
+use transload_transfer::wire::message::{Ask, Envelope, Hello, LaneMessage, Message, VERSIONS};
+use transload_transfer::wire::{Failure, Path, PathSet, frame};
+
+const ALL: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
+
+/// Request 3 may take any path: 2 of 4 are over the network only.
+const REQUEST: u64 = 3;
+
+struct Town {
+    authority: Authority,
+}
+
+impl Town {
+    fn new() -> Self {
+        let cluster = ClusterName::new(CLUSTER).unwrap();
+        let authority = Authority::new(cluster).unwrap();
+        Self { authority }
+    }
+
+    fn identity(&self, name: &str) -> Identity {
+        let agent = AgentId::new(name).unwrap();
+        self.authority.issue(&agent, Roles::all()).unwrap()
+    }
+
+    /// An agent for some ranks of a cache. Those of one engine have one `life`.
+    fn agent(&self, name: &str, cache: &Cache, ranks: &[Rank], life: u64) -> Agent {
+        let life = Incarnation::new(life, life);
+        cache.agent(
+            self.identity(name),
+            ranks.iter().copied(),
+            life,
+            impatient(),
+        )
+    }
+}
+
+/// Leases a request's blocks on these ranks.
+async fn lease(agent: &Agent, side: Side, ranks: &[Rank]) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    for rank in ranks {
+        let mut request = lease_of(side, *rank, REQUEST);
+        request.ttl = Duration::from_secs(60);
+        request.hard_bound = Duration::from_secs(60);
+        leases.push(agent.lease(request).await.unwrap());
+    }
+    leases
+}
+
+fn ticket(owner: &Agent, addresses: Vec<RankAddress>) -> Ticket {
+    let claims = claims_of(
+        REQUEST,
+        Direction::Pull,
+        owner.deployment_digest(),
+        owner.incarnation(),
+        addresses,
+    );
+    mint(&owner.ticket_key(), &claims)
+}
+
+/// Pulls by rings, at the first attempt.
+async fn pull(agent: &Agent, side: Side, ranks: &[Rank], ticket: Ticket) -> PullReport {
+    let mut request = transfer_of(side, ranks, ticket, REQUEST);
+    request.paths = PathSet::LOCAL;
+    let report = agent.pull(request).await.unwrap();
+    for route in &report.routes {
+        assert_eq!((route.path, route.attempts), (Path::Ring, 1), "{report:?}");
+    }
+    report
+}
+
+async fn completed(leases: Vec<Lease>) {
+    for lease in leases {
+        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
+    }
+}
+
+#[tokio::test]
+async fn one_agent_receives_from_two() {
+    let town = Town::new();
+    let (from, into) = (Cache::new(Side::Prefill), Cache::new(Side::Decode));
+    from.fill(REQUEST);
+    let sources = [
+        town.agent("prefill-0", &from, &[Rank(0)], 1),
+        town.agent("prefill-1", &from, &[Rank(1)], 1),
+    ];
+    let decode = town.agent("decode", &into, &ALL, 2);
+    let mut leases = lease(&sources[0], Side::Prefill, &[Rank(0)]).await;
+    leases.extend(lease(&sources[1], Side::Prefill, &[Rank(1)]).await);
+    // The second by its name, which is looked up while the first ring is there.
+    let addresses = vec![
+        sources[0].address("127.0.0.1"),
+        sources[1].address("localhost"),
+    ];
+    let ticket = ticket(&sources[0], addresses);
+    pull(&decode, Side::Decode, &ALL, ticket).await;
+    Origins::new().check(&into, REQUEST, &ALL).unwrap();
+    completed(leases).await;
+}
+
+#[tokio::test]
+async fn agents_receive_and_send() {
+    let town = Town::new();
+    let names = ["prefill", "decode", "prefill-again", "decode-again"];
+    let sides = [Side::Prefill, Side::Decode, Side::Prefill, Side::Decode];
+    let caches = sides.map(Cache::new);
+    caches[0].fill(REQUEST);
+    let agents: Vec<_> = (0..4)
+        .map(|i| town.agent(names[i], &caches[i], ranks(sides[i]), i as u64 + 1))
+        .collect();
+    // From each to the next. The ring that it has received over is still there when it sends.
+    for i in 1..4 {
+        let (from, to) = (&agents[i - 1], &agents[i]);
+        let owned = ranks(sides[i - 1]);
+        let leases = lease(from, sides[i - 1], owned).await;
+        let ticket = ticket(from, vec![from.address("127.0.0.1"); owned.len()]);
+        pull(to, sides[i], ranks(sides[i]), ticket).await;
+        completed(leases).await;
+    }
+    Origins::new().check(&caches[3], REQUEST, &ALL).unwrap();
+    for agent in agents {
+        agent.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+fn ranks(side: Side) -> &'static [Rank] {
+    match side {
+        Side::Prefill => &ALL[..2],
+        Side::Decode => &ALL,
+    }
+}
+
+#[tokio::test]
+async fn shared_memory_is_mapped_beside_a_ring() {
+    let pair = Pair::new(Registered::Shared(0), Roles::all());
+    for (set, path) in [(1, Path::Ring), (2, Path::Shared)] {
+        for (seed, memory) in (1..).zip(&pair.dst.memories) {
+            fill(memory, seed);
+        }
+        let set = LeaseSetId([set; 16]);
+        let leases = pair.leases(&pair.src, set, false).await;
+        let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+        let mut request = pair.request(ticket, &pair.dst);
+        request.paths = PathSet::from_iter([path]);
+        request.timeout = Duration::from_secs(15);
+        let report = pair.dst.agent.pull(request).await.unwrap();
+        for route in &report.routes {
+            assert_eq!((route.path, route.attempts), (path, 1), "{report:?}");
+        }
+        let found: Vec<_> = pair.dst.memories.iter().map(contents).collect();
+        assert!(found == pair.expected());
+        completed(leases).await;
+    }
+}
+
+/// A member of the cluster that speaks the protocol by hand.
+struct ByHand {
+    control: ControlConnection,
+    sequence: u64,
+    _endpoints: Endpoints,
+}
+
+impl ByHand {
+    async fn welcome(identity: Identity, to: &Agent, side: Side) -> Self {
+        let me = identity.peer().agent.clone();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let endpoints = Endpoints::bind(identity, QuicOptions::default(), any).unwrap();
+        let control = endpoints.connect(to.control_addr(), None).await.unwrap();
+        let mut this = Self {
+            control,
+            sequence: 0,
+            _endpoints: endpoints,
+        };
+        let document = postcard::to_allocvec(side.deployment().document()).unwrap();
+        this.say(Message::Hello(Hello {
+            versions: VERSIONS,
+            cluster: ClusterName::new(CLUSTER).unwrap(),
+            agent: me,
+            incarnation: Incarnation::new(6, 6),
+            deployment: DeploymentDigest::of(&document),
+            ranks: side.deployment().ranks().collect(),
+        }))
+        .await;
+        loop {
+            match this.hear().await {
+                Message::Hello(_) => this.say(Message::Welcome).await,
+                Message::DocumentWanted => {
+                    let document = document.clone();
+                    this.say(Message::Document { document }).await;
+                }
+                Message::Welcome => return this,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    async fn say(&mut self, message: Message) {
+        self.sequence += 1;
+        let envelope = Envelope {
+            sequence: self.sequence,
+            message,
+        };
+        let frame = frame::encode(&envelope).unwrap();
+        self.control.send(frame).await.unwrap();
+    }
+
+    async fn hear(&mut self) -> Message {
+        let body = self.control.recv().await.unwrap();
+        frame::decode(&body).unwrap().message
+    }
+}
+
+#[tokio::test]
+async fn a_ring_that_nobody_waits_for_is_not_fetched() {
+    let town = Town::new();
+    let cache = Cache::new(Side::Prefill);
+    let owner = town.agent("prefill", &cache, &[Rank(0), Rank(1)], 1);
+    let mut peer = ByHand::welcome(town.identity("stranger"), &owner, Side::Decode).await;
+    let listener = Listener::bind(Limits::default()).unwrap();
+    let token = Token::random().unwrap();
+    let expected = listener.expect(&token).unwrap();
+    let half = |at: usize| Nonce(std::array::from_fn(|i| token.as_bytes()[at + i]));
+    peer.say(Message::Lanes(LaneMessage::Local {
+        socket: listener.name().as_str().to_owned(),
+        token: (half(0), half(16)),
+    }))
+    .await;
+    // It is heard: what was said after it is answered.
+    peer.say(Message::Lanes(LaneMessage::Wanted { lanes: 1 }))
+        .await;
+    while !matches!(peer.hear().await, Message::Lanes(LaneMessage::Offer { .. })) {}
+    let visit = expected.connection(Duration::from_millis(300)).await;
+    assert!(matches!(visit, Err(HandoverError::TimedOut)), "{visit:?}");
+}
+
+/// An ask of the peer's for the route from rank 0 to rank 0.
+fn ask(attempt: u32, ticket: &Ticket, paths: PathSet) -> Ask {
+    let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
+    let of = Request::tokens(TOKENS);
+    let plan = Plan::compile_for(&src, &dst, &of, End::Destination, Rank(0)).unwrap();
+    Ask {
+        transfer: TransferId([attempt as u8; 16]),
+        nonce: Nonce([attempt as u8; 16]),
+        ticket: ticket.clone(),
+        source: Rank(0),
+        destination: Rank(0),
+        start: 0,
+        tokens: TOKENS,
+        content: content_of(REQUEST),
+        plan: plan.route_digest(plan.route(Rank(0), Rank(0)).unwrap()),
+        lanes: 1,
+        by_layer: false,
+        paths,
+        attempt,
+    }
+}
+
+#[tokio::test]
+async fn a_ring_that_breaks_is_not_taken_again() {
+    let town = Town::new();
+    let cache = Cache::new(Side::Prefill);
+    let owner = town.agent("prefill", &cache, &[Rank(0), Rank(1)], 1);
+    let _leases = lease(&owner, Side::Prefill, &[Rank(0)]).await;
+    let ticket = ticket(&owner, vec![owner.address("127.0.0.1"); 2]);
+    let mut peer = ByHand::welcome(town.identity("stranger"), &owner, Side::Decode).await;
+
+    let mut attempt = 1;
+    peer.say(Message::Pull(ask(attempt, &ticket, PathSet::ANY)))
+        .await;
+    loop {
+        match peer.hear().await {
+            Message::Accepted { path, .. } => assert_eq!(path, Path::Ring),
+            Message::Lanes(LaneMessage::Local { socket, token }) => {
+                let name = SocketName::try_from(socket).unwrap();
+                let token = Token::from_bytes(std::array::from_fn(|i| match i {
+                    0..16 => token.0.0[i],
+                    _ => token.1.0[i - 16],
+                }));
+                let connection = connect(&name, &token, &Limits::default()).await.unwrap();
+                let ring = connection.accept_consumer(RingLimits::default()).await;
+                // Fetched, and hung up.
+                drop(ring.unwrap());
+            }
+            // All of it had room in the ring. So it is not with what comes on top.
+            Message::Commit { .. } => {
+                attempt += 1;
+                peer.say(Message::Pull(ask(attempt, &ticket, PathSet::ANY)))
+                    .await;
+            }
+            Message::Abort {
+                failure: Failure::StreamBroken { .. },
+                ..
+            } => break,
+            Message::Waiting { .. } | Message::Abort { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    peer.say(Message::Pull(ask(attempt + 1, &ticket, PathSet::ANY)))
+        .await;
+    loop {
+        match peer.hear().await {
+            Message::Accepted { path, .. } => return assert_eq!(path, Path::Quic),
+            Message::Waiting { .. } | Message::Abort { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
