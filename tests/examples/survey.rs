@@ -1,8 +1,11 @@
 //! Holds the planner against the oracle on many random cases and counts what comes out, instead of
 //! stopping at the first disagreement: `cargo run --release -p transload-tests --example survey -- [cases]
 //! [seed] [disputed]`. Of each sort of disagreement the smallest case found is printed in full.
+//!
+//! Exit code: 1 where there was a disagreement, or more stitches than [`STITCHES`]; otherwise 0.
 
 use std::collections::BTreeMap;
+use std::process::ExitCode;
 
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -11,7 +14,11 @@ use transload_tests::chunks::Tally;
 use transload_tests::compiled::{Bound, Streamed};
 use transload_tests::planner::{Demand, check};
 
-fn main() {
+/// Most stitches, for each thousand chunks. They are allowed, each by itself; many more than there were
+/// would say that loops have begun to fall apart. Seeds 1 to 4 of 1,000 cases have 0.9 to 2.6.
+const STITCHES: u64 = 10;
+
+fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let mut number = |default| match arguments.next().map(|a| a.parse::<u64>()) {
         Some(Ok(number)) => number,
@@ -64,8 +71,16 @@ fn main() {
     for (axes, times) in stitches {
         println!("{times:8} over {axes}");
     }
-    for (sort, (times, case, fault)) in sorts {
+    for (sort, (times, case, fault)) in &sorts {
         println!("\n{times} times {sort}\n  {fault}\n  {case:?}");
+    }
+    let many = total.unmerged() * 1000 > total.chunks * STITCHES;
+    if many {
+        println!("\nthat is more than {STITCHES} stitches for each thousand chunks");
+    }
+    match sorts.is_empty() && !many {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     }
 }
 

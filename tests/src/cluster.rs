@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use transload_layout::document::Value;
 use transload_layout::{Deployment, Rank};
-use transload_transfer::agent::{Agent, AgentOptions, LeaseRequest, PullRequest};
+use transload_transfer::agent::{Agent, AgentOptions, Lease, LeaseRequest, PullRequest};
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::identity::Identity;
@@ -15,6 +15,7 @@ use transload_transfer::ids::{ClusterName, DeploymentDigest, Direction, Incarnat
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, RankAddress, Ticket, TicketKey};
+use transload_transfer::transport::local::shared::SharedMemory;
 use transload_transfer::wire::{Gauges, PathSet};
 
 use crate::process::mix;
@@ -77,23 +78,46 @@ impl Side {
 pub struct Cache {
     side: Side,
     memories: BTreeMap<Rank, Memory>,
+    /// The same, where it can be lent.
+    lendable: BTreeMap<Rank, SharedMemory>,
 }
 
 impl Cache {
     /// Memory for all ranks, full of canaries.
     pub fn new(side: Side) -> Self {
-        let deployment = side.deployment();
-        let memories = deployment.ranks().map(|rank| {
-            let (_, stage) = deployment.split_rank(rank);
-            let bytes = deployment.groups()[0].placement(stage).allocation_bytes;
-            (rank, Memory::allocate(&[bytes as usize]).unwrap())
-        });
+        let bytes = bytes_of(side).into_iter();
+        let memories = bytes.map(|(rank, bytes)| (rank, Memory::allocate(&[bytes as usize])));
+        let memories = memories.map(|(rank, memory)| (rank, memory.unwrap()));
+        Self::of(side, memories.collect(), BTreeMap::new())
+    }
+
+    /// The same as shared memory, which agents register so that others can copy out of it.
+    pub fn lendable(side: Side) -> Self {
+        let bytes = bytes_of(side).into_iter();
+        let lendable = bytes.map(|(rank, bytes)| (rank, SharedMemory::create(&[bytes]).unwrap()));
+        let lendable: BTreeMap<_, _> = lendable.collect();
+        let memories = lendable.iter();
+        let memories = memories.map(|(rank, shared)| (*rank, shared.memory().unwrap()));
+        Self::of(side, memories.collect(), lendable)
+    }
+
+    fn of(
+        side: Side,
+        memories: BTreeMap<Rank, Memory>,
+        lendable: BTreeMap<Rank, SharedMemory>,
+    ) -> Self {
         let cache = Self {
             side,
-            memories: memories.collect(),
+            memories,
+            lendable,
         };
         cache.clear();
         cache
+    }
+
+    /// What can be lent of a rank, in a cache that is [`lendable`](Self::lendable).
+    pub fn shared(&self, rank: Rank) -> SharedMemory {
+        self.lendable[&rank].clone()
     }
 
     /// Its side.
@@ -161,11 +185,27 @@ impl Cache {
             .incarnation(incarnation)
             .options(options);
         for rank in ranks {
-            let memory = self.memories[&rank].clone();
-            builder = builder.register(rank, vec![memory]).unwrap();
+            builder = match self.lendable.get(&rank) {
+                Some(shared) => builder.register_shared(rank, vec![shared.clone()]),
+                None => builder.register(rank, vec![self.memories[&rank].clone()]),
+            }
+            .unwrap();
         }
         builder.bind("127.0.0.1:0".parse().unwrap()).unwrap()
     }
+}
+
+/// How many bytes each rank of a side has.
+fn bytes_of(side: Side) -> BTreeMap<Rank, u64> {
+    let deployment = side.deployment();
+    let ranks = deployment.ranks().map(|rank| {
+        let (_, stage) = deployment.split_rank(rank);
+        (
+            rank,
+            deployment.groups()[0].placement(stage).allocation_bytes,
+        )
+    });
+    ranks.collect()
 }
 
 /// The place of a word in the memory of a side, in one number that is not 0.
@@ -267,6 +307,15 @@ pub fn lease_of(side: Side, rank: Rank, request: u64) -> LeaseRequest {
     lease.ttl = Duration::from_millis(1500);
     lease.hard_bound = Duration::from_secs(8);
     lease
+}
+
+/// Leases blocks, or opens them for a push.
+pub async fn open(owner: &Agent, direction: Direction, request: LeaseRequest) -> Lease {
+    let opened = match direction {
+        Direction::Pull => owner.lease(request).await,
+        Direction::Push => owner.open(request).await,
+    };
+    opened.unwrap()
 }
 
 /// A transfer of a request into or out of the blocks of `side`: over the network only, for two requests

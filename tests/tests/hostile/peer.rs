@@ -1,0 +1,233 @@
+//! A peer that says what it likes.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::time::timeout;
+use transload_layout::Rank;
+use transload_tests::cluster::{CLUSTER, Side, TOKENS, content_of, mint};
+use transload_transfer::agent::Agent;
+use transload_transfer::identity::Identity;
+use transload_transfer::ids::{
+    ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, TransferId,
+};
+use transload_transfer::plan::{Plan, Request, Side as End};
+use transload_transfer::ticket::{Claims, Ticket, TicketKey};
+use transload_transfer::transport::quic::{
+    ConnectError, ControlConnection, Endpoints, Lane, QuicOptions, SessionToken,
+};
+use transload_transfer::wire::message::{Ask, Envelope, Hello, LaneMessage, Message, VERSIONS};
+use transload_transfer::wire::{PathSet, Refusal, frame};
+
+use crate::town::PATIENCE;
+
+/// A peer that says what it likes.
+pub(crate) struct Hostile {
+    pub(crate) control: ControlConnection,
+    pub(crate) sequence: u64,
+    pub(crate) endpoints: Endpoints,
+    /// Asks that came while something else was waited for.
+    asks: VecDeque<Ask>,
+}
+
+impl Hostile {
+    pub(crate) fn endpoints(identity: Identity) -> Endpoints {
+        let mut options = QuicOptions::default();
+        options.lanes = 1;
+        Endpoints::bind(identity, options, "127.0.0.1:0".parse().unwrap()).unwrap()
+    }
+
+    /// Connected, and no word said.
+    pub(crate) async fn silent(identity: Identity, to: &Agent) -> Self {
+        let endpoints = Self::endpoints(identity);
+        let control = endpoints.connect(to.control_addr(), None).await.unwrap();
+        Self::new(control, endpoints)
+    }
+
+    fn new(control: ControlConnection, endpoints: Endpoints) -> Self {
+        Self {
+            control,
+            sequence: 0,
+            endpoints,
+            asks: VecDeque::new(),
+        }
+    }
+
+    /// The next one that connects, welcome to us as all ranks of `side`.
+    pub(crate) async fn visited(endpoints: &Endpoints, side: Side) -> Option<Self> {
+        let control = endpoints.accept().await?;
+        let mut this = Self::new(control, endpoints.clone());
+        this.greet(side).await;
+        Some(this)
+    }
+
+    /// Connected, and welcome as all ranks of `side`.
+    pub(crate) async fn welcome(identity: Identity, to: &Agent, side: Side) -> Self {
+        let mut this = Self::silent(identity, to).await;
+        this.greet(side).await;
+        this
+    }
+
+    pub(crate) fn hello(&self, side: Side) -> (Hello, Vec<u8>) {
+        let deployment = side.deployment();
+        let document = postcard::to_allocvec(deployment.document()).unwrap();
+        let hello = Hello {
+            versions: VERSIONS,
+            cluster: ClusterName::new(CLUSTER).unwrap(),
+            agent: self.endpoints.identity().peer().agent.clone(),
+            incarnation: Incarnation::new(6, 6),
+            deployment: DeploymentDigest::of(&document),
+            ranks: deployment.ranks().collect(),
+        };
+        (hello, document)
+    }
+
+    pub(crate) async fn greet(&mut self, side: Side) {
+        let (hello, document) = self.hello(side);
+        self.say(Message::Hello(hello)).await;
+        loop {
+            match self.hear().await.expect("a greeting") {
+                Message::Hello(_) => {
+                    self.say(Message::Welcome).await;
+                }
+                Message::DocumentWanted => {
+                    let document = document.clone();
+                    self.say(Message::Document { document }).await;
+                }
+                Message::Welcome => return,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Says something; whether that could be sent.
+    pub(crate) async fn say(&mut self, message: Message) -> bool {
+        self.sequence += 1;
+        let envelope = Envelope {
+            sequence: self.sequence,
+            message,
+        };
+        // Whoever is hostile is hung up on now and then.
+        let frame = frame::encode(&envelope).unwrap();
+        self.control.send(frame).await.is_ok()
+    }
+
+    /// The next message; `None` where the connection is gone.
+    pub(crate) async fn hear(&mut self) -> Option<Message> {
+        let body = timeout(PATIENCE, self.control.recv())
+            .await
+            .expect("nobody answers");
+        Some(frame::decode(&body.ok()?).unwrap().message)
+    }
+
+    /// The next message that `wanted` takes for what it waits for. Asks are kept; `None` where the
+    /// connection is gone or a transfer was aborted.
+    pub(crate) async fn wait_for<T>(
+        &mut self,
+        mut wanted: impl FnMut(&Message) -> Option<T>,
+    ) -> Option<T> {
+        loop {
+            let message = self.hear().await?;
+            if let Some(found) = wanted(&message) {
+                return Some(found);
+            }
+            match message {
+                Message::Pull(ask) | Message::Push(ask) => self.asks.push_back(ask),
+                Message::Abort { .. } => return None,
+                _ => {}
+            }
+        }
+    }
+
+    /// The next ask; `None` where the connection is gone.
+    pub(crate) async fn asked(&mut self) -> Option<Ask> {
+        loop {
+            if let Some(ask) = self.asks.pop_front() {
+                return Some(ask);
+            }
+            match self.hear().await? {
+                Message::Pull(ask) | Message::Push(ask) => return Some(ask),
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether nothing is said for a while.
+    pub(crate) async fn hears_nothing(&mut self) -> bool {
+        let while_ = Duration::from_millis(200);
+        timeout(while_, self.control.recv()).await.is_err()
+    }
+
+    pub(crate) async fn is_hung_up_on(&mut self) -> bool {
+        while self.hear().await.is_some() {}
+        true
+    }
+
+    /// Asks, and hears the refusal.
+    pub(crate) async fn refused(&mut self, direction: Direction, ask: Ask) -> Refusal {
+        self.say(match direction {
+            Direction::Pull => Message::Pull(ask),
+            Direction::Push => Message::Push(ask),
+        })
+        .await;
+        loop {
+            match self.hear().await.expect("an answer") {
+                Message::Refused { refusal, .. } => return refusal,
+                Message::Waiting { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// A lane to the peer, as it would be opened by an honest one.
+    pub(crate) async fn lane(&mut self) -> (Lane, u16) {
+        self.say(Message::Lanes(LaneMessage::Wanted { lanes: 1 }))
+            .await;
+        loop {
+            if let Message::Lanes(LaneMessage::Offer { ports, nonce }) = self.hear().await.unwrap()
+            {
+                let token = SessionToken::from(nonce.0);
+                return (self.lane_with(ports[0], &token).await.unwrap(), ports[0]);
+            }
+        }
+    }
+
+    pub(crate) async fn lane_with(
+        &self,
+        port: u16,
+        token: &SessionToken,
+    ) -> Result<Lane, ConnectError> {
+        let mut address = self.control.remote_address();
+        address.set_port(port);
+        self.endpoints
+            .connect_lane(0, address, self.control.peer(), token)
+            .await
+    }
+}
+
+/// A good ask for the route from rank 0 to rank 0.
+pub(crate) fn ask(number: u8, claims: &Claims, key: &TicketKey, request: u64) -> Ask {
+    ask_with(number, mint(key, claims), request)
+}
+
+/// The same with a ticket that is there already.
+pub(crate) fn ask_with(number: u8, ticket: Ticket, request: u64) -> Ask {
+    let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
+    let of = Request::tokens(TOKENS);
+    let plan = Plan::compile_for(&src, &dst, &of, End::Destination, Rank(0)).unwrap();
+    Ask {
+        transfer: TransferId([number; 16]),
+        nonce: Nonce([number; 16]),
+        ticket,
+        source: Rank(0),
+        destination: Rank(0),
+        start: 0,
+        tokens: TOKENS,
+        content: content_of(request),
+        plan: plan.route_digest(plan.route(Rank(0), Rank(0)).unwrap()),
+        lanes: 1,
+        by_layer: false,
+        paths: PathSet::QUIC,
+        attempt: 1,
+    }
+}

@@ -1,0 +1,289 @@
+//! A source that says what it likes, to an agent that pulls from it.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::block_in_place;
+use tokio::time::timeout;
+use transload_layout::Rank;
+use transload_tests::cluster::{Side, TOKENS, claims_of, mint, transfer_of};
+use transload_transfer::agent::{PullReport, TransferError};
+use transload_transfer::identity::Roles;
+use transload_transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, Nonce};
+use transload_transfer::plan::{Plan, Request};
+use transload_transfer::ticket::{RankAddress, Ticket};
+use transload_transfer::transport::local::handover::{Limits, Listener, Token};
+use transload_transfer::transport::local::ring::{Producer, RingShape};
+use transload_transfer::transport::quic::{DataSender, Endpoints, Lane};
+use transload_transfer::wire::message::{Ask, LaneMessage, Message};
+use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
+use transload_transfer::wire::{Failure, JobError, Path};
+
+use crate::peer::Hostile;
+use crate::town::{Destination, PATIENCE, Town, issue};
+
+/// A source that listens as an agent of its own, so that nobody knows it from before.
+pub(crate) struct Source {
+    pub(crate) endpoints: Endpoints,
+    /// How long a pull from it may take.
+    pub(crate) timeout: Duration,
+    name: String,
+}
+
+impl Source {
+    pub(crate) fn new(town: &Town, name: &str, roles: Roles) -> Self {
+        let name = format!("hostile-{name}");
+        let endpoints = Hostile::endpoints(issue(&town.authority, &name, roles));
+        // Two attempts that stall fit in.
+        let timeout = Duration::from_secs(4);
+        Self {
+            endpoints,
+            timeout,
+            name,
+        }
+    }
+
+    /// A ticket by which to find it, as the owner of `side`.
+    pub(crate) fn ticket(
+        &self,
+        to: &Destination,
+        side: Side,
+        request: u64,
+        direction: Direction,
+    ) -> Ticket {
+        let address = RankAddress {
+            agent: AgentId::new(&self.name).unwrap(),
+            host: "127.0.0.1".to_owned(),
+            port: self.endpoints.control_addr().port(),
+        };
+        let deployment = side.deployment();
+        let document = postcard::to_allocvec(deployment.document()).unwrap();
+        let owner = DeploymentDigest::of(&document);
+        let addresses = deployment.ranks().map(|_| address.clone()).collect();
+        let claims = claims_of(request, direction, owner, Incarnation::new(6, 6), addresses);
+        mint(&to.agent.ticket_key(), &claims)
+    }
+
+    /// Has an agent pull from it, and answers each of its asks so.
+    pub(crate) async fn pulled(
+        &self,
+        to: &Destination,
+        ranks: &[Rank],
+        request: u64,
+        answer: impl AsyncFnMut(&mut Hostile, Ask),
+    ) -> Result<PullReport, TransferError> {
+        let ticket = self.ticket(to, Side::Prefill, request, Direction::Pull);
+        let mut pull = transfer_of(Side::Decode, ranks, ticket, request);
+        pull.timeout = self.timeout;
+        to.cache.clear();
+        tokio::select! {
+            ended = timeout(PATIENCE, to.agent.pull(pull)) => ended.expect("it ends"),
+            () = self.serve(Side::Prefill, answer) => unreachable!("it listens on"),
+        }
+    }
+
+    /// Greets one after the other as `side`, and answers each ask so.
+    pub(crate) async fn serve(&self, side: Side, mut answer: impl AsyncFnMut(&mut Hostile, Ask)) {
+        while let Some(mut hostile) = Hostile::visited(&self.endpoints, side).await {
+            while let Some(ask) = hostile.asked().await {
+                answer(&mut hostile, ask).await;
+            }
+        }
+    }
+}
+
+/// Why a pull or a push has failed; it must have.
+pub(crate) fn failure<T: std::fmt::Debug>(result: Result<T, TransferError>) -> Failure {
+    match result {
+        Err(TransferError::Job(JobError::Failed { failure, .. })) => failure,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Whether a stream broke off, or a copy, for a reason in which these words are.
+pub(crate) fn is_broken_by(failure: &Failure, words: &str) -> bool {
+    matches!(failure, Failure::StreamBroken { why } if why.to_string().contains(words))
+}
+
+/// How many bytes a route has.
+pub(crate) fn route_bytes(ask: &Ask) -> u64 {
+    let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
+    let plan = Plan::compile(&src, &dst, &Request::tokens(TOKENS)).unwrap();
+    plan.route_bytes(plan.route(ask.source, ask.destination).unwrap())
+}
+
+/// What bytes leave by.
+pub(crate) enum Way {
+    Lane(Lane),
+    Ring(Producer),
+}
+
+impl Way {
+    /// Accepts an ask for this path, and makes the path on the connection's first one.
+    pub(crate) async fn accept(
+        hostile: &mut Hostile,
+        ask: &Ask,
+        path: Path,
+        way: &mut Option<Way>,
+    ) {
+        let transfer = ask.transfer;
+        hostile.say(Message::Accepted { transfer, path }).await;
+        if way.is_none() {
+            *way = match path {
+                Path::Quic => Self::lane(hostile).await,
+                _ => Some(Self::ring(hostile).await),
+            };
+        }
+    }
+
+    async fn lane(hostile: &mut Hostile) -> Option<Self> {
+        let wanted = |message: &Message| {
+            matches!(message, Message::Lanes(LaneMessage::Wanted { .. })).then_some(())
+        };
+        hostile.wait_for(wanted).await?;
+        let endpoints = hostile.endpoints.clone();
+        let mut session = endpoints.expect_lanes(hostile.control.peer(), 1).unwrap();
+        let nonce = Nonce(*session.token().as_bytes());
+        let ports = endpoints.lane_ports();
+        let offer = LaneMessage::Offer { ports, nonce };
+        hostile.say(Message::Lanes(offer)).await;
+        let lane = timeout(PATIENCE, session.accept()).await.unwrap();
+        lane.map(Self::Lane)
+    }
+
+    async fn ring(hostile: &mut Hostile) -> Self {
+        let listener = Listener::bind(Limits::default()).unwrap();
+        let token = Token::random().unwrap();
+        let expected = listener.expect(&token).unwrap();
+        let (socket, token) = (listener.name().to_string(), halves(token.as_bytes()));
+        let local = LaneMessage::Local { socket, token };
+        hostile.say(Message::Lanes(local)).await;
+        let connection = expected.connection(PATIENCE).await.unwrap();
+        Self::Ring(connection.offer_producer(RingShape::DEFAULT).await.unwrap())
+    }
+
+    /// Sends a stream: its header, `sent` bytes, its trailer and what comes behind.
+    pub(crate) async fn send(&mut self, stream: Stream) {
+        let bytes = stream.bytes();
+        match self {
+            // The other side may have stopped it already.
+            Self::Lane(lane) => {
+                if let Some(mut stream) = Self::stream(lane).await {
+                    let _ = stream.send_all(&bytes).await;
+                    let _ = stream.finish();
+                }
+            }
+            Self::Ring(producer) => block_in_place(|| {
+                let slots = bytes.chunks(256 << 10);
+                let offsets = (0..).step_by(256 << 10);
+                for (offset, slot) in offsets.zip(slots) {
+                    let soon = Instant::now() + PATIENCE;
+                    let Ok(mut window) = producer.reserve(Some(soon)) else {
+                        return;
+                    };
+                    window.put(0, slot).unwrap();
+                    let _ = window.publish(stream.tag(), offset, slot.len());
+                }
+            }),
+        }
+    }
+
+    /// Sends a stream a byte at a time, for as long as anybody takes it.
+    pub(crate) async fn trickle(&mut self, stream: Stream) {
+        let bytes = stream.bytes();
+        let each = Duration::from_millis(20);
+        match self {
+            Self::Lane(lane) => {
+                let Some(mut stream) = Self::stream(lane).await else {
+                    return;
+                };
+                for byte in bytes {
+                    if stream.send_all(&[byte]).await.is_err() {
+                        return;
+                    }
+                    tokio::time::sleep(each).await;
+                }
+            }
+            Self::Ring(producer) => {
+                // The header has to be in one slot.
+                let (header, rest) = bytes.split_at(transload_transfer::wire::stream::HEADER);
+                let slots = [header].into_iter().chain(rest.chunks(1));
+                let mut offset = 0;
+                for slot in slots {
+                    let sent = block_in_place(|| {
+                        let soon = Instant::now() + PATIENCE;
+                        let mut window = producer.reserve(Some(soon)).ok()?;
+                        window.put(0, slot)?;
+                        window.publish(stream.tag(), offset, slot.len()).ok()
+                    });
+                    if sent.is_none() {
+                        return;
+                    }
+                    offset += slot.len() as u64;
+                    tokio::time::sleep(each).await;
+                }
+            }
+        }
+    }
+
+    async fn stream(lane: &Lane) -> Option<DataSender> {
+        lane.open_stream().await.ok()
+    }
+}
+
+/// One stream, as it is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Stream {
+    pub(crate) header: StreamHeader,
+    /// How many bytes follow, all of them [`FILL`].
+    pub(crate) sent: usize,
+    pub(crate) trailer: StreamTrailer,
+    pub(crate) behind: usize,
+}
+
+/// What hostile sources send.
+pub(crate) const FILL: u8 = 0xEE;
+
+impl Stream {
+    /// All of a route, as an honest source would send it.
+    pub(crate) fn whole(ask: &Ask) -> Self {
+        let length = route_bytes(ask);
+        let mut sum = transload_transfer::copy::Crc32c::new();
+        sum.update(&vec![FILL; length as usize]);
+        Self {
+            header: StreamHeader {
+                transfer: ask.transfer,
+                nonce: ask.nonce,
+                stream: 0,
+                offset: 0,
+                length,
+            },
+            sent: length as usize,
+            trailer: StreamTrailer {
+                length,
+                crc: sum.value(),
+            },
+            behind: 0,
+        }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.header.encode().to_vec();
+        bytes.resize(bytes.len() + self.sent, FILL);
+        bytes.extend(self.trailer.encode());
+        bytes.resize(bytes.len() + self.behind, FILL);
+        bytes
+    }
+
+    /// Its number on a ring: any that was not used before.
+    fn tag(&self) -> u64 {
+        let transfer = self.header.transfer.0;
+        let transfer = u64::from_le_bytes(std::array::from_fn(|i| transfer[i]));
+        transfer.wrapping_add(self.header.stream.into())
+    }
+}
+
+/// A token as it travels.
+pub(crate) fn halves(token: &[u8; 32]) -> (Nonce, Nonce) {
+    let half = |at: usize| Nonce(std::array::from_fn(|i| token[at + i]));
+    (half(0), half(16))
+}
