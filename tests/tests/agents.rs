@@ -12,7 +12,7 @@ use transload_transfer::agent::{
 use transload_transfer::content::Content;
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::{LeaseEnd, LeaseError, OpenFault};
-use transload_transfer::wire::{JobError, Path, PathSet};
+use transload_transfer::wire::{JobError, Path, PathSet, Refusal};
 
 #[tokio::test]
 async fn a_pull_brings_every_byte_and_ends_the_leases() {
@@ -145,7 +145,11 @@ async fn a_consumed_ticket_is_refused() {
     for lease in leases {
         lease.ended().await.unwrap();
     }
-    assert!(pair.dst.agent.pull(request).await.is_err());
+    let refused = pair.dst.agent.pull(request).await.unwrap_err();
+    let TransferError::Job(JobError::Refused { refusal, .. }) = refused else {
+        panic!("{refused}");
+    };
+    assert_eq!(refusal, Refusal::Consumed);
 }
 
 #[tokio::test]
