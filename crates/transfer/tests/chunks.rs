@@ -53,6 +53,29 @@ fn specs_of_different_windows_move_together_where_both_do() {
     assert_eq!(chunks(&dense, &dense, BlockTable::Identity), 4 * 2);
 }
 
+/// A whole block and a part of one, in which data and scales lie apart: what ends one begins the next.
+#[test]
+fn a_ragged_block_goes_on_from_the_whole_one() {
+    let index = json!({"kind": "indexer", "data_bytes": 128, "scale_bytes": 4});
+    for (layers, count) in [("0", 1), ("0-1", 2), ("0-60", 61)] {
+        let side = side(json!({"block_size": 16, "layers": layers, "spec": [index]}));
+        let plan = Plan::compile(&side, &side, &Request::tokens(20)).unwrap();
+        let tables = Tables::identity(&plan);
+        assert_eq!(plan.bind(&tables, &tables).unwrap().chunks(), 2 * count);
+    }
+}
+
+/// A source may list a block again, for prompts that repeat.
+#[test]
+fn repeated_source_blocks_join_too() {
+    let latent = json!({"kind": "mla", "latent": 4, "dtype": "u8"});
+    let side = side(json!({"block_size": 4, "layers": "0", "spec": [latent]}));
+    let plan = Plan::compile(&side, &side, &Request::tokens(16)).unwrap();
+    let src = Tables(vec![BlockTable::List(vec![0, 1, 0, 1])]);
+    let bound = plan.bind(&src, &Tables::identity(&plan)).unwrap();
+    assert_eq!(bound.chunks(), 2);
+}
+
 #[test]
 fn blocks_that_lie_inside_of_states_join_on_either_side() {
     let outside = side(json!({"block_size": 16, "order": "LSBHC", "spec": [attention()]}));
@@ -73,6 +96,14 @@ fn what_travels_together_is_named_together() {
         .iter()
         .map(|set| plan.component_names(0, *set));
     assert_eq!(names.collect::<Vec<_>>(), ["kv+kv"]);
+
+    // The q, k and v of a gated delta net are channels of a convolution.
+    let conv = json!({"kind": "gdn_conv", "key_heads": 1, "key_head_dim": 4, "value_heads": 1,
+        "value_head_dim": 4, "conv_kernel": 4, "dtype": "u8", "conv_layout": "SD"});
+    let net = side(json!({"block_size": 16, "spec": [conv]}));
+    let (plan, bound) = bind(&net, &net, BlockTable::Identity);
+    let set = bound.routes[0].components[0];
+    assert_eq!(plan.component_names(0, set), "q+k+v");
 }
 
 /// No run goes on from one allocation into another, however long they are.

@@ -103,14 +103,19 @@ pub(super) struct Parts {
 impl Driver {
     pub(super) fn new(parts: Parts) -> Self {
         let (moved, moved_in) = mpsc::unbounded_channel();
+        let mut data = parts.data;
+        // Whoever keeps to what lanes allow is never turned away; two dials may have crossed.
+        let quic = parts.endpoints.options();
+        let allowed = 2 * usize::from(quic.lanes) * quic.max_streams as usize;
+        data.streams_of_peer = data.streams_of_peer.max(allowed);
         Self {
-            receiver: Receiver::new(Admission::new(moved.clone()), &parts.data),
+            receiver: Receiver::new(Admission::new(moved.clone()), &data),
             machine: parts.machine,
             endpoints: parts.endpoints,
             memories: parts.memories,
             #[cfg(feature = "local")]
             lendable: parts.lendable,
-            data: parts.data,
+            data,
             events: parts.events,
             moved,
             moved_in: Some(moved_in),

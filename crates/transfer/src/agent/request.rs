@@ -88,7 +88,9 @@ pub struct PullRequest {
     /// How long all of it may take, retries included.
     pub timeout: Duration,
     /// Whether the leases live on where it fails, so that it may be tried again with the same ticket while
-    /// they do. Otherwise a failure cancels them, on all ranks at once, and their blocks are free; so does
+    /// they do: soon, since an agent that needs a peer for nothing else hangs up after a while
+    /// ([`AgentOptions::keep_idle`](super::AgentOptions::keep_idle)), and whoever has hung up is taken for
+    /// lost. Otherwise a failure cancels them, on all ranks at once, and their blocks are free; so does
     /// cancelling in any case.
     pub keep_leases: bool,
     /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was

@@ -69,7 +69,7 @@ impl Plan {
                 let pieces = group.pieces(planned);
                 let several = pieces.len() > 1;
                 // Where the blocks of a state end, those of the next state may go on.
-                let outside = pieces.iter().any(|piece| piece.steps.states_outside);
+                let mut looped = pieces.iter().any(|piece| piece.steps.states_outside);
                 for piece in pieces {
                     let known = segments.iter().position(|(of, open, known, _)| {
                         (*of, *open) == (group.group, several)
@@ -83,7 +83,8 @@ impl Plan {
                     });
                     binder.place(group, &piece, &segments[index].3);
                 }
-                binder.join_neighbours(several || outside);
+                looped |= several || binder.program.nests.len() > 1;
+                binder.join_neighbours(looped);
                 routes.push(BoundRoute {
                     src_rank: route.src_rank,
                     dst_rank: route.dst_rank,
@@ -134,8 +135,8 @@ impl Binder {
     }
 
     /// Joins chunks that lie together on both sides, and go through the same loops: what segments of
-    /// different extents leave between them, and with `looped`, of different pieces. Otherwise only
-    /// chunks without loops are looked at.
+    /// different extents or pieces leave between them. Unless `looped`, only chunks without loops are
+    /// looked at.
     fn join_neighbours(&mut self, looped: bool) {
         let joins = |p: &Placed| looped || self.program.nests[p.nest as usize].loops.is_empty();
         if self.program.placed.iter().filter(|p| joins(p)).count() < 2 {
@@ -150,7 +151,8 @@ impl Binder {
             .map(|(nest, index)| *alike.entry(&nest.loops).or_insert(index))
             .collect();
         let loops_of = |p: &Placed| alike[p.nest as usize];
-        runs.sort_unstable_by_key(|p| (loops_of(p), p.src, p.dst));
+        // By the destination, where no two lie at one place.
+        runs.sort_unstable_by_key(|p| (loops_of(p), p.dst));
         let mut joined: Vec<(Placed, u64, ComponentSet)> = Vec::with_capacity(runs.len());
         for p in runs {
             let run = self.program.nests[p.nest as usize].run;

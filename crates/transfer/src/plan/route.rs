@@ -6,7 +6,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use transload_layout::partition::Partition;
 use transload_layout::view::{Axis, ComponentView};
-use transload_layout::{Deployment, Rank, Side};
+use transload_layout::{Deployment, Rank, Side, Spec};
 
 use super::bridge::pair_groups;
 use super::nest::{ComponentSet, Origin, Strided, fuse, simplify};
@@ -93,6 +93,8 @@ pub(super) struct GroupPlan {
 #[derive(Clone, Debug)]
 struct ComponentPlan {
     name: &'static str,
+    /// Index of its spec, if that is attention, whose keys and values are known as kv together.
+    attention: Option<usize>,
     partition: Partition,
     /// Index into the group's `ranges`.
     range: usize,
@@ -115,7 +117,8 @@ pub(super) fn groups(
     for (src_index, (group, other)) in pair_groups(src, dst)?.into_iter().enumerate() {
         let mut ranges = Vec::new();
         let mut components = Vec::new();
-        for spec in group.specs() {
+        for (index, spec) in group.specs().iter().enumerate() {
+            let attention = matches!(spec, Spec::Attention(_)).then_some(index);
             let range = StateRange::of(spec, request, group.block_size(), other.block_size());
             let known = ranges.iter().position(|known| *known == range);
             let range = known.unwrap_or_else(|| {
@@ -125,6 +128,7 @@ pub(super) fn groups(
             for component in spec.geometry().components {
                 components.push(ComponentPlan {
                     name: component.name,
+                    attention,
                     partition: component.partition,
                     range,
                 });
@@ -165,13 +169,19 @@ impl GroupPlan {
 
     pub(super) fn component_names(&self, set: ComponentSet) -> String {
         let chosen = self.components.iter().enumerate();
-        let mut names: Vec<&str> = chosen
-            .filter(|(index, _)| set.contains(*index))
-            .map(|(_, component)| component.name)
-            .collect();
-        // Keys and values that travel together are known as kv.
-        while let Some(k) = names.windows(2).position(|pair| pair == ["k", "v"]) {
-            names.splice(k..k + 2, ["kv"]);
+        let chosen = chosen.filter(|(index, _)| set.contains(*index));
+        let mut names: Vec<&str> = Vec::new();
+        let mut before = None;
+        for (_, component) in chosen {
+            let own = component.attention.map(|spec| (spec, component.name));
+            match (before, own) {
+                (Some((of_k, "k")), Some((of_v, "v"))) if of_k == of_v => {
+                    names.pop();
+                    names.push("kv");
+                }
+                _ => names.push(component.name),
+            }
+            before = own;
         }
         names.join("+")
     }

@@ -66,8 +66,8 @@ impl Blocks {
 /// whatever order the tables list it.
 ///
 /// With `open`, the first and the last block of each stretch stay by themselves, for the slices of another
-/// stretch to join them. Costs O(cuts) time; and memory for what is left only, where the source's table lists its blocks in
-/// the order of memory.
+/// stretch to join them. Costs O(cuts) time; and memory for what is left only, where the destination's
+/// table lists its blocks in the order of memory.
 pub(super) fn make(
     range: StateRange,
     steps: Steps,
@@ -92,9 +92,10 @@ pub(super) fn make(
         // block.
         cuts.flat_map(move |cut| states(cut, steps.states_outside))
     };
+    // By the destination, which lists a block only once: what joins is next to each other there.
     let in_memory = |segment: &Segment| match steps.states_outside {
-        false => (segment.src.block, segment.src.state),
-        true => (segment.src.state, segment.src.block),
+        false => (segment.dst.block, segment.dst.state),
+        true => (segment.dst.state, segment.dst.block),
     };
     let mut joiner = Joiner::new(range, steps);
     if cuts().is_sorted_by_key(|cut| in_memory(&cut)) {
@@ -110,7 +111,7 @@ pub(super) fn make(
     }
 }
 
-/// Joins segments that come in the order of the source's memory: along the states first, and what comes
+/// Joins segments that come in the order of the destination's memory: along the states first, and what comes
 /// of that from block to block.
 struct Joiner {
     src: Blocks,

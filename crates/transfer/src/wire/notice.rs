@@ -112,7 +112,7 @@ impl<B, P: Planner> Machine<B, P> {
         self.timers
             .set(Timer::Notice(id), now + self.options.notice_wait);
         for address in agents {
-            self.leave_past_life(now, &address.agent, life, now);
+            self.leave_past_life(now, &address, life, now);
             self.want(&address);
             self.send_notice(id, &address.agent);
         }

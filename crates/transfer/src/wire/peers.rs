@@ -151,7 +151,7 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// What [`Action::Connect`] asked for cannot be done.
     pub fn connect_failed(&mut self, now: Moment, agent: &AgentId) {
-        self.dial_failed(now, agent);
+        self.dial_failed(now, agent, 1);
         self.settle(now);
     }
 
@@ -378,7 +378,8 @@ impl<B, P: Planner> Machine<B, P> {
             if was_up {
                 self.leases.agent_lost(now, &agent);
             }
-            self.dial_failed(now, &agent);
+            // A connection that was there and is lost is no failure to connect.
+            self.dial_failed(now, &agent, u32::from(!was_up));
         }
         self.forget_asks(conn);
         let dead = self.transfers.values().filter(|t| t.flow.conn == conn);
@@ -403,30 +404,43 @@ impl<B, P: Planner> Machine<B, P> {
     }
 
     /// Hangs up on lives of an agent that a ticket of a later one shows to be over, which may take the
-    /// transport long to notice, and hurries to reach that one.
+    /// transport long to notice, and dials that one, where the ticket says it is.
     ///
     /// A connection that has come up at `suspect` or after is not suspected: who has just answered there
     /// lives, and is not whom the ticket means.
     pub(super) fn leave_past_life(
         &mut self,
         now: Moment,
-        agent: &AgentId,
+        address: &RankAddress,
         ticket: Incarnation,
         suspect: Moment,
     ) {
         let is_past = |session: &Session| {
             let peer = session.peer.as_ref();
-            session.agent == *agent
+            session.agent == address.agent
                 && session.up_since.is_some_and(|since| since < suspect)
                 && peer.is_some_and(|peer| peer.holder.incarnation < ticket)
         };
         let past = self.sessions.iter();
         let past = past.filter(|(_, session)| is_past(session));
         let past: Vec<_> = past.map(|(conn, _)| *conn).collect();
+        if past.is_empty() {
+            return;
+        }
+        // What led there has nothing to do with where the agent is now.
+        if let Some(known) = self.agents.get_mut(&address.agent) {
+            known.dial = Some(Dial {
+                host: address.host.clone(),
+                port: address.port,
+                asked: true,
+                failures: 0,
+            });
+        }
+        self.timers.clear(&Timer::Dial(address.agent.clone()));
         for conn in past {
             self.close(now, conn, CloseReason::Replaced);
-            self.hurry(agent.clone());
         }
+        self.hurry(address.agent.clone());
     }
 
     /// Whether the peer's certificate lets others read or write what it has leased.
@@ -509,7 +523,7 @@ impl<B, P: Planner> Machine<B, P> {
     }
 
     /// No connection to the agent is up, and the last one or the last attempt is over.
-    fn dial_failed(&mut self, now: Moment, agent: &AgentId) {
+    fn dial_failed(&mut self, now: Moment, agent: &AgentId, failures: u32) {
         let Some(known) = self.agents.get_mut(agent) else {
             return;
         };
@@ -524,7 +538,7 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         dial.asked = false;
-        dial.failures = dial.failures.saturating_add(1);
+        dial.failures = dial.failures.saturating_add(failures);
         let failures = dial.failures;
         if failures >= self.options.attempts {
             let error = JobError::Unreachable {
@@ -535,7 +549,7 @@ impl<B, P: Planner> Machine<B, P> {
         let needed = self.jobs.values().any(|job| job.wants(agent))
             || self.notices.values().any(|notice| notice.wants(agent));
         if needed {
-            let at = now + self.options.pause(failures);
+            let at = now + self.options.pause(failures.max(1));
             self.timers.set(Timer::Dial(agent.clone()), at);
         } else {
             self.timers.clear(&Timer::Dial(agent.clone()));

@@ -37,8 +37,8 @@ pub struct DataOptions {
     /// Each costs a task of 6 KiB.
     pub streams: usize,
 
-    /// Most of them from one peer, over all its lanes: more than four full lanes need, and so few that one
-    /// peer cannot take the places of all others.
+    /// Most of them from one peer, over all its lanes: so few that one peer cannot take the places of all
+    /// others. An agent raises it to what its lanes allow, where that is more.
     pub streams_of_peer: usize,
 }
 

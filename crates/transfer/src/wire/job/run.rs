@@ -16,6 +16,9 @@ use crate::wire::source::Source;
 use crate::wire::transfer::{Role, Side, Transfer, Why};
 use crate::wire::{Action, BlocksOf, ConnId, Flow, JobId, Machine, Timer};
 
+/// As many attempts as an owner may say that there were: more are not to be reached in the life of a lease.
+const MOST_ATTEMPTS: u32 = 1 << 20;
+
 /// What the holder of a ticket does.
 impl<B, P: Planner> Machine<B, P> {
     /// Begins to pull or to push.
@@ -226,10 +229,10 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         let (started, ticket) = (job.started, job.claims.incarnation);
-        let needed = job.agents().into_iter().map(|address| &address.agent);
-        let needed: Vec<_> = needed.filter(|agent| job.needs(agent)).cloned().collect();
-        for agent in needed {
-            self.leave_past_life(now, &agent, ticket, started);
+        let needed = job.agents().into_iter();
+        let needed = needed.filter(|address| job.needs(&address.agent));
+        for address in needed.cloned().collect::<Vec<_>>() {
+            self.leave_past_life(now, &address, ticket, started);
         }
     }
 
@@ -409,7 +412,8 @@ impl<B, P: Planner> Machine<B, P> {
             Why::Refused(refusal) if refusal.is_transient() => self.options.pause(route.attempts),
             // An earlier job of ours, which has left the leases alone, has tried as often.
             Why::Refused(Refusal::Superseded { latest })
-                if latest >= route.attempts && route.failures + 1 < self.options.attempts =>
+                if (route.attempts..MOST_ATTEMPTS).contains(&latest)
+                    && route.failures + 1 < self.options.attempts =>
             {
                 route.failures += 1;
                 route.attempts = latest;

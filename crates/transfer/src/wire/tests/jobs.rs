@@ -256,7 +256,18 @@ fn may_leave_the_leases_for_another_try() {
     t.hear(Message::Refused { transfer, refusal });
     t.do_(|machine, now, _| machine.fenced(now, transfer));
     t.wait(secs(2));
-    assert_eq!(asked(&t).attempt, 4);
+    let Ask {
+        transfer, attempt, ..
+    } = asked(&t);
+    assert_eq!(attempt, 4);
+
+    // But not anything that an owner says.
+    let latest = u32::MAX;
+    let refusal = Refusal::Superseded { latest };
+    t.took();
+    t.hear(Message::Refused { transfer, refusal });
+    t.do_(|machine, now, _| machine.fenced(now, transfer));
+    assert!(matches!(t.job(), Err(JobError::Refused { .. })));
 }
 
 #[test]
@@ -331,7 +342,11 @@ fn notice_a_restarted_owner_at_once() {
 /// A crash is noticed late: until then the connection of the life that is over looks well.
 #[test]
 fn leave_a_life_that_the_ticket_shows_to_be_over() {
-    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let one_attempt = Options {
+        attempts: 1,
+        ..Options::default()
+    };
+    let mut t = Table::lonely("holder", HOLDER, one_attempt);
     let owner = |n| Hello {
         deployment: OWNER.digest(),
         incarnation: life(n),
@@ -349,10 +364,13 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
     greet(&mut t, 1);
     let dead = t.conn;
     t.wait(secs(1));
-    let later = Claims {
+    let mut later = Claims {
         incarnation: life(2),
         ..claims(1, Direction::Pull)
     };
+    for rank in &mut later.ranks {
+        rank.host = "elsewhere.example".into();
+    }
     let spec = JobSpec {
         ticket: mint(&later),
         ..job(1, Direction::Pull)
@@ -367,7 +385,7 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
     };
     assert_eq!(
         (*conn, reason, &host[..]),
-        (dead, &replaced, "owner.example")
+        (dead, &replaced, "elsewhere.example")
     );
     greet(&mut t, 2);
     assert!(
