@@ -1,7 +1,10 @@
 //! Agents that pull and push over QUIC, in one process.
 
 use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::pin;
 use std::sync::{Arc, Weak};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use transload_layout::Rank;
@@ -266,6 +269,43 @@ async fn keepers_go_when_nothing_touches_the_blocks() {
     pair.dst.agent.pull(request).await.unwrap();
     assert_eq!(kept.strong_count(), 0);
     drop(leases);
+}
+
+/// A future is dropped between the driver's answer and the poll that would have fetched it. (Where the
+/// answer comes within the only poll, dropping that cancels too.)
+#[tokio::test]
+async fn an_answer_that_nobody_fetches_cancels() {
+    let pair = Pair::default();
+    let long = Duration::from_secs(600);
+    let mut once = Context::from_waker(Waker::noop());
+    let set = LeaseSetId([14; 16]);
+    {
+        let tables = pair.src.tables.clone();
+        let mut request = LeaseRequest::new(set, Rank(0), tables, pair.content, pair.tokens);
+        request.ttl = long;
+        request.hard_bound = long;
+        let mut leasing = pin!(pair.src.agent.lease(request));
+        let _polled = leasing.as_mut().poll(&mut once);
+        // Commands are answered in order.
+        assert_eq!(pair.src.agent.gauges().await.unwrap().leases, 1);
+    }
+    while pair.src.agent.gauges().await.unwrap().leases > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+
+    let lease = unfinished(&pair, set, Rank(1), None).await;
+    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    let mut request = pair.request(ticket, &pair.dst);
+    request.timeout = long;
+    {
+        let mut pulling = pin!(pair.dst.agent.pull(request));
+        let _polled = pulling.as_mut().poll(&mut once);
+        assert_eq!(pair.dst.agent.gauges().await.unwrap().jobs, 1);
+    }
+    while pair.dst.agent.gauges().await.unwrap().jobs > 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(lease);
 }
 
 #[tokio::test]

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep;
 
 use super::event::Event;
 use crate::transport::quic::{ControlReceiver, ControlSender};
@@ -16,11 +18,13 @@ use crate::wire::message::Envelope;
 /// less; one that asks and does not read the answers is given up.
 const UNREAD: usize = 16 << 20;
 
-/// Frames on their way to the task that sends them.
+/// Frames on their way to the task that sends them. Dropping it hangs up.
 #[derive(Debug)]
 pub(super) struct Outbox {
     frames: mpsc::UnboundedSender<Bytes>,
     waiting: Arc<AtomicUsize>,
+    /// Only dropped.
+    _open: oneshot::Sender<()>,
 }
 
 /// The other end of an [`Outbox`].
@@ -28,18 +32,23 @@ pub(super) struct Outbox {
 pub(super) struct Outgoing {
     frames: mpsc::UnboundedReceiver<Bytes>,
     waiting: Arc<AtomicUsize>,
+    /// Ends when the outbox is dropped, however many frames there are still.
+    hung_up: oneshot::Receiver<()>,
 }
 
 pub(super) fn outbox() -> (Outbox, Outgoing) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
+    let (open, hung_up) = oneshot::channel();
     let outbox = Outbox {
         frames: sender,
         waiting: waiting.clone(),
+        _open: open,
     };
     let outgoing = Outgoing {
         frames: receiver,
         waiting,
+        hung_up,
     };
     (outbox, outgoing)
 }
@@ -58,14 +67,41 @@ impl Outbox {
     }
 }
 
-/// Sends frames in order until the outbox or the connection is gone.
+/// Sends frames in order until the outbox or the connection is gone. What is left when the driver hangs
+/// up, a refusal mostly, still arrives if the peer takes all of it within `patience`: the connection does
+/// not count any more, so a peer that reads slowly must not keep it.
 pub(super) async fn write(
-    mut connection: ControlSender,
-    mut outgoing: Outgoing,
+    connection: ControlSender,
+    outgoing: Outgoing,
+    patience: Duration,
     conn: ConnId,
     events: mpsc::Sender<Event>,
 ) {
-    while let Some(frame) = outgoing.frames.recv().await {
+    let Outgoing {
+        frames,
+        waiting,
+        hung_up,
+    } = outgoing;
+    let given_up = async {
+        // It ends with an error, always: nothing is ever sent.
+        let _ = hung_up.await;
+        sleep(patience).await;
+    };
+    tokio::select! {
+        () = write_all(connection, frames, &waiting, conn, events) => {}
+        // The connection goes with the future that had it.
+        () = given_up => tracing::debug!("the peer was too slow for what was said last"),
+    }
+}
+
+async fn write_all(
+    mut connection: ControlSender,
+    mut frames: mpsc::UnboundedReceiver<Bytes>,
+    waiting: &AtomicUsize,
+    conn: ConnId,
+    events: mpsc::Sender<Event>,
+) {
+    while let Some(frame) = frames.recv().await {
         let bytes = frame.len();
         if let Err(error) = connection.send(frame).await {
             let why = error.to_string();
@@ -73,9 +109,8 @@ pub(super) async fn write(
             let _ = events.send(Event::Lost { conn, why }).await;
             return;
         }
-        outgoing.waiting.fetch_sub(bytes, Ordering::Relaxed);
+        waiting.fetch_sub(bytes, Ordering::Relaxed);
     }
-    // The driver has closed the connection: what was said last, a refusal mostly, still arrives.
     connection.finish().await;
 }
 
@@ -104,4 +139,64 @@ pub(super) async fn read(
     };
     // As above.
     let _ = events.send(Event::Lost { conn, why }).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::identity::{Authority, Roles};
+    use crate::transport::quic::{Endpoints, QuicOptions};
+
+    fn bind(authority: &Authority, name: &str) -> Endpoints {
+        let identity = authority
+            .issue(&name.parse().unwrap(), Roles::all())
+            .unwrap();
+        let options = QuicOptions {
+            lanes: 1,
+            ..QuicOptions::default()
+        };
+        Endpoints::bind(identity, options, (Ipv4Addr::LOCALHOST, 0).into()).unwrap()
+    }
+
+    /// Puts `count` frames, hangs up at once, and says how many arrive at a peer that takes each of them
+    /// well within any timeout of a frame.
+    async fn arrived(count: usize, patience: Duration) -> usize {
+        let authority = Authority::new("test".parse().unwrap()).unwrap();
+        let (a, b) = (bind(&authority, "a"), bind(&authority, "b"));
+        let (at_a, at_b) = tokio::join!(a.connect(b.control_addr(), None), b.accept());
+        let (sender, receiver) = at_a.unwrap().split();
+        let (outbox, outgoing) = outbox();
+        let body = vec![0_u8; 60_000];
+        let frame: Bytes = [&(body.len() as u32).to_le_bytes(), &body[..]]
+            .concat()
+            .into();
+        for _ in 0..count {
+            outbox.frames.send(frame.clone()).unwrap();
+        }
+        // As when the driver closes a connection.
+        drop((outbox, receiver));
+        let (events, _lost) = mpsc::channel(1);
+        let writing = tokio::spawn(write(sender, outgoing, patience, ConnId(1), events));
+        let mut at_b = at_b.unwrap();
+        let mut arrived = 0;
+        while at_b.recv().await.is_ok() {
+            arrived += 1;
+            sleep(Duration::from_millis(20)).await;
+        }
+        writing.await.unwrap();
+        arrived
+    }
+
+    #[tokio::test]
+    async fn last_words_arrive() {
+        assert_eq!(arrived(8, Duration::from_secs(60)).await, 8);
+    }
+
+    #[tokio::test]
+    async fn a_trickling_reader_does_not_keep_a_closed_connection() {
+        let (count, patience) = (400, Duration::from_millis(100));
+        assert!(arrived(count, patience).await < count);
+    }
 }

@@ -150,7 +150,7 @@ impl Driver {
         match Local::start() {
             Ok(local) => self.local = Some(local),
             Err(error) => {
-                tracing::warn!(%error, "no socket for peers on this host: they use the network")
+                tracing::warn!(%error, "no local paths: peers on this host use the network")
             }
         }
         let mut look = interval(self.look);

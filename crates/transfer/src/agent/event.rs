@@ -7,11 +7,11 @@ use tokio::sync::oneshot;
 use super::data::Landing;
 #[cfg(feature = "local")]
 use super::data::RingOut;
-use super::error::TransferError;
-use super::lease::{LeaseOutcome, OpenRefused};
+use super::lease::{Lease, OpenRefused};
 #[cfg(feature = "local")]
 use super::loans::Part;
 use super::request::Keeper;
+use super::transfer::Transfer;
 use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank, TransferId};
@@ -24,7 +24,7 @@ use crate::transport::local::handover::Link;
 use crate::transport::quic::{ConnectError, ControlConnection, Lane};
 use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
-use crate::wire::{ConnId, Gauges, JobError, JobId, JobReport, JobSpec};
+use crate::wire::{ConnId, Gauges, JobError, JobId, JobSpec};
 
 /// One thing that has happened, or that somebody wants.
 pub(super) enum Event {
@@ -121,7 +121,7 @@ pub(super) enum Command {
     Lease {
         spec: LeaseSpec<Blocks>,
         keeper: Option<Keeper>,
-        opened: oneshot::Sender<Result<oneshot::Receiver<LeaseOutcome>, OpenRefused>>,
+        opened: oneshot::Sender<Result<Lease, OpenRefused>>,
     },
     Ready {
         key: LeaseKey,
@@ -144,7 +144,7 @@ pub(super) enum Command {
     Start {
         spec: JobSpec<Blocks>,
         keeper: Option<Keeper>,
-        started: oneshot::Sender<Result<Started, JobError>>,
+        started: oneshot::Sender<Result<Transfer, JobError>>,
     },
     JobReady {
         job: JobId,
@@ -180,9 +180,3 @@ pub(super) enum Command {
 
 /// Where the outcome of a notice will be, or why there is none.
 pub(super) type NoticeBegun = Result<oneshot::Receiver<NoticeOutcome>, JobError>;
-
-/// A job that has begun, and where its result will be.
-pub(super) struct Started {
-    pub(super) job: JobId,
-    pub(super) result: oneshot::Receiver<Result<JobReport, TransferError>>,
-}

@@ -165,17 +165,11 @@ impl Agent {
             keeper,
             opened,
         });
-        match opened.await? {
-            Ok(outcome) => {
-                let (events, urgent) = (self.events.clone(), self.shared.urgent.clone());
-                Ok(Lease::new(key, events, urgent, outcome))
-            }
-            Err(refused) => Err(LeaseOpenError::Refused {
-                key,
-                reason: refused.reason,
-                tables: own_tables(refused.blocks),
-            }),
-        }
+        opened.await?.map_err(|refused| LeaseOpenError::Refused {
+            key,
+            reason: refused.reason,
+            tables: own_tables(refused.blocks),
+        })
     }
 
     /// Pulls what a ticket allows into own blocks, and waits until all of it has landed.
@@ -251,9 +245,7 @@ impl Agent {
             keeper,
             started,
         });
-        let started = started.await??;
-        let (events, urgent) = (self.events.clone(), self.shared.urgent.clone());
-        Ok(Transfer::new(started, events, urgent))
+        Ok(started.await??)
     }
 
     /// Gives up what a ticket stands for, where no pull has begun. With `content`, only leases of that

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use super::data::{SharedCopy, SharedCopyError};
-use crate::transport::local::handover::{HandoverError, Limits, Listener};
+use crate::transport::local::handover::{Limits, Listener};
 
 /// Most copies out of lent memory at a time, each on one thread. Memory is what they wait for: a few of
 /// them are all that it can serve, and more would only make each other slow.
@@ -35,36 +35,57 @@ pub(super) struct Local {
     listener: Listener,
     copies: Arc<Semaphore>,
     handle: Handle,
-    /// Taken when this is dropped.
-    runtime: Option<Runtime>,
+    /// Only kept alive. Fields are dropped in order: the listener goes before.
+    _threads: Threads,
+}
+
+/// A runtime that may be dropped inside of another, where tokio's own would wait for its threads, and so
+/// panics.
+#[derive(Debug)]
+struct Threads(Option<Runtime>);
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_background();
+        }
+    }
 }
 
 /// Why there are no local paths.
 #[derive(Debug, Error)]
 pub(super) enum LocalError {
     #[error("no thread for local peers: {0}")]
-    Thread(#[from] io::Error),
-    #[error(transparent)]
-    Listener(#[from] HandoverError),
+    Thread(io::Error),
+    #[error("no socket for local peers: {0}")]
+    Listener(io::Error),
 }
 
 impl Local {
     pub(super) fn start() -> Result<Self, LocalError> {
+        Self::start_with(|| Listener::bind(Limits::default()))
+    }
+
+    /// `bind` is called inside of the runtime that the listener will live in.
+    fn start_with(bind: impl FnOnce() -> io::Result<Listener>) -> Result<Self, LocalError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(COPIES + MAPS)
             .thread_name("transload-local")
             .enable_all()
-            .build()?;
+            .build()
+            .map_err(LocalError::Thread)?;
+        let handle = runtime.handle().clone();
+        let threads = Threads(Some(runtime));
         let listener = {
-            let _inside = runtime.enter();
-            Listener::bind(Limits::default())?
+            let _inside = handle.enter();
+            bind().map_err(LocalError::Listener)?
         };
         Ok(Self {
             listener,
             copies: Arc::new(Semaphore::new(COPIES)),
-            handle: runtime.handle().clone(),
-            runtime: Some(runtime),
+            handle,
+            _threads: threads,
         })
     }
 
@@ -97,11 +118,18 @@ impl Local {
     }
 }
 
-impl Drop for Local {
-    /// Waits for nobody, so this may happen inside of another runtime.
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As the driver does: a panic would take the whole agent down, where local paths are only an extra.
+    #[tokio::test]
+    async fn fail_and_end_inside_of_another_runtime() {
+        let refused = Local::start_with(|| Err(io::ErrorKind::AddrInUse.into()));
+        let Err(LocalError::Listener(error)) = refused else {
+            panic!("not what bind has said: {refused:?}");
+        };
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(Local::start().unwrap());
     }
 }

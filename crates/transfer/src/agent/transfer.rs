@@ -1,13 +1,13 @@
 //! The handle of one pull or push.
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::error::{AgentGone, TransferError};
-use super::event::{Command, Event, Started};
+use super::event::{Command, Event};
 #[cfg(doc)]
 use super::request::PullRequest;
 use crate::ids::Rank;
-use crate::wire::JobReport;
+use crate::wire::{JobId, JobReport};
 
 /// What a pull or a push has done.
 pub type PullReport = JobReport;
@@ -20,25 +20,23 @@ pub type PullReport = JobReport;
 #[derive(Debug)]
 #[must_use = "dropping a transfer cancels it"]
 pub struct Transfer {
-    started: Option<Started>,
+    job: JobId,
+    /// Taken when it has been told.
+    result: Option<oneshot::Receiver<Result<PullReport, TransferError>>>,
     events: mpsc::Sender<Event>,
     urgent: mpsc::UnboundedSender<Event>,
 }
 
-impl std::fmt::Debug for Started {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.job.fmt(f)
-    }
-}
-
 impl Transfer {
     pub(super) fn new(
-        started: Started,
+        job: JobId,
+        result: oneshot::Receiver<Result<PullReport, TransferError>>,
         events: mpsc::Sender<Event>,
         urgent: mpsc::UnboundedSender<Event>,
     ) -> Self {
         Self {
-            started: Some(started),
+            job,
+            result: Some(result),
             events,
             urgent,
         }
@@ -51,12 +49,12 @@ impl Transfer {
     /// [`TransferError`].
     pub async fn finish(mut self) -> Result<PullReport, TransferError> {
         // It stays here while it is waited for, so that dropping the future cancels it too.
-        let Some(started) = &mut self.started else {
+        let Some(result) = &mut self.result else {
             return Err(AgentGone.into());
         };
-        let result = (&mut started.result).await.unwrap_or(Err(AgentGone.into()));
-        self.started = None;
-        result
+        let told = result.await.unwrap_or(Err(AgentGone.into()));
+        self.result = None;
+        told
     }
 
     /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready.
@@ -64,7 +62,7 @@ impl Transfer {
     /// # Errors
     /// [`AgentGone`].
     pub async fn ready(&self, rank: Rank, layer: u32, tokens: u64) -> Result<(), AgentGone> {
-        let job = self.job()?;
+        let job = self.job;
         self.send(Command::JobReady {
             job,
             rank,
@@ -79,7 +77,7 @@ impl Transfer {
     /// # Errors
     /// [`AgentGone`].
     pub async fn finish_prefill(&self) -> Result<(), AgentGone> {
-        let job = self.job()?;
+        let job = self.job;
         self.send(Command::JobPrefilled { job }).await
     }
 
@@ -88,15 +86,8 @@ impl Transfer {
     /// # Errors
     /// [`AgentGone`].
     pub async fn cancel(&self) -> Result<(), AgentGone> {
-        let job = self.job()?;
+        let job = self.job;
         self.send(Command::CancelJob { job }).await
-    }
-
-    fn job(&self) -> Result<crate::wire::JobId, AgentGone> {
-        self.started
-            .as_ref()
-            .map(|started| started.job)
-            .ok_or(AgentGone)
     }
 
     async fn send(&self, command: Command) -> Result<(), AgentGone> {
@@ -107,8 +98,8 @@ impl Transfer {
 
 impl Drop for Transfer {
     fn drop(&mut self) {
-        if let Some(started) = self.started.take() {
-            let cancel = Event::Command(Command::CancelJob { job: started.job });
+        if self.result.is_some() {
+            let cancel = Event::Command(Command::CancelJob { job: self.job });
             // The agent is gone where this fails, and its jobs with it.
             let _ = self.urgent.send(cancel);
         }

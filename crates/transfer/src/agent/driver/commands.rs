@@ -7,7 +7,9 @@ use tokio::sync::oneshot;
 use super::promises::Promise;
 use super::{Driver, NEVER};
 use crate::agent::NoticeOutcome;
-use crate::agent::event::{Command, Started};
+use crate::agent::event::Command;
+use crate::agent::lease::Lease;
+use crate::agent::transfer::Transfer;
 use crate::wire::NoticeId;
 
 /// The agent is shutting down.
@@ -21,7 +23,8 @@ pub(super) struct Stopping {
 impl Driver {
     pub(super) fn on_command(&mut self, command: Command) {
         let now = self.now();
-        // An answer that nobody waits for is dropped: the asker has gone away.
+        // An answer that nobody waits for is dropped: the asker has gone away. What cancels when it is
+        // dropped, a lease or a transfer, is made here, so that it does so wherever the asker gives up.
         match command {
             Command::Lease {
                 spec,
@@ -32,12 +35,9 @@ impl Driver {
                 let answer = self.machine.lease(now, spec).map(|()| {
                     let (sender, outcome) = oneshot::channel();
                     self.leases.insert(key, Promise::new(sender, keeper));
-                    outcome
+                    Lease::new(key, self.events.clone(), self.urgent(), outcome)
                 });
-                // One that was refused is somebody else's.
-                if let Err(Ok(_)) = opened.send(answer) {
-                    let _ = self.machine.cancel_lease(now, key);
-                }
+                let _ = opened.send(answer);
             }
             Command::Ready {
                 key,
@@ -66,13 +66,12 @@ impl Driver {
                     Ok(job) => {
                         let (sender, result) = oneshot::channel();
                         self.jobs.insert(job, Promise::new(sender, keeper));
-                        Ok(Started { job, result })
+                        let (events, urgent) = (self.events.clone(), self.urgent());
+                        Ok(Transfer::new(job, result, events, urgent))
                     }
                     Err(refused) => Err(*refused.error),
                 };
-                if let Err(Ok(started)) = started.send(answer) {
-                    self.machine.cancel_job(now, started.job);
-                }
+                let _ = started.send(answer);
             }
             Command::JobReady {
                 job,

@@ -42,7 +42,7 @@ pub(super) struct Connection {
     pub(super) outbox: Outbox,
     /// When a message was last sent or received.
     pub(super) talked: Instant,
-    /// Ends once everything is sent.
+    /// Once the outbox is gone, ends when everything is sent, or has taken too long.
     pub(super) writer: JoinHandle<()>,
     /// What has to stop when the connection is gone: its reader, and whoever makes its lanes.
     pub(super) tasks: Vec<JoinHandle<()>>,
@@ -75,9 +75,9 @@ impl Driver {
         let (sender, receiver) = connection.split();
         let (outbox, outgoing) = control::outbox();
         let events = self.events.clone();
-        let writer =
-            self.endpoints
-                .spawn_control(control::write(sender, outgoing, conn, events.clone()));
+        let patience = self.endpoints.options().frame_timeout;
+        let writing = control::write(sender, outgoing, patience, conn, events.clone());
+        let writer = self.endpoints.spawn_control(writing);
         let reader = self
             .endpoints
             .spawn_control(control::read(receiver, conn, events));
@@ -281,12 +281,13 @@ impl Driver {
 }
 
 impl Connection {
-    /// Hangs up. The writer goes on until everything is sent.
+    /// Hangs up. The writer goes on until everything is sent, for the frame timeout at most.
     pub(super) fn close(self) -> JoinHandle<()> {
         for lane in &self.open {
             lane.close(CloseCode::DONE);
         }
-        // Rings and loans go with `self`. The writer sends what is left and lets go; with the reader gone, that closes the connection.
+        // Outbox, rings and loans go with `self`. The writer sends what is left and lets go; with the
+        // reader gone, that closes the connection.
         for task in &self.tasks {
             task.abort();
         }
