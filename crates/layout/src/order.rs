@@ -98,6 +98,21 @@ pub enum OrderError {
     /// `C` together with `K` or `D`, which are its parts.
     #[error("C cannot stand beside K or D, which are its parts")]
     ContentTwice,
+    /// `K` together with brackets, which say it already.
+    #[error(
+        "K has no place beside brackets, which give the key and the value an order each already, as \
+         in L[BSHD,BSHD]"
+    )]
+    KeyValueTwice,
+    /// `C` or `D` outside of the brackets, where all components would share it.
+    #[error("{letter} belongs inside of the brackets, into every order, as in LBSH[D,D]")]
+    ContentShared {
+        /// The axis.
+        letter: Letter,
+    },
+    /// A bracket without an order, or with nothing between two commas.
+    #[error("an order in the brackets is empty: each component has one, as in LBSH[D,D]")]
+    EmptyPart,
     /// A bracket that is not closed, or something after it.
     #[error("a bracket has to be closed and to end the order, as in LBH[DS,SD]")]
     Bracket,
@@ -105,7 +120,9 @@ pub enum OrderError {
     #[error("a stride-order array is a permutation of [0, 1, 2, 3, 4], which are L, B, S, H, C")]
     Array,
     /// A bracket with more or fewer orders than the spec has components.
-    #[error("the bracket gives {given} orders, but a {kind} spec has {components} components")]
+    #[error(
+        "the bracket gives {given} orders, but a spec of kind {kind} has {components} components"
+    )]
     ComponentCount {
         /// Orders in the bracket.
         given: usize,
@@ -115,7 +132,7 @@ pub enum OrderError {
         components: usize,
     },
     /// `K` for a spec that has no keys and values.
-    #[error("K (key or value) is no axis of a {kind} spec")]
+    #[error("K (key or value) is no axis of a spec of kind {kind}")]
     NoKeyValue {
         /// Kind of the spec.
         kind: &'static str,
@@ -174,7 +191,7 @@ impl Order {
     /// Parses an order as people type it.
     ///
     /// # Errors
-    /// When a letter is unknown or given twice, or a bracket is not closed.
+    /// When a letter is unknown or given twice, or a bracket is not closed or has an empty part.
     ///
     /// ```
     /// use transload_layout::order::Order;
@@ -204,6 +221,9 @@ impl Order {
         let mut apart = Vec::new();
         for own in inside.split(',') {
             let own = letters(own.trim())?;
+            if own.is_empty() {
+                return Err(OrderError::EmptyPart);
+            }
             unrepeated(&shared.iter().chain(&own).copied().collect())?;
             apart.push(own);
         }
@@ -302,6 +322,9 @@ mod tests {
             ("LBH[DS,SD]C", E::Bracket),
             ("LBH[DS,[SD]]", E::Bracket),
             ("LBH[DB,SD]", E::Repeated { letter: Letter::B }),
+            ("LBSH[]", E::EmptyPart),
+            ("LBSH[D,]", E::EmptyPart),
+            ("LBSH[D, ,D]", E::EmptyPart),
         ];
         for (text, error) in cases {
             assert_eq!(Order::parse(text), Err(error), "{text}");

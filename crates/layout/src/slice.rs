@@ -59,7 +59,7 @@ pub enum SliceError {
         specs: usize,
     },
     /// A view of a component that the other side's spec does not have.
-    #[error("view {view} is of component {component}, but a {kind} spec has {components}")]
+    #[error("view {view} is of component {component}, but a spec of kind {kind} has {components}")]
     NoSuchComponent {
         /// Which view.
         view: usize,

@@ -64,6 +64,25 @@ fn numbers_are_whole_positive_and_not_absurd() {
 }
 
 #[test]
+fn floats_are_told_from_whole_numbers_and_huge_ones_are_too_large() {
+    assert_fault(&with("/tp", json!(2.0)), "tp", "whole number, not 2.0");
+    assert_fault(&with("/tp", json!(1e44)), "tp", "is too large (1e44)");
+    for (number, part) in [
+        (
+            "18446744073709551616",
+            "is too large (1.8446744073709552e19)",
+        ),
+        (&"9".repeat(60), "is too large (1e60)"),
+        ("-9223372036854775809", "cannot be negative"),
+    ] {
+        let text = good()
+            .to_string()
+            .replace("\"tp\":2", &format!("\"tp\":{number}"));
+        assert_fault(&serde_json::from_str(&text).unwrap(), "tp", part);
+    }
+}
+
+#[test]
 fn products_that_overflow_name_the_field_that_is_too_large() {
     let document = with("/group/0/num_blocks", json!(4_000_000_000u64));
     assert_fault(&document, "group[0].num_blocks", "268435456 at most");
@@ -176,12 +195,24 @@ fn orders_are_checked() {
         (json!("LBH[DS,SD"), "closed"),
         (json!([0, 1, 2, 2, 4]), "permutation"),
         (json!(3), "order such as"),
+        (json!("LBKSH[D,D]"), "K has no place beside brackets"),
+        (json!("L[KBSHD,BSHD]"), "K has no place beside brackets"),
+        (json!("LBD[SH,SH]"), "D belongs inside of the brackets"),
+        (json!("LBC[SH,SH]"), "C belongs inside of the brackets"),
+        (json!("LBSH[]"), "an order in the brackets is empty"),
+        (
+            json!("LBSH[D]"),
+            "a spec of kind attention has 2 components",
+        ),
     ] {
         assert_fault(&with("/group/0/order", order), "group[0].order", part);
     }
     let mut document = with("/group/0/order", json!("KLBSHD"));
     document["group"][0]["spec"][0]["v_head_dim"] = json!(64);
     assert_fault(&document, "group[0].order", "one width");
+    let mut document = with("/group/0/order", json!("LBSK[D]"));
+    document["group"][0]["spec"] = json!([{"kind": "mla", "latent": 576, "dtype": "bf16"}]);
+    assert_fault(&document, "group[0].order", "a spec of kind mla");
 }
 
 #[test]
@@ -202,6 +233,12 @@ fn strides_never_overlap() {
     let mut document = with("/group/0/order", json!("BLSHC"));
     document["group"][0]["layer_stride"] = json!(1 << 20);
     assert_fault(&document, "group[0].layer_stride", "both or not at all");
+    for order in ["[BLSHD,LBSHD]", "[LBSHD,BLSHD]"] {
+        let mut document = with("/group/0/order", json!(order));
+        check(&document).unwrap();
+        document["group"][0]["block_stride"] = json!(1 << 20);
+        assert_fault(&document, "group[0].block_stride", "both or not at all");
+    }
     let mut document = with("/group/0/allocation", json!("per_layer"));
     document["group"][0]["layer_stride"] = json!(1 << 20);
     assert_fault(&document, "group[0].layer_stride", "no meaning");
@@ -475,5 +512,12 @@ fn documents_that_are_no_tables_are_refused() {
         assert_fault(&document, "", "has to be a table");
     }
     assert_fault(&with("/group", json!({})), "group", "list of tables");
-    assert_fault(&with("/group", json!([])), "group", "at least one");
+    assert_fault(&with("/group", json!([])), "group", "one [[group]]");
+    let document = with("/group/0/spec", json!([]));
+    assert_fault(&document, "group[0].spec", "at least one [[group.spec]]");
+    // As a peer may send it: typed, and never read from a text.
+    let mut typed = check(&good()).unwrap().document().clone();
+    typed.groups[0].specs.clear();
+    let faults = Deployment::from_document(typed).unwrap_err();
+    assert_eq!(faults.0, check(&document).unwrap_err().0);
 }

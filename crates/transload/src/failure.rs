@@ -1,6 +1,7 @@
 //! Why a command did not do what was asked, and what the shell is told.
 
 use std::io::{self, ErrorKind, Write};
+use std::ops::Range;
 use std::process::ExitCode;
 
 use miette::{
@@ -14,6 +15,9 @@ use crate::show::terminal;
 
 /// Widest text of an error message, in columns.
 const WIDTH: usize = 100;
+
+/// Longest line of a document that is shown, in bytes: a document of one line would be printed whole.
+const LONGEST_LINE: usize = 200;
 
 /// Why a command did not do what was asked.
 #[derive(Debug)]
@@ -75,7 +79,9 @@ impl From<DocumentError> for Failure {
             {
                 "documents are TOML or JSON, and called .toml or .json; this was read as TOML"
             }
-            DocumentError::Syntax { .. } => "write TOML or JSON; the file's name says which",
+            DocumentError::Syntax { .. } => {
+                "write TOML or JSON; the file's name says which, and else a brace begins JSON"
+            }
             DocumentError::TooLarge { .. } | DocumentError::NotText { .. } => {
                 "name a deployment document: a few KB of TOML or JSON"
             }
@@ -90,7 +96,7 @@ impl From<DocumentError> for Failure {
                 syntax,
                 problem,
                 span,
-            } => Report::new(Marked {
+            } if span.as_ref().is_none_or(|span| fits(&text, span)) => Report::new(Marked {
                 wrong: format!("{name} is no {syntax}"),
                 right: right.to_owned(),
                 labels: vec![LabeledSpan::new_with_span(
@@ -109,8 +115,10 @@ impl From<DocumentError> for Failure {
                     // The fault with its key path, as it prints itself.
                     let fault = Faults(vec![fault]).to_string();
                     match span {
-                        Some(span) => labels.push(LabeledSpan::new_with_span(Some(fault), span)),
-                        None => wrong.push_str(&format!("\n- {fault}")),
+                        Some(span) if fits(&text, &span) => {
+                            labels.push(LabeledSpan::new_with_span(Some(fault), span));
+                        }
+                        _ => wrong.push_str(&format!("\n- {fault}")),
                     }
                 }
                 Report::new(Marked {
@@ -136,6 +144,25 @@ struct Marked {
     labels: Vec<LabeledSpan>,
     #[source_code]
     text: NamedSource<String>,
+}
+
+/// Whether what is shown of a text to mark a span, one line around it included, is of lines that
+/// people can read.
+fn fits(text: &str, span: &Range<usize>) -> bool {
+    let bytes = text.as_bytes();
+    let start_of_line = |at: usize| {
+        let before = bytes[..at].iter().rposition(|byte| *byte == b'\n');
+        before.map_or(0, |newline| newline + 1)
+    };
+    let end_of_line = |at: usize| {
+        let rest = bytes[at..].iter().position(|byte| *byte == b'\n');
+        rest.map_or(bytes.len(), |length| at + length)
+    };
+    let (start, end) = (span.start.min(bytes.len()), span.end.min(bytes.len()));
+    let first = start_of_line(start_of_line(start).saturating_sub(1));
+    let last = end_of_line((end_of_line(end.max(start)) + 1).min(bytes.len()));
+    let mut lines = bytes[first..last].split(|byte| *byte == b'\n');
+    lines.all(|line| line.len() <= LONGEST_LINE)
 }
 
 /// An error and what caused it, in one line.

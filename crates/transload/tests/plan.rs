@@ -322,3 +322,58 @@ fn lines_fit_the_columns_there_are() {
     let widest = table.map(|line| line.chars().count()).max();
     assert!(widest <= Some(80), "{text}");
 }
+
+/// A plan with this on stdin.
+fn plan_from(stdin: impl Into<std::process::Stdio>, dir: &Path, args: &[&str]) -> Ran {
+    let mut command = common::command();
+    let ran = command.current_dir(dir).stdin(stdin).arg("plan").args(args);
+    Ran::new(ran.output().expect("the command starts"))
+}
+
+#[cfg(unix)]
+#[test]
+fn stdin_may_be_a_socket_and_is_one_document() {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let sent = |text: &str| {
+        let (mut here, there) = UnixStream::pair().expect("sockets");
+        here.write_all(text.as_bytes()).expect("room for it");
+        OwnedFd::from(there)
+    };
+    let args = ["--from", "-", "--to", "b.toml", "--tokens", "64"];
+    let ran = plan_from(sent(&document(SRC, "")), dir.path(), &args);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let ran = plan_from(sent("{"), dir.path(), &args);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.told().contains("stdin is no JSON"), "{}", ran.stderr);
+    let args = ["--from", "-", "--to", "-", "--tokens", "64"];
+    let ran = plan_from(sent(&document(SRC, "")), dir.path(), &args);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.told().contains("both -"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_document_of_one_line_is_not_printed_whole() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let padding = "1,".repeat(100_000);
+    fs::write(dir.path().join("a.json"), format!("{{\"x\": [{padding}]}}")).expect("a file");
+    fs::write(
+        dir.path().join("a.toml"),
+        format!("tp = 0\nx = [{padding}]"),
+    )
+    .expect("a file");
+    let told = |from| {
+        let args = ["plan", "--from", from, "--to", "b.toml", "--tokens", "1"];
+        let ran = transload_in(dir.path(), &args);
+        assert_eq!(ran.code, Some(2));
+        assert!(ran.stderr.len() < 2000, "{} bytes", ran.stderr.len());
+        ran.told()
+    };
+    let syntax = told("a.json");
+    assert!(syntax.contains("at line 1 column 200008"), "{syntax}");
+    let faults = told("a.toml");
+    assert!(faults.contains("tp: has to be from 1 to"), "{faults}");
+}

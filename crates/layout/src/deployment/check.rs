@@ -62,8 +62,7 @@ pub(super) fn check(
         checked.extend(check.run(layers, stages.as_deref(), report));
     }
     if document.groups.is_empty() {
-        let problem = "is missing: there has to be at least one [[group]]";
-        report.add_once("group".to_owned(), problem);
+        report.lacks_table("group");
     }
     Some(Deployment {
         tp: tp as u32,
@@ -196,7 +195,7 @@ impl GroupCheck<'_> {
             let problem = format!("has {count} entries; a page holds {MAX_SPECS} at most");
             report.add_once(path, problem);
         } else if specs.is_empty() {
-            report.add_once(path, "is missing: there has to be at least one");
+            report.lacks_table(&path);
         }
     }
 

@@ -65,6 +65,15 @@ impl Report {
         }
     }
 
+    /// Notes that a list of tables has none, by the header that one has in TOML.
+    pub(crate) fn lacks_table(&mut self, path: &str) {
+        let steps = path.split('.');
+        let keys = steps.map(|step| step.split_once('[').map_or(step, |(key, _)| key));
+        let header = keys.collect::<Vec<_>>().join(".");
+        let problem = format!("is missing: there has to be at least one [[{header}]]");
+        self.add_once(path.to_owned(), problem);
+    }
+
     /// How many faults there are.
     pub(crate) fn count(&self) -> usize {
         self.told.len() + self.more

@@ -5,6 +5,9 @@ use std::collections::HashSet;
 use super::fault::Report;
 use super::value::Value;
 
+/// From 2^63 on, either way, a float is what became of a whole number that was too long for 64 bits.
+const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
+
 /// Reads one table. Fields that nobody asked for are faults once [`finish`](Self::finish) is called.
 pub(super) struct Reader<'a> {
     path: String,
@@ -75,6 +78,13 @@ impl<'a> Reader<'a> {
                 };
                 faults.add(self.path(key), problem);
             }
+            Value::Float(number) if number.is_finite() && number.abs() >= BEYOND_64_BITS => {
+                let problem = match number.is_sign_negative() {
+                    true => format!("cannot be negative ({number:?})"),
+                    false => format!("is too large ({number:?})"),
+                };
+                faults.add(self.path(key), problem);
+            }
             other => {
                 let problem = format!("has to be a whole number, not {}", other.describe());
                 faults.add(self.path(key), problem);
@@ -109,8 +119,7 @@ impl<'a> Reader<'a> {
         match self.get(key) {
             Some(Value::List(items)) if !items.is_empty() => items,
             Some(Value::List(_)) | None => {
-                let problem = format!("is missing: there has to be at least one [[{key}]]");
-                faults.add(self.path(key), problem);
+                faults.lacks_table(&self.path(key));
                 &[]
             }
             Some(other) => {

@@ -30,7 +30,8 @@ impl Value {
             Value::Null => "null".to_owned(),
             Value::Bool(value) => value.to_string(),
             Value::Integer(value) => value.to_string(),
-            Value::Float(value) => value.to_string(),
+            // With a point or an exponent, so that 2.0 is not taken for a whole number.
+            Value::Float(value) => format!("{value:?}"),
             Value::Text(value) if value.chars().count() > 40 => {
                 format!("\"{}…\"", value.chars().take(40).collect::<String>())
             }
@@ -70,6 +71,15 @@ impl<'de> Visitor<'de> for AnyValue {
 
     fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
         Ok(Value::Integer(value.into()))
+    }
+
+    fn visit_i128<E>(self, value: i128) -> Result<Value, E> {
+        Ok(Value::Integer(value))
+    }
+
+    /// Beyond what [`Value::Integer`] holds a float does: no field takes such a number.
+    fn visit_u128<E>(self, value: u128) -> Result<Value, E> {
+        Ok(i128::try_from(value).map_or(Value::Float(value as f64), Value::Integer))
     }
 
     fn visit_f64<E>(self, value: f64) -> Result<Value, E> {

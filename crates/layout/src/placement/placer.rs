@@ -93,18 +93,8 @@ impl<'a> Placer<'a> {
     /// Places it in an order.
     pub(super) fn place(&self, order: &Order) -> Result<Placed, PlacementError> {
         let (block, layer) = (self.shape.block_stride, self.shape.layer_stride);
-        let own = order.apart.iter().flatten().next();
-        let position = |letter| {
-            let mut letters = order.shared.iter().chain(own.into_iter().flatten());
-            letters.position(|l| *l == letter)
-        };
-        let block_outside = match (position(Letter::B), position(Letter::L)) {
-            (Some(b), Some(l)) => b < l,
-            (Some(_), None) => true,
-            _ => false,
-        };
         let one_allocation = self.shape.allocation == Allocation::One;
-        if block_outside && one_allocation && block.is_some() != layer.is_some() {
+        if one_allocation && block.is_some() != layer.is_some() && block_outside(order) {
             let given = match block {
                 Some(_) => Field::BlockStride,
                 None => Field::LayerStride,
@@ -129,15 +119,16 @@ impl<'a> Placer<'a> {
                 for own in apart {
                     self.require_all(&order.shared.iter().chain(own).copied().collect())?;
                     if own.contains(&Letter::K) || order.shared.contains(&Letter::K) {
-                        return Err(self.no_key_value().into());
+                        return Err(match self.spec {
+                            Spec::Attention(_) => OrderError::KeyValueTwice,
+                            _ => self.no_key_value(),
+                        }
+                        .into());
                     }
                 }
-                if order
-                    .shared
-                    .iter()
-                    .any(|l| matches!(l, Letter::C | Letter::D))
-                {
-                    return Err(OrderError::ContentTwice.into());
+                let content = |letter: &&Letter| matches!(letter, Letter::C | Letter::D);
+                if let Some(letter) = order.shared.iter().find(content) {
+                    return Err(OrderError::ContentShared { letter: *letter }.into());
                 }
                 let mut placed = self.apart(apart)?;
                 let shared =
@@ -388,6 +379,22 @@ impl<'a> Placer<'a> {
         OrderError::NoKeyValue {
             kind: self.spec.kind(),
         }
+    }
+}
+
+/// Whether `B` is outside `L` for any component.
+fn block_outside(order: &Order) -> bool {
+    let outside = |own: &[Letter]| {
+        let position = |letter| order.shared.iter().chain(own).position(|l| *l == letter);
+        match (position(Letter::B), position(Letter::L)) {
+            (Some(b), Some(l)) => b < l,
+            (Some(_), None) => true,
+            _ => false,
+        }
+    };
+    match &order.apart {
+        None => outside(&[]),
+        Some(apart) => apart.iter().any(|own| outside(own)),
     }
 }
 

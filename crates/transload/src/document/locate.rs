@@ -29,7 +29,18 @@ pub(super) fn offset(text: &str, line: usize, column: usize) -> Option<usize> {
         .take(line.checked_sub(1)?)
         .map(str::len)
         .sum();
-    Some((start + column.saturating_sub(1)).min(text.len()))
+    let offset = (start + column.saturating_sub(1)).min(text.len());
+    Some(text.floor_char_boundary(offset))
+}
+
+/// Where a span begins, as the end of a message: line and column (in characters), both counted from 1.
+pub(super) fn place(text: &str, span: &Option<Range<usize>>) -> String {
+    let Some(before) = span.as_ref().and_then(|span| text.get(..span.start)) else {
+        return String::new();
+    };
+    let row = before.matches('\n').count() + 1;
+    let line = before.rsplit('\n').next().unwrap_or(before);
+    format!(" at line {row} column {}", line.chars().count() + 1)
 }
 
 /// The span of the field at `path` (`group[0].spec[1].heads`), or of the innermost table around it

@@ -51,13 +51,13 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// As the file's name says; if it does not, JSON where the text starts with a brace, and TOML
-    /// elsewhere.
+    /// As the file's name says; if it does not, JSON where the text starts with a brace (after a byte
+    /// order mark, if there is one), and TOML elsewhere.
     pub fn of(name: &Path, text: &str) -> Self {
         match name.extension().and_then(|extension| extension.to_str()) {
             Some("json") => Self::Json,
             Some("toml") => Self::Toml,
-            _ if text.trim_start().starts_with('{') => Self::Json,
+            _ if unmarked(text).trim_start().starts_with('{') => Self::Json,
             _ => Self::Toml,
         }
     }
@@ -100,11 +100,11 @@ pub enum DocumentError {
         path: PathBuf,
     },
     /// The text is no TOML, or no JSON.
-    #[error("{name} is no {syntax}: {problem}")]
+    #[error("{name} is no {syntax}: {problem}{}", locate::place(text, span))]
     Syntax {
         /// What the document is called.
         name: String,
-        /// Its text.
+        /// Its text, without a byte order mark.
         text: String,
         /// What it should have been.
         syntax: Syntax,
@@ -118,7 +118,7 @@ pub enum DocumentError {
     Faults {
         /// What the document is called.
         name: String,
-        /// Its text.
+        /// Its text, without a byte order mark.
         text: String,
         /// Each fault and where it stands.
         faults: Vec<Located>,
@@ -148,11 +148,22 @@ pub fn read(path: impl AsRef<Path>) -> Result<Deployment, DocumentError> {
         path: path.to_owned(),
         source,
     };
+    read_from(path, File::open(path).map_err(failed)?)
+}
+
+/// Reads a deployment from anything that can be read to its end; `name` is what errors call it, and
+/// says the [syntax](Syntax::of).
+///
+/// # Errors
+/// [`DocumentError`].
+pub fn read_from(name: impl AsRef<Path>, document: impl Read) -> Result<Deployment, DocumentError> {
+    let path = name.as_ref();
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(failed)?;
-    file.take(MAX_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(failed)?;
+    let read = document.take(MAX_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|source| DocumentError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
     if bytes.len() as u64 > MAX_BYTES {
         return Err(DocumentError::TooLarge {
             path: path.to_owned(),
@@ -170,6 +181,7 @@ pub fn read(path: impl AsRef<Path>) -> Result<Deployment, DocumentError> {
 /// # Errors
 /// [`DocumentError::Syntax`] or [`DocumentError::Faults`].
 pub fn parse(name: &str, text: &str, syntax: Syntax) -> Result<Deployment, DocumentError> {
+    let text = unmarked(text);
     let value = value(text, syntax).map_err(|(problem, span)| DocumentError::Syntax {
         name: name.to_owned(),
         text: text.to_owned(),
@@ -184,6 +196,11 @@ pub fn parse(name: &str, text: &str, syntax: Syntax) -> Result<Deployment, Docum
     })
 }
 
+/// The text without the byte order mark that some editors begin it with.
+fn unmarked(text: &str) -> &str {
+    text.strip_prefix('\u{feff}').unwrap_or(text)
+}
+
 /// What is wrong with a text that is not what it should be, and where.
 type Problem = (String, Option<Range<usize>>);
 
@@ -193,8 +210,13 @@ fn value(text: &str, syntax: Syntax) -> Result<Value, Problem> {
             toml::from_str(text).map_err(|error| (error.message().to_owned(), error.span()))
         }
         Syntax::Json => serde_json::from_str(text).map_err(|error| {
-            let span = locate::offset(text, error.line(), error.column()).map(|at| at..at);
-            (error.to_string(), span)
+            let (line, column) = (error.line(), error.column());
+            let span = locate::offset(text, line, column).map(|at| at..at);
+            let told = error.to_string();
+            // The span says where.
+            let place = format!(" at line {line} column {column}");
+            let problem = told.strip_suffix(&place).unwrap_or(&told);
+            (problem.to_owned(), span)
         }),
     }
 }

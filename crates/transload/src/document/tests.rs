@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use super::{DocumentError, Syntax, parse, read};
+use super::{DocumentError, Syntax, parse, read, read_from};
 
 const GOOD: &str = r#"
 schema = "transload.deployment/1"
@@ -31,10 +31,24 @@ fn marked<'t>(text: &'t str, path: &str) -> &'t str {
     &text[located.span.clone().expect("TOML has spans")]
 }
 
+fn value_as_json(value: &toml::Value) -> String {
+    serde_json::to_string(value).expect("JSON")
+}
+
+/// TOML tells numbers beyond 64 bits from others as JSON does.
+#[test]
+fn huge_numbers_are_too_large_in_both_syntaxes() {
+    for number in ["18446744073709551616", "1e44"] {
+        let toml = GOOD.replace("tp = 2", &format!("tp = {number}"));
+        let told = parse("a.toml", &toml, Syntax::Toml).unwrap_err();
+        assert!(told.to_string().contains("is too large"), "{told}");
+    }
+}
+
 #[test]
 fn both_syntaxes_say_the_same() {
     let value: toml::Value = toml::from_str(GOOD).expect("TOML");
-    let json = serde_json::to_string(&value).expect("JSON");
+    let json = value_as_json(&value);
     let from_toml = parse("a.toml", GOOD, Syntax::Toml).expect("a deployment");
     let from_json = parse("a.json", &json, Syntax::Json).expect("a deployment");
     assert_eq!(from_toml, from_json);
@@ -46,6 +60,7 @@ fn the_name_says_the_syntax_and_else_the_text() {
     assert_eq!(of("a.json", "x = 1"), Syntax::Json);
     assert_eq!(of("a.toml", "{}"), Syntax::Toml);
     assert_eq!(of("/dev/stdin", "\n {}"), Syntax::Json);
+    assert_eq!(of("stdin", "\u{feff}{}"), Syntax::Json);
     assert_eq!(of("/dev/stdin", "x = 1"), Syntax::Toml);
 }
 
@@ -78,6 +93,30 @@ fn text_that_is_neither_says_where_it_stops() {
         panic!("a syntax error is expected");
     };
     assert_eq!(span.map(|s| s.start), Some(9));
+}
+
+#[test]
+fn messages_say_the_line_and_column_in_both_syntaxes() {
+    let told = |text, syntax| parse("a", text, syntax).unwrap_err().to_string();
+    let toml = told("pp = 1\ntp = = 2", Syntax::Toml);
+    assert!(toml.ends_with(" at line 2 column 6"), "{toml}");
+    let json = told("{\n \"é\": ]\n}", Syntax::Json);
+    assert_eq!(json, "a is no JSON: expected value at line 2 column 7");
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_a_document() {
+    let value: toml::Value = toml::from_str(GOOD).expect("TOML");
+    for text in [GOOD.to_owned(), value_as_json(&value)] {
+        let marked = format!("\u{feff}{text}");
+        let from = |text: &str| read_from("stdin", text.as_bytes()).expect("a deployment");
+        assert_eq!(from(&marked), from(&text));
+    }
+    let text = format!("\u{feff}{}", GOOD.replace("tp = 2", "tp = 0"));
+    let Err(DocumentError::Faults { text, faults, .. }) = parse("a", &text, Syntax::Toml) else {
+        panic!("faults are expected");
+    };
+    assert_eq!(&text[faults[0].span.clone().expect("a span")], "tp = 0");
 }
 
 #[test]

@@ -3,7 +3,8 @@
 mod blocks;
 pub(super) mod report;
 
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::{Display, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::ValueHint;
@@ -45,11 +46,12 @@ Exit code 1 means that the two deployments cannot be bridged.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// The deployment that the bytes come from: TOML or JSON; - for stdin.
+    /// The deployment that the bytes come from: TOML or JSON; - for stdin, which can be only one of
+    /// the two.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     from: PathBuf,
 
-    /// The deployment that they go to.
+    /// The deployment that they go to: TOML or JSON; - for stdin, which can be only one of the two.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     to: PathBuf,
 
@@ -83,10 +85,16 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             "add --format json",
         ));
     }
+    if is_stdin(&args.from) && is_stdin(&args.to) {
+        return Err(Failure::input(
+            "--from and --to are both -, but stdin is one document",
+            "name a file for one of them",
+        ));
+    }
     let (src, dst) = (read(&args.from)?, read(&args.to)?);
     for (file, side) in [(&args.from, &src), (&args.to, &dst)] {
         let (ranks, groups) = (side.ranks().count(), side.groups().len());
-        info!(file = %file.display(), ranks, groups, "read");
+        info!(file = %called(file), ranks, groups, "read");
     }
     let request = Request {
         start: args.start,
@@ -114,10 +122,23 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     Ok(())
 }
 
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// What messages call a document.
+fn called(path: &Path) -> Display<'_> {
+    match is_stdin(path) {
+        true => Path::new("stdin").display(),
+        false => path.display(),
+    }
+}
+
 /// A deployment from a file, or from stdin where it is called `-`.
 fn read(path: &Path) -> Result<Deployment, DocumentError> {
-    match path.as_os_str() == "-" {
-        true => document::read("/dev/stdin"),
+    match is_stdin(path) {
+        // Not by the path that systems have for it: a socket cannot be opened.
+        true => document::read_from("stdin", io::stdin().lock()),
         false => document::read(path),
     }
 }
@@ -151,8 +172,8 @@ fn not_planned(error: PlanError, args: &Args) -> Failure {
         PlanError::Bridge(bridge) => Failure::no(
             format!(
                 "{} and {} cannot be bridged: {bridge}",
-                args.from.display(),
-                args.to.display()
+                called(&args.from),
+                called(&args.to)
             ),
             "both sides have to cache the same thing; TP, PP, block size, order, padding and \
              conv_layout may differ",
