@@ -293,7 +293,12 @@ async fn an_answer_that_nobody_fetches_cancels() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 
-    let lease = unfinished(&pair, set, Rank(1), None).await;
+    // It waits for the prefill.
+    let set = LeaseSetId([15; 16]);
+    let leases = [
+        unfinished(&pair, set, Rank(0), None).await,
+        unfinished(&pair, set, Rank(1), None).await,
+    ];
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
     request.timeout = long;
@@ -305,7 +310,7 @@ async fn an_answer_that_nobody_fetches_cancels() {
     while pair.dst.agent.gauges().await.unwrap().jobs > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    drop(lease);
+    drop(leases);
 }
 
 #[tokio::test]
