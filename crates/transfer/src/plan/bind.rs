@@ -1,12 +1,11 @@
 //! Binding a plan to the block tables of both sides.
 
-use std::collections::HashMap;
-
 use transload_layout::{Rank, Side};
 
 use super::Plan;
-use super::nest::{ComponentSet, simplify};
-use super::program::{Loop, Placed, Program};
+use super::join::join_neighbours;
+use super::nest::ComponentSet;
+use super::program::{Placed, Program};
 use super::route::{Extent, NestsByExtent, Piece, RouteGroup};
 use super::segments::{self, Segment};
 use super::table::{BindError, Lookup, Tables};
@@ -68,8 +67,6 @@ impl Plan {
                 let planned = &self.groups[group.group];
                 let pieces = group.pieces(planned);
                 let several = pieces.len() > 1;
-                // Where the blocks of a state end, those of the next state may go on.
-                let mut looped = pieces.iter().any(|piece| piece.steps.states_outside);
                 for piece in pieces {
                     let known = segments.iter().position(|(of, open, known, _)| {
                         (*of, *open) == (group.group, several)
@@ -83,8 +80,7 @@ impl Plan {
                     });
                     binder.place(group, &piece, &segments[index].3);
                 }
-                looped |= several || binder.program.nests.len() > 1;
-                binder.join_neighbours(looped);
+                join_neighbours(&mut binder.program, &mut binder.components);
                 routes.push(BoundRoute {
                     src_rank: route.src_rank,
                     dst_rank: route.dst_rank,
@@ -132,70 +128,5 @@ impl Binder {
                 });
             }
         }
-    }
-
-    /// Joins chunks that lie together on both sides, and go through the same loops: what segments of
-    /// different extents or pieces leave between them. Unless `looped`, only chunks without loops are
-    /// looked at.
-    fn join_neighbours(&mut self, looped: bool) {
-        let joins = |p: &Placed| looped || self.program.nests[p.nest as usize].loops.is_empty();
-        if self.program.placed.iter().filter(|p| joins(p)).count() < 2 {
-            return;
-        }
-        let (mut runs, others): (Vec<Placed>, Vec<Placed>) =
-            self.program.placed.iter().partition(|p| joins(p));
-        // Nests of the same loops have the number of the first of them.
-        let mut alike: HashMap<&[Loop], u32> = HashMap::new();
-        let nests = self.program.nests.iter().zip(0..);
-        let alike: Vec<u32> = nests
-            .map(|(nest, index)| *alike.entry(&nest.loops).or_insert(index))
-            .collect();
-        let loops_of = |p: &Placed| alike[p.nest as usize];
-        // By the destination, where no two lie at one place.
-        runs.sort_unstable_by_key(|p| (loops_of(p), p.dst));
-        let mut joined: Vec<(Placed, u64, ComponentSet)> = Vec::with_capacity(runs.len());
-        for p in runs {
-            let run = self.program.nests[p.nest as usize].run;
-            let components = self.components[p.nest as usize];
-            match joined.last_mut() {
-                Some((last, length, set))
-                    if loops_of(last) == loops_of(&p)
-                        && last.src + *length == p.src
-                        && last.dst + *length == p.dst =>
-                {
-                    *length += run;
-                    set.0 |= components.0;
-                }
-                _ => joined.push((p, run, components)),
-            }
-        }
-        let mut program = Program {
-            nests: Vec::new(),
-            placed: Vec::with_capacity(joined.len() + others.len()),
-        };
-        let mut components = Vec::new();
-        let mut made: HashMap<(u32, u64, ComponentSet), u32> = HashMap::new();
-        for (placed, run, set) in joined {
-            let loops = loops_of(&placed);
-            let nest = *made.entry((loops, run, set)).or_insert_with(|| {
-                let loops = self.program.nests[loops as usize].loops.iter();
-                program.nests.push(simplify(loops.copied().collect(), run));
-                components.push(set);
-                program.nests.len() as u32 - 1
-            });
-            program.placed.push(Placed { nest, ..placed });
-        }
-        let mut kept: HashMap<u32, u32> = HashMap::new();
-        for placed in others {
-            let nest = *kept.entry(placed.nest).or_insert_with(|| {
-                let old = placed.nest as usize;
-                program.nests.push(self.program.nests[old].clone());
-                components.push(self.components[old]);
-                program.nests.len() as u32 - 1
-            });
-            program.placed.push(Placed { nest, ..placed });
-        }
-        self.program = program;
-        self.components = components;
     }
 }

@@ -34,6 +34,7 @@
 mod bind;
 mod bridge;
 mod digest;
+mod join;
 mod nest;
 pub mod program;
 mod route;
