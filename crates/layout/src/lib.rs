@@ -38,6 +38,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod catalog;
 pub mod deployment;
 pub mod document;
 pub mod dtype;

@@ -51,6 +51,13 @@ impl LayerSet {
         Ok(Self(ids))
     }
 
+    /// Of ids in any order, each below [`MAX_LAYERS`], given once or more.
+    pub(crate) fn from_ids(mut ids: Vec<u32>) -> Self {
+        ids.sort_unstable();
+        ids.dedup();
+        Self(ids)
+    }
+
     /// The ids, ascending.
     pub fn ids(&self) -> &[u32] {
         &self.0

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use fault::Report;
 pub use fault::{Fault, Faults};
 pub(crate) use read::parse_order;
+pub(crate) use reader::nearest;
 pub use value::Value;
 
 use crate::placement::Allocation;

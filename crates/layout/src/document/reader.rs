@@ -5,9 +5,6 @@ use std::collections::HashSet;
 use super::fault::Report;
 use super::value::Value;
 
-/// From 2^63 on, either way, a float is what became of a whole number that was too long for 64 bits.
-const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
-
 /// Reads one table. Fields that nobody asked for are faults once [`finish`](Self::finish) is called.
 pub(super) struct Reader<'a> {
     path: String,
@@ -66,31 +63,10 @@ impl<'a> Reader<'a> {
         let Some(value) = self.get(key) else {
             return Ok(None);
         };
-        match value {
-            Value::Integer(number) => {
-                if let Ok(number) = u64::try_from(*number) {
-                    return Ok(Some(number));
-                }
-                let problem = if *number < 0 {
-                    format!("cannot be negative ({number})")
-                } else {
-                    format!("is too large ({number})")
-                };
-                faults.add(self.path(key), problem);
-            }
-            Value::Float(number) if number.is_finite() && number.abs() >= BEYOND_64_BITS => {
-                let problem = match number.is_sign_negative() {
-                    true => format!("cannot be negative ({number:?})"),
-                    false => format!("is too large ({number:?})"),
-                };
-                faults.add(self.path(key), problem);
-            }
-            other => {
-                let problem = format!("has to be a whole number, not {}", other.describe());
-                faults.add(self.path(key), problem);
-            }
-        }
-        Err(Faulty)
+        value.whole_number().map(Some).map_err(|problem| {
+            faults.add(self.path(key), problem);
+            Faulty
+        })
     }
 
     /// A whole number that has to be there.
@@ -155,12 +131,18 @@ pub(super) struct Faulty;
 
 /// The known name closest to `name`, if one is close.
 pub(super) fn closest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
-    known
-        .iter()
-        .map(|candidate| (edit_distance(name, candidate), *candidate))
-        .min()
-        .filter(|(distance, candidate)| *distance <= candidate.len().div_ceil(2))
-        .map(|(_, candidate)| candidate)
+    let close = nearest(name, known).next();
+    close.filter(|known| edit_distance(name, known) <= known.len().div_ceil(2))
+}
+
+/// All known names, those most like `name` first.
+pub(crate) fn nearest<'n>(
+    name: &str,
+    known: &[&'n str],
+) -> impl Iterator<Item = &'n str> + use<'n> {
+    let mut known = known.to_vec();
+    known.sort_by_cached_key(|known| edit_distance(name, known));
+    known.into_iter()
 }
 
 /// Levenshtein distance; names longer than any field count as far away.

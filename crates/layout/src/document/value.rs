@@ -4,6 +4,9 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
+/// From 2^63 on, either way, a float is what became of a whole number that was too long for 64 bits.
+const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
+
 /// One value of a document. Deserialises from any self-describing format (JSON, TOML).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
@@ -38,6 +41,38 @@ impl Value {
             Value::Text(value) => format!("\"{value}\""),
             Value::List(_) => "a list".to_owned(),
             Value::Table(_) => "a table".to_owned(),
+        }
+    }
+}
+
+impl Value {
+    /// A field of a table; of one given twice, the first.
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        let Value::Table(fields) = self else {
+            return None;
+        };
+        let mut fields = fields.iter();
+        fields.find(|(name, _)| name == key).map(|(_, value)| value)
+    }
+
+    /// A number that counts or measures something; what is wrong with it, in words.
+    pub(crate) fn whole_number(&self) -> Result<u64, String> {
+        let beyond = |negative, shown: String| match negative {
+            true => Err(format!("cannot be negative ({shown})")),
+            false => Err(format!("is too large ({shown})")),
+        };
+        match self {
+            Value::Integer(number) => match u64::try_from(*number) {
+                Ok(number) => Ok(number),
+                Err(_) => beyond(*number < 0, number.to_string()),
+            },
+            Value::Float(number) if number.is_finite() && number.abs() >= BEYOND_64_BITS => {
+                beyond(number.is_sign_negative(), format!("{number:?}"))
+            }
+            other => Err(format!(
+                "has to be a whole number, not {}",
+                other.describe()
+            )),
         }
     }
 }

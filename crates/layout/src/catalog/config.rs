@@ -1,0 +1,360 @@
+//! Reads keys of a `config.json`, with the values that its config class has where a key is absent.
+//!
+//! Other than in a [document](crate::document), keys that nobody asks for are no faults: a config is
+//! about much more than caches. The first fault found is the one that is told.
+
+use thiserror::Error;
+
+use super::UnknownFamily;
+use crate::deployment::{MAX_LAYERS, MAX_SIZE};
+use crate::document::Value;
+use crate::dtype::Dtype;
+
+/// Why a config does not say what the model caches.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A key is missing, or has a value that it cannot have.
+    #[error("{path}: {problem}")]
+    Key {
+        /// The key, as a path: `text_config.head_dim`.
+        path: String,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// The whole is no config.
+    #[error("{0}")]
+    NoConfig(String),
+    /// A `model_type` that is not in the catalog.
+    #[error(transparent)]
+    UnknownFamily(#[from] UnknownFamily),
+    /// A type that this model's cache cannot have.
+    #[error("{0}")]
+    Dtype(String),
+}
+
+/// What a config class puts where a key is absent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Preset {
+    Number(u64),
+    Flag(bool),
+    Text(&'static str),
+    Texts(&'static [&'static str]),
+    Numbers(&'static [u64]),
+}
+
+/// The presets of a config class. A key without one has to be there, or is optional.
+pub(super) type Presets = &'static [(&'static str, Preset)];
+
+/// The element type of a cache of keys and values, or the packed format that stands in for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheDtype {
+    /// One element after the other, all of this type.
+    Plain(Dtype),
+    /// vLLM's `fp8_ds_mla`, for MLA only: the latent in fp8, a float32 scale for every 128 elements, and the
+    /// rotary part in bf16: 656 bytes a token in DeepSeek V3.2.
+    Fp8DsMla,
+}
+
+impl CacheDtype {
+    /// Names of types, as documents, engines and configs write them.
+    const NAMES: [(&'static str, CacheDtype); 16] = {
+        use CacheDtype::{Fp8DsMla, Plain};
+        [
+            ("f32", Plain(Dtype::F32)),
+            ("f16", Plain(Dtype::F16)),
+            ("bf16", Plain(Dtype::Bf16)),
+            ("f8e4m3", Plain(Dtype::F8E4M3)),
+            ("f8e5m2", Plain(Dtype::F8E5M2)),
+            ("i8", Plain(Dtype::I8)),
+            ("u8", Plain(Dtype::U8)),
+            ("fp8_ds_mla", Fp8DsMla),
+            ("float32", Plain(Dtype::F32)),
+            ("float16", Plain(Dtype::F16)),
+            ("half", Plain(Dtype::F16)),
+            ("bfloat16", Plain(Dtype::Bf16)),
+            ("fp8", Plain(Dtype::F8E4M3)),
+            ("fp8_e4m3", Plain(Dtype::F8E4M3)),
+            ("fp8_e5m2", Plain(Dtype::F8E5M2)),
+            ("int8", Plain(Dtype::I8)),
+        ]
+    };
+
+    /// The type of this name: a document's (`bf16`), vLLM's (`fp8_e4m3`) or torch's (`bfloat16`).
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = name.strip_prefix("torch.").unwrap_or(name);
+        let mut names = Self::NAMES.iter();
+        names.find(|(known, _)| *known == name).map(|(_, d)| *d)
+    }
+
+    /// Every name that is understood.
+    pub fn names() -> impl Iterator<Item = &'static str> {
+        Self::NAMES.iter().map(|(name, _)| *name)
+    }
+}
+
+/// One table of a config.
+pub(super) struct Config<'a> {
+    /// Where it is: empty for the whole.
+    pub(super) path: String,
+    pub(super) table: &'a Value,
+    /// The table around it, which may say the type of elements in its place.
+    pub(super) outer: Option<&'a Value>,
+    /// What its class puts where a key is absent.
+    pub(super) presets: Presets,
+    /// The cache's type, where the operator chose it.
+    pub(super) cache_dtype: Option<CacheDtype>,
+}
+
+impl<'a> Config<'a> {
+    /// The path of one key.
+    pub(super) fn path_of(&self, key: &str) -> String {
+        match self.path.as_str() {
+            "" => key.to_owned(),
+            path => format!("{path}.{key}"),
+        }
+    }
+
+    /// A fault of one key.
+    pub(super) fn fault(&self, key: &str, problem: impl Into<String>) -> ConfigError {
+        ConfigError::Key {
+            path: self.path_of(key),
+            problem: problem.into(),
+        }
+    }
+
+    fn mistyped(&self, key: &str, wanted: &str, found: &Value) -> ConfigError {
+        self.fault(key, format!("has to be {wanted}, not {}", found.describe()))
+    }
+
+    fn missing(&self, key: &str, wanted: &str) -> ConfigError {
+        self.fault(key, format!("is missing: it has to be {wanted}"))
+    }
+
+    /// What the config says; `None` where it says nothing. Null is a value.
+    pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
+        self.table.get(key)
+    }
+
+    fn preset(&self, key: &str) -> Option<Preset> {
+        let mut presets = self.presets.iter();
+        presets.find(|(known, _)| *known == key).map(|(_, p)| *p)
+    }
+
+    /// A size or a count that may be null, or absent where the class has none either.
+    pub(super) fn optional(&self, key: &str) -> Result<Option<u64>, ConfigError> {
+        match self.get(key) {
+            Some(Value::Null) => Ok(None),
+            Some(value) => self.sized(key, value).map(Some),
+            None => Ok(match self.preset(key) {
+                Some(Preset::Number(number)) => Some(number),
+                _ => None,
+            }),
+        }
+    }
+
+    /// A size or a count; null is as good as absent.
+    pub(super) fn number(&self, key: &str) -> Result<u64, ConfigError> {
+        match (self.optional(key)?, self.preset(key)) {
+            (Some(number), _) | (None, Some(Preset::Number(number))) => Ok(number),
+            _ => Err(self.missing(key, "a whole number")),
+        }
+    }
+
+    /// A size or a count that cannot be 0; null is as good as absent.
+    pub(super) fn positive(&self, key: &str) -> Result<u64, ConfigError> {
+        match self.number(key)? {
+            0 => Err(self.fault(key, "cannot be 0")),
+            number => Ok(number),
+        }
+    }
+
+    /// How many layers the model has.
+    pub(super) fn layers(&self, key: &str) -> Result<u64, ConfigError> {
+        let layers = self.positive(key)?;
+        if layers > MAX_LAYERS {
+            let problem = format!("cannot be more than {MAX_LAYERS}, not {layers}");
+            return Err(self.fault(key, problem));
+        }
+        Ok(layers)
+    }
+
+    /// One of `parts` equal parts of a size.
+    pub(super) fn share(&self, whole: &str, parts: &str) -> Result<u64, ConfigError> {
+        let (size, count) = (self.positive(whole)?, self.positive(parts)?);
+        if !size.is_multiple_of(count) {
+            let problem = format!("is {size}, which {parts} = {count} does not divide");
+            return Err(self.fault(whole, problem));
+        }
+        Ok(size / count)
+    }
+
+    fn sized(&self, key: &str, value: &Value) -> Result<u64, ConfigError> {
+        match value.whole_number() {
+            Ok(number) if number <= MAX_SIZE => Ok(number),
+            Ok(number) => {
+                let problem = format!("cannot be more than {MAX_SIZE}, not {number}");
+                Err(self.fault(key, problem))
+            }
+            Err(problem) => Err(self.fault(key, problem)),
+        }
+    }
+
+    /// Yes or no; null is as good as absent, and absent without a preset is no.
+    pub(super) fn flag(&self, key: &str) -> Result<bool, ConfigError> {
+        match (self.get(key), self.preset(key)) {
+            (Some(Value::Bool(flag)), _) => Ok(*flag),
+            (None | Some(Value::Null), Some(Preset::Flag(flag))) => Ok(flag),
+            (None | Some(Value::Null), _) => Ok(false),
+            (Some(other), _) => Err(self.mistyped(key, "true or false", other)),
+        }
+    }
+
+    /// A text that may be absent; null is as good as absent.
+    pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
+        match (self.get(key), self.preset(key)) {
+            (Some(Value::Text(text)), _) => Ok(Some(text)),
+            (None | Some(Value::Null), Some(Preset::Text(text))) => Ok(Some(text)),
+            (None | Some(Value::Null), _) => Ok(None),
+            (Some(other), _) => Err(self.mistyped(key, "text", other)),
+        }
+    }
+
+    /// A list of texts that may be absent; null is as good as absent.
+    pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>, ConfigError> {
+        let items = match (self.get(key), self.preset(key)) {
+            (Some(Value::List(items)), _) => items,
+            (None | Some(Value::Null), Some(Preset::Texts(texts))) => {
+                return Ok(Some(texts.to_vec()));
+            }
+            (None | Some(Value::Null), _) => return Ok(None),
+            (Some(other), _) => return Err(self.mistyped(key, "a list of texts", other)),
+        };
+        let texts = items.iter().enumerate().map(|(i, item)| match item {
+            Value::Text(text) => Ok(text.as_str()),
+            other => Err(self.mistyped(&format!("{key}[{i}]"), "text", other)),
+        });
+        texts.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// A list of numbers that may be absent; null is as good as absent.
+    pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<u64>>, ConfigError> {
+        let items = match (self.get(key), self.preset(key)) {
+            (Some(Value::List(items)), _) => items,
+            (None | Some(Value::Null), Some(Preset::Numbers(numbers))) => {
+                return Ok(Some(numbers.to_vec()));
+            }
+            (None | Some(Value::Null), _) => return Ok(None),
+            (Some(other), _) => return Err(self.mistyped(key, "a list of numbers", other)),
+        };
+        let numbers = items.iter().enumerate();
+        let numbers = numbers.map(|(i, item)| self.sized(&format!("{key}[{i}]"), item));
+        numbers.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// A table inside of this one, whose keys have no presets; null is as good as absent.
+    pub(super) fn inside(&self, key: &str) -> Result<Option<Config<'a>>, ConfigError> {
+        let table = match self.get(key) {
+            None | Some(Value::Null) => return Ok(None),
+            Some(table @ Value::Table(_)) => table,
+            Some(other) => return Err(self.mistyped(key, "a table", other)),
+        };
+        Ok(Some(Config {
+            path: self.path_of(key),
+            table,
+            outer: Some(self.table),
+            presets: &[],
+            cache_dtype: self.cache_dtype,
+        }))
+    }
+
+    /// The model's own element type: what states are kept in, and keys and values unless the cache's type
+    /// is another.
+    pub(super) fn model_dtype(&self) -> Result<Dtype, ConfigError> {
+        for (inside, value) in [(true, Some(self.table)), (false, self.outer)] {
+            for key in ["dtype", "torch_dtype"] {
+                let name = match value.and_then(|value| value.get(key)) {
+                    None | Some(Value::Null) => continue,
+                    Some(Value::Text(name)) => name,
+                    Some(other) => return Err(self.mistyped(key, "the name of a type", other)),
+                };
+                // "auto" leaves it to the checkpoint's tensors.
+                if name == "auto" {
+                    continue;
+                }
+                return dtype_named(name).map_err(|problem| match inside {
+                    true => self.fault(key, problem),
+                    false => ConfigError::Key {
+                        path: key.to_owned(),
+                        problem,
+                    },
+                });
+            }
+        }
+        Ok(Dtype::Bf16)
+    }
+
+    /// An element type that a key of its own names, as `mamba_ssm_cache_dtype` does; `None` where the key
+    /// is absent, null or `auto`.
+    pub(super) fn dtype_of(&self, key: &str) -> Result<Option<Dtype>, ConfigError> {
+        match self.text(key)? {
+            None | Some("auto") => Ok(None),
+            Some(name) => {
+                let dtype = dtype_named(name).map_err(|problem| self.fault(key, problem))?;
+                Ok(Some(dtype))
+            }
+        }
+    }
+
+    /// The type that keys, values and latents are cached in: the one asked for, else the one that the
+    /// checkpoint's quantisation names, else the model's.
+    pub(super) fn cache_dtype(&self) -> Result<CacheDtype, ConfigError> {
+        if let Some(dtype) = self.cache_dtype {
+            return Ok(dtype);
+        }
+        if let Some(dtype) = self.quantized_cache() {
+            return Ok(CacheDtype::Plain(dtype));
+        }
+        Ok(CacheDtype::Plain(self.model_dtype()?))
+    }
+
+    /// The same for attention, which has no packed format.
+    pub(super) fn plain_cache_dtype(&self) -> Result<Dtype, ConfigError> {
+        match self.cache_dtype()? {
+            CacheDtype::Plain(dtype) => Ok(dtype),
+            CacheDtype::Fp8DsMla => Err(ConfigError::Dtype(
+                "fp8_ds_mla is a format of latents; this model caches keys and values (fp8 is theirs)"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// fp8, where a checkpoint brings the scales for it: `quantization_config` of compressed-tensors
+    /// (`kv_cache_scheme`) or of ModelOpt (`kv_cache_quant_algo`).
+    fn quantized_cache(&self) -> Option<Dtype> {
+        let places = [Some(self.table), self.outer];
+        let mut configs = places.into_iter().flatten();
+        let quantization = configs.find_map(|config| config.get("quantization_config"))?;
+        let modelopt = matches!(
+            quantization.get("kv_cache_quant_algo"),
+            Some(Value::Text(algo)) if algo.eq_ignore_ascii_case("fp8")
+        );
+        let scheme = quantization.get("kv_cache_scheme");
+        let compressed_tensors = scheme.is_some_and(|scheme| {
+            scheme.get("num_bits") == Some(&Value::Integer(8))
+                && scheme.get("type") == Some(&Value::Text("float".to_owned()))
+        });
+        (modelopt || compressed_tensors).then_some(Dtype::F8E4M3)
+    }
+}
+
+/// A plain element type by any of its names.
+fn dtype_named(name: &str) -> Result<Dtype, String> {
+    match CacheDtype::from_name(name) {
+        Some(CacheDtype::Plain(dtype)) => Ok(dtype),
+        _ => Err(format!(
+            "has to be an element type as bfloat16, not {}",
+            Value::Text(name.to_owned()).describe()
+        )),
+    }
+}

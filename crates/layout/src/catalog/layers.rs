@@ -1,0 +1,71 @@
+//! Gathers what each layer caches into groups of layers that cache the same.
+
+use super::{Model, ModelGroup};
+use crate::deployment::LayerSet;
+use crate::spec::Spec;
+
+/// What the layers of a model cache, noted layer by layer in ascending order.
+#[derive(Debug)]
+pub(super) struct Layers {
+    count: u64,
+    groups: Vec<Gathered>,
+}
+
+#[derive(Debug)]
+struct Gathered {
+    name: &'static str,
+    /// Tells it from others of the same name; the first is 1.
+    number: usize,
+    layers: Vec<u32>,
+    specs: Vec<Spec>,
+}
+
+impl Layers {
+    /// Of a model with this many layers, whether they own a cache or not.
+    pub(super) fn of(count: u64) -> Self {
+        Self {
+            count,
+            groups: Vec::new(),
+        }
+    }
+
+    /// Every layer, counted from 0.
+    pub(super) fn ids(&self) -> std::ops::Range<u64> {
+        0..self.count
+    }
+
+    /// Notes a cache that a layer owns: one spec, or those of one page. Layers that cache the same under
+    /// one name are one group; where they differ, the later group has a number: `attn`, `attn-2`.
+    pub(super) fn add(&mut self, layer: u64, name: &'static str, specs: impl Into<Vec<Spec>>) {
+        let (specs, layer) = (specs.into(), layer as u32);
+        let mut namesakes = 0;
+        for group in self.groups.iter_mut().filter(|group| group.name == name) {
+            if group.specs == specs {
+                return group.layers.push(layer);
+            }
+            namesakes += 1;
+        }
+        self.groups.push(Gathered {
+            name,
+            number: namesakes + 1,
+            layers: vec![layer],
+            specs,
+        });
+    }
+
+    pub(super) fn model(self, family: &str) -> Model {
+        let groups = self.groups.into_iter().map(|group| ModelGroup {
+            name: match group.number {
+                1 => group.name.to_owned(),
+                number => format!("{}-{number}", group.name),
+            },
+            layers: LayerSet::from_ids(group.layers),
+            specs: group.specs,
+        });
+        Model {
+            family: family.to_owned(),
+            num_layers: self.count as u32,
+            groups: groups.collect(),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Model catalog: what a model caches, read off its Hugging Face `config.json`.
+//!
+//! A family is what a config calls its `model_type`. Each knows the keys of its config class and the
+//! values that the class puts where a key is absent, and yields [specs](crate::spec) layer by layer;
+//! layers that cache the same become one [group](ModelGroup). Families that cache in the same way share a
+//! file, which starts with the shape that they yield.
+//!
+//! Families and presets are those of the config classes of `transformers` 5.23.0; what engines make of
+//! them (which layers own a cache, types of recurrent state, sizes of packed entries) is vLLM's.
+//!
+//! ```
+//! use transload_layout::catalog::{Model, Options};
+//! use transload_layout::document::Value;
+//!
+//! let config: Value = serde_json::from_str(r#"{
+//!     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+//!     "num_attention_heads": 32, "num_key_value_heads": 8, "torch_dtype": "bfloat16"
+//! }"#).unwrap();
+//! let model = Model::from_config(&config, &Options::default())?;
+//! let attention = &model.groups[0];
+//! assert_eq!((attention.name.as_str(), attention.layers.to_string()), ("attn", "0-31".to_owned()));
+//! # Ok::<(), transload_layout::catalog::ConfigError>(())
+//! ```
+
+mod attention;
+mod config;
+mod layers;
+mod wrapper;
+
+use thiserror::Error;
+
+pub use self::config::{CacheDtype, ConfigError};
+use self::config::{Config, Presets};
+use self::layers::Layers;
+use self::wrapper::TextPart;
+use crate::deployment::LayerSet;
+use crate::document::{Value, nearest};
+use crate::spec::Spec;
+
+/// What a model caches, whole, before anyone says how many ranks share it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    /// The `model_type` of its text part.
+    pub family: String,
+    /// Layers of the model, those that own no cache included.
+    pub num_layers: u32,
+    /// What the layers cache. A layer may be in several groups, and in none.
+    pub groups: Vec<ModelGroup>,
+}
+
+/// Layers that cache the same, and are given blocks together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelGroup {
+    /// `attn`, `window`, `mamba`, …
+    pub name: String,
+    /// Global layer ids, counted from 0.
+    pub layers: LayerSet,
+    /// What each of the layers caches: one spec, or those of one page.
+    pub specs: Vec<Spec>,
+}
+
+/// What an operator chooses, and a config does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// The type that keys, values and latents are cached in, where it is not the model's own.
+    pub cache_dtype: Option<CacheDtype>,
+}
+
+impl Model {
+    /// Reads a config: of a text model, or of one with a text model in it.
+    ///
+    /// # Errors
+    /// The first key that is missing or wrong, with its path; or a family that is not in the catalog.
+    pub fn from_config(config: &Value, options: &Options) -> Result<Self, ConfigError> {
+        let part = TextPart::of(config)?;
+        let known = CATALOG.iter().find_map(|kin| kin.member(part.family));
+        let (caches, presets) = known.ok_or_else(|| UnknownFamily::of(part.family))?;
+        let config = part.config(presets, options.cache_dtype);
+        Ok(caches(&config)?.model(part.family))
+    }
+
+    /// Every `model_type` of the catalog.
+    pub fn families() -> impl Iterator<Item = &'static str> {
+        let members = CATALOG.iter().flat_map(|kin| kin.members);
+        members.map(|(family, _)| *family)
+    }
+}
+
+/// What the layers of a model cache.
+type Caches = fn(&Config<'_>) -> Result<Layers, ConfigError>;
+
+/// Families whose models cache in the same way.
+struct Kin {
+    /// Every `model_type`, with what its class puts where a key is absent.
+    members: &'static [(&'static str, Presets)],
+    caches: Caches,
+}
+
+impl Kin {
+    fn member(&self, family: &str) -> Option<(Caches, Presets)> {
+        let member = self.members.iter().find(|(name, _)| *name == family);
+        member.map(|(_, presets)| (self.caches, *presets))
+    }
+}
+
+/// The whole catalog.
+const CATALOG: &[Kin] = &[attention::KIN];
+
+/// A family that is not in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{}", self.text())]
+pub struct UnknownFamily {
+    /// The `model_type`.
+    pub family: String,
+    /// The known ones that are called most like it, the nearest first.
+    pub nearest: Vec<&'static str>,
+}
+
+impl UnknownFamily {
+    /// How many known families a message lists.
+    const NEAREST: usize = 5;
+
+    fn of(family: &str) -> Self {
+        let known: Vec<&str> = Model::families().collect();
+        Self {
+            family: family.to_owned(),
+            nearest: nearest(family, &known).take(Self::NEAREST).collect(),
+        }
+    }
+
+    fn text(&self) -> String {
+        format!(
+            "model_type: {} is no family of the catalog; the nearest are {}",
+            Value::Text(self.family.clone()).describe(),
+            self.nearest.join(", ")
+        )
+    }
+}
