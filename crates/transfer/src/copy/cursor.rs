@@ -179,7 +179,7 @@ impl Cursor {
         match sum.crc32c() {
             // SAFETY: the buffer is valid up to `end`; the rest is the caller's.
             None => drop(unsafe { self.carry(way, buffer, end, None) }),
-            Some(sum) if self.stream.kernel.sums() => {
+            Some(sum) if self.stream.tuning.kernel.sums() => {
                 // SAFETY: as above.
                 sum.pass(len as u64, |state| unsafe {
                     self.carry(way, buffer, end, Some(state))
@@ -229,9 +229,9 @@ impl Cursor {
         let Self { stream, walk } = self;
         let traffic = match way {
             Way::Gather => Traffic::Fetch,
-            Way::Scatter => Traffic::place(stream.bytes(), stream.around_from),
+            Way::Scatter => Traffic::place(stream.bytes(), stream.tuning.around_from),
         };
-        let mover = Mover::new(stream.kernel, traffic, state.is_some());
+        let mover = Mover::new(stream.tuning.kernel, traffic, state.is_some());
         let state = state.unwrap_or(0);
         let memory = Source(&stream.memory);
         let buffer = Dense {
