@@ -13,7 +13,7 @@ use transload_transfer::lease::LeaseEnd;
 use transload_transfer::wire::message::Message;
 use transload_transfer::wire::{Failure, PathSet};
 
-use crate::loans::{Lender, say_blocks, taken};
+use crate::loans::{Lender, taken};
 use crate::source::{Source, failure};
 use crate::town::{Destination, PATIENCE, RANKS, Town, owners_claims};
 
@@ -34,11 +34,8 @@ async fn a_copy_whose_lease_ends_is_no_success() {
         let mut links = Vec::new();
         let ended = source
             .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
-                Lender::accept(hostile, &ask).await;
-                let (first, blocks) = lender.blocks(&ask);
-                say_blocks(hostile, ask.transfer, 0, first, blocks).await;
-                let expected = lender.offer(hostile, Rank(0)).await;
-                links.push(lender.hand_over(expected, Rank(0)).await);
+                lender.accept_with_blocks(hostile, &ask).await;
+                links.push(lender.lend(hostile, Rank(0)).await);
                 match moment {
                     Some(moment) => sleep(moment).await,
                     None => taken(hostile).await.expect("it was copied"),

@@ -45,8 +45,21 @@ impl Lender {
         hostile.say(Message::Lent { transfer }).await;
     }
 
+    /// The same, and says the blocks as well.
+    pub(crate) async fn accept_with_blocks(&self, hostile: &mut Hostile, ask: &Ask) {
+        Self::accept(hostile, ask).await;
+        let (first, blocks) = self.blocks(ask);
+        say_blocks(hostile, ask.transfer, 0, first, blocks).await;
+    }
+
+    /// Lends the memory of a rank: says where it can be fetched, and hands it over.
+    pub(crate) async fn lend(&self, hostile: &mut Hostile, rank: Rank) -> Link {
+        let expected = self.offer(hostile, rank).await;
+        self.hand_over(expected, rank).await
+    }
+
     /// Says where the memory of a rank can be fetched.
-    pub(crate) async fn offer(&self, hostile: &mut Hostile, rank: Rank) -> Expected {
+    async fn offer(&self, hostile: &mut Hostile, rank: Rank) -> Expected {
         let token = Token::random().unwrap();
         let expected = self.listener.expect(&token).unwrap();
         let offer = (self.listener.name().to_string(), halves(token.as_bytes()));
@@ -55,13 +68,13 @@ impl Lender {
     }
 
     /// Hands it over.
-    pub(crate) async fn hand_over(&self, expected: Expected, rank: Rank) -> Link {
+    async fn hand_over(&self, expected: Expected, rank: Rank) -> Link {
         let connection = expected.connection(Duration::from_secs(5)).await.unwrap();
         connection.lend(&[self.cache.shared(rank)]).await.unwrap()
     }
 
     /// The blocks of a transfer, in the one piece that an honest lender sends.
-    pub(crate) fn blocks(&self, ask: &Ask) -> (u64, Vec<u32>) {
+    fn blocks(&self, ask: &Ask) -> (u64, Vec<u32>) {
         let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
         let plan = Plan::compile(&src, &dst, &Request::tokens(TOKENS)).unwrap();
         let touched = plan.table_entries(0, End::Source);
@@ -264,9 +277,7 @@ async fn memory_that_is_not_as_announced_is_never_read() {
         let lender = Lender::new(request);
         let ended = source
             .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
-                Lender::accept(hostile, &ask).await;
-                let (first, blocks) = lender.blocks(&ask);
-                say_blocks(hostile, ask.transfer, 0, first, blocks).await;
+                lender.accept_with_blocks(hostile, &ask).await;
                 say_memory(hostile, handover::serve(make()), Rank(0), 0, 1).await;
                 commit(hostile, &ask).await;
             })
@@ -354,8 +365,7 @@ async fn tables_that_do_not_fit_are_not_copied_by() {
             .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
                 Lender::accept(hostile, &ask).await;
                 if links.is_empty() {
-                    let expected = lender.offer(hostile, Rank(0)).await;
-                    links.push(lender.hand_over(expected, Rank(0)).await);
+                    links.push(lender.lend(hostile, Rank(0)).await);
                 }
                 let id = ask.transfer;
                 let (first, mut blocks) = lender.blocks(&ask);
@@ -423,8 +433,7 @@ async fn noise_about_lanes_is_passed_over() {
             noise(hostile, ask.transfer).await;
             let (first, blocks) = lender.blocks(&ask);
             say_blocks(hostile, ask.transfer, 0, first, blocks).await;
-            let expected = lender.offer(hostile, Rank(0)).await;
-            links.push(lender.hand_over(expected, Rank(0)).await);
+            links.push(lender.lend(hostile, Rank(0)).await);
             if taken(hostile).await.is_some() {
                 // What is copied once is not copied again.
                 let transfer = ask.transfer;
