@@ -168,8 +168,7 @@ pub(crate) async fn noise(hostile: &mut Hostile, of: TransferId) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_that_is_not_as_announced_is_never_read() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let bytes = Cache::lendable(Side::Prefill).shared(Rank(0));
     let bytes = bytes.regions().map(|(_, bytes)| bytes as u64).sum::<u64>();
     let gift = |offer: Vec<u8>, descriptors: Vec<OwnedFd>| Gift {
@@ -273,7 +272,7 @@ async fn memory_that_is_not_as_announced_is_never_read() {
     ];
     for (number, (what, why, make)) in cases.iter().enumerate() {
         let request = 6 + 4 * number as u64;
-        let source = Source::new(&town, &number.to_string(), Roles::all());
+        let source = Source::new(&to.town, &number.to_string(), Roles::all());
         let lender = Lender::new(request);
         let ended = source
             .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
@@ -288,20 +287,18 @@ async fn memory_that_is_not_as_announced_is_never_read() {
         to.is_quiet(request).await;
     }
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sockets_that_do_not_exist_lend_nothing() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let nobody = format!("transload-{}", "0".repeat(32));
     for (request, socket, why) in [
         (6, nobody, Some("nobody listens")),
         // What cannot be a name of ours is no offer: the honest one may still come.
         (10, "/proc/self/mem".to_owned(), None),
     ] {
-        let source = Source::new(&town, &request.to_string(), Roles::all());
+        let source = Source::new(&to.town, &request.to_string(), Roles::all());
         let ended = source
             .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
                 Lender::accept(hostile, &ask).await;
@@ -318,7 +315,6 @@ async fn sockets_that_do_not_exist_lend_nothing() {
         to.is_quiet(request).await;
     }
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 /// What a lender does wrong with its block tables, where its memory is good.
@@ -344,8 +340,7 @@ enum Tables {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_that_do_not_fit_are_not_copied_by() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let cases = [
         (Tables::OutOfOrder, "does not fit in"),
         (Tables::TooLong, "does not fit in"),
@@ -358,7 +353,7 @@ async fn tables_that_do_not_fit_are_not_copied_by() {
     ];
     for (number, (wrong, why)) in (0..).zip(cases) {
         let request = 6 + 4 * number;
-        let source = Source::new(&town, &number.to_string(), Roles::all());
+        let source = Source::new(&to.town, &number.to_string(), Roles::all());
         let lender = Lender::new(request);
         let mut links = Vec::new();
         let ended = source
@@ -415,15 +410,13 @@ async fn tables_that_do_not_fit_are_not_copied_by() {
         to.is_quiet(request).await;
     }
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn noise_about_lanes_is_passed_over() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let request = 6;
-    let source = Source::new(&town, "noisy", Roles::all());
+    let source = Source::new(&to.town, "noisy", Roles::all());
     let lender = Lender::new(request);
     let mut links = Vec::new();
     let report = source
@@ -447,5 +440,4 @@ async fn noise_about_lanes_is_passed_over() {
     assert!(report.routes.iter().all(|route| route.path == Path::Shared));
     to.origins.check(&to.cache, request, &[Rank(0)]).unwrap();
     to.stays_well().await;
-    town.stays_well().await;
 }
