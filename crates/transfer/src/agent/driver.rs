@@ -267,6 +267,13 @@ impl Driver {
                 }
                 self.machine.on_message(now, conn, envelope);
             }
+            #[cfg(feature = "local")]
+            Event::Marked { conn } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.telling.leaves();
+                    self.tell(conn);
+                }
+            }
             Event::Lost { conn, why } => self.lost(conn, &why),
             Event::LaneUp { conn, lane } => self.lane_up(conn, lane),
             // Without its lanes a connection is no use: its transfers are tried again over another.

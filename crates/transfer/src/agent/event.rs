@@ -37,6 +37,9 @@ pub(super) enum Event {
     },
     /// A message has come.
     Received { conn: ConnId, envelope: Envelope },
+    /// What was to be sent before a mark has been sent.
+    #[cfg(feature = "local")]
+    Marked { conn: ConnId },
     /// A control connection is gone.
     Lost { conn: ConnId, why: String },
     /// A lane of a connection is there.

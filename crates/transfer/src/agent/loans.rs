@@ -32,7 +32,6 @@ use crate::memory::Memory;
 use crate::plan::{BlockTable, Plan, Side, Tables};
 use crate::transport::local::handover::{Expected, Link};
 use crate::transport::local::shared::SharedMemory;
-use crate::wire::message::LaneMessage;
 use crate::wire::{ConnId, Flow};
 
 /// Shared memory as it was registered: for each rank, one for each group of the own document.
@@ -40,9 +39,6 @@ pub(super) type SharedMemories = BTreeMap<Rank, Arc<[SharedMemory]>>;
 
 /// Most memories in one handover: what fits its packet.
 const AT_A_TIME: usize = 16;
-
-/// Most table entries in one message: 5 bytes each at most, so that a frame of 64 KiB holds them.
-const ENTRIES: usize = 8192;
 
 /// What an allocation may be longer than the layout takes: alignment to huge pages. A borrower maps all of
 /// it, so there has to be a bound; it touches no more than its plans need.
@@ -227,42 +223,6 @@ pub(super) async fn fetch(
     };
     // As above.
     let _ = events.send(event).await;
-}
-
-/// The blocks that a plan touches on the source's side, as they are told to the destination.
-pub(super) fn tables(
-    transfer: TransferId,
-    plan: &Plan,
-    blocks: &Blocks,
-) -> Result<Vec<LaneMessage>, String> {
-    let tables = plan
-        .arrange(Side::Source, blocks)
-        .map_err(|error| error.to_string())?;
-    let mut pieces = Vec::new();
-    for (group, table) in tables.0.iter().enumerate() {
-        let touched = plan.table_entries(group, Side::Source);
-        let short = || format!("the table of group {group} is too short");
-        let end = usize::try_from(touched.end).map_err(|_| short())?;
-        // Not beyond the end: the range is empty where nothing of the group moves.
-        let start = usize::try_from(touched.start).map_or(end, |start| start.min(end));
-        let listed: Vec<u32> = match table {
-            BlockTable::Identity => {
-                let end = u32::try_from(end).map_err(|_| short())?;
-                (start as u32..end).collect()
-            }
-            BlockTable::List(list) => list.get(start..end).ok_or_else(short)?.to_vec(),
-        };
-        for (i, blocks) in listed.chunks(ENTRIES).enumerate() {
-            pieces.push(LaneMessage::Blocks {
-                transfer,
-                // As above: few groups.
-                group: group as u32,
-                first: (start + i * ENTRIES) as u64,
-                blocks: blocks.to_vec(),
-            });
-        }
-    }
-    Ok(pieces)
 }
 
 /// A transfer that is to be copied out of memory that its source lends.

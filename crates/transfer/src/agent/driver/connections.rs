@@ -21,6 +21,8 @@ use crate::agent::loans::{Loans, Part};
 use crate::agent::plans::LocalPaths;
 #[cfg(feature = "local")]
 use crate::agent::ring::{self, Offer, Rings};
+#[cfg(feature = "local")]
+use crate::agent::telling::Telling;
 use crate::identity::{PeerIdentity, Role};
 use crate::ids::{AgentId, Nonce};
 use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
@@ -52,6 +54,8 @@ pub(super) struct Connection {
     pub(super) rings: Rings,
     #[cfg(feature = "local")]
     pub(super) loans: Loans,
+    #[cfg(feature = "local")]
+    pub(super) telling: Telling,
 }
 
 impl Driver {
@@ -98,6 +102,8 @@ impl Driver {
             rings: Rings::default(),
             #[cfg(feature = "local")]
             loans: Loans::default(),
+            #[cfg(feature = "local")]
+            telling: Telling::default(),
         };
         #[cfg(feature = "local")]
         if let Some(local) = local {

@@ -4,6 +4,7 @@ use super::Driver;
 use crate::agent::flows::{Moving, Under};
 use crate::agent::loans::{self, Copying, Part};
 use crate::agent::ring::{self, Offer};
+use crate::agent::telling::Pieces;
 use crate::ids::{Rank, TransferId};
 use crate::memory::Memory;
 use crate::transport::local::handover::Link;
@@ -22,7 +23,7 @@ impl Driver {
         }
         let pieces = self.blocks(&flow).and_then(|blocks| {
             let plan = self.machine.planner_mut().of_flow(&flow, true)?;
-            loans::tables(transfer, &plan, &blocks)
+            Pieces::new(transfer, &plan, blocks)
         });
         let pieces = match pieces {
             Ok(pieces) => pieces,
@@ -35,14 +36,24 @@ impl Driver {
             seen: 0,
         };
         self.under_way.insert(transfer, under);
-        for piece in pieces {
-            self.machine.send_lanes(conn, piece);
-        }
-        let begins = self.connections.get_mut(&conn);
-        if begins.is_some_and(|connection| connection.loans.begin(rank))
-            && let Err(why) = self.lend_rank(conn, rank)
-        {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        connection.telling.add(pieces);
+        let begins = connection.loans.begin(rank);
+        self.tell(conn);
+        if begins && let Err(why) = self.lend_rank(conn, rank) {
             self.loan_failed(conn, rank, true, &why);
+        }
+    }
+
+    /// Tells a peer the next piece of our tables, if there is one and it is time.
+    pub(super) fn tell(&mut self, conn: ConnId) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && let Some(piece) = connection.telling.next()
+        {
+            connection.outbox.mark();
+            self.machine.send_lanes(conn, piece);
         }
     }
 
