@@ -27,6 +27,7 @@ use super::builder;
 use super::data::{Landing, SharedCopy, SharedCopyError, SharedRoute};
 use super::event::Event;
 use super::flows::Memories;
+use super::local::Unmapping;
 use super::ring::{self, Offer, OfferError};
 use crate::ids::{Rank, TransferId};
 use crate::memory::Memory;
@@ -217,6 +218,7 @@ pub(super) async fn fetch(
     offer: Offer,
     part: Part,
     deployment: Arc<Deployment>,
+    unmapping: Unmapping,
     conn: ConnId,
     events: mpsc::Sender<Event>,
 ) {
@@ -225,7 +227,11 @@ pub(super) async fn fetch(
         let most = part.most_bytes(&deployment);
         let borrowed = connection.borrow(most).await;
         let (borrowed, link) = borrowed.map_err(OfferError::of_guest)?;
-        let memories = borrowed.iter().map(|memory| memory.memory());
+        let memories = borrowed.into_iter();
+        let memories = memories.map(|memory| {
+            let unmapping = unmapping.clone();
+            memory.memory_dropped_by(|memory| unmapping.discard(memory))
+        });
         let memories: Vec<_> = memories
             .collect::<Result<_, _>>()
             .map_err(OfferError::failed)?;

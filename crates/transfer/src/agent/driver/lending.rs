@@ -115,8 +115,9 @@ impl Driver {
             return;
         };
         for (part, offer) in connection.loans.take_up(rank, &deployment) {
+            let unmapping = local.unmapping();
             let events = self.events.clone();
-            let task = loans::fetch(offer, part, deployment.clone(), conn, events);
+            let task = loans::fetch(offer, part, deployment.clone(), unmapping, conn, events);
             connection.owns(local.spawn(task));
         }
     }
