@@ -307,12 +307,9 @@ impl Driver {
                 link,
             } => self.borrowed(conn, part, memories, link),
             #[cfg(feature = "local")]
-            Event::LoanFailed {
-                conn,
-                rank,
-                lent,
-                why,
-            } => self.loan_failed(conn, rank, lent, &why),
+            Event::LoanOutFailed { conn, part, why } => self.loan_out_failed(conn, part, &why),
+            #[cfg(feature = "local")]
+            Event::LoanInFailed { conn, part, why } => self.loan_in_failed(conn, part, &why),
             #[cfg(feature = "local")]
             Event::Copied { transfer } => self.machine.copied(now, transfer),
             #[cfg(feature = "local")]

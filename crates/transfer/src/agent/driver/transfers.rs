@@ -131,7 +131,7 @@ impl Driver {
                 }
             }
             #[cfg(feature = "local")]
-            Path::Ring => self.carry_over_ring(conn, &outgoing),
+            Path::Ring => self.carry_over_ring(conn, transfer, &outgoing),
             _ => self.failed(transfer, format!("there is no path {path} here")),
         }
     }
