@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use transload_layout::Deployment;
 use transload_layout::document::Value;
 use transload_transfer::copy::{
-    CopyOptions, Crc32c, Kernel, MemoryStream, NoChecksum, copy, settle,
+    CopyOptions, Crc32c, Kernel, MemoryStream, NoChecksum, Tuning, copy, settle,
 };
 use transload_transfer::memory::{Access, Memory};
 use transload_transfer::plan::program::Program;
@@ -238,7 +238,7 @@ fn ratios(copies: &[Copy<'_>]) {
             ("memcpy", &|| copy.memcpy(usize::MAX)),
             ("memcpy, 80 MiB at a time", &|| copy.memcpy(80 << 20)),
             ("memcpy, chunk by chunk", &|| {
-                copy.run(&one.clone().with_kernel(Kernel::Portable));
+                copy.run(&one.clone().with_tuning(of(Kernel::Portable)));
             }),
             ("copy", &|| copy.run(&one)),
             ("copy, summed", &|| copy.run(&one.clone().with_checksum())),
@@ -280,6 +280,10 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
+fn of(kernel: Kernel) -> Tuning {
+    Tuning::detect().with_kernel(kernel)
+}
+
 /// Seconds that this thread has run.
 fn processor_time() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -292,7 +296,8 @@ fn single(criterion: &mut Criterion, copy: &Copy<'_>) {
     group.throughput(Throughput::Bytes(copy.program.bytes()));
     group.bench_function("memcpy", |b| b.iter(|| copy.memcpy(usize::MAX)));
     for kernel in Kernel::available() {
-        let options = CopyOptions::new().with_threads(1).with_kernel(*kernel);
+        let options = CopyOptions::new().with_threads(1);
+        let options = options.with_tuning(of(*kernel));
         group.bench_function(kernel.name(), |b| b.iter(|| copy.run(&options)));
         let options = options.with_checksum();
         let name = format!("{}, summed", kernel.name());

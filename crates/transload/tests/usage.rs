@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use common::{command, transload};
@@ -73,6 +74,17 @@ fn every_command_is_in_the_help_and_the_book() {
     }
 }
 
+/// A plan between documents that do not exist.
+const OF_NOTHING: [&str; 7] = [
+    "plan",
+    "--from",
+    "/nonexistent/a",
+    "--to",
+    "b",
+    "--tokens",
+    "1",
+];
+
 #[test]
 fn bad_usage_exits_2_and_says_so_on_stderr() {
     for args in [
@@ -82,15 +94,7 @@ fn bad_usage_exits_2_and_says_so_on_stderr() {
         &[
             "plan", "--from", "a", "--to", "b", "--tokens", "1", "--format", "yaml",
         ],
-        &[
-            "plan",
-            "--from",
-            "/nonexistent/a",
-            "--to",
-            "b",
-            "--tokens",
-            "1",
-        ],
+        &OF_NOTHING,
     ] {
         let ran = transload(args);
         assert_eq!(ran.code, Some(2), "{args:?}");
@@ -99,23 +103,29 @@ fn bad_usage_exits_2_and_says_so_on_stderr() {
     }
 }
 
+/// A plan between the documents of the examples.
+const OF_EXAMPLES: [&str; 7] = [
+    "plan",
+    "--from",
+    "prefill.toml",
+    "--to",
+    "decode.toml",
+    "--tokens",
+    "64",
+];
+
+/// Where those are.
+fn examples() -> PathBuf {
+    common::root().join("docs/examples")
+}
+
 /// A command that prints more than a pipe holds.
 fn long() -> Command {
     let mut command = command();
     command
-        .current_dir(common::root().join("docs/examples"))
-        .args([
-            "plan",
-            "--from",
-            "prefill.toml",
-            "--to",
-            "decode.toml",
-            "--tokens",
-            "64",
-            "--chunks",
-            "--format",
-            "json",
-        ]);
+        .current_dir(examples())
+        .args(OF_EXAMPLES)
+        .args(["--chunks", "--format", "json"]);
     command
 }
 
@@ -135,15 +145,7 @@ fn a_reader_that_goes_away_is_no_error() {
 #[test]
 fn nobody_need_read_errors() {
     let mut child = command()
-        .args([
-            "plan",
-            "--from",
-            "/nonexistent/a",
-            "--to",
-            "b",
-            "--tokens",
-            "1",
-        ])
+        .args(OF_NOTHING)
         .stderr(Stdio::piped())
         .spawn()
         .expect("it starts");
@@ -165,25 +167,15 @@ fn a_full_disk_is_an_error() {
 
 #[test]
 fn what_is_done_is_told_where_it_is_asked_for() {
-    let dir = common::root().join("docs/examples");
-    let plan = [
-        "plan",
-        "--from",
-        "prefill.toml",
-        "--to",
-        "decode.toml",
-        "--tokens",
-        "64",
-    ];
-    let quiet = common::transload_in(&dir, &plan);
+    let quiet = common::transload_in(&examples(), &OF_EXAMPLES);
     assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(0), ""));
-    let told = common::transload_in(&dir, &[&["-v"], &plan[..]].concat());
+    let told = common::transload_in(&examples(), &[&["-v"], &OF_EXAMPLES[..]].concat());
     assert!(told.stderr.contains("planned"), "{}", told.stderr);
     assert!(!told.stderr.contains('\u{1b}'), "{}", told.stderr);
     let output = command()
-        .current_dir(&dir)
+        .current_dir(examples())
         .env("TRANSLOAD_LOG", "=====")
-        .args(plan)
+        .args(OF_EXAMPLES)
         .output()
         .expect("it starts");
     assert_eq!(output.status.code(), Some(2), "a filter that is none");

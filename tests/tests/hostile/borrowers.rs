@@ -56,15 +56,17 @@ async fn who_may_not_map_is_lent_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_owner_of_an_opening_does_not_choose_to_be_lent_memory() {
-    let town = Town::of_lenders();
     // Only for its key and its canaries.
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::of_lenders());
     let request = 6;
-    let identity = issue(&town.authority, "prefill-1", Roles::all());
+    let identity = issue(&to.town.authority, "prefill-1", Roles::all());
     let ranks = [Rank(0), Rank(1)];
     let life = Incarnation::new(3, 3);
-    let pusher = town.owner_cache.agent(identity, ranks, life, impatient());
-    let source = Source::new(&town, "owner", without_map());
+    let pusher = to
+        .town
+        .owner_cache
+        .agent(identity, ranks, life, impatient());
+    let source = Source::new(&to.town, "owner", without_map());
     let ticket = source.ticket(&to, Side::Decode, request, Direction::Push);
     let push = transfer_of(Side::Prefill, &ranks, ticket, request);
     let mut lent = Vec::new();
@@ -90,7 +92,6 @@ async fn the_owner_of_an_opening_does_not_choose_to_be_lent_memory() {
     assert_eq!(lent, [], "nothing was offered");
     pusher.shutdown(Duration::from_secs(1)).await;
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 fn accepted(message: &Message) -> Option<Path> {

@@ -13,7 +13,7 @@ use transload_transfer::lease::LeaseEnd;
 use transload_transfer::wire::message::Message;
 use transload_transfer::wire::{Failure, PathSet};
 
-use crate::loans::{Lender, say_blocks, taken};
+use crate::loans::{Lender, taken};
 use crate::source::{Source, failure};
 use crate::town::{Destination, PATIENCE, RANKS, Town, owners_claims};
 
@@ -23,22 +23,18 @@ const MOMENTS: [u64; 8] = [0, 100, 300, 600, 1000, 1500, 2500, 4000];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_whose_lease_ends_is_no_success() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let moments = MOMENTS.map(|us| Some(Duration::from_micros(us)));
     // And once when everything was copied.
     for (number, moment) in (0..).zip(moments.into_iter().chain([None])) {
         let request = 6 + 4 * number;
-        let source = Source::new(&town, &number.to_string(), Roles::all());
+        let source = Source::new(&to.town, &number.to_string(), Roles::all());
         let lender = Lender::new(request);
         let mut links = Vec::new();
         let ended = source
             .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
-                Lender::accept(hostile, &ask).await;
-                let (first, blocks) = lender.blocks(&ask);
-                say_blocks(hostile, ask.transfer, 0, first, blocks).await;
-                let expected = lender.offer(hostile, Rank(0)).await;
-                links.push(lender.hand_over(expected, Rank(0)).await);
+                lender.accept_with_blocks(hostile, &ask).await;
+                links.push(lender.lend(hostile, Rank(0)).await);
                 match moment {
                     Some(moment) => sleep(moment).await,
                     None => taken(hostile).await.expect("it was copied"),
@@ -56,13 +52,11 @@ async fn a_copy_whose_lease_ends_is_no_success() {
         to.is_quiet(request).await;
     }
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_is_cancelled_in_the_midst_of_copies_gives_its_blocks_back_once() {
-    let town = Town::of_lenders();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::of_lenders());
     let mut chance = Chance(11);
     let (mut cancelled, mut moved) = (0, 0);
     let mut took = Duration::ZERO;
@@ -76,11 +70,11 @@ async fn a_lease_that_is_cancelled_in_the_midst_of_copies_gives_its_blocks_back_
         for rank in [Rank(0), Rank(1)] {
             let mut lease = lease_of(Side::Prefill, rank, 2);
             lease.set = set;
-            leases.push(open(&town.owner, Direction::Pull, lease).await);
+            leases.push(open(&to.town.owner, Direction::Pull, lease).await);
         }
-        let mut claims = owners_claims(&town.owner, 2);
+        let mut claims = owners_claims(&to.town.owner, 2);
         claims.set = set;
-        let ticket = mint(&town.owner.ticket_key(), &claims);
+        let ticket = mint(&to.town.owner.ticket_key(), &claims);
         let mut pull = transfer_of(Side::Decode, &RANKS, ticket, 2);
         pull.paths = PathSet::LOCAL;
         to.cache.clear();
@@ -123,5 +117,5 @@ async fn a_lease_that_is_cancelled_in_the_midst_of_copies_gives_its_blocks_back_
     assert!(cancelled > 0, "no moment was in the midst of a copy");
     unused(&to.agent).await;
     to.agent.shutdown(Duration::from_secs(1)).await;
-    town.stays_well().await;
+    to.town.stays_well().await;
 }

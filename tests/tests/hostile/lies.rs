@@ -70,11 +70,10 @@ async fn a_source_that_lies_over_a_ring_is_not_believed() {
 }
 
 async fn no_lie_is_believed(path: Path) {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     // Requests of which transfers take the network only, and others.
     let first = if path == Path::Quic { 4 } else { 6 };
-    let source = Source::new(&town, "honest", Roles::all());
+    let source = Source::new(&to.town, "honest", Roles::all());
     let mut way = None;
     let report = source
         .pulled(&to, &RANKS, first, async |hostile, ask| {
@@ -89,7 +88,7 @@ async fn no_lie_is_believed(path: Path) {
     assert!(report.routes.iter().all(|route| route.path == path));
     to.origins.check_canaries(&to.cache, first).unwrap();
     for (request, lie) in (first..).step_by(4).zip(Lie::ALL) {
-        let source = Source::new(&town, &format!("{lie:?}").to_lowercase(), Roles::all());
+        let source = Source::new(&to.town, &format!("{lie:?}").to_lowercase(), Roles::all());
         let mut way = None;
         let ended = source
             .pulled(&to, &RANKS, request, async |hostile, ask| {
@@ -105,7 +104,6 @@ async fn no_lie_is_believed(path: Path) {
         to.is_quiet(request).await;
     }
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 async fn tell(lie: Lie, hostile: &mut Hostile, ask: &Ask, way: &mut Way) {

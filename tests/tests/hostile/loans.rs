@@ -45,8 +45,21 @@ impl Lender {
         hostile.say(Message::Lent { transfer }).await;
     }
 
+    /// The same, and says the blocks as well.
+    pub(crate) async fn accept_with_blocks(&self, hostile: &mut Hostile, ask: &Ask) {
+        Self::accept(hostile, ask).await;
+        let (first, blocks) = self.blocks(ask);
+        say_blocks(hostile, ask.transfer, 0, first, blocks).await;
+    }
+
+    /// Lends the memory of a rank: says where it can be fetched, and hands it over.
+    pub(crate) async fn lend(&self, hostile: &mut Hostile, rank: Rank) -> Link {
+        let expected = self.offer(hostile, rank).await;
+        self.hand_over(expected, rank).await
+    }
+
     /// Says where the memory of a rank can be fetched.
-    pub(crate) async fn offer(&self, hostile: &mut Hostile, rank: Rank) -> Expected {
+    async fn offer(&self, hostile: &mut Hostile, rank: Rank) -> Expected {
         let token = Token::random().unwrap();
         let expected = self.listener.expect(&token).unwrap();
         let offer = (self.listener.name().to_string(), halves(token.as_bytes()));
@@ -55,13 +68,13 @@ impl Lender {
     }
 
     /// Hands it over.
-    pub(crate) async fn hand_over(&self, expected: Expected, rank: Rank) -> Link {
+    async fn hand_over(&self, expected: Expected, rank: Rank) -> Link {
         let connection = expected.connection(Duration::from_secs(5)).await.unwrap();
         connection.lend(&[self.cache.shared(rank)]).await.unwrap()
     }
 
     /// The blocks of a transfer, in the one piece that an honest lender sends.
-    pub(crate) fn blocks(&self, ask: &Ask) -> (u64, Vec<u32>) {
+    fn blocks(&self, ask: &Ask) -> (u64, Vec<u32>) {
         let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
         let plan = Plan::compile(&src, &dst, &Request::tokens(TOKENS)).unwrap();
         let touched = plan.table_entries(0, End::Source);
@@ -155,8 +168,7 @@ pub(crate) async fn noise(hostile: &mut Hostile, of: TransferId) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_that_is_not_as_announced_is_never_read() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let bytes = Cache::lendable(Side::Prefill).shared(Rank(0));
     let bytes = bytes.regions().map(|(_, bytes)| bytes as u64).sum::<u64>();
     let gift = |offer: Vec<u8>, descriptors: Vec<OwnedFd>| Gift {
@@ -260,13 +272,11 @@ async fn memory_that_is_not_as_announced_is_never_read() {
     ];
     for (number, (what, why, make)) in cases.iter().enumerate() {
         let request = 6 + 4 * number as u64;
-        let source = Source::new(&town, &number.to_string(), Roles::all());
+        let source = Source::new(&to.town, &number.to_string(), Roles::all());
         let lender = Lender::new(request);
         let ended = source
             .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
-                Lender::accept(hostile, &ask).await;
-                let (first, blocks) = lender.blocks(&ask);
-                say_blocks(hostile, ask.transfer, 0, first, blocks).await;
+                lender.accept_with_blocks(hostile, &ask).await;
                 say_memory(hostile, handover::serve(make()), Rank(0), 0, 1).await;
                 commit(hostile, &ask).await;
             })
@@ -277,20 +287,18 @@ async fn memory_that_is_not_as_announced_is_never_read() {
         to.is_quiet(request).await;
     }
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sockets_that_do_not_exist_lend_nothing() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let nobody = format!("transload-{}", "0".repeat(32));
     for (request, socket, why) in [
         (6, nobody, Some("nobody listens")),
         // What cannot be a name of ours is no offer: the honest one may still come.
         (10, "/proc/self/mem".to_owned(), None),
     ] {
-        let source = Source::new(&town, &request.to_string(), Roles::all());
+        let source = Source::new(&to.town, &request.to_string(), Roles::all());
         let ended = source
             .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
                 Lender::accept(hostile, &ask).await;
@@ -307,7 +315,6 @@ async fn sockets_that_do_not_exist_lend_nothing() {
         to.is_quiet(request).await;
     }
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 /// What a lender does wrong with its block tables, where its memory is good.
@@ -333,8 +340,7 @@ enum Tables {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_that_do_not_fit_are_not_copied_by() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let cases = [
         (Tables::OutOfOrder, "does not fit in"),
         (Tables::TooLong, "does not fit in"),
@@ -347,15 +353,14 @@ async fn tables_that_do_not_fit_are_not_copied_by() {
     ];
     for (number, (wrong, why)) in (0..).zip(cases) {
         let request = 6 + 4 * number;
-        let source = Source::new(&town, &number.to_string(), Roles::all());
+        let source = Source::new(&to.town, &number.to_string(), Roles::all());
         let lender = Lender::new(request);
         let mut links = Vec::new();
         let ended = source
             .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
                 Lender::accept(hostile, &ask).await;
                 if links.is_empty() {
-                    let expected = lender.offer(hostile, Rank(0)).await;
-                    links.push(lender.hand_over(expected, Rank(0)).await);
+                    links.push(lender.lend(hostile, Rank(0)).await);
                 }
                 let id = ask.transfer;
                 let (first, mut blocks) = lender.blocks(&ask);
@@ -405,15 +410,13 @@ async fn tables_that_do_not_fit_are_not_copied_by() {
         to.is_quiet(request).await;
     }
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn noise_about_lanes_is_passed_over() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let request = 6;
-    let source = Source::new(&town, "noisy", Roles::all());
+    let source = Source::new(&to.town, "noisy", Roles::all());
     let lender = Lender::new(request);
     let mut links = Vec::new();
     let report = source
@@ -423,8 +426,7 @@ async fn noise_about_lanes_is_passed_over() {
             noise(hostile, ask.transfer).await;
             let (first, blocks) = lender.blocks(&ask);
             say_blocks(hostile, ask.transfer, 0, first, blocks).await;
-            let expected = lender.offer(hostile, Rank(0)).await;
-            links.push(lender.hand_over(expected, Rank(0)).await);
+            links.push(lender.lend(hostile, Rank(0)).await);
             if taken(hostile).await.is_some() {
                 // What is copied once is not copied again.
                 let transfer = ask.transfer;
@@ -438,5 +440,4 @@ async fn noise_about_lanes_is_passed_over() {
     assert!(report.routes.iter().all(|route| route.path == Path::Shared));
     to.origins.check(&to.cache, request, &[Rank(0)]).unwrap();
     to.stays_well().await;
-    town.stays_well().await;
 }

@@ -9,6 +9,7 @@
 //! - [`trickles`]: transfers that never stand still and never end.
 //! - [`loans`]: memory that is lent to an agent, and is not what it has to be.
 //! - [`borrowers`]: peers that take what is lent, or what is not.
+//! - [`offers`]: rings and memory that are offered, and not fetched.
 //! - [`fences`]: leases that end in the midst of a copy.
 
 mod asks;
@@ -19,6 +20,7 @@ mod greetings;
 mod handover;
 mod lies;
 mod loans;
+mod offers;
 mod peer;
 mod source;
 mod town;

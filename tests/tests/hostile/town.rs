@@ -87,19 +87,22 @@ impl Town {
     }
 }
 
-/// An agent that takes what hostile sources have, with canaries wherever nothing of it belongs.
+/// An agent in a town that takes what hostile sources have, with canaries wherever nothing of it
+/// belongs.
 pub(crate) struct Destination {
+    pub(crate) town: Town,
     pub(crate) agent: Agent,
     pub(crate) cache: Cache,
     pub(crate) origins: Origins,
 }
 
 impl Destination {
-    pub(crate) fn new(town: &Town) -> Self {
+    pub(crate) fn in_a(town: Town) -> Self {
         let cache = Cache::new(Side::Decode);
         let identity = issue(&town.authority, "decode-0", Roles::all());
         let agent = cache.agent(identity, RANKS, Incarnation::new(1, 1), impatient());
         Self {
+            town,
             agent,
             cache,
             origins: Origins::new(),
@@ -114,10 +117,11 @@ impl Destination {
         assert_eq!(self.cache.checksum(), sum, "written after the end");
     }
 
-    /// Nothing is left of what was under way, nor of those who are gone.
+    /// Nothing is left of what was under way, nor of those who are gone; and the town is well.
     pub(crate) async fn stays_well(self) {
         idle(&self.agent).await;
         self.agent.shutdown(Duration::from_secs(1)).await;
+        self.town.stays_well().await;
     }
 }
 

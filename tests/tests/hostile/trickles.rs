@@ -17,10 +17,9 @@ use crate::town::{Destination, RANKS, Town, issue};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pull_that_trickles_ends_by_its_timeout() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     for (request, path) in [(4, Path::Quic), (6, Path::Ring)] {
-        let mut source = Source::new(&town, &path.to_string(), Roles::all());
+        let mut source = Source::new(&to.town, &path.to_string(), Roles::all());
         // Longer than an attempt may stand still.
         source.timeout = Duration::from_millis(2500);
         let mut way = None;
@@ -40,13 +39,11 @@ async fn a_pull_that_trickles_ends_by_its_timeout() {
         to.is_quiet(request).await;
     }
     to.stays_well().await;
-    town.stays_well().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_push_that_trickles_ends_by_the_hard_bound() {
-    let town = Town::new();
-    let to = Destination::new(&town);
+    let to = Destination::in_a(Town::new());
     let request = 4;
     let mut opening = lease_of(Side::Decode, Rank(0), request);
     // So short that it would be over at once if bytes did not keep it alive.
@@ -54,7 +51,8 @@ async fn a_push_that_trickles_ends_by_the_hard_bound() {
     opening.hard_bound = Duration::from_secs(3);
     let opened = open(&to.agent, Direction::Push, opening).await;
     let ticket = ticket_of(&to.agent, request, Direction::Push);
-    let mut hostile = Hostile::welcome(town.hostile(Roles::all()), &to.agent, Side::Prefill).await;
+    let mut hostile =
+        Hostile::welcome(to.town.hostile(Roles::all()), &to.agent, Side::Prefill).await;
     let ask = ask_with(1, ticket, request);
     hostile.say(Message::Push(ask.clone())).await;
     let accepted = |message: &Message| matches!(message, Message::Accepted { .. }).then_some(());
@@ -86,9 +84,9 @@ async fn a_push_that_trickles_ends_by_the_hard_bound() {
 
     // The same blocks serve the next one.
     let next = Incarnation::new(3, 3);
-    let honest = issue(&town.authority, "prefill-1", Roles::all());
+    let honest = issue(&to.town.authority, "prefill-1", Roles::all());
     let ranks = [Rank(0), Rank(1)];
-    let honest = town.owner_cache.agent(honest, ranks, next, impatient());
+    let honest = to.town.owner_cache.agent(honest, ranks, next, impatient());
     let mut openings = Vec::new();
     for rank in RANKS {
         let opening = lease_of(Side::Decode, rank, 2);
@@ -107,5 +105,4 @@ async fn a_push_that_trickles_ends_by_the_hard_bound() {
     to.origins.check(&to.cache, 2, &RANKS).unwrap();
     honest.shutdown(Duration::from_secs(1)).await;
     to.stays_well().await;
-    town.stays_well().await;
 }

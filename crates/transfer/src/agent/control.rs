@@ -15,13 +15,23 @@ use crate::wire::frame;
 use crate::wire::message::Envelope;
 
 /// Most bytes that wait to be sent to one peer. All that 1,024 transfers of one peer say at a time is
-/// less; one that asks and does not read the answers is given up.
+/// less, since block tables wait elsewhere for their turn; one that asks and does not read the answers is
+/// given up.
 const UNREAD: usize = 16 << 20;
+
+/// What the task that sends has to do.
+#[derive(Debug)]
+enum Item {
+    Frame(Bytes),
+    /// Tell the driver that it has come so far.
+    #[cfg(feature = "local")]
+    Mark,
+}
 
 /// Frames on their way to the task that sends them. Dropping it hangs up.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    frames: mpsc::UnboundedSender<Bytes>,
+    items: mpsc::UnboundedSender<Item>,
     waiting: Arc<AtomicUsize>,
     /// Only dropped.
     _open: oneshot::Sender<()>,
@@ -30,7 +40,7 @@ pub(super) struct Outbox {
 /// The other end of an [`Outbox`].
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    frames: mpsc::UnboundedReceiver<Bytes>,
+    items: mpsc::UnboundedReceiver<Item>,
     waiting: Arc<AtomicUsize>,
     /// Ends when the outbox is dropped, however many frames there are still.
     hung_up: oneshot::Receiver<()>,
@@ -41,12 +51,12 @@ pub(super) fn outbox() -> (Outbox, Outgoing) {
     let waiting = Arc::new(AtomicUsize::new(0));
     let (open, hung_up) = oneshot::channel();
     let outbox = Outbox {
-        frames: sender,
+        items: sender,
         waiting: waiting.clone(),
         _open: open,
     };
     let outgoing = Outgoing {
-        frames: receiver,
+        items: receiver,
         waiting,
         hung_up,
     };
@@ -62,8 +72,15 @@ impl Outbox {
             return Err("the peer asks, and does not read the answers".to_owned());
         }
         // The task that sends tells of a loss by itself.
-        let _ = self.frames.send(frame);
+        let _ = self.items.send(Item::Frame(frame));
         Ok(())
+    }
+
+    /// Asks to be told, by [`Event::Marked`], when everything so far has been sent.
+    #[cfg(feature = "local")]
+    pub(super) fn mark(&self) {
+        // As above.
+        let _ = self.items.send(Item::Mark);
     }
 }
 
@@ -78,7 +95,7 @@ pub(super) async fn write(
     events: mpsc::Sender<Event>,
 ) {
     let Outgoing {
-        frames,
+        items,
         waiting,
         hung_up,
     } = outgoing;
@@ -88,7 +105,7 @@ pub(super) async fn write(
         sleep(patience).await;
     };
     tokio::select! {
-        () = write_all(connection, frames, &waiting, conn, events) => {}
+        () = write_all(connection, items, &waiting, conn, events) => {}
         // The connection goes with the future that had it.
         () = given_up => tracing::debug!("the peer was too slow for what was said last"),
     }
@@ -96,20 +113,29 @@ pub(super) async fn write(
 
 async fn write_all(
     mut connection: ControlSender,
-    mut frames: mpsc::UnboundedReceiver<Bytes>,
+    mut items: mpsc::UnboundedReceiver<Item>,
     waiting: &AtomicUsize,
     conn: ConnId,
     events: mpsc::Sender<Event>,
 ) {
-    while let Some(frame) = frames.recv().await {
-        let bytes = frame.len();
-        if let Err(error) = connection.send(frame).await {
-            let why = error.to_string();
-            // The driver is gone where this fails.
-            let _ = events.send(Event::Lost { conn, why }).await;
-            return;
+    while let Some(item) = items.recv().await {
+        match item {
+            Item::Frame(frame) => {
+                let bytes = frame.len();
+                if let Err(error) = connection.send(frame).await {
+                    let why = error.to_string();
+                    // The driver is gone where this fails.
+                    let _ = events.send(Event::Lost { conn, why }).await;
+                    return;
+                }
+                waiting.fetch_sub(bytes, Ordering::Relaxed);
+            }
+            #[cfg(feature = "local")]
+            Item::Mark => {
+                // As above.
+                let _ = events.send(Event::Marked { conn }).await;
+            }
         }
-        waiting.fetch_sub(bytes, Ordering::Relaxed);
     }
     connection.finish().await;
 }
@@ -173,7 +199,7 @@ mod tests {
             .concat()
             .into();
         for _ in 0..count {
-            outbox.frames.send(frame.clone()).unwrap();
+            outbox.items.send(Item::Frame(frame.clone())).unwrap();
         }
         // As when the driver closes a connection.
         drop((outbox, receiver));

@@ -267,6 +267,13 @@ impl Driver {
                 }
                 self.machine.on_message(now, conn, envelope);
             }
+            #[cfg(feature = "local")]
+            Event::Marked { conn } => {
+                if let Some(connection) = self.connections.get_mut(&conn) {
+                    connection.telling.leaves();
+                    self.tell(conn);
+                }
+            }
             Event::Lost { conn, why } => self.lost(conn, &why),
             Event::LaneUp { conn, lane } => self.lane_up(conn, lane),
             // Without its lanes a connection is no use: its transfers are tried again over another.
@@ -300,12 +307,9 @@ impl Driver {
                 link,
             } => self.borrowed(conn, part, memories, link),
             #[cfg(feature = "local")]
-            Event::LoanFailed {
-                conn,
-                rank,
-                lent,
-                why,
-            } => self.loan_failed(conn, rank, lent, &why),
+            Event::LoanOutFailed { conn, part, why } => self.loan_out_failed(conn, part, &why),
+            #[cfg(feature = "local")]
+            Event::LoanInFailed { conn, part, why } => self.loan_in_failed(conn, part, &why),
             #[cfg(feature = "local")]
             Event::Copied { transfer } => self.machine.copied(now, transfer),
             #[cfg(feature = "local")]

@@ -11,6 +11,8 @@ use super::lease::{Lease, OpenRefused};
 #[cfg(feature = "local")]
 use super::loans::Part;
 use super::request::Keeper;
+#[cfg(feature = "local")]
+use super::ring::OfferError;
 use super::transfer::Transfer;
 use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
@@ -37,6 +39,9 @@ pub(super) enum Event {
     },
     /// A message has come.
     Received { conn: ConnId, envelope: Envelope },
+    /// What was to be sent before a mark has been sent.
+    #[cfg(feature = "local")]
+    Marked { conn: ConnId },
     /// A control connection is gone.
     Lost { conn: ConnId, why: String },
     /// A lane of a connection is there.
@@ -49,7 +54,7 @@ pub(super) enum Event {
     RingOut { conn: ConnId, ring: RingOut },
     /// A ring to send over cannot be had.
     #[cfg(feature = "local")]
-    RingOutFailed { conn: ConnId, why: String },
+    RingOutFailed { conn: ConnId, why: OfferError },
     /// A transfer has failed since its ring did.
     #[cfg(feature = "local")]
     RingBroken {
@@ -59,7 +64,7 @@ pub(super) enum Event {
     },
     /// A ring to receive from cannot be had, or has come to its end.
     #[cfg(feature = "local")]
-    RingInFailed { conn: ConnId, why: String },
+    RingInFailed { conn: ConnId, why: OfferError },
 
     /// Memory that we lend has been fetched by the peer.
     #[cfg(feature = "local")]
@@ -72,13 +77,19 @@ pub(super) enum Event {
         memories: Vec<Memory>,
         link: Link,
     },
-    /// Memory of a rank cannot be `lent`, or else not borrowed.
+    /// Memory cannot be lent.
     #[cfg(feature = "local")]
-    LoanFailed {
+    LoanOutFailed {
         conn: ConnId,
-        rank: Rank,
-        lent: bool,
-        why: String,
+        part: Part,
+        why: OfferError,
+    },
+    /// Memory cannot be borrowed.
+    #[cfg(feature = "local")]
+    LoanInFailed {
+        conn: ConnId,
+        part: Part,
+        why: OfferError,
     },
     /// A transfer was copied out of memory that the peer lends.
     #[cfg(feature = "local")]

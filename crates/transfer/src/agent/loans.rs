@@ -12,10 +12,11 @@
 //! ```
 //!
 //! A loan is of all groups of one rank, in the order of the source's document, and is kept for as long
-//! as the connection lives: the next transfer out of that rank sends its tables only. What a peer can
-//! do with bad tables or bad memory is to make the copy fail: [`SharedCopy::new`] checks all of them.
+//! as the connection lives: the next transfer out of that rank sends its tables only. Offers lapse as
+//! those of [rings](super::ring) do. What a peer can do with bad tables or bad memory is to make the copy
+//! fail: [`SharedCopy::new`] checks all of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -26,13 +27,13 @@ use super::builder;
 use super::data::{Landing, SharedCopy, SharedCopyError, SharedRoute};
 use super::event::Event;
 use super::flows::Memories;
-use super::ring::{FETCHED_WITHIN, Offer};
+use super::local::Unmapping;
+use super::ring::{self, Offer, OfferError};
 use crate::ids::{Rank, TransferId};
 use crate::memory::Memory;
 use crate::plan::{BlockTable, Plan, Side, Tables};
 use crate::transport::local::handover::{Expected, Link};
 use crate::transport::local::shared::SharedMemory;
-use crate::wire::message::LaneMessage;
 use crate::wire::{ConnId, Flow};
 
 /// Shared memory as it was registered: for each rank, one for each group of the own document.
@@ -41,62 +42,86 @@ pub(super) type SharedMemories = BTreeMap<Rank, Arc<[SharedMemory]>>;
 /// Most memories in one handover: what fits its packet.
 const AT_A_TIME: usize = 16;
 
-/// Most table entries in one message: 5 bytes each at most, so that a frame of 64 KiB holds them.
-const ENTRIES: usize = 8192;
-
 /// What an allocation may be longer than the layout takes: alignment to huge pages. A borrower maps all of
 /// it, so there has to be a bound; it touches no more than its plans need.
 const SLACK: u64 = 2 << 20;
 
+/// Most offers that are remembered: all of 64 ranks, whatever their groups, in 200 bytes each.
+const MOST_OFFERS: usize = 256;
+
 /// The loans of one connection, both ways.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
-    /// Ranks whose memory the peer was told to fetch.
-    lent: BTreeSet<Rank>,
+    /// Memory that the peer was told to fetch, and the transfer for which. It may have done so by now.
+    lent: BTreeMap<Part, TransferId>,
     /// Held on both sides for as long as the loan lasts.
     links: Vec<Link>,
+    /// Offers of the peer's that nobody has taken up. They may have lapsed.
+    offered: BTreeMap<Part, Offer>,
     /// The peer's memory by rank and group; none where it is being fetched.
     borrowed: BTreeMap<(Rank, u32), Option<Memory>>,
 }
 
 impl Loans {
-    /// Whether a rank's memory is still to be lent, which it is from now on.
-    pub(super) fn begin(&mut self, rank: Rank) -> bool {
-        self.lent.insert(rank)
+    /// Whether memory was offered to the peer, and the offer has not lapsed.
+    pub(super) fn is_lent(&self, part: Part) -> bool {
+        self.lent.contains_key(&part)
     }
 
-    /// A loan that did not come about may be tried again.
-    pub(super) fn forget(&mut self, rank: Rank, lent: bool) {
-        match lent {
-            true => {
-                self.lent.remove(&rank);
-            }
-            false => self.borrowed.retain(|(of, _), _| *of != rank),
-        }
+    /// Memory is offered to the peer, for this transfer.
+    pub(super) fn lend(&mut self, part: Part, transfer: TransferId) {
+        self.lent.insert(part, transfer);
+    }
+
+    /// An offer has come to nothing; another may be made. For whom was it?
+    pub(super) fn unlend(&mut self, part: Part) -> Option<TransferId> {
+        self.lent.remove(&part)
     }
 
     pub(super) fn hold(&mut self, link: Link) {
         self.links.push(link);
     }
 
-    /// Whether these memories are news; they are being fetched from now on.
-    pub(super) fn expect(&mut self, part: Part) -> bool {
-        let keys = || part.groups().map(|group| (part.rank, group));
-        let news = keys().all(|key| !self.borrowed.contains_key(&key));
-        if news {
-            self.borrowed.extend(keys().map(|key| (key, None)));
+    /// The peer offers memory. That alone costs us nothing but remembering it.
+    pub(super) fn offered(&mut self, part: Part, offer: Offer) {
+        // What is dropped so lapses, and the peer offers it again.
+        if self.offered.len() >= MOST_OFFERS {
+            self.offered.clear();
         }
-        news
+        self.offered.insert(part, offer);
+    }
+
+    /// What is to be fetched of a rank, for a transfer that waits: whatever is offered and is news. It is
+    /// being fetched from now on.
+    pub(super) fn take_up(&mut self, rank: Rank, deployment: &Deployment) -> Vec<(Part, Offer)> {
+        // What is no part of the deployment is not taken note of either.
+        self.offered
+            .retain(|part, _| part.rank != rank || part.is_of(deployment));
+        let of_rank = self.offered.keys().filter(|part| part.rank == rank);
+        let parts: Vec<_> = of_rank.copied().collect();
+        let news = parts.into_iter().filter_map(|part| {
+            let keys = || part.groups().map(|group| (part.rank, group));
+            if keys().any(|key| self.borrowed.contains_key(&key)) {
+                return None;
+            }
+            self.borrowed.extend(keys().map(|key| (key, None)));
+            Some((part, self.offered.remove(&part)?))
+        });
+        news.collect()
+    }
+
+    /// Memory is not fetched after all. It may be offered again.
+    pub(super) fn unborrow(&mut self, part: Part) {
+        for group in part.groups() {
+            self.borrowed.remove(&(part.rank, group));
+        }
     }
 
     /// Memories were fetched.
     pub(super) fn add(&mut self, part: Part, memories: Vec<Memory>) {
-        for (group, memory) in part.groups().zip(memories) {
-            // Gone where another part of the rank has failed meanwhile.
-            if let Some(expected) = self.borrowed.get_mut(&(part.rank, group)) {
-                *expected = Some(memory);
-            }
-        }
+        let keys = part.groups().map(|group| (part.rank, group));
+        self.borrowed
+            .extend(keys.zip(memories.into_iter().map(Some)));
     }
 
     /// The memory of a rank of the peer, once that of all its groups is there.
@@ -110,7 +135,7 @@ impl Loans {
 }
 
 /// Some groups of one rank, lent in one handover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Part {
     pub(super) rank: Rank,
     /// The first group, by its index in the document of the source.
@@ -172,17 +197,13 @@ pub(super) async fn hand_over(
     events: mpsc::Sender<Event>,
 ) {
     let lending = async {
-        let connection = expected.connection(FETCHED_WITHIN).await?;
-        connection.lend(&memories).await
+        let connection = ring::visit(expected).await?;
+        let lent = connection.lend(&memories).await;
+        lent.map_err(OfferError::failed)
     };
     let event = match lending.await {
         Ok(link) => Event::LoanOut { conn, link },
-        Err(error) => Event::LoanFailed {
-            conn,
-            rank: part.rank,
-            lent: true,
-            why: error.to_string(),
-        },
+        Err(why) => Event::LoanOutFailed { conn, part, why },
     };
     // The driver is gone where this fails.
     let _ = events.send(event).await;
@@ -193,22 +214,25 @@ pub(super) async fn fetch(
     offer: Offer,
     part: Part,
     deployment: Arc<Deployment>,
+    unmapping: Unmapping,
     conn: ConnId,
     events: mpsc::Sender<Event>,
 ) {
     let fetching = async {
         let connection = offer.connect().await?;
         let most = part.most_bytes(&deployment);
-        let (borrowed, link) = connection
-            .borrow(most)
-            .await
-            .map_err(|error| error.to_string())?;
-        let memories = borrowed.iter().map(|memory| memory.memory());
+        let borrowed = connection.borrow(most).await;
+        let (borrowed, link) = borrowed.map_err(OfferError::of_guest)?;
+        let memories = borrowed.into_iter();
+        let memories = memories.map(|memory| {
+            let unmapping = unmapping.clone();
+            memory.memory_dropped_by(|memory| unmapping.discard(memory))
+        });
         let memories: Vec<_> = memories
             .collect::<Result<_, _>>()
-            .map_err(|error| error.to_string())?;
+            .map_err(OfferError::failed)?;
         builder::check_groups(&deployment, part.rank, part.first, part.count, &memories)
-            .map_err(|error| error.to_string())?;
+            .map_err(OfferError::failed)?;
         Ok((memories, link))
     };
     let event = match fetching.await {
@@ -218,51 +242,10 @@ pub(super) async fn fetch(
             memories,
             link,
         },
-        Err(why) => Event::LoanFailed {
-            conn,
-            rank: part.rank,
-            lent: false,
-            why,
-        },
+        Err(why) => Event::LoanInFailed { conn, part, why },
     };
     // As above.
     let _ = events.send(event).await;
-}
-
-/// The blocks that a plan touches on the source's side, as they are told to the destination.
-pub(super) fn tables(
-    transfer: TransferId,
-    plan: &Plan,
-    blocks: &Blocks,
-) -> Result<Vec<LaneMessage>, String> {
-    let tables = plan
-        .arrange(Side::Source, blocks)
-        .map_err(|error| error.to_string())?;
-    let mut pieces = Vec::new();
-    for (group, table) in tables.0.iter().enumerate() {
-        let touched = plan.table_entries(group, Side::Source);
-        let short = || format!("the table of group {group} is too short");
-        let end = usize::try_from(touched.end).map_err(|_| short())?;
-        // Not beyond the end: the range is empty where nothing of the group moves.
-        let start = usize::try_from(touched.start).map_or(end, |start| start.min(end));
-        let listed: Vec<u32> = match table {
-            BlockTable::Identity => {
-                let end = u32::try_from(end).map_err(|_| short())?;
-                (start as u32..end).collect()
-            }
-            BlockTable::List(list) => list.get(start..end).ok_or_else(short)?.to_vec(),
-        };
-        for (i, blocks) in listed.chunks(ENTRIES).enumerate() {
-            pieces.push(LaneMessage::Blocks {
-                transfer,
-                // As above: few groups.
-                group: group as u32,
-                first: (start + i * ENTRIES) as u64,
-                blocks: blocks.to_vec(),
-            });
-        }
-    }
-    Ok(pieces)
 }
 
 /// A transfer that is to be copied out of memory that its source lends.

@@ -56,6 +56,8 @@ mod plans;
 mod request;
 #[cfg(feature = "local")]
 mod ring;
+#[cfg(feature = "local")]
+mod telling;
 mod transfer;
 
 pub use builder::{BindAgentError, Builder, RegisterError};

@@ -80,12 +80,16 @@ impl Plans {
         self.local.insert(agent, paths);
     }
 
-    /// A path to or from an agent has failed: others are taken from now on, until it connects anew.
+    /// A path to an agent, or else from it, has failed: others are taken that way from now on, until it
+    /// connects anew.
     #[cfg(feature = "local")]
-    pub(super) fn lose_local(&mut self, agent: &AgentId, path: Path) {
+    pub(super) fn lose_local(&mut self, agent: &AgentId, path: Path, local_is_source: bool) {
         if let Some(paths) = self.local.get_mut(agent) {
-            paths.out = paths.out.without(path);
-            paths.back = paths.back.without(path);
+            let lost = match local_is_source {
+                true => &mut paths.out,
+                false => &mut paths.back,
+            };
+            *lost = lost.without(path);
         }
     }
 
@@ -237,6 +241,24 @@ mod tests {
         );
         let value = serde_json::from_str(&text).unwrap();
         Deployment::from_value(&value).unwrap()
+    }
+
+    #[cfg(feature = "local")]
+    #[test]
+    fn a_path_is_lost_one_way() {
+        let mut plans = Plans::new(Arc::new(deployment(1)));
+        let agent = AgentId::new("peer").unwrap();
+        let (out, back) = (PathSet::LOCAL, PathSet::LOCAL);
+        plans.set_local(agent.clone(), LocalPaths { out, back });
+        plans.lose_local(&agent, Path::Ring, true);
+        assert_eq!(plans.paths(&agent, true), PathSet::ANY.without(Path::Ring));
+        assert_eq!(plans.paths(&agent, false), PathSet::ANY);
+        plans.lose_local(&agent, Path::Shared, false);
+        assert_eq!(plans.paths(&agent, true), PathSet::ANY.without(Path::Ring));
+        assert_eq!(
+            plans.paths(&agent, false),
+            PathSet::ANY.without(Path::Shared)
+        );
     }
 
     #[test]

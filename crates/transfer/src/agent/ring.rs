@@ -4,24 +4,29 @@
 //! and a token, over the authenticated control connection. The peer fetches the ring there, once a
 //! transfer waits for it, and receives from it. Each direction has a ring of its own, which knows nothing
 //! of the other, kept for as long as the connection lives.
+//!
+//! An offer that is not fetched in time lapses. Where the transfer that it was made for is gone by then,
+//! the path is none the worse: another offer is made for the next one, which is what a peer waits for
+//! that comes too late.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::data::{Arrivals, Outgoing, Receiver, RingOut};
 use super::event::Event;
 use crate::identity::PeerIdentity;
-use crate::ids::Nonce;
-use crate::transport::local::handover::{self, Expected, Limits, Listener, Token};
+use crate::ids::{Nonce, TransferId};
+use crate::transport::local::handover::{self, Expected, HandoverError, Limits, Listener, Token};
 use crate::transport::local::host::SocketName;
 use crate::transport::local::ring::{RingLimits, RingShape};
 use crate::wire::ConnId;
 
 /// How long a peer may take to fetch a ring, or memory, that it was told of.
-pub(super) const FETCHED_WITHIN: Duration = Duration::from_secs(5);
+const FETCHED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The rings of one connection.
 #[derive(Debug, Default)]
@@ -35,8 +40,8 @@ pub(super) struct Rings {
 /// The ring to send over, and the transfers that wait for it.
 #[derive(Debug, Default)]
 pub(super) struct Sending {
-    /// Whether a ring was offered.
-    pub(super) begun: bool,
+    /// The transfer that a ring was offered for. The ring may be there by now.
+    pub(super) offered: Option<TransferId>,
     ring: Option<RingOut>,
     waiting: Vec<Outgoing>,
 }
@@ -80,30 +85,33 @@ impl Drop for Sending {
 /// The ring to receive from: offered, and then received from by a task.
 #[derive(Debug, Default)]
 pub(super) struct Receiving {
-    /// The last offer that nobody has taken up, and when it came.
-    offered: Option<(Instant, Offer)>,
+    /// The last offer that nobody has taken up. It may have lapsed.
+    offered: Option<Offer>,
     task: Option<JoinHandle<()>>,
 }
 
 impl Receiving {
     /// The peer has offered a ring. That alone costs us nothing but remembering it.
     pub(super) fn offered(&mut self, offer: Offer) {
-        self.offered = Some((Instant::now(), offer));
+        self.offered = Some(offer);
     }
 
     /// What is to be fetched, for a transfer that waits: nothing where a ring is there, or on its way.
     pub(super) fn take_up(&mut self) -> Option<Offer> {
-        if self.task.is_some() {
-            return None;
+        match self.task {
+            Some(_) => None,
+            None => self.offered.take(),
         }
-        let (at, offer) = self.offered.take()?;
-        // The peer has given it up.
-        (at.elapsed() < FETCHED_WITHIN).then_some(offer)
     }
 
     /// Receives, until this is dropped.
     pub(super) fn begun(&mut self, task: JoinHandle<()>) {
         self.task = Some(task);
+    }
+
+    /// The task has come to its end. An offer that came meanwhile stands.
+    pub(super) fn ended(&mut self) {
+        self.task = None;
     }
 }
 
@@ -121,6 +129,36 @@ pub(super) fn is_this_host(address: SocketAddr) -> bool {
     let ip = address.ip().to_canonical();
     // Only addresses of our own can be bound.
     ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
+/// Why nothing came of an offer.
+#[derive(Debug, Error)]
+pub(super) enum OfferError {
+    /// Nobody came in time.
+    #[error("the offer has lapsed")]
+    Lapsed,
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl OfferError {
+    pub(super) fn failed(why: impl ToString) -> Self {
+        Self::Failed(why.to_string())
+    }
+
+    /// Of whoever fetches: a guest who comes too late is hung up on.
+    pub(super) fn of_guest(error: HandoverError) -> Self {
+        match error {
+            HandoverError::PeerGone => Self::Lapsed,
+            error => Self::failed(error),
+        }
+    }
+
+    /// Whether nothing came of it only since the transfer that it was made for does not wait any more.
+    pub(super) fn is_withdrawal(&self, offered: Option<TransferId>, wait: &[TransferId]) -> bool {
+        let waits = offered.is_some_and(|transfer| wait.contains(&transfer));
+        matches!(self, Self::Lapsed) && !waits
+    }
 }
 
 /// What a peer has to know to fetch a ring, or memory.
@@ -151,9 +189,9 @@ impl Offer {
     }
 
     /// Connects to where the peer hands over what it has offered.
-    pub(super) async fn connect(&self) -> Result<handover::Connection, String> {
+    pub(super) async fn connect(&self) -> Result<handover::Connection, OfferError> {
         let connection = handover::connect(&self.socket, &self.token, &Limits::default()).await;
-        connection.map_err(|error| error.to_string())
+        connection.map_err(OfferError::of_guest)
     }
 }
 
@@ -165,6 +203,15 @@ pub(super) fn offer(listener: &Listener) -> Result<(Expected, Offer), String> {
     Ok((expected, Offer { socket, token }))
 }
 
+/// Waits for the peer that was told of an offer.
+pub(super) async fn visit(expected: Expected) -> Result<handover::Connection, OfferError> {
+    let visit = expected.connection(FETCHED_WITHIN).await;
+    visit.map_err(|error| match error {
+        HandoverError::TimedOut => OfferError::Lapsed,
+        error => OfferError::failed(error),
+    })
+}
+
 /// Waits until the peer fetches the ring, and hands our end to the driver.
 pub(super) async fn hand_over(
     expected: Expected,
@@ -173,11 +220,10 @@ pub(super) async fn hand_over(
     events: mpsc::Sender<Event>,
 ) {
     let handing = async {
-        let connection = expected.connection(FETCHED_WITHIN).await;
-        let connection = connection.map_err(|error| error.to_string())?;
+        let connection = visit(expected).await?;
         let producer = connection.offer_producer(RingShape::DEFAULT).await;
-        let producer = producer.map_err(|error| error.to_string())?;
-        RingOut::new(producer, stall_timeout).map_err(|error| error.to_string())
+        let producer = producer.map_err(OfferError::failed)?;
+        RingOut::new(producer, stall_timeout).map_err(OfferError::failed)
     };
     let event = match handing.await {
         Ok(ring) => Event::RingOut { conn, ring },
@@ -198,10 +244,10 @@ pub(super) async fn receive<A: Arrivals>(
     let receiving = async {
         let connection = offer.connect().await?;
         let consumer = connection.accept_consumer(RingLimits::default()).await;
-        let consumer = consumer.map_err(|error| error.to_string())?;
+        let consumer = consumer.map_err(OfferError::of_guest)?;
         let ring = receiver.serve_ring(consumer, peer);
-        let ring = ring.map_err(|error| error.to_string())?;
-        Ok::<_, String>(ring.closed().await.to_string())
+        let ring = ring.map_err(OfferError::failed)?;
+        Ok(OfferError::failed(ring.closed().await))
     };
     let (Ok(why) | Err(why)) = receiving.await;
     // As above.

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::checksum::Crc32c;
 use super::ends::{Dense, Destination, Source};
-use super::kernel::{self, AROUND_FROM, Kernel, Mover, Traffic};
+use super::kernel::{self, Kernel, Mover, Traffic, Tuning};
 use super::walk::{Walk, run};
 use crate::memory::{CheckError, Memory, Side};
 use crate::plan::program::Program;
@@ -25,8 +25,7 @@ use crate::plan::program::Program;
 pub struct CopyOptions {
     threads: Option<NonZeroUsize>,
     checksum: bool,
-    kernel: Kernel,
-    around_from: u64,
+    tuning: Tuning,
     pub(super) bytes_per_thread: u64,
 }
 
@@ -42,8 +41,7 @@ impl CopyOptions {
         Self {
             threads: None,
             checksum: false,
-            kernel: Kernel::detect(),
-            around_from: AROUND_FROM,
+            tuning: Tuning::detect(),
             bytes_per_thread: BYTES_PER_THREAD,
         }
     }
@@ -70,21 +68,11 @@ impl CopyOptions {
         self
     }
 
-    /// Uses a kernel other than the best, if this machine has it; for tests and benches.
+    /// Moves bytes otherwise than is best; for tests and benches.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
-        if Kernel::available().contains(&kernel) {
-            self.kernel = kernel;
-        }
-        self
-    }
-
-    /// Goes around the caches from another size on; for tests and benches.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_around_from(mut self, bytes: u64) -> Self {
-        self.around_from = bytes;
+    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
         self
     }
 }
@@ -173,26 +161,25 @@ pub fn copy(
     let bytes = program.bytes();
     // Only the plainest kernel can tell what to do where source and destination overlap.
     let overlap = source.overlaps(destination);
-    let (kernel, threads) = if overlap {
-        (Kernel::Portable, 1)
+    let (tuning, threads) = if overlap {
+        (options.tuning.with_kernel(Kernel::Portable), 1)
     } else {
-        (options.kernel, threads(bytes, options))
+        (options.tuning, threads(bytes, options))
     };
     let job = Job {
         program,
         source,
         destination,
-        kernel,
+        tuning,
         bytes,
         checksum: options.checksum,
-        around_from: options.around_from,
     };
     let sum = job.share(threads);
     Ok(CopyReport {
         bytes,
         chunks: program.chunks(),
         threads,
-        kernel: kernel.name(),
+        kernel: tuning.kernel.name(),
         checksum: options.checksum.then_some(sum),
     })
 }
@@ -209,10 +196,9 @@ struct Job<'a> {
     program: &'a Program,
     source: &'a Memory,
     destination: &'a Memory,
-    kernel: Kernel,
+    tuning: Tuning,
     bytes: u64,
     checksum: bool,
-    around_from: u64,
 }
 
 impl Job<'_> {
@@ -266,11 +252,11 @@ impl Job<'_> {
     /// Copies what is from `walk` up to `end`, and sums it if asked to.
     fn part(&self, mut walk: Walk, end: u64) -> Crc32c {
         let mut sum = Crc32c::new();
-        if self.checksum && !self.kernel.sums() {
+        if self.checksum && !self.tuning.kernel.sums() {
             self.part_in_steps(&mut walk, end, &mut sum);
         } else {
-            let traffic = Traffic::between(self.bytes, self.around_from);
-            let mover = Mover::new(self.kernel, traffic, self.checksum);
+            let traffic = Traffic::between(self.bytes, self.tuning.around_from);
+            let mover = Mover::new(self.tuning.kernel, traffic, self.checksum);
             let ends = (&Source(self.source), &Destination(self.destination));
             let bounds = (end, self.bytes);
             let len = end - walk.position();
@@ -287,10 +273,10 @@ impl Job<'_> {
     /// The same by way of a buffer, where the kernel cannot sum.
     fn part_in_steps(&self, walk: &mut Walk, end: u64, sum: &mut Crc32c) {
         let mut buffer = vec![0; STEP];
-        let fetch = Mover::new(self.kernel, Traffic::Fetch, false);
+        let fetch = Mover::new(self.tuning.kernel, Traffic::Fetch, false);
         let place = Mover::new(
-            self.kernel,
-            Traffic::place(self.bytes, self.around_from),
+            self.tuning.kernel,
+            Traffic::place(self.bytes, self.tuning.around_from),
             false,
         );
         let mut behind = walk.clone();

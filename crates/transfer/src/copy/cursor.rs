@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::checksum::Checksum;
+use super::checksum::{Checksum, Crc32c};
 use super::ends::{Dense, Source};
 use super::kernel::{Mover, Traffic};
 use super::runs::{Run, Runs};
@@ -19,6 +19,15 @@ use crate::memory::Access;
 pub struct Cursor {
     stream: MemoryStream,
     walk: Walk,
+}
+
+/// Which way bytes go. The walk is compiled for each of the two; this only chooses, once per piece.
+#[derive(Clone, Copy)]
+enum Way {
+    /// From the memory to a buffer.
+    Gather,
+    /// From a buffer, to which nothing is written, to the memory.
+    Scatter,
 }
 
 /// Bytes that pass through a buffer at a time, where the kernel cannot sum.
@@ -94,33 +103,8 @@ impl Cursor {
         len: usize,
         sum: &mut impl Checksum,
     ) -> Result<(), StreamError> {
-        let end = self.stream.end_of(self.position(), len as u64)?;
-        match sum.crc32c() {
-            // SAFETY: `out` is valid up to `end`.
-            None => drop(unsafe { self.fetch(out, end, None) }),
-            Some(sum) if self.stream.kernel.sums() => {
-                // SAFETY: as above.
-                sum.pass(len as u64, |state| unsafe {
-                    self.fetch(out, end, Some(state))
-                });
-            }
-            Some(sum) => {
-                let mut buffer = [0; STEP];
-                let mut at = 0;
-                while at < len {
-                    let step = (len - at).min(STEP);
-                    let until = self.position() + step as u64;
-                    // SAFETY: the buffer has room for a step, `out` for all of them.
-                    unsafe {
-                        self.fetch(buffer.as_mut_ptr(), until, None);
-                        std::ptr::copy_nonoverlapping(buffer.as_ptr(), out.add(at), step);
-                    }
-                    sum.update(&buffer[..step]);
-                    at += step;
-                }
-            }
-        }
-        Ok(())
+        // SAFETY: `out` may be written.
+        unsafe { self.pass(Way::Gather, out, len, sum) }
     }
 
     /// Puts `bytes`, the next ones of the stream, where they belong in memory.
@@ -153,33 +137,8 @@ impl Cursor {
         if self.stream.memory.access() == Access::Read {
             return Err(StreamError::ReadOnly);
         }
-        let end = self.stream.end_of(self.position(), len as u64)?;
-        match sum.crc32c() {
-            // SAFETY: `bytes` is valid up to `end`, and the memory may be written.
-            None => drop(unsafe { self.place(bytes, end, None) }),
-            Some(sum) if self.stream.kernel.sums() => {
-                // SAFETY: as above.
-                sum.pass(len as u64, |state| unsafe {
-                    self.place(bytes, end, Some(state))
-                });
-            }
-            Some(sum) => {
-                let mut buffer = [0; STEP];
-                let mut at = 0;
-                while at < len {
-                    let step = (len - at).min(STEP);
-                    let until = self.position() + step as u64;
-                    // SAFETY: `bytes` has all of the steps, the buffer one.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(bytes.add(at), buffer.as_mut_ptr(), step);
-                        self.place(buffer.as_ptr(), until, None);
-                    }
-                    sum.update(&buffer[..step]);
-                    at += step;
-                }
-            }
-        }
-        Ok(())
+        // SAFETY: `bytes` may be read, and nothing is written to them; the memory may be written.
+        unsafe { self.pass(Way::Scatter, bytes.cast_mut(), len, sum) }
     }
 
     /// The longest run of memory that the next bytes of the stream lie in together; `None` at the
@@ -204,38 +163,87 @@ impl Cursor {
         Ok(())
     }
 
-    /// Moves what is up to `end` to `out`, and adds it to the state of a sum if there is one.
+    /// Moves the next `len` bytes between the memory and a buffer, and adds them to a sum.
     ///
     /// # Safety
-    /// As for [`gather_raw`](Self::gather_raw), and the stream is not shorter than `end`. A kernel
-    /// that gets a state can sum.
-    unsafe fn fetch(&mut self, out: *mut u8, end: u64, state: Option<u32>) -> u32 {
-        let Self { stream, walk } = self;
-        let mover = Mover::new(stream.kernel, Traffic::Fetch, state.is_some());
-        let buffer = Dense {
-            start: out,
-            position: walk.position(),
-        };
-        let ends = (&Source(&stream.memory), &buffer);
-        // SAFETY: the memory was checked when the stream was made; the rest is the caller's.
-        unsafe { stream.run(walk, ends, end, mover, state.unwrap_or(0)) }
+    /// As for [`gather_raw`](Self::gather_raw) or [`scatter_raw`](Self::scatter_raw): whichever of
+    /// the two is written may be, be it the buffer or the memory.
+    unsafe fn pass(
+        &mut self,
+        way: Way,
+        buffer: *mut u8,
+        len: usize,
+        sum: &mut impl Checksum,
+    ) -> Result<(), StreamError> {
+        let end = self.stream.end_of(self.position(), len as u64)?;
+        match sum.crc32c() {
+            // SAFETY: the buffer is valid up to `end`; the rest is the caller's.
+            None => drop(unsafe { self.carry(way, buffer, end, None) }),
+            Some(sum) if self.stream.tuning.kernel.sums() => {
+                // SAFETY: as above.
+                sum.pass(len as u64, |state| unsafe {
+                    self.carry(way, buffer, end, Some(state))
+                });
+            }
+            // SAFETY: as above.
+            Some(sum) => unsafe { self.pass_in_steps(way, buffer, len, sum) },
+        }
+        Ok(())
     }
 
-    /// Moves `bytes` to what is up to `end`, and adds them to the state of a sum if there is one.
+    /// The same by way of a buffer of our own, where the kernel cannot sum.
     ///
     /// # Safety
-    /// As for [`scatter_raw`](Self::scatter_raw), the memory may be written, and the stream is not
-    /// shorter than `end`. A kernel that gets a state can sum.
-    unsafe fn place(&mut self, bytes: *const u8, end: u64, state: Option<u32>) -> u32 {
+    /// As for [`pass`](Self::pass), and the stream has so many bytes left.
+    unsafe fn pass_in_steps(&mut self, way: Way, buffer: *mut u8, len: usize, sum: &mut Crc32c) {
+        let mut ours = [0; STEP];
+        let mut at = 0;
+        while at < len {
+            let step = (len - at).min(STEP);
+            let until = self.position() + step as u64;
+            // SAFETY: our buffer has room for a step, the caller's has all of them.
+            unsafe {
+                let theirs = buffer.add(at);
+                match way {
+                    Way::Gather => {
+                        self.carry(way, ours.as_mut_ptr(), until, None);
+                        std::ptr::copy_nonoverlapping(ours.as_ptr(), theirs, step);
+                    }
+                    Way::Scatter => {
+                        std::ptr::copy_nonoverlapping(theirs, ours.as_mut_ptr(), step);
+                        self.carry(way, ours.as_mut_ptr(), until, None);
+                    }
+                }
+            }
+            sum.update(&ours[..step]);
+            at += step;
+        }
+    }
+
+    /// Moves what is up to `end`, and adds it to the state of a sum if there is one.
+    ///
+    /// # Safety
+    /// As for [`pass`](Self::pass), and the stream is not shorter than `end`. A kernel that gets a
+    /// state can sum.
+    unsafe fn carry(&mut self, way: Way, buffer: *mut u8, end: u64, state: Option<u32>) -> u32 {
         let Self { stream, walk } = self;
-        let traffic = Traffic::place(stream.bytes(), stream.around_from);
-        let mover = Mover::new(stream.kernel, traffic, state.is_some());
+        let traffic = match way {
+            Way::Gather => Traffic::Fetch,
+            Way::Scatter => Traffic::place(stream.bytes(), stream.tuning.around_from),
+        };
+        let mover = Mover::new(stream.tuning.kernel, traffic, state.is_some());
+        let state = state.unwrap_or(0);
+        let memory = Source(&stream.memory);
         let buffer = Dense {
-            start: bytes.cast_mut(),
+            start: buffer,
             position: walk.position(),
         };
-        let ends = (&buffer, &Source(&stream.memory));
-        // SAFETY: as in `fetch`; nothing is written to the buffer.
-        unsafe { stream.run(walk, ends, end, mover, state.unwrap_or(0)) }
+        // SAFETY: the memory was checked when the stream was made; the rest is the caller's.
+        unsafe {
+            match way {
+                Way::Gather => stream.run(walk, (&memory, &buffer), end, mover, state),
+                Way::Scatter => stream.run(walk, (&buffer, &memory), end, mover, state),
+            }
+        }
     }
 }

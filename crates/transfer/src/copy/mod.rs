@@ -49,8 +49,8 @@ mod walk;
 pub use between::{BYTES_PER_THREAD, CopyError, CopyOptions, CopyReport, DEFAULT_THREADS, copy};
 pub use checksum::{Checksum, Crc32c, NoChecksum};
 pub use cursor::Cursor;
-#[doc(hidden)]
-pub use kernel::Kernel;
 pub use kernel::settle;
+#[doc(hidden)]
+pub use kernel::{Kernel, Tuning};
 pub use runs::{Run, Runs};
 pub use stream::{MemoryStream, StreamError};

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::cursor::Cursor;
 use super::ends::End;
-use super::kernel::{AROUND_FROM, Kernel, Mover};
+use super::kernel::{Mover, Tuning};
 use super::runs::Runs;
 use super::walk::{self, Walk};
 use crate::memory::{CheckError, Memory, Side};
@@ -52,8 +52,7 @@ use crate::plan::program::StreamProgram;
 pub struct MemoryStream {
     pub(super) program: Arc<StreamProgram>,
     pub(super) memory: Memory,
-    pub(super) kernel: Kernel,
-    pub(super) around_from: u64,
+    pub(super) tuning: Tuning,
 }
 
 /// Why bytes could not be moved to or from a stream.
@@ -86,26 +85,15 @@ impl MemoryStream {
         Ok(Self {
             program,
             memory,
-            kernel: Kernel::detect(),
-            around_from: AROUND_FROM,
+            tuning: Tuning::detect(),
         })
     }
 
-    /// Uses a kernel other than the best, if this machine has it; for tests and benches.
+    /// Moves bytes otherwise than is best; for tests and benches.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
-        if Kernel::available().contains(&kernel) {
-            self.kernel = kernel;
-        }
-        self
-    }
-
-    /// Goes around the caches from another size on; for tests and benches.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_around_from(mut self, bytes: u64) -> Self {
-        self.around_from = bytes;
+    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
         self
     }
 
@@ -161,6 +149,7 @@ impl MemoryStream {
         let start = program.placed.get(place).map_or(0, |p| p.dst);
         Ok(Walk::new(program, place, start, position - start))
     }
+
     /// Moves bytes of the stream from one end to the other; see [`walk::run`].
     ///
     /// # Safety

@@ -198,6 +198,7 @@ impl AgentVerifier {
             .and_then(|peer| peer.check(&self.cluster, self.expected.as_ref()))
             .map_err(|error| {
                 if let Some(verdict) = &self.verdict {
+                    // A handshake is judged once; were it twice, the first reason would be the one.
                     let _ = verdict.0.set(error.clone());
                 }
                 rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(

@@ -21,6 +21,8 @@ use crate::agent::loans::{Loans, Part};
 use crate::agent::plans::LocalPaths;
 #[cfg(feature = "local")]
 use crate::agent::ring::{self, Offer, Rings};
+#[cfg(feature = "local")]
+use crate::agent::telling::Telling;
 use crate::identity::{PeerIdentity, Role};
 use crate::ids::{AgentId, Nonce};
 use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
@@ -44,7 +46,7 @@ pub(super) struct Connection {
     pub(super) talked: Instant,
     /// Once the outbox is gone, ends when everything is sent, or has taken too long.
     pub(super) writer: JoinHandle<()>,
-    /// What has to stop when the connection is gone: its reader, and whoever makes its lanes.
+    /// What has to stop when the connection is gone: its reader, whoever makes its lanes, and offers.
     pub(super) tasks: Vec<JoinHandle<()>>,
     pub(super) lanes: Lanes,
     pub(super) open: Vec<Lane>,
@@ -52,6 +54,8 @@ pub(super) struct Connection {
     pub(super) rings: Rings,
     #[cfg(feature = "local")]
     pub(super) loans: Loans,
+    #[cfg(feature = "local")]
+    pub(super) telling: Telling,
 }
 
 impl Driver {
@@ -98,6 +102,8 @@ impl Driver {
             rings: Rings::default(),
             #[cfg(feature = "local")]
             loans: Loans::default(),
+            #[cfg(feature = "local")]
+            telling: Telling::default(),
         };
         #[cfg(feature = "local")]
         if let Some(local) = local {
@@ -240,7 +246,9 @@ impl Driver {
                 count,
             } => {
                 if let Some(offer) = Offer::of(socket, token) {
-                    self.borrow(conn, offer, Part { rank, first, count });
+                    let part = Part { rank, first, count };
+                    connection.loans.offered(part, offer);
+                    self.borrow(conn, rank);
                 }
             }
             #[cfg(feature = "local")]
@@ -281,6 +289,14 @@ impl Driver {
 }
 
 impl Connection {
+    /// Has a task stop when the connection is gone.
+    #[cfg(feature = "local")]
+    pub(super) fn owns(&mut self, task: JoinHandle<()>) {
+        // There is one for each offer.
+        self.tasks.retain(|task| !task.is_finished());
+        self.tasks.push(task);
+    }
+
     /// Hangs up. The writer goes on until everything is sent, for the frame timeout at most.
     pub(super) fn close(self) -> JoinHandle<()> {
         for lane in &self.open {

@@ -3,7 +3,8 @@
 use super::Driver;
 use crate::agent::flows::{Moving, Under};
 use crate::agent::loans::{self, Copying, Part};
-use crate::agent::ring::{self, Offer};
+use crate::agent::ring::{self, OfferError};
+use crate::agent::telling::Pieces;
 use crate::ids::{Rank, TransferId};
 use crate::memory::Memory;
 use crate::transport::local::handover::Link;
@@ -22,7 +23,7 @@ impl Driver {
         }
         let pieces = self.blocks(&flow).and_then(|blocks| {
             let plan = self.machine.planner_mut().of_flow(&flow, true)?;
-            loans::tables(transfer, &plan, &blocks)
+            Pieces::new(transfer, &plan, blocks)
         });
         let pieces = match pieces {
             Ok(pieces) => pieces,
@@ -35,25 +36,46 @@ impl Driver {
             seen: 0,
         };
         self.under_way.insert(transfer, under);
-        for piece in pieces {
-            self.machine.send_lanes(conn, piece);
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.telling.add(pieces);
         }
-        let begins = self.connections.get_mut(&conn);
-        if begins.is_some_and(|connection| connection.loans.begin(rank))
-            && let Err(why) = self.lend_rank(conn, rank)
+        self.tell(conn);
+        self.lend_rank(conn, rank, transfer);
+    }
+
+    /// Tells a peer the next piece of our tables, if there is one and it is time.
+    pub(super) fn tell(&mut self, conn: ConnId) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && let Some(piece) = connection.telling.next()
         {
-            self.loan_failed(conn, rank, true, &why);
+            connection.outbox.mark();
+            self.machine.send_lanes(conn, piece);
         }
     }
 
-    fn lend_rank(&mut self, conn: ConnId, rank: Rank) -> Result<(), String> {
+    /// Offers the memory of a rank for a transfer that waits for it, as far as it was not offered.
+    fn lend_rank(&mut self, conn: ConnId, rank: Rank, transfer: TransferId) {
+        if let Err(why) = self.offer_rank(conn, rank, transfer) {
+            self.loan_lost(conn, rank, true, &why);
+        }
+    }
+
+    fn offer_rank(&mut self, conn: ConnId, rank: Rank, transfer: TransferId) -> Result<(), String> {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return Ok(());
+        };
         let memories = self.lendable.get(&rank);
         let memories = memories.ok_or("the rank's memory is not shared")?;
         for (part, memories) in loans::parts(rank, memories) {
+            if connection.loans.is_lent(part) {
+                continue;
+            }
             let local = self.local.as_ref().ok_or("there is no local socket")?;
             let (expected, offer) = ring::offer(local.listener())?;
             let events = self.events.clone();
-            local.spawn(loans::hand_over(expected, part, memories, conn, events));
+            let handing = loans::hand_over(expected, part, memories, conn, events);
+            connection.owns(local.spawn(handing));
+            connection.loans.lend(part, transfer);
             let (socket, token) = offer.words();
             let Part { rank, first, count } = part;
             self.machine.send_lanes(
@@ -82,18 +104,18 @@ impl Driver {
             Ok(plan) => {
                 let copying = Copying::new(landing.clone(), plan);
                 under.moving = Moving::Copy(Box::new(copying));
+                let (conn, rank) = (under.flow.conn, under.flow.peer_rank);
+                self.borrow(conn, rank);
             }
             Err(why) => self.failed(transfer, why),
         }
     }
 
-    /// Fetches memory that the peer lends, if a transfer waits for it.
-    pub(super) fn borrow(&mut self, conn: ConnId, offer: Offer, part: Part) {
+    /// Fetches what the peer has offered of a rank's memory, if a transfer waits for it.
+    pub(super) fn borrow(&mut self, conn: ConnId, rank: Rank) {
         let waits = |under: &&Under| {
             let flow = &under.flow;
-            flow.conn == conn
-                && flow.peer_rank == part.rank
-                && matches!(under.moving, Moving::Copy(_))
+            flow.conn == conn && flow.peer_rank == rank && matches!(under.moving, Moving::Copy(_))
         };
         let Some(peer) = self.under_way.values().find(waits).map(|u| u.flow.peer) else {
             return;
@@ -104,10 +126,11 @@ impl Driver {
         let (Some(connection), Some(local)) = (self.connections.get_mut(&conn), &self.local) else {
             return;
         };
-        // What is no part of the deployment is not taken note of either.
-        if part.is_of(&deployment) && connection.loans.expect(part) {
+        for (part, offer) in connection.loans.take_up(rank, &deployment) {
+            let unmapping = local.unmapping();
             let events = self.events.clone();
-            local.spawn(loans::fetch(offer, part, deployment, conn, events));
+            let task = loans::fetch(offer, part, deployment.clone(), unmapping, conn, events);
+            connection.owns(local.spawn(task));
         }
     }
 
@@ -200,22 +223,47 @@ impl Driver {
             let agent = under.flow.agent.clone();
             tracing::debug!(%agent, why, "a copy out of lent memory has failed");
             let plans = self.machine.planner_mut();
-            plans.lose_local(&agent, Path::Shared);
+            plans.lose_local(&agent, Path::Shared, false);
             self.failed(transfer, why);
+        }
+    }
+
+    /// Nothing has come of memory that was offered.
+    pub(super) fn loan_out_failed(&mut self, conn: ConnId, part: Part, why: &OfferError) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        let offered = connection.loans.unlend(part);
+        let waiting = self.waiting_for(conn, part.rank, true);
+        if !why.is_withdrawal(offered, &waiting) {
+            self.loan_lost(conn, part.rank, true, &why.to_string());
+        } else if let Some(next) = waiting.first() {
+            // As with rings.
+            self.lend_rank(conn, part.rank, *next);
+        }
+    }
+
+    /// Memory could not be fetched. Where we came too late for it, that is no failure: as with rings.
+    pub(super) fn loan_in_failed(&mut self, conn: ConnId, part: Part, why: &OfferError) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.loans.unborrow(part);
+        }
+        match why {
+            OfferError::Lapsed => self.borrow(conn, part.rank),
+            OfferError::Failed(why) => self.loan_lost(conn, part.rank, false, why),
         }
     }
 
     /// Memory of a rank is not lent or borrowed after all: whoever waits for it is tried again over
     /// another path.
-    pub(super) fn loan_failed(&mut self, conn: ConnId, rank: Rank, lent: bool, why: &str) {
-        let Some(connection) = self.connections.get_mut(&conn) else {
+    fn loan_lost(&mut self, conn: ConnId, rank: Rank, lent: bool, why: &str) {
+        let Some(connection) = self.connections.get(&conn) else {
             return;
         };
         tracing::debug!(peer = %connection.peer, %rank, lent, why, "there is no loan");
-        connection.loans.forget(rank, lent);
         let agent = connection.peer.agent.clone();
         let plans = self.machine.planner_mut();
-        plans.lose_local(&agent, Path::Shared);
+        plans.lose_local(&agent, Path::Shared, lent);
         for transfer in self.waiting_for(conn, rank, lent) {
             self.failed(transfer, why.to_owned());
         }

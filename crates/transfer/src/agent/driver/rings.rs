@@ -3,23 +3,32 @@
 use super::Driver;
 use crate::agent::data::Outgoing;
 use crate::agent::flows::Moving;
-use crate::agent::ring::{self, Offer, Receiving, Sending};
+use crate::agent::ring::{self, Offer, OfferError, Sending};
 use crate::ids::TransferId;
 use crate::wire::message::LaneMessage;
 use crate::wire::{ConnId, Path};
 
 /// Sending.
 impl Driver {
-    pub(super) fn carry_over_ring(&mut self, conn: ConnId, outgoing: &Outgoing) {
-        let Some(connection) = self.connections.get_mut(&conn) else {
+    pub(super) fn carry_over_ring(
+        &mut self,
+        conn: ConnId,
+        transfer: TransferId,
+        outgoing: &Outgoing,
+    ) {
+        if let Some(connection) = self.connections.get_mut(&conn) {
+            connection.rings.out.carry(outgoing);
+            self.offer_ring(conn, transfer);
+        }
+    }
+
+    /// Offers a ring for a transfer that waits for it, unless one was offered.
+    fn offer_ring(&mut self, conn: ConnId, transfer: TransferId) {
+        let connection = self.connections.get_mut(&conn);
+        let Some(connection) = connection.filter(|of| of.rings.out.offered.is_none()) else {
             return;
         };
-        let sending = &mut connection.rings.out;
-        sending.carry(outgoing);
-        if sending.begun {
-            return;
-        }
-        sending.begun = true;
+        connection.rings.out.offered = Some(transfer);
         let offered = self.local.as_ref().ok_or("there is no local socket");
         let offered = offered.map_err(str::to_owned);
         let made = offered.and_then(|local| Ok((local, ring::offer(local.listener())?)));
@@ -27,12 +36,12 @@ impl Driver {
             Ok((local, (expected, offer))) => {
                 let stall = self.endpoints.options().stall_timeout;
                 let handing = ring::hand_over(expected, stall, conn, self.events.clone());
-                connection.tasks.push(local.spawn(handing));
+                connection.owns(local.spawn(handing));
                 let (socket, token) = offer.words();
                 self.machine
                     .send_lanes(conn, LaneMessage::Local { socket, token });
             }
-            Err(why) => self.ring_out_failed(conn, &why),
+            Err(why) => self.ring_out_lost(conn, &why),
         }
     }
 
@@ -41,38 +50,52 @@ impl Driver {
     pub(super) fn ring_broken(&mut self, conn: ConnId, transfer: TransferId, why: String) {
         let connection = self.connections.get(&conn);
         if connection.is_some_and(|connection| connection.rings.out.is_broken()) {
-            self.ring_out_failed(conn, &why);
+            self.ring_out_lost(conn, &why);
         }
         // It may have gone over the ring before.
         self.failed(transfer, why);
     }
 
+    /// Nothing has come of the ring that was offered.
+    pub(super) fn ring_out_failed(&mut self, conn: ConnId, why: &OfferError) {
+        let Some(connection) = self.connections.get_mut(&conn) else {
+            return;
+        };
+        let offered = connection.rings.out.offered.take();
+        let waiting = self.over_ring(conn, is_out);
+        if !why.is_withdrawal(offered, &waiting) {
+            self.ring_out_lost(conn, &why.to_string());
+        } else if let Some(next) = waiting.first() {
+            // It has come since then, and the peer may have been too late with what it knew of.
+            self.offer_ring(conn, *next);
+        }
+    }
+
     /// There is no ring to send over, after all or any more: whoever waits for it is tried again over
     /// another path.
-    pub(super) fn ring_out_failed(&mut self, conn: ConnId, why: &str) {
+    fn ring_out_lost(&mut self, conn: ConnId, why: &str) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.rings.out = Sending::default();
         }
-        let is_out = |moving: &Moving| matches!(moving, Moving::Out(_));
-        self.ring_lost(conn, why, is_out);
+        self.ring_lost(conn, why, true);
     }
 
     /// Fails what goes over a ring that is gone.
-    fn ring_lost(&mut self, conn: ConnId, why: &str, of_it: impl Fn(&Moving) -> bool) {
+    fn ring_lost(&mut self, conn: ConnId, why: &str, out: bool) {
         let Some(connection) = self.connections.get(&conn) else {
             return;
         };
-        tracing::debug!(peer = %connection.peer, why, "there is no ring");
+        tracing::debug!(peer = %connection.peer, out, why, "there is no ring");
         let agent = connection.peer.agent.clone();
         let plans = self.machine.planner_mut();
-        plans.lose_local(&agent, Path::Ring);
-        for transfer in self.over_ring(conn, of_it) {
+        plans.lose_local(&agent, Path::Ring, out);
+        for transfer in self.over_ring(conn, if out { is_out } else { is_in }) {
             self.failed(transfer, why.to_owned());
         }
     }
 
     /// Transfers of a connection that go over a ring.
-    fn over_ring(&self, conn: ConnId, of_it: impl Fn(&Moving) -> bool) -> Vec<TransferId> {
+    fn over_ring(&self, conn: ConnId, of_it: fn(&Moving) -> bool) -> Vec<TransferId> {
         let under_way = self.under_way.values();
         let of_ring = under_way.filter(|under| {
             under.flow.conn == conn && under.path == Some(Path::Ring) && of_it(&under.moving)
@@ -83,8 +106,8 @@ impl Driver {
 
 /// Receiving.
 impl Driver {
-    /// The peer offers a ring. Nothing is done about it unless a transfer waits for one, as it does by
-    /// the time that an honest peer says so.
+    /// The peer offers a ring. Nothing is done about it unless a transfer waits for one: where the one that
+    /// it was offered for was cancelled meanwhile, it is kept in mind for the next.
     pub(super) fn ring_offered(&mut self, conn: ConnId, offer: Offer) {
         if let Some(connection) = self.connections.get_mut(&conn) {
             connection.rings.incoming.offered(offer);
@@ -109,15 +132,26 @@ impl Driver {
     }
 
     /// There is no ring to receive from, after all or any more: as above. Where nothing goes over it, that
-    /// is no failure: the peer hangs up its rings first, and then the connection.
-    pub(super) fn ring_in_failed(&mut self, conn: ConnId, why: &str) {
+    /// is no failure: the peer hangs up its rings first, and then the connection. Nor is it where we came
+    /// too late for it: the peer offers another to a transfer that waits, or says that there is none.
+    pub(super) fn ring_in_failed(&mut self, conn: ConnId, why: &OfferError) {
         if let Some(connection) = self.connections.get_mut(&conn) {
-            connection.rings.incoming = Receiving::default();
+            connection.rings.incoming.ended();
         }
-        if !self.over_ring(conn, is_in).is_empty() {
-            self.ring_lost(conn, why, is_in);
+        match why {
+            // The other offer may have come meanwhile.
+            OfferError::Lapsed => self.receive_over_ring(conn),
+            OfferError::Failed(why) => {
+                if !self.over_ring(conn, is_in).is_empty() {
+                    self.ring_lost(conn, why, false);
+                }
+            }
         }
     }
+}
+
+fn is_out(moving: &Moving) -> bool {
+    matches!(moving, Moving::Out(_))
 }
 
 fn is_in(moving: &Moving) -> bool {

@@ -131,19 +131,24 @@ impl Driver {
                 }
             }
             #[cfg(feature = "local")]
-            Path::Ring => self.carry_over_ring(conn, &outgoing),
+            Path::Ring => self.carry_over_ring(conn, transfer, &outgoing),
             _ => self.failed(transfer, format!("there is no path {path} here")),
         }
     }
 
     pub(super) fn forget(&mut self, transfer: TransferId) -> Option<Under> {
         let under = self.under_way.remove(&transfer)?;
-        if let (Moving::Out(outgoing), Some(connection)) =
-            (&under.moving, self.connections.get_mut(&under.flow.conn))
-        {
-            connection.lanes.forget(outgoing);
-            #[cfg(feature = "local")]
-            connection.rings.out.forget(outgoing);
+        if let Some(connection) = self.connections.get_mut(&under.flow.conn) {
+            match &under.moving {
+                Moving::Out(outgoing) => {
+                    connection.lanes.forget(outgoing);
+                    #[cfg(feature = "local")]
+                    connection.rings.out.forget(outgoing);
+                }
+                #[cfg(feature = "local")]
+                Moving::Lent => connection.telling.forget(transfer),
+                _ => {}
+            }
         }
         Some(under)
     }

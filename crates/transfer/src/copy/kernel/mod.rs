@@ -127,7 +127,43 @@ impl Traffic {
 /// faster from 2 MiB on (13.6 GB/s, through them 10.2; at 1 MiB 16 and 13 in chunks of 512 B, 19
 /// and 21 of 8 KiB; at 512 KiB 20 and 34), and what a transfer writes was seldom there before. It
 /// costs whoever reads the destination next on this CPU up to a third of the speed until 8 MiB.
-pub(crate) const AROUND_FROM: u64 = 1 << 20;
+const AROUND_FROM: u64 = 1 << 20;
+
+/// With which kernel bytes are moved, and from how many on around the caches.
+///
+/// Public for tests and benches only: nobody else has a reason to take less than the best.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    pub(crate) kernel: Kernel,
+    pub(crate) around_from: u64,
+}
+
+impl Tuning {
+    /// The best for this machine.
+    pub fn detect() -> Self {
+        Self {
+            kernel: Kernel::detect(),
+            around_from: AROUND_FROM,
+        }
+    }
+
+    /// Another kernel, if this machine has it.
+    #[must_use]
+    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+        if Kernel::available().contains(&kernel) {
+            self.kernel = kernel;
+        }
+        self
+    }
+
+    /// Around the caches from another size on.
+    #[must_use]
+    pub fn with_around_from(mut self, bytes: u64) -> Self {
+        self.around_from = bytes;
+        self
+    }
+}
 
 /// A kernel, chosen.
 #[derive(Clone, Copy, Debug)]

@@ -6,7 +6,7 @@ use smallvec::smallvec;
 
 use super::case::{Arena, case, noise, streamed};
 use super::oracle;
-use crate::copy::{Crc32c, Kernel, MemoryStream, NoChecksum, Run, StreamError, settle};
+use crate::copy::{Crc32c, Kernel, MemoryStream, NoChecksum, Run, StreamError, Tuning, settle};
 use crate::memory::{Access, Memory};
 use crate::plan::program::{Loop, Nest, Placed, Program, StreamProgram};
 
@@ -27,8 +27,8 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
 
 fn every_way(stream: &MemoryStream) -> impl Iterator<Item = MemoryStream> {
     Kernel::available().iter().flat_map(|kernel| {
-        let stream = stream.clone().with_kernel(*kernel);
-        [stream.clone().with_around_from(0), stream]
+        let tuning = Tuning::detect().with_kernel(*kernel);
+        [tuning.with_around_from(0), tuning].map(|tuning| stream.clone().with_tuning(tuning))
     })
 }
 
@@ -78,10 +78,10 @@ proptest! {
                     *oracle::at_mut(&mut inside, *src) = *byte;
                 }
                 let expected = arena.with_inside(&inside);
+                let tuning = Tuning::detect().with_kernel(*kernel);
                 let stream = MemoryStream::new(streamed(&case.program), arena.memory())
                     .unwrap()
-                    .with_kernel(*kernel)
-                    .with_around_from(around_from);
+                    .with_tuning(tuning.with_around_from(around_from));
                 let mut cursor = stream.cursor(0).unwrap();
                 let mut sum = Crc32c::new();
                 let mut cuts = cuts.iter().cycle();

@@ -237,6 +237,7 @@ impl Endpoints {
         for bound in self.all() {
             bound.endpoint.close(code.wire(), reason.as_bytes());
         }
+        // Who was not told by then finds out by itself.
         let _ = timeout(GOODBYE, async {
             for bound in self.all() {
                 bound.endpoint.wait_idle().await;

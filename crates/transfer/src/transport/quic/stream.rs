@@ -120,6 +120,7 @@ impl DataSender {
             };
             stream.delivered = result.is_ok();
             drop(stream);
+            // Who need not know has dropped the acknowledgement.
             let _ = tell.send(result);
         });
         Ok(Acknowledgement { told, give_up })

@@ -52,6 +52,7 @@ impl NetThread {
         };
         let goodbye = move || {
             runtime.block_on(async {
+                // A peer that is too slow to hear it finds out by the idle timeout.
                 let _ = tokio::time::timeout(GOODBYE, endpoint.wait_idle()).await;
             });
             runtime.shutdown_background();

@@ -16,11 +16,14 @@
 //! rule on purpose, and must be noticed.
 
 mod audit;
+mod engine;
 mod memory;
 mod network;
 pub(super) mod plan;
+mod request;
 pub(super) mod rng;
 mod script;
+mod step;
 mod streams;
 mod world;
 

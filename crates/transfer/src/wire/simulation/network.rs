@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::plan::SimPlanner;
-use super::script::Step;
-use super::world::{CALM, Event, Link, MS, Node, S, World, cluster, options, ticket_key};
+use super::step::Step;
+use super::world::{CALM, Event, Link, MS, Node, S, Time, World, cluster, options, ticket_key};
 use crate::ids::{AgentId, Rank};
 use crate::wire::message::Envelope;
 use crate::wire::{ConnId, Identity, Machine, Path, PathSet, Secret};
@@ -89,6 +89,34 @@ impl World {
                 false => self.rng.below(1500 * MS),
             };
             self.after(delay, Event::Disconnected(node, life, conn));
+        }
+    }
+
+    /// Two nodes cannot reach each other for a while: what connects them breaks.
+    pub(super) fn part(&mut self, a: usize, b: usize, time: Time) {
+        self.parted.extend([(a, b), (b, a)]);
+        let between = |link: &Link| {
+            let ends = link.ends.map(|(node, _)| node);
+            ends == [a, b] || ends == [b, a]
+        };
+        let links = self.links.iter().filter(|(_, link)| between(link));
+        let mut conns: Vec<_> = links.map(|(conn, _)| *conn).collect();
+        conns.sort_unstable();
+        conns.into_iter().for_each(|conn| self.cut(conn));
+        self.after(time, Event::Step(Step::Heal(a, b)));
+    }
+
+    pub(super) fn heal(&mut self, a: usize, b: usize) {
+        self.parted.remove(&(a, b));
+        self.parted.remove(&(b, a));
+    }
+
+    /// Cuts one of the connections that there ever were, if there were any.
+    pub(super) fn cut_any(&mut self) {
+        let conns = self.links.len() as u64;
+        if conns > 0 {
+            let conn = ConnId(self.rng.within(1, conns));
+            self.cut(conn);
         }
     }
 

@@ -1,0 +1,246 @@
+//! What the engines around the agents do: requests, second thoughts, and what they had before a restart.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::memory::LAYERS;
+use super::step::Step;
+use super::world::{Event, MS, S, View, World, set_id};
+use crate::content::ContentDigest;
+use crate::ids::{Direction, Rank};
+use crate::lease::{LeaseKey, LeaseSpec};
+use crate::wire::{JobId, JobSpec};
+
+impl World {
+    pub(super) fn open_lease(&mut self, node: usize, rank: Rank, request: usize) {
+        if self.nodes[node].machine.is_none() {
+            return;
+        }
+        let life = self.nodes[node].life;
+        let r = &self.requests[request];
+        let (direction, pull) = (r.direction, r.direction == Direction::Pull);
+        let (start, tokens) = r.tokens;
+        let key = LeaseKey {
+            set: set_id(r.key),
+            rank,
+        };
+        let prefilled = r.prefilled || !pull;
+        let (ttl, hard_bound, content) = (r.ttl, r.hard_bound, r.content);
+        let blocks = self.memory.allocate((node, life), prefilled);
+        let id = blocks.0;
+        let now = self.local(node);
+        let view = View::Lease {
+            key,
+            request,
+            hard: now + hard_bound,
+            hard_bound,
+            cancelled: false,
+            ended: None,
+        };
+        self.views.insert(id, view);
+        // Only the life that the ticket means holds what was asked for.
+        if pull && life == 1 {
+            self.requests[request].sources.push((rank, id));
+        }
+        let spec = LeaseSpec {
+            key,
+            direction,
+            content,
+            start: if pull { 0 } else { start },
+            valid_tokens: start + tokens,
+            ttl,
+            hard_bound,
+            prefilled,
+            blocks,
+        };
+        let opened = self.call(node, |machine, now| machine.lease(now, spec));
+        if let Some(Err(error)) = opened {
+            let given = self.memory.give_back(error.blocks);
+            self.check(given);
+            return;
+        }
+        self.live_on(id, !prefilled);
+        if self.rng.chance(0.1) {
+            let at = self.rng.below(3 * S);
+            self.after(at, Event::Step(Step::RenewLease { blocks: id }));
+        }
+    }
+
+    pub(super) fn start_job(
+        &mut self,
+        node: usize,
+        ranks: BTreeSet<Rank>,
+        request: usize,
+        wrong: bool,
+        timeout: Duration,
+    ) {
+        if self.nodes[node].machine.is_none() {
+            return;
+        }
+        let life = self.nodes[node].life;
+        let r = &self.requests[request];
+        let push = r.direction == Direction::Push;
+        let (start, tokens) = r.tokens;
+        let prefilled = r.prefilled || !push;
+        let content = if wrong {
+            ContentDigest([99; 32])
+        } else {
+            r.content
+        };
+        let (ticket, by_layer, paths) = (r.ticket.clone(), r.by_layer, r.paths);
+        let keep_leases = request.is_multiple_of(4);
+        let blocks = self.memory.allocate((node, life), prefilled);
+        let id = blocks.0;
+        if push {
+            let sources = ranks.iter().map(|rank| (*rank, id));
+            self.requests[request].sources.extend(sources);
+        }
+        let view = View::Job {
+            request,
+            ranks: ranks.clone(),
+            node,
+            started: self.local(node),
+            timeout,
+            wrong,
+            done: None,
+        };
+        self.views.insert(id, view);
+        let spec = JobSpec {
+            ticket,
+            ranks,
+            start,
+            tokens,
+            content,
+            lanes: 2,
+            by_layer,
+            paths,
+            timeout,
+            keep_leases,
+            prefilled,
+            blocks,
+        };
+        let started = self.call(node, |machine, now| machine.start(now, spec));
+        if let Some(Err(refused)) = started {
+            let given = self.memory.give_back(refused.blocks);
+            self.check(given);
+            return;
+        }
+        self.live_on(id, !prefilled);
+    }
+
+    /// What the engine does with blocks later on.
+    fn live_on(&mut self, blocks: u64, prefill: bool) {
+        if prefill {
+            let over = self.rng.within(5 * MS, 1200 * MS);
+            for layer in 0..LAYERS as u32 {
+                let at = self.rng.within(MS, over);
+                let layer = Some(layer);
+                self.after(at, Event::Step(Step::Computed { blocks, layer }));
+            }
+            if !self.mishap(0.05) {
+                let layer = None;
+                self.after(over + 1, Event::Step(Step::Computed { blocks, layer }));
+            }
+        }
+        if self.mishap(0.12) {
+            let at = self.rng.below(2 * S);
+            self.after(at, Event::Step(Step::CancelBlocks { blocks }));
+        }
+    }
+
+    /// The node that holds these blocks now.
+    fn holder(&self, blocks: u64) -> Option<usize> {
+        let region = self.memory.region(blocks);
+        let (node, life) = region.owner;
+        (!region.given_back && self.lives(node, life)).then_some(node)
+    }
+
+    fn job_of(&self, node: usize, blocks: u64) -> Option<JobId> {
+        let machine = self.nodes[node].machine.as_ref()?;
+        let mut jobs = machine.jobs.iter();
+        jobs.find(|(_, job)| job.spec.blocks.0 == blocks)
+            .map(|(id, _)| *id)
+    }
+
+    pub(super) fn computed(&mut self, blocks: u64, layer: Option<u32>) {
+        let Some(node) = self.holder(blocks) else {
+            return;
+        };
+        let layers = match layer {
+            Some(layer) => layer as usize..layer as usize + 1,
+            None => 0..LAYERS as usize,
+        };
+        self.memory.region_mut(blocks).ready[layers].fill(true);
+        let (key, request, ranks) = match &self.views[&blocks] {
+            View::Lease { key, request, .. } => (Some(*key), *request, BTreeSet::new()),
+            View::Job { request, ranks, .. } => (None, *request, ranks.clone()),
+        };
+        let (start, tokens) = self.requests[request].tokens;
+        let job = self.job_of(node, blocks);
+        self.call(node, |machine, now| match (key, job, layer) {
+            // One that has just ended is no error of the engine's.
+            (Some(key), _, Some(layer)) => drop(machine.ready(key, layer, start + tokens)),
+            (Some(key), _, None) => drop(machine.finish_prefill(now, key)),
+            (None, Some(job), Some(layer)) => {
+                let ready = ranks.iter();
+                ready.for_each(|rank| machine.job_ready(job, *rank, layer, start + tokens));
+            }
+            (None, Some(job), None) => machine.job_prefilled(now, job),
+            (None, None, _) => {}
+        });
+    }
+
+    pub(super) fn cancel(&mut self, blocks: u64) {
+        let Some(node) = self.holder(blocks) else {
+            return;
+        };
+        match self.views.get_mut(&blocks) {
+            Some(View::Lease { key, cancelled, .. }) => {
+                *cancelled = true;
+                let key = *key;
+                self.call(node, |machine, now| machine.cancel_lease(now, key).is_ok());
+            }
+            _ => {
+                if let Some(job) = self.job_of(node, blocks) {
+                    self.call(node, |machine, now| machine.cancel_job(now, job));
+                }
+            }
+        }
+    }
+
+    pub(super) fn renew(&mut self, blocks: u64) {
+        let Some(node) = self.holder(blocks) else {
+            return;
+        };
+        let (ttl, now) = (Duration::from_secs(2), self.local(node));
+        let Some(View::Lease { key, .. }) = self.views.get(&blocks) else {
+            return;
+        };
+        let key = *key;
+        let renewed = self.call(node, |machine, now| machine.renew(now, key, ttl));
+        if let Some(Ok(())) = renewed
+            && let Some(View::Lease {
+                hard, hard_bound, ..
+            }) = self.views.get_mut(&blocks)
+        {
+            *hard = (*hard).max(now + *hard_bound).max(now + ttl);
+        }
+    }
+
+    /// A restarted engine meets its requests again: it opens leases of the same names, and uses
+    /// tickets that it was given in its life before.
+    pub(super) fn reopen(&mut self, node: usize) {
+        let deployment = self.nodes[node].deployment;
+        for request in 0..self.requests.len() {
+            let r = &self.requests[request];
+            let ranks = self.nodes[node].ranks.clone();
+            if r.owner == deployment {
+                for rank in ranks {
+                    self.open_lease(node, rank, request);
+                }
+            } else if r.holder == deployment {
+                self.start_job(node, ranks, request, false, Duration::from_secs(8));
+            }
+        }
+    }
+}

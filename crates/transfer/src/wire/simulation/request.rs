@@ -1,0 +1,101 @@
+//! What one engine asks of another.
+
+use std::time::Duration;
+
+use super::world::{World, cluster, set_id, ticket_key};
+use crate::content::ContentDigest;
+use crate::ids::{Direction, Rank};
+use crate::ticket::{Claims, RankAddress, Ticket};
+use crate::wire::PathSet;
+
+/// One request and its ticket.
+pub(super) struct Request {
+    pub(super) direction: Direction,
+    pub(super) owner: usize,
+    pub(super) holder: usize,
+    pub(super) key: u64,
+    pub(super) tokens: (u64, u64),
+    pub(super) content: ContentDigest,
+    pub(super) ticket: Ticket,
+    pub(super) by_layer: bool,
+    pub(super) prefilled: bool,
+    pub(super) paths: PathSet,
+    pub(super) ttl: Duration,
+    pub(super) hard_bound: Duration,
+    /// Source rank, and the blocks that it was to be read from.
+    pub(super) sources: Vec<(Rank, u64)>,
+}
+
+impl World {
+    /// Draws a request between two deployments.
+    pub(super) fn add_request(
+        &mut self,
+        key: u64,
+        push: bool,
+        owner: usize,
+        holder: usize,
+    ) -> usize {
+        let (start, tokens) = (self.rng.below(3), self.rng.within(1, 6));
+        let direction = if push {
+            Direction::Push
+        } else {
+            Direction::Pull
+        };
+        let ranks = (0..self.deployments[owner].shape.ranks).map(|rank| {
+            let node = self.deployments[owner].nodes.iter();
+            let mut node = node.filter(|n| self.nodes[**n].ranks.contains(&Rank(rank)));
+            let agent = self.nodes[*node.next().expect("each rank has a node")]
+                .agent
+                .clone();
+            RankAddress {
+                host: agent.to_string(),
+                agent,
+                port: 7600,
+            }
+        });
+        let claims = Claims {
+            cluster: cluster(),
+            set: set_id(key),
+            direction,
+            owner: self.deployments[owner].shape.digest(),
+            incarnation: self.deployments[owner].incarnation,
+            start: if push { start } else { 0 },
+            valid_tokens: start + tokens,
+            ranks: ranks.collect(),
+            time_left: Duration::from_secs(5),
+            audience: None,
+        };
+        let ticket = Ticket::mint(&ticket_key(), &claims).expect("good claims");
+        let short = self.mishap(0.25);
+        let ms = Duration::from_millis;
+        let paths = match self.rng.below(4) {
+            0 => PathSet::QUIC,
+            _ => PathSet::ANY,
+        };
+        let request = Request {
+            direction,
+            owner,
+            holder,
+            key,
+            tokens: (start, tokens),
+            content: ContentDigest([key as u8; 32]),
+            ticket,
+            by_layer: self.rng.chance(0.5),
+            prefilled: self.rng.chance(0.5),
+            paths,
+            ttl: if short {
+                ms(self.rng.within(50, 1500))
+            } else {
+                ms(6000)
+            },
+            hard_bound: if short {
+                ms(self.rng.within(100, 2500))
+            } else {
+                ms(12_000)
+            },
+            sources: Vec::new(),
+        };
+        self.requests.push(request);
+        self.requests.len() - 1
+    }
+}

@@ -1,0 +1,124 @@
+//! The steps of a script, one at a time.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::world::{Event, MS, Time, World};
+use crate::ids::{Incarnation, Rank};
+use crate::wire::ConnId;
+
+/// What somebody decides to do.
+pub(super) enum Step {
+    OpenLease {
+        node: usize,
+        rank: Rank,
+        request: usize,
+    },
+    StartJob {
+        node: usize,
+        ranks: BTreeSet<Rank>,
+        request: usize,
+        wrong: bool,
+        timeout: Duration,
+    },
+    /// A layer of a source's blocks is computed; or, without one, all of them.
+    Computed {
+        blocks: u64,
+        layer: Option<u32>,
+    },
+    CancelBlocks {
+        blocks: u64,
+    },
+    RenewLease {
+        blocks: u64,
+    },
+    CancelTicket {
+        node: usize,
+        request: usize,
+    },
+    RenewTicket {
+        node: usize,
+        request: usize,
+    },
+    Break(ConnId),
+    BreakAny,
+    /// Two nodes cannot reach each other for so long.
+    Part(usize, usize, Time),
+    Heal(usize, usize),
+    Kill(usize),
+    /// Every node of a deployment dies, and begins another life.
+    Restart {
+        deployment: usize,
+        clock_back: bool,
+    },
+    Boot {
+        node: usize,
+        reopen: bool,
+    },
+}
+
+impl World {
+    pub(super) fn step(&mut self, step: Step) {
+        match step {
+            Step::OpenLease {
+                node,
+                rank,
+                request,
+            } => self.open_lease(node, rank, request),
+            Step::StartJob {
+                node,
+                ranks,
+                request,
+                wrong,
+                timeout,
+            } => self.start_job(node, ranks, request, wrong, timeout),
+            Step::Computed { blocks, layer } => self.computed(blocks, layer),
+            Step::CancelBlocks { blocks } => self.cancel(blocks),
+            Step::RenewLease { blocks } => self.renew(blocks),
+            Step::CancelTicket { node, request } => {
+                let ticket = self.requests[request].ticket.clone();
+                self.call(node, |machine, now| {
+                    machine.cancel_ticket(now, &ticket, None)
+                });
+            }
+            Step::RenewTicket { node, request } => {
+                let ticket = self.requests[request].ticket.clone();
+                let ttl = Duration::from_secs(3);
+                self.call(node, |machine, now| machine.renew_ticket(now, &ticket, ttl));
+            }
+            Step::Break(conn) => self.cut(conn),
+            Step::BreakAny => self.cut_any(),
+            Step::Part(a, b, time) => self.part(a, b, time),
+            Step::Heal(a, b) => self.heal(a, b),
+            Step::Kill(node) => self.kill(node),
+            Step::Restart {
+                deployment,
+                clock_back,
+            } => self.restart(deployment, clock_back),
+            Step::Boot { node, .. } if self.nodes[node].machine.is_some() => {}
+            Step::Boot { node, reopen } => {
+                self.boot(node);
+                if reopen {
+                    self.reopen(node);
+                }
+            }
+        }
+    }
+
+    fn restart(&mut self, deployment: usize, clock_back: bool) {
+        let nodes = self.deployments[deployment].nodes.clone();
+        nodes.iter().for_each(|n| self.kill(*n));
+        let ms = self.now / MS;
+        let started = if clock_back {
+            500_000 + ms
+        } else {
+            1_000_001 + ms
+        };
+        self.deployments[deployment].incarnation = Incarnation::new(started, self.rng.next());
+        for node in nodes {
+            let delay = self.rng.within(MS, 500 * MS);
+            let reopen = self.rng.chance(0.5);
+            self.after(delay, Event::Step(Step::Boot { node, reopen }));
+        }
+    }
+}

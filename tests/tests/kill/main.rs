@@ -1,0 +1,22 @@
+//! `kill -9` of real processes in the midst of pulls and pushes, at moments drawn from a seed.
+//!
+//! The survivor is this process, where it can be looked into; the others are this binary once more, as
+//! [`other`]. However a round ends: what was reported as good is good to the last byte, nothing is
+//! written after a failure was reported, every lease ends once and with a reason, nothing is left over,
+//! and the same survivor serves the next round.
+//!
+//! `TRANSLOAD_TEST_KILLS` is how many rounds each test goes, `TRANSLOAD_TEST_SEED` with which seed.
+//!
+//! - [`destinations`]: who pulls, while its sources die.
+//! - [`sources`]: who is pulled from, while its destinations die.
+//! - [`openings`]: who is pushed to, while the pusher dies.
+
+mod blow;
+mod destinations;
+mod openings;
+mod other;
+mod peer;
+mod request;
+mod siege;
+mod sources;
+mod way;

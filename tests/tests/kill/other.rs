@@ -1,0 +1,96 @@
+//! The other process: leases what it is told to, or pulls or pushes, until its input ends.
+
+use std::path::Path;
+use std::time::Duration;
+
+use transload_layout::Rank;
+use transload_tests::cluster::{Origins, Side, impatient, transfer_of, unused};
+use transload_tests::process::{heard, say};
+use transload_transfer::agent::{Agent, PullReport, PullRequest, TransferError};
+use transload_transfer::ids::{Direction, Incarnation};
+use transload_transfer::ticket::Ticket;
+
+use crate::request::{ends, kind, open};
+use crate::siege::load;
+use crate::way::Way;
+
+#[test]
+#[ignore = "run by the other tests, as a process of its own"]
+fn other_process() {
+    let variable = |name| std::env::var(name).unwrap();
+    let name = variable("TRANSLOAD_TEST_NAME");
+    let (side, direction) = match name.starts_with("prefill") {
+        true => (Side::Prefill, Direction::Push),
+        false => (Side::Decode, Direction::Pull),
+    };
+    let ranks = variable("TRANSLOAD_TEST_RANKS");
+    let ranks: Vec<_> = ranks
+        .split(',')
+        .map(|rank| Rank(rank.parse().unwrap()))
+        .collect();
+    let incarnation = Incarnation(variable("TRANSLOAD_TEST_LIFE").parse().unwrap());
+    let way = Way::of_name(&variable("TRANSLOAD_TEST_WAY"));
+    let cache = Way::cache(way, side);
+    let origins = (side == Side::Decode).then(Origins::new);
+    let identity = load(Path::new(&variable("TRANSLOAD_TEST_FOLDER")), &name);
+    let agent = cache.agent(identity, ranks.clone(), incarnation, impatient());
+    let digest = agent.deployment_digest();
+    let digest: String = digest.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    say(&format!("{} {digest}", agent.control_addr().port()));
+
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let mut lines = heard();
+        let mut leases = (Vec::new(), 0);
+        while let Some(line) = lines.recv().await {
+            let words: Vec<_> = line.split(' ').collect();
+            let request = words[1].parse().unwrap();
+            if words[0] == "lease" {
+                ends(std::mem::take(&mut leases.0), &cache, leases.1).await;
+                cache.fill(request);
+                leases = (
+                    open(&agent, &cache, &ranks, request, Direction::Pull).await,
+                    request,
+                );
+                say(&format!("leased {request}"));
+                continue;
+            }
+            let ticket = Ticket::from_text(words[2]).unwrap();
+            match direction {
+                Direction::Pull => cache.clear(),
+                Direction::Push => cache.fill(request),
+            }
+            let moving = transfer_of(side, &ranks, ticket, request);
+            let moved = move_it(&agent, direction, moving).await;
+            let right = match (&moved, &origins) {
+                (Ok(report), Some(origins)) => origins
+                    .check(&cache, request, &ranks)
+                    .and_then(|()| Way::is_of(way, report)),
+                (Ok(report), None) => Way::is_of(way, report),
+                _ => Ok(()),
+            };
+            say(&match (moved, right) {
+                (_, Err(why)) => format!("wrong: {why}"),
+                (Ok(_), Ok(())) => format!("moved {request}"),
+                (Err(error), _) => format!("failed: {}", kind(&error)),
+            });
+        }
+        ends(leases.0, &cache, leases.1).await;
+        unused(&agent).await;
+        agent.shutdown(Duration::from_secs(1)).await;
+    });
+}
+
+async fn move_it(
+    agent: &Agent,
+    direction: Direction,
+    request: PullRequest,
+) -> Result<PullReport, TransferError> {
+    match direction {
+        Direction::Pull => agent.pull(request).await,
+        Direction::Push => agent.push(request).await,
+    }
+}

@@ -1,0 +1,83 @@
+//! Another process with an agent, as this one sees it.
+
+use transload_layout::Rank;
+use transload_tests::process::Other;
+use transload_transfer::ids::{AgentId, DeploymentDigest, Incarnation};
+use transload_transfer::ticket::RankAddress;
+
+use crate::siege::Siege;
+use crate::way::Way;
+
+pub(crate) struct Peer {
+    process: Other,
+    name: &'static str,
+    port: u16,
+    pub(crate) owner: DeploymentDigest,
+}
+
+impl Peer {
+    pub(crate) async fn start(
+        siege: &Siege,
+        name: &'static str,
+        ranks: &[Rank],
+        incarnation: Incarnation,
+    ) -> Self {
+        let ranks: Vec<_> = ranks.iter().map(|rank| rank.0.to_string()).collect();
+        let mut process = Other::start(
+            "other::other_process",
+            &[
+                (
+                    "TRANSLOAD_TEST_FOLDER",
+                    siege.folder.path().to_str().unwrap(),
+                ),
+                ("TRANSLOAD_TEST_NAME", name),
+                ("TRANSLOAD_TEST_RANKS", &ranks.join(",")),
+                ("TRANSLOAD_TEST_LIFE", &incarnation.0.to_string()),
+                ("TRANSLOAD_TEST_WAY", siege.way.map_or("any", Way::name)),
+            ],
+        );
+        let said = process.hear().await.expect("it has started");
+        let (port, digest) = said.split_once(' ').unwrap();
+        let owner = |i| u8::from_str_radix(&digest[2 * i..2 * i + 2], 16).unwrap();
+        Self {
+            process,
+            name,
+            port: port.parse().unwrap(),
+            owner: DeploymentDigest(std::array::from_fn(owner)),
+        }
+    }
+
+    pub(crate) fn address(&self) -> RankAddress {
+        RankAddress {
+            agent: AgentId::new(self.name).unwrap(),
+            host: "127.0.0.1".to_owned(),
+            port: self.port,
+        }
+    }
+
+    /// Its number, to be killed by.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Says a line to it. Nothing where it is dead.
+    pub(crate) fn say(&mut self, line: &str) {
+        self.process.say(line);
+    }
+
+    /// The next line that it says; `None` once it is dead.
+    pub(crate) async fn hear(&mut self) -> Option<String> {
+        self.process.hear().await
+    }
+
+    /// One that was not killed has to end in good order.
+    pub(crate) fn ended(self, victims: &[u32], round: u64) {
+        if !victims.contains(&self.process.id()) {
+            assert!(
+                self.process.ended(),
+                "round {round}: {} was not content",
+                self.name
+            );
+        }
+    }
+}

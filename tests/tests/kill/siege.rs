@@ -1,0 +1,179 @@
+//! What all rounds of a test share.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use transload_layout::Rank;
+use transload_tests::cluster::{CLUSTER, Cache, Side, impatient};
+use transload_tests::process::{Belongings, Chance, alone, resident_kib};
+use transload_transfer::agent::{Agent, PullReport};
+use transload_transfer::identity::{Authority, Identity, Roles};
+use transload_transfer::ids::{AgentId, ClusterName, Incarnation};
+
+use crate::blow::Killer;
+use crate::peer::Peer;
+use crate::way::Way;
+
+/// Rounds before anything is counted: what they open for good (files of the system, stacks that are
+/// kept) is not a leak.
+const WARM: u64 = 2;
+
+/// Threads that copied, or emptied a ring, stay for another ten seconds in case that there is more to do.
+/// So some more may be there after a round; one that is lost in each of them shows after a few, and each
+/// one in the end, when there must be none.
+const IDLE_THREADS: usize = 6;
+
+/// How many rounds an ordinary run takes, in each of the tests; each is about two seconds.
+const ROUNDS: u64 = 3;
+
+/// One test: its cluster, its seed, and what was there before.
+pub(crate) struct Siege {
+    pub(crate) way: Option<Way>,
+    pub(crate) folder: TempDir,
+    chance: Cell<u64>,
+    requests: Cell<u64>,
+    lives: Cell<u64>,
+    news: Cell<BTreeMap<String, u64>>,
+    before: Cell<Option<(Belongings, u64)>>,
+    seed: u64,
+}
+
+impl Siege {
+    /// Of transfers that take all the paths that there are in turn, or one of them.
+    pub(crate) fn new(test: u64, way: Option<Way>) -> Self {
+        let folder = TempDir::new().unwrap();
+        let authority = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
+        authority.save(folder.path()).unwrap();
+        for name in ["prefill-0", "prefill-1", "decode-0", "decode-1"] {
+            let agent = AgentId::new(name).unwrap();
+            let identity = authority.issue(&agent, Roles::all()).unwrap();
+            identity.save(folder.path()).unwrap();
+        }
+        let seed = number("TRANSLOAD_TEST_SEED", 0x5EED) + test;
+        Self {
+            way,
+            folder,
+            chance: Cell::new(seed),
+            requests: Cell::default(),
+            lives: Cell::default(),
+            news: Cell::default(),
+            before: Cell::default(),
+            seed,
+        }
+    }
+
+    /// Runs a test with a runtime of its own, and counts what it leaves.
+    pub(crate) fn lay(&self, test: impl AsyncFnOnce()) {
+        let _one_at_a_time = alone();
+        let began = Instant::now();
+        let empty = Belongings::count();
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_all().build().unwrap().block_on(test());
+        let rounds = number("TRANSLOAD_TEST_KILLS", ROUNDS);
+        let seconds = began.elapsed().as_secs_f64();
+        let news = self.news.take();
+        println!(
+            "{rounds} rounds of seed {:#x} in {seconds:.1} s: {news:?}",
+            self.seed
+        );
+        // Whatever the first runtime of a process keeps (its pipe for signals) is not ours.
+        let most = Belongings {
+            descriptors: empty.descriptors + 3,
+            ..empty
+        };
+        most.wait_for();
+    }
+
+    pub(crate) fn rounds(&self) -> impl Iterator<Item = u64> {
+        0..WARM + number("TRANSLOAD_TEST_KILLS", ROUNDS)
+    }
+
+    pub(crate) fn agent(&self, name: &str, cache: &Cache, ranks: &[Rank]) -> Agent {
+        let identity = load(self.folder.path(), name);
+        let ranks = ranks.iter().copied();
+        cache.agent(identity, ranks, Incarnation::new(1, 1), impatient())
+    }
+
+    /// A new life.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.lives.set(self.lives.get() + 1);
+        Incarnation::new(self.lives.get(), self.draw())
+    }
+
+    /// A new request.
+    pub(crate) fn request(&self) -> u64 {
+        loop {
+            self.requests.set(self.requests.get() + 1);
+            let request = self.requests.get();
+            // The first two of four take the network only.
+            if self.way.is_none() || request % 4 >= 2 {
+                return request;
+            }
+        }
+    }
+
+    pub(crate) fn cache(&self, side: Side) -> Cache {
+        Way::cache(self.way, side)
+    }
+
+    pub(crate) fn is_way_of(&self, report: &PullReport) -> Result<(), String> {
+        Way::is_of(self.way, report)
+    }
+
+    fn draw(&self) -> u64 {
+        let mut chance = Chance(self.chance.get());
+        let drawn = chance.draw();
+        self.chance.set(chance.0);
+        drawn
+    }
+
+    /// Kills one or all of some peers at some moment of a request. `took` is how
+    /// long one took without.
+    pub(crate) fn kill<const N: usize>(&self, peers: [&Peer; N], took: Duration) -> Killer {
+        let drawn = self.draw() as usize % (N + 1);
+        let chosen = peers.iter().enumerate();
+        let chosen = chosen.filter(|(i, _)| drawn == N || *i == drawn);
+        let victims = chosen.map(|(_, peer)| peer.id()).collect();
+        Killer::start(victims, took.mul_f64((self.draw() % 800) as f64 / 1000.0))
+    }
+
+    pub(crate) fn note(&self, news: String) {
+        let mut all = self.news.take();
+        *all.entry(news).or_default() += 1;
+        self.news.set(all);
+    }
+
+    /// Nothing more is there after a round than there was after the first ones.
+    pub(crate) fn over(&self, round: u64) {
+        match self.before.get() {
+            None if round + 1 == WARM => {
+                let mut before = Belongings::count();
+                before.threads += IDLE_THREADS;
+                self.before.set(Some((before, resident_kib())));
+                self.news.take();
+            }
+            None => {}
+            Some((before, resident)) => {
+                before.wait_for();
+                let now = resident_kib();
+                assert!(
+                    now < resident + (64 << 10),
+                    "{now} KiB, once it was {resident}"
+                );
+            }
+        }
+    }
+}
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    let asked = std::env::var(variable).ok();
+    asked.and_then(|n| n.parse().ok()).unwrap_or(otherwise)
+}
+
+/// The identity of one of the agents, out of the folder of a test.
+pub(crate) fn load(folder: &Path, name: &str) -> Identity {
+    Identity::load_agent(folder, &AgentId::new(name).unwrap()).unwrap()
+}
