@@ -23,9 +23,16 @@
 //! ```
 
 mod attention;
+mod bamba;
 mod config;
+mod falcon_h1;
+mod granite_hybrid;
 mod layers;
+mod mamba2;
+mod nemotron_h;
+mod recurrent;
 mod wrapper;
+mod zamba2;
 
 use thiserror::Error;
 
@@ -104,7 +111,15 @@ impl Kin {
 }
 
 /// The whole catalog.
-const CATALOG: &[Kin] = &[attention::KIN];
+const CATALOG: &[Kin] = &[
+    attention::KIN,
+    bamba::KIN,
+    falcon_h1::KIN,
+    granite_hybrid::KIN,
+    mamba2::KIN,
+    nemotron_h::KIN,
+    zamba2::KIN,
+];
 
 /// A family that is not in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
