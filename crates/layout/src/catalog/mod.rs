@@ -27,7 +27,9 @@ mod bamba;
 mod config;
 mod falcon_h1;
 mod granite_hybrid;
+mod jamba;
 mod layers;
+mod mamba1;
 mod mamba2;
 mod nemotron_h;
 mod recurrent;
@@ -116,6 +118,8 @@ const CATALOG: &[Kin] = &[
     bamba::KIN,
     falcon_h1::KIN,
     granite_hybrid::KIN,
+    jamba::KIN,
+    mamba1::KIN,
     mamba2::KIN,
     nemotron_h::KIN,
     zamba2::KIN,
