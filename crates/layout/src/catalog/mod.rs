@@ -26,8 +26,10 @@ mod attention;
 mod bamba;
 mod config;
 mod falcon_h1;
+mod gdn;
 mod granite_hybrid;
 mod jamba;
+mod kimi_linear;
 mod layers;
 mod mamba1;
 mod mamba2;
@@ -117,8 +119,12 @@ const CATALOG: &[Kin] = &[
     attention::KIN,
     bamba::KIN,
     falcon_h1::KIN,
+    gdn::OLMO_HYBRID_KIN,
+    gdn::QWEN3_5_KIN,
+    gdn::QWEN3_NEXT_KIN,
     granite_hybrid::KIN,
     jamba::KIN,
+    kimi_linear::KIN,
     mamba1::KIN,
     mamba2::KIN,
     nemotron_h::KIN,
