@@ -31,8 +31,10 @@ mod granite_hybrid;
 mod jamba;
 mod kimi_linear;
 mod layers;
+mod lfm2;
 mod mamba1;
 mod mamba2;
+mod minimax;
 mod nemotron_h;
 mod recurrent;
 mod wrapper;
@@ -125,8 +127,12 @@ const CATALOG: &[Kin] = &[
     granite_hybrid::KIN,
     jamba::KIN,
     kimi_linear::KIN,
+    lfm2::LFM2_KIN,
+    lfm2::LFM2_MOE_KIN,
     mamba1::KIN,
     mamba2::KIN,
+    minimax::KIN,
+    minimax::ORIGINAL_KIN,
     nemotron_h::KIN,
     zamba2::KIN,
 ];
