@@ -64,6 +64,12 @@ fn mixers(config: &Config<'_>) -> Result<Vec<Mixer>, ConfigError> {
     let (key, mixers) = named(config)?;
     let layers = counted(config, key, &mixers)?;
     match config.optional("num_hidden_layers")? {
+        Some(said) if said != layers && config.get(key).is_none() => {
+            let problem = format!(
+                "is missing: num_hidden_layers is {said}, and the class knows of {layers} layers only"
+            );
+            Err(config.fault(key, problem))
+        }
         Some(said) if said != layers => as_many(config, key, mixers, said),
         _ => Ok(mixers),
     }
