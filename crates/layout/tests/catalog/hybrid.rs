@@ -556,8 +556,10 @@ fn lfm2_keeps_two_inputs_of_each_channel() {
 
 #[test]
 fn an_empty_config_is_what_its_class_says() {
+    /// Groups with their layers, and the specs of the first.
+    type Expected = (&'static str, Vec<(&'static str, String)>, Vec<Spec>);
     let all = |last: u64| format!("0-{last}");
-    let expected: [(&str, Vec<(&str, String)>, Vec<Spec>); 15] = [
+    let expected: [Expected; 15] = [
         (
             "nemotron_h",
             vec![("mamba", "0".into()), ("attn", "2".into())],
