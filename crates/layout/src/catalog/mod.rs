@@ -23,9 +23,22 @@
 //! ```
 
 mod attention;
+mod bamba;
 mod config;
+mod falcon_h1;
+mod gdn;
+mod granite_hybrid;
+mod jamba;
+mod kimi_linear;
 mod layers;
+mod lfm2;
+mod mamba1;
+mod mamba2;
+mod minimax;
+mod nemotron_h;
+mod recurrent;
 mod wrapper;
+mod zamba2;
 
 use thiserror::Error;
 
@@ -104,7 +117,25 @@ impl Kin {
 }
 
 /// The whole catalog.
-const CATALOG: &[Kin] = &[attention::KIN];
+const CATALOG: &[Kin] = &[
+    attention::KIN,
+    bamba::KIN,
+    falcon_h1::KIN,
+    gdn::OLMO_HYBRID_KIN,
+    gdn::QWEN3_5_KIN,
+    gdn::QWEN3_NEXT_KIN,
+    granite_hybrid::KIN,
+    jamba::KIN,
+    kimi_linear::KIN,
+    lfm2::LFM2_KIN,
+    lfm2::LFM2_MOE_KIN,
+    mamba1::KIN,
+    mamba2::KIN,
+    minimax::KIN,
+    minimax::ORIGINAL_KIN,
+    nemotron_h::KIN,
+    zamba2::KIN,
+];
 
 /// A family that is not in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

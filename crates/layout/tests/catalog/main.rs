@@ -1,0 +1,3 @@
+//! The model catalog, read as a user of the crate reads it: configs with published values, and bad ones.
+
+mod hybrid;
