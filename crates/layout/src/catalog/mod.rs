@@ -25,6 +25,7 @@
 mod attention;
 mod config;
 mod layers;
+mod serve;
 mod wrapper;
 
 use thiserror::Error;
@@ -32,6 +33,7 @@ use thiserror::Error;
 pub use self::config::{CacheDtype, ConfigError};
 use self::config::{Config, Presets};
 use self::layers::Layers;
+pub use self::serve::Serving;
 use self::wrapper::TextPart;
 use crate::deployment::LayerSet;
 use crate::document::{Value, nearest};
