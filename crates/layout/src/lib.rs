@@ -42,6 +42,7 @@ pub mod catalog;
 pub mod deployment;
 pub mod document;
 pub mod dtype;
+pub mod footprint;
 pub mod order;
 pub mod partition;
 pub mod placement;

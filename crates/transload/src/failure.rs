@@ -8,8 +8,10 @@ use miette::{
     Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Report,
 };
 use thiserror::Error;
+use transload::config::ModelError;
 use transload::document::{DocumentError, Located};
-use transload::layout::document::Faults;
+use transload::layout::catalog::{ConfigError, Model};
+use transload::layout::document::{Fault, Faults};
 
 use crate::show::terminal;
 
@@ -67,6 +69,66 @@ impl From<io::Error> for Failure {
     /// Only for errors of writing results; an input that cannot be read is [`Failure::Input`].
     fn from(error: io::Error) -> Self {
         Self::Output(error)
+    }
+}
+
+impl Failure {
+    /// A model that a side cannot serve as it was asked to.
+    pub(crate) fn unservable(called: &str, model: &Model, faults: Faults) -> Self {
+        let name = |path: &str| {
+            let index = path.strip_prefix("group[")?;
+            let (index, rest) = index.split_once(']')?;
+            let group = model.groups.get(index.parse::<usize>().ok()?)?;
+            let field = rest.rsplit('.').next().filter(|field| !field.is_empty());
+            Some(format!("group {}: {}", group.name, field.unwrap_or("it")))
+        };
+        let faults = faults.0.into_iter().map(|fault| Fault {
+            path: name(&fault.path).unwrap_or(fault.path),
+            problem: fault.problem,
+        });
+        let faults = Faults(faults.collect());
+        Self::input(
+            format!("{called} cannot be served so:\n{faults}"),
+            "change what was asked for the side (TP, PP, block size, order), or the config",
+        )
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Self {
+        let right = match &error {
+            ModelError::Read { .. } => "name a model's config.json, or the folder that it is in",
+            ModelError::Config {
+                source: ConfigError::UnknownFamily(_),
+                ..
+            } => {
+                "describe its caches in a file of your own: --spec FILE, see docs/src/reference/deployment.md"
+            }
+            ModelError::Config { .. } => "the key has to be as the model's config class has it",
+            _ => "name a model's config.json as Hugging Face has it",
+        };
+        Self::input(
+            match error {
+                ModelError::Syntax {
+                    name,
+                    text,
+                    problem,
+                    span,
+                } if span.as_ref().is_none_or(|span| fits(&text, span)) => {
+                    return Self::Input(Report::new(Marked {
+                        wrong: format!("{name} is no JSON"),
+                        right: right.to_owned(),
+                        labels: vec![LabeledSpan::new_with_span(
+                            Some(problem),
+                            span.unwrap_or(0..0),
+                        )],
+                        text: NamedSource::new(name, text),
+                    }));
+                }
+                other => chain(&other),
+            },
+            right,
+        )
     }
 }
 

@@ -1,12 +1,13 @@
 //! Transload moves the KV cache of language models between engines that lay it out differently.
 //!
 //! This crate puts the others together: [`layout`] says how a cache lies in memory, [`transfer`]
-//! plans between two layouts and carries the plan out. What it adds is [`document`]: reading
-//! deployments from files, and [`baseline`]: what else reaches how much on this machine. It is also
+//! plans between two layouts and carries the plan out. What it adds is [`document`] and [`config`]: reading
+//! deployments and models from files, and [`baseline`]: what else reaches how much on this machine. It is also
 //! the `transload` command.
 #![forbid(unsafe_code)]
 
 pub mod baseline;
+pub mod config;
 pub mod document;
 
 pub use transload_layout as layout;

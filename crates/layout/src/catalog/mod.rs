@@ -37,6 +37,7 @@ mod mamba2;
 mod minimax;
 mod nemotron_h;
 mod recurrent;
+mod serve;
 mod wrapper;
 mod zamba2;
 
@@ -45,6 +46,7 @@ use thiserror::Error;
 pub use self::config::{CacheDtype, ConfigError};
 use self::config::{Config, Presets};
 use self::layers::Layers;
+pub use self::serve::Serving;
 use self::wrapper::TextPart;
 use crate::deployment::LayerSet;
 use crate::document::{Value, nearest};

@@ -8,6 +8,7 @@ mod fault;
 mod read;
 mod reader;
 mod value;
+mod write;
 
 use serde::{Deserialize, Serialize};
 

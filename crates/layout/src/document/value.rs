@@ -3,11 +3,12 @@
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, Serializer};
 
 /// From 2^63 on, either way, a float is what became of a whole number that was too long for 64 bits.
 const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
 
-/// One value of a document. Deserialises from any self-describing format (JSON, TOML).
+/// One value of a document. Deserialises from any self-describing format (JSON, TOML), and serialises into it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// JSON's null.
@@ -80,6 +81,25 @@ impl Value {
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AnyValue)
+    }
+}
+
+impl Serialize for Value {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Value::Null => serializer.serialize_unit(),
+            Value::Bool(value) => serializer.serialize_bool(*value),
+            // Formats have numbers of 64 bits.
+            Value::Integer(value) => match (u64::try_from(*value), i64::try_from(*value)) {
+                (_, Ok(value)) => serializer.serialize_i64(value),
+                (Ok(value), _) => serializer.serialize_u64(value),
+                _ => serializer.serialize_i128(*value),
+            },
+            Value::Float(value) => serializer.serialize_f64(*value),
+            Value::Text(value) => serializer.serialize_str(value),
+            Value::List(items) => serializer.collect_seq(items),
+            Value::Table(fields) => serializer.collect_map(fields.iter().map(|(k, v)| (k, v))),
+        }
     }
 }
 

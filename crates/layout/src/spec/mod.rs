@@ -172,6 +172,23 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// The layout of a convolution; `None` for any other kind.
+    pub fn conv_layout(&self) -> Option<ConvLayout> {
+        self.clone().conv_layout_mut().copied()
+    }
+
+    /// The same, to be changed.
+    pub fn conv_layout_mut(&mut self) -> Option<&mut ConvLayout> {
+        match self {
+            Spec::Mamba2Conv(spec) => Some(&mut spec.conv_layout),
+            Spec::GdnConv(spec) => Some(&mut spec.conv_layout),
+            Spec::Mamba1Conv(spec) => Some(&mut spec.conv_layout),
+            _ => None,
+        }
+    }
+}
+
 /// Why a state's content has no size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]

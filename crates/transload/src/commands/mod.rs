@@ -9,6 +9,8 @@ mod bench;
 mod certs;
 mod demo;
 mod engines;
+mod inspect;
+mod model;
 mod plan;
 mod random;
 mod shapes;
@@ -16,6 +18,7 @@ mod shapes;
 /// What can be done.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Inspect(inspect::Args),
     Plan(plan::Args),
     Demo(demo::Args),
     Certs(certs::Args),
@@ -28,6 +31,7 @@ pub(crate) enum Command {
 /// Does it.
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> {
     match command {
+        Command::Inspect(args) => inspect::run(args, output),
         Command::Plan(args) => plan::run(args, output),
         Command::Demo(args) => demo::run(args, output),
         Command::SourceProcess => engines::runtime()?.block_on(engines::run_source()),

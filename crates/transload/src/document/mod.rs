@@ -26,6 +26,7 @@
 //! ```
 
 mod locate;
+pub(crate) mod text;
 
 use std::fmt;
 use std::fs::File;
@@ -35,8 +36,9 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 
+pub(crate) use self::text::TextError;
 use crate::layout::deployment::Deployment;
-use crate::layout::document::{Fault, Faults, Value};
+use crate::layout::document::{Fault, Faults};
 
 /// The largest document that is read, in bytes. One with a thousand groups is a tenth of this.
 pub const MAX_BYTES: u64 = 4 << 20;
@@ -57,7 +59,7 @@ impl Syntax {
         match name.extension().and_then(|extension| extension.to_str()) {
             Some("json") => Self::Json,
             Some("toml") => Self::Toml,
-            _ if unmarked(text).trim_start().starts_with('{') => Self::Json,
+            _ if text::unmarked(text).trim_start().starts_with('{') => Self::Json,
             _ => Self::Toml,
         }
     }
@@ -158,19 +160,17 @@ pub fn read(path: impl AsRef<Path>) -> Result<Deployment, DocumentError> {
 /// [`DocumentError`].
 pub fn read_from(name: impl AsRef<Path>, document: impl Read) -> Result<Deployment, DocumentError> {
     let path = name.as_ref();
-    let mut bytes = Vec::new();
-    let read = document.take(MAX_BYTES + 1).read_to_end(&mut bytes);
-    read.map_err(|source| DocumentError::Read {
-        path: path.to_owned(),
-        source,
-    })?;
-    if bytes.len() as u64 > MAX_BYTES {
-        return Err(DocumentError::TooLarge {
+    let text = text::read(document, MAX_BYTES).map_err(|error| match error {
+        TextError::Read(source) => DocumentError::Read {
             path: path.to_owned(),
-        });
-    }
-    let text = String::from_utf8(bytes).map_err(|_| DocumentError::NotText {
-        path: path.to_owned(),
+            source,
+        },
+        TextError::TooLarge => DocumentError::TooLarge {
+            path: path.to_owned(),
+        },
+        TextError::NotText => DocumentError::NotText {
+            path: path.to_owned(),
+        },
     })?;
     let syntax = Syntax::of(path, &text);
     parse(&path.display().to_string(), &text, syntax)
@@ -181,8 +181,8 @@ pub fn read_from(name: impl AsRef<Path>, document: impl Read) -> Result<Deployme
 /// # Errors
 /// [`DocumentError::Syntax`] or [`DocumentError::Faults`].
 pub fn parse(name: &str, text: &str, syntax: Syntax) -> Result<Deployment, DocumentError> {
-    let text = unmarked(text);
-    let value = value(text, syntax).map_err(|(problem, span)| DocumentError::Syntax {
+    let text = text::unmarked(text);
+    let value = text::value(text, syntax).map_err(|(problem, span)| DocumentError::Syntax {
         name: name.to_owned(),
         text: text.to_owned(),
         syntax,
@@ -194,31 +194,6 @@ pub fn parse(name: &str, text: &str, syntax: Syntax) -> Result<Deployment, Docum
         text: text.to_owned(),
         faults: locate::all(faults, text, syntax),
     })
-}
-
-/// The text without the byte order mark that some editors begin it with.
-fn unmarked(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
-}
-
-/// What is wrong with a text that is not what it should be, and where.
-type Problem = (String, Option<Range<usize>>);
-
-fn value(text: &str, syntax: Syntax) -> Result<Value, Problem> {
-    match syntax {
-        Syntax::Toml => {
-            toml::from_str(text).map_err(|error| (error.message().to_owned(), error.span()))
-        }
-        Syntax::Json => serde_json::from_str(text).map_err(|error| {
-            let (line, column) = (error.line(), error.column());
-            let span = locate::offset(text, line, column).map(|at| at..at);
-            let told = error.to_string();
-            // The span says where.
-            let place = format!(" at line {line} column {column}");
-            let problem = told.strip_suffix(&place).unwrap_or(&told);
-            (problem.to_owned(), span)
-        }),
-    }
 }
 
 #[cfg(test)]

@@ -65,7 +65,8 @@ fn bytes_per_rank(deployment: &Deployment, group: &Group) -> u64 {
         .unwrap_or(0)
 }
 
-fn specs(group: &Group) -> String {
+/// What a group caches, one spec on a line.
+pub(crate) fn specs(group: &Group) -> String {
     // One on a line: a page of several has no room for them on one.
     let specs: Vec<String> = group.specs().iter().map(spec).collect();
     specs.join("\n")

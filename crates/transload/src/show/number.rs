@@ -15,6 +15,20 @@ pub(crate) fn grouped(n: u64) -> String {
     text
 }
 
+/// The same for what may exceed 64 bits.
+pub(crate) fn grouped_wide(n: u128) -> String {
+    u64::try_from(n).map_or_else(|_| format!("{:.3e}", n as f64), grouped)
+}
+
+/// A number that is mostly whole: `131,072`, `146.25`.
+pub(crate) fn broken(n: f64) -> String {
+    let whole = grouped_wide(n as u128);
+    match n.fract() {
+        0.0 => whole,
+        part => format!("{whole}{}", format!("{part:.2}").trim_start_matches('0')),
+    }
+}
+
 /// So many of a thing: `1 chunk`, `1,024 chunks`.
 pub(crate) fn count(n: u64, thing: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
@@ -43,6 +57,44 @@ pub(crate) fn bytes(n: u64) -> String {
         false => &text,
     };
     format!("{text} {unit}")
+}
+
+/// The same for a share of bytes.
+pub(crate) fn bytes_in_parts(n: f64) -> String {
+    match n < 1024.0 && n.fract() != 0.0 {
+        true => format!("{} B", figures(n)),
+        false => bytes_wide(n as u128),
+    }
+}
+
+/// The same for what may exceed 64 bits.
+pub(crate) fn bytes_wide(n: u128) -> String {
+    bytes(u64::try_from(n).unwrap_or(u64::MAX))
+}
+
+/// A length as people type it: `40GiB`, `80 GB`, `1.5TiB`, `1048576`.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
+    let (value, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let scale = match unit.trim() {
+        "" | "B" => 1.0,
+        "kB" | "KB" => 1e3,
+        "MB" => 1e6,
+        "GB" => 1e9,
+        "TB" => 1e12,
+        "KiB" | "K" => f64::from(1 << 10),
+        "MiB" | "M" => f64::from(1 << 20),
+        "GiB" | "G" => f64::from(1 << 30),
+        "TiB" | "T" => f64::from(1 << 30) * 1024.0,
+        _ => {
+            return Err("give bytes, or a number of KiB, MiB, GiB, TiB (or kB, MB, GB, TB)".into());
+        }
+    };
+    match value.parse::<f64>() {
+        Ok(value) if value * scale < u64::MAX as f64 => Ok((value * scale) as u64),
+        _ => Err(format!("{text} is no length; write it as 40GiB")),
+    }
 }
 
 /// The same to the byte, in the largest unit without a fraction: `1,280 KiB`, `2,046,820 B`.

@@ -1,0 +1,124 @@
+//! From what a model caches to a deployment document: one side that serves it.
+
+use super::{Model, ModelGroup};
+use crate::deployment::Deployment;
+use crate::document::{Document, GroupDocument};
+use crate::placement::Allocation;
+use crate::spec::{ConvLayout, Spec};
+
+/// Tokens of a block, where nobody says: vLLM's default on GPUs.
+const BLOCK_SIZE: u64 = 16;
+
+/// How a side serves a model; what is not given is chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Serving {
+    /// The side's name, for people.
+    pub name: String,
+    /// Ranks of tensor parallelism.
+    pub tp: u64,
+    /// Stages of pipeline parallelism.
+    pub pp: u64,
+    /// Tokens per block. Default: 16, or the next multiple of it that whole states fill.
+    pub block_size: Option<u64>,
+    /// Blocks on every rank. Default: what one sequence needs.
+    pub num_blocks: Option<u64>,
+    /// Physical order of caches of keys, values and latents. Default: each kind's own. Pages of several
+    /// specs, and caches whose scales lie behind the data of a block, keep their own.
+    pub order: Option<String>,
+    /// Which content axis of convolutions is outside.
+    pub conv_layout: ConvLayout,
+    /// One allocation, or one for each layer.
+    pub allocation: Allocation,
+}
+
+impl Default for Serving {
+    /// One rank, and vLLM's choices.
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            tp: 1,
+            pp: 1,
+            block_size: None,
+            num_blocks: None,
+            order: None,
+            conv_layout: ConvLayout::Sd,
+            allocation: Allocation::One,
+        }
+    }
+}
+
+impl Model {
+    /// The model that a deployment serves: what it caches, without how.
+    pub fn of_deployment(deployment: &Deployment) -> Self {
+        let groups = deployment.groups().iter().map(|group| ModelGroup {
+            name: group.name().to_owned(),
+            layers: group.layers().clone(),
+            specs: group.specs().to_vec(),
+        });
+        let stages = (0..deployment.pp()).map(|stage| deployment.stage_layers(stage).end);
+        Self {
+            family: deployment.document().model.clone().unwrap_or_default(),
+            num_layers: stages.max().unwrap_or(0),
+            groups: groups.collect(),
+        }
+    }
+
+    /// A deployment that can hold one sequence of so many tokens, not yet checked.
+    pub fn serve(&self, serving: &Serving, tokens: u64) -> Document {
+        let block_size = serving.block_size.unwrap_or_else(|| self.block_size());
+        let groups = self.groups.iter().map(|group| {
+            let mut specs = group.specs.clone();
+            let convolutions = specs.iter_mut().filter_map(Spec::conv_layout_mut);
+            convolutions.for_each(|layout| *layout = serving.conv_layout);
+            let recurrent = specs.iter().all(|spec| spec.tokens_per_state().is_none());
+            let needed = match recurrent {
+                true => 1,
+                false => tokens.div_ceil(block_size.max(1)).max(1),
+            };
+            let takes_orders = match &specs[..] {
+                [Spec::Compressed(_) | Spec::Indexer(_)] => false,
+                specs => specs.len() == 1,
+            };
+            GroupDocument {
+                name: group.name.clone(),
+                layers: group.layers.to_string(),
+                block_size,
+                num_blocks: serving.num_blocks.unwrap_or(needed),
+                order: serving.order.clone().filter(|_| takes_orders),
+                allocation: serving.allocation,
+                offset: 0,
+                block_stride: None,
+                layer_stride: None,
+                specs,
+            }
+        });
+        Document {
+            name: serving.name.clone(),
+            model: Some(self.family.clone()),
+            tp: serving.tp,
+            pp: serving.pp,
+            num_layers: Some(self.num_layers.into()),
+            pp_layers: None,
+            groups: groups.collect(),
+        }
+    }
+
+    /// The default block size that holds whole states of every cache.
+    pub fn block_size(&self) -> u64 {
+        let specs = self.groups.iter().flat_map(|group| &group.specs);
+        let states = specs.filter_map(Spec::tokens_per_state);
+        states.fold(BLOCK_SIZE, |size, tokens| {
+            let multiple = size.checked_div(greatest_common_divisor(size, tokens));
+            multiple
+                .and_then(|size| size.checked_mul(tokens))
+                .unwrap_or(size)
+        })
+    }
+}
+
+fn greatest_common_divisor(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        _ => greatest_common_divisor(b, a % b),
+    }
+}

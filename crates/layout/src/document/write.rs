@@ -1,0 +1,154 @@
+//! From a [`Document`] back to a tree of values: what is read again as the same document.
+
+use super::{Document, GroupDocument, SCHEMA, Value};
+use crate::placement::Allocation;
+use crate::spec::{ConvLayout, FieldValue, Spec};
+
+impl Document {
+    /// The document as people write it: what all groups have in common stands with the deployment, and
+    /// what has its default is left out.
+    pub fn to_value(&self) -> Value {
+        let common = Common::of(&self.groups);
+        let mut fields = Fields::default();
+        fields.text("schema", SCHEMA);
+        if !self.name.is_empty() {
+            fields.text("name", &self.name);
+        }
+        fields.texts("model", self.model.as_deref());
+        fields.number("tp", self.tp);
+        fields.number("pp", self.pp);
+        fields.numbers("num_layers", self.num_layers);
+        if let Some(layers) = &self.pp_layers {
+            let layers = layers.iter().map(|count| number(*count)).collect();
+            fields.0.push(("pp_layers".to_owned(), Value::List(layers)));
+        }
+        fields.numbers("block_size", common.block_size);
+        fields.numbers("num_blocks", common.num_blocks);
+        fields.texts("order", common.order);
+        let groups = self.groups.iter().map(|group| group.to_value(&common));
+        fields.list("group", groups);
+        fields.table()
+    }
+}
+
+/// What is the same for all groups, where it is.
+struct Common<'a> {
+    block_size: Option<u64>,
+    num_blocks: Option<u64>,
+    order: Option<&'a str>,
+}
+
+impl<'a> Common<'a> {
+    fn of(groups: &'a [GroupDocument]) -> Self {
+        // Pages of several specs inherit no order.
+        let ordered = groups.iter().filter(|group| group.specs.len() == 1);
+        Self {
+            block_size: same(groups.iter().map(|group| group.block_size)),
+            num_blocks: same(groups.iter().map(|group| group.num_blocks)),
+            order: same(ordered.map(|group| group.order.as_deref())).flatten(),
+        }
+    }
+}
+
+/// The one value that all have, if they do.
+fn same<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
+    let first = values.next()?;
+    values.all(|value| value == first).then_some(first)
+}
+
+impl GroupDocument {
+    fn to_value(&self, common: &Common<'_>) -> Value {
+        let mut fields = Fields::default();
+        fields.text("name", &self.name);
+        fields.text("layers", &self.layers);
+        if common.block_size.is_none() {
+            fields.number("block_size", self.block_size);
+        }
+        if common.num_blocks.is_none() {
+            fields.number("num_blocks", self.num_blocks);
+        }
+        if common.order.is_none() || self.specs.len() != 1 {
+            fields.texts("order", self.order.as_deref());
+        }
+        if self.allocation == Allocation::PerLayer {
+            fields.text("allocation", "per_layer");
+        }
+        if self.offset > 0 {
+            fields.number("offset", self.offset);
+        }
+        fields.numbers("block_stride", self.block_stride);
+        fields.numbers("layer_stride", self.layer_stride);
+        fields.list("spec", self.specs.iter().map(Spec::to_value));
+        fields.table()
+    }
+}
+
+impl Spec {
+    /// The spec as a table of a document, `kind` first.
+    pub fn to_value(&self) -> Value {
+        let mut fields = Fields::default();
+        fields.text("kind", self.kind());
+        for (name, value) in self.identity() {
+            match (name, value) {
+                (_, FieldValue::Absent) => {}
+                ("v_head_dim", value) if Some(&value) == self.field("head_dim").as_ref() => {}
+                // A document has the kernel, and taps only where an engine keeps more of them.
+                ("conv_states", FieldValue::Number(states)) => {
+                    fields.number("conv_kernel", states.saturating_add(1));
+                }
+                (name, FieldValue::Number(value)) => fields.number(name, value),
+                (name, FieldValue::Text(value)) => fields.text(name, &value),
+            }
+        }
+        if let Some(layout) = self.conv_layout() {
+            let name = match layout {
+                ConvLayout::Ds => "DS",
+                ConvLayout::Sd => "SD",
+            };
+            fields.text("conv_layout", name);
+        }
+        fields.table()
+    }
+
+    fn field(&self, name: &str) -> Option<FieldValue> {
+        let mut fields = self.identity().into_iter();
+        fields
+            .find(|(field, _)| *field == name)
+            .map(|(_, value)| value)
+    }
+}
+
+/// The fields of a table while it is written.
+#[derive(Default)]
+struct Fields(Vec<(String, Value)>);
+
+impl Fields {
+    fn text(&mut self, name: &str, value: &str) {
+        self.0
+            .push((name.to_owned(), Value::Text(value.to_owned())));
+    }
+
+    fn texts(&mut self, name: &str, value: Option<&str>) {
+        value.into_iter().for_each(|value| self.text(name, value));
+    }
+
+    fn number(&mut self, name: &str, value: u64) {
+        self.0.push((name.to_owned(), number(value)));
+    }
+
+    fn numbers(&mut self, name: &str, value: Option<u64>) {
+        value.into_iter().for_each(|value| self.number(name, value));
+    }
+
+    fn list(&mut self, name: &str, items: impl Iterator<Item = Value>) {
+        self.0.push((name.to_owned(), Value::List(items.collect())));
+    }
+
+    fn table(self) -> Value {
+        Value::Table(self.0)
+    }
+}
+
+fn number(value: u64) -> Value {
+    Value::Integer(value.into())
+}

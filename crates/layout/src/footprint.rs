@@ -1,0 +1,152 @@
+//! How much room a cache takes: for a token, a sequence, a block; whole, or on one rank.
+
+use std::ops::Range;
+
+use crate::spec::{ContentSizeError, Spec};
+
+/// What one layer that caches some specs takes, for one sequence, on one rank.
+///
+/// ```
+/// use transload_layout::footprint::Footprint;
+/// use transload_layout::spec::{Attention, Spec};
+/// use transload_layout::Dtype;
+///
+/// let windowed = Spec::Attention(Attention {
+///     heads: 8, head_dim: 64, v_head_dim: 64, dtype: Dtype::Bf16,
+///     sliding_window: Some(128), chunk_size: None,
+/// });
+/// let layer = Footprint::of(&[windowed], 1)?;
+/// assert_eq!((layer.bytes_per_token(), layer.fixed_bytes()), (0.0, 128 * 8 * 64 * 2 * 2));
+/// assert_eq!(layer.sequence_bytes(100), 100 * 8 * 64 * 2 * 2);
+/// // The last 128 of 1,000 tokens, the first of them being number 872, lie in 9 blocks of 16.
+/// assert_eq!(layer.allocated_bytes(1000, 16), 9 * 16 * 8 * 64 * 2 * 2);
+/// # Ok::<(), transload_layout::spec::ContentSizeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Footprint {
+    parts: Vec<Part>,
+}
+
+/// One spec's share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Part {
+    spec: Spec,
+    /// Of one state, all the rank's heads together.
+    state_bytes: u64,
+}
+
+impl Footprint {
+    /// Of one layer on each of `tp` ranks; with a `tp` of 1, of the whole model.
+    ///
+    /// # Errors
+    /// When the units of a spec do not go into `tp`, or a state does not fit into 64 bits.
+    pub fn of(specs: &[Spec], tp: u32) -> Result<Self, ContentSizeError> {
+        let parts = specs.iter().map(|spec| {
+            let heads = spec.num_heads(tp)?;
+            let content = spec.state_content_size(tp)?;
+            let state_bytes = heads.checked_mul(content);
+            Ok::<_, ContentSizeError>(Part {
+                spec: spec.clone(),
+                state_bytes: state_bytes.ok_or(ContentSizeError::TooLarge)?,
+            })
+        });
+        Ok(Self {
+            parts: parts.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Bytes that one more token costs in a long sequence, whose windows are full. A state of several
+    /// tokens counts in parts.
+    pub fn bytes_per_token(&self) -> f64 {
+        let growing = self.parts.iter().filter_map(|part| {
+            let tokens = part.spec.tokens_per_state()?;
+            let grows = part.spec.reach().is_none() && tokens > 0;
+            grows.then(|| part.state_bytes as f64 / tokens as f64)
+        });
+        growing.sum()
+    }
+
+    /// Bytes that a long sequence takes whatever its length: full windows and chunks, recurrent state.
+    pub fn fixed_bytes(&self) -> u128 {
+        let fixed = self.parts.iter().map(|part| {
+            let states = match (part.spec.tokens_per_state(), part.spec.reach()) {
+                (None, _) => 1,
+                (Some(tokens), Some(reach)) => reach.checked_div(tokens).unwrap_or(0),
+                (Some(_), None) => 0,
+            };
+            u128::from(states) * u128::from(part.state_bytes)
+        });
+        fixed.sum()
+    }
+
+    /// Bytes of the states that a sequence of this many tokens keeps: an unfinished state of several tokens
+    /// is not kept yet.
+    pub fn sequence_bytes(&self, tokens: u64) -> u128 {
+        let kept = self.parts.iter().map(|part| {
+            let states = part.spec.states_kept(tokens);
+            u128::from(states.end - states.start) * u128::from(part.state_bytes)
+        });
+        kept.sum()
+    }
+
+    /// Bytes of one block of `block_size` tokens: all its states. A recurrent cache has one state in
+    /// any block.
+    pub fn block_bytes(&self, block_size: u64) -> u128 {
+        let pages = self.parts.iter().map(|part| {
+            let states = match part.spec.tokens_per_state() {
+                None => 1,
+                Some(tokens) => block_size.checked_div(tokens).unwrap_or(0),
+            };
+            u128::from(states) * u128::from(part.state_bytes)
+        });
+        pages.sum()
+    }
+
+    /// Bytes of the blocks that a sequence of this many tokens has to keep: those that any kept token
+    /// lies in.
+    pub fn allocated_bytes(&self, tokens: u64, block_size: u64) -> u128 {
+        let per_token = self.parts.iter().map(|part| &part.spec);
+        let recurrent = per_token
+            .clone()
+            .all(|spec| spec.tokens_per_state().is_none());
+        let blocks = match per_token.map(|spec| spec.tokens_kept(tokens).start).min() {
+            _ if tokens == 0 || block_size == 0 => 0,
+            _ if recurrent => 1,
+            first => tokens.div_ceil(block_size) - first.unwrap_or(0) / block_size,
+        };
+        u128::from(blocks) * self.block_bytes(block_size)
+    }
+}
+
+impl Spec {
+    /// How many of the newest tokens are kept at most; `None` where all are.
+    fn reach(&self) -> Option<u64> {
+        match self {
+            Spec::Attention(spec) => match (spec.sliding_window, spec.chunk_size) {
+                (Some(window), Some(chunk)) => Some(window.min(chunk)),
+                (window, chunk) => window.or(chunk),
+            },
+            _ => None,
+        }
+    }
+
+    /// The tokens of a sequence that the newest of them attends to.
+    fn tokens_kept(&self, tokens: u64) -> Range<u64> {
+        let Some(newest) = tokens.checked_sub(1) else {
+            return 0..0;
+        };
+        self.first_token_needed(0, newest)..tokens
+    }
+
+    /// The finished states of a sequence that are still kept.
+    fn states_kept(&self, tokens: u64) -> Range<u64> {
+        match self.tokens_per_state() {
+            None => 0..tokens.min(1),
+            Some(per_state) => {
+                let kept = self.tokens_kept(tokens);
+                let states = |tokens: u64| tokens.checked_div(per_state).unwrap_or(0);
+                states(kept.start)..states(kept.end)
+            }
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `transload inspect`: what a model caches, and how much room that takes.
+
+mod report;
+
+use std::path::PathBuf;
+
+use clap::ValueHint;
+use transload::layout::Deployment;
+use transload::layout::catalog::Serving;
+
+use self::report::Report;
+use super::model::ModelArgs;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::show::number;
+
+const EXAMPLES: &str = "\
+Examples:
+  transload inspect config.json
+  transload inspect Llama-3.1-70B/ --tp 4 --tokens 8192 --memory 40GiB
+  transload inspect config.json --dtype fp8 --format json
+  transload inspect config.json --tp 4 --block-size 16 --order NHD --deployment > prefill.toml
+  transload inspect --spec mine.toml --tokens 100000
+
+Bytes of the model are those of all ranks together, each byte counted once however often TP
+replicates it; bytes of a rank are what its memory has to hold.";
+
+/// Tell what a model caches, and how much room that takes, from its config.json.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Args {
+    /// The model's config.json, or the folder that it is in; - for stdin.
+    #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// Ranks of tensor parallelism.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    tp: u64,
+
+    /// Stages of pipeline parallelism.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pp: u64,
+
+    /// Tokens per block [default: 16, or what whole states need].
+    #[arg(long, value_name = "N")]
+    block_size: Option<u64>,
+
+    /// Physical order of keys and values: NHD, HND, LBSHC, …
+    #[arg(long, value_name = "ORDER", value_parser = super::model::order)]
+    order: Option<String>,
+
+    /// How long a sequence is.
+    #[arg(long, value_name = "N", default_value_t = 2000)]
+    tokens: u64,
+
+    /// Memory of each rank for caches, as 40GiB: tells how many such sequences fit.
+    #[arg(long, value_name = "SIZE", value_parser = number::parse_bytes)]
+    memory: Option<u64>,
+
+    /// Print a deployment document (TOML, or with --format json JSON) to start from.
+    #[arg(long)]
+    deployment: bool,
+}
+
+pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
+    let (model, called) = args.model.read(args.config.as_deref())?;
+    let serving = Serving {
+        tp: args.tp,
+        pp: args.pp,
+        block_size: args.block_size,
+        order: args.order.clone(),
+        ..Serving::default()
+    };
+    let document = model.serve(&serving, args.tokens);
+    let deployment = Deployment::from_document(document)
+        .map_err(|faults| Failure::unservable(&called, &model, faults))?;
+    if args.deployment {
+        let document = deployment.document().to_value();
+        let text = || report::toml(&document, &args, &called);
+        output.show(|| &document, text)?;
+        return Ok(());
+    }
+    let report = Report::new(&model, &called, &deployment, args.tokens, args.memory)?;
+    output.show(|| report.json(), || report.table())?;
+    Ok(())
+}

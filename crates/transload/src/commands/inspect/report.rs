@@ -1,0 +1,376 @@
+//! What a model caches as printed: `transload.inspect/1`, its table, and a document to start from.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+use transload::layout::catalog::{Model, ModelGroup};
+use transload::layout::document::Value;
+use transload::layout::footprint::Footprint;
+use transload::layout::spec::ContentSizeError;
+use transload::layout::{Deployment, Group};
+
+use super::Args;
+use crate::failure::Failure;
+use crate::show::table::{Lean, Table};
+use crate::show::{deployment as show, number};
+
+/// Everything there is to tell about a model.
+pub(super) struct Report<'a> {
+    model: &'a Model,
+    called: &'a str,
+    deployment: &'a Deployment,
+    tokens: u64,
+    memory: Option<u64>,
+    whole: Size,
+    groups: Vec<Size>,
+    stages: Vec<Stage>,
+}
+
+/// How much room some layers take.
+#[derive(Clone, Copy, Debug, Default)]
+struct Size {
+    per_token: f64,
+    fixed: u128,
+    sequence: u128,
+    allocated: u128,
+    block: u128,
+}
+
+/// What each rank of a pipeline stage holds.
+#[derive(Debug)]
+struct Stage {
+    layers: String,
+    size: Size,
+}
+
+/// The schema `transload.inspect/1`.
+#[derive(Debug, Serialize)]
+pub(super) struct Json<'a> {
+    schema: &'static str,
+    family: &'a str,
+    num_layers: u32,
+    bytes_per_token: Number,
+    fixed_bytes: u128,
+    sequence: Sequence,
+    /// How many layers cache what.
+    layer_kinds: Vec<LayerKind>,
+    groups: Vec<GroupJson<'a>>,
+    ranks: Vec<RankJson>,
+}
+
+#[derive(Debug, Serialize)]
+struct Sequence {
+    tokens: u64,
+    bytes: u128,
+    allocated_bytes: u128,
+}
+
+#[derive(Debug, Serialize)]
+struct LayerKind {
+    caches: Vec<String>,
+    layers: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct GroupJson<'a> {
+    name: &'a str,
+    layers: String,
+    num_layers: usize,
+    spec: Vec<Value>,
+    bytes_per_token: Number,
+    fixed_bytes: u128,
+    sequence_bytes: u128,
+    allocated_bytes: u128,
+    block_size: u64,
+    block_bytes: u128,
+}
+
+/// What each of the `tp` ranks of a pipeline stage holds.
+#[derive(Debug, Serialize)]
+struct RankJson {
+    pp_rank: usize,
+    tp: u32,
+    layers: String,
+    bytes_per_token: Number,
+    fixed_bytes: u128,
+    sequence_bytes: u128,
+    allocated_bytes: u128,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequences: Option<u128>,
+}
+
+/// A number that is mostly whole, and then written so.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Number {
+    Whole(u64),
+    Broken(f64),
+}
+
+impl From<f64> for Number {
+    fn from(value: f64) -> Self {
+        match value.fract() == 0.0 && value < u64::MAX as f64 {
+            true => Self::Whole(value as u64),
+            false => Self::Broken(value),
+        }
+    }
+}
+
+impl Size {
+    /// Of so many layers that cache the same.
+    fn of(footprint: &Footprint, layers: usize, tokens: u64, block_size: u64) -> Self {
+        let times = layers as u128;
+        Self {
+            per_token: footprint.bytes_per_token() * layers as f64,
+            fixed: footprint.fixed_bytes() * times,
+            sequence: footprint.sequence_bytes(tokens) * times,
+            allocated: footprint.allocated_bytes(tokens, block_size) * times,
+            block: footprint.block_bytes(block_size) * times,
+        }
+    }
+
+    fn sum(sizes: impl IntoIterator<Item = Self>) -> Self {
+        sizes.into_iter().fold(Self::default(), |sum, size| Self {
+            per_token: sum.per_token + size.per_token,
+            fixed: sum.fixed + size.fixed,
+            sequence: sum.sequence + size.sequence,
+            allocated: sum.allocated + size.allocated,
+            block: sum.block + size.block,
+        })
+    }
+}
+
+impl<'a> Report<'a> {
+    pub(super) fn new(
+        model: &'a Model,
+        called: &'a str,
+        deployment: &'a Deployment,
+        tokens: u64,
+        memory: Option<u64>,
+    ) -> Result<Self, Failure> {
+        let size = |group: &Group, tp, layers| -> Result<Size, ContentSizeError> {
+            let footprint = Footprint::of(group.specs(), tp)?;
+            Ok(Size::of(&footprint, layers, tokens, group.block_size()))
+        };
+        let too_large = |error: ContentSizeError| {
+            let right = "check the sizes that the config gives";
+            Failure::input(format!("{called}: {error}"), right)
+        };
+        let groups = deployment.groups();
+        let whole = groups
+            .iter()
+            .map(|group| size(group, 1, group.layers().ids().len()));
+        let whole: Vec<Size> = whole.collect::<Result<_, _>>().map_err(too_large)?;
+        let stages = (0..deployment.pp()).map(|stage| {
+            let sizes = groups.iter();
+            let sizes =
+                sizes.map(|group| size(group, deployment.tp(), group.stage_slots(stage).len()));
+            let sizes: Vec<Size> = sizes.collect::<Result<_, _>>()?;
+            let layers = deployment.stage_layers(stage);
+            Ok(Stage {
+                layers: match layers.len() {
+                    0 => String::new(),
+                    1 => layers.start.to_string(),
+                    _ => format!("{}-{}", layers.start, layers.end - 1),
+                },
+                size: Size::sum(sizes),
+            })
+        });
+        Ok(Self {
+            model,
+            called,
+            deployment,
+            tokens,
+            memory,
+            whole: Size::sum(whole.iter().copied()),
+            groups: whole,
+            stages: stages.collect::<Result<_, _>>().map_err(too_large)?,
+        })
+    }
+
+    /// How many sequences fit on a rank of a stage, if it is known what it has and anything is needed.
+    fn sequences(&self, stage: &Stage) -> Option<u128> {
+        u128::from(self.memory?).checked_div(stage.size.allocated)
+    }
+
+    pub(super) fn json(&self) -> Json<'a> {
+        let groups = self.model.groups.iter().zip(self.deployment.groups());
+        let groups = groups
+            .zip(&self.groups)
+            .map(|((group, served), size)| GroupJson {
+                name: &group.name,
+                layers: group.layers.to_string(),
+                num_layers: group.layers.ids().len(),
+                spec: group.specs.iter().map(|spec| spec.to_value()).collect(),
+                bytes_per_token: size.per_token.into(),
+                fixed_bytes: size.fixed,
+                sequence_bytes: size.sequence,
+                allocated_bytes: size.allocated,
+                block_size: served.block_size(),
+                block_bytes: size.block,
+            });
+        let ranks = self
+            .stages
+            .iter()
+            .enumerate()
+            .map(|(pp_rank, stage)| RankJson {
+                pp_rank,
+                tp: self.deployment.tp(),
+                layers: stage.layers.clone(),
+                bytes_per_token: stage.size.per_token.into(),
+                fixed_bytes: stage.size.fixed,
+                sequence_bytes: stage.size.sequence,
+                allocated_bytes: stage.size.allocated,
+                sequences: self.sequences(stage),
+            });
+        Json {
+            schema: "transload.inspect/1",
+            family: &self.model.family,
+            num_layers: self.model.num_layers,
+            bytes_per_token: self.whole.per_token.into(),
+            fixed_bytes: self.whole.fixed,
+            sequence: Sequence {
+                tokens: self.tokens,
+                bytes: self.whole.sequence,
+                allocated_bytes: self.whole.allocated,
+            },
+            layer_kinds: layer_kinds(self.model),
+            groups: groups.collect(),
+            ranks: ranks.collect(),
+        }
+    }
+
+    pub(super) fn table(&self) -> String {
+        let kinds = layer_kinds(self.model);
+        let kinds: Vec<String> = kinds.iter().map(LayerKind::text).collect();
+        let mut text = format!(
+            " {}: {}, {} ({})\n\n",
+            self.called,
+            self.model.family,
+            number::count(self.model.num_layers.into(), "layer"),
+            kinds.join(", "),
+        );
+        text.push_str(&self.group_table());
+        let _ = write!(
+            text,
+            "\n one more token costs {} bytes in a long sequence; {} bytes do not grow with it\n \
+             a sequence of {} takes {} bytes, {} in whole blocks\n\n",
+            number::broken(self.whole.per_token),
+            number::grouped_wide(self.whole.fixed),
+            number::count(self.tokens, "token"),
+            number::grouped_wide(self.whole.sequence),
+            number::grouped_wide(self.whole.allocated),
+        );
+        text.push_str(&self.rank_table());
+        text
+    }
+
+    fn group_table(&self) -> String {
+        let mut table = Table::new(&[
+            ("group", Lean::Left),
+            ("layers", Lean::Left),
+            ("caches", Lean::Left),
+            ("per token", Lean::Right),
+            ("fixed", Lean::Right),
+            ("a block", Lean::Right),
+            ("a sequence", Lean::Right),
+        ]);
+        let groups = self.deployment.groups().iter().zip(&self.groups);
+        for (group, size) in groups {
+            table.row([
+                group.name(),
+                &group.layers().to_string(),
+                &show::specs(group),
+                &number::bytes_in_parts(size.per_token),
+                &number::bytes_wide(size.fixed),
+                &format!(
+                    "{} of {}",
+                    number::bytes_wide(size.block),
+                    group.block_size()
+                ),
+                &number::bytes_wide(size.sequence),
+            ]);
+        }
+        table.finish()
+    }
+
+    fn rank_table(&self) -> String {
+        let mut columns = vec![
+            ("each rank of", Lean::Left),
+            ("layers", Lean::Left),
+            ("per token", Lean::Right),
+            ("fixed", Lean::Right),
+            ("a sequence", Lean::Right),
+            ("in blocks", Lean::Right),
+        ];
+        let fit = self
+            .memory
+            .map(|memory| format!("fit in {}", number::bytes(memory)));
+        columns.extend(fit.as_deref().map(|fit| (fit, Lean::Right)));
+        let mut table = Table::new(&columns);
+        for (index, stage) in self.stages.iter().enumerate() {
+            let tp = self.deployment.tp();
+            let mut row = vec![
+                match self.stages.len() {
+                    1 => format!("TP {tp}"),
+                    _ => format!("TP {tp}, stage {index}"),
+                },
+                stage.layers.clone(),
+                number::bytes_in_parts(stage.size.per_token),
+                number::bytes_wide(stage.size.fixed),
+                number::bytes_wide(stage.size.sequence),
+                number::bytes_wide(stage.size.allocated),
+            ];
+            if self.memory.is_some() {
+                let sequences = self.sequences(stage);
+                row.push(sequences.map_or("any".to_owned(), number::grouped_wide));
+            }
+            table.row(row);
+        }
+        table.finish()
+    }
+}
+
+impl LayerKind {
+    /// `36 mamba`, `2 mamba + attn`, `4 without a cache`
+    fn text(&self) -> String {
+        match self.caches.is_empty() {
+            true => format!("{} without a cache", self.layers),
+            false => format!("{} {}", self.layers, self.caches.join(" + ")),
+        }
+    }
+}
+
+/// How many layers cache what, in the order in which the layers come.
+fn layer_kinds(model: &Model) -> Vec<LayerKind> {
+    let caches = |group: &&ModelGroup, layer| group.layers.ids().binary_search(&layer).is_ok();
+    let mut kinds: Vec<LayerKind> = Vec::new();
+    for layer in 0..model.num_layers {
+        let groups = model.groups.iter().filter(|group| caches(group, layer));
+        let of_layer: Vec<String> = groups.map(|group| group.name.clone()).collect();
+        match kinds.iter_mut().find(|kind| kind.caches == of_layer) {
+            Some(kind) => kind.layers += 1,
+            None => kinds.push(LayerKind {
+                caches: of_layer,
+                layers: 1,
+            }),
+        }
+    }
+    kinds
+}
+
+/// A deployment document as text, with a word on where it is from.
+pub(super) fn toml(document: &Value, args: &Args, called: &str) -> String {
+    let mut text = format!("# From {called}. Change what your engine does otherwise");
+    if args.order.is_none() {
+        text.push_str(": the order,");
+    }
+    let _ = writeln!(
+        text,
+        " num_blocks\n# (here: enough for one sequence of {}).",
+        number::count(args.tokens, "token")
+    );
+    // A document has nothing that TOML has not.
+    text.push_str(&toml::to_string(document).unwrap_or_default());
+    text
+}

@@ -1,0 +1,101 @@
+//! The model that a command is about: a `config.json`, or a description of one's own.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::ValueHint;
+use transload::config::{self, ModelError};
+use transload::document;
+use transload::layout::Order;
+use transload::layout::catalog::{CacheDtype, Model, Options};
+
+use crate::failure::Failure;
+
+/// Where the model comes from.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ModelArgs {
+    /// Type of the cached keys, values and latents, where it is not the model's own: bf16, f16, f32,
+    /// fp8 (f8e4m3), fp8_e5m2 (f8e5m2), fp8_ds_mla, i8.
+    #[arg(long, value_name = "TYPE", value_parser = dtype)]
+    dtype: Option<CacheDtype>,
+
+    /// In place of a config: the caches as a deployment document describes them, for a model that the
+    /// catalog does not know.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "dtype")]
+    spec: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    /// Whether a model is described without a config.
+    pub(crate) fn has_spec(&self) -> bool {
+        self.spec.is_some()
+    }
+
+    /// The model of this config (`-` for stdin), or of the description given in its place; and what
+    /// messages call it.
+    pub(crate) fn read(&self, config: Option<&Path>) -> Result<(Model, String), Failure> {
+        match (config, &self.spec) {
+            (Some(config), None) => {
+                let options = Options {
+                    cache_dtype: self.dtype,
+                };
+                let called = called(config);
+                let model = if config.as_os_str() == "-" {
+                    config::read_from(&called, io::stdin().lock(), &options)
+                } else {
+                    let failed = |source| ModelError::Read {
+                        name: called.clone(),
+                        source,
+                    };
+                    let file = File::open(in_folder(config)).map_err(failed);
+                    file.and_then(|file| config::read_from(&called, file, &options))
+                };
+                Ok((model?, called))
+            }
+            (None, Some(spec)) => {
+                let described = document::read(spec)?;
+                Ok((Model::of_deployment(&described), called(spec)))
+            }
+            (Some(_), Some(_)) => Err(Failure::input(
+                "there is both a config and --spec",
+                "give one of them: --spec describes a model in place of its config.json",
+            )),
+            (None, None) => Err(Failure::input(
+                "there is no model",
+                "name its config.json, or describe its caches with --spec",
+            )),
+        }
+    }
+}
+
+/// People name the folder of a model as often as its config.
+fn in_folder(config: &Path) -> PathBuf {
+    match config.is_dir() {
+        true => config.join("config.json"),
+        false => config.to_owned(),
+    }
+}
+
+/// What messages call a file.
+fn called(path: &Path) -> String {
+    match path.as_os_str() == "-" {
+        true => "stdin".to_owned(),
+        false => path.display().to_string(),
+    }
+}
+
+fn dtype(name: &str) -> Result<CacheDtype, String> {
+    CacheDtype::from_name(name).ok_or_else(|| {
+        let names: Vec<&str> = CacheDtype::names().collect();
+        format!("the types are {}", names.join(", "))
+    })
+}
+
+/// An order that can be read, as it was typed.
+pub(crate) fn order(text: &str) -> Result<String, String> {
+    match Order::parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}

@@ -1,0 +1,148 @@
+//! Models from files: the text of a `config.json` becomes a [`Model`].
+//!
+//! ```
+//! use transload::config;
+//! use transload::layout::catalog::Options;
+//!
+//! let text = r#"{"model_type": "qwen3", "num_hidden_layers": 36, "num_attention_heads": 32,
+//!     "num_key_value_heads": 8, "head_dim": 128, "torch_dtype": "bfloat16"}"#;
+//! let model = config::parse("config.json", text, &Options::default())?;
+//! assert_eq!(model.num_layers, 36);
+//! # Ok::<(), config::ModelError>(())
+//! ```
+
+use std::borrow::Cow;
+use std::io::{self, Read};
+use std::ops::Range;
+
+use thiserror::Error;
+
+use crate::document::{Syntax, TextError, text};
+use crate::layout::catalog::{ConfigError, Model, Options};
+
+/// The largest config that is read, in bytes. Those with a table of every quantised tensor have a tenth
+/// of this.
+pub const MAX_BYTES: u64 = 16 << 20;
+
+/// Why a config did not become a model.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// It could not be read.
+    #[error("{name} cannot be read")]
+    Read {
+        /// What it is called.
+        name: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is larger than any config.
+    #[error("{name} is larger than {MAX_BYTES} bytes, so it is no config of a model")]
+    TooLarge {
+        /// What it is called.
+        name: String,
+    },
+    /// It holds bytes that are no text.
+    #[error("{name} is not UTF-8 text, so it is no config of a model")]
+    NotText {
+        /// What it is called.
+        name: String,
+    },
+    /// The text is no JSON.
+    #[error("{name} is no JSON: {problem}")]
+    Syntax {
+        /// What it is called.
+        name: String,
+        /// Its text, without a byte order mark.
+        text: String,
+        /// What is wrong.
+        problem: String,
+        /// Where, in bytes of the text, if known.
+        span: Option<Range<usize>>,
+    },
+    /// Its keys do not say what the model caches.
+    #[error("{name}: {source}")]
+    Config {
+        /// What it is called.
+        name: String,
+        /// Which key, and what is wrong with it.
+        source: ConfigError,
+    },
+}
+
+/// Reads a config from anything that can be read to its end; `name` is what errors call it.
+///
+/// # Errors
+/// [`ModelError`].
+pub fn read_from(name: &str, config: impl Read, options: &Options) -> Result<Model, ModelError> {
+    let name = name.to_owned();
+    match text::read(config, MAX_BYTES) {
+        Ok(text) => parse(&name, &text, options),
+        Err(TextError::Read(source)) => Err(ModelError::Read { name, source }),
+        Err(TextError::TooLarge) => Err(ModelError::TooLarge { name }),
+        Err(TextError::NotText) => Err(ModelError::NotText { name }),
+    }
+}
+
+/// Reads a config from text; `name` is what errors call it. Numbers that JSON does not have and Python
+/// writes (`NaN`, `Infinity`) are allowed, and count as null.
+///
+/// # Errors
+/// [`ModelError::Syntax`] or [`ModelError::Config`].
+pub fn parse(name: &str, text: &str, options: &Options) -> Result<Model, ModelError> {
+    let text = text::unmarked(text);
+    let value = text::value(&without_infinities(text), Syntax::Json);
+    let value = value.map_err(|(problem, span)| ModelError::Syntax {
+        name: name.to_owned(),
+        text: text.to_owned(),
+        problem,
+        span,
+    })?;
+    Model::from_config(&value, options).map_err(|source| ModelError::Config {
+        name: name.to_owned(),
+        source,
+    })
+}
+
+/// The text with `null` in place of Python's numbers that JSON does not have.
+fn without_infinities(text: &str) -> Cow<'_, str> {
+    const NUMBERS: [&str; 3] = ["-Infinity", "Infinity", "NaN"];
+    if !NUMBERS.iter().any(|number| text.contains(number)) {
+        return Cow::Borrowed(text);
+    }
+    let mut plain = String::with_capacity(text.len());
+    let (mut rest, mut quoted) = (text, false);
+    while let Some(next) = rest.chars().next() {
+        let number = NUMBERS.iter().find(|number| rest.starts_with(**number));
+        let taken = match (number, next) {
+            (Some(number), _) if !quoted => {
+                plain.push_str("null");
+                number.len()
+            }
+            // What is escaped ends no text.
+            (_, '\\') => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
+            (_, '"') => {
+                quoted = !quoted;
+                1
+            }
+            _ => next.len_utf8(),
+        };
+        if quoted || number.is_none() {
+            plain.push_str(&rest[..taken]);
+        }
+        rest = &rest[taken..];
+    }
+    Cow::Owned(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_python_become_null_outside_of_texts() {
+        let text = r#"{"a": [0.0, Infinity], "NaN \" Infinity": -Infinity, "b": NaN}"#;
+        let plain = r#"{"a": [0.0, null], "NaN \" Infinity": null, "b": null}"#;
+        assert_eq!(without_infinities(text), plain);
+    }
+}
