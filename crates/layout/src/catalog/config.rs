@@ -252,6 +252,60 @@ impl<'a> Config<'a> {
         numbers.collect::<Result<_, _>>().map(Some)
     }
 
+    /// What a list says of each layer, in words that are known; null is as good as absent.
+    ///
+    /// It may go on with the layers that predict further tokens (`num_nextn_predict_layers`), which are not
+    /// among the model's: what it says of them is left out.
+    pub(super) fn words_by_layer<T: Copy>(
+        &self,
+        key: &str,
+        layers: u64,
+        known: &[(&str, T)],
+    ) -> Result<Option<Vec<T>>, ConfigError> {
+        let Some(words) = self.texts(key)? else {
+            return Ok(None);
+        };
+        let words = self.by_layer(key, layers, words)?.into_iter().enumerate();
+        let meant = words.map(|(layer, word)| {
+            let meant = known.iter().find(|(name, _)| *name == word);
+            meant.map(|(_, meant)| *meant).ok_or_else(|| {
+                let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+                let word = Value::Text(word.to_owned());
+                let wanted = names.join(" or ");
+                self.mistyped(&format!("{key}[{layer}]"), &wanted, &word)
+            })
+        });
+        meant.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The same in numbers.
+    pub(super) fn numbers_by_layer(
+        &self,
+        key: &str,
+        layers: u64,
+    ) -> Result<Option<Vec<u64>>, ConfigError> {
+        let numbers = self.numbers(key)?;
+        numbers
+            .map(|numbers| self.by_layer(key, layers, numbers))
+            .transpose()
+    }
+
+    fn by_layer<T>(
+        &self,
+        key: &str,
+        layers: u64,
+        mut items: Vec<T>,
+    ) -> Result<Vec<T>, ConfigError> {
+        let further = self.optional("num_nextn_predict_layers")?.unwrap_or(0);
+        let found = items.len() as u64;
+        if found < layers || found > layers + further {
+            let problem = format!("has {found} entries, but there are {layers} layers");
+            return Err(self.fault(key, problem));
+        }
+        items.truncate(layers as usize);
+        Ok(items)
+    }
+
     /// A table inside of this one, whose keys have no presets; null is as good as absent.
     pub(super) fn inside(&self, key: &str) -> Result<Option<Config<'a>>, ConfigError> {
         let table = match self.get(key) {

@@ -73,7 +73,7 @@ impl Model {
     /// The first key that is missing or wrong, with its path; or a family that is not in the catalog.
     pub fn from_config(config: &Value, options: &Options) -> Result<Self, ConfigError> {
         let part = TextPart::of(config)?;
-        let known = CATALOG.iter().find_map(|kin| kin.member(part.family));
+        let known = kins().find_map(|kin| kin.member(part.family));
         let (caches, presets) = known.ok_or_else(|| UnknownFamily::of(part.family))?;
         let config = part.config(presets, options.cache_dtype);
         Ok(caches(&config)?.model(part.family))
@@ -81,7 +81,7 @@ impl Model {
 
     /// Every `model_type` of the catalog.
     pub fn families() -> impl Iterator<Item = &'static str> {
-        let members = CATALOG.iter().flat_map(|kin| kin.members);
+        let members = kins().flat_map(|kin| kin.members);
         members.map(|(family, _)| *family)
     }
 }
@@ -103,8 +103,12 @@ impl Kin {
     }
 }
 
-/// The whole catalog.
-const CATALOG: &[Kin] = &[attention::KIN];
+/// The whole catalog, file by file.
+const CATALOG: &[&[Kin]] = &[attention::KINS];
+
+fn kins() -> impl Iterator<Item = &'static Kin> {
+    CATALOG.iter().copied().flatten()
+}
 
 /// A family that is not in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
