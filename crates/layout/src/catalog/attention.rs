@@ -4,108 +4,88 @@
 //! number of its own; `head_dim`, where a config has it, is not always `hidden_size / num_attention_heads`
 //! (Qwen3, Gemma).
 
+use std::collections::BTreeMap;
+
 use super::Kin;
-use super::config::Preset::Number;
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
+use super::presets::class;
+use crate::document::Value;
 use crate::spec::{Attention, Spec};
 
 pub(super) const KINS: &[Kin] = &[Kin {
     members: &[
         ("llama", LLAMA),
         ("apertus", LLAMA),
-        ("arcee", &sizes(32, 2560, 32)),
-        ("bitnet", &sizes_grouped(30, 2560, 20, 5)),
-        ("cohere", &sizes(40, 8192, 64)),
-        ("diffllama", &sizes(16, 2048, 32)),
-        ("ernie4_5", &sizes_with_head_dim(18, 1024, 16, 2, 128)),
-        ("ernie4_5_moe", &sizes_grouped(28, 2560, 20, 4)),
+        ("arcee", &class(32, 2560, 32).presets),
+        ("bitnet", &class(30, 2560, 20).kv(5).presets),
+        ("cohere", &class(40, 8192, 64).presets),
+        ("diffllama", &class(16, 2048, 32).presets),
+        ("ernie4_5", &class(18, 1024, 16).kv(2).dim(128).presets),
+        ("ernie4_5_moe", &class(28, 2560, 20).kv(4).presets),
         ("flex_olmo", LLAMA),
-        ("gemma", &sizes_with_head_dim(28, 3072, 16, 16, 256)),
-        ("glm", &sizes_with_head_dim(40, 4096, 32, 2, 128)),
-        ("glm4", &sizes_with_head_dim(40, 4096, 32, 2, 128)),
-        ("glm4_moe", &sizes_grouped(46, 4096, 96, 8)),
-        ("glm4v_moe_text", &sizes_grouped(46, 4096, 96, 8)),
-        ("glm4v_text", &sizes_grouped(40, 4096, 32, 2)),
-        ("glm_ocr_text", &sizes_grouped(16, 1024, 16, 8)),
+        ("gemma", &class(28, 3072, 16).kv(16).dim(256).presets),
+        ("glm", &class(40, 4096, 32).kv(2).dim(128).presets),
+        ("glm4", &class(40, 4096, 32).kv(2).dim(128).presets),
+        ("glm4_moe", &class(46, 4096, 96).kv(8).presets),
+        ("glm4v_moe_text", &class(46, 4096, 96).kv(8).presets),
+        ("glm4v_text", &class(40, 4096, 32).kv(2).presets),
+        ("glm_ocr_text", &class(16, 1024, 16).kv(8).presets),
         ("granite", LLAMA),
         ("granitemoe", LLAMA),
         ("granitemoeshared", LLAMA),
-        ("helium", &sizes_with_head_dim(24, 2560, 20, 20, 128)),
+        ("helium", &class(24, 2560, 20).kv(20).dim(128).presets),
         ("hunyuan_v1_dense", LLAMA),
         ("hunyuan_v1_moe", LLAMA),
-        ("hy_v3", &sizes_with_head_dim(80, 4096, 64, 8, 128)),
+        ("hy_v3", &class(80, 4096, 64).kv(8).dim(128).presets),
         ("hyperclovax", LLAMA),
-        ("internlm3", &sizes_with_head_dim(48, 4096, 32, 2, 128)),
-        ("iquestcoder", &sizes_with_head_dim(80, 5120, 40, 8, 128)),
-        ("jais2", &sizes(32, 3328, 26)),
-        ("minimax_m2", &sizes_with_head_dim(62, 3072, 48, 8, 128)),
-        ("nanochat", &sizes(12, 768, 6)),
-        ("nemotron", &sizes(32, 6144, 48)),
+        ("internlm3", &class(48, 4096, 32).kv(2).dim(128).presets),
+        ("iquestcoder", &class(80, 5120, 40).kv(8).dim(128).presets),
+        ("jais2", &class(32, 3328, 26).presets),
+        ("minimax_m2", &class(62, 3072, 48).kv(8).dim(128).presets),
+        ("nanochat", &class(12, 768, 6).presets),
+        ("nemotron", &class(32, 6144, 48).presets),
         ("olmo", LLAMA),
         ("olmo2", LLAMA),
-        ("olmoe", &sizes(16, 2048, 16)),
-        ("phi", &sizes(24, 2048, 32)),
-        ("qwen3_omni_moe_text", &sizes_grouped(28, 2048, 28, 4)),
-        ("qwen3_vl_moe_text", &sizes_grouped(24, 2048, 16, 16)),
-        ("qwen3_vl_text", &sizes_with_head_dim(32, 4096, 32, 32, 128)),
-        ("seed_oss", &sizes_with_head_dim(64, 4096, 80, 8, 128)),
-        ("solar_open", &sizes_with_head_dim(48, 4096, 64, 8, 128)),
-        ("stablelm", &sizes_grouped(32, 2560, 32, 32)),
+        ("olmoe", &class(16, 2048, 16).presets),
+        ("phi", &class(24, 2048, 32).presets),
+        ("qwen3_omni_moe_text", &class(28, 2048, 28).kv(4).presets),
+        ("qwen3_vl_moe_text", &class(24, 2048, 16).kv(16).presets),
+        (
+            "qwen3_vl_text",
+            &class(32, 4096, 32).kv(32).dim(128).presets,
+        ),
+        ("seed_oss", &class(64, 4096, 80).kv(8).dim(128).presets),
+        ("solar_open", &class(48, 4096, 64).kv(8).dim(128).presets),
+        ("stablelm", &class(32, 2560, 32).kv(32).presets),
         // Every head has keys and values of its own: their configs know no other number.
-        ("biogpt", &sizes(24, 1024, 16)),
-        ("gpt_neox", &sizes(44, 6144, 64)),
-        ("opt", &sizes(12, 768, 12)),
-        ("persimmon", &sizes(36, 4096, 64)),
+        ("biogpt", &class(24, 1024, 16).presets),
+        ("gpt_neox", &class(44, 6144, 64).presets),
+        ("opt", &class(12, 768, 12).presets),
+        ("persimmon", &class(36, 4096, 64).presets),
     ],
     caches,
 }];
 
-const LLAMA: Presets = &sizes(32, 4096, 32);
-
-/// A preset of a config class.
-pub(super) type Entry = (&'static str, super::config::Preset);
-
-/// What a class puts where `num_hidden_layers`, `hidden_size` and `num_attention_heads` are absent; each head
-/// has keys and values of its own.
-pub(super) const fn sizes(layers: u64, hidden: u64, heads: u64) -> [Entry; 3] {
-    [
-        ("num_hidden_layers", Number(layers)),
-        ("hidden_size", Number(hidden)),
-        ("num_attention_heads", Number(heads)),
-    ]
-}
-
-/// The same with `num_key_value_heads`.
-pub(super) const fn sizes_grouped(layers: u64, hidden: u64, heads: u64, kv: u64) -> [Entry; 4] {
-    let [a, b, c] = sizes(layers, hidden, heads);
-    [a, b, c, ("num_key_value_heads", Number(kv))]
-}
-
-/// The same with `head_dim`.
-pub(super) const fn sizes_with_head_dim(
-    layers: u64,
-    hidden: u64,
-    heads: u64,
-    kv: u64,
-    head_dim: u64,
-) -> [Entry; 5] {
-    let [a, b, c, d] = sizes_grouped(layers, hidden, heads, kv);
-    [a, b, c, d, ("head_dim", Number(head_dim))]
-}
+const LLAMA: Presets = &class(32, 4096, 32).presets;
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
-    Ok(in_every_layer(layers, keys_and_values(config)?))
+    in_every_layer(config, layers, &keys_and_values(config)?)
 }
 
-/// The same attention in every layer.
-pub(super) fn in_every_layer(layers: u64, attention: Attention) -> Layers {
-    let mut layers = Layers::of(layers);
+/// The same attention in every layer, but for those with keys of their own.
+pub(super) fn in_every_layer(
+    config: &Config<'_>,
+    layers: u64,
+    attention: &Attention,
+) -> Result<Layers, ConfigError> {
+    let (mut layers, own) = (Layers::of(layers), OwnKeys::read(config)?);
     for layer in layers.ids() {
-        layers.add(layer, "attn", [Spec::Attention(attention.clone())]);
+        let attention = own.applied(layer, attention.clone())?;
+        layers.add(layer, "attn", [Spec::Attention(attention)]);
     }
-    layers
+    Ok(layers)
 }
 
 /// What a layer of grouped-query attention caches, all tokens of it.
@@ -140,5 +120,52 @@ pub(super) fn head_dim(config: &Config<'_>) -> Result<u64, ConfigError> {
         Some(0) => Err(config.fault("head_dim", "cannot be 0")),
         Some(head_dim) => Ok(head_dim),
         None => config.share("hidden_size", "num_attention_heads"),
+    }
+}
+
+/// Layers that differ from the rest in their heads: `per_layer_config`, tables of keys by layer, which any
+/// config may have.
+pub(super) struct OwnKeys<'a>(BTreeMap<u64, Config<'a>>);
+
+impl<'a> OwnKeys<'a> {
+    pub(super) fn read(config: &Config<'a>) -> Result<Self, ConfigError> {
+        const KEY: &str = "per_layer_config";
+        let mut layers = BTreeMap::new();
+        let table = config.inside(KEY)?;
+        if let Some(table) = &table
+            && let Value::Table(entries) = table.table
+        {
+            for (name, _) in entries {
+                let Ok(layer) = name.parse() else {
+                    return Err(table.fault(name, "is no layer's number"));
+                };
+                layers.extend(table.inside(name)?.map(|keys| (layer, keys)));
+            }
+        }
+        Ok(Self(layers))
+    }
+
+    /// Whether the config has any.
+    pub(super) fn any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// What this layer caches, where the others cache `attention`.
+    pub(super) fn applied(
+        &self,
+        layer: u64,
+        mut attention: Attention,
+    ) -> Result<Attention, ConfigError> {
+        let Some(keys) = self.0.get(&layer) else {
+            return Ok(attention);
+        };
+        if keys.get("num_key_value_heads").is_some() {
+            attention.heads = keys.positive("num_key_value_heads")?;
+        }
+        if keys.get("head_dim").is_some() {
+            attention.head_dim = keys.positive("head_dim")?;
+            attention.v_head_dim = attention.head_dim;
+        }
+        Ok(attention)
     }
 }

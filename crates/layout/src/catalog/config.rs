@@ -290,7 +290,8 @@ impl<'a> Config<'a> {
             .transpose()
     }
 
-    fn by_layer<T>(
+    /// A list with an entry for each layer, without those of layers that predict further tokens.
+    pub(super) fn by_layer<T>(
         &self,
         key: &str,
         layers: u64,

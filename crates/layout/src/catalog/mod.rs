@@ -23,8 +23,17 @@
 //! ```
 
 mod attention;
+mod chunk;
 mod config;
+mod deepseek_v4;
+mod gemma;
+mod indexer;
 mod layers;
+mod mla;
+mod presets;
+mod renamed;
+mod window;
+mod window_heads;
 mod wrapper;
 
 use thiserror::Error;
@@ -104,7 +113,17 @@ impl Kin {
 }
 
 /// The whole catalog, file by file.
-const CATALOG: &[&[Kin]] = &[attention::KINS];
+const CATALOG: &[&[Kin]] = &[
+    attention::KINS,
+    window::KINS,
+    window_heads::KINS,
+    gemma::KINS,
+    chunk::KINS,
+    renamed::KINS,
+    mla::KINS,
+    indexer::KINS,
+    deepseek_v4::KINS,
+];
 
 fn kins() -> impl Iterator<Item = &'static Kin> {
     CATALOG.iter().copied().flatten()
