@@ -94,13 +94,16 @@ fn compressions(config: &Config<'_>, layers: u64) -> Result<Vec<Compression>, Co
     if let Some(said) = config.words_by_layer("layer_types", layers, &known)? {
         return Ok(said);
     }
-    let Some(ratios) = config.numbers_by_layer("compress_ratios", layers)? else {
+    let Some(mut ratios) = config.numbers("compress_ratios")? else {
         let pattern = |layer: u64| match layer >= 2 && !layer.is_multiple_of(2) {
             true => FourToOne,
             false => OneHundredTwentyEightToOne,
         };
         return Ok((0..layers).map(pattern).collect());
     };
+    // Published lists go on with layers that only draft, however many there are.
+    ratios.truncate(layers as usize);
+    let ratios = config.by_layer("compress_ratios", layers, ratios)?;
     let ratios = ratios.iter().enumerate().map(|(layer, ratio)| match ratio {
         0 | 1 => Ok(Nothing),
         4 => Ok(FourToOne),

@@ -1,0 +1,7 @@
+//! The model catalog, read as a user of the crate reads it: configs with published values, and bad ones.
+
+mod attention;
+mod bad;
+mod common;
+mod defaults;
+mod traps;
