@@ -6,7 +6,6 @@
 
 use super::Kin;
 use super::attention::{OwnKeys, keys_and_values};
-use super::config::Preset::Flag;
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
 use super::presets::class;
@@ -59,7 +58,6 @@ const GEMMA4_UNIFIED: Presets = &class(30, 2304, 8)
     .window(1024)
     .and("num_kv_shared_layers", 0)
     .and("global_head_dim", 512)
-    .preset("attention_k_eq_v", Flag(true))
     .presets;
 
 /// The window, in tokens: encoders (`use_bidirectional_attention`) look to both sides.

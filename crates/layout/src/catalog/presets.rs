@@ -38,13 +38,8 @@ impl Class {
     }
 
     /// Any other number.
-    pub(super) const fn and(self, key: &'static str, number: u64) -> Self {
-        self.preset(key, Number(number))
-    }
-
-    /// Anything else.
-    pub(super) const fn preset(mut self, key: &'static str, preset: Preset) -> Self {
-        self.presets[self.taken] = (key, preset);
+    pub(super) const fn and(mut self, key: &'static str, number: u64) -> Self {
+        self.presets[self.taken] = (key, Number(number));
         self.taken += 1;
         self
     }

@@ -7,7 +7,6 @@
 
 use super::Kin;
 use super::attention::{OwnKeys, keys_and_values};
-use super::config::Preset::Flag;
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
 use super::presets::class;
@@ -34,17 +33,18 @@ pub(super) const KINS: &[Kin] = &[
             ("qwen2_5_vl_text", QWEN2_VL),
             ("qwen2_vl_text", QWEN2_VL),
             ("qwen3", QWEN3),
-            ("dots1", DOTS1),
         ],
-        caches: |config| {
-            let first = config.number("max_window_layers")?;
-            caches(config, size_if_used(config)?, |layer| layer >= first)
-        },
+        caches: |config| after_the_first(config, size_if_used(config)?),
+    },
+    Kin {
+        // Has no switch for its windows.
+        members: &[("dots1", DOTS1)],
+        caches: |config| after_the_first(config, size(config)?),
     },
     Kin {
         members: &[("qwen2_moe", QWEN2_MOE)],
         caches: |config| {
-            let end = config.number("max_window_layers")?;
+            let end = config.number(FROM)?;
             let rule = |layer: u64| layer.is_multiple_of(2) && layer < end;
             caches(config, size_if_used(config)?, rule)
         },
@@ -140,12 +140,10 @@ const QWEN2_MOE: Presets = &class(24, 2048, 16)
     .window(4096)
     .and(FROM, 28)
     .presets;
-// Knows no switch for its windows, so it is always on.
 const DOTS1: Presets = &class(62, 4608, 32)
     .kv(32)
     .window(4096)
     .and(FROM, 62)
-    .preset("use_sliding_window", Flag(true))
     .presets;
 const SMOLLM3: Presets = &class(36, 2048, 16)
     .kv(4)
@@ -234,6 +232,12 @@ pub(super) fn alternating(
         layers.add(layer, name, [Spec::Attention(attention)]);
     }
     Ok(layers)
+}
+
+/// The first few layers see everything.
+fn after_the_first(config: &Config<'_>, size: Option<u64>) -> Result<Layers, ConfigError> {
+    let first = config.number(FROM)?;
+    caches(config, size, |layer| layer >= first)
 }
 
 /// The last of every `n` layers sees everything.

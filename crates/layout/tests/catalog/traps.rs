@@ -45,6 +45,8 @@ fn qwen_has_windows_only_where_they_are_switched_on_and_from_a_layer_on() {
     assert_eq!(layers(&model, "window"), "0,2,4");
     let all = json!({"model_type": "qwen3_moe", "use_sliding_window": true});
     assert_eq!(layers(&read(&all).unwrap(), "window"), "0-23");
+    let dots = json!({"model_type": "dots1", "use_sliding_window": false, "max_window_layers": 60});
+    assert_eq!(layers(&read(&dots).unwrap(), "window"), "60-61");
     let listed = json!({
         "model_type": "qwen3", "num_hidden_layers": 2, "sliding_window": 64,
         "layer_types": ["sliding_attention", "full_attention"],
