@@ -169,6 +169,15 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// A size that cannot be 0, or `None` where it is absent, null or `"auto"`: for the family to derive.
+    pub(super) fn unless_auto(&self, key: &str) -> Result<Option<u64>, ConfigError> {
+        match (self.get(key), self.preset(key)) {
+            (Some(Value::Text(text)), _) if text == "auto" => Ok(None),
+            (None | Some(Value::Null), Some(Preset::Text("auto")) | None) => Ok(None),
+            _ => self.positive(key).map(Some),
+        }
+    }
+
     /// How many layers the model has.
     pub(super) fn layers(&self, key: &str) -> Result<u64, ConfigError> {
         let layers = self.positive(key)?;
@@ -187,6 +196,14 @@ impl<'a> Config<'a> {
             return Err(self.fault(whole, problem));
         }
         Ok(size / count)
+    }
+
+    /// The product of two sizes, neither of them 0.
+    pub(super) fn product(&self, a: &str, b: &str) -> Result<u64, ConfigError> {
+        let product = self.positive(a)?.checked_mul(self.positive(b)?);
+        product
+            .filter(|product| *product <= MAX_SIZE)
+            .ok_or_else(|| self.fault(a, format!("times {b} cannot be more than {MAX_SIZE}")))
     }
 
     fn sized(&self, key: &str, value: &Value) -> Result<u64, ConfigError> {

@@ -23,18 +23,31 @@
 //! ```
 
 mod attention;
+mod bamba;
 mod chunk;
 mod config;
 mod deepseek_v4;
+mod falcon_h1;
+mod gdn;
 mod gemma;
+mod granite_hybrid;
 mod indexer;
+mod jamba;
+mod kimi_linear;
 mod layers;
+mod lfm2;
+mod mamba1;
+mod mamba2;
+mod minimax;
 mod mla;
+mod nemotron_h;
 mod presets;
+mod recurrent;
 mod renamed;
 mod window;
 mod window_heads;
 mod wrapper;
+mod zamba2;
 
 use thiserror::Error;
 
@@ -123,6 +136,24 @@ const CATALOG: &[&[Kin]] = &[
     mla::KINS,
     indexer::KINS,
     deepseek_v4::KINS,
+    &[
+        bamba::KIN,
+        falcon_h1::KIN,
+        gdn::OLMO_HYBRID_KIN,
+        gdn::QWEN3_5_KIN,
+        gdn::QWEN3_NEXT_KIN,
+        granite_hybrid::KIN,
+        jamba::KIN,
+        kimi_linear::KIN,
+        lfm2::LFM2_KIN,
+        lfm2::LFM2_MOE_KIN,
+        mamba1::KIN,
+        mamba2::KIN,
+        minimax::KIN,
+        minimax::ORIGINAL_KIN,
+        nemotron_h::KIN,
+        zamba2::KIN,
+    ],
 ];
 
 fn kins() -> impl Iterator<Item = &'static Kin> {

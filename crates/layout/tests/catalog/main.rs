@@ -4,4 +4,5 @@ mod attention;
 mod bad;
 mod common;
 mod defaults;
+mod hybrid;
 mod traps;

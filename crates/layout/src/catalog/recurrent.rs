@@ -1,0 +1,174 @@
+//! What families with recurrent state have in common: which layers keep a state and which attend, and how
+//! many inputs a convolution remembers.
+//!
+//! Configs name their layers in several ways (a list of kinds, indices, a period); all of them become one
+//! [`Mixer`] per layer.
+
+use super::config::{Config, ConfigError};
+use super::layers::Layers;
+use crate::deployment::MAX_LAYERS;
+use crate::document::Value;
+use crate::spec::Spec;
+
+/// What a layer remembers of the tokens before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mixer {
+    /// One state for the whole sequence.
+    Recurrent,
+    /// Something for every token.
+    Attention,
+    /// Both, side by side or one after the other in the same layer.
+    Both,
+    /// Nothing: an MLP, or experts, that a config counts as a layer of its own.
+    Nothing,
+}
+
+impl Mixer {
+    fn recurs(self) -> bool {
+        matches!(self, Mixer::Recurrent | Mixer::Both)
+    }
+
+    fn attends(self) -> bool {
+        matches!(self, Mixer::Attention | Mixer::Both)
+    }
+
+    /// Attention in the layers that `attends` says, a state in all others.
+    pub(super) fn each(layers: u64, attends: impl Fn(u64) -> bool) -> Vec<Self> {
+        let mixer = |layer| match attends(layer) {
+            true => Mixer::Attention,
+            false => Mixer::Recurrent,
+        };
+        (0..layers).map(mixer).collect()
+    }
+}
+
+/// A config's word for a kind of layer.
+pub(super) type Word = (&'static str, Mixer);
+
+/// The words of `transformers` 5.x, and those that it renames when it reads an older config.
+pub(super) const WORDS: &[Word] = &[
+    ("linear_attention", Mixer::Recurrent),
+    ("full_attention", Mixer::Attention),
+    ("mamba", Mixer::Recurrent),
+    ("attention", Mixer::Attention),
+];
+
+/// The layers as a list of kinds tells them; `None` where there is no list.
+pub(super) fn listed(
+    config: &Config<'_>,
+    key: &str,
+    words: &[Word],
+) -> Result<Option<Vec<Mixer>>, ConfigError> {
+    let Some(kinds) = config.texts(key)? else {
+        return Ok(None);
+    };
+    let mixers = kinds.iter().enumerate().map(|(layer, kind)| {
+        let known = words.iter().find(|(word, _)| word == kind);
+        known.map(|(_, mixer)| *mixer).ok_or_else(|| {
+            let words: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+            let found = Value::Text((*kind).to_owned()).describe();
+            let problem = format!("has to be one of {}, not {found}", words.join(", "));
+            config.fault(&format!("{key}[{layer}]"), problem)
+        })
+    });
+    mixers.collect::<Result<_, _>>().map(Some)
+}
+
+/// The same, of exactly `num_hidden_layers` layers.
+pub(super) fn listed_all(
+    config: &Config<'_>,
+    key: &str,
+    words: &[Word],
+) -> Result<Option<Vec<Mixer>>, ConfigError> {
+    let layers = config.layers("num_hidden_layers")?;
+    match listed(config, key, words)? {
+        Some(mixers) => as_many(config, key, mixers, layers).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Checks that a list has an entry for each layer.
+pub(super) fn as_many<T>(
+    config: &Config<'_>,
+    key: &str,
+    list: Vec<T>,
+    layers: u64,
+) -> Result<Vec<T>, ConfigError> {
+    if list.len() as u64 != layers {
+        let found = list.len();
+        let problem = format!("has {found} layers, but num_hidden_layers is {layers}");
+        return Err(config.fault(key, problem));
+    }
+    Ok(list)
+}
+
+/// Attention in the layers of a list of indices, counted from 0, and a state in all others. Without a list
+/// (or with an empty one) no layer attends.
+pub(super) fn attention_at(
+    config: &Config<'_>,
+    key: &str,
+    layers: u64,
+) -> Result<Vec<Mixer>, ConfigError> {
+    let mut mixers = Mixer::each(layers, |_| false);
+    let indices = config.numbers(key)?.unwrap_or_default();
+    for (i, index) in indices.into_iter().enumerate() {
+        let place = usize::try_from(index).ok();
+        let Some(mixer) = place.and_then(|place| mixers.get_mut(place)) else {
+            let problem = format!("is {index}, but the layers are 0 to {}", layers - 1);
+            return Err(config.fault(&format!("{key}[{i}]"), problem));
+        };
+        *mixer = Mixer::Attention;
+    }
+    Ok(mixers)
+}
+
+/// Gathers the layers of a hybrid model under the names of its two groups. A spec is only asked for where
+/// a layer needs it, so a model without states may have any `mamba_*` keys.
+pub(super) fn gather(
+    mixers: &[Mixer],
+    (state_group, state): (
+        &'static str,
+        impl FnOnce() -> Result<Vec<Spec>, ConfigError>,
+    ),
+    (token_group, token): (&'static str, impl FnOnce() -> Result<Spec, ConfigError>),
+) -> Result<Layers, ConfigError> {
+    let mut layers = Layers::of(mixers.len() as u64);
+    let state = match mixers.iter().any(|mixer| mixer.recurs()) {
+        true => state()?,
+        false => Vec::new(),
+    };
+    let token = match mixers.iter().any(|mixer| mixer.attends()) {
+        true => vec![token()?],
+        false => Vec::new(),
+    };
+    for (layer, mixer) in (0..).zip(mixers) {
+        if mixer.recurs() {
+            layers.add(layer, state_group, state.as_slice());
+        }
+        if mixer.attends() {
+            layers.add(layer, token_group, token.as_slice());
+        }
+    }
+    Ok(layers)
+}
+
+/// Inputs that a convolution remembers: all that its kernel sees but the newest. An engine that decodes
+/// speculatively keeps more.
+pub(super) fn taps(config: &Config<'_>, kernel: &str) -> Result<u64, ConfigError> {
+    match config.number(kernel)? {
+        0 | 1 => Err(config.fault(kernel, "has to be 2 or more, or there is nothing to keep")),
+        size => Ok(size - 1),
+    }
+}
+
+/// How many layers a list names that is the only one to say so.
+pub(super) fn counted<T>(config: &Config<'_>, key: &str, list: &[T]) -> Result<u64, ConfigError> {
+    match list.len() as u64 {
+        0 => Err(config.fault(key, "cannot be empty")),
+        layers if layers > MAX_LAYERS => {
+            let problem = format!("cannot have more than {MAX_LAYERS} layers, not {layers}");
+            Err(config.fault(key, problem))
+        }
+        layers => Ok(layers),
+    }
+}
