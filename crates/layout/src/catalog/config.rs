@@ -40,7 +40,6 @@ pub(super) enum Preset {
     Flag(bool),
     Text(&'static str),
     Texts(&'static [&'static str]),
-    Numbers(&'static [u64]),
 }
 
 /// The presets of a config class. A key without one has to be there, or is optional.
@@ -256,13 +255,10 @@ impl<'a> Config<'a> {
 
     /// A list of numbers that may be absent; null is as good as absent.
     pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<u64>>, ConfigError> {
-        let items = match (self.get(key), self.preset(key)) {
-            (Some(Value::List(items)), _) => items,
-            (None | Some(Value::Null), Some(Preset::Numbers(numbers))) => {
-                return Ok(Some(numbers.to_vec()));
-            }
-            (None | Some(Value::Null), _) => return Ok(None),
-            (Some(other), _) => return Err(self.mistyped(key, "a list of numbers", other)),
+        let items = match self.get(key) {
+            Some(Value::List(items)) => items,
+            None | Some(Value::Null) => return Ok(None),
+            Some(other) => return Err(self.mistyped(key, "a list of numbers", other)),
         };
         let numbers = items.iter().enumerate();
         let numbers = numbers.map(|(i, item)| self.sized(&format!("{key}[{i}]"), item));
