@@ -215,6 +215,7 @@ fn only_the_ranks_own_views_are_sliced() {
     let mla = transload_layout::spec::Mla {
         latent: 8,
         dtype: transload_layout::Dtype::Bf16,
+        sliding_window: None,
     };
     let found = slice(2, 1, &[transload_layout::Spec::Mla(mla)], 2);
     assert!(

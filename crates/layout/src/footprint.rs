@@ -126,6 +126,8 @@ impl Spec {
                 (Some(window), Some(chunk)) => Some(window.min(chunk)),
                 (window, chunk) => window.or(chunk),
             },
+            Spec::Mla(spec) => spec.sliding_window,
+            Spec::Compressed(spec) | Spec::Indexer(spec) => spec.sliding_window,
             _ => None,
         }
     }

@@ -64,6 +64,28 @@ fn numbers_are_whole_positive_and_not_absurd() {
 }
 
 #[test]
+fn latents_may_have_windows_and_indexers_have_none() {
+    let document = |kind: &str, window: u64| {
+        let spec = match kind {
+            "mla" => json!({"kind": kind, "latent": 2048, "dtype": "f32"}),
+            _ => json!({"kind": kind, "data_bytes": 576, "scale_bytes": 8, "tokens_per_state": 4}),
+        };
+        let mut document = with("/group/0/spec", json!([spec]));
+        document["group"][0]["spec"][0]["sliding_window"] = json!(window);
+        document
+    };
+    for kind in ["mla", "compressed"] {
+        let deployment = check(&document(kind, 128)).unwrap();
+        let spec = &deployment.document().groups[0].specs[0];
+        assert_eq!(spec.first_token_needed(0, 1000), 873);
+        let path = "group[0].spec[0].sliding_window";
+        assert_fault(&document(kind, 0), path, "has to be from 1 to");
+    }
+    let path = "group[0].spec[0].sliding_window";
+    assert_fault(&document("indexer", 128), path, "is no field here");
+}
+
+#[test]
 fn floats_are_told_from_whole_numbers_and_huge_ones_are_too_large() {
     assert_fault(&with("/tp", json!(2.0)), "tp", "whole number, not 2.0");
     assert_fault(&with("/tp", json!(1e44)), "tp", "is too large (1e44)");

@@ -1,30 +1,89 @@
 //! Keys and values in every layer, of every token: `[layers, B, S, kv_heads, [K, V]]` as `attn`.
 //!
-//! Heads that share keys and values (`num_key_value_heads`) default to all of them; `head_dim`, where a
-//! config has it, is not always `hidden_size / num_attention_heads` (Qwen3).
+//! Heads that share keys and values (`num_key_value_heads`) default to all of them where the class has no
+//! number of its own; `head_dim`, where a config has it, is not always `hidden_size / num_attention_heads`
+//! (Qwen3, Gemma).
+
+use std::collections::BTreeMap;
 
 use super::Kin;
-use super::config::Preset::Number;
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
+use super::presets::class;
+use crate::document::Value;
 use crate::spec::{Attention, Spec};
 
-const LLAMA: Presets = &[
-    ("num_hidden_layers", Number(32)),
-    ("hidden_size", Number(4096)),
-    ("num_attention_heads", Number(32)),
-];
-
-pub(super) const KIN: Kin = Kin {
-    members: &[("llama", LLAMA)],
+pub(super) const KINS: &[Kin] = &[Kin {
+    members: &[
+        ("llama", LLAMA),
+        ("apertus", LLAMA),
+        ("arcee", &class(32, 2560, 32).presets),
+        ("bitnet", &class(30, 2560, 20).kv(5).presets),
+        ("cohere", &class(40, 8192, 64).presets),
+        ("diffllama", &class(16, 2048, 32).presets),
+        ("ernie4_5", &class(18, 1024, 16).kv(2).dim(128).presets),
+        ("ernie4_5_moe", &class(28, 2560, 20).kv(4).presets),
+        ("flex_olmo", LLAMA),
+        ("gemma", &class(28, 3072, 16).kv(16).dim(256).presets),
+        ("glm", &class(40, 4096, 32).kv(2).dim(128).presets),
+        ("glm4", &class(40, 4096, 32).kv(2).dim(128).presets),
+        ("glm4_moe", &class(46, 4096, 96).kv(8).presets),
+        ("glm4v_moe_text", &class(46, 4096, 96).kv(8).presets),
+        ("glm4v_text", &class(40, 4096, 32).kv(2).presets),
+        ("glm_ocr_text", &class(16, 1024, 16).kv(8).presets),
+        ("granite", LLAMA),
+        ("granitemoe", LLAMA),
+        ("granitemoeshared", LLAMA),
+        ("helium", &class(24, 2560, 20).kv(20).dim(128).presets),
+        ("hunyuan_v1_dense", LLAMA),
+        ("hunyuan_v1_moe", LLAMA),
+        ("hy_v3", &class(80, 4096, 64).kv(8).dim(128).presets),
+        ("hyperclovax", LLAMA),
+        ("internlm3", &class(48, 4096, 32).kv(2).dim(128).presets),
+        ("iquestcoder", &class(80, 5120, 40).kv(8).dim(128).presets),
+        ("jais2", &class(32, 3328, 26).presets),
+        ("minimax_m2", &class(62, 3072, 48).kv(8).dim(128).presets),
+        ("nanochat", &class(12, 768, 6).presets),
+        ("nemotron", &class(32, 6144, 48).presets),
+        ("olmo", LLAMA),
+        ("olmo2", LLAMA),
+        ("olmoe", &class(16, 2048, 16).presets),
+        ("phi", &class(24, 2048, 32).presets),
+        ("qwen3_omni_moe_text", &class(28, 2048, 28).kv(4).presets),
+        ("qwen3_vl_moe_text", &class(24, 2048, 16).kv(16).presets),
+        (
+            "qwen3_vl_text",
+            &class(32, 4096, 32).kv(32).dim(128).presets,
+        ),
+        ("seed_oss", &class(64, 4096, 80).kv(8).dim(128).presets),
+        ("solar_open", &class(48, 4096, 64).kv(8).dim(128).presets),
+        ("stablelm", &class(32, 2560, 32).kv(32).presets),
+        // Every head has keys and values of its own: their configs know no other number.
+        ("biogpt", &class(24, 1024, 16).presets),
+        ("gpt_neox", &class(44, 6144, 64).presets),
+        ("opt", &class(12, 768, 12).presets),
+        ("persimmon", &class(36, 4096, 64).presets),
+    ],
     caches,
-};
+}];
+
+const LLAMA: Presets = &class(32, 4096, 32).presets;
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
-    let mut layers = Layers::of(config.layers("num_hidden_layers")?);
-    let attention = Spec::Attention(keys_and_values(config)?);
+    let layers = config.layers("num_hidden_layers")?;
+    in_every_layer(config, layers, &keys_and_values(config)?)
+}
+
+/// The same attention in every layer, but for those with keys of their own.
+pub(super) fn in_every_layer(
+    config: &Config<'_>,
+    layers: u64,
+    attention: &Attention,
+) -> Result<Layers, ConfigError> {
+    let (mut layers, own) = (Layers::of(layers), OwnKeys::read(config)?);
     for layer in layers.ids() {
-        layers.add(layer, "attn", [attention.clone()]);
+        let attention = own.applied(layer, attention.clone())?;
+        layers.add(layer, "attn", [Spec::Attention(attention)]);
     }
     Ok(layers)
 }
@@ -36,7 +95,15 @@ pub(super) fn keys_and_values(config: &Config<'_>) -> Result<Attention, ConfigEr
         Some(_) => return Err(config.fault("num_key_value_heads", "cannot be 0")),
         None => config.positive("num_attention_heads")?,
     };
-    let head_dim = head_dim(config)?;
+    attention(config, heads, head_dim(config)?)
+}
+
+/// Keys and values of one width, of all tokens.
+pub(super) fn attention(
+    config: &Config<'_>,
+    heads: u64,
+    head_dim: u64,
+) -> Result<Attention, ConfigError> {
     Ok(Attention {
         heads,
         head_dim,
@@ -53,5 +120,52 @@ pub(super) fn head_dim(config: &Config<'_>) -> Result<u64, ConfigError> {
         Some(0) => Err(config.fault("head_dim", "cannot be 0")),
         Some(head_dim) => Ok(head_dim),
         None => config.share("hidden_size", "num_attention_heads"),
+    }
+}
+
+/// Layers that differ from the rest in their heads: `per_layer_config`, tables of keys by layer, which any
+/// config may have.
+pub(super) struct OwnKeys<'a>(BTreeMap<u64, Config<'a>>);
+
+impl<'a> OwnKeys<'a> {
+    pub(super) fn read(config: &Config<'a>) -> Result<Self, ConfigError> {
+        const KEY: &str = "per_layer_config";
+        let mut layers = BTreeMap::new();
+        let table = config.inside(KEY)?;
+        if let Some(table) = &table
+            && let Value::Table(entries) = table.table
+        {
+            for (name, _) in entries {
+                let Ok(layer) = name.parse() else {
+                    return Err(table.fault(name, "is no layer's number"));
+                };
+                layers.extend(table.inside(name)?.map(|keys| (layer, keys)));
+            }
+        }
+        Ok(Self(layers))
+    }
+
+    /// Whether the config has any.
+    pub(super) fn any(&self) -> bool {
+        !self.0.is_empty()
+    }
+
+    /// What this layer caches, where the others cache `attention`.
+    pub(super) fn applied(
+        &self,
+        layer: u64,
+        mut attention: Attention,
+    ) -> Result<Attention, ConfigError> {
+        let Some(keys) = self.0.get(&layer) else {
+            return Ok(attention);
+        };
+        if keys.get("num_key_value_heads").is_some() {
+            attention.heads = keys.positive("num_key_value_heads")?;
+        }
+        if keys.get("head_dim").is_some() {
+            attention.head_dim = keys.positive("head_dim")?;
+            attention.v_head_dim = attention.head_dim;
+        }
+        Ok(attention)
     }
 }

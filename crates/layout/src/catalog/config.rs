@@ -40,7 +40,6 @@ pub(super) enum Preset {
     Flag(bool),
     Text(&'static str),
     Texts(&'static [&'static str]),
-    Numbers(&'static [u64]),
 }
 
 /// The presets of a config class. A key without one has to be there, or is optional.
@@ -256,17 +255,69 @@ impl<'a> Config<'a> {
 
     /// A list of numbers that may be absent; null is as good as absent.
     pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<u64>>, ConfigError> {
-        let items = match (self.get(key), self.preset(key)) {
-            (Some(Value::List(items)), _) => items,
-            (None | Some(Value::Null), Some(Preset::Numbers(numbers))) => {
-                return Ok(Some(numbers.to_vec()));
-            }
-            (None | Some(Value::Null), _) => return Ok(None),
-            (Some(other), _) => return Err(self.mistyped(key, "a list of numbers", other)),
+        let items = match self.get(key) {
+            Some(Value::List(items)) => items,
+            None | Some(Value::Null) => return Ok(None),
+            Some(other) => return Err(self.mistyped(key, "a list of numbers", other)),
         };
         let numbers = items.iter().enumerate();
         let numbers = numbers.map(|(i, item)| self.sized(&format!("{key}[{i}]"), item));
         numbers.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// What a list says of each layer, in words that are known; null is as good as absent.
+    ///
+    /// It may go on with the layers that predict further tokens (`num_nextn_predict_layers`), which are not
+    /// among the model's: what it says of them is left out.
+    pub(super) fn words_by_layer<T: Copy>(
+        &self,
+        key: &str,
+        layers: u64,
+        known: &[(&str, T)],
+    ) -> Result<Option<Vec<T>>, ConfigError> {
+        let Some(words) = self.texts(key)? else {
+            return Ok(None);
+        };
+        let words = self.by_layer(key, layers, words)?.into_iter().enumerate();
+        let meant = words.map(|(layer, word)| {
+            let meant = known.iter().find(|(name, _)| *name == word);
+            meant.map(|(_, meant)| *meant).ok_or_else(|| {
+                let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+                let word = Value::Text(word.to_owned());
+                let wanted = names.join(" or ");
+                self.mistyped(&format!("{key}[{layer}]"), &wanted, &word)
+            })
+        });
+        meant.collect::<Result<_, _>>().map(Some)
+    }
+
+    /// The same in numbers.
+    pub(super) fn numbers_by_layer(
+        &self,
+        key: &str,
+        layers: u64,
+    ) -> Result<Option<Vec<u64>>, ConfigError> {
+        let numbers = self.numbers(key)?;
+        numbers
+            .map(|numbers| self.by_layer(key, layers, numbers))
+            .transpose()
+    }
+
+    /// A list with an entry for each layer, without those of layers that predict further tokens.
+    pub(super) fn by_layer<T>(
+        &self,
+        key: &str,
+        layers: u64,
+        mut items: Vec<T>,
+    ) -> Result<Vec<T>, ConfigError> {
+        let further = self.optional("num_nextn_predict_layers")?.unwrap_or(0);
+        let found = items.len() as u64;
+        if found < layers || found > layers + further {
+            let problem = format!("has {found} entries, but there are {layers} layers");
+            return Err(self.fault(key, problem));
+        }
+        items.truncate(layers as usize);
+        Ok(items)
     }
 
     /// A table inside of this one, whose keys have no presets; null is as good as absent.

@@ -133,5 +133,9 @@ fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
         ));
     };
     let latent = config.positive("kv_lora_rank")? + config.number("qk_rope_head_dim")?;
-    Ok(Spec::Mla(Mla { latent, dtype }))
+    Ok(Spec::Mla(Mla {
+        latent,
+        dtype,
+        sliding_window: None,
+    }))
 }

@@ -29,6 +29,14 @@ impl Layers {
         }
     }
 
+    /// Says that there are more layers than these: the last own no cache.
+    pub(super) fn followed_by(self, more: u64) -> Self {
+        Self {
+            count: self.count + more,
+            ..self
+        }
+    }
+
     /// Every layer, counted from 0.
     pub(super) fn ids(&self) -> std::ops::Range<u64> {
         0..self.count

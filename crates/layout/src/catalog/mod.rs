@@ -24,10 +24,14 @@
 
 mod attention;
 mod bamba;
+mod chunk;
 mod config;
+mod deepseek_v4;
 mod falcon_h1;
 mod gdn;
+mod gemma;
 mod granite_hybrid;
+mod indexer;
 mod jamba;
 mod kimi_linear;
 mod layers;
@@ -35,9 +39,14 @@ mod lfm2;
 mod mamba1;
 mod mamba2;
 mod minimax;
+mod mla;
 mod nemotron_h;
+mod presets;
 mod recurrent;
+mod renamed;
 mod serve;
+mod window;
+mod window_heads;
 mod wrapper;
 mod zamba2;
 
@@ -88,7 +97,7 @@ impl Model {
     /// The first key that is missing or wrong, with its path; or a family that is not in the catalog.
     pub fn from_config(config: &Value, options: &Options) -> Result<Self, ConfigError> {
         let part = TextPart::of(config)?;
-        let known = CATALOG.iter().find_map(|kin| kin.member(part.family));
+        let known = kins().find_map(|kin| kin.member(part.family));
         let (caches, presets) = known.ok_or_else(|| UnknownFamily::of(part.family))?;
         let config = part.config(presets, options.cache_dtype);
         Ok(caches(&config)?.model(part.family))
@@ -96,7 +105,7 @@ impl Model {
 
     /// Every `model_type` of the catalog.
     pub fn families() -> impl Iterator<Item = &'static str> {
-        let members = CATALOG.iter().flat_map(|kin| kin.members);
+        let members = kins().flat_map(|kin| kin.members);
         members.map(|(family, _)| *family)
     }
 }
@@ -118,26 +127,40 @@ impl Kin {
     }
 }
 
-/// The whole catalog.
-const CATALOG: &[Kin] = &[
-    attention::KIN,
-    bamba::KIN,
-    falcon_h1::KIN,
-    gdn::OLMO_HYBRID_KIN,
-    gdn::QWEN3_5_KIN,
-    gdn::QWEN3_NEXT_KIN,
-    granite_hybrid::KIN,
-    jamba::KIN,
-    kimi_linear::KIN,
-    lfm2::LFM2_KIN,
-    lfm2::LFM2_MOE_KIN,
-    mamba1::KIN,
-    mamba2::KIN,
-    minimax::KIN,
-    minimax::ORIGINAL_KIN,
-    nemotron_h::KIN,
-    zamba2::KIN,
+/// The whole catalog, file by file.
+const CATALOG: &[&[Kin]] = &[
+    attention::KINS,
+    window::KINS,
+    window_heads::KINS,
+    gemma::KINS,
+    chunk::KINS,
+    renamed::KINS,
+    mla::KINS,
+    indexer::KINS,
+    deepseek_v4::KINS,
+    &[
+        bamba::KIN,
+        falcon_h1::KIN,
+        gdn::OLMO_HYBRID_KIN,
+        gdn::QWEN3_5_KIN,
+        gdn::QWEN3_NEXT_KIN,
+        granite_hybrid::KIN,
+        jamba::KIN,
+        kimi_linear::KIN,
+        lfm2::LFM2_KIN,
+        lfm2::LFM2_MOE_KIN,
+        mamba1::KIN,
+        mamba2::KIN,
+        minimax::KIN,
+        minimax::ORIGINAL_KIN,
+        nemotron_h::KIN,
+        zamba2::KIN,
+    ],
 ];
+
+fn kins() -> impl Iterator<Item = &'static Kin> {
+    CATALOG.iter().copied().flatten()
+}
 
 /// A family that is not in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

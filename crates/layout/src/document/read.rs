@@ -317,14 +317,16 @@ impl SpecFields<'_, '_, '_> {
             "mla" => Spec::Mla(Mla {
                 latent: self.number("latent"),
                 dtype: self.dtype(),
+                sliding_window: self.optional("sliding_window"),
             }),
             "compressed" => {
                 let tokens_per_state = self.number("tokens_per_state");
-                Spec::Compressed(self.scaled_latent(tokens_per_state))
+                let sliding_window = self.optional("sliding_window");
+                Spec::Compressed(self.scaled_latent(tokens_per_state, sliding_window))
             }
             "indexer" => {
                 let tokens_per_state = self.optional("tokens_per_state").unwrap_or(1);
-                Spec::Indexer(self.scaled_latent(tokens_per_state))
+                Spec::Indexer(self.scaled_latent(tokens_per_state, None))
             }
             "opaque" => Spec::Opaque(Opaque {
                 heads: self.number("heads"),
@@ -386,11 +388,16 @@ impl SpecFields<'_, '_, '_> {
         })
     }
 
-    fn scaled_latent(&mut self, tokens_per_state: u64) -> ScaledLatent {
+    fn scaled_latent(
+        &mut self,
+        tokens_per_state: u64,
+        sliding_window: Option<u64>,
+    ) -> ScaledLatent {
         ScaledLatent {
             data_bytes: self.number("data_bytes"),
             scale_bytes: self.number("scale_bytes"),
             tokens_per_state,
+            sliding_window,
         }
     }
 

@@ -51,12 +51,15 @@ impl Attention {
     /// The first token that the token at position `end` will attend to.
     pub(super) fn first_token_needed(&self, end: u64) -> u64 {
         // An absurd spec needs what is last, or all: 0 is refused when a deployment is checked.
-        let window = self
-            .sliding_window
-            .map_or(0, |w| end.saturating_add(1).saturating_sub(w));
+        let window = self.sliding_window.map_or(0, |w| first_in_window(w, end));
         let chunk = self
             .chunk_size
             .map_or(0, |c| end - end.checked_rem(c).unwrap_or(end));
         window.max(chunk)
     }
+}
+
+/// The first token that a window, which ends with the token at position `end`, holds.
+pub(super) fn first_in_window(window: u64, end: u64) -> u64 {
+    end.saturating_add(1).saturating_sub(window)
 }

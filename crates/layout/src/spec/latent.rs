@@ -13,6 +13,8 @@ pub struct Mla {
     pub latent: u64,
     /// Their type.
     pub dtype: Dtype,
+    /// Only the last `sliding_window` tokens are looked at, the newest included (DeepSeek V4).
+    pub sliding_window: Option<u64>,
 }
 
 /// `compressed` and `indexer`: `[L, B, block_size/tokens_per_state, 1, [data], [scale]]`, whole on
@@ -25,6 +27,8 @@ pub struct ScaledLatent {
     pub scale_bytes: u64,
     /// Tokens that one state stands for (4 or 128 in DeepSeek V4; 1 for an indexer).
     pub tokens_per_state: u64,
+    /// Only states of the last `sliding_window` tokens are looked at, the newest included (DeepSeek V4).
+    pub sliding_window: Option<u64>,
 }
 
 /// `opaque`: `[L, B, states, heads/tp, [entry]]`, bytes that only the engine understands.
@@ -61,7 +65,11 @@ impl Mla {
     }
 
     pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
-        vec![("latent", self.latent.into()), ("dtype", self.dtype.into())]
+        vec![
+            ("latent", self.latent.into()),
+            ("dtype", self.dtype.into()),
+            ("sliding_window", self.sliding_window.into()),
+        ]
     }
 }
 
@@ -77,6 +85,7 @@ impl ScaledLatent {
             ("data_bytes", self.data_bytes.into()),
             ("scale_bytes", self.scale_bytes.into()),
             ("tokens_per_state", self.tokens_per_state.into()),
+            ("sliding_window", self.sliding_window.into()),
         ]
     }
 }

@@ -165,10 +165,13 @@ impl Spec {
     /// The tokens `[from, end)` that a request of tokens `[start, end)` still needs: a sliding window
     /// W needs t >= end-W+1, attention chunks of c tokens need t >= floor(end/c)*c.
     pub fn first_token_needed(&self, start: u64, end: u64) -> u64 {
-        match self {
-            Spec::Attention(spec) => start.max(spec.first_token_needed(end)),
-            _ => start,
-        }
+        let window = match self {
+            Spec::Attention(spec) => return start.max(spec.first_token_needed(end)),
+            Spec::Mla(spec) => spec.sliding_window,
+            Spec::Compressed(spec) | Spec::Indexer(spec) => spec.sliding_window,
+            _ => None,
+        };
+        window.map_or(start, |w| start.max(attention::first_in_window(w, end)))
     }
 }
 

@@ -10,6 +10,7 @@ fn all(n: u64) -> Vec<Spec> {
         data_bytes: n,
         scale_bytes: n,
         tokens_per_state: n,
+        sliding_window: Some(n),
     };
     vec![
         Spec::Attention(Attention {
@@ -20,7 +21,11 @@ fn all(n: u64) -> Vec<Spec> {
             sliding_window: Some(n),
             chunk_size: Some(n),
         }),
-        Spec::Mla(Mla { latent: n, dtype }),
+        Spec::Mla(Mla {
+            latent: n,
+            dtype,
+            sliding_window: Some(n),
+        }),
         Spec::Compressed(scaled.clone()),
         Spec::Indexer(scaled),
         Spec::Opaque(Opaque {
@@ -108,11 +113,43 @@ fn what_does_not_fit_into_64_bits_is_an_error() {
     let spec = Spec::Mla(Mla {
         latent: 1 << 62,
         dtype: Dtype::F64,
+        sliding_window: None,
     });
     assert_eq!(spec.state_content_size(1), Err(ContentSizeError::TooLarge));
     let spec = Spec::Mla(Mla {
         latent: 576,
         dtype: Dtype::Bf16,
+        sliding_window: None,
     });
     assert_eq!(spec.state_content_size(8), Ok(1152));
+}
+
+/// DeepSeek V4 looks at the last 128 tokens of its uncompressed cache, and at the last 8 of the state that
+/// it compresses from.
+#[test]
+fn latents_may_have_windows() {
+    let latents = |sliding_window| {
+        let scaled = ScaledLatent {
+            data_bytes: 576,
+            scale_bytes: 8,
+            tokens_per_state: 1,
+            sliding_window,
+        };
+        let mla = Mla {
+            latent: 2048,
+            dtype: Dtype::F32,
+            sliding_window,
+        };
+        [Spec::Compressed(scaled), Spec::Mla(mla)]
+    };
+    for spec in latents(Some(8)) {
+        assert_eq!(spec.first_token_needed(0, 100), 93, "{spec:?}");
+        assert_eq!(spec.first_token_needed(97, 100), 97, "{spec:?}");
+        assert_eq!(spec.first_token_needed(0, 3), 0, "{spec:?}");
+        let window = spec.identity().pop();
+        assert_eq!(window, Some(("sliding_window", FieldValue::Number(8))));
+    }
+    for spec in latents(None) {
+        assert_eq!(spec.first_token_needed(0, 100), 0, "{spec:?}");
+    }
 }

@@ -486,6 +486,7 @@ fn kimi_linear_counts_its_layers_from_1() {
     let latent = Mla {
         latent: 512 + 64,
         dtype: Dtype::Bf16,
+        sliding_window: None,
     };
     assert_eq!(specs(&model, "mla"), [Spec::Mla(latent)]);
     let conv = 3 * (3 * 32 * 128) * 2;

@@ -1,3 +1,8 @@
 //! The model catalog, read as a user of the crate reads it: configs with published values, and bad ones.
 
+mod attention;
+mod bad;
+mod common;
+mod defaults;
 mod hybrid;
+mod traps;

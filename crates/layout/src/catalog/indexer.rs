@@ -1,0 +1,96 @@
+//! Sparse attention over latents: `[layers, B, S, 1, [latent]]` as `mla`, and the keys by which tokens are
+//! chosen, `[layers, B, S, 1, [data], [scale]]` as `indexer`.
+//!
+//! The index keys are fp8 with a float32 scale for every 128 elements, whatever the latents are; in a block all
+//! data lie before all scales. Layers that take over the choice of an earlier one have no indexer.
+
+use super::Kin;
+use super::config::Preset::Number;
+use super::config::{CacheDtype, Config, ConfigError, Presets};
+use super::layers::Layers;
+use super::mla::{latent, packed};
+use crate::document::Value;
+use crate::dtype::Dtype;
+use crate::spec::{ScaledLatent, Spec};
+
+pub(super) const KINS: &[Kin] = &[Kin {
+    members: &[("deepseek_v32", DEEPSEEK_V32), ("glm_moe_dsa", GLM_MOE_DSA)],
+    caches,
+}];
+
+const DEEPSEEK_V32: Presets = &[
+    ("num_hidden_layers", Number(61)),
+    ("kv_lora_rank", Number(512)),
+    ("qk_rope_head_dim", Number(64)),
+    ("index_head_dim", Number(128)),
+];
+
+const GLM_MOE_DSA: Presets = &[
+    ("num_hidden_layers", Number(78)),
+    ("kv_lora_rank", Number(512)),
+    ("qk_rope_head_dim", Number(64)),
+    ("index_head_dim", Number(128)),
+];
+
+fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
+    let mut layers = Layers::of(config.layers("num_hidden_layers")?);
+    let latent = match config.cache_dtype()? {
+        // Sparse kernels have a format of their own for fp8, and vLLM takes it where fp8 is asked for.
+        CacheDtype::Plain(Dtype::F8E4M3) => packed(config)?,
+        _ => latent(config)?,
+    };
+    let index = Spec::Indexer(index_keys(config, 1)?);
+    for (layer, chooses) in layers.ids().zip(choosing(config, layers.ids().end)?) {
+        layers.add(layer, "mla", [latent.clone()]);
+        if chooses {
+            layers.add(layer, "indexer", [index.clone()]);
+        }
+    }
+    Ok(layers)
+}
+
+/// Keys of an indexer: 128 bytes and 4 of scale with 128 elements.
+pub(super) fn index_keys(
+    config: &Config<'_>,
+    tokens_per_state: u64,
+) -> Result<ScaledLatent, ConfigError> {
+    let elements = config.positive("index_head_dim")?;
+    if !elements.is_multiple_of(128) {
+        let problem = format!("is {elements}, which cannot be scaled 128 by 128");
+        return Err(config.fault("index_head_dim", problem));
+    }
+    Ok(ScaledLatent {
+        data_bytes: elements,
+        scale_bytes: elements / 128 * 4,
+        tokens_per_state,
+        sliding_window: None,
+    })
+}
+
+/// Which layers have an indexer: by name, by letter (F full, S shared), or one in every `index_topk_freq` from
+/// `index_skip_topk_offset` on. All of them, where a config says nothing.
+fn choosing(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
+    const PATTERN: &str = "index_topk_pattern";
+    let known = [("full", true), ("shared", false)];
+    if let Some(said) = config.words_by_layer("indexer_types", layers, &known)? {
+        return Ok(said);
+    }
+    if let Some(Value::List(_)) = config.get(PATTERN) {
+        let known = [known[0], known[1], ("F", true), ("S", false)];
+        return Ok(config
+            .words_by_layer(PATTERN, layers, &known)?
+            .unwrap_or_default());
+    }
+    if let Some(letters) = config.text(PATTERN)? {
+        let letters = letters.chars().map(|letter| match letter {
+            'F' => Ok(true),
+            'S' => Ok(false),
+            _ => Err(config.fault(PATTERN, "has to be a letter for each layer, F or S")),
+        });
+        return config.by_layer(PATTERN, layers, letters.collect::<Result<_, _>>()?);
+    }
+    let every = config.optional("index_topk_freq")?.unwrap_or(1).max(1);
+    let offset = config.optional("index_skip_topk_offset")?.unwrap_or(2);
+    let chooses = |layer: u64| (layer + 1).saturating_sub(offset).is_multiple_of(every);
+    Ok((0..layers).map(chooses).collect())
+}

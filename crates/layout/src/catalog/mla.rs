@@ -1,0 +1,97 @@
+//! One latent vector of every token in every layer, whole on every rank: `[layers, B, S, 1, [latent]]` as
+//! `mla`.
+//!
+//! The latent is what keys and values are made from (`kv_lora_rank`), then the key's rotated part
+//! (`qk_rope_head_dim`): 512 + 64 elements in DeepSeek V3. LongCat-Flash has two attention blocks in a layer,
+//! whose caches are `mla` and `mla-b`, both under the layer's id.
+
+use super::Kin;
+use super::config::Preset::Number;
+use super::config::{CacheDtype, Config, ConfigError, Presets};
+use super::layers::Layers;
+use crate::spec::{Mla, Opaque, Spec};
+
+pub(super) const KINS: &[Kin] = &[
+    Kin {
+        members: &[
+            ("deepseek_v2", &presets(32, 512, 64)),
+            ("deepseek_v3", &presets(61, 512, 64)),
+            // Its own class is DeepSeek V3's under another name.
+            ("kimi_k2", &presets(61, 512, 64)),
+            ("axk1", &presets(61, 512, 64)),
+            ("glm4_moe_lite", &presets(47, 512, 64)),
+            ("mistral4", &presets(36, 256, 64)),
+        ],
+        caches: |config| {
+            let mut layers = Layers::of(config.layers("num_hidden_layers")?);
+            let latent = latent(config)?;
+            for layer in layers.ids() {
+                layers.add(layer, "mla", [latent.clone()]);
+            }
+            Ok(layers)
+        },
+    },
+    Kin {
+        members: &[("longcat_flash", LONGCAT_FLASH)],
+        caches: |config| {
+            let mut layers = Layers::of(config.layers("num_layers")?);
+            let latent = latent(config)?;
+            for name in ["mla", "mla-b"] {
+                for layer in layers.ids() {
+                    layers.add(layer, name, [latent.clone()]);
+                }
+            }
+            Ok(layers)
+        },
+    },
+];
+
+const LONGCAT_FLASH: Presets = &[
+    ("num_layers", Number(28)),
+    ("kv_lora_rank", Number(512)),
+    ("qk_rope_head_dim", Number(64)),
+];
+
+/// What a class has of these.
+pub(super) const fn presets(
+    layers: u64,
+    rank: u64,
+    rotated: u64,
+) -> [(&'static str, super::config::Preset); 3] {
+    [
+        ("num_hidden_layers", Number(layers)),
+        ("kv_lora_rank", Number(rank)),
+        ("qk_rope_head_dim", Number(rotated)),
+    ]
+}
+
+/// What a layer caches, in the type that was asked for.
+pub(super) fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
+    match config.cache_dtype()? {
+        CacheDtype::Plain(dtype) => Ok(Spec::Mla(Mla {
+            latent: config.positive("kv_lora_rank")? + config.positive("qk_rope_head_dim")?,
+            dtype,
+            sliding_window: None,
+        })),
+        CacheDtype::Fp8DsMla => packed(config),
+    }
+}
+
+/// The latent in fp8 with a float32 scale for every 128 elements, the rotated part in bf16: 656 bytes of
+/// 512 + 64 elements.
+pub(super) fn packed(config: &Config<'_>) -> Result<Spec, ConfigError> {
+    let (rank, rotated) = (
+        config.positive("kv_lora_rank")?,
+        config.positive("qk_rope_head_dim")?,
+    );
+    if !rank.is_multiple_of(128) {
+        let problem = format!("is {rank}, which fp8_ds_mla cannot scale 128 by 128");
+        return Err(config.fault("kv_lora_rank", problem));
+    }
+    Ok(Spec::Opaque(Opaque {
+        heads: 1,
+        entry_bytes: rank + rank / 128 * 4 + rotated * 2,
+        tokens_per_state: 1,
+        packed_heads: None,
+    }))
+}
