@@ -30,6 +30,12 @@ pub(crate) enum Command {
 
 /// Does it.
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> {
+    if output.is_csv() && !matches!(command, Command::Plan(_)) {
+        return Err(Failure::input(
+            "--format csv is for `transload plan`, whose routes are rows",
+            "take --format table or json",
+        ));
+    }
     match command {
         Command::Inspect(args) => inspect::run(args, output),
         Command::Plan(args) => plan::run(args, output),

@@ -125,6 +125,8 @@ impl Report {
             plan: &self.plan,
             bound: &self.bound,
             compile: self.compile,
+            estimate: None,
+            suggestions: None,
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use transload::transfer::plan::{BlockTable, Plan, Tables};
+use transload::transfer::plan::{BlockTable, Plan, Side, Tables};
 
 use crate::failure::Failure;
 
@@ -94,6 +94,26 @@ pub(super) fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<T
         Some(_) => Err(twice(option, "all groups")),
         None => Ok(tables),
     }
+}
+
+/// Tables of engines that have run for a while, for the source and the destination: no two blocks that a
+/// sequence fills one after the other, and none that are neighbours on both sides, are neighbours in
+/// memory.
+pub(super) fn scattered(plan: &Plan) -> (Tables, Tables) {
+    let table = |side| {
+        let tables = (0..plan.group_names().len()).map(|group| {
+            let count = plan.table_entries(group, side).end as u32;
+            // Every other block, and then those between; from the other end at the destination.
+            let evens = (0..count).step_by(2);
+            let blocks = evens.chain((1..count).step_by(2)).map(|block| match side {
+                Side::Source => block,
+                Side::Destination => count - 1 - block,
+            });
+            BlockTable::List(blocks.collect())
+        });
+        Tables(tables.collect())
+    };
+    (table(Side::Source), table(Side::Destination))
 }
 
 fn twice(option: &str, of: &str) -> Failure {
