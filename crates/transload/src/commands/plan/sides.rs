@@ -44,7 +44,8 @@ pub(super) fn read(args: &Args) -> Result<[Deployment; 2], Failure> {
         let called = called(file.as_deref()?).to_string();
         Some((Model::of_deployment(side.as_ref()?), called))
     });
-    let tokens = args.request().end();
+    let request = args.request();
+    let tokens = request.start.saturating_add(request.tokens);
     let serve = |side: Option<Deployment>, description: &Option<Description>, flag: &str| match (
         side,
         description,

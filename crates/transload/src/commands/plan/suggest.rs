@@ -11,7 +11,8 @@ use super::blocks;
 use crate::show::number;
 use crate::show::table::{Lean, Table};
 
-/// The orders that engines have: vLLM's six, and SGLang's pools of keys and of values, by layer or not.
+/// The orders that engines have, the most familiar first: vLLM's six, and SGLang's pools of keys and of
+/// values, by layer or not.
 const ORDERS: [&str; 8] = [
     "LBSHC", "LBHSC", "BLSHC", "BLHSC", "BHLSC", "LHBSC", "LKBSHD", "KLBSHD",
 ];
@@ -67,7 +68,15 @@ impl Suggestions {
         let today = search.cost(&Change::default(), &Change::default())?;
         let mut best: Vec<Suggestion> = Vec::new();
         let mut found = search.all();
-        found.sort_by_key(|s| (s.changes(), s.cost.chunks, Reverse(s.cost.chunk_bytes)));
+        found.sort_by_key(|s| {
+            let known = (s.from.familiarity(), s.to.familiarity());
+            (
+                s.changes(),
+                s.cost.chunks,
+                Reverse(s.cost.chunk_bytes),
+                known,
+            )
+        });
         found.dedup();
         // More changes have to gain more than fewer did.
         for level in found.chunk_by(|a, b| a.changes() == b.changes()) {
@@ -90,19 +99,18 @@ impl Suggestions {
             ("destination", Lean::Left),
             ("chunks", Lean::Right),
             ("mostly of", Lean::Right),
-            ("of today's", Lean::Right),
+            ("times fewer", Lean::Right),
         ]);
         let today = [("as it is".to_owned(), "as it is".to_owned(), self.today)];
         let best = self.best.iter();
         let best = best.map(|s| (s.from.text(), s.to.text(), s.cost));
         for (from, to, cost) in today.into_iter().chain(best) {
-            let part = cost.chunks as f64 / self.today.chunks as f64;
             table.row([
                 from,
                 to,
                 number::grouped(cost.chunks),
                 number::bytes(cost.chunk_bytes),
-                format!("{:.1} %", part * 100.0),
+                number::figures(self.today.chunks as f64 / cost.chunks as f64),
             ]);
         }
         format!(
@@ -266,6 +274,11 @@ fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
 impl Change {
     fn is_none(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// How far down the list of orders it is.
+    fn familiarity(&self) -> Option<usize> {
+        ORDERS.iter().position(|known| Some(*known) == self.order)
     }
 
     /// How much there is to change.
