@@ -19,7 +19,7 @@ mod shapes;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Inspect(inspect::Args),
-    Plan(plan::Args),
+    Plan(Box<plan::Args>),
     Demo(demo::Args),
     Certs(certs::Args),
     Bench(bench::Args),
@@ -38,7 +38,7 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> 
     }
     match command {
         Command::Inspect(args) => inspect::run(args, output),
-        Command::Plan(args) => plan::run(args, output),
+        Command::Plan(args) => plan::run(*args, output),
         Command::Demo(args) => demo::run(args, output),
         Command::SourceProcess => engines::runtime()?.block_on(engines::run_source()),
         Command::Certs(args) => certs::run(args, output),

@@ -85,11 +85,21 @@ pub(crate) struct Args {
     to_side: Option<Description>,
 
     /// How many tokens.
-    #[arg(long, value_name = "N", required_unless_present = "emit")]
+    #[arg(
+        long,
+        value_name = "N",
+        required_unless_present = "emit",
+        allow_negative_numbers = true
+    )]
     tokens: Option<u64>,
 
     /// Position of the first of them.
-    #[arg(long, value_name = "T", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     start: u64,
 
     /// The source's blocks of tokens 0 to block_size, and so on: `3,7,8-11`, with `-` for a block
