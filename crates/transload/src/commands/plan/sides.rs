@@ -46,6 +46,7 @@ pub(super) fn read(args: &Args) -> Result<[Deployment; 2], Failure> {
     });
     let request = args.request();
     let tokens = request.start.saturating_add(request.tokens);
+    let room = tokens.saturating_mul(if args.scattered { 2 } else { 1 });
     let serve = |side: Option<Deployment>, description: &Option<Description>, flag: &str| match (
         side,
         description,
@@ -53,7 +54,7 @@ pub(super) fn read(args: &Args) -> Result<[Deployment; 2], Failure> {
     ) {
         (Some(side), _, _) => Ok(side),
         (None, Some(Description(serving)), Some((model, called))) => {
-            let document = model.serve(serving, tokens);
+            let document = model.serve(serving, room);
             Deployment::from_document(document)
                 .map_err(|faults| Failure::unservable(called, model, faults))
         }

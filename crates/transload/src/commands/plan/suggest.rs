@@ -4,6 +4,7 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 use transload::layout::document::{Document, GroupDocument};
+use transload::layout::spec::Attention;
 use transload::layout::{Deployment, Order, Rank, Side, Spec};
 use transload::transfer::plan::{Plan, Request};
 
@@ -193,23 +194,25 @@ impl<'a> Search<'a> {
         found.collect()
     }
 
-    /// What it costs so; `None` where a side cannot have that, or has it already.
+    /// What it costs so; `None` where a side cannot have that.
     fn cost(&self, from: &Change, to: &Change) -> Option<Cost> {
-        let (src, dst) = (from.applied(self.src)?, to.applied(self.dst)?);
-        let count = |tokens| self.count(&src, &dst, tokens);
-        let tokens = self.request.tokens;
-        if self.request.start > 0 {
-            return count(tokens);
-        }
+        let (src, dst) = (from.applied(self.src), to.applied(self.dst));
+        let Request { start, tokens, .. } = self.request;
         // Where all blocks begin anew together, chunks repeat. What is left at the end, and behind
         // windows, is in the part that is counted.
         let (period, reach) = rhythm([&src, &dst])?;
-        let repeated = tokens.saturating_sub(reach).saturating_sub(period) / period;
-        if repeated < 2 {
-            return count(tokens);
-        }
+        let repeated = match start {
+            0 => tokens.saturating_sub(reach).saturating_sub(period) / period,
+            _ => 0,
+        };
         let least = tokens - repeated * period;
-        let (once, more) = (count(least)?, count(least + period)?);
+        let end = start.checked_add(least)?.checked_add(period)?;
+        let (src, dst) = (roomy(src, end)?, roomy(dst, end)?);
+        let once = self.count(&src, &dst, least)?;
+        if repeated == 0 {
+            return Some(once);
+        }
+        let more = self.count(&src, &dst, least + period)?;
         let grown = |once: u64, more: u64| once + repeated * more.saturating_sub(once);
         Some(Cost {
             chunks: grown(once.chunks, more.chunks),
@@ -237,30 +240,46 @@ impl<'a> Search<'a> {
 }
 
 /// After how many tokens the blocks of all groups begin anew together, and how far back windows reach.
-fn rhythm(sides: [&Deployment; 2]) -> Option<(u64, u64)> {
+fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
+    /// A token far beyond any window.
+    const FAR: u64 = 1 << 40;
     let (mut period, mut reach) = (1u64, 0);
-    for group in sides.iter().flat_map(|side| side.groups()) {
-        let chunks = group.specs().iter().filter_map(|spec| match spec {
-            Spec::Attention(spec) => spec.chunk_size,
-            _ => None,
-        });
-        for size in chunks.chain([group.block_size()]) {
-            period = least_common_multiple(period, size)?;
+    for group in sides.iter().flat_map(|side| &side.groups) {
+        period = least_common_multiple(period, group.block_size)?;
+        for spec in &group.specs {
+            if let Spec::Attention(Attention {
+                chunk_size: Some(size),
+                ..
+            }) = spec
+            {
+                period = least_common_multiple(period, *size)?;
+            }
+            // All tokens are needed by what has no window.
+            let needed = FAR - spec.first_token_needed(0, FAR);
+            reach = reach.max(if needed < FAR { needed } else { 0 });
         }
-        // What a window needs of ever more tokens does not grow.
-        let first = group
-            .specs()
-            .iter()
-            .map(|spec| spec.first_token_needed(0, 1 << 40));
-        reach = reach.max(
-            first
-                .filter(|first| *first > 0)
-                .map(|first| (1 << 40) - first)
-                .max()
-                .unwrap_or(0),
-        );
     }
     Some((period, reach))
+}
+
+/// A side with room for so many tokens in scattered blocks, if it can be.
+fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
+    for group in &mut document.groups {
+        let blocks = match is_paged(group) {
+            true => tokens.div_ceil(group.block_size.max(1)),
+            false => 1,
+        };
+        group.num_blocks = 2 * blocks;
+    }
+    Deployment::from_document(document).ok()
+}
+
+/// Whether its blocks hold tokens, and not one state of a whole sequence.
+fn is_paged(group: &GroupDocument) -> bool {
+    group
+        .specs
+        .iter()
+        .any(|spec| spec.tokens_per_state().is_some())
 }
 
 fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
@@ -272,10 +291,6 @@ fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
 }
 
 impl Change {
-    fn is_none(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// How far down the list of orders it is.
     fn familiarity(&self) -> Option<usize> {
         ORDERS.iter().position(|known| Some(*known) == self.order)
@@ -315,13 +330,14 @@ impl Change {
         }
     }
 
-    /// A side that does so, if it can.
-    fn applied(&self, document: &Document) -> Option<Deployment> {
+    /// A side that does so.
+    fn applied(&self, document: &Document) -> Document {
         let mut changed = document.clone();
-        for group in &mut changed.groups {
-            self.apply(group);
-        }
-        Deployment::from_document(changed).ok()
+        changed
+            .groups
+            .iter_mut()
+            .for_each(|group| self.apply(group));
+        changed
     }
 
     fn apply(&self, group: &mut GroupDocument) {
@@ -336,7 +352,7 @@ impl Change {
         if let Some(order) = self.order.filter(|_| takes_orders(group)) {
             group.order = Some(order.to_owned());
         }
-        if !self.is_none() {
+        if *self != Self::default() {
             // They were made for how it lay.
             (group.block_stride, group.layer_stride) = (None, None);
         }
