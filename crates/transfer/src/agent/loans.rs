@@ -5,7 +5,7 @@
 //!   Read(flow), its path is shared memory              path known: Copying
 //!   ── Lent (the machine's) ─────────────────────────►   may copy
 //!   ── Blocks: the source's tables, in pieces ───────►   tables complete
-//!   ── Memory: socket and token, once for each rank ─►   fetched and checked
+//!   ── Memory: socket and token, once for each part ─►   fetched and checked
 //!   ═══ Unix socket: memfds, sealed against writing ═►   all three: SharedCopy
 //!   ◄───────────────────────────────── Copying ──────   now and then
 //!   ◄─────────────────────── Taken (the machine's) ──
