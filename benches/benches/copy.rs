@@ -156,7 +156,7 @@ impl<'a> Copy<'a> {
         Self {
             case,
             memories,
-            program: plan.bind(&src, &dst).unwrap().routes.remove(0).program,
+            program: plan.bind(&src, &dst).unwrap().routes.remove(0).program(),
             gather: stream(Side::Source, &src, &memories.src),
             scatter: stream(Side::Destination, &dst, &memories.dst),
         }

@@ -137,7 +137,7 @@ fn targets() {
 fn expand(bound: &BoundPlan) -> u64 {
     let mut sum = 0u64;
     for route in &bound.routes {
-        let program = &route.program;
+        let program = &route.program();
         program.for_each_chunk(|src, dst, run| sum = sum.wrapping_add(src ^ dst ^ run));
     }
     sum

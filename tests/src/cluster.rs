@@ -236,7 +236,7 @@ impl Origins {
                     &src.memories[&route.src_rank],
                     &dst.memories[&route.dst_rank],
                 );
-                copy(&route.program, from, to, &CopyOptions::default()).unwrap();
+                copy(&route.program(), from, to, &CopyOptions::default()).unwrap();
             }
             dst.words().collect()
         }))

@@ -36,7 +36,7 @@ impl Planner for Bound {
         let bound = plan.bind(&src, &dst).map_err(|e| format!("bind: {e}"))?;
         let routes = bound.routes.iter().map(|route| {
             let mut chunks = Vec::new();
-            route.program.for_each_chunk(|src, dst, len| {
+            route.program().for_each_chunk(|src, dst, len| {
                 chunks.push(Chunk {
                     src: address(src),
                     dst: address(dst),

@@ -244,7 +244,7 @@ impl Pair {
                 &src.memories[route.src_rank.0 as usize],
                 &twins[route.dst_rank.0 as usize],
             );
-            copy(&route.program, from, to, &CopyOptions::default()).unwrap();
+            copy(&route.program(), from, to, &CopyOptions::default()).unwrap();
         }
         twins.iter().map(contents).collect()
     }

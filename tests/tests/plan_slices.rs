@@ -65,7 +65,7 @@ fn agree(src: &Deployment, dst: &Deployment) -> Result<(), String> {
             let mut routes = bound.routes.iter();
             let route =
                 routes.find(|route| (route.src_rank, route.dst_rank) == (src_rank, dst_rank));
-            let planned = route.map_or(Vec::new(), |route| joined(&route.program));
+            let planned = route.map_or(Vec::new(), |route| joined(&route.program()));
             let (reads, writes) = slices((src, src_rank), (dst, dst_rank))?;
             let sliced = jointly_contiguous_chunks(&reads, &writes).map_err(|e| e.to_string())?;
             if joined(&sliced) != planned {

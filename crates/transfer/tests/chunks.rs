@@ -92,7 +92,7 @@ fn what_travels_together_is_named_together() {
     let page = side(json!({"block_size": 16, "spec": [attention(), attention()]}));
     let (plan, bound) = bind(&page, &page, BlockTable::Identity);
     let names = bound.routes[0]
-        .components
+        .components()
         .iter()
         .map(|set| plan.component_names(0, *set));
     assert_eq!(names.collect::<Vec<_>>(), ["kv+kv"]);
@@ -102,7 +102,7 @@ fn what_travels_together_is_named_together() {
         "value_head_dim": 4, "conv_kernel": 4, "dtype": "u8", "conv_layout": "SD"});
     let net = side(json!({"block_size": 16, "spec": [conv]}));
     let (plan, bound) = bind(&net, &net, BlockTable::Identity);
-    let set = bound.routes[0].components[0];
+    let set = bound.routes[0].components()[0];
     assert_eq!(plan.component_names(0, set), "q+k+v");
 }
 

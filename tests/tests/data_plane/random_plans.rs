@@ -110,7 +110,7 @@ impl Paths {
                     (bound.src_rank, bound.dst_rank, bound.group)
                         == (route.src_rank, route.dst_rank, group)
                 });
-                here.for_each(|b| copy_slowly(&b.program, &bytes_of(&src[group]), &mut expected));
+                here.for_each(|b| copy_slowly(&b.program(), &bytes_of(&src[group]), &mut expected));
                 assert!(
                     bytes_of(dst) == expected,
                     "{path:?}, group {group}: {case:?}"

@@ -410,7 +410,7 @@ impl Sample {
         let mut dst: Vec<_> = sizes.map(|size| vec![CANARY; size]).collect();
         let bound = self.plan.bind(&self.tables.0, &self.tables.1).unwrap();
         for route in &bound.routes {
-            copy_slowly(&route.program, &src, &mut dst);
+            copy_slowly(&route.program(), &src, &mut dst);
         }
         dst
     }

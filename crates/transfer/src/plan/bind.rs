@@ -1,12 +1,15 @@
 //! Binding a plan to the block tables of both sides.
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use transload_layout::{Rank, Side};
 
 use super::Plan;
 use super::join::join_neighbours;
 use super::nest::ComponentSet;
 use super::program::{Placed, Program};
-use super::route::{Extent, NestsByExtent, Piece, RouteGroup};
+use super::route::{Extent, GroupPlan, NestsByExtent, Piece, RouteGroup, RouteShape};
 use super::segments::{self, Segment};
 use super::table::{BindError, Lookup, Tables};
 
@@ -18,6 +21,9 @@ pub struct BoundPlan {
 }
 
 /// What one source rank copies to one destination rank in one group.
+///
+/// Routes that differ in nothing but where they start share their places, so counting them costs
+/// O(nests) each, however long a sequence is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundRoute {
     /// The source rank.
@@ -26,21 +32,83 @@ pub struct BoundRoute {
     pub dst_rank: Rank,
     /// Index of the group in the plan.
     pub group: usize,
-    /// What to copy, in the addresses of that rank and group on each side.
-    pub program: Program,
-    /// For each of the program's nests, the components that it moves.
-    pub components: Vec<ComponentSet>,
+    shape: Arc<BoundShape>,
+    /// Where the shape starts on each side.
+    start: (u64, u64),
+}
+
+/// What routes alike do, as if they started at 0 on both sides.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct BoundShape {
+    program: Program,
+    /// For each nest, the components that it moves.
+    components: Vec<ComponentSet>,
+    /// For each nest, in how many places it runs.
+    places: Vec<u64>,
+}
+
+/// Chunks of one length, of the same components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkCount {
+    /// The components that travel in each.
+    pub components: ComponentSet,
+    /// Bytes of each.
+    pub length: u64,
+    /// How many there are.
+    pub chunks: u64,
+}
+
+impl BoundRoute {
+    /// What to copy, in the addresses of that rank and group on each side. Costs O(places).
+    pub fn program(&self) -> Program {
+        let mut program = self.shape.program.clone();
+        for place in &mut program.placed {
+            place.src += self.start.0;
+            place.dst += self.start.1;
+        }
+        program
+    }
+
+    /// For each nest of the [program](Self::program), the components that it moves.
+    pub fn components(&self) -> &[ComponentSet] {
+        &self.shape.components
+    }
+
+    /// Its chunks, counted nest by nest.
+    pub fn chunk_counts(&self) -> impl Iterator<Item = ChunkCount> + '_ {
+        let shape = &*self.shape;
+        let nests = shape.program.nests.iter().zip(&shape.components);
+        nests
+            .zip(&shape.places)
+            .map(|((nest, components), places)| ChunkCount {
+                components: *components,
+                length: nest.run,
+                chunks: nest.chunks() * places,
+            })
+    }
+
+    /// How many bytes it moves.
+    pub fn bytes(&self) -> u64 {
+        self.chunk_counts()
+            .map(|count| count.length * count.chunks)
+            .sum()
+    }
+
+    /// In how many chunks.
+    pub fn chunks(&self) -> u64 {
+        self.chunk_counts().map(|count| count.chunks).sum()
+    }
 }
 
 impl BoundPlan {
     /// How many bytes move.
     pub fn bytes(&self) -> u64 {
-        self.routes.iter().map(|route| route.program.bytes()).sum()
+        self.routes.iter().map(BoundRoute::bytes).sum()
     }
 
     /// In how many chunks.
     pub fn chunks(&self) -> u64 {
-        self.routes.iter().map(|route| route.program.chunks()).sum()
+        self.routes.iter().map(BoundRoute::chunks).sum()
     }
 }
 
@@ -58,35 +126,29 @@ impl Plan {
                 Lookup::new(self, group, Side::Destination, dst)?,
             ));
         }
-        // Routes differ in units only, so they share their segments.
-        let mut segments: Vec<(usize, bool, Piece, Vec<Segment>)> = Vec::new();
+        // Most routes differ in units only, so they share their shapes, or at least their segments.
+        let mut shapes: HashMap<RouteShape, Arc<BoundShape>> = HashMap::new();
+        let mut segments = Vec::new();
         let mut routes = Vec::with_capacity(self.routes.len());
         for route in &self.routes {
             for group in &route.groups {
-                let mut binder = Binder::default();
-                let planned = &self.groups[group.group];
-                let pieces = group.pieces(planned);
-                let several = pieces.len() > 1;
-                for piece in pieces {
-                    let known = segments.iter().position(|(of, open, known, _)| {
-                        (*of, *open) == (group.group, several)
-                            && (known.range, known.steps) == (piece.range, piece.steps)
-                    });
-                    let index = known.unwrap_or_else(|| {
-                        let (src, dst) = &lookups[group.group];
-                        let made = segments::make(piece.range, piece.steps, several, src, dst);
-                        segments.push((group.group, several, piece.clone(), made));
-                        segments.len() - 1
-                    });
-                    binder.place(group, &piece, &segments[index].3);
-                }
-                join_neighbours(&mut binder.program, &mut binder.components);
+                let (shape, start) = group.shape();
+                let shape = shapes.entry(shape).or_insert_with_key(|shape| {
+                    let planned = &self.groups[group.group];
+                    let (src, dst) = &lookups[group.group];
+                    Arc::new(BoundShape::make(
+                        &shape.0,
+                        planned,
+                        (src, dst),
+                        &mut segments,
+                    ))
+                });
                 routes.push(BoundRoute {
                     src_rank: route.src_rank,
                     dst_rank: route.dst_rank,
                     group: group.group,
-                    program: binder.program,
-                    components: binder.components,
+                    shape: shape.clone(),
+                    start,
                 });
             }
         }
@@ -94,14 +156,39 @@ impl Plan {
     }
 }
 
-/// Collects the nests of one route and group, and where they go.
-#[derive(Default)]
-struct Binder {
-    program: Program,
-    components: Vec<ComponentSet>,
-}
+/// Segments that are made already: of which group and piece, and whether their ends are open.
+type Segments = Vec<(usize, bool, Piece, Vec<Segment>)>;
 
-impl Binder {
+impl BoundShape {
+    fn make(
+        group: &RouteGroup,
+        planned: &GroupPlan,
+        (src, dst): (&Lookup<'_>, &Lookup<'_>),
+        segments: &mut Segments,
+    ) -> Self {
+        let mut shape = Self::default();
+        let pieces = group.pieces(planned);
+        let several = pieces.len() > 1;
+        for piece in pieces {
+            let known = segments.iter().position(|(of, open, known, _)| {
+                (*of, *open) == (group.group, several)
+                    && (known.range, known.steps) == (piece.range, piece.steps)
+            });
+            let index = known.unwrap_or_else(|| {
+                let made = segments::make(piece.range, piece.steps, several, src, dst);
+                segments.push((group.group, several, piece.clone(), made));
+                segments.len() - 1
+            });
+            shape.place(group, &piece, &segments[index].3);
+        }
+        join_neighbours(&mut shape.program, &mut shape.components);
+        shape.places = vec![0; shape.program.nests.len()];
+        for place in &shape.program.placed {
+            shape.places[place.nest as usize] += 1;
+        }
+        shape
+    }
+
     fn place(&mut self, group: &RouteGroup, piece: &Piece, segments: &[Segment]) {
         self.program.placed.reserve(segments.len());
         let mut by_extent = NestsByExtent::default();
@@ -120,7 +207,7 @@ impl Binder {
                 }
                 (first, nests)
             });
-            for (nest, strided) in (*first..).zip(nests) {
+            for (nest, strided) in (first..).zip(nests) {
                 self.program.placed.push(Placed {
                     nest,
                     src: strided.src.at(segment.src.block, segment.src.state),

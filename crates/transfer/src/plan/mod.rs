@@ -49,7 +49,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use transload_layout::{Deployment, Rank};
 
-pub use bind::{BoundPlan, BoundRoute};
+pub use bind::{BoundPlan, BoundRoute, ChunkCount};
 pub use bridge::{BridgeError, pair_groups};
 pub use digest::PlanDigest;
 pub use nest::{ComponentSet, PairError, jointly_contiguous_chunks};

@@ -26,7 +26,7 @@ pub struct Route {
 }
 
 /// The slices of one group on one route.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RouteGroup {
     /// Index of the group in the plan.
     pub(super) group: usize,
@@ -38,7 +38,7 @@ pub(super) struct RouteGroup {
 
 /// A component's units that both ranks hold, with strides on both sides. Blocks and states are left
 /// to block tables.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Slice {
     pub(super) component: usize,
     pub(super) class: Class,
@@ -51,7 +51,7 @@ pub(super) struct Slice {
 }
 
 /// How slices are placed along the token axis. Those of one class may share segments.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Class {
     /// Index into the group's state ranges.
     pub(super) range: usize,
@@ -60,7 +60,7 @@ pub(super) struct Class {
 }
 
 /// How the blocks of both sides, and the states in them, lie to one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Steps {
     /// For each side: whether states and blocks step alike, so that a state's place is linear in
     /// `block * states_per_block + state`.
@@ -395,10 +395,9 @@ pub(super) struct Extent {
 #[derive(Default)]
 pub(super) struct NestsByExtent {
     /// With the index that the first of the nests has in a program.
-    made: Vec<(u32, SmallVec<[Strided; 4]>)>,
+    made: Vec<(Extent, u32, SmallVec<[Strided; 4]>)>,
+    /// Of all that is made beyond the first few, which are looked through faster.
     by_extent: HashMap<Extent, usize>,
-    /// Mostly the one asked for next.
-    latest: Option<(Extent, usize)>,
 }
 
 impl NestsByExtent {
@@ -407,23 +406,53 @@ impl NestsByExtent {
         &mut self,
         extent: Extent,
         make: impl FnOnce() -> (u32, SmallVec<[Strided; 4]>),
-    ) -> &(u32, SmallVec<[Strided; 4]>) {
-        let index = match self.latest {
-            Some((latest, index)) if latest == extent => index,
-            _ => {
-                let made = &mut self.made;
-                *self.by_extent.entry(extent).or_insert_with(|| {
-                    made.push(make());
-                    made.len() - 1
-                })
+    ) -> (u32, &[Strided]) {
+        const FEW: usize = 8;
+        let made = &mut self.made;
+        let few = made
+            .iter()
+            .take(FEW)
+            .position(|(known, ..)| *known == extent);
+        let index = few.unwrap_or_else(|| {
+            let next = made.len();
+            let index = match next < FEW {
+                true => next,
+                false => *self.by_extent.entry(extent).or_insert(next),
+            };
+            if index == next {
+                let (first, nests) = make();
+                made.push((extent, first, nests));
             }
-        };
-        self.latest = Some((extent, index));
-        &self.made[index]
+            index
+        });
+        let (_, first, nests) = &self.made[index];
+        (*first, nests)
     }
 }
 
+/// The slices of a group as if they started at 0 on both sides, and the layers were the first ones: what
+/// routes have in common that differ in ranks only.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RouteShape(pub(super) RouteGroup);
+
 impl RouteGroup {
+    /// Its shape, and where that starts on each side.
+    pub(super) fn shape(&self) -> (RouteShape, (u64, u64)) {
+        let least = |base: fn(&Slice) -> u64| self.slices.iter().map(base).min().unwrap_or(0);
+        let (src, dst) = (least(|slice| slice.src.base), least(|slice| slice.dst.base));
+        let slices = self.slices.iter().cloned().map(|mut slice| {
+            slice.src.base -= src;
+            slice.dst.base -= dst;
+            slice
+        });
+        let shape = RouteShape(Self {
+            group: self.group,
+            layers: (0..self.layers.len() as u32).collect(),
+            slices: slices.collect(),
+        });
+        (shape, (src, dst))
+    }
+
     /// The fewest nests that move `extent` of the slices of these classes, whose steps are the same;
     /// with `layer`, of that layer slot only.
     pub(super) fn nests(

@@ -114,7 +114,7 @@ impl Plan {
                     half.program.nests.extend(dense);
                     (first, nests)
                 });
-                for (nest, strided) in (*first..).zip(nests) {
+                for (nest, strided) in (first..).zip(nests) {
                     let place = match side {
                         Side::Source => {
                             let block = lookup.block(cut.src_entry);

@@ -20,9 +20,8 @@ impl ChunkHistogram {
     }
 
     fn add(&mut self, route: &BoundRoute) {
-        for placed in &route.program.placed {
-            let nest = &route.program.nests[placed.nest as usize];
-            *self.0.entry(nest.run).or_default() += nest.chunks();
+        for count in route.chunk_counts() {
+            *self.0.entry(count.length).or_default() += count.chunks;
         }
     }
 }

@@ -106,10 +106,10 @@ impl SharedCopy {
             if (bound.src_rank, bound.dst_rank) != ranks {
                 continue;
             }
-            let group = bound.group;
+            let (group, program) = (bound.group, bound.program());
             let find = |memory: Option<&Memory>, side| {
                 let memory = memory.ok_or(SharedCopyError::NoMemory { side, group })?;
-                let checked = memory.check(&bound.program, side);
+                let checked = memory.check(&program, side);
                 checked.map_err(|source| SharedCopyError::Check { group, source })?;
                 Ok::<_, SharedCopyError>(memory.clone())
             };
@@ -117,7 +117,7 @@ impl SharedCopy {
                 find(src(group), Side::Source)?,
                 find(dst(group), Side::Destination)?,
             );
-            steps.extend(cut(&bound.program).map(|program| Step {
+            steps.extend(cut(&program).map(|program| Step {
                 program,
                 src: src.clone(),
                 dst: dst.clone(),

@@ -100,7 +100,7 @@ impl Memories {
             bound.routes.iter().try_for_each(|route| {
                 let src = &self.src[route.src_rank.0 as usize];
                 let dst = &self.dst[route.dst_rank.0 as usize];
-                copy(&route.program, src, dst, options).map(drop)
+                copy(&route.program(), src, dst, options).map(drop)
             })
         });
         copied.map_err(broken)?;

@@ -110,7 +110,7 @@ fn expand(bound: &BoundPlan, chunks: &mut Vec<(u64, u64, u64)>) -> Duration {
     let ((), time) = timed(|| {
         for route in &bound.routes {
             route
-                .program
+                .program()
                 .for_each_chunk(|src, dst, bytes| chunks.push((src, dst, bytes)));
         }
     });

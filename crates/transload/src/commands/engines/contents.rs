@@ -275,7 +275,7 @@ mod tests {
         for route in &bound.routes {
             let from = &src.memories[route.src_rank.0 as usize];
             let to = &dst.memories[route.dst_rank.0 as usize];
-            copy(&route.program, from, to, &CopyOptions::default()).expect("a copy");
+            copy(&route.program(), from, to, &CopyOptions::default()).expect("a copy");
         }
         (src, dst)
     }

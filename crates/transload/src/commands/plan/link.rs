@@ -82,7 +82,7 @@ impl Estimate {
     pub(super) fn of(bound: &BoundPlan, link: Rate, chunk_cost: Duration) -> Self {
         let mut ranks: BTreeMap<(bool, Rank), (u64, u64)> = BTreeMap::new();
         for route in &bound.routes {
-            let (bytes, chunks) = (route.program.bytes(), route.program.chunks());
+            let (bytes, chunks) = (route.bytes(), route.chunks());
             for end in [(false, route.src_rank), (true, route.dst_rank)] {
                 let rank = ranks.entry(end).or_default();
                 rank.0 += bytes;

@@ -16,10 +16,10 @@ const ALIGNMENT: u64 = 2 << 20;
 
 /// The schema `transload.nixl/1`.
 #[derive(Debug, Serialize)]
-pub(super) struct Lists<'a> {
+pub(super) struct Lists {
     schema: &'static str,
     agents: Vec<Agent>,
-    transfers: Vec<Transfer<'a>>,
+    transfers: Vec<Transfer>,
 }
 
 /// What a rank registers.
@@ -37,33 +37,28 @@ struct Agent {
 
 /// What a destination rank reads from a source rank of one group.
 #[derive(Debug, Serialize)]
-struct Transfer<'a> {
+struct Transfer {
     operation: &'static str,
     local_agent: String,
     remote_agent: String,
     group: String,
     descs: u64,
-    local_descs: Descriptors<'a>,
-    remote_descs: Descriptors<'a>,
+    local_descs: Descriptors,
+    remote_descs: Descriptors,
 }
 
 /// `[address, length, device]` of every chunk, on one side.
 #[derive(Debug)]
-struct Descriptors<'a> {
-    program: &'a Program,
+struct Descriptors {
+    program: Program,
     side: Side,
     /// Where each allocation of the group starts.
     bases: Vec<u64>,
     device: u32,
 }
 
-impl<'a> Lists<'a> {
-    pub(super) fn new(
-        src: &Deployment,
-        dst: &Deployment,
-        plan: &Plan,
-        bound: &'a BoundPlan,
-    ) -> Self {
+impl Lists {
+    pub(super) fn new(src: &Deployment, dst: &Deployment, plan: &Plan, bound: &BoundPlan) -> Self {
         let agents = [(Side::Source, src), (Side::Destination, dst)].map(|(side, deployment)| {
             let agents = deployment
                 .ranks()
@@ -73,7 +68,7 @@ impl<'a> Lists<'a> {
         let [sources, destinations] = &agents;
         let transfers = bound.routes.iter().map(|route| {
             let of = |side, agent: &Agent| Descriptors {
-                program: &route.program,
+                program: route.program(),
                 side,
                 bases: agent.bases(plan.group_of(side, route.group)),
                 device: agent.rank.0,
@@ -89,7 +84,7 @@ impl<'a> Lists<'a> {
                     .nth(route.group)
                     .unwrap_or_default()
                     .to_owned(),
-                descs: route.program.chunks(),
+                descs: route.chunks(),
                 local_descs: of(Side::Destination, local),
                 remote_descs: of(Side::Source, remote),
             }
@@ -139,7 +134,7 @@ impl Agent {
     }
 }
 
-impl Serialize for Descriptors<'_> {
+impl Serialize for Descriptors {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(None)?;
         let mut result = Ok(());

@@ -160,8 +160,8 @@ impl<'a> Report<'a> {
         for route in &self.bound.routes {
             let ranks = (route.src_rank.0, route.dst_rank.0);
             let cell: &mut (u64, u64) = matrix.entry(ranks).or_default();
-            cell.0 += route.program.bytes();
-            cell.1 += route.program.chunks();
+            cell.0 += route.bytes();
+            cell.1 += route.chunks();
         }
         matrix
     }
@@ -302,43 +302,60 @@ impl<'a> Report<'a> {
     }
 
     fn rows_of(&self, route: &BoundRoute, list: bool) -> Vec<Row<'a>> {
-        let mut by_components: BTreeMap<u64, (ComponentSet, Program)> = BTreeMap::new();
-        for placed in &route.program.placed {
-            let components = route.components[placed.nest as usize];
-            let (_, part) = by_components.entry(components.0).or_insert_with(|| {
-                let nests = route.program.nests.clone();
-                (
-                    components,
-                    Program {
-                        nests,
-                        ..Program::default()
-                    },
-                )
-            });
-            part.placed.push(*placed);
+        let mut rows: BTreeMap<u64, (ComponentSet, Total)> = BTreeMap::new();
+        for count in route.chunk_counts() {
+            let row = rows.entry(count.components.0);
+            let (_, total) = row.or_insert((count.components, Total::default()));
+            total.add(count.length, count.chunks);
         }
         let group = self.plan.group_names().nth(route.group).unwrap_or_default();
         let layers = Layers::new(self, route, group);
-        let rows = by_components.into_values().map(|(components, part)| {
-            let runs = part.placed.iter().map(|p| part.nests[p.nest as usize].run);
-            let (min, max) = runs.fold((u64::MAX, 0), |(min, max), run| {
-                (min.min(run), max.max(run))
-            });
-            Row {
-                src_rank: route.src_rank.0,
-                dst_rank: route.dst_rank.0,
-                group: group.to_owned(),
-                component: self.plan.component_names(route.group, components),
-                bytes: part.bytes(),
-                chunks: part.chunks(),
-                chunk_bytes: Range { min, max },
-                list: list.then_some(List {
-                    program: part,
-                    layers,
-                }),
-            }
+        let program = list.then(|| route.program());
+        let rows = rows.into_values().map(|(components, total)| Row {
+            src_rank: route.src_rank.0,
+            dst_rank: route.dst_rank.0,
+            group: group.to_owned(),
+            component: self.plan.component_names(route.group, components),
+            bytes: total.bytes,
+            chunks: total.chunks,
+            chunk_bytes: Range {
+                min: total.min.unwrap_or(0),
+                max: total.max,
+            },
+            list: program.as_ref().map(|program| List {
+                program: only(program, route.components(), components),
+                layers,
+            }),
         });
         rows.collect()
+    }
+}
+
+/// A row while it is added up.
+#[derive(Clone, Copy, Debug, Default)]
+struct Total {
+    bytes: u64,
+    chunks: u64,
+    min: Option<u64>,
+    max: u64,
+}
+
+impl Total {
+    fn add(&mut self, length: u64, chunks: u64) {
+        self.bytes += length * chunks;
+        self.chunks += chunks;
+        self.min = Some(self.min.map_or(length, |min| min.min(length)));
+        self.max = self.max.max(length);
+    }
+}
+
+/// The part of a program that moves these components.
+fn only(program: &Program, of: &[ComponentSet], components: ComponentSet) -> Program {
+    let placed = program.placed.iter();
+    let placed = placed.filter(|place| of[place.nest as usize] == components);
+    Program {
+        placed: placed.copied().collect(),
+        nests: program.nests.clone(),
     }
 }
 
