@@ -3,9 +3,9 @@
 mod blocks;
 pub(super) mod report;
 
-use std::io;
 use std::path::{Display, Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use clap::ValueHint;
 use tracing::info;
@@ -17,6 +17,7 @@ use self::blocks::BlockList;
 use self::report::Report;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::show::picture::{Scene, plan_svg};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,6 +25,7 @@ Examples:
   transload plan --from prefill.toml --to decode.toml --tokens 100 --start 1900
   transload plan --from a.toml --to b.json --tokens 64 --src-blocks 3,7,8-9 --dst-blocks 5
   transload plan --from a.toml --to b.json --tokens 64 --chunks --format json
+  transload plan --from prefill.toml --to decode.toml --tokens 2000 --svg plan.svg
 
 A deployment document:
   schema = \"transload.deployment/1\"
@@ -76,6 +78,11 @@ pub(crate) struct Args {
     /// List every chunk; only with `--format json`.
     #[arg(long)]
     chunks: bool,
+
+    /// Draw both sides' memory and the chunks between them into this file, a shape too large to see
+    /// scaled down; and who sends how much to whom.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    svg: Option<PathBuf>,
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
@@ -111,12 +118,23 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         chunks = bound.chunks(),
         "planned"
     );
+    if let Some(file) = &args.svg {
+        let scene = Scene {
+            src: &src,
+            dst: &dst,
+            plan: &plan,
+            bound: &bound,
+            tables: (&tables.0, &tables.1),
+        };
+        fs::write(file, plan_svg(&scene)).map_err(|error| not_drawn(file, &error))?;
+    }
     let report = Report {
         src: &src,
         dst: &dst,
         plan: &plan,
         bound: &bound,
         compile: time(&src, &dst, &request, &tables),
+        svg: args.svg.as_deref(),
     };
     output.show(|| report.json(args.chunks), || report.table())?;
     Ok(())
@@ -183,6 +201,13 @@ fn not_planned(error: PlanError, args: &Args) -> Failure {
             "ask for tokens that a model can have read",
         ),
     }
+}
+
+fn not_drawn(file: &Path, error: &io::Error) -> Failure {
+    Failure::input(
+        format!("the picture could not be written to {}: {error}", file.display()),
+        "name a file in a folder that exists and may be written to",
+    )
 }
 
 fn not_bound(error: BindError) -> Failure {
