@@ -13,6 +13,9 @@ const WITH_NUMBERS: u32 = 16;
 /// Beyond so many ranks a side, a cell stands for several.
 const MOST_CELLS: u32 = 64;
 
+/// Up to so many pipeline stages a side, lines stand between them.
+const MOST_STAGES: u32 = 16;
+
 /// Steps of the scale.
 const LEVELS: u64 = 8;
 
@@ -60,7 +63,7 @@ impl Matrix {
         let numbers = rows.max(columns) <= WITH_NUMBERS;
         let left = MARGIN + 62.0;
         let side = ((WIDTH - MARGIN - left) / f64::from(columns.max(1))).min(if numbers { 64.0 } else { 24.0 });
-        let height = side.min(if numbers { 30.0 } else { 24.0 }).min(560.0 / f64::from(rows.max(1)));
+        let height = side.min(if numbers { 30.0 } else { 24.0 }).min(440.0 / f64::from(rows.max(1)));
         let side = if numbers { side } else { height.min(side) };
         let height = if numbers { height } else { side };
         let grid = Grid {
@@ -112,19 +115,23 @@ impl Matrix {
         let routes = self.bytes.len() as u64;
         let pairs = u64::from(self.ranks.0) * u64::from(self.ranks.1);
         let unit = in_unit(most, most).1;
-        let mut text = format!(
-            "The real plan: {} of {} pairs of ranks share something. Rows are {}, columns {}",
-            grouped(routes),
-            grouped(pairs),
-            fit(&self.names.0, 250.0, 12.0),
-            fit(&self.names.1, 250.0, 12.0),
+        let mut text = "The real plan".to_owned();
+        if lump == 1 && self.ranks.0.max(self.ranks.1) <= WITH_NUMBERS {
+            let _ = write!(text, ", in {unit}");
+        }
+        let ranks = |n: u32| count(n.into(), "rank");
+        let _ = write!(
+            text,
+            ": rows are the {} of {}, columns the {} of {}",
+            ranks(self.ranks.0),
+            fit(&self.names.0, 220.0, 12.0),
+            ranks(self.ranks.1),
+            fit(&self.names.1, 220.0, 12.0),
         );
         if lump > 1 {
-            let _ = write!(text, "; a cell is {lump} × {lump} ranks");
-        } else if self.ranks.0.max(self.ranks.1) <= WITH_NUMBERS {
-            let _ = write!(text, "; numbers in {unit}");
+            let _ = write!(text, ", {lump} × {lump} of them to a cell");
         }
-        text.push('.');
+        let _ = write!(text, "; {} of {} pairs share something.", grouped(routes), grouped(pairs));
         text
     }
 
@@ -154,7 +161,7 @@ impl Matrix {
             grid.top + grid.height * f64::from(rows),
         );
         let lines = |ranks: u32, stage: u32| {
-            let whole = stage > 0 && stage % lump == 0 && ranks / stage.max(1) <= 64;
+            let whole = stage > 0 && stage % lump == 0 && ranks / stage.max(1) <= MOST_STAGES;
             let first = if whole { stage } else { ranks };
             (first..ranks).step_by(stage.max(1) as usize).map(move |rank| f64::from(rank / lump))
         };
@@ -220,9 +227,4 @@ fn in_unit(value: u64, most: u64) -> (String, &'static str) {
         false => figures(value as f64 / scale as f64),
     };
     (text, unit)
-}
-
-/// `8 routes`
-pub(super) fn routes(n: usize) -> String {
-    count(n as u64, "route")
 }

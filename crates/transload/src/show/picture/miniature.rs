@@ -114,6 +114,9 @@ impl Miniature {
             let (tp, pp) = ranks.of_side(side);
             let (block_size, num_blocks) = size.blocks(side);
             let document = real.document().groups.get(index)?;
+            // Blocks that the request does not touch keep others apart, such as those of two layers.
+            let touched = scene.plan.table_entries(group, side).end;
+            let spare = u64::from(document.num_blocks > touched);
             let document = Document {
                 name: real.name().to_owned(),
                 model: None,
@@ -124,7 +127,7 @@ impl Miniature {
                 groups: vec![GroupDocument {
                     layers: format!("0-{}", size.layers - 1),
                     block_size,
-                    num_blocks,
+                    num_blocks: num_blocks + spare,
                     offset: 0,
                     block_stride: None,
                     layer_stride: None,

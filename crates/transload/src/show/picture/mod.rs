@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use self::matrix::Matrix;
 use self::panel::Panel;
 use self::svg::{Anchor, MARGIN, Svg, WIDTH, fit};
-use super::number::{bytes, count, exact_bytes, grouped};
+use super::number::{bytes, count, exact_bytes};
 
 /// The most groups that are drawn.
 const MOST_PANELS: usize = 3;
@@ -45,6 +45,8 @@ pub(crate) fn plan_svg(scene: &Scene<'_>) -> String {
         words::side(scene.src, "source"),
         words::side(scene.dst, "destination")
     );
+    let model = scene.src.document().model.as_deref();
+    let title = model.map_or(title.clone(), |model| format!("{model}: {title}"));
     let title = fit(&title, WIDTH - 2.0 * MARGIN, 17.0);
     svg.text((MARGIN, 36.0), "ink title", Anchor::Start, &title);
     let groups = scene.plan.group_names().len();
@@ -79,7 +81,7 @@ fn totals(scene: &Scene<'_>) -> String {
         "The real plan: {} of {} in {lengths}, over {}.",
         exact_bytes(summary.bytes),
         count(scene.plan.request().tokens, "token"),
-        matrix::routes(scene.plan.routes().len()),
+        count(scene.plan.routes().len() as u64, "route"),
     )
 }
 
@@ -93,15 +95,13 @@ fn send_matrix(scene: &Scene<'_>) -> Matrix {
         }
     }
     let (src, dst) = (scene.src, scene.dst);
-    let side = |deployment: &transload::layout::Deployment, role| {
-        let ranks = deployment.ranks().count() as u64;
-        let ranks = grouped(ranks);
-        format!("the ranks of {} ({ranks})", words::side(deployment, role))
-    };
     Matrix {
         ranks: (src.tp() * src.pp(), dst.tp() * dst.pp()),
         stages: (src.tp(), dst.tp()),
-        names: (side(src, "the source"), side(dst, "the destination")),
+        names: (
+            words::side(src, "the source"),
+            words::side(dst, "the destination"),
+        ),
         bytes: sent,
     }
 }

@@ -173,7 +173,7 @@ impl Paint {
     }
 
     /// What the colours stand for; gives where to go on.
-    pub(super) fn legend(&self, svg: &mut Svg, y: f64) -> f64 {
+    pub(super) fn legend(&self, svg: &mut Svg, y: f64, gaps: bool, idle: bool) -> f64 {
         let mut line = Line { x: MARGIN, y };
         let states = self.states;
         let sample = |unit: u64, part: &Part, layer: u32, state: u64| {
@@ -223,6 +223,12 @@ impl Paint {
                 line.item(svg, &[look], Some(index.min(MOST_PATTERNS)), &part.name);
             }
         }
+        if idle {
+            line.swatches(svg, &[r#"class="idle""#.to_owned()], None, "does not travel");
+        }
+        if gaps {
+            line.item(svg, &[], None, "gaps: bytes that are not drawn");
+        }
         line.y + 10.0
     }
 
@@ -242,6 +248,11 @@ struct Line {
 
 impl Line {
     fn item(&mut self, svg: &mut Svg, fills: &[String], pattern: Option<usize>, text: &str) {
+        let fills: Vec<String> = fills.iter().map(|fill| format!(r#"fill="{fill}""#)).collect();
+        self.swatches(svg, &fills, pattern, text);
+    }
+
+    fn swatches(&mut self, svg: &mut Svg, fills: &[String], pattern: Option<usize>, text: &str) {
         const SWATCH: f64 = 13.0;
         let swatches = fills.len() as f64 * SWATCH;
         let width = swatches + 5.0 + text_width(text, 11.0) + 14.0;
@@ -256,7 +267,7 @@ impl Line {
                 w: SWATCH - 1.0,
                 h: 13.0,
             };
-            svg.rect(area, &format!(r#"fill="{fill}""#), None);
+            svg.rect(area, fill, None);
             if let Some(pattern @ 1..) = pattern {
                 svg.rect(area, &format!(r#"fill="url(#p{pattern})""#), None);
             }

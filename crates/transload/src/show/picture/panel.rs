@@ -99,7 +99,14 @@ impl Panel {
         }
         y += 16.0;
         svg.text((MARGIN, y), "ink head", Anchor::Start, &self.side(Side::Destination, scene, group));
-        self.paint.legend(svg, y + 26.0)
+        let gaps = self.src.has_gaps() || self.dst.has_gaps();
+        let travels = |strips: &Strips, of: &dyn Fn(&Chunk) -> usize| {
+            let cells: usize = strips.ranks.iter().map(|strip| strip.cells.len()).sum();
+            self.chunks.iter().map(of).sum::<usize>() >= cells
+        };
+        let idle = !travels(&self.src, &|chunk| chunk.src.1.len())
+            || !travels(&self.dst, &|chunk| chunk.dst.1.len());
+        self.paint.legend(svg, y + 26.0, gaps, idle)
     }
 
     fn heading(&self, svg: &mut Svg, scene: &Scene<'_>, group: usize, y: f64) -> f64 {

@@ -18,6 +18,8 @@ const SIZE: f64 = 10.5;
 pub(super) struct Row {
     name: String,
     runs: Vec<Run>,
+    /// How often the position changes along the memory.
+    changes: usize,
 }
 
 #[derive(Debug)]
@@ -56,7 +58,7 @@ impl Row {
             }));
         }
         // Ties stay in the order of the axes.
-        rows.sort_by_key(|row| row.runs.len());
+        rows.sort_by_key(|row| row.changes);
         if strips.ranks.len() > 1 || others {
             let runs = strips.ranks.iter().filter_map(|strip| {
                 let (first, last) = (strip.xs.first()?, strip.xs.last()?);
@@ -71,6 +73,7 @@ impl Row {
                 Self {
                     name: "rank".to_owned(),
                     runs: runs.collect(),
+                    changes: 0,
                 },
             );
         }
@@ -80,6 +83,7 @@ impl Row {
     fn along(strips: &Strips, name: &str, label: impl Fn(&Cell) -> Option<String>) -> Option<Self> {
         let mut runs: Vec<Run> = Vec::new();
         let mut labels: Vec<String> = Vec::new();
+        let mut changes = 0;
         for strip in &strips.ranks {
             let mut before: Option<(&Cell, String)> = None;
             for (cell, x) in strip.cells.iter().zip(&strip.xs) {
@@ -100,6 +104,8 @@ impl Row {
                         cells: 1,
                     }),
                 }
+                // Gaps end a run, and change nothing.
+                changes += usize::from(before.as_ref().is_none_or(|(_, of)| *of != label));
                 if !labels.contains(&label) {
                     labels.push(label.clone());
                 }
@@ -109,6 +115,7 @@ impl Row {
         (labels.len() > 1).then(|| Self {
             name: name.to_owned(),
             runs,
+            changes,
         })
     }
 

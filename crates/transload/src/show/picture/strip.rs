@@ -94,9 +94,9 @@ impl Strips {
         self
     }
 
-    /// The strip of a rank.
-    pub(super) fn rank(&self, rank: Rank) -> Option<&Strip> {
-        self.ranks.iter().find(|strip| strip.rank == rank)
+    /// Whether there is a gap in place of bytes that are not drawn.
+    pub(super) fn has_gaps(&self) -> bool {
+        self.ranks.iter().any(|strip| strip.gaps() > 0)
     }
 }
 

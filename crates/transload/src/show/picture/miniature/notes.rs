@@ -1,6 +1,6 @@
 //! What was made smaller, in words.
 
-use transload::layout::{Deployment, Group};
+use transload::layout::{Deployment, Group, Spec};
 use transload::transfer::plan::Side;
 
 use super::{Miniature, Scene};
@@ -59,7 +59,7 @@ pub(super) fn differences(scene: &Scene<'_>, group: usize, made: &Miniature) -> 
     }
     let mut taps = src.specs().iter().zip(few_src.specs()).filter_map(|(real, few)| {
         real.conv_layout()?;
-        let taps = |spec: &transload::layout::Spec| {
+        let taps = |spec: &Spec| {
             let geometry = spec.geometry();
             geometry.components.first().and_then(|c| c.content.get(1).copied())
         };
@@ -68,6 +68,28 @@ pub(super) fn differences(scene: &Scene<'_>, group: usize, made: &Miniature) -> 
     if let Some((few, real)) = taps.next() {
         part(few, real, "taps");
     }
+    let windows = src.specs().iter().zip(few_src.specs());
+    let mut windows: Vec<String> = windows
+        .filter_map(|(real, few)| match (real, few) {
+            (Spec::Attention(real), Spec::Attention(few)) => Some((real, few)),
+            _ => None,
+        })
+        .flat_map(|(real, few)| {
+            let tokens = made.plan.request().end();
+            let as_few = |what, real: Option<u64>, few: Option<u64>| {
+                // One that leaves out nothing is not worth a word.
+                let (real, few) = (real?, few.filter(|few| *few <= tokens)?);
+                Some(format!("{what} of {} as {few}", grouped(real)))
+            };
+            [
+                as_few("a window", real.sliding_window, few.sliding_window),
+                as_few("chunks of attention", real.chunk_size, few.chunk_size),
+            ]
+        })
+        .flatten()
+        .collect();
+    windows.dedup();
+    notes.append(&mut windows);
     let padded = [Side::Source, Side::Destination].into_iter().any(|side| {
         let deployment = match side {
             Side::Source => scene.src,
