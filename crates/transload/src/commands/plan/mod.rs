@@ -205,7 +205,10 @@ fn not_planned(error: PlanError, args: &Args) -> Failure {
 
 fn not_drawn(file: &Path, error: &io::Error) -> Failure {
     Failure::input(
-        format!("the picture could not be written to {}: {error}", file.display()),
+        format!(
+            "the picture could not be written to {}: {error}",
+            file.display()
+        ),
         "name a file in a folder that exists and may be written to",
     )
 }

@@ -40,18 +40,25 @@ impl Grain {
     pub(super) fn of(views: &[&ComponentView]) -> Self {
         let mut inside: Vec<Axis> = Vec::new();
         let mut bytes = 1;
-        let dims = views.first().map(|view| &view.view.dims[..]).unwrap_or_default();
+        let dims = views
+            .first()
+            .map(|view| &view.view.dims[..])
+            .unwrap_or_default();
         let content = |axis: Axis| matches!(axis, Axis::Content(_) | Axis::Byte);
         while let Some(next) = dims.iter().find(|dim| {
             content(dim.axis)
                 && !inside.contains(&dim.axis)
                 && (dim.extent == 1
-                    || views.iter().all(|view| view.view.dim(dim.axis).stride == bytes))
+                    || views
+                        .iter()
+                        .all(|view| view.view.dim(dim.axis).stride == bytes))
         }) {
             inside.push(next.axis);
             bytes *= next.extent;
         }
-        let axes = dims.iter().filter(|dim| content(dim.axis) && !inside.contains(&dim.axis));
+        let axes = dims
+            .iter()
+            .filter(|dim| content(dim.axis) && !inside.contains(&dim.axis));
         Self {
             bytes,
             axes: axes.map(|dim| (dim.axis, dim.extent)).collect(),
@@ -83,7 +90,10 @@ impl<'a> Memory<'a> {
             let [layers, _, states, units, _] = view.view.shape();
             let content = grain.axes.iter().map(|(_, extent)| u128::from(*extent));
             let blocks = self.blocks.len() as u128;
-            [layers, states, units].map(u128::from).into_iter().product::<u128>()
+            [layers, states, units]
+                .map(u128::from)
+                .into_iter()
+                .product::<u128>()
                 * blocks
                 * content.product::<u128>()
         });

@@ -40,7 +40,11 @@ pub(super) fn rules() -> (String, String) {
         let on_dark = oklch(0.32 + 0.46 * part, 0.05 + 0.08 * part, 255.0);
         let _ = write!(light, ".h{level}{{fill:{on_light}}}");
         let _ = write!(dark, ".h{level}{{fill:{on_dark}}}");
-        let ink = if part > 0.45 { ("#fff", "#10141a") } else { ("#10141a", "#fff") };
+        let ink = if part > 0.45 {
+            ("#fff", "#10141a")
+        } else {
+            ("#10141a", "#fff")
+        };
         let _ = write!(light, ".t{level}{{fill:{}}}", ink.0);
         let _ = write!(dark, ".t{level}{{fill:{}}}", ink.1);
     }
@@ -58,12 +62,23 @@ impl Matrix {
             *cell = cell.saturating_add(*bytes);
         }
         let most = cells.values().copied().max().unwrap_or(0);
-        svg.text((MARGIN, y), "ink head", Anchor::Start, "Who sends how much to whom");
+        svg.text(
+            (MARGIN, y),
+            "ink head",
+            Anchor::Start,
+            "Who sends how much to whom",
+        );
         let y = svg.paragraph(y + 19.0, "dim note", 12.0, &self.summary(lump, most)) + 22.0;
         let numbers = rows.max(columns) <= WITH_NUMBERS;
         let left = MARGIN + 62.0;
-        let side = ((WIDTH - MARGIN - left) / f64::from(columns.max(1))).min(if numbers { 64.0 } else { 24.0 });
-        let height = side.min(if numbers { 30.0 } else { 24.0 }).min(440.0 / f64::from(rows.max(1)));
+        let side = ((WIDTH - MARGIN - left) / f64::from(columns.max(1))).min(if numbers {
+            64.0
+        } else {
+            24.0
+        });
+        let height = side
+            .min(if numbers { 30.0 } else { 24.0 })
+            .min(440.0 / f64::from(rows.max(1)));
         let side = if numbers { side } else { height.min(side) };
         let height = if numbers { height } else { side };
         let grid = Grid {
@@ -73,7 +88,8 @@ impl Matrix {
             height,
         };
         self.labels(svg, &grid, lump, (rows, columns));
-        let level = |bytes: u64| (u128::from(bytes) * u128::from(LEVELS)).div_ceil(u128::from(most.max(1)));
+        let level =
+            |bytes: u64| (u128::from(bytes) * u128::from(LEVELS)).div_ceil(u128::from(most.max(1)));
         if numbers {
             for row in 0..rows {
                 for column in 0..columns {
@@ -86,16 +102,30 @@ impl Matrix {
                     let level = level(*bytes);
                     svg.rect(area, &format!(r#"class="h{level}""#), Some(&title));
                     let at = (area.x + area.w / 2.0, area.y + area.h / 2.0 + 4.0);
-                    svg.text(at, &format!("t{level}"), Anchor::Middle, &in_unit(*bytes, most).0);
+                    svg.text(
+                        at,
+                        &format!("t{level}"),
+                        Anchor::Middle,
+                        &in_unit(*bytes, most).0,
+                    );
                 }
             }
         } else {
-            let (w, h) = (grid.side * f64::from(columns), grid.height * f64::from(rows));
-            let outline = Area { x: grid.left, y: grid.top, w, h };
+            let (w, h) = (
+                grid.side * f64::from(columns),
+                grid.height * f64::from(rows),
+            );
+            let outline = Area {
+                x: grid.left,
+                y: grid.top,
+                w,
+                h,
+            };
             svg.rect(outline, r#"class="grid""#, None);
             for wanted in 1..=LEVELS {
                 let mut data = String::new();
-                for ((row, column), _) in cells.iter().filter(|(_, b)| level(**b) == wanted.into()) {
+                for ((row, column), _) in cells.iter().filter(|(_, b)| level(**b) == wanted.into())
+                {
                     let Area { x, y, w, h } = grid.area(*row, *column);
                     let (x, y, w, h) = (Px(x), Px(y), Px(w), Px(h));
                     let _ = write!(data, "M{x} {y}h{w}v{h}h-{w}z");
@@ -131,18 +161,29 @@ impl Matrix {
         if lump > 1 {
             let _ = write!(text, ", {lump} × {lump} of them to a cell");
         }
-        let _ = write!(text, "; {} of {} pairs share something.", grouped(routes), grouped(pairs));
+        let _ = write!(
+            text,
+            "; {} of {} pairs share something.",
+            grouped(routes),
+            grouped(pairs)
+        );
         text
     }
 
     fn labels(&self, svg: &mut Svg, grid: &Grid, lump: u32, (rows, columns): (u32, u32)) {
         let every = |size: f64, wanted: f64| -> u32 {
             let steps = [1u32, 2, 4, 8, 16, 32];
-            steps.into_iter().find(|step| f64::from(*step) * size >= wanted).unwrap_or(64)
+            steps
+                .into_iter()
+                .find(|step| f64::from(*step) * size >= wanted)
+                .unwrap_or(64)
         };
         let step = every(grid.height, 13.0);
         for row in (0..rows).step_by(step as usize) {
-            let at = (grid.left - 6.0, grid.area(row, 0).y + grid.height.min(30.0) / 2.0 + 4.0);
+            let at = (
+                grid.left - 6.0,
+                grid.area(row, 0).y + grid.height.min(30.0) / 2.0 + 4.0,
+            );
             svg.text(at, "dim", Anchor::End, &(row * lump).to_string());
         }
         let step = every(grid.side, 26.0);
@@ -163,13 +204,27 @@ impl Matrix {
         let lines = |ranks: u32, stage: u32| {
             let whole = stage > 0 && stage % lump == 0 && ranks / stage.max(1) <= MOST_STAGES;
             let first = if whole { stage } else { ranks };
-            (first..ranks).step_by(stage.max(1) as usize).map(move |rank| f64::from(rank / lump))
+            (first..ranks)
+                .step_by(stage.max(1) as usize)
+                .map(move |rank| f64::from(rank / lump))
         };
         for row in lines(self.ranks.0, self.stages.0) {
-            let _ = write!(data, "M{} {}H{}", Px(grid.left), Px(grid.top + row * grid.height), Px(right));
+            let _ = write!(
+                data,
+                "M{} {}H{}",
+                Px(grid.left),
+                Px(grid.top + row * grid.height),
+                Px(right)
+            );
         }
         for column in lines(self.ranks.1, self.stages.1) {
-            let _ = write!(data, "M{} {}V{}", Px(grid.left + column * grid.side), Px(grid.top), Px(bottom));
+            let _ = write!(
+                data,
+                "M{} {}V{}",
+                Px(grid.left + column * grid.side),
+                Px(grid.top),
+                Px(bottom)
+            );
         }
         if !data.is_empty() {
             svg.path(&data, r#"class="edge" stroke-width="1.4""#);
@@ -200,10 +255,24 @@ impl Grid {
 fn scale(svg: &mut Svg, y: f64, most: u64) {
     let mut x = MARGIN + 62.0;
     svg.text((MARGIN, y), "dim", Anchor::Start, "nothing");
-    svg.rect(Area { x, y: y - 10.0, w: 22.0, h: 13.0 }, r#"class="grid" stroke-width=".6""#, None);
+    svg.rect(
+        Area {
+            x,
+            y: y - 10.0,
+            w: 22.0,
+            h: 13.0,
+        },
+        r#"class="grid" stroke-width=".6""#,
+        None,
+    );
     x += 28.0;
     for level in 1..=LEVELS {
-        let area = Area { x, y: y - 10.0, w: 22.0, h: 13.0 };
+        let area = Area {
+            x,
+            y: y - 10.0,
+            w: 22.0,
+            h: 13.0,
+        };
         svg.rect(area, &format!(r#"class="h{level}""#), None);
         x += 22.0;
     }

@@ -75,7 +75,10 @@ impl Miniature {
 
     fn as_it_is(scene: &Scene<'_>, group: usize) -> Option<Self> {
         // Before anything large is copied.
-        if [scene.src, scene.dst].iter().any(|side| side.ranks().count() > MOST_RANKS) {
+        if [scene.src, scene.dst]
+            .iter()
+            .any(|side| side.ranks().count() > MOST_RANKS)
+        {
             return None;
         }
         let entries = |side, tables: &Tables| {
@@ -83,7 +86,9 @@ impl Miniature {
             let entries = scene.plan.table_entries(group, side);
             // What no picture could hold is not listed either.
             let entries = entries.start..entries.end.min(entries.start + MOST_CELLS as u64 + 1);
-            entries.filter_map(|entry| Some((entry, block(table?, entry)?))).collect()
+            entries
+                .filter_map(|entry| Some((entry, block(table?, entry)?)))
+                .collect()
         };
         let made = Self {
             src: scene.src.clone(),

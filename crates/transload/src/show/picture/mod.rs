@@ -27,7 +27,7 @@ use std::collections::BTreeMap;
 use self::matrix::Matrix;
 use self::panel::Panel;
 use self::svg::{Anchor, MARGIN, Svg, WIDTH, fit};
-use super::number::{bytes, count, exact_bytes};
+use super::number::{bytes, count};
 
 /// The most groups that are drawn.
 const MOST_PANELS: usize = 3;
@@ -79,7 +79,7 @@ fn totals(scene: &Scene<'_>) -> String {
     };
     format!(
         "The real plan: {} of {} in {lengths}, over {}.",
-        exact_bytes(summary.bytes),
+        bytes(summary.bytes),
         count(scene.plan.request().tokens, "token"),
         count(scene.plan.routes().len() as u64, "route"),
     )

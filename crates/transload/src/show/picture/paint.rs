@@ -1,7 +1,7 @@
 //! What a meaning looks like: hue for the head and layer, lightness for the token, a pattern for the
 //! component.
 
-use transload::layout::Group;
+use transload::layout::{Axis, Group};
 
 use super::cells::{Cell, Grain, Meaning};
 use super::colour::Shade;
@@ -22,7 +22,6 @@ pub(super) struct Paint {
     /// Hues that there are.
     hues: usize,
     state_word: &'static str,
-    is_conv: bool,
 }
 
 /// One component.
@@ -34,7 +33,8 @@ struct Part {
     units: u64,
     /// The hue of its first unit.
     hue: usize,
-    content: Vec<u64>,
+    /// Content axes that step from cell to cell: number, extent and name.
+    content: Vec<(Axis, u64, &'static str)>,
 }
 
 /// Colour and pattern of a cell.
@@ -59,11 +59,16 @@ impl Paint {
             let components = spec.geometry().components;
             (0..components.len()).map(move |c| ((index, c), components[c].clone()))
         }) {
-            let content = grains.next().map(|grain| &grain.axes[..]).unwrap_or_default();
+            let content = grains
+                .next()
+                .map(|grain| &grain.axes[..])
+                .unwrap_or_default();
             let units = component.partition.units();
             // Heads are the same heads in all components that are shared out by heads.
             let known = parts.iter().find(|part| part.field == component.field);
-            let hue = known.filter(|part| part.units == units).map(|part| part.hue);
+            let hue = known
+                .filter(|part| part.units == units)
+                .map(|part| part.hue);
             let hue = hue.unwrap_or_else(|| {
                 hues += units as usize;
                 hues - units as usize
@@ -74,44 +79,77 @@ impl Paint {
                 field: component.field,
                 units,
                 hue,
-                content: content.iter().map(|(_, extent)| *extent).collect(),
+                content: content
+                    .iter()
+                    .map(|(axis, extent)| {
+                        let is_conv = group.specs()[spec.0].conv_layout().is_some();
+                        (
+                            *axis,
+                            *extent,
+                            words::content(is_conv, *axis, component.content.len()),
+                        )
+                    })
+                    .collect(),
             });
         }
         let mut layers: Vec<u32> = cells.clone().map(|cell| cell.is.layer).collect();
         layers.sort_unstable();
         layers.dedup();
-        let per_state = group.specs().iter().find_map(|spec| spec.tokens_per_state());
+        let per_state = group
+            .specs()
+            .iter()
+            .find_map(|spec| spec.tokens_per_state());
         Self {
             parts,
             layers,
             states: cells.map(|cell| cell.is.state + 1).max().unwrap_or(1),
             hues,
-            is_conv: group.specs().iter().any(|spec| spec.conv_layout().is_some()),
-            state_word: if per_state == Some(1) { "token" } else { "state" },
+            state_word: if per_state == Some(1) {
+                "token"
+            } else {
+                "state"
+            },
         }
     }
 
     fn part(&self, id: (usize, usize)) -> Option<(usize, &Part)> {
-        self.parts.iter().enumerate().find(|(_, part)| part.id == id)
+        self.parts
+            .iter()
+            .enumerate()
+            .find(|(_, part)| part.id == id)
     }
 
     /// What a cell of this meaning looks like.
     pub(super) fn look(&self, is: &Meaning) -> Look {
         let Some((index, part)) = self.part(is.part) else {
-            return Look { fill: "#888888".into(), pattern: 0 };
+            return Look {
+                fill: "#888888".into(),
+                pattern: 0,
+            };
         };
-        let inside: u64 = part.content.iter().product();
+        let inside: u64 = part.content.iter().map(|(_, extent, _)| extent).product();
         let at = part.content.iter().zip(&is.content);
-        let at = at.fold(0, |at, (extent, position)| at * extent + position);
-        let layer = self.layers.iter().position(|layer| *layer == is.layer).unwrap_or(0);
+        let at = at.fold(0, |at, ((_, extent, _), position)| at * extent + position);
+        let layer = self
+            .layers
+            .iter()
+            .position(|layer| *layer == is.layer)
+            .unwrap_or(0);
         let mut shade = Shade {
             hue: part.hue + is.unit as usize,
             layer: (layer, self.layers.len()),
-            step: ((is.state * inside + at) as usize, (self.states * inside) as usize),
+            step: (
+                (is.state * inside + at) as usize,
+                (self.states * inside) as usize,
+            ),
         };
         if self.hues == 1 {
             // Nothing else needs the hues.
-            shade = Shade { hue: layer, layer: (0, 1), ..shade };
+            shade = Shade {
+                hue: layer,
+                layer: (0, 1),
+                ..shade
+            };
         }
         Look {
             fill: shade.hex(),
@@ -128,7 +166,10 @@ impl Paint {
     /// first component is shared out by.
     pub(super) fn unit(&self, is: &Meaning) -> Option<(String, bool)> {
         let (_, part) = self.part(is.part)?;
-        let first = self.parts.first().is_some_and(|first| first.field == part.field);
+        let first = self
+            .parts
+            .first()
+            .is_some_and(|first| first.field == part.field);
         (part.units > 1).then(|| (words::unit(part.field), first))
     }
 
@@ -141,14 +182,20 @@ impl Paint {
         self.state_word
     }
 
-    /// What a content axis is called.
-    pub(super) fn content_word(&self, axis: usize) -> &'static str {
-        match (self.is_conv, axis) {
-            (true, 0) => "channel",
-            (true, _) => "tap",
-            (false, 0) => "element",
-            (false, _) => "column",
-        }
+    /// What the content axes are called that step from cell to cell in any component.
+    pub(super) fn content_words(&self) -> Vec<&'static str> {
+        let all = self.parts.iter().flat_map(|part| &part.content);
+        let mut all: Vec<(Axis, &str)> = all.map(|(axis, _, word)| (*axis, *word)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all.into_iter().map(|(_, word)| word).collect()
+    }
+
+    /// Where a cell stands on the content axis of this name.
+    pub(super) fn content(&self, is: &Meaning, word: &str) -> Option<u64> {
+        let (_, part) = self.part(is.part)?;
+        let axis = part.content.iter().position(|(_, _, name)| *name == word)?;
+        is.content.get(axis).copied()
     }
 
     /// A cell in words: `layer 0, head 1, token 3, K`.
@@ -161,9 +208,10 @@ impl Paint {
             words.push_str(&format!(", {} {}", self.state_word, is.state));
         }
         words.push_str(&format!(", {}", self.component(is)));
-        if !is.content.is_empty() {
-            let at: Vec<String> = is.content.iter().map(u64::to_string).collect();
-            words.push_str(&format!(" [{}]", at.join(", ")));
+        for word in self.content_words() {
+            if let Some(at) = self.content(is, word) {
+                words.push_str(&format!(", {word} {at}"));
+            }
         }
         words
     }
@@ -177,9 +225,19 @@ impl Paint {
         let mut line = Line { x: MARGIN, y };
         let states = self.states;
         let sample = |unit: u64, part: &Part, layer: u32, state: u64| {
-            let content = part.content.iter().map(|extent| extent / 2).collect();
+            let content = part
+                .content
+                .iter()
+                .map(|(_, extent, _)| extent / 2)
+                .collect();
             let (state, part) = (state, part.id);
-            self.look(&Meaning { layer, state, part, unit, content })
+            self.look(&Meaning {
+                layer,
+                state,
+                part,
+                unit,
+                content,
+            })
         };
         let (Some(first), Some(layer)) = (self.parts.first(), self.layers.first()) else {
             return y;
@@ -224,7 +282,12 @@ impl Paint {
             }
         }
         if idle {
-            line.swatches(svg, &[r#"class="idle""#.to_owned()], None, "does not travel");
+            line.swatches(
+                svg,
+                &[r#"class="idle""#.to_owned()],
+                None,
+                "does not travel",
+            );
         }
         if gaps {
             line.item(svg, &[], None, "gaps: bytes that are not drawn");
@@ -248,7 +311,10 @@ struct Line {
 
 impl Line {
     fn item(&mut self, svg: &mut Svg, fills: &[String], pattern: Option<usize>, text: &str) {
-        let fills: Vec<String> = fills.iter().map(|fill| format!(r#"fill="{fill}""#)).collect();
+        let fills: Vec<String> = fills
+            .iter()
+            .map(|fill| format!(r#"fill="{fill}""#))
+            .collect();
         self.swatches(svg, &fills, pattern, text);
     }
 
@@ -272,7 +338,10 @@ impl Line {
                 svg.rect(area, &format!(r#"fill="url(#p{pattern})""#), None);
             }
         }
-        let at = (self.x + swatches + if fills.is_empty() { 0.0 } else { 4.0 }, self.y);
+        let at = (
+            self.x + swatches + if fills.is_empty() { 0.0 } else { 4.0 },
+            self.y,
+        );
         svg.text(at, "dim", Anchor::Start, text);
         self.x += width;
     }
@@ -282,7 +351,11 @@ impl Line {
 pub(super) fn cell(svg: &mut Svg, area: Area, look: &Look, title: &str) {
     svg.rect(area, &format!(r#"fill="{}""#, look.fill), Some(title));
     if look.pattern > 0 {
-        svg.rect(area, &format!(r##"fill="url(#p{})" pointer-events="none""##, look.pattern), None);
+        svg.rect(
+            area,
+            &format!(r##"fill="url(#p{})" pointer-events="none""##, look.pattern),
+            None,
+        );
     }
 }
 

@@ -22,13 +22,12 @@ const RIBBONS: f64 = 150.0;
 /// Outlines of chunks; sources of cells that do not travel.
 pub(super) const RULES: &str = ".flow{fill-opacity:.42}.chunk{fill:none;stroke:#59636e;stroke-width:.6}\
     .cells{stroke:#fff;stroke-width:.7}";
-pub(super) const DARK: &str =
-    ".flow{fill-opacity:.5}.chunk{stroke:#9198a1}.cells{stroke:#0d1117}";
+pub(super) const DARK: &str = ".flow{fill-opacity:.5}.chunk{stroke:#9198a1}.cells{stroke:#0d1117}";
 
 /// A group of a picture, laid out.
 #[derive(Debug)]
 pub(super) struct Panel {
-    made: Miniature,
+    pub(super) made: Miniature,
     pub(super) src: Strips,
     pub(super) dst: Strips,
     pub(super) paint: Paint,
@@ -49,10 +48,19 @@ impl Panel {
         let memory = made.memory(Side::Source);
         let grains = grains(&memory, &made.memory(Side::Destination));
         let (src, dst) = Strips::both(&made, &grains);
-        let cells = src.ranks.iter().chain(&dst.ranks).flat_map(|strip| &strip.cells);
+        let cells = src
+            .ranks
+            .iter()
+            .chain(&dst.ranks)
+            .flat_map(|strip| &strip.cells);
         let paint = Paint::new(memory.group, &grains, cells);
         let mut chunks = Vec::new();
-        for route in made.bound.routes.iter().filter(|route| route.group == made.group) {
+        for route in made
+            .bound
+            .routes
+            .iter()
+            .filter(|route| route.group == made.group)
+        {
             let of = |strips: &Strips, rank| strips.ranks.iter().position(|s| s.rank == rank);
             let ends = (of(&src, route.src_rank), of(&dst, route.dst_rank));
             let (Some(a), Some(b)) = ends else {
@@ -78,9 +86,18 @@ impl Panel {
     pub(super) fn draw(&self, svg: &mut Svg, scene: &Scene<'_>, group: usize, y: f64) -> f64 {
         let mut y = self.heading(svg, scene, group, y);
         let rows = |strips: &Strips, side| {
-            Row::of(strips, &self.paint, self.made.shown(side).len() != strips.ranks.len())
+            Row::of(
+                strips,
+                &self.paint,
+                self.made.shown(side).len() != strips.ranks.len(),
+            )
         };
-        svg.text((MARGIN, y), "ink head", Anchor::Start, &self.side(Side::Source, scene, group));
+        svg.text(
+            (MARGIN, y),
+            "ink head",
+            Anchor::Start,
+            &self.side(Side::Source, scene, group),
+        );
         y += 8.0;
         for row in rows(&self.src, Side::Source) {
             y += rows::HEIGHT;
@@ -98,7 +115,12 @@ impl Panel {
             y += rows::HEIGHT;
         }
         y += 16.0;
-        svg.text((MARGIN, y), "ink head", Anchor::Start, &self.side(Side::Destination, scene, group));
+        svg.text(
+            (MARGIN, y),
+            "ink head",
+            Anchor::Start,
+            &self.side(Side::Destination, scene, group),
+        );
         let gaps = self.src.has_gaps() || self.dst.has_gaps();
         let travels = |strips: &Strips, of: &dyn Fn(&Chunk) -> usize| {
             let cells: usize = strips.ranks.iter().map(|strip| strip.cells.len()).sum();
@@ -111,7 +133,14 @@ impl Panel {
 
     fn heading(&self, svg: &mut Svg, scene: &Scene<'_>, group: usize, y: f64) -> f64 {
         let name = scene.plan.group_names().nth(group).unwrap_or_default();
-        let kinds: Vec<&str> = self.made.memory(Side::Source).group.specs().iter().map(|s| s.kind()).collect();
+        let kinds: Vec<&str> = self
+            .made
+            .memory(Side::Source)
+            .group
+            .specs()
+            .iter()
+            .map(|s| s.kind())
+            .collect();
         let title = format!("group {name}: {}", kinds.join(" + "));
         let title = fit(&title, WIDTH - 2.0 * MARGIN, 13.0);
         svg.text((MARGIN, y), "ink head", Anchor::Start, &title);
@@ -158,7 +187,10 @@ impl Panel {
             let bytes = cells.iter().map(|cell| cell.bytes).sum();
             *kinds.entry((bytes, self.describe(cells))).or_default() += 1;
         }
-        let kinds: Vec<(&str, u64)> = kinds.iter().map(|((_, kind), n)| (kind.as_str(), *n)).collect();
+        let kinds: Vec<(&str, u64)> = kinds
+            .iter()
+            .map(|((_, kind), n)| (kind.as_str(), *n))
+            .collect();
         let chunks = |n: u64| count(n, "chunk");
         match &kinds[..] {
             [] => "nothing travels".to_owned(),
@@ -167,7 +199,10 @@ impl Panel {
                 format!("{} of {short}, and {} of {long}", chunks(*n), grouped(*m))
             }
             [(shortest, _), .., (longest, _)] => {
-                format!("{}, from {shortest} to {longest}", chunks(self.chunks.len() as u64))
+                format!(
+                    "{}, from {shortest} to {longest}",
+                    chunks(self.chunks.len() as u64)
+                )
             }
         }
     }
@@ -203,7 +238,10 @@ impl Panel {
             [] => (*last).to_owned(),
             before => format!("{} and {last}", before.join(", ")),
         };
-        let parts = match cells.first().is_some_and(|cell| !cell.is.content.is_empty()) {
+        let parts = match cells
+            .first()
+            .is_some_and(|cell| !cell.is.content.is_empty())
+        {
             true => format!("{} of {parts}", count(cells.len() as u64, "element")),
             false => parts,
         };

@@ -32,8 +32,6 @@ struct Run {
 impl Row {
     /// The axes of a side that has more than one position of, the one that changes least first.
     pub(super) fn of(strips: &Strips, paint: &Paint, others: bool) -> Vec<Self> {
-        let content = strips.ranks.iter().flat_map(|strip| &strip.cells);
-        let content = content.map(|cell| cell.is.content.len()).max().unwrap_or(0);
         let first = strips.ranks.iter().flat_map(|strip| &strip.cells).next();
         let unit = first.and_then(|cell| paint.unit(&cell.is));
         let unit = unit.map_or("head".to_owned(), |(name, _)| name);
@@ -46,15 +44,19 @@ impl Row {
                     false => format!("{name} {}", cell.is.unit),
                 })
             }),
-            Self::along(strips, paint.state_word(), |cell| Some(cell.is.state.to_string())),
-            Self::along(strips, "part", |cell| Some(paint.component(&cell.is).to_owned())),
+            Self::along(strips, paint.state_word(), |cell| {
+                Some(cell.is.state.to_string())
+            }),
+            Self::along(strips, "part", |cell| {
+                Some(paint.component(&cell.is).to_owned())
+            }),
         ]
         .into_iter()
         .flatten()
         .collect();
-        for axis in 0..content {
-            rows.extend(Self::along(strips, paint.content_word(axis), |cell| {
-                cell.is.content.get(axis).map(u64::to_string)
+        for word in paint.content_words() {
+            rows.extend(Self::along(strips, word, |cell| {
+                paint.content(&cell.is, word).map(|at| at.to_string())
             }));
         }
         // Ties stay in the order of the axes.
@@ -135,7 +137,12 @@ impl Row {
         if !data.is_empty() {
             svg.path(&data, r#"class="rule" stroke-width="1.2""#);
         }
-        for run in self.runs.iter().zip(fits).filter_map(|(run, fits)| fits.then_some(run)) {
+        for run in self
+            .runs
+            .iter()
+            .zip(fits)
+            .filter_map(|(run, fits)| fits.then_some(run))
+        {
             let middle = (run.x.start + run.x.end) / 2.0;
             svg.text((middle, baseline), "ink small", Anchor::Middle, &run.label);
         }

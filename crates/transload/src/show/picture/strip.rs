@@ -102,13 +102,18 @@ impl Strips {
 
 impl Strip {
     fn gaps(&self) -> usize {
-        self.cells.windows(2).filter(|two| !follows(&two[0], &two[1])).count()
+        self.cells
+            .windows(2)
+            .filter(|two| !follows(&two[0], &two[1]))
+            .count()
     }
 
     /// The cells of a run of bytes.
     pub(super) fn within(&self, address: u64, bytes: u64) -> Range<usize> {
         let first = self.cells.partition_point(|cell| cell.address < address);
-        let end = self.cells.partition_point(|cell| cell.address < address + bytes);
+        let end = self
+            .cells
+            .partition_point(|cell| cell.address < address + bytes);
         first..end
     }
 }

@@ -204,7 +204,9 @@ fn wrap(text: &str, width: f64, size: f64) -> Vec<String> {
     for word in text.split(' ') {
         let word = fit(word, width, size);
         match lines.last_mut() {
-            Some(line) if text_width(line, size) + text_width(&word, size) + size / 2.0 <= width => {
+            Some(line)
+                if text_width(line, size) + text_width(&word, size) + size / 2.0 <= width =>
+            {
                 line.push(' ');
                 line.push_str(&word);
             }

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use transload::layout::Deployment;
 use transload::layout::spec::ConvLayout;
+use transload::layout::{Axis, Deployment};
 
 /// The units of a component, by the field of the document that counts them.
 pub(super) fn units(field: &str) -> Cow<'_, str> {
@@ -41,5 +41,16 @@ pub(super) fn conv(layout: ConvLayout) -> &'static str {
     match layout {
         ConvLayout::Ds => "DS",
         ConvLayout::Sd => "SD",
+    }
+}
+
+/// One of a component's content axes, of which there are so many.
+pub(super) fn content(is_conv: bool, axis: Axis, axes: usize) -> &'static str {
+    match (is_conv, axis) {
+        (true, Axis::Content(0)) => "channel",
+        (true, Axis::Content(_)) => "tap",
+        (false, Axis::Content(0)) if axes > 1 => "row",
+        (false, Axis::Content(_)) => "element",
+        _ => "byte",
     }
 }

@@ -29,12 +29,24 @@ pub(super) fn differences(scene: &Scene<'_>, group: usize, made: &Miniature) -> 
     };
     let tp = |d: &Deployment| u64::from(d.tp());
     let pp = |d: &Deployment| u64::from(d.pp());
-    pair("TP", (tp(scene.src), tp(scene.dst)), (tp(&made.src), tp(&made.dst)));
-    pair("PP", (pp(scene.src), pp(scene.dst)), (pp(&made.src), pp(&made.dst)));
+    pair(
+        "TP",
+        (tp(scene.src), tp(scene.dst)),
+        (tp(&made.src), tp(&made.dst)),
+    );
+    pair(
+        "PP",
+        (pp(scene.src), pp(scene.dst)),
+        (pp(&made.src), pp(&made.dst)),
+    );
     let (a, b) = (src.block_size(), dst.block_size());
     // A block of recurrent state holds one, however many tokens it stands for.
     if !src.is_recurrent() {
-        pair("blocks of", (a, b), (few_src.block_size(), few_dst.block_size()));
+        pair(
+            "blocks of",
+            (a, b),
+            (few_src.block_size(), few_dst.block_size()),
+        );
     }
     let mut part = |few: u64, real: u64, what: &str| {
         if few != real {
@@ -55,16 +67,27 @@ pub(super) fn differences(scene: &Scene<'_>, group: usize, made: &Miniature) -> 
         }
     }
     if !src.is_recurrent() {
-        part(made.plan.request().tokens, scene.plan.request().tokens, "tokens");
+        part(
+            made.plan.request().tokens,
+            scene.plan.request().tokens,
+            "tokens",
+        );
     }
-    let mut taps = src.specs().iter().zip(few_src.specs()).filter_map(|(real, few)| {
-        real.conv_layout()?;
-        let taps = |spec: &Spec| {
-            let geometry = spec.geometry();
-            geometry.components.first().and_then(|c| c.content.get(1).copied())
-        };
-        Some((taps(few)?, taps(real)?))
-    });
+    let mut taps = src
+        .specs()
+        .iter()
+        .zip(few_src.specs())
+        .filter_map(|(real, few)| {
+            real.conv_layout()?;
+            let taps = |spec: &Spec| {
+                let geometry = spec.geometry();
+                geometry
+                    .components
+                    .first()
+                    .and_then(|c| c.content.get(1).copied())
+            };
+            Some((taps(few)?, taps(real)?))
+        });
     if let Some((few, real)) = taps.next() {
         part(few, real, "taps");
     }
@@ -96,9 +119,13 @@ pub(super) fn differences(scene: &Scene<'_>, group: usize, made: &Miniature) -> 
             Side::Destination => scene.dst,
         };
         let index = scene.plan.group_of(side, group);
-        deployment.document().groups.get(index).is_some_and(|group| {
-            group.offset > 0 || group.block_stride.is_some() || group.layer_stride.is_some()
-        })
+        deployment
+            .document()
+            .groups
+            .get(index)
+            .is_some_and(|group| {
+                group.offset > 0 || group.block_stride.is_some() || group.layer_stride.is_some()
+            })
     });
     if padded {
         notes.push("without offset and padding".to_owned());

@@ -43,13 +43,16 @@ impl Ranks {
             (a, b) = (a.min(MOST_RATIO), b.min(MOST_RATIO));
         }
         let tried = [1, 2, 4].map(|times| (a * times, b * times));
-        let mut tried = tried.into_iter().filter(|tp| tp.0 <= real.0 && tp.1 <= real.1);
+        let mut tried = tried
+            .into_iter()
+            .filter(|tp| tp.0 <= real.0 && tp.1 <= real.1);
         let found = tried.find_map(|tp| {
-            let pairs = units.iter().map(|u| Some((*u, alike(*u, real, tp, strict)?)));
+            let pairs = units
+                .iter()
+                .map(|u| Some((*u, alike(*u, real, tp, strict)?)));
             Some((tp, pairs.collect::<Option<BTreeMap<u64, u64>>>()?))
         });
-        let (tp, units) =
-            found.unwrap_or_else(|| (real, units.iter().map(|u| (*u, *u)).collect()));
+        let (tp, units) = found.unwrap_or_else(|| (real, units.iter().map(|u| (*u, *u)).collect()));
         let stages = (u64::from(scene.src.pp()), u64::from(scene.dst.pp()));
         let divisor = gcd(stages.0, stages.1);
         let pp = |stages: u64| (stages / divisor).min(3) as u32;
