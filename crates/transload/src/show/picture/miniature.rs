@@ -165,6 +165,9 @@ impl Miniature {
             scaled: Vec::new(),
         };
         made.scaled = notes::differences(scene, group, &made);
+        if made.splits_content() {
+            made.scaled.push("a few elements of each".to_owned());
+        }
         Some(made)
     }
 
@@ -187,6 +190,12 @@ impl Miniature {
             Side::Source => &self.ranks.0,
             Side::Destination => &self.ranks.1,
         }
+    }
+
+    /// Whether the elements of a content lie apart on one of the sides.
+    fn splits_content(&self) -> bool {
+        let grains = grains(&self.memory(Side::Source), &self.memory(Side::Destination));
+        grains.iter().any(|grain| !grain.axes.is_empty())
     }
 
     /// Of the side that has more.

@@ -30,13 +30,19 @@ pub(super) fn write(
         let cells = sample(views, grains, first_layer, layers_inside, few);
         Strip::new(&cells, paint)
     });
-    let fitting = strips.iter().find(|strip| strip.width() <= width);
-    let Some(strip) = fitting
-        .or(strips.last())
-        .filter(|strip| strip.gaps.len() > 1)
-    else {
-        return;
+    let [most, fewer, least] = &strips;
+    let strip = match [most, fewer]
+        .into_iter()
+        .find(|strip| strip.width() <= width)
+    {
+        Some(strip) => strip,
+        // Of a page of many components each is shown; of others, as much as there is room for.
+        None if views.len() > 2 => least,
+        None => fewer,
     };
+    if strip.gaps.len() < 2 {
+        return;
+    }
     let page: u64 = views
         .iter()
         .map(|view| {
