@@ -202,7 +202,8 @@ impl Matrix {
             grid.top + grid.height * f64::from(rows),
         );
         let lines = |ranks: u32, stage: u32| {
-            let whole = stage > 0 && stage % lump == 0 && ranks / stage.max(1) <= MOST_STAGES;
+            let whole =
+                stage > 0 && stage.is_multiple_of(lump) && ranks / stage.max(1) <= MOST_STAGES;
             let first = if whole { stage } else { ranks };
             (first..ranks)
                 .step_by(stage.max(1) as usize)

@@ -268,6 +268,8 @@ fn thousands_of_ranks_make_no_large_picture() {
         (many(64, 64, 64), many(16, 80, 64)),
         (many(1, 1, 4096), many(4096, 1, 4096)),
         (many(7, 1, 35), many(5, 1, 35)),
+        (many(63, 1, 1), many(62, 2, 1)),
+        (many(21, 1, 3), many(15, 1, 3)),
     ] {
         let picture = plan_svg(&Case::new(src, dst, 2048).scene());
         roxmltree::Document::parse(&picture).expect("XML");
@@ -298,6 +300,58 @@ fn no_name_breaks_out() {
             .all(|attribute| attribute.name() != "onload")
     );
     assert!(!picture.contains(['\u{202e}', '\u{0}', '\u{1b}']));
+}
+
+#[test]
+fn odd_requests_are_drawn_too() {
+    let compressed = SCALED.to_owned() + "\ntokens_per_state = 4";
+    let indexer = || {
+        side(
+            "side",
+            "block_size = 64\nnum_blocks = 64",
+            "layers = \"0-3\"",
+            &[&compressed],
+        )
+    };
+    let padded = || {
+        let group =
+            "layers = \"0-79\"\noffset = 4096\nblock_stride = 100000\nlayer_stride = 60000000";
+        side(
+            "side",
+            "block_size = 16\nnum_blocks = 512",
+            group,
+            &[ATTENTION],
+        )
+    };
+    for (src, dst, start, tokens) in [
+        (attention(1, 16, "NHD"), attention(2, 64, "HND"), 1900, 100),
+        (attention(1, 16, "NHD"), attention(2, 64, "HND"), 5, 0),
+        (attention(1, 400, "NHD"), attention(2, 784, "HND"), 5, 5000),
+        (indexer(), indexer(), 1, 2),
+        (indexer(), indexer(), 3, 1000),
+        (padded(), attention(2, 64, "HND"), 0, 2000),
+        (mamba(2, "SD"), mamba(1, "DS"), 700, 90),
+        (tiny(1, 2, "NHD"), tiny(2, 4, "HND"), 3, 2),
+        (tiny(1, 1, "LBSHC"), tiny(2, 1, "BSHLC"), 0, 1),
+    ] {
+        let request = Request {
+            start,
+            ..Request::tokens(tokens)
+        };
+        let plan = Plan::compile(&src, &dst, &request).expect("a plan");
+        let tables = Tables::identity(&plan);
+        let bound = plan.bind(&tables, &tables).expect("bound");
+        let case = Case {
+            src,
+            dst,
+            plan,
+            bound,
+            tables,
+        };
+        let picture = plan_svg(&case.scene());
+        roxmltree::Document::parse(&picture).expect("XML");
+        assert!(picture.contains("Drawn"), "{picture}");
+    }
 }
 
 #[test]

@@ -12,6 +12,9 @@ use super::Scene;
 /// The most units (heads, channels) of a component.
 const MOST_UNITS: u64 = 24;
 
+/// The largest TP size that is no multiple of the other's.
+const MOST_TP: u64 = 8;
+
 /// The largest ratio between the two sides' TP sizes, and between their block sizes.
 const MOST_RATIO: u64 = 4;
 
@@ -39,8 +42,8 @@ impl Ranks {
         units.dedup();
         let divisor = gcd(real.0, real.1);
         let (mut a, mut b) = (real.0 / divisor, real.1 / divisor);
-        if a.min(b) == 1 {
-            (a, b) = (a.min(MOST_RATIO), b.min(MOST_RATIO));
+        if a.min(b) == 1 || a.max(b) > MOST_TP {
+            (a, b) = ratio(a, b);
         }
         let tried = [1, 2, 4].map(|times| (a * times, b * times));
         let mut tried = tried
@@ -52,7 +55,9 @@ impl Ranks {
                 .map(|u| Some((*u, alike(*u, real, tp, strict)?)));
             Some((tp, pairs.collect::<Option<BTreeMap<u64, u64>>>()?))
         });
-        let (tp, units) = found.unwrap_or_else(|| (real, units.iter().map(|u| (*u, *u)).collect()));
+        // What always goes: one rank, with all heads.
+        let (tp, units) =
+            found.unwrap_or_else(|| ((1, 1), units.iter().map(|u| (*u, (*u).min(2))).collect()));
         let stages = (u64::from(scene.src.pp()), u64::from(scene.dst.pp()));
         let divisor = gcd(stages.0, stages.1);
         let pp = |stages: u64| (stages / divisor).min(3) as u32;

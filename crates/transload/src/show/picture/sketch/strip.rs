@@ -214,11 +214,11 @@ impl Strip {
             let innermost = index + 1 == self.rows.len();
             let mut line = format!("{INDENT}{:names$} ", row.name);
             let mut room = 0usize;
-            for column in 0..columns {
-                let label = &row.labels[column];
-                let gap = self.gaps[column];
-                anew[column] |= column == 0 || row.labels[column - 1] != *label;
-                let begins = anew[column] || (gap && innermost);
+            let mut before: Option<&Option<String>> = None;
+            for ((label, gap), anew) in row.labels.iter().zip(&self.gaps).zip(&mut anew) {
+                *anew |= before != Some(label);
+                before = Some(label);
+                let (gap, begins) = (*gap, *anew || (*gap && innermost));
                 if gap && !begins {
                     room += 2;
                 } else if gap {
