@@ -13,7 +13,7 @@ use super::Scene;
 const MOST_UNITS: u64 = 24;
 
 /// The largest TP size that is no multiple of the other's.
-const MOST_TP: u64 = 8;
+const MOST_TP: u64 = 4;
 
 /// The largest ratio between the two sides' TP sizes, and between their block sizes.
 const MOST_RATIO: u64 = 4;
