@@ -1,17 +1,17 @@
 //! One group of a transfer: the source's memory above, the destination's below, and the chunks between.
 
-use std::collections::BTreeMap;
+mod describe;
 
 use transload::transfer::plan::Side;
 
-use super::cells::{Cell, grains};
+use super::cells::grains;
 use super::miniature::{Miniature, Scene};
 use super::paint::{self, Paint};
 use super::rows::{self, Row};
 use super::strip::{Strip, Strips};
 use super::svg::{Anchor, Area, MARGIN, Svg, WIDTH, fit};
 use super::words;
-use crate::show::number::{count, grouped};
+use crate::show::number::grouped;
 
 /// Height of the cells.
 const CELL: f64 = 26.0;
@@ -176,79 +176,6 @@ impl Panel {
             text.push_str(", an allocation per layer");
         }
         text
-    }
-
-    /// What the chunks that are drawn amount to: `32 chunks, each of 1 token of 1 head, K and V`.
-    fn chunk_words(&self) -> String {
-        // By their length in bytes, then as described.
-        let mut kinds: BTreeMap<(u64, String), u64> = BTreeMap::new();
-        for chunk in &self.chunks {
-            let cells = &self.src.ranks[chunk.src.0].cells[chunk.src.1.clone()];
-            let bytes = cells.iter().map(|cell| cell.bytes).sum();
-            *kinds.entry((bytes, self.describe(cells))).or_default() += 1;
-        }
-        let kinds: Vec<(&str, u64)> = kinds
-            .iter()
-            .map(|((_, kind), n)| (kind.as_str(), *n))
-            .collect();
-        let chunks = |n: u64| count(n, "chunk");
-        match &kinds[..] {
-            [] => "nothing travels".to_owned(),
-            [(kind, n)] => format!("{}, each {kind}", chunks(*n)),
-            [(short, n), (long, m)] => {
-                format!("{} of {short}, and {} of {long}", chunks(*n), grouped(*m))
-            }
-            [(shortest, _), .., (longest, _)] => {
-                format!(
-                    "{}, from {shortest} to {longest}",
-                    chunks(self.chunks.len() as u64)
-                )
-            }
-        }
-    }
-
-    fn describe(&self, cells: &[Cell]) -> String {
-        let distinct = |of: &dyn Fn(&Cell) -> u64| {
-            let mut values: Vec<u64> = cells.iter().map(of).collect();
-            values.sort_unstable();
-            values.dedup();
-            values.len() as u64
-        };
-        let mut words = Vec::new();
-        let layers = distinct(&|cell| cell.is.layer.into());
-        if layers > 1 {
-            words.push(count(layers, "layer"));
-        }
-        let states = distinct(&|cell| cell.is.state);
-        if self.paint.has_states() {
-            words.push(count(states, self.paint.state_word()));
-        }
-        if let Some((unit, _)) = cells.first().and_then(|cell| self.paint.unit(&cell.is)) {
-            words.push(count(distinct(&|cell| cell.is.unit), &unit));
-        }
-        let mut parts: Vec<&str> = Vec::new();
-        for cell in cells {
-            let name = self.paint.component(&cell.is);
-            if !parts.contains(&name) {
-                parts.push(name);
-            }
-        }
-        let (last, before) = parts.split_last().unwrap_or((&"", &[]));
-        let parts = match before {
-            [] => (*last).to_owned(),
-            before => format!("{} and {last}", before.join(", ")),
-        };
-        let parts = match cells
-            .first()
-            .is_some_and(|cell| !cell.is.content.is_empty())
-        {
-            true => format!("{} of {parts}", count(cells.len() as u64, "element")),
-            false => parts,
-        };
-        match words.is_empty() {
-            true => parts,
-            false => format!("{}: {parts}", words.join(" of ")),
-        }
     }
 
     fn strips<'a>(
