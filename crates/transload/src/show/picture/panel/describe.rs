@@ -7,7 +7,7 @@ use super::Panel;
 use crate::show::number::{count, grouped};
 
 impl Panel {
-    /// What the chunks that are drawn amount to: `32 chunks, each of 1 token of 1 head, K and V`.
+    /// What the chunks that are drawn amount to: `32 chunks, each K and V of 1 token of 1 head`.
     pub(super) fn chunk_words(&self) -> String {
         // By their length in bytes, then as described.
         let mut kinds: BTreeMap<(u64, String), u64> = BTreeMap::new();
@@ -25,7 +25,11 @@ impl Panel {
             [] => "nothing travels".to_owned(),
             [(kind, n)] => format!("{}, each {kind}", chunks(*n)),
             [(short, n), (long, m)] => {
-                format!("{} of {short}, and {} of {long}", chunks(*n), grouped(*m))
+                format!(
+                    "{}, each {short}, and {}, each {long}",
+                    chunks(*n),
+                    grouped(*m)
+                )
             }
             [(shortest, _), .., (longest, _)] => {
                 format!(
@@ -67,16 +71,14 @@ impl Panel {
             [] => (*last).to_owned(),
             before => format!("{} and {last}", before.join(", ")),
         };
-        let parts = match cells
+        // Of elements that lie apart, a token or a head is not worth a word.
+        if cells
             .first()
             .is_some_and(|cell| !cell.is.content.is_empty())
         {
-            true => format!("{} of {parts}", count(cells.len() as u64, "element")),
-            false => parts,
-        };
-        match words.is_empty() {
-            true => parts,
-            false => format!("{}: {parts}", words.join(" of ")),
+            return format!("{} of {parts}", count(cells.len() as u64, "element"));
         }
+        words.insert(0, parts);
+        words.join(" of ")
     }
 }
