@@ -15,6 +15,8 @@ pub(crate) enum Format {
     Table,
     /// One JSON object, for programs.
     Json,
+    /// The rows of `plan`, for spreadsheets.
+    Csv,
 }
 
 /// Stdout, with what the user wants to see there. Colours are dropped where it is no terminal.
@@ -37,6 +39,23 @@ impl Output {
         self.format == Format::Json
     }
 
+    /// Whether a spreadsheet reads the results.
+    pub(crate) fn is_csv(&self) -> bool {
+        self.format == Format::Csv
+    }
+
+    /// Prints what is JSON whatever was asked for.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> io::Result<()> {
+        json::write(&mut self.stdout, value)?;
+        self.stdout.flush()
+    }
+
+    /// Prints what is text whatever was asked for.
+    pub(crate) fn text(&mut self, text: &str) -> io::Result<()> {
+        self.stdout.write_all(text.as_bytes())?;
+        self.stdout.flush()
+    }
+
     /// Prints a result: as a `value`, or as the text of a `table` that ends with a line end.
     pub(crate) fn show<T: Serialize>(
         &mut self,
@@ -44,7 +63,7 @@ impl Output {
         table: impl FnOnce() -> String,
     ) -> io::Result<()> {
         match self.format {
-            Format::Table => self.stdout.write_all(table().as_bytes())?,
+            Format::Table | Format::Csv => self.stdout.write_all(table().as_bytes())?,
             Format::Json => json::write(&mut self.stdout, &value())?,
         }
         self.stdout.flush()

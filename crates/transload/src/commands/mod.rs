@@ -19,7 +19,7 @@ mod shapes;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Inspect(inspect::Args),
-    Plan(plan::Args),
+    Plan(Box<plan::Args>),
     Demo(demo::Args),
     Certs(certs::Args),
     Bench(bench::Args),
@@ -30,9 +30,15 @@ pub(crate) enum Command {
 
 /// Does it.
 pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> {
+    if output.is_csv() && !matches!(command, Command::Plan(_)) {
+        return Err(Failure::input(
+            "--format csv is for `transload plan`, whose routes are rows",
+            "take --format table or json",
+        ));
+    }
     match command {
         Command::Inspect(args) => inspect::run(args, output),
-        Command::Plan(args) => plan::run(args, output),
+        Command::Plan(args) => plan::run(*args, output),
         Command::Demo(args) => demo::run(args, output),
         Command::SourceProcess => engines::runtime()?.block_on(engines::run_source()),
         Command::Certs(args) => certs::run(args, output),

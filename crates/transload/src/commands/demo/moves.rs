@@ -1,5 +1,7 @@
 //! What the demo does: the same request by each path, and every byte checked.
 
+use std::time::Instant;
+
 use transload::transfer::plan::{Plan, Request};
 use transload::transfer::wire::Path;
 
@@ -39,10 +41,12 @@ fn plan(pair: &Pair, tokens: u64, seed: u64) -> Result<Report, Failure> {
     let [src, dst] = pair.deployments();
     let tables = pair.tables();
     let request = Request::tokens(tokens);
+    let begun = Instant::now();
     let plan = Plan::compile(src, dst, &request).map_err(broken)?;
     let bound = plan.bind(&tables.0, &tables.1).map_err(broken)?;
+    let first = begun.elapsed();
     Ok(Report {
-        compile: time(src, dst, &request, &tables),
+        compile: time(src, dst, &request, &tables, first),
         src: src.clone(),
         dst: dst.clone(),
         plan,

@@ -126,6 +126,8 @@ impl Report {
             bound: &self.bound,
             compile: self.compile,
             svg: None,
+            estimate: None,
+            suggestions: None,
         }
     }
 }

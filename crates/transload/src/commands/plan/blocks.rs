@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use transload::transfer::plan::{BlockTable, Plan, Tables};
+use transload::transfer::plan::{BlockTable, Plan, Side, Tables};
 
 use crate::failure::Failure;
 
@@ -94,6 +94,19 @@ pub(super) fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<T
         Some(_) => Err(twice(option, "all groups")),
         None => Ok(tables),
     }
+}
+
+/// Tables as engines have them that have run for a while: no two blocks of a sequence are neighbours in
+/// memory. They take twice the room.
+pub(super) fn scattered(plan: &Plan) -> (Tables, Tables) {
+    let table = |side| {
+        let tables = (0..plan.group_names().len()).map(|group| {
+            let entries = plan.table_entries(group, side).end as u32;
+            BlockTable::List((0..entries).map(|entry| 2 * entry).collect())
+        });
+        Tables(tables.collect())
+    };
+    (table(Side::Source), table(Side::Destination))
 }
 
 fn twice(option: &str, of: &str) -> Failure {

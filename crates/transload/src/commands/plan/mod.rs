@@ -1,20 +1,29 @@
 //! `transload plan`: who sends what to whom, in chunks of which length.
 
 mod blocks;
+mod description;
+mod link;
+mod nixl;
 pub(super) mod report;
+mod sides;
+mod suggest;
 
-use std::path::{Display, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
-use clap::ValueHint;
+use clap::{ValueEnum, ValueHint};
 use tracing::info;
-use transload::document::{self, DocumentError};
 use transload::layout::Deployment;
+use transload::layout::document::Value;
 use transload::transfer::plan::{BindError, BoundPlan, Plan, PlanError, Request, Tables};
 
 use self::blocks::BlockList;
+use self::description::Description;
+use self::link::{Estimate, Rate};
 use self::report::Report;
+use self::suggest::Suggestions;
+use super::model::ModelArgs;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::picture::{Scene, plan_svg};
@@ -26,6 +35,11 @@ Examples:
   transload plan --from a.toml --to b.json --tokens 64 --src-blocks 3,7,8-9 --dst-blocks 5
   transload plan --from a.toml --to b.json --tokens 64 --chunks --format json
   transload plan --from prefill.toml --to decode.toml --tokens 2000 --svg plan.svg
+  transload plan config.json --from-side tp=4,block=16,order=NHD --to-side tp=8,block=64,order=HND \\
+      --tokens 2048 --link 100Gbit --suggest
+
+A side in a few words has tp, pp, block, blocks, order, conv (DS or SD: which axis of convolutions is
+outside), allocation (one or per_layer) and name; what is not given is as vLLM has it.
 
 A deployment document:
   schema = \"transload.deployment/1\"
@@ -48,21 +62,47 @@ Exit code 1 means that the two deployments cannot be bridged.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
+    /// The model that described sides serve: its config.json, or the folder that it is in; - for
+    /// stdin. Without it, that of the other side's document.
+    #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    model: ModelArgs,
+
     /// The deployment that the bytes come from: TOML or JSON; - for stdin, which can be only one of
     /// the two.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    from: PathBuf,
+    from: Option<PathBuf>,
 
     /// The deployment that they go to: TOML or JSON; - for stdin, which can be only one of the two.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    to: PathBuf,
+    to: Option<PathBuf>,
+
+    /// The same in a few words, in place of --from: tp=4,block=16,order=NHD.
+    #[arg(long, value_name = "SIDE", conflicts_with = "from")]
+    from_side: Option<Description>,
+
+    /// The same in a few words, in place of --to: tp=8,block=64,order=HND.
+    #[arg(long, value_name = "SIDE", conflicts_with = "to")]
+    to_side: Option<Description>,
 
     /// How many tokens.
-    #[arg(long, value_name = "N")]
-    tokens: u64,
+    #[arg(
+        long,
+        value_name = "N",
+        required_unless_present = "emit",
+        allow_negative_numbers = true
+    )]
+    tokens: Option<u64>,
 
     /// Position of the first of them.
-    #[arg(long, value_name = "T", default_value_t = 0)]
+    #[arg(
+        long,
+        value_name = "T",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
     start: u64,
 
     /// The source's blocks of tokens 0 to block_size, and so on: `3,7,8-11`, with `-` for a block
@@ -75,6 +115,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "[GROUP=]LIST", allow_hyphen_values = true)]
     dst_blocks: Vec<BlockList>,
 
+    /// Scatter the blocks of both sides, as in engines that have run for a while: no two of them are
+    /// neighbours. Documents need num_blocks for twice the tokens.
+    #[arg(long, conflicts_with_all = ["src_blocks", "dst_blocks"])]
+    scattered: bool,
+
     /// List every chunk; only with `--format json`.
     #[arg(long)]
     chunks: bool,
@@ -83,36 +128,80 @@ pub(crate) struct Args {
     /// scaled down; and who sends how much to whom.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
+
+    /// Tell how long it takes on a link that carries so much: 100Gbit, 12.5GB/s.
+    #[arg(long, value_name = "RATE")]
+    link: Option<Rate>,
+
+    /// What each chunk costs beside its bytes: 4us. NIXL has been seen to take 3.9us for a descriptor.
+    #[arg(long, value_name = "TIME", value_parser = link::parse_cost, requires = "link")]
+    chunk_cost: Option<Duration>,
+
+    /// Tell which orders and block sizes would make fewer, longer chunks.
+    #[arg(long)]
+    suggest: bool,
+
+    /// Print something else in place of the plan, as JSON.
+    #[arg(long, value_name = "WHAT", value_enum)]
+    emit: Option<Emit>,
+}
+
+/// What can be printed in place of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Emit {
+    /// Descriptor lists in NIXL's terms, to compare with: (address, length, device) for each chunk.
+    Nixl,
+    /// The JSON schema of deployment documents.
+    JsonSchema,
+}
+
+impl Args {
+    fn request(&self) -> Request {
+        Request {
+            start: self.start,
+            ..Request::tokens(self.tokens.unwrap_or(0))
+        }
+    }
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
+    if args.emit == Some(Emit::JsonSchema) {
+        return Ok(output.json(&Value::Null)?);
+    }
     if args.chunks && !output.is_json() {
         return Err(Failure::input(
             "--chunks lists every chunk, which no table could hold",
             "add --format json",
         ));
     }
-    if is_stdin(&args.from) && is_stdin(&args.to) {
+    if args.tokens.is_none() {
         return Err(Failure::input(
-            "--from and --to are both -, but stdin is one document",
-            "name a file for one of them",
+            "nothing says how many tokens travel",
+            "add --tokens 2000",
         ));
     }
-    let (src, dst) = (read(&args.from)?, read(&args.to)?);
-    for (file, side) in [(&args.from, &src), (&args.to, &dst)] {
+    let [src, dst] = sides::read(&args)?;
+    for (part, file, side) in [
+        ("source", &args.from, &src),
+        ("destination", &args.to, &dst),
+    ] {
         let (ranks, groups) = (side.ranks().count(), side.groups().len());
-        info!(file = %called(file), ranks, groups, "read");
+        info!(side = %sides::named(file, part), ranks, groups, "read");
     }
-    let request = Request {
-        start: args.start,
-        ..Request::tokens(args.tokens)
-    };
+    let request = args.request();
+    let begun = Instant::now();
     let plan = Plan::compile(&src, &dst, &request).map_err(|error| not_planned(error, &args))?;
-    let tables = (
-        blocks::tables(&plan, "--src-blocks", &args.src_blocks)?,
-        blocks::tables(&plan, "--dst-blocks", &args.dst_blocks)?,
-    );
-    let bound = plan.bind(&tables.0, &tables.1).map_err(not_bound)?;
+    let tables = match args.scattered {
+        true => blocks::scattered(&plan),
+        false => (
+            blocks::tables(&plan, "--src-blocks", &args.src_blocks)?,
+            blocks::tables(&plan, "--dst-blocks", &args.dst_blocks)?,
+        ),
+    };
+    let bound = plan
+        .bind(&tables.0, &tables.1)
+        .map_err(|error| not_bound(error, &args))?;
+    let first = begun.elapsed();
     info!(
         routes = bound.routes.len(),
         chunks = bound.chunks(),
@@ -128,52 +217,44 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         };
         fs::write(file, plan_svg(&scene)).map_err(|error| not_drawn(file, &error))?;
     }
+    if args.emit == Some(Emit::Nixl) {
+        return Ok(output.json(&nixl::Lists::new(&src, &dst, &plan, &bound))?);
+    }
+    let cost = args.chunk_cost.unwrap_or_default();
     let report = Report {
         src: &src,
         dst: &dst,
         plan: &plan,
         bound: &bound,
-        compile: time(&src, &dst, &request, &tables),
         svg: args.svg.as_deref(),
+        compile: time(&src, &dst, &request, &tables, first),
+        estimate: args.link.map(|link| Estimate::of(&bound, link, cost)),
+        suggestions: match args.suggest {
+            true => Suggestions::of(&src, &dst, &request),
+            false => None,
+        },
     };
+    if output.is_csv() {
+        return Ok(output.text(&report.csv())?);
+    }
     output.show(|| report.json(args.chunks), || report.table())?;
     Ok(())
 }
 
-fn is_stdin(path: &Path) -> bool {
-    path.as_os_str() == "-"
-}
-
-/// What messages call a document.
-fn called(path: &Path) -> Display<'_> {
-    match is_stdin(path) {
-        true => Path::new("stdin").display(),
-        false => path.display(),
-    }
-}
-
-/// A deployment from a file, or from stdin where it is called `-`.
-fn read(path: &Path) -> Result<Deployment, DocumentError> {
-    match is_stdin(path) {
-        // Not by the path that systems have for it: a socket cannot be opened.
-        true => document::read_from("stdin", io::stdin().lock()),
-        false => document::read(path),
-    }
-}
-
-/// The median of a few runs from two checked deployments to bound routes: the first run of a
-/// process mostly measures the system handing out memory.
+/// The median of a few runs from two checked deployments to bound routes, where they are short: the first
+/// one mostly measures the system handing out memory.
 pub(super) fn time(
     src: &Deployment,
     dst: &Deployment,
     request: &Request,
     tables: &(Tables, Tables),
+    first: Duration,
 ) -> Duration {
     const RUNS: usize = 15;
-    const PATIENCE: Duration = Duration::from_millis(100);
+    const PATIENCE: Duration = Duration::from_millis(5);
     let begun = Instant::now();
-    let mut times = Vec::with_capacity(RUNS);
-    while times.len() < RUNS && (times.is_empty() || begun.elapsed() < PATIENCE) {
+    let mut times = vec![first];
+    while times.len() < RUNS && first + begun.elapsed() < PATIENCE {
         let started = Instant::now();
         let bound: Option<BoundPlan> = Plan::compile(src, dst, request)
             .ok()
@@ -190,8 +271,8 @@ fn not_planned(error: PlanError, args: &Args) -> Failure {
         PlanError::Bridge(bridge) => Failure::no(
             format!(
                 "{} and {} cannot be bridged: {bridge}",
-                called(&args.from),
-                called(&args.to)
+                sides::named(&args.from, "the described source"),
+                sides::named(&args.to, "the described destination")
             ),
             "both sides have to cache the same thing; TP, PP, block size, order, padding and \
              conv_layout may differ",
@@ -213,8 +294,11 @@ fn not_drawn(file: &Path, error: &io::Error) -> Failure {
     )
 }
 
-fn not_bound(error: BindError) -> Failure {
+fn not_bound(error: BindError, args: &Args) -> Failure {
     let right = match &error {
+        BindError::NoSuchBlock { .. } if args.scattered => {
+            "scattered blocks take twice the room: raise num_blocks in the document"
+        }
         BindError::TooShort { .. } => {
             "list a block for every block_size tokens from position 0 on, - for those before \
              --start; or give no list and more num_blocks"

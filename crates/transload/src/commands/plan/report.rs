@@ -12,6 +12,8 @@ use transload::layout::{Deployment, Group, Spec};
 use transload::transfer::plan::program::{Program, split_address};
 use transload::transfer::plan::{BoundPlan, BoundRoute, ComponentSet, Plan};
 
+use super::link::Estimate;
+use super::suggest::Suggestions;
 use crate::show::histogram::{Bar, histogram};
 use crate::show::table::{Lean, Table};
 use crate::show::{deployment, number};
@@ -26,6 +28,10 @@ pub(in crate::commands) struct Report<'a> {
     pub(in crate::commands) compile: Duration,
     /// The file that it was drawn into.
     pub(in crate::commands) svg: Option<&'a Path>,
+    /// On a link, if one was named.
+    pub(in crate::commands) estimate: Option<Estimate>,
+    /// What to change, if that was asked.
+    pub(in crate::commands) suggestions: Option<Suggestions>,
 }
 
 /// The schema `transload.plan/1`.
@@ -40,6 +46,22 @@ pub(in crate::commands) struct Json<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     svg: Option<String>,
     routes: Vec<Row<'a>>,
+    /// Who sends how much to whom: `[source rank, destination rank, bytes, chunks]`.
+    matrix: Vec<[u64; 4]>,
+    descriptors: DescriptorLists,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    link: Option<Estimate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suggestions: Option<Suggestions>,
+}
+
+/// What an engine would make of the plan that lists every chunk.
+#[derive(Debug, Serialize)]
+struct DescriptorLists {
+    /// Entries of each side's lists, all ranks together.
+    each_side: u64,
+    /// Room that both sides' lists take.
+    bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -79,6 +101,13 @@ fn mixes_scales(group: &Group) -> bool {
         && group.physical_order().apart.is_none()
 }
 
+/// An entry of NIXL's lists: address, length and device, 8 bytes each.
+const DESCRIPTOR_BYTES: u64 = 24;
+
+/// The most routes that a table lists one by one, and the most ranks that a matrix has room for.
+const MOST_ROWS: usize = 64;
+const MOST_COLUMNS: usize = 16;
+
 impl<'a> Report<'a> {
     pub(in crate::commands) fn json(&self, list: bool) -> Json<'a> {
         Json {
@@ -96,7 +125,76 @@ impl<'a> Report<'a> {
                 .collect(),
             svg: self.svg.map(|file| file.display().to_string()),
             routes: self.rows(list),
+            matrix: (self.matrix().into_iter())
+                .map(|((src, dst), (bytes, chunks))| [src.into(), dst.into(), bytes, chunks])
+                .collect(),
+            descriptors: DescriptorLists {
+                each_side: self.bound.chunks(),
+                bytes: self.bound.chunks() * 2 * DESCRIPTOR_BYTES,
+            },
+            link: self.estimate,
+            suggestions: self.suggestions.clone(),
         }
+    }
+
+    /// The rows of the table, for spreadsheets.
+    pub(in crate::commands) fn csv(&self) -> String {
+        let mut text = String::from(
+            "src_rank,dst_rank,group,component,bytes,chunks,min_chunk_bytes,max_chunk_bytes\n",
+        );
+        for row in self.rows(false) {
+            // Names of groups have no commas and no quotes in them.
+            let _ = writeln!(
+                text,
+                "{},{},{},{},{},{},{},{}",
+                row.src_rank,
+                row.dst_rank,
+                row.group,
+                row.component,
+                row.bytes,
+                row.chunks,
+                row.chunk_bytes.min,
+                row.chunk_bytes.max
+            );
+        }
+        text
+    }
+
+    /// Bytes and chunks from each source rank to each destination rank, all groups together.
+    fn matrix(&self) -> BTreeMap<(u32, u32), (u64, u64)> {
+        let mut matrix = BTreeMap::new();
+        for route in &self.bound.routes {
+            let ranks = (route.src_rank.0, route.dst_rank.0);
+            let cell: &mut (u64, u64) = matrix.entry(ranks).or_default();
+            cell.0 += route.program.bytes();
+            cell.1 += route.program.chunks();
+        }
+        matrix
+    }
+
+    /// The same as a table: a row for each source rank, a column for each destination rank. `None` where
+    /// that is no more than the routes say, or has no room.
+    fn matrix_table(&self) -> Option<String> {
+        let [sources, destinations] = [self.src, self.dst].map(|side| side.ranks().count() as u32);
+        let drawn = 2..=MOST_COLUMNS as u32;
+        if !drawn.contains(&destinations) || sources > MOST_COLUMNS as u32 {
+            return None;
+        }
+        let matrix = self.matrix();
+        let names: Vec<String> = (0..destinations).map(|rank| format!("to {rank}")).collect();
+        let columns = names.iter().map(|name| (name.as_str(), Lean::Right));
+        let columns: Vec<_> = std::iter::once(("from", Lean::Right))
+            .chain(columns)
+            .collect();
+        let mut table = Table::new(&columns);
+        for src in 0..sources {
+            let cells = (0..destinations).map(|dst| match matrix.get(&(src, dst)) {
+                Some((bytes, _)) => number::bytes(*bytes),
+                None => "·".to_owned(),
+            });
+            table.row(std::iter::once(src.to_string()).chain(cells));
+        }
+        Some(table.finish())
     }
 
     pub(in crate::commands) fn table(&self) -> String {
@@ -110,7 +208,9 @@ impl<'a> Report<'a> {
             ("chunks", Lean::Right),
             ("chunk length", Lean::Right),
         ]);
-        for row in self.rows(false) {
+        let rows = self.rows(false);
+        let more = rows.len().saturating_sub(MOST_ROWS);
+        for row in rows.into_iter().take(MOST_ROWS) {
             let Range { min, max } = row.chunk_bytes;
             let lengths = match min == max {
                 true => number::bytes(min),
@@ -131,11 +231,22 @@ impl<'a> Report<'a> {
         let bars: Vec<Bar> = bars
             .map(|(length, chunks)| Bar { length, chunks })
             .collect();
+        let mut routes = routes.finish();
+        if more > 0 {
+            let _ = writeln!(
+                routes,
+                " and {}; --format csv lists them all",
+                number::count(more as u64, "row")
+            );
+        }
+        if let Some(matrix) = self.matrix_table() {
+            let _ = write!(routes, "\n{matrix}");
+        }
         let _ = write!(
             text,
             "\n{}\n{}\n {} in {}, over {} of tokens\n \
              planned in {}; on the wire the plan itself is {}; digest {:.16}\n",
-            routes.finish(),
+            routes,
             histogram(&bars),
             number::count(summary.bytes, "byte"),
             number::count(summary.chunks, "chunk"),
@@ -144,6 +255,18 @@ impl<'a> Report<'a> {
             number::count(self.wire_bytes(), "byte"),
             self.plan.digest().to_string(),
         );
+        let _ = writeln!(
+            text,
+            " an engine that lists every chunk needs {} on each side, {} of lists",
+            number::count(summary.chunks, "descriptor"),
+            number::bytes(summary.chunks * 2 * DESCRIPTOR_BYTES)
+        );
+        if let Some(estimate) = &self.estimate {
+            text.push_str(&estimate.text());
+        }
+        if let Some(suggestions) = &self.suggestions {
+            let _ = write!(text, "\n{}", suggestions.table());
+        }
         if summary.bytes == 0 {
             text.push_str(" nothing travels: no state has its last token in the range\n");
         }

@@ -4,6 +4,8 @@ mod notes;
 mod sizes;
 mod specs;
 
+use std::ops::Range;
+
 use transload::layout::document::{Document, GroupDocument};
 use transload::layout::{Deployment, Rank};
 use transload::transfer::plan::{BlockTable, BoundPlan, Plan, Request, Side, Tables};
@@ -119,9 +121,13 @@ impl Miniature {
             let (tp, pp) = ranks.of_side(side);
             let (block_size, num_blocks) = size.blocks(side);
             let document = real.document().groups.get(index)?;
-            // Blocks that the request does not touch keep others apart, such as those of two layers.
-            let touched = scene.plan.table_entries(group, side).end;
-            let spare = u64::from(document.num_blocks > touched);
+            let room = match scattered(scene, group, side) {
+                true => 2 * num_blocks,
+                // Blocks that the request does not touch keep others apart, such as those of two layers.
+                false => {
+                    num_blocks + u64::from(document.num_blocks > touched(scene, group, side).end)
+                }
+            };
             let document = Document {
                 name: real.name().to_owned(),
                 model: None,
@@ -132,7 +138,7 @@ impl Miniature {
                 groups: vec![GroupDocument {
                     layers: format!("0-{}", size.layers - 1),
                     block_size,
-                    num_blocks: num_blocks + spare,
+                    num_blocks: room,
                     offset: 0,
                     block_stride: None,
                     layer_stride: None,
@@ -148,14 +154,22 @@ impl Miniature {
             ..Request::tokens(size.tokens)
         };
         let plan = Plan::compile(&src, &dst, &request).ok()?;
-        let tables = Tables::identity(&plan);
-        let bound = plan.bind(&tables, &tables).ok()?;
-        let blocks = |side| {
+        let blocks = |side| -> Blocks {
             let (_, blocks) = size.blocks(side);
-            (0..blocks).map(|block| (block, block as u32)).collect()
+            let entries = 0..blocks as u32;
+            match scattered(scene, group, side) {
+                true => (0..).zip(apart(blocks as u32)).collect(),
+                false => entries.map(|entry| (entry.into(), entry)).collect(),
+            }
         };
+        let blocks = (blocks(Side::Source), blocks(Side::Destination));
+        let table = |blocks: &Blocks| {
+            let blocks: Vec<u32> = blocks.iter().map(|(_, block)| *block).collect();
+            Tables(vec![blocks.into()])
+        };
+        let bound = plan.bind(&table(&blocks.0), &table(&blocks.1)).ok()?;
         let mut made = Self {
-            blocks: (blocks(Side::Source), blocks(Side::Destination)),
+            blocks,
             ranks: (src.ranks().collect(), dst.ranks().collect()),
             src,
             dst,
@@ -239,6 +253,37 @@ impl Miniature {
         }
         self
     }
+}
+
+/// Entries of a side's table that the request touches.
+fn touched(scene: &Scene<'_>, group: usize, side: Side) -> Range<u64> {
+    scene.plan.table_entries(group, side)
+}
+
+/// Whether a table lists blocks that do not follow one another.
+fn scattered(scene: &Scene<'_>, group: usize, side: Side) -> bool {
+    let tables = match side {
+        Side::Source => scene.tables.0,
+        Side::Destination => scene.tables.1,
+    };
+    let Some(BlockTable::List(blocks)) = tables.0.get(group) else {
+        return false;
+    };
+    let touched = touched(scene, group, side);
+    let end = usize::try_from(touched.end)
+        .unwrap_or(usize::MAX)
+        .min(blocks.len());
+    let start = usize::try_from(touched.start)
+        .unwrap_or(usize::MAX)
+        .min(end);
+    let mut pairs = blocks[start..end].windows(2);
+    pairs.any(|two| two[0].checked_add(1) != Some(two[1]))
+}
+
+/// So many blocks out of twice as many, no two of them neighbours, and in no order.
+fn apart(blocks: u32) -> impl Iterator<Item = u32> {
+    let (odd, even) = ((1..blocks).step_by(2), (0..blocks).step_by(2));
+    odd.chain(even).map(|block| 2 * block)
 }
 
 /// The block of an entry of a table.

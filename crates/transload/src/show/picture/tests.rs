@@ -376,6 +376,41 @@ fn scattered_blocks_stand_where_they_are() {
 }
 
 #[test]
+fn scattered_blocks_stay_so_when_they_are_fewer() {
+    let case = Case::new(attention(4, 16, "BLHSC"), attention(8, 16, "BLHSC"), 2048);
+    let shuffled = |step: u32| {
+        Tables(vec![BlockTable::List(
+            (0..128).map(|i| i * step % 257).collect(),
+        )])
+    };
+    let (src, dst) = (shuffled(3), shuffled(101));
+    let bound = case.plan.bind(&src, &dst).expect("bound");
+    let scene = Scene {
+        bound: &bound,
+        tables: (&src, &dst),
+        ..case.scene()
+    };
+    let blocks = |scene: &Scene<'_>| {
+        let panel = Panel::new(scene, 0).expect("a panel");
+        let mut blocks: Vec<u32> = panel.src.ranks[0]
+            .cells
+            .iter()
+            .map(|cell| cell.block)
+            .collect();
+        blocks.dedup();
+        (blocks, panel.chunks.len())
+    };
+    let (ordered, chunks) = blocks(&case.scene());
+    assert_eq!(ordered, [0, 1]);
+    let (apart, more) = blocks(&scene);
+    assert_eq!(apart, [0, 2]);
+    assert!(
+        more >= chunks,
+        "{more} chunks where blocks are apart, {chunks} where they are not"
+    );
+}
+
+#[test]
 fn a_small_plan_looks_so() {
     let case = Case::new(tiny(1, 2, "NHD"), tiny(2, 4, "HND"), 4);
     insta::assert_snapshot!(plan_svg(&case.scene()));

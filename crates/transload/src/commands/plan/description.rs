@@ -1,0 +1,130 @@
+//! A side in a few words: `tp=4,block=16,order=NHD`.
+
+use std::str::FromStr;
+
+use transload::layout::catalog::Serving;
+use transload::layout::placement::Allocation;
+use transload::layout::spec::ConvLayout;
+
+use crate::commands::model;
+
+/// What the keys are, for messages.
+const KEYS: &str =
+    "tp, pp, block, blocks, order, conv (DS or SD), allocation (one or per_layer), name";
+
+/// How a side serves the model, as typed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Description(pub(crate) Serving);
+
+impl FromStr for Description {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut side = Serving::default();
+        let mut given: Vec<&str> = Vec::new();
+        for part in parts(text) {
+            let (key, value) = part.split_once('=').ok_or_else(|| {
+                format!("{part:?} is no key=value; a side is described as tp=4,block=16,order=NHD")
+            })?;
+            let (key, value) = (key.trim(), value.trim());
+            let number = || match value.parse::<u64>() {
+                Ok(number) if number > 0 => Ok(number),
+                _ => Err(format!(
+                    "{key} has to be a whole number from 1, not {value:?}"
+                )),
+            };
+            match key {
+                "tp" => side.tp = number()?,
+                "pp" => side.pp = number()?,
+                "block" => side.block_size = Some(number()?),
+                "blocks" => side.num_blocks = Some(number()?),
+                "order" => side.order = Some(model::order(value)?),
+                "conv" => {
+                    side.conv_layout = match value {
+                        "DS" => ConvLayout::Ds,
+                        "SD" => ConvLayout::Sd,
+                        _ => return Err(format!("conv has to be DS or SD, not {value:?}")),
+                    }
+                }
+                "allocation" => {
+                    side.allocation = match value {
+                        "one" => Allocation::One,
+                        "per_layer" => Allocation::PerLayer,
+                        _ => {
+                            let problem = "allocation has to be one or per_layer";
+                            return Err(format!("{problem}, not {value:?}"));
+                        }
+                    }
+                }
+                "name" => side.name = value.to_owned(),
+                _ => return Err(format!("{key:?} is no key of a side; the keys are {KEYS}")),
+            }
+            if given.contains(&key) {
+                return Err(format!("{key} is given twice"));
+            }
+            given.push(key);
+        }
+        Ok(Self(side))
+    }
+}
+
+/// Splits at commas, but for those inside of an order's brackets.
+fn parts(text: &str) -> Vec<&str> {
+    let mut depth = 0;
+    let split = text.split(move |c| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            _ => {}
+        }
+        c == ',' && depth == 0
+    });
+    split.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_side_is_read_key_by_key() {
+        let read: Description = "tp=4, pp=2,block=64,order=LBH[DS,SD],conv=DS,allocation=per_layer"
+            .parse()
+            .expect("a side");
+        let expected = Serving {
+            tp: 4,
+            pp: 2,
+            block_size: Some(64),
+            order: Some("LBH[DS,SD]".to_owned()),
+            conv_layout: ConvLayout::Ds,
+            allocation: Allocation::PerLayer,
+            ..Serving::default()
+        };
+        assert_eq!(read.0, expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, told) in [
+            (
+                "",
+                "\"\" is no key=value; a side is described as tp=4,block=16,order=NHD",
+            ),
+            (
+                "tp",
+                "\"tp\" is no key=value; a side is described as tp=4,block=16,order=NHD",
+            ),
+            ("tp=0", "tp has to be a whole number from 1, not \"0\""),
+            ("tp=2,tp=4", "tp is given twice"),
+            ("conv=sd", "conv has to be DS or SD, not \"sd\""),
+            ("order=LXS", "'X' is no axis"),
+            (
+                "rank=3",
+                "\"rank\" is no key of a side; the keys are tp, pp, block",
+            ),
+        ] {
+            let problem = text.parse::<Description>().expect_err(text);
+            assert!(problem.starts_with(told), "{text}: {problem}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! How long a plan takes on a link: `--link 100Gbit`, with what each chunk costs beside its bytes.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::Serialize;
+use transload::layout::Rank;
+use transload::transfer::plan::BoundPlan;
+
+use crate::show::number;
+
+/// What a link carries, in bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate(f64);
+
+impl FromStr for Rate {
+    type Err = String;
+
+    /// `100Gbit`, `400 Gb/s`, `25GB/s`, `12.5GiB/s`: bits with a small b, bytes with a large one.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("{text:?} is no rate; write it as 100Gbit or 12.5GB/s");
+        let unit = text
+            .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+            .ok_or_else(wrong)?;
+        let (value, unit) = text.split_at(unit);
+        let unit = unit.trim().trim_end_matches("/s").trim_end_matches("ps");
+        let (scale, rest) = match unit.as_bytes() {
+            [b'K' | b'k', b'i', rest @ ..] => (1024.0, rest),
+            [b'M', b'i', rest @ ..] => (1024f64.powi(2), rest),
+            [b'G', b'i', rest @ ..] => (1024f64.powi(3), rest),
+            [b'K' | b'k', rest @ ..] => (1e3, rest),
+            [b'M', rest @ ..] => (1e6, rest),
+            [b'G', rest @ ..] => (1e9, rest),
+            [b'T', rest @ ..] => (1e12, rest),
+            rest => (1.0, rest),
+        };
+        let bytes = match rest {
+            b"bit" | b"bits" | b"b" => 1.0 / 8.0,
+            b"B" => 1.0,
+            _ => return Err(wrong()),
+        };
+        match value.parse::<f64>() {
+            Ok(value) if value > 0.0 && value.is_finite() => Ok(Self(value * scale * bytes)),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// What a chunk costs: `3.9us`, `400ns`.
+pub(crate) fn parse_cost(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time; write it as 4us or 400ns");
+    let unit = text
+        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+        .ok_or_else(wrong)?;
+    let (value, unit) = text.split_at(unit);
+    let scale = match unit.trim() {
+        "ns" => 1e-9,
+        "us" | "µs" => 1e-6,
+        "ms" => 1e-3,
+        "s" => 1.0,
+        _ => return Err(wrong()),
+    };
+    let seconds = value.parse::<f64>().map_err(|_| wrong())? * scale;
+    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+}
+
+/// How long a plan takes on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(in crate::commands) struct Estimate {
+    pub(super) link_bytes_per_second: f64,
+    pub(super) chunk_cost_seconds: f64,
+    /// With a link of its own for each rank, of which the busiest takes longest.
+    pub(super) seconds_with_a_link_each: f64,
+    /// With one link for all ranks.
+    pub(super) seconds_with_one_link: f64,
+}
+
+impl Estimate {
+    /// The bytes at the link's rate, and then the chunks one after the other: each rank has its own
+    /// chunks to start, whoever shares a link.
+    pub(super) fn of(bound: &BoundPlan, link: Rate, chunk_cost: Duration) -> Self {
+        let mut ranks: BTreeMap<(bool, Rank), (u64, u64)> = BTreeMap::new();
+        for route in &bound.routes {
+            let (bytes, chunks) = (route.program.bytes(), route.program.chunks());
+            for end in [(false, route.src_rank), (true, route.dst_rank)] {
+                let rank = ranks.entry(end).or_default();
+                rank.0 += bytes;
+                rank.1 += chunks;
+            }
+        }
+        let cost = chunk_cost.as_secs_f64();
+        let on_link = |bytes: u64| bytes as f64 / link.0;
+        let starting = |chunks: u64| chunks as f64 * cost;
+        let busiest =
+            |time: &dyn Fn(&(u64, u64)) -> f64| ranks.values().map(time).fold(0.0, f64::max);
+        Self {
+            link_bytes_per_second: link.0,
+            chunk_cost_seconds: cost,
+            seconds_with_a_link_each: busiest(&|(bytes, chunks)| {
+                on_link(*bytes) + starting(*chunks)
+            }),
+            seconds_with_one_link: on_link(bound.bytes())
+                + busiest(&|(_, chunks)| starting(*chunks)),
+        }
+    }
+
+    /// In one line.
+    pub(super) fn text(&self) -> String {
+        let time = |seconds| number::time(Duration::from_secs_f64(seconds));
+        let cost = match self.chunk_cost_seconds {
+            0.0 => String::new(),
+            cost => format!(" and {} for each chunk", time(cost)),
+        };
+        format!(
+            " at {} GB/s{cost}: {} with a link for each rank, {} with one for all\n",
+            number::figures(self.link_bytes_per_second / 1e9),
+            time(self.seconds_with_a_link_each),
+            time(self.seconds_with_one_link),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_in_bits_or_bytes() {
+        for (text, bytes) in [
+            ("100Gbit", 12.5e9),
+            ("100 Gb/s", 12.5e9),
+            ("400Gbps", 50e9),
+            ("25GB/s", 25e9),
+            ("1GiB/s", 1024f64.powi(3)),
+            ("2.5MB", 2.5e6),
+        ] {
+            assert_eq!(text.parse::<Rate>(), Ok(Rate(bytes)), "{text}");
+        }
+        for text in [
+            "", "100", "fast", "0Gbit", "-1Gbit", "1Gx", "1e3Gbit", "1..2Gbit",
+        ] {
+            assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn costs_are_times() {
+        assert_eq!(parse_cost("3.9us"), Ok(Duration::from_nanos(3900)));
+        assert_eq!(parse_cost("400 ns"), Ok(Duration::from_nanos(400)));
+        for text in ["", "4", "us", "4m", "-4us", "1.2.3s"] {
+            assert!(parse_cost(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `plan --emit nixl`: a bound plan as the descriptor lists that NIXL would be given, to compare with.
+//!
+//! Its terms: an agent (a rank here) registers regions of memory, and a transfer names a list of local and
+//! one of remote descriptors, (address, length, device) each, of as many entries and the same lengths.
+//! Addresses are as if every agent's regions lay one after another from 0 on, at multiples of 2 MiB.
+
+use serde::ser::SerializeSeq;
+use serde::{Serialize, Serializer};
+use transload::layout::placement::Allocation;
+use transload::layout::{Deployment, Rank};
+use transload::transfer::plan::program::{Program, split_address};
+use transload::transfer::plan::{BoundPlan, Plan, Side};
+
+/// What regions are aligned to: a page of a GPU.
+const ALIGNMENT: u64 = 2 << 20;
+
+/// The schema `transload.nixl/1`.
+#[derive(Debug, Serialize)]
+pub(super) struct Lists<'a> {
+    schema: &'static str,
+    agents: Vec<Agent>,
+    transfers: Vec<Transfer<'a>>,
+}
+
+/// What a rank registers.
+#[derive(Debug, Serialize)]
+struct Agent {
+    name: String,
+    /// `[address, length, device, what it is]`
+    reg_descs: Vec<(u64, u64, u32, String)>,
+    #[serde(skip)]
+    rank: Rank,
+    /// For each group of its document, the index of its first region.
+    #[serde(skip)]
+    first: Vec<usize>,
+}
+
+/// What a destination rank reads from a source rank of one group.
+#[derive(Debug, Serialize)]
+struct Transfer<'a> {
+    operation: &'static str,
+    local_agent: String,
+    remote_agent: String,
+    group: String,
+    descs: u64,
+    local_descs: Descriptors<'a>,
+    remote_descs: Descriptors<'a>,
+}
+
+/// `[address, length, device]` of every chunk, on one side.
+#[derive(Debug)]
+struct Descriptors<'a> {
+    program: &'a Program,
+    side: Side,
+    /// Where each allocation of the group starts.
+    bases: Vec<u64>,
+    device: u32,
+}
+
+impl<'a> Lists<'a> {
+    pub(super) fn new(
+        src: &Deployment,
+        dst: &Deployment,
+        plan: &Plan,
+        bound: &'a BoundPlan,
+    ) -> Self {
+        let agents = [(Side::Source, src), (Side::Destination, dst)].map(|(side, deployment)| {
+            let agents = deployment
+                .ranks()
+                .map(|rank| Agent::new(side, deployment, rank));
+            agents.collect::<Vec<_>>()
+        });
+        let [sources, destinations] = &agents;
+        let transfers = bound.routes.iter().map(|route| {
+            let of = |side, agent: &Agent| Descriptors {
+                program: &route.program,
+                side,
+                bases: agent.bases(plan.group_of(side, route.group)),
+                device: agent.rank.0,
+            };
+            let remote = &sources[route.src_rank.0 as usize];
+            let local = &destinations[route.dst_rank.0 as usize];
+            Transfer {
+                operation: "READ",
+                local_agent: local.name.clone(),
+                remote_agent: remote.name.clone(),
+                group: plan
+                    .group_names()
+                    .nth(route.group)
+                    .unwrap_or_default()
+                    .to_owned(),
+                descs: route.program.chunks(),
+                local_descs: of(Side::Destination, local),
+                remote_descs: of(Side::Source, remote),
+            }
+        });
+        Self {
+            schema: "transload.nixl/1",
+            transfers: transfers.collect(),
+            agents: agents.into_iter().flatten().collect(),
+        }
+    }
+}
+
+impl Agent {
+    fn new(side: Side, deployment: &Deployment, rank: Rank) -> Self {
+        let (_, stage) = deployment.split_rank(rank);
+        let (mut reg_descs, mut first, mut end) = (Vec::new(), Vec::new(), 0u64);
+        for group in deployment.groups() {
+            first.push(reg_descs.len());
+            let placement = group.placement(stage);
+            let layers = &group.layers().ids()[group.stage_slots(stage)];
+            for index in 0..placement.allocations {
+                let what = match (group.allocation(), layers.get(index as usize)) {
+                    (Allocation::PerLayer, Some(layer)) => format!("{}.{layer}", group.name()),
+                    _ => group.name().to_owned(),
+                };
+                let length = placement.allocation_bytes;
+                reg_descs.push((end, length, rank.0, what));
+                end = (end + length).next_multiple_of(ALIGNMENT);
+            }
+        }
+        let part = match side {
+            Side::Source => "source",
+            Side::Destination => "destination",
+        };
+        Self {
+            name: format!("{part}-{rank}"),
+            reg_descs,
+            rank,
+            first,
+        }
+    }
+
+    /// Where the allocations of a group start, and all behind them.
+    fn bases(&self, group: usize) -> Vec<u64> {
+        let regions = &self.reg_descs[self.first[group]..];
+        regions.iter().map(|(address, ..)| *address).collect()
+    }
+}
+
+impl Serialize for Descriptors<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        let mut result = Ok(());
+        self.program.for_each_chunk(|src, dst, bytes| {
+            let (allocation, offset) = split_address(match self.side {
+                Side::Source => src,
+                Side::Destination => dst,
+            });
+            let address = self.bases[allocation] + offset;
+            if result.is_ok() {
+                result = list.serialize_element(&(address, bytes, self.device));
+            }
+        });
+        result?;
+        list.end()
+    }
+}

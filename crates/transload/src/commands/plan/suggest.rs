@@ -1,0 +1,427 @@
+//! `plan --suggest`: which orders and block sizes would move the same in fewer, longer chunks.
+
+use std::cmp::Reverse;
+
+use serde::Serialize;
+use transload::layout::document::{Document, GroupDocument};
+use transload::layout::spec::Attention;
+use transload::layout::{Deployment, Order, Rank, Side, Spec};
+use transload::transfer::plan::{Plan, Request};
+
+use super::blocks;
+use crate::show::number;
+use crate::show::table::{Lean, Table};
+
+/// The orders that engines have, the most familiar first: vLLM's six, and SGLang's pools of keys and of
+/// values, by layer or not.
+const ORDERS: [&str; 8] = [
+    "LBSHC", "LBHSC", "BLSHC", "BLHSC", "BHLSC", "LHBSC", "LKBSHD", "KLBSHD",
+];
+
+/// The block sizes that engines have.
+const BLOCK_SIZES: [u64; 4] = [16, 32, 64, 128];
+
+/// How many suggestions are told of one change, of two, and so on.
+const OF_EACH: usize = 3;
+
+/// A way to serve on both sides, and what comes of it for the busiest destination rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Suggestion {
+    /// What each side has to change.
+    from: Change,
+    to: Change,
+    #[serde(flatten)]
+    cost: Cost,
+}
+
+/// What one side does otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+struct Change {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    order: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    block_size: Option<u64>,
+}
+
+/// What moving costs the busiest destination rank, with blocks scattered as in an engine that has run for
+/// a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+struct Cost {
+    chunks: u64,
+    bytes: u64,
+    /// Of the length that most of the bytes travel in.
+    chunk_bytes: u64,
+}
+
+/// What could be changed, from one change to many and the best of each first; and how it is today.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::commands) struct Suggestions {
+    today: Cost,
+    /// In one sentence.
+    advice: String,
+    best: Vec<Suggestion>,
+}
+
+impl Suggestions {
+    /// Tries what both sides could have; `None` where nothing moves.
+    pub(super) fn of(src: &Deployment, dst: &Deployment, request: &Request) -> Option<Self> {
+        let search = Search::new(src, dst, request)?;
+        let today = search.cost(&Change::default(), &Change::default())?;
+        let mut best: Vec<Suggestion> = Vec::new();
+        let mut found = search.all();
+        found.sort_by_key(|s| {
+            let known = (s.from.familiarity(), s.to.familiarity());
+            (
+                s.changes(),
+                s.cost.chunks,
+                Reverse(s.cost.chunk_bytes),
+                known,
+            )
+        });
+        found.dedup();
+        // More changes have to gain more than fewer did.
+        for level in found.chunk_by(|a, b| a.changes() == b.changes()) {
+            let fewest = best.iter().map(|s| s.cost.chunks).min();
+            let fewest = fewest.unwrap_or(today.chunks);
+            let better = level.iter().filter(|s| s.cost.chunks < fewest);
+            best.extend(better.take(OF_EACH).cloned());
+        }
+        let advice = advice(today, &best, (src, dst));
+        Some(Self {
+            today,
+            advice,
+            best,
+        })
+    }
+
+    pub(super) fn table(&self) -> String {
+        let mut table = Table::new(&[
+            ("source", Lean::Left),
+            ("destination", Lean::Left),
+            ("chunks", Lean::Right),
+            ("mostly of", Lean::Right),
+            ("times fewer", Lean::Right),
+        ]);
+        let today = [("as it is".to_owned(), "as it is".to_owned(), self.today)];
+        let best = self.best.iter();
+        let best = best.map(|s| (s.from.text(), s.to.text(), s.cost));
+        for (from, to, cost) in today.into_iter().chain(best) {
+            table.row([
+                from,
+                to,
+                number::grouped(cost.chunks),
+                number::bytes(cost.chunk_bytes),
+                number::figures(self.today.chunks as f64 / cost.chunks as f64),
+            ]);
+        }
+        format!(
+            " {}\n\n{}\n chunks of the busiest destination rank, its blocks scattered\n",
+            self.advice,
+            table.finish()
+        )
+    }
+}
+
+/// Everything that is tried.
+struct Search<'a> {
+    src: &'a Document,
+    dst: &'a Document,
+    request: Request,
+    rank: Rank,
+}
+
+impl<'a> Search<'a> {
+    fn new(src: &'a Deployment, dst: &'a Deployment, request: &Request) -> Option<Self> {
+        let plan = Plan::compile(src, dst, request).ok()?;
+        let ranks = dst.ranks().map(|rank| {
+            let routes = plan.routes().iter().filter(|route| route.dst_rank == rank);
+            let bytes: u64 = routes.map(|route| plan.route_bytes(route)).sum();
+            (bytes, Reverse(rank))
+        });
+        let (bytes, Reverse(rank)) = ranks.max()?;
+        (bytes > 0).then_some(Self {
+            src: src.document(),
+            dst: dst.document(),
+            request: *request,
+            rank,
+        })
+    }
+
+    /// All orders with the block sizes of today; and all block sizes with the orders of today, with those of the
+    /// fewest chunks, and with each order on both sides.
+    fn all(&self) -> Vec<Suggestion> {
+        let orders = std::iter::once(None).chain(ORDERS.map(Some));
+        let orders = orders.map(|order| Change {
+            order,
+            block_size: None,
+        });
+        let orders: Vec<Change> = orders.collect();
+        let mut found = self.pairs(&orders, &orders);
+        let fewest = found.iter().min_by_key(|s| (s.cost.chunks, s.changes()));
+        let best = fewest
+            .map(|s| (s.from.order, s.to.order))
+            .unwrap_or_default();
+        let alike = ORDERS.map(|order| (Some(order), Some(order)));
+        for (from, to) in [(None, None), best].into_iter().chain(alike) {
+            let sizes = |order| {
+                let sizes = std::iter::once(None).chain(BLOCK_SIZES.map(Some));
+                let sizes = sizes.map(move |block_size| Change { order, block_size });
+                sizes.collect::<Vec<_>>()
+            };
+            found.extend(self.pairs(&sizes(from), &sizes(to)));
+        }
+        found
+    }
+
+    fn pairs(&self, from: &[Change], to: &[Change]) -> Vec<Suggestion> {
+        let new = |document, changes: &[Change]| {
+            let mut changes: Vec<Change> = changes.iter().map(|c| c.new_for(document)).collect();
+            changes.sort();
+            changes.dedup();
+            changes
+        };
+        let (from, to) = (new(self.src, from), new(self.dst, to));
+        let pairs = from
+            .iter()
+            .flat_map(|from| to.iter().map(move |to| (from, to)));
+        let found = pairs.filter_map(|(from, to)| {
+            Some(Suggestion {
+                from: from.clone(),
+                to: to.clone(),
+                cost: self.cost(from, to)?,
+            })
+        });
+        found.collect()
+    }
+
+    /// What it costs so; `None` where a side cannot have that.
+    fn cost(&self, from: &Change, to: &Change) -> Option<Cost> {
+        let (src, dst) = (from.applied(self.src), to.applied(self.dst));
+        let Request { start, tokens, .. } = self.request;
+        // Where all blocks begin anew together, chunks repeat. What is left at the end, and behind
+        // windows, is in the part that is counted.
+        let (period, reach) = rhythm([&src, &dst])?;
+        let repeated = match start {
+            0 => tokens.saturating_sub(reach).saturating_sub(period) / period,
+            _ => 0,
+        };
+        let least = tokens - repeated * period;
+        let end = start.checked_add(least)?.checked_add(period)?;
+        let (src, dst) = (roomy(src, end)?, roomy(dst, end)?);
+        let once = self.count(&src, &dst, least)?;
+        if repeated == 0 {
+            return Some(once);
+        }
+        let more = self.count(&src, &dst, least + period)?;
+        let grown = |once: u64, more: u64| once + repeated * more.saturating_sub(once);
+        Some(Cost {
+            chunks: grown(once.chunks, more.chunks),
+            bytes: grown(once.bytes, more.bytes),
+            chunk_bytes: more.chunk_bytes,
+        })
+    }
+
+    fn count(&self, src: &Deployment, dst: &Deployment, tokens: u64) -> Option<Cost> {
+        let request = Request {
+            tokens,
+            ..self.request
+        };
+        let plan = Plan::compile_for(src, dst, &request, Side::Destination, self.rank).ok()?;
+        let tables = blocks::scattered(&plan);
+        let summary = plan.bind(&tables.0, &tables.1).ok()?.summary();
+        let lengths = summary.histogram.iter();
+        let (chunk_bytes, _) = lengths.max_by_key(|(length, chunks)| length * chunks)?;
+        Some(Cost {
+            chunks: summary.chunks,
+            bytes: summary.bytes,
+            chunk_bytes,
+        })
+    }
+}
+
+/// After how many tokens the blocks of all groups begin anew together, and how far back windows reach.
+fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
+    /// A token far beyond any window.
+    const FAR: u64 = 1 << 40;
+    let (mut period, mut reach) = (1u64, 0);
+    for group in sides.iter().flat_map(|side| &side.groups) {
+        period = least_common_multiple(period, group.block_size)?;
+        for spec in &group.specs {
+            if let Spec::Attention(Attention {
+                chunk_size: Some(size),
+                ..
+            }) = spec
+            {
+                period = least_common_multiple(period, *size)?;
+            }
+            // All tokens are needed by what has no window.
+            let needed = FAR - spec.first_token_needed(0, FAR);
+            reach = reach.max(if needed < FAR { needed } else { 0 });
+        }
+    }
+    Some((period, reach))
+}
+
+/// A side with room for so many tokens in scattered blocks, if it can be.
+fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
+    for group in &mut document.groups {
+        let blocks = match is_paged(group) {
+            true => tokens.div_ceil(group.block_size.max(1)),
+            false => 1,
+        };
+        group.num_blocks = 2 * blocks;
+    }
+    Deployment::from_document(document).ok()
+}
+
+/// Whether its blocks hold tokens, and not one state of a whole sequence.
+fn is_paged(group: &GroupDocument) -> bool {
+    group
+        .specs
+        .iter()
+        .any(|spec| spec.tokens_per_state().is_some())
+}
+
+fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    a.checked_div(x)?.checked_mul(b)
+}
+
+impl Change {
+    /// How far down the list of orders it is.
+    fn familiarity(&self) -> Option<usize> {
+        ORDERS.iter().position(|known| Some(*known) == self.order)
+    }
+
+    /// How much there is to change.
+    fn count(&self) -> usize {
+        usize::from(self.order.is_some()) + usize::from(self.block_size.is_some())
+    }
+
+    /// What of it a side does not do already.
+    fn new_for(&self, document: &Document) -> Self {
+        let differs = |change: Self| {
+            let mut groups = document.groups.iter();
+            groups.any(|group| {
+                let mut changed = group.clone();
+                change.apply(&mut changed);
+                let order =
+                    |g: &GroupDocument| Order::parse(g.order.as_deref().unwrap_or("LBSHC")).ok();
+                (changed.block_size, order(&changed)) != (group.block_size, order(group))
+            })
+        };
+        let (order, block_size) = (self.order, self.block_size);
+        Self {
+            order: order.filter(|_| {
+                differs(Self {
+                    order,
+                    block_size: None,
+                })
+            }),
+            block_size: block_size.filter(|_| {
+                differs(Self {
+                    order: None,
+                    block_size,
+                })
+            }),
+        }
+    }
+
+    /// A side that does so.
+    fn applied(&self, document: &Document) -> Document {
+        let mut changed = document.clone();
+        changed
+            .groups
+            .iter_mut()
+            .for_each(|group| self.apply(group));
+        changed
+    }
+
+    fn apply(&self, group: &mut GroupDocument) {
+        let paged = group
+            .specs
+            .iter()
+            .any(|spec| spec.tokens_per_state().is_some());
+        if let Some(size) = self.block_size.filter(|_| paged) {
+            let tokens = group.num_blocks.saturating_mul(group.block_size);
+            (group.block_size, group.num_blocks) = (size, tokens.div_ceil(size));
+        }
+        if let Some(order) = self.order.filter(|_| takes_orders(group)) {
+            group.order = Some(order.to_owned());
+        }
+        if *self != Self::default() {
+            // They were made for how it lay.
+            (group.block_stride, group.layer_stride) = (None, None);
+        }
+    }
+
+    /// `order LBHSC, blocks of 64`
+    fn text(&self) -> String {
+        let order = self.order.map(|order| format!("order {order}"));
+        let size = self.block_size.map(|size| format!("blocks of {size}"));
+        match (order, size) {
+            (None, None) => "as it is".to_owned(),
+            (Some(one), None) | (None, Some(one)) => one,
+            (Some(order), Some(size)) => format!("{order}, {size}"),
+        }
+    }
+}
+
+impl Suggestion {
+    fn changes(&self) -> usize {
+        self.from.count() + self.to.count()
+    }
+}
+
+/// Whether an order can be chosen for a group: pages of several specs, and data with scales behind them,
+/// have their own.
+fn takes_orders(group: &GroupDocument) -> bool {
+    matches!(
+        &group.specs[..],
+        [Spec::Attention(_) | Spec::Mla(_) | Spec::Opaque(_)]
+    )
+}
+
+/// What to change, and what that gains: of the least that can be changed, the best.
+fn advice(today: Cost, best: &[Suggestion], sides: (&Deployment, &Deployment)) -> String {
+    let now = format!(
+        "{} of {}",
+        number::count(today.chunks, "chunk"),
+        number::bytes(today.chunk_bytes)
+    );
+    let Some(first) = best.first() else {
+        return format!("Leave it as it is: no order and no block size makes fewer than {now}.");
+    };
+    let name = |role: &str, side: &Deployment| match side.name() {
+        "" => format!("the {role}"),
+        name => name.to_owned(),
+    };
+    let told = |role, side, change: &Change| {
+        let name = name(role, side);
+        match (change.order, change.block_size) {
+            (None, None) => None,
+            (Some(order), None) => Some(format!("give {name} the order {order}")),
+            (None, Some(size)) => Some(format!("give {name} blocks of {size} tokens")),
+            (Some(order), Some(size)) => Some(format!(
+                "give {name} the order {order} and blocks of {size} tokens"
+            )),
+        }
+    };
+    let parts = [
+        told("source", sides.0, &first.from),
+        told("destination", sides.1, &first.to),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let what = parts.join(", and ");
+    let (head, tail) = what.split_at(what.len().min(1));
+    format!(
+        "{}{tail}: {} of {} for a destination rank instead of {now}, {} times fewer.",
+        head.to_uppercase(),
+        number::count(first.cost.chunks, "chunk"),
+        number::bytes(first.cost.chunk_bytes),
+        number::figures(today.chunks as f64 / first.cost.chunks as f64),
+    )
+}

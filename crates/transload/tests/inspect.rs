@@ -1,0 +1,241 @@
+//! `transload inspect`.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{Ran, transload_in};
+use serde_json::{Value, json};
+
+/// Where the configs of well-known models are.
+fn configs() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs")
+}
+
+fn inspect(config: &str, more: &[&str]) -> Ran {
+    let mut args = vec!["inspect", config];
+    args.extend(more);
+    transload_in(&configs(), &args)
+}
+
+#[track_caller]
+fn inspect_json(config: &str, more: &[&str]) -> Value {
+    let mut args = vec!["--format", "json"];
+    args.extend(more);
+    let ran = inspect(config, &args);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    ran.json()
+}
+
+/// What a config of one's own tells, and is told.
+fn own(config: &str, more: &[&str]) -> Ran {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("config.json"), config).expect("a file");
+    let mut args = vec!["inspect", "config.json"];
+    args.extend(more);
+    transload_in(dir.path(), &args)
+}
+
+#[test]
+fn the_schema_says_what_a_token_and_a_sequence_cost() {
+    let told = inspect_json("llama-3.1-8b.json", &[]);
+    assert_eq!(told["schema"], "transload.inspect/1");
+    assert_eq!(told["family"], "llama");
+    assert_eq!(told["num_layers"], 32);
+    assert_eq!(told["bytes_per_token"], 131_072);
+    assert_eq!(told["fixed_bytes"], 0);
+    let sequence = json!({"tokens": 2000, "bytes": 262_144_000, "allocated_bytes": 262_144_000});
+    assert_eq!(told["sequence"], sequence);
+    let group = &told["groups"][0];
+    assert_eq!(
+        (&group["name"], &group["layers"]),
+        (&json!("attn"), &json!("0-31"))
+    );
+    let spec = json!({"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"});
+    assert_eq!(group["spec"], json!([spec]));
+}
+
+#[test]
+fn windows_do_not_grow() {
+    let told = inspect_json(
+        "gpt-oss-120b.json",
+        &["--tokens", "1000", "--block-size", "16"],
+    );
+    assert_eq!(told["bytes_per_token"], 36_864);
+    let token_and_layer = 2 * 8 * 64 * 2;
+    assert_eq!(told["fixed_bytes"], 18 * 128 * token_and_layer);
+    // The last 128 of 1,000 tokens lie in 9 blocks, all tokens in 63.
+    assert_eq!(
+        told["sequence"]["bytes"],
+        18 * (1000 + 128) * token_and_layer
+    );
+    let blocks = 18 * (63 + 9) * 16 * token_and_layer;
+    assert_eq!(told["sequence"]["allocated_bytes"], blocks);
+}
+
+#[test]
+fn the_layers_of_a_hybrid_are_counted() {
+    let told = inspect_json("nemotron-h-8b.json", &["--tp", "2"]);
+    let kinds = told["layer_kinds"].as_array().expect("a list");
+    let count = |caches: Value| {
+        let kind = kinds.iter().find(|kind| kind["caches"] == caches);
+        kind.map_or(0, |kind| kind["layers"].as_u64().unwrap_or(0))
+    };
+    assert_eq!(count(json!(["mamba"])), 24);
+    assert_eq!(count(json!(["attn"])), 4);
+    assert_eq!(count(json!([])), 24);
+    // The ranks of a TP size share the state out.
+    let (whole, rank) = (&told["fixed_bytes"], &told["ranks"][0]["fixed_bytes"]);
+    assert_eq!(whole.as_u64(), rank.as_u64().map(|bytes| bytes * 2));
+}
+
+#[test]
+fn ranks_hold_their_stage_and_their_heads() {
+    let told = inspect_json(
+        "llama-3.1-8b.json",
+        &["--tp", "16", "--pp", "3", "--memory", "1GiB"],
+    );
+    let ranks = told["ranks"].as_array().expect("a list");
+    let layers: Vec<&str> = ranks
+        .iter()
+        .filter_map(|rank| rank["layers"].as_str())
+        .collect();
+    assert_eq!(layers, ["0-10", "11-21", "22-31"]);
+    // 8 heads on 16 ranks: each rank holds one, which another rank holds too.
+    assert_eq!(ranks[0]["bytes_per_token"], 11 * 2 * 128 * 2);
+    let sequence = 11 * 2 * 128 * 2 * 2000;
+    assert_eq!(ranks[0]["sequences"], (1u64 << 30) / sequence);
+}
+
+#[test]
+fn types_of_caches_can_be_chosen() {
+    let told = inspect_json("deepseek-v3.json", &[]);
+    assert_eq!(told["bytes_per_token"], 70_272);
+    let told = inspect_json("deepseek-v3.json", &["--dtype", "fp8_ds_mla"]);
+    assert_eq!(told["bytes_per_token"], 61 * 656);
+    let told = inspect_json("llama-3.1-8b.json", &["--dtype", "fp8"]);
+    assert_eq!(told["bytes_per_token"], 65_536);
+    let ran = inspect("llama-3.1-8b.json", &["--dtype", "fp8_ds_mla"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(
+        ran.told().contains("fp8_ds_mla is a format of latents"),
+        "{}",
+        ran.stderr
+    );
+    let ran = inspect("llama-3.1-8b.json", &["--dtype", "fp9"]);
+    assert!(
+        ran.told().contains("the types are f32, f16, bf16"),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// Every config of the catalog's tests: what `--deployment` prints is a deployment that plans.
+#[test]
+fn a_printed_deployment_is_read_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let mut configs: Vec<_> = fs::read_dir(configs())
+        .expect("configs")
+        .map(|entry| entry.expect("a config").path())
+        .collect();
+    configs.sort();
+    assert!(configs.len() >= 25);
+    for config in configs {
+        let config = config.to_str().expect("a name");
+        for (format, file) in [("table", "side.toml"), ("json", "side.json")] {
+            let args = [
+                "inspect",
+                config,
+                "--deployment",
+                "--tokens",
+                "500",
+                "--format",
+                format,
+            ];
+            let ran = transload_in(dir.path(), &args);
+            assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{config}");
+            fs::write(dir.path().join(file), ran.stdout).expect("a file");
+        }
+        let args = [
+            "--from",
+            "side.toml",
+            "--to",
+            "side.json",
+            "--tokens",
+            "500",
+        ];
+        let ran = transload_in(
+            dir.path(),
+            &[&["plan", "--format", "json"][..], &args].concat(),
+        );
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{config}");
+        assert!(ran.json()["totals"]["bytes"].as_u64() > Some(0), "{config}");
+    }
+}
+
+#[test]
+fn one_can_describe_a_model_oneself() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let document = "schema = \"transload.deployment/1\"\nmodel = \"mine\"\nblock_size = 16\n\
+        num_blocks = 4\n[[group]]\nname = \"all\"\nlayers = \"0-3\"\n[[group.spec]]\n\
+        kind = \"opaque\"\nheads = 2\nentry_bytes = 100\n";
+    fs::write(dir.path().join("mine.toml"), document).expect("a file");
+    let args = ["inspect", "--spec", "mine.toml", "--format", "json"];
+    let told = transload_in(dir.path(), &args).json();
+    assert_eq!(
+        (&told["family"], &told["num_layers"]),
+        (&json!("mine"), &json!(4))
+    );
+    assert_eq!(told["bytes_per_token"], 4 * 200);
+}
+
+#[test]
+fn a_folder_and_stdin_are_configs_too() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = fs::read(configs().join("llama-3.1-8b.json")).expect("a config");
+    fs::write(dir.path().join("config.json"), config).expect("a file");
+    let ran = transload_in(dir.path(), &["inspect", "."]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stdout.contains("131,072 bytes"), "{}", ran.stdout);
+}
+
+/// One message, naming the file and the key.
+#[test]
+fn bad_configs_are_told_what_is_wrong() {
+    for (config, told) in [
+        ("{", "config.json is no JSON"),
+        ("[]", "config.json: a config is a table, not a list"),
+        ("{}", "config.json: model_type: is missing"),
+        (
+            r#"{"model_type": "lama"}"#,
+            "\"lama\" is no family of the catalog; the nearest are llama",
+        ),
+        (
+            r#"{"model_type": "llama", "num_key_value_heads": "8"}"#,
+            "config.json: num_key_value_heads: has to be a whole number, not \"8\"",
+        ),
+        (
+            r#"{"model_type": "llama", "num_hidden_layers": 1000000000000}"#,
+            "config.json: num_hidden_layers: cannot be more than 65536, not 1000000000000",
+        ),
+        (
+            r#"{"model_type": "llama", "num_attention_heads": 33, "head_dim": null}"#,
+            "config.json: hidden_size: is 4096, which num_attention_heads = 33 does not divide",
+        ),
+    ] {
+        let ran = own(config, &[]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{config}");
+        assert!(ran.told().contains(told), "{config}: {}", ran.stderr);
+    }
+    let ran = inspect("llama-3.1-8b.json", &["--tp", "3"]);
+    assert_eq!(ran.code, Some(2));
+    let told = "group attn: heads: 8 cannot be shared out over tp = 3";
+    assert!(ran.told().contains(told), "{}", ran.stderr);
+    let ran = inspect("nowhere.json", &[]);
+    assert!(
+        ran.told().contains("nowhere.json cannot be read"),
+        "{}",
+        ran.stderr
+    );
+}
