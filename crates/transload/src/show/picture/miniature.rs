@@ -158,7 +158,7 @@ impl Miniature {
             let (_, blocks) = size.blocks(side);
             let entries = 0..blocks as u32;
             match scattered(scene, group, side) {
-                true => (0..).zip(apart(blocks as u32)).collect(),
+                true => (0..).zip(apart(blocks as u32, side)).collect(),
                 false => entries.map(|entry| (entry.into(), entry)).collect(),
             }
         };
@@ -280,10 +280,14 @@ fn scattered(scene: &Scene<'_>, group: usize, side: Side) -> bool {
     pairs.any(|two| two[0].checked_add(1) != Some(two[1]))
 }
 
-/// So many blocks out of twice as many, no two of them neighbours, and in no order.
-fn apart(blocks: u32) -> impl Iterator<Item = u32> {
+/// So many blocks out of twice as many, no two of them neighbours, and in no order: another on each side.
+fn apart(blocks: u32, side: Side) -> Vec<u32> {
     let (odd, even) = ((1..blocks).step_by(2), (0..blocks).step_by(2));
-    odd.chain(even).map(|block| 2 * block)
+    let mut apart: Vec<u32> = odd.chain(even).map(|block| 2 * block).collect();
+    if side == Side::Destination {
+        apart.reverse();
+    }
+    apart
 }
 
 /// The block of an entry of a table.
