@@ -378,6 +378,41 @@ fn a_document_of_one_line_is_not_printed_whole() {
     assert!(faults.contains("tp: has to be from 1 to"), "{faults}");
 }
 
+#[test]
+fn a_plan_is_drawn_into_a_file() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let table = plan(dir.path(), &["--tokens", "100", "--svg", "plan.svg"]);
+    assert_eq!((table.code, table.stderr.as_str()), (Some(0), ""));
+    assert!(
+        table.stdout.contains(" drawn in plan.svg\n"),
+        "{}",
+        table.stdout
+    );
+    let drawn = || fs::read_to_string(dir.path().join("plan.svg")).expect("a picture");
+    let picture = drawn();
+    assert!(picture.starts_with("<svg "), "{picture}");
+    let json = plan_json(dir.path(), &["--tokens", "100", "--svg", "plan.svg"]);
+    assert_eq!(json["svg"], "plan.svg");
+    assert_eq!(drawn(), picture);
+    let json = plan_json(dir.path(), &["--tokens", "100"]);
+    assert_eq!(json.get("svg"), None);
+}
+
+#[test]
+fn a_picture_that_cannot_be_written_is_a_fault() {
+    let dir = pair(&document(SRC, ""), &document(DST, ""));
+    let ran = plan(
+        dir.path(),
+        &["--tokens", "100", "--svg", "missing/plan.svg"],
+    );
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    let told = ran.told();
+    assert!(
+        told.contains("missing/plan.svg") && told.contains("a folder that exists"),
+        "{told}"
+    );
+}
+
 /// The folder with the canonical model's config.
 fn llama() -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a folder");

@@ -4,6 +4,7 @@ pub(crate) mod deployment;
 pub(crate) mod histogram;
 pub(crate) mod json;
 pub(crate) mod number;
+pub(crate) mod picture;
 pub(crate) mod progress;
 pub(crate) mod table;
 pub(crate) mod terminal;

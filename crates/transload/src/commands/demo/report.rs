@@ -125,6 +125,7 @@ impl Report {
             plan: &self.plan,
             bound: &self.bound,
             compile: self.compile,
+            svg: None,
             estimate: None,
             suggestions: None,
         }

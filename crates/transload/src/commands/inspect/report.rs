@@ -11,8 +11,12 @@ use transload::layout::{Deployment, Group};
 
 use super::Args;
 use crate::failure::Failure;
+use crate::show::picture::sketch;
 use crate::show::table::{Lean, Table};
-use crate::show::{deployment as show, number};
+use crate::show::{deployment as show, number, terminal};
+
+/// Columns of a sketch where there is no terminal.
+const WIDTH: usize = 80;
 
 /// Everything there is to tell about a model.
 pub(super) struct Report<'a> {
@@ -262,6 +266,11 @@ impl<'a> Report<'a> {
             number::grouped_wide(self.whole.allocated),
         );
         text.push_str(&self.rank_table());
+        let width = terminal::width(std::io::stdout()).map_or(WIDTH, usize::from);
+        for group in 0..self.deployment.groups().len() {
+            text.push('\n');
+            text.push_str(&sketch(self.deployment, group, width));
+        }
         text
     }
 

@@ -8,8 +8,9 @@ pub(super) mod report;
 mod sides;
 mod suggest;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use clap::{ValueEnum, ValueHint};
 use tracing::info;
@@ -25,6 +26,7 @@ use self::suggest::Suggestions;
 use super::model::ModelArgs;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::show::picture::{Scene, plan_svg};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,6 +34,7 @@ Examples:
   transload plan --from prefill.toml --to decode.toml --tokens 100 --start 1900
   transload plan --from a.toml --to b.json --tokens 64 --src-blocks 3,7,8-9 --dst-blocks 5
   transload plan --from a.toml --to b.json --tokens 64 --chunks --format json
+  transload plan --from prefill.toml --to decode.toml --tokens 2000 --svg plan.svg
   transload plan config.json --from-side tp=4,block=16,order=NHD --to-side tp=8,block=64,order=HND \\
       --tokens 2048 --link 100Gbit --suggest
 
@@ -121,6 +124,11 @@ pub(crate) struct Args {
     #[arg(long)]
     chunks: bool,
 
+    /// Draw both sides' memory and the chunks between them into this file, a shape too large to see
+    /// scaled down; and who sends how much to whom.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    svg: Option<PathBuf>,
+
     /// Tell how long it takes on a link that carries so much: 100Gbit, 12.5GB/s.
     #[arg(long, value_name = "RATE")]
     link: Option<Rate>,
@@ -199,6 +207,16 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         chunks = bound.chunks(),
         "planned"
     );
+    if let Some(file) = &args.svg {
+        let scene = Scene {
+            src: &src,
+            dst: &dst,
+            plan: &plan,
+            bound: &bound,
+            tables: (&tables.0, &tables.1),
+        };
+        fs::write(file, plan_svg(&scene)).map_err(|error| not_drawn(file, &error))?;
+    }
     if args.emit == Some(Emit::Nixl) {
         return Ok(output.json(&nixl::Lists::new(&src, &dst, &plan, &bound))?);
     }
@@ -208,6 +226,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         dst: &dst,
         plan: &plan,
         bound: &bound,
+        svg: args.svg.as_deref(),
         compile: time(&src, &dst, &request, &tables, first),
         estimate: args.link.map(|link| Estimate::of(&bound, link, cost)),
         suggestions: match args.suggest {
@@ -263,6 +282,16 @@ fn not_planned(error: PlanError, args: &Args) -> Failure {
             "ask for tokens that a model can have read",
         ),
     }
+}
+
+fn not_drawn(file: &Path, error: &io::Error) -> Failure {
+    Failure::input(
+        format!(
+            "the picture could not be written to {}: {error}",
+            file.display()
+        ),
+        "name a file in a folder that exists and may be written to",
+    )
 }
 
 fn not_bound(error: BindError, args: &Args) -> Failure {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::ser::SerializeSeq;
@@ -25,6 +26,8 @@ pub(in crate::commands) struct Report<'a> {
     pub(in crate::commands) bound: &'a BoundPlan,
     /// From two checked deployments to bound routes.
     pub(in crate::commands) compile: Duration,
+    /// The file that it was drawn into.
+    pub(in crate::commands) svg: Option<&'a Path>,
     /// On a link, if one was named.
     pub(in crate::commands) estimate: Option<Estimate>,
     /// What to change, if that was asked.
@@ -40,6 +43,8 @@ pub(in crate::commands) struct Json<'a> {
     totals: Totals,
     /// How many chunks there are of each length: `[bytes, chunks]`, ascending.
     histogram: Vec<[u64; 2]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    svg: Option<String>,
     routes: Vec<Row<'a>>,
     /// Who sends how much to whom: `[source rank, destination rank, bytes, chunks]`.
     matrix: Vec<[u64; 4]>,
@@ -118,6 +123,7 @@ impl<'a> Report<'a> {
             histogram: (self.bound.summary().histogram.iter())
                 .map(|(length, chunks)| [length, chunks])
                 .collect(),
+            svg: self.svg.map(|file| file.display().to_string()),
             routes: self.rows(list),
             matrix: (self.matrix().into_iter())
                 .map(|((src, dst), (bytes, chunks))| [src.into(), dst.into(), bytes, chunks])
@@ -263,6 +269,9 @@ impl<'a> Report<'a> {
         }
         if summary.bytes == 0 {
             text.push_str(" nothing travels: no state has its last token in the range\n");
+        }
+        if let Some(file) = self.svg {
+            let _ = writeln!(text, " drawn in {}", file.display());
         }
         for (side, deployment) in [("the source", self.src), ("the destination", self.dst)] {
             for group in deployment

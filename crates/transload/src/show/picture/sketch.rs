@@ -1,0 +1,188 @@
+//! One rank's memory of a group as text: its axes from the outermost in, and the beginning of a block.
+
+mod strip;
+
+use std::fmt::Write;
+
+use transload::layout::{Axis, ComponentView, Deployment, Group};
+
+use super::cells::Grain;
+use super::paint::Paint;
+use super::words;
+use crate::show::number::{exact_bytes, grouped};
+
+/// Stands before every line.
+const INDENT: &str = "   ";
+
+/// How the group number `index` of a deployment lies on each rank, in lines of at most `width` columns where
+/// names allow.
+pub(crate) fn sketch(deployment: &Deployment, index: usize, width: usize) -> String {
+    let Some(group) = deployment.groups().get(index) else {
+        return String::new();
+    };
+    // One that has layers of the group.
+    let mut stages = 0..deployment.pp();
+    let Some(stage) = stages.find(|stage| !group.stage_slots(*stage).is_empty()) else {
+        return String::new();
+    };
+    let views: Vec<ComponentView> = group.views(0, stage).collect();
+    let grains: Vec<Grain> = views.iter().map(|view| Grain::of(&[view])).collect();
+    let paint = Paint::new(group, &grains, std::iter::empty());
+    let axes = Axes::of(group, &views, &paint);
+    let mut text = format!(
+        " {} as {}, on each rank of TP {}",
+        group.name(),
+        group.physical_order(),
+        deployment.tp()
+    );
+    if deployment.pp() > 1 {
+        let _ = write!(text, " in stage {stage}");
+    }
+    text.push_str(", outermost first:\n");
+    axes.write(&mut text, width);
+    let first = group.layers().ids()[group.stage_slots(stage)]
+        .first()
+        .copied();
+    strip::write(
+        &mut text,
+        &views,
+        &grains,
+        &paint,
+        first.unwrap_or(0),
+        width,
+    );
+    text
+}
+
+/// A step along an axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Step {
+    name: String,
+    extent: u64,
+    stride: u64,
+    axis: Option<Axis>,
+}
+
+/// The axes of all components that have more than one position.
+struct Axes {
+    /// Those that all components have alike, the outermost first.
+    shared: Vec<Step>,
+    /// For each component its name, where it begins, and what is its own.
+    apart: Vec<(String, u64, Vec<Step>)>,
+}
+
+impl Axes {
+    fn of(group: &Group, views: &[ComponentView], paint: &Paint) -> Self {
+        let mut each: Vec<(String, u64, Vec<Step>)> = Vec::new();
+        for view in views {
+            let geometry = group.specs()[view.spec].geometry();
+            let component = &geometry.components[view.component];
+            let dims = view.view.dims.iter().filter(|dim| dim.extent > 1);
+            let steps = dims.filter_map(|dim| {
+                let name = match dim.axis {
+                    Axis::Layer => "layer".to_owned(),
+                    Axis::Block => "block".to_owned(),
+                    Axis::State => paint.state_word().to_owned(),
+                    Axis::Unit => words::unit(component.field),
+                    Axis::Content(_) => {
+                        let is_conv = group.specs()[view.spec].conv_layout().is_some();
+                        words::content(is_conv, dim.axis, component.content.len()).to_owned()
+                    }
+                    Axis::Byte => return None,
+                };
+                Some(Step {
+                    name,
+                    extent: dim.extent,
+                    stride: dim.stride,
+                    axis: Some(dim.axis),
+                })
+            });
+            let mut steps: Vec<Step> = steps.collect();
+            steps.sort_by_key(|step| std::cmp::Reverse(step.stride));
+            let name = words::component(component.name).into_owned();
+            each.push((name, view.view.offset, steps));
+        }
+        let Some((_, start, first)) = each.first().cloned() else {
+            return Self {
+                shared: Vec::new(),
+                apart: Vec::new(),
+            };
+        };
+        let step = each
+            .get(1)
+            .map_or(0, |second| second.1.saturating_sub(start));
+        let even = |(i, one): (usize, &(String, u64, Vec<Step>))| {
+            one.2 == first && one.1 == start + i as u64 * step
+        };
+        if each.iter().enumerate().all(even) {
+            // Alike, at even distances: which component it is, is an axis as well.
+            let mut shared = first;
+            if each.len() > 1 {
+                let names: Vec<&str> = each.iter().map(|(name, ..)| name.as_str()).collect();
+                shared.push(Step {
+                    name: names.join(", "),
+                    extent: each.len() as u64,
+                    stride: step,
+                    axis: None,
+                });
+                shared.sort_by_key(|step| std::cmp::Reverse(step.stride));
+            }
+            return Self {
+                shared,
+                apart: Vec::new(),
+            };
+        }
+        let common = |step: &&Step| each.iter().all(|(_, _, steps)| steps.contains(step));
+        let shared: Vec<Step> = first.iter().take_while(common).cloned().collect();
+        for (_, offset, steps) in &mut each {
+            *offset -= start;
+            steps.retain(|step| !shared.contains(step));
+        }
+        Self {
+            shared,
+            apart: each,
+        }
+    }
+
+    fn write(&self, text: &mut String, width: usize) {
+        let names = self.shared.iter().map(|step| step.name.chars().count());
+        let names = names.max().unwrap_or(0);
+        let extents = self.shared.iter().map(|step| grouped(step.extent).len());
+        let extents = extents.max().unwrap_or(0);
+        for step in &self.shared {
+            let (name, extent) = (&step.name, grouped(step.extent));
+            let _ = writeln!(
+                text,
+                "{INDENT}{name:names$}  {extent:>extents$}  {}",
+                step.every()
+            );
+        }
+        for (name, offset, steps) in &self.apart {
+            let mut line = format!("{INDENT}{name} from {}", exact_bytes(*offset));
+            for (index, step) in steps.iter().enumerate() {
+                line.push(if index == 0 { ':' } else { ',' });
+                let step = format!("{} {} {}", step.name, grouped(step.extent), step.every());
+                // A comma may follow.
+                if line.chars().count() + step.chars().count() + 2 > width {
+                    let _ = writeln!(text, "{line}");
+                    line = format!("{INDENT}  {step}");
+                } else {
+                    line.push(' ');
+                    line.push_str(&step);
+                }
+            }
+            let _ = writeln!(text, "{line}");
+        }
+    }
+}
+
+impl Step {
+    fn every(&self) -> String {
+        match self.axis {
+            Some(Axis::Layer) if self.stride >= 1 << transload::layout::view::ALLOCATION_BITS => {
+                "each in an allocation of its own".to_owned()
+            }
+            _ => format!("every {}", exact_bytes(self.stride)),
+        }
+    }
+}
