@@ -23,6 +23,9 @@ pub const MAX_RANKS: u64 = 4096;
 /// The most groups a deployment may have; real ones have up to about five.
 pub const MAX_GROUPS: usize = 64;
 
+/// The most specs of a group. Real pages have two or three; plans count components in 64 bits.
+pub(crate) const MAX_SPECS: usize = 16;
+
 /// The most layers a model may have. Layer slots are the upper 20 bits of an address.
 pub const MAX_LAYERS: u64 = 65_536;
 

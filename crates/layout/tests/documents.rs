@@ -121,7 +121,7 @@ fn products_that_overflow_name_the_field_that_is_too_large() {
     assert_fault(&document, "group[0].spec[0].heads", "exceeds");
     let document = with("/group/0/block_stride", json!(1u64 << 40));
     assert_fault(&document, "group[0].block_stride", "exceeds");
-    let document = with("/group/0/offset", json!(u64::MAX));
+    let document = with("/group/0/offset", json!(1u64 << 43));
     assert_fault(&document, "group[0].offset", "offset plus");
 }
 
@@ -279,7 +279,15 @@ fn pipeline_stages_have_to_add_up() {
     document["pp_layers"] = json!([4]);
     assert_fault(&document, "pp_layers", "1 entries");
     document["pp_layers"] = json!([u64::MAX, 5]);
-    assert_fault(&document, "pp_layers", "too much");
+    assert_fault(&document, "pp_layers[0]", "from 0 to 65536");
+    document["pp_layers"] = json!([]);
+    assert_fault(&document, "pp_layers", "not an empty one");
+    // As a peer may send it: typed, and never read from a text.
+    document["pp_layers"] = json!([1, 3]);
+    let mut typed = check(&document).unwrap().document().clone();
+    typed.pp_layers = Some(vec![u64::MAX, 5]);
+    let faults = Deployment::from_document(typed).unwrap_err();
+    assert!(faults.0[0].problem.contains("too much"), "{faults}");
     assert_fault(&with("/num_layers", json!(2)), "num_layers", "from 4");
 }
 
@@ -386,13 +394,13 @@ fn a_faulty_group_is_checked_to_its_end() {
     assert_eq!(
         paths(&document),
         [
-            "group[1].spec[0].dtype",
-            "group[1].spec[2].kind",
-            "group[1].name",
             "group[1].num_blocks",
             "group[1].order",
             "group[1].spec[0].head_dim",
+            "group[1].spec[0].dtype",
             "group[1].spec[1].heads",
+            "group[1].spec[2].kind",
+            "group[1].name",
             "group[1].spec[3].heads",
         ]
     );
@@ -437,7 +445,12 @@ fn one_fault_counts_once() {
     // Nobody wrote a v_head_dim here.
     let document = with("/group/0/spec/0/head_dim", json!(1u64 << 62));
     assert_eq!(paths(&document), ["group[0].spec[0].head_dim"]);
-    // Nor is it known how many layers these stages should have.
+    // Nor is it known how many stages or layers there should be.
+    for pp in [json!(0), json!("x")] {
+        let mut document = with("/pp", pp);
+        document["pp_layers"] = json!([2, 2]);
+        assert_eq!(paths(&document), ["pp"]);
+    }
     let mut document = with("/pp", json!(2));
     document["pp_layers"] = json!([40, 40]);
     document["group"][0]["layers"] = json!("x");

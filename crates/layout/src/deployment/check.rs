@@ -3,15 +3,13 @@
 use std::ops::Range;
 
 use super::{
-    Deployment, Group, LayerSet, MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, Stage,
+    Deployment, Group, LayerSet, MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE,
+    MAX_SPECS, Stage,
 };
 use crate::document::{Document, GroupDocument, Origin, Report, parse_order};
 use crate::order::Order;
 use crate::placement::{Field, Placement, PlacementError, Shape};
 use crate::spec::{FieldValue, Spec};
-
-/// The most specs of a group. Real pages have two or three; plans count components in 64 bits.
-const MAX_SPECS: usize = 16;
 
 /// Checks everything, noting every fault. `None` where so much is wrong that nothing can be built.
 ///
@@ -23,20 +21,16 @@ pub(super) fn check(
     report: &mut Report,
 ) -> Option<Deployment> {
     // Where a size is faulty, 1 stands in for it, so that the rest is looked at too.
-    let mut tp = report.in_range("tp", document.tp, MAX_RANKS).unwrap_or(1);
-    let pp = report.in_range("pp", document.pp, MAX_RANKS);
+    let mut tp = report
+        .in_range("tp", document.tp, 1..=MAX_RANKS)
+        .unwrap_or(1);
+    let pp = report.in_range("pp", document.pp, 1..=MAX_RANKS);
     let ranks = tp * pp.unwrap_or(1);
     if ranks > MAX_RANKS {
         report.add("tp", format!("tp * pp is {ranks}, more than {MAX_RANKS}"));
         tp = 1;
     }
-    if document.groups.len() > MAX_GROUPS {
-        let count = document.groups.len();
-        report.add(
-            "group",
-            format!("has {count} entries, more than {MAX_GROUPS}"),
-        );
-    }
+    report.at_most("group", document.groups.len(), MAX_GROUPS);
     let groups = || document.groups.iter().zip(origins).take(MAX_GROUPS);
     let mut layers = Vec::new();
     for (group, origin) in groups() {
@@ -94,7 +88,8 @@ fn stages(
     }
     let known = layers.iter().all(Option::is_some) || document.num_layers.is_some();
     let total = document.num_layers.unwrap_or(highest);
-    let pp = pp.filter(|_| known && !report.has("num_layers") && !report.has("pp_layers"))?;
+    let fields = ["pp", "pp_layers", "num_layers"];
+    let pp = pp.filter(|_| known && !fields.iter().any(|field| report.has(field)))?;
     let counts = match &document.pp_layers {
         Some(counts) => {
             let sum = counts.iter().try_fold(0u64, |sum, n| sum.checked_add(*n));
@@ -161,8 +156,16 @@ impl GroupCheck<'_> {
     ) -> Option<Group> {
         let (group, path) = (self.group, &self.path);
         let before = report.count();
-        report.in_range(&format!("{path}.block_size"), group.block_size, MAX_SIZE);
-        report.in_range(&format!("{path}.num_blocks"), group.num_blocks, MAX_BLOCKS);
+        report.in_range(
+            &format!("{path}.block_size"),
+            group.block_size,
+            1..=MAX_SIZE,
+        );
+        report.in_range(
+            &format!("{path}.num_blocks"),
+            group.num_blocks,
+            1..=MAX_BLOCKS,
+        );
         let order = match group.order.as_deref().map(parse_order) {
             None => None,
             Some(Ok(order)) => Some(order),
@@ -190,11 +193,8 @@ impl GroupCheck<'_> {
             let problem = "recurrent state and per-token caches cannot share a block table";
             report.add(path.clone(), problem);
         }
-        if specs.len() > MAX_SPECS {
-            let count = specs.len();
-            let problem = format!("has {count} entries; a page holds {MAX_SPECS} at most");
-            report.add_once(path, problem);
-        } else if specs.is_empty() {
+        report.at_most(&path, specs.len(), MAX_SPECS);
+        if specs.is_empty() {
             report.lacks_table(&path);
         }
     }
@@ -300,7 +300,7 @@ fn check_spec(spec: &Spec, tp: u32, path: &str, report: &mut Report) {
         // A v_head_dim like the head_dim was most likely never written.
         let said = *field == "v_head_dim" && head_dim.is_some_and(|(_, dim)| dim == value);
         if let (FieldValue::Number(number), false) = (value, said) {
-            report.in_range(&format!("{path}.{field}"), *number, MAX_SIZE);
+            report.in_range(&format!("{path}.{field}"), *number, 1..=MAX_SIZE);
         }
     }
     if report.has(path) {

@@ -1,6 +1,7 @@
 //! Faults of a document, all of them in one report.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// One thing that is wrong with a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,14 +89,28 @@ impl Report {
         })
     }
 
-    /// A number from 1 to `most`; `None` and a fault if it is not.
-    pub(crate) fn in_range(&mut self, path: &str, value: u64, most: u64) -> Option<u64> {
-        if (1..=most).contains(&value) {
+    /// A number within bounds; `None` and a fault if it is not.
+    pub(crate) fn in_range(
+        &mut self,
+        path: &str,
+        value: u64,
+        bounds: RangeInclusive<u64>,
+    ) -> Option<u64> {
+        if bounds.contains(&value) {
             return Some(value);
         }
-        let problem = format!("has to be from 1 to {most}, not {value}");
+        let (least, most) = bounds.into_inner();
+        let problem = format!("has to be from {least} to {most}, not {value}");
         self.add_once(path.to_owned(), problem);
         None
+    }
+
+    /// Notes a list that has too many entries.
+    pub(crate) fn at_most(&mut self, path: &str, count: usize, most: usize) {
+        if count > most {
+            let problem = format!("has {count} entries; {most} are the most");
+            self.add_once(path.to_owned(), problem);
+        }
     }
 
     /// The value, if there is one and nothing is wrong with it.

@@ -3,10 +3,17 @@
 //! Reading goes in two steps. A [`Value`] (any TOML or JSON) becomes a [`Document`], whose fields have
 //! types; a `Document` becomes a checked [`Deployment`](crate::deployment::Deployment). Both steps note
 //! every fault they find, so that one report has them all.
+//!
+//! What the first step asks for, with types, bounds and defaults, is also the documents'
+//! [JSON Schema](json_schema).
 
 mod fault;
+mod field;
+mod kinds;
+mod near;
 mod read;
 mod reader;
+mod schema;
 mod value;
 mod write;
 
@@ -14,8 +21,9 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use fault::Report;
 pub use fault::{Fault, Faults};
+pub(crate) use near::nearest;
 pub(crate) use read::parse_order;
-pub(crate) use reader::nearest;
+pub use schema::json_schema;
 pub use value::Value;
 
 use crate::placement::Allocation;

@@ -1,198 +1,160 @@
 //! From a tree of values to a [`Document`]: types, defaults and inheritance.
 
-use super::reader::{Faulty, Reader, closest};
+use super::field::{Form, Need};
+use super::kinds::read_spec;
+use super::reader::{Faulty, Reader};
 use super::{Document, GroupDocument, Origin, Report, SCHEMA, Value};
-use crate::deployment::{MAX_BLOCKS, MAX_SIZE};
-use crate::dtype::Dtype;
+use crate::deployment::{MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS};
 use crate::order::Order;
 use crate::placement::Allocation;
-use crate::spec::{
-    Attention, ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm,
-    Mla, Opaque, ScaledLatent, Spec,
-};
-
-/// The kinds of spec, as documents name them.
-const KINDS: [&str; 12] = [
-    "attention",
-    "mla",
-    "compressed",
-    "indexer",
-    "opaque",
-    "mamba2_conv",
-    "mamba2_ssm",
-    "gdn_conv",
-    "gdn_ssm",
-    "mamba1_conv",
-    "mamba1_ssm",
-    "linear",
-];
+use crate::spec::{Opaque, Spec};
+use crate::view::MAX_ALLOCATION_BYTES;
 
 /// What a group takes from the deployment unless it says otherwise; `Err` where that is faulty, which
 /// is reported there.
-struct Inherited {
+pub(super) struct Inherited {
     block_size: Result<Option<u64>, Faulty>,
     num_blocks: Result<Option<u64>, Faulty>,
     order: Result<Option<String>, Faulty>,
+}
+
+impl Inherited {
+    /// From a deployment that says nothing.
+    pub(super) const NOTHING: Self = Self {
+        block_size: Ok(None),
+        num_blocks: Ok(None),
+        order: Ok(None),
+    };
 }
 
 impl Document {
     /// Reads the typed fields, noting all faults. Where there is one, something harmless stands in, so
     /// that the rest can be checked.
     pub(crate) fn read(value: &Value, faults: &mut Report) -> Option<(Self, Vec<Origin>)> {
-        let mut reader = Reader::new(String::new(), value, faults)?;
-        match reader.get("schema") {
-            Some(Value::Text(schema)) if schema == SCHEMA => {}
-            Some(other) => {
-                let problem = format!("has to be \"{SCHEMA}\", not {}", other.describe());
-                faults.add("schema", problem);
-            }
-            None => faults.add("schema", format!("is missing: schema = \"{SCHEMA}\"")),
-        }
-        let name = reader.text("name", faults).unwrap_or("").to_owned();
-        let model = reader.text("model", faults).map(str::to_owned);
-        let tp = reader.number_or("tp", 1, faults);
-        let pp = reader.number_or("pp", 1, faults);
-        let num_layers = reader.optional("num_layers", faults);
-        let pp_layers = read_pp_layers(&mut reader, faults);
-        let mut size = |key, most| {
-            let Some(size) = reader.optional(key, faults)? else {
-                return Ok(None);
-            };
-            faults.in_range(key, size, most).map(Some).ok_or(Faulty)
-        };
-        let (block_size, num_blocks) =
-            (size("block_size", MAX_SIZE), size("num_blocks", MAX_BLOCKS));
-        let inherited = Inherited {
-            block_size,
-            num_blocks,
-            order: read_order(&mut reader, faults).and_then(|order| {
-                let parsed = order
-                    .as_deref()
-                    .map_or(Ok(()), |text| parse_order(text).map(drop));
-                match parsed {
-                    Ok(()) => Ok(order),
-                    Err(problem) => {
-                        faults.add("order", problem);
-                        Err(Faulty)
-                    }
-                }
-            }),
-        };
-        let (mut groups, mut origins) = (Vec::new(), Vec::new());
-        for (position, item) in reader.tables("group", faults).iter().enumerate() {
-            let path = format!("group[{position}]");
-            if let Some((group, origin)) = read_group(path, item, &inherited, faults) {
-                groups.push(group);
-                origins.push(Origin { position, ..origin });
-            }
-        }
-        reader.finish(faults);
-        let document = Document {
-            name,
-            model,
-            tp: tp.unwrap_or(1),
-            pp: pp.unwrap_or(1),
-            num_layers: num_layers.unwrap_or(None),
-            pp_layers,
-            groups,
-        };
-        Some((document, origins))
+        Reader::read(String::new(), value, faults, |reader| {
+            Some(read_deployment(reader))
+        })
     }
 }
 
-fn read_pp_layers(reader: &mut Reader<'_>, faults: &mut Report) -> Option<Vec<u64>> {
-    let Value::List(items) = reader.get("pp_layers")? else {
-        faults.add("pp_layers", "has to be a list of layer counts, as [40, 40]");
-        return None;
+/// The fields of a deployment, and of all below it.
+pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Origin>) {
+    let _ = reader.constant("schema", SCHEMA, "the form of this document");
+    let _ = reader.optional_text("$schema", "this form's JSON Schema, for editors; not read");
+    let name = reader.optional_text("name", "what messages call this side; default none");
+    let model = reader.optional_text("model", "the model's name, for people; default none");
+    let tp = reader.number_or("tp", 1, 1..=MAX_RANKS, "ranks of tensor parallelism");
+    let pp = reader.number_or("pp", 1, 1..=MAX_RANKS, "stages of pipeline parallelism");
+    let num_layers = reader.optional(
+        "num_layers",
+        1..=MAX_LAYERS,
+        "layers of the whole model, shared out over the stages; default the highest layer id + 1",
+    );
+    let pp_layers = reader.numbers(
+        "pp_layers",
+        0..=MAX_LAYERS,
+        "layers of each stage; default evenly, left-over layers one each to the stages before the last, \
+         backwards",
+    );
+    let inherited = Inherited {
+        block_size: reader.optional(
+            "block_size",
+            1..=MAX_SIZE,
+            "tokens per block, for groups that do not say it themselves",
+        ),
+        num_blocks: reader.optional(
+            "num_blocks",
+            1..=MAX_BLOCKS,
+            "blocks on every rank, for groups that do not say it themselves",
+        ),
+        order: read_order(
+            reader,
+            "physical order, outermost axis first, for groups of one spec that do not say it \
+             themselves; default LBSHC for most kinds",
+        ),
     };
-    let mut layers = Vec::new();
-    for item in items {
-        match item {
-            Value::Integer(count) if u64::try_from(*count).is_ok() => layers.push(*count as u64),
-            other => {
-                let problem = format!("is a list of layer counts; {} is none", other.describe());
-                faults.add("pp_layers", problem);
-                return None;
-            }
-        }
-    }
-    Some(layers)
-}
-
-/// Reads the text of an order; what is wrong with it, in words.
-pub(crate) fn parse_order(text: &str) -> Result<Order, String> {
-    let shown = Value::Text(text.to_owned()).describe();
-    Order::parse(text).map_err(|error| format!("{shown}: {error}"))
-}
-
-/// An order as text; a stride-order array becomes the text of the same order.
-fn read_order(reader: &mut Reader<'_>, faults: &mut Report) -> Result<Option<String>, Faulty> {
-    let Some(order) = reader.get("order") else {
-        return Ok(None);
+    let groups = reader.tables(
+        "group",
+        MAX_GROUPS,
+        "layers with the same specs and the same block table; one table each",
+        |group| Some(read_group(group, &inherited)),
+    );
+    let groups = groups.into_iter().enumerate();
+    let (groups, origins) = groups
+        .filter_map(|(position, read)| {
+            let (group, origin) = read?;
+            Some((group, Origin { position, ..origin }))
+        })
+        .unzip();
+    let owned = |text: Result<Option<&str>, Faulty>| text.unwrap_or(None).map(str::to_owned);
+    let document = Document {
+        name: owned(name).unwrap_or_default(),
+        model: owned(model),
+        tp: tp.unwrap_or(1),
+        pp: pp.unwrap_or(1),
+        num_layers: num_layers.unwrap_or(None),
+        pp_layers: pp_layers.unwrap_or(None),
+        groups,
     };
-    match order {
-        Value::Text(text) => return Ok(Some(text.clone())),
-        Value::List(items) => {
-            let indices: Option<Vec<u64>> = items
-                .iter()
-                .map(|item| match item {
-                    Value::Integer(index) => u64::try_from(*index).ok(),
-                    _ => None,
-                })
-                .collect();
-            match Order::from_stride_order(&indices.unwrap_or_default()) {
-                Ok(order) => return Ok(Some(order.to_string())),
-                Err(error) => faults.add(reader.path("order"), error.to_string()),
-            }
-        }
-        other => {
-            let problem = format!(
-                "has to be an order such as \"LBSHC\", not {}",
-                other.describe()
-            );
-            faults.add(reader.path("order"), problem);
-        }
-    }
-    Err(Faulty)
+    (document, origins)
 }
 
-fn read_group(
-    path: String,
-    value: &Value,
+/// The fields of a group, and of its specs.
+pub(super) fn read_group(
+    reader: &mut Reader<'_, '_>,
     inherited: &Inherited,
-    faults: &mut Report,
-) -> Option<(GroupDocument, Origin)> {
-    let before = faults.count();
-    let mut reader = Reader::new(path.clone(), value, faults)?;
-    let mut text = |key, missing| match reader.text(key, faults) {
-        Some(text) => text.to_owned(),
-        None => {
-            faults.add_once(reader.path(key), missing);
-            String::new()
-        }
-    };
-    let name = text("name", "is missing: groups are matched by name");
-    let layers = text("layers", "is missing: global layer ids such as \"0-79\"");
-    let block_size = reader.optional("block_size", faults);
-    let num_blocks = reader.optional("num_blocks", faults);
-    let order = read_order(&mut reader, faults);
-    let allocation = match reader.text("allocation", faults) {
-        None | Some("one") => Allocation::One,
-        Some("per_layer") => Allocation::PerLayer,
-        Some(other) => {
-            let problem = format!("has to be \"one\" or \"per_layer\", not \"{other}\"");
-            faults.add(reader.path("allocation"), problem);
-            Allocation::One
-        }
-    };
-    let offset = reader.number_or("offset", 0, faults);
-    let block_stride = reader.optional("block_stride", faults);
-    let layer_stride = reader.optional("layer_stride", faults);
-    let mut specs = Vec::new();
-    for (i, item) in reader.tables("spec", faults).iter().enumerate() {
-        specs.push(read_spec(format!("{path}.spec[{i}]"), item, faults));
-    }
-    reader.finish(faults);
+) -> (GroupDocument, Origin) {
+    let before = reader.faults();
+    let name = reader.text("name", "the name by which groups of two sides are matched");
+    let layers = reader.text(
+        "layers",
+        "global layer ids, such as \"0-79\" or \"0,2,4-7\"",
+    );
+    let block_size = reader.optional(
+        "block_size",
+        1..=MAX_SIZE,
+        "tokens per block; default the deployment's. Recurrent specs need none",
+    );
+    let num_blocks = reader.optional(
+        "num_blocks",
+        1..=MAX_BLOCKS,
+        "blocks on every rank; default the deployment's",
+    );
+    let order = read_order(
+        reader,
+        "physical order, outermost axis first; default the deployment's, and LB for several specs",
+    );
+    let allocation = reader.name_or(
+        "allocation",
+        Allocation::One,
+        &[
+            ("one", Allocation::One),
+            ("per_layer", Allocation::PerLayer),
+        ],
+        "one allocation for all layers of a rank, or one for each",
+    );
+    let offset = reader.number_or(
+        "offset",
+        0,
+        0..=MAX_ALLOCATION_BYTES,
+        "bytes before the group in its allocation",
+    );
+    let block_stride = reader.optional(
+        "block_stride",
+        1..=MAX_ALLOCATION_BYTES,
+        "bytes from a block to the next; default no padding",
+    );
+    let layer_stride = reader.optional(
+        "layer_stride",
+        1..=MAX_ALLOCATION_BYTES,
+        "bytes from a layer to the next; default no padding",
+    );
+    let specs = reader.tables(
+        "spec",
+        MAX_SPECS,
+        "what each layer caches; a block's page holds the specs one after another",
+        read_spec,
+    );
 
     // A recurrent cache has one state whatever a block holds.
     let recurrent = |spec: &Option<Spec>| {
@@ -210,7 +172,7 @@ fn read_group(
             Ok(None) => {
                 if default.is_none() {
                     let problem = "is missing: give it here or for the whole deployment";
-                    faults.add(format!("{path}.{key}"), problem);
+                    reader.fault(key, problem);
                 }
                 (default.unwrap_or(1), false)
             }
@@ -246,12 +208,12 @@ fn read_group(
         })
     };
     let group = GroupDocument {
-        name,
-        layers,
+        name: name.unwrap_or_default().to_owned(),
+        layers: layers.unwrap_or_default().to_owned(),
         block_size: block_size.0,
         num_blocks: num_blocks.0,
         order,
-        allocation,
+        allocation: allocation.unwrap_or_default(),
         offset: offset.unwrap_or(0),
         block_stride: block_stride.unwrap_or(None),
         layer_stride: layer_stride.unwrap_or(None),
@@ -260,197 +222,39 @@ fn read_group(
             .map(|spec| spec.unwrap_or_else(placeholder))
             .collect(),
     };
-    origin.faulty |= faults.count() > before;
-    Some((group, origin))
+    origin.faulty |= reader.faults() > before;
+    (group, origin)
 }
 
-/// A spec, with something harmless where a field is faulty; `None` where its kind is not known.
-fn read_spec(path: String, value: &Value, faults: &mut Report) -> Option<Spec> {
-    let mut reader = Reader::new(path, value, faults)?;
-    let kind = match reader.get("kind") {
-        Some(Value::Text(kind)) => kind.as_str(),
-        other => {
-            let found = other.map_or("missing".to_owned(), Value::describe);
-            let problem = format!("has to be one of {}; it is {found}", KINDS.join(", "));
-            faults.add(reader.path("kind"), problem);
-            return None;
-        }
-    };
-    let mut fields = SpecFields {
-        reader: &mut reader,
-        faults,
-    };
-    let Some(spec) = fields.read(kind) else {
-        let close = closest(kind, &KINDS)
-            .map(|close| format!("; did you mean \"{close}\"?"))
-            .unwrap_or_else(|| format!("; the kinds are {}", KINDS.join(", ")));
-        faults.add(
-            reader.path("kind"),
-            format!("\"{kind}\" is no kind of spec{close}"),
-        );
-        return None;
-    };
-    reader.finish(faults);
-    Some(spec)
-}
-
-/// Reads a spec's fields with placeholders where they are faulty, so that all faults are found.
-struct SpecFields<'r, 'a, 'f> {
-    reader: &'r mut Reader<'a>,
-    faults: &'f mut Report,
-}
-
-impl SpecFields<'_, '_, '_> {
-    fn read(&mut self, kind: &str) -> Option<Spec> {
-        Some(match kind {
-            "attention" => {
-                let head_dim = self.number("head_dim");
-                Spec::Attention(Attention {
-                    heads: self.number("heads"),
-                    head_dim,
-                    v_head_dim: self.optional("v_head_dim").unwrap_or(head_dim),
-                    dtype: self.dtype(),
-                    sliding_window: self.optional("sliding_window"),
-                    chunk_size: self.optional("chunk_size"),
+/// An order as text; a stride-order array becomes the text of the same order.
+fn read_order(reader: &mut Reader<'_, '_>, about: &'static str) -> Result<Option<String>, Faulty> {
+    let parsed = match reader.ask("order", Form::Order, Need::Optional, about) {
+        None => return Ok(None),
+        Some(Value::Text(text)) => parse_order(text).map(|_| text.clone()),
+        Some(Value::List(items)) => {
+            let indices: Option<Vec<u64>> = items
+                .iter()
+                .map(|item| match item {
+                    Value::Integer(index) => u64::try_from(*index).ok(),
+                    _ => None,
                 })
-            }
-            "mla" => Spec::Mla(Mla {
-                latent: self.number("latent"),
-                dtype: self.dtype(),
-                sliding_window: self.optional("sliding_window"),
-            }),
-            "compressed" => {
-                let tokens_per_state = self.number("tokens_per_state");
-                let sliding_window = self.optional("sliding_window");
-                Spec::Compressed(self.scaled_latent(tokens_per_state, sliding_window))
-            }
-            "indexer" => {
-                let tokens_per_state = self.optional("tokens_per_state").unwrap_or(1);
-                Spec::Indexer(self.scaled_latent(tokens_per_state, None))
-            }
-            "opaque" => Spec::Opaque(Opaque {
-                heads: self.number("heads"),
-                entry_bytes: self.number("entry_bytes"),
-                tokens_per_state: self.optional("tokens_per_state").unwrap_or(1),
-                packed_heads: self.optional("packed_heads"),
-            }),
-            "mamba2_conv" => Spec::Mamba2Conv(Mamba2Conv {
-                d_inner: self.number("d_inner"),
-                heads: self.number("heads"),
-                groups: self.number("groups"),
-                state_size: self.number("state_size"),
-                conv_states: self.conv_states(),
-                dtype: self.dtype(),
-                conv_layout: self.conv_layout(),
-            }),
-            "mamba2_ssm" => Spec::Mamba2Ssm(Mamba2Ssm {
-                heads: self.number("heads"),
-                head_dim: self.number("head_dim"),
-                state_size: self.number("state_size"),
-                dtype: self.dtype(),
-            }),
-            "gdn_conv" => Spec::GdnConv(GdnConv {
-                key_heads: self.number("key_heads"),
-                key_head_dim: self.number("key_head_dim"),
-                value_heads: self.number("value_heads"),
-                value_head_dim: self.number("value_head_dim"),
-                conv_states: self.conv_states(),
-                dtype: self.dtype(),
-                conv_layout: self.conv_layout(),
-            }),
-            "gdn_ssm" => Spec::GdnSsm(GdnSsm {
-                value_heads: self.number("value_heads"),
-                value_head_dim: self.number("value_head_dim"),
-                key_head_dim: self.number("key_head_dim"),
-                dtype: self.dtype(),
-            }),
-            "mamba1_conv" => Spec::Mamba1Conv(Mamba1Conv {
-                d_inner: self.number("d_inner"),
-                conv_states: self.conv_states(),
-                dtype: self.dtype(),
-                conv_layout: self.conv_layout(),
-            }),
-            "mamba1_ssm" => Spec::Mamba1Ssm(Mamba1Ssm {
-                d_inner: self.number("d_inner"),
-                state_size: self.number("state_size"),
-                dtype: self.dtype(),
-            }),
-            "linear" => {
-                let head_dim = self.number("head_dim");
-                Spec::Linear(Linear {
-                    heads: self.number("heads"),
-                    head_dim,
-                    v_head_dim: self.optional("v_head_dim").unwrap_or(head_dim),
-                    dtype: self.dtype(),
-                })
-            }
-            _ => return None,
-        })
-    }
-
-    fn scaled_latent(
-        &mut self,
-        tokens_per_state: u64,
-        sliding_window: Option<u64>,
-    ) -> ScaledLatent {
-        ScaledLatent {
-            data_bytes: self.number("data_bytes"),
-            scale_bytes: self.number("scale_bytes"),
-            tokens_per_state,
-            sliding_window,
+                .collect();
+            Order::from_stride_order(&indices.unwrap_or_default())
+                .map(|order| order.to_string())
+                .map_err(|error| error.to_string())
         }
-    }
+        Some(other) => Err(format!(
+            "has to be an order such as \"LBSHC\", not {}",
+            other.describe()
+        )),
+    };
+    parsed
+        .map(Some)
+        .map_err(|problem| reader.fault("order", problem))
+}
 
-    fn number(&mut self, key: &'static str) -> u64 {
-        self.reader.number(key, self.faults).unwrap_or(1)
-    }
-
-    fn optional(&mut self, key: &'static str) -> Option<u64> {
-        self.reader.optional(key, self.faults).unwrap_or(None)
-    }
-
-    /// Taps of a convolution: `conv_states`, or `conv_kernel - 1`.
-    fn conv_states(&mut self) -> u64 {
-        let kernel = self.reader.number("conv_kernel", self.faults);
-        let kernel = kernel.ok().filter(|kernel| {
-            let fits = (2..=MAX_SIZE).contains(kernel);
-            if !fits {
-                let problem = format!(
-                    "has to be from 2 to {MAX_SIZE}, since kernel - 1 states are kept, not {kernel}"
-                );
-                self.faults.add(self.reader.path("conv_kernel"), problem);
-            }
-            fits
-        });
-        let states = self.optional("conv_states");
-        states.unwrap_or(kernel.map_or(1, |kernel| kernel - 1))
-    }
-
-    fn dtype(&mut self) -> Dtype {
-        self.named("dtype", &Dtype::ALL.map(|(dtype, name)| (name, dtype)))
-            .unwrap_or(Dtype::U8)
-    }
-
-    fn conv_layout(&mut self) -> ConvLayout {
-        self.named(
-            "conv_layout",
-            &[("DS", ConvLayout::Ds), ("SD", ConvLayout::Sd)],
-        )
-        .unwrap_or(ConvLayout::Sd)
-    }
-
-    /// One of a few names, which has to be there.
-    fn named<T: Copy>(&mut self, key: &'static str, names: &[(&str, T)]) -> Option<T> {
-        let value = self.reader.get(key);
-        if let Some(Value::Text(text)) = value
-            && let Some((_, named)) = names.iter().find(|(name, _)| name == text)
-        {
-            return Some(*named);
-        }
-        let found = value.map_or("missing".to_owned(), Value::describe);
-        let all: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-        let problem = format!("has to be one of {}; it is {found}", all.join(", "));
-        self.faults.add(self.reader.path(key), problem);
-        None
-    }
+/// Reads the text of an order; what is wrong with it, in words.
+pub(crate) fn parse_order(text: &str) -> Result<Order, String> {
+    let shown = Value::Text(text.to_owned()).describe();
+    Order::parse(text).map_err(|error| format!("{shown}: {error}"))
 }

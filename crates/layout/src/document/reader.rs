@@ -1,83 +1,216 @@
 //! Reads typed fields out of a table, and notes every fault with its key path.
 
 use std::collections::HashSet;
+use std::ops::RangeInclusive;
 
 use super::fault::Report;
+use super::field::{Field, Form, Need};
+use super::near::closest;
 use super::value::Value;
 
-/// Reads one table. Fields that nobody asked for are faults once [`finish`](Self::finish) is called.
-pub(super) struct Reader<'a> {
+/// Reads one table, and knows what was asked of it.
+///
+/// Whoever reads a table asks for every field that the table can have, whatever it holds. What nobody
+/// asks for is no field of it, and what is asked for is the table's schema.
+pub(super) struct Reader<'a, 'f> {
     path: String,
     fields: &'a [(String, Value)],
-    asked: Vec<&'static str>,
+    asked: Vec<Field>,
+    faults: &'f mut Report,
 }
 
-impl<'a> Reader<'a> {
-    /// A reader of `value`, which has to be a table.
-    pub(super) fn new(path: String, value: &'a Value, faults: &mut Report) -> Option<Self> {
+/// A field that is not there or wrong; the fault is already noted.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Faulty;
+
+impl<'a, 'f> Reader<'a, 'f> {
+    /// Reads `value`, which has to be a table, with `read`. Where that cannot even tell what fields there
+    /// should be, and returns `None`, nothing is said of those there are.
+    pub(super) fn read<T>(
+        path: String,
+        value: &'a Value,
+        faults: &'f mut Report,
+        read: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<T> {
         let Value::Table(fields) = value else {
             faults.add(path, format!("has to be a table, not {}", value.describe()));
             return None;
         };
-        Some(Self {
+        let mut reader = Self {
             path,
             fields,
             asked: Vec::new(),
-        })
+            faults,
+        };
+        let read = read(&mut reader)?;
+        reader.finish();
+        Some(read)
     }
 
-    /// The path of a field of this table.
-    pub(super) fn path(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+    /// The fields that `read` asks for, in its order.
+    pub(super) fn asked_by<T>(read: impl FnOnce(&mut Reader<'_, '_>) -> T) -> Vec<Field> {
+        let mut reader = Reader {
+            path: String::new(),
+            fields: &[],
+            asked: Vec::new(),
+            faults: &mut Report::default(),
+        };
+        read(&mut reader);
+        reader.asked
     }
 
-    /// The field's value, if it is there.
-    pub(super) fn get(&mut self, key: &'static str) -> Option<&'a Value> {
-        self.asked.push(key);
+    /// The field's value, if it is there. Whether it has the form is for the caller to see.
+    pub(super) fn ask(
+        &mut self,
+        key: &'static str,
+        form: Form,
+        need: Need,
+        about: &'static str,
+    ) -> Option<&'a Value> {
+        self.asked.push(Field {
+            key,
+            about,
+            form,
+            need,
+        });
+        self.peek(key)
+    }
+
+    /// The field's value, before it is known how to ask for it.
+    pub(super) fn peek(&self, key: &str) -> Option<&'a Value> {
         let mut found = self.fields.iter().filter(|(name, _)| name == key);
         found.next().map(|(_, value)| value)
     }
 
+    /// A text that has to be there.
+    pub(super) fn text(
+        &mut self,
+        key: &'static str,
+        about: &'static str,
+    ) -> Result<&'a str, Faulty> {
+        let value = self.ask(key, Form::Text, Need::Required, about);
+        self.typed_text(key, value)?
+            .ok_or_else(|| self.missing(key, about))
+    }
+
     /// A text that may be absent.
-    pub(super) fn text(&mut self, key: &'static str, faults: &mut Report) -> Option<&'a str> {
-        match self.get(key)? {
-            Value::Text(text) => Some(text),
-            other => {
+    pub(super) fn optional_text(
+        &mut self,
+        key: &'static str,
+        about: &'static str,
+    ) -> Result<Option<&'a str>, Faulty> {
+        let value = self.ask(key, Form::Text, Need::Optional, about);
+        self.typed_text(key, value)
+    }
+
+    fn typed_text(
+        &mut self,
+        key: &str,
+        value: Option<&'a Value>,
+    ) -> Result<Option<&'a str>, Faulty> {
+        match value {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(other) => {
                 let problem = format!("has to be text, not {}", other.describe());
-                faults.add(self.path(key), problem);
-                None
+                Err(self.fault(key, problem))
             }
         }
     }
 
-    /// A whole number that may be absent; `Err` where it is there and is none.
-    pub(super) fn optional(
+    /// A text that has to be there and has to be this one.
+    pub(super) fn constant(
         &mut self,
         key: &'static str,
-        faults: &mut Report,
-    ) -> Result<Option<u64>, Faulty> {
-        let Some(value) = self.get(key) else {
-            return Ok(None);
-        };
-        value.whole_number().map(Some).map_err(|problem| {
-            faults.add(self.path(key), problem);
-            Faulty
-        })
+        text: &'static str,
+        about: &'static str,
+    ) -> Result<(), Faulty> {
+        match self.ask(key, Form::Constant(text), Need::Required, about) {
+            Some(Value::Text(found)) if found == text => Ok(()),
+            Some(other) => {
+                let problem = format!("has to be \"{text}\", not {}", other.describe());
+                Err(self.fault(key, problem))
+            }
+            None => Err(self.fault(key, format!("is missing: {key} = \"{text}\""))),
+        }
+    }
+
+    /// What one of a few names stands for; it has to be there.
+    pub(super) fn name<T: Copy>(
+        &mut self,
+        key: &'static str,
+        names: &[(&'static str, T)],
+        about: &'static str,
+    ) -> Result<T, Faulty> {
+        let form = Form::Name(names.iter().map(|(name, _)| *name).collect());
+        let value = self.ask(key, form, Need::Required, about);
+        self.named(key, value, names)
+    }
+
+    /// What one of a few names stands for, with a default.
+    pub(super) fn name_or<T: Copy + PartialEq>(
+        &mut self,
+        key: &'static str,
+        default: T,
+        names: &[(&'static str, T)],
+        about: &'static str,
+    ) -> Result<T, Faulty> {
+        let form = Form::Name(names.iter().map(|(name, _)| *name).collect());
+        let name = names.iter().find(|(_, named)| *named == default);
+        let need = name.map_or(Need::Optional, |(name, _)| {
+            Need::Default(Value::Text((*name).to_owned()))
+        });
+        match self.ask(key, form, need, about) {
+            None => Ok(default),
+            value => self.named(key, value, names),
+        }
+    }
+
+    fn named<T: Copy>(
+        &mut self,
+        key: &str,
+        value: Option<&Value>,
+        names: &[(&'static str, T)],
+    ) -> Result<T, Faulty> {
+        if let Some(Value::Text(text)) = value
+            && let Some((_, named)) = names.iter().find(|(name, _)| name == text)
+        {
+            return Ok(*named);
+        }
+        let found = value.map_or("missing".to_owned(), Value::describe);
+        let all: Vec<String> = names
+            .iter()
+            .map(|(name, _)| format!("\"{name}\""))
+            .collect();
+        let problem = format!("has to be one of {}; it is {found}", all.join(", "));
+        Err(self.fault(key, problem))
     }
 
     /// A whole number that has to be there.
-    pub(super) fn number(&mut self, key: &'static str, faults: &mut Report) -> Result<u64, Faulty> {
-        match self.optional(key, faults)? {
-            Some(number) => Ok(number),
-            None => {
-                faults.add(self.path(key), "is missing: it has to be a whole number");
-                Err(Faulty)
-            }
+    pub(super) fn number(
+        &mut self,
+        key: &'static str,
+        bounds: RangeInclusive<u64>,
+        about: &'static str,
+    ) -> Result<u64, Faulty> {
+        let value = self.ask(key, Form::Number(bounds.clone()), Need::Required, about);
+        match value {
+            Some(value) => self.bounded(key, value, bounds),
+            None => Err(self.missing(key, about)),
         }
+    }
+
+    /// A whole number that may be absent.
+    pub(super) fn optional(
+        &mut self,
+        key: &'static str,
+        bounds: RangeInclusive<u64>,
+        about: &'static str,
+    ) -> Result<Option<u64>, Faulty> {
+        let value = self.ask(key, Form::Number(bounds.clone()), Need::Optional, about);
+        value
+            .map(|value| self.bounded(key, value, bounds))
+            .transpose()
     }
 
     /// A whole number with a default.
@@ -85,81 +218,126 @@ impl<'a> Reader<'a> {
         &mut self,
         key: &'static str,
         default: u64,
-        faults: &mut Report,
+        bounds: RangeInclusive<u64>,
+        about: &'static str,
     ) -> Result<u64, Faulty> {
-        Ok(self.optional(key, faults)?.unwrap_or(default))
+        let need = Need::Default(Value::Integer(default.into()));
+        let value = self.ask(key, Form::Number(bounds.clone()), need, about);
+        value.map_or(Ok(default), |value| self.bounded(key, value, bounds))
     }
 
-    /// A list of tables, with the path of each.
-    pub(super) fn tables(&mut self, key: &'static str, faults: &mut Report) -> &'a [Value] {
-        match self.get(key) {
-            Some(Value::List(items)) if !items.is_empty() => items,
+    /// A list of whole numbers that may be absent.
+    pub(super) fn numbers(
+        &mut self,
+        key: &'static str,
+        bounds: RangeInclusive<u64>,
+        about: &'static str,
+    ) -> Result<Option<Vec<u64>>, Faulty> {
+        match self.ask(key, Form::Numbers(bounds.clone()), Need::Optional, about) {
+            None => Ok(None),
+            Some(Value::List(items)) if !items.is_empty() => {
+                let numbers = items.iter().enumerate();
+                let numbers = numbers
+                    .map(|(i, item)| self.bounded(&format!("{key}[{i}]"), item, bounds.clone()));
+                numbers.collect::<Result<_, _>>().map(Some)
+            }
+            Some(other) => {
+                let found = match other {
+                    Value::List(_) => "an empty one".to_owned(),
+                    other => other.describe(),
+                };
+                let problem = format!("has to be a list of whole numbers, not {found}");
+                Err(self.fault(key, problem))
+            }
+        }
+    }
+
+    fn bounded(
+        &mut self,
+        key: &str,
+        value: &Value,
+        bounds: RangeInclusive<u64>,
+    ) -> Result<u64, Faulty> {
+        let number = value.whole_number();
+        let number = number.map_err(|problem| self.fault(key, problem))?;
+        let path = self.path(key);
+        self.faults.in_range(&path, number, bounds).ok_or(Faulty)
+    }
+
+    /// Reads each table of a list that has to have one, and at most `most`; `None` stands for each of
+    /// which nothing could be made.
+    pub(super) fn tables<T>(
+        &mut self,
+        key: &'static str,
+        most: usize,
+        about: &'static str,
+        mut read: impl FnMut(&mut Reader<'_, '_>) -> Option<T>,
+    ) -> Vec<Option<T>> {
+        let value = self.ask(key, Form::Tables(most), Need::Required, about);
+        let path = self.path(key);
+        let items = match value {
+            Some(Value::List(items)) if !items.is_empty() => items.as_slice(),
             Some(Value::List(_)) | None => {
-                faults.lacks_table(&self.path(key));
+                self.faults.lacks_table(&path);
                 &[]
             }
             Some(other) => {
                 let problem = format!("has to be a list of tables, not {}", other.describe());
-                faults.add(self.path(key), problem);
+                self.fault(key, problem);
                 &[]
             }
+        };
+        self.faults.at_most(&path, items.len(), most);
+        let items = items.iter().take(most).enumerate();
+        items
+            .map(|(i, item)| Reader::read(format!("{path}[{i}]"), item, self.faults, &mut read))
+            .collect()
+    }
+
+    /// Notes a fault of a field.
+    pub(super) fn fault(&mut self, key: &str, problem: impl Into<String>) -> Faulty {
+        self.faults.add(self.path(key), problem);
+        Faulty
+    }
+
+    fn missing(&mut self, key: &str, about: &str) -> Faulty {
+        self.fault(key, format!("is missing: {about}"))
+    }
+
+    /// How many faults are noted so far, here and elsewhere.
+    pub(super) fn faults(&self) -> usize {
+        self.faults.count()
+    }
+
+    /// The path of a field of this table.
+    fn path(&self, key: &str) -> String {
+        if self.path.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{}.{key}", self.path)
         }
     }
 
     /// Reports fields that nobody asked for, and fields given twice.
-    pub(super) fn finish(self, faults: &mut Report) {
+    fn finish(self) {
+        let known: Vec<&str> = self.asked.iter().map(|field| field.key).collect();
         let mut seen = HashSet::with_capacity(self.fields.len());
         for (name, _) in self.fields {
+            let path = || match self.path.as_str() {
+                "" => name.clone(),
+                table => format!("{table}.{name}"),
+            };
             if !seen.insert(name.as_str()) {
-                faults.add(self.path(name), "is given twice");
-            } else if !self.asked.contains(&name.as_str()) {
+                self.faults.add(path(), "is given twice");
+            } else if !known.contains(&name.as_str()) {
                 let mut problem = "is no field here".to_owned();
-                if let Some(close) = closest(name, &self.asked) {
+                if let Some(close) = closest(name, &known) {
                     problem.push_str(&format!("; did you mean {close}?"));
                 } else {
-                    problem.push_str(&format!("; the fields are {}", self.asked.join(", ")));
+                    problem.push_str(&format!("; the fields are {}", known.join(", ")));
                 }
-                faults.add(self.path(name), problem);
+                self.faults.add(path(), problem);
             }
         }
     }
-}
-
-/// A field that was there and wrong; the fault is already noted.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Faulty;
-
-/// The known name closest to `name`, if one is close.
-pub(super) fn closest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
-    let close = nearest(name, known).next();
-    close.filter(|known| edit_distance(name, known) <= known.len().div_ceil(2))
-}
-
-/// All known names, those most like `name` first.
-pub(crate) fn nearest<'n>(
-    name: &str,
-    known: &[&'n str],
-) -> impl Iterator<Item = &'n str> + use<'n> {
-    let mut known = known.to_vec();
-    known.sort_by_cached_key(|known| edit_distance(name, known));
-    known.into_iter()
-}
-
-/// Levenshtein distance; names longer than any field count as far away.
-fn edit_distance(a: &str, b: &str) -> usize {
-    if a.len() > 64 {
-        return usize::MAX;
-    }
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(ca != *cb);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(row[j] + 1).min(row[j + 1] + 1);
-        }
-    }
-    row[b.len()]
 }
