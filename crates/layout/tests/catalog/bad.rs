@@ -55,7 +55,22 @@ fn the_key_is_named_with_what_is_wrong() {
         (
             "llama-3.1-8b",
             json!({"per_layer_config": {"three": {}}}),
-            "per_layer_config.three: is no layer's number",
+            "per_layer_config.three: is no layer's number: they are 0 to 31",
+        ),
+        (
+            "llama-3.1-8b",
+            json!({"per_layer_config": {"32": {}}}),
+            "per_layer_config.32: is no layer's number: they are 0 to 31",
+        ),
+        (
+            "gpt-oss-120b",
+            json!({"per_layer_config": {"0": {"sliding_window": 0}}}),
+            "per_layer_config.0.sliding_window: cannot be 0",
+        ),
+        (
+            "llama-3.1-8b",
+            json!({"per_layer_config": {"3": {"skip": ["self_attn"]}}}),
+            "per_layer_config.3.skip: may leave out a cache or not: it is not known",
         ),
         (
             "llama-3.1-8b",
