@@ -2,6 +2,7 @@
 
 mod attention;
 mod bad;
+mod classes;
 mod common;
 mod defaults;
 mod hybrid;
