@@ -144,13 +144,13 @@ impl<'a> OwnKeys<'a> {
         if let Some(table) = &table
             && let Value::Table(entries) = table.table
         {
-            for (name, _) in entries {
+            for (name, value) in entries {
                 let layer = name.parse().ok().filter(|layer| *layer < layers);
                 let Some(layer) = layer else {
                     let problem = format!("is no layer's number: they are 0 to {}", layers - 1);
                     return Err(table.fault(name, problem));
                 };
-                let Some(keys) = table.inside(name)? else {
+                let Some(keys) = table.entered(name, value)? else {
                     continue;
                 };
                 // Names of modules, which only the model's own code knows.
