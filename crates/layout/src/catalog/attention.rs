@@ -147,8 +147,10 @@ impl<'a> OwnKeys<'a> {
             for (name, value) in entries {
                 let layer = name.parse().ok().filter(|layer| *layer < layers);
                 let Some(layer) = layer else {
-                    let problem = format!("is no layer's number: they are 0 to {}", layers - 1);
-                    return Err(table.fault(name, problem));
+                    let name = Value::Text(name.clone()).describe();
+                    let range = format!("0 to {}", layers - 1);
+                    let problem = format!("has {name}, which is none of the layers {range}");
+                    return Err(config.fault(KEY, problem));
                 };
                 let Some(keys) = table.entered(name, value)? else {
                     continue;

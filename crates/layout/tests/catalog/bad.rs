@@ -55,12 +55,18 @@ fn the_key_is_named_with_what_is_wrong() {
         (
             "llama-3.1-8b",
             json!({"per_layer_config": {"three": {}}}),
-            "per_layer_config.three: is no layer's number: they are 0 to 31",
+            "per_layer_config: has \"three\", which is none of the layers 0 to 31",
         ),
         (
             "llama-3.1-8b",
             json!({"per_layer_config": {"32": {}}}),
-            "per_layer_config.32: is no layer's number: they are 0 to 31",
+            "per_layer_config: has \"32\", which is none of the layers 0 to 31",
+        ),
+        (
+            "llama-3.1-8b",
+            json!({"model_type": "\u{1b}[2J\n\"llama\""}),
+            "model_type: \"\\u{1b}[2J\\n\\\"llama\\\"\" is no family of the catalog; the nearest are \
+             llama, diffllama, smollm3, mellum, flex_olmo",
         ),
         (
             "gpt-oss-120b",
