@@ -5,5 +5,6 @@ mod bad;
 mod classes;
 mod common;
 mod defaults;
+mod fuzz;
 mod hybrid;
 mod traps;
