@@ -6,5 +6,5 @@ mod classes;
 mod common;
 mod defaults;
 mod fuzz;
-mod hybrid;
+mod recurrent;
 mod traps;
