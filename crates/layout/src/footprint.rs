@@ -152,3 +152,6 @@ impl Spec {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

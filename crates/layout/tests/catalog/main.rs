@@ -5,6 +5,7 @@ mod bad;
 mod classes;
 mod common;
 mod defaults;
+mod footprint;
 mod fuzz;
 mod recurrent;
 mod traps;
