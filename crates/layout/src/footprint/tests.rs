@@ -125,18 +125,20 @@ fn per_token() -> impl Strategy<Value = Vec<Spec>> {
                 sliding_window,
             })]
         }),
-        (select(vec![1, 4, 128]), any::<bool>()).prop_map(|(tokens_per_state, indexer)| {
-            let spec = ScaledLatent {
-                data_bytes: 128,
-                scale_bytes: 4,
-                tokens_per_state,
-                sliding_window: None,
-            };
-            vec![match indexer {
-                true => Spec::Indexer(spec),
-                false => Spec::Compressed(spec),
-            }]
-        }),
+        (select(vec![1, 4, 128]), reach(), any::<bool>()).prop_map(
+            |(tokens_per_state, sliding_window, indexer)| {
+                let spec = ScaledLatent {
+                    data_bytes: 128,
+                    scale_bytes: 4,
+                    tokens_per_state,
+                    sliding_window,
+                };
+                vec![match indexer {
+                    true => Spec::Indexer(spec),
+                    false => Spec::Compressed(spec),
+                }]
+            }
+        ),
         // Two caches in one page: the further reach decides about blocks.
         (reach(), reach(), select(vec![1, 4, 128])).prop_map(
             |(window, chunk, tokens_per_state)| {
