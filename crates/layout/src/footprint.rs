@@ -71,8 +71,9 @@ impl Footprint {
         let fixed = self.parts.iter().map(|part| {
             let states = match (part.spec.tokens_per_state(), part.spec.reach()) {
                 (None, _) => 1,
-                (Some(tokens), Some(reach)) => reach.checked_div(tokens).unwrap_or(0),
-                (Some(_), None) => 0,
+                // As many as there are right after one was finished.
+                (Some(tokens), Some(reach)) if tokens > 0 => reach.div_ceil(tokens),
+                (Some(_), _) => 0,
             };
             u128::from(states) * u128::from(part.state_bytes)
         });
@@ -152,3 +153,6 @@ impl Spec {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

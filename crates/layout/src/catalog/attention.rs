@@ -80,9 +80,9 @@ pub(super) fn in_every_layer(
     layers: u64,
     attention: &Attention,
 ) -> Result<Layers, ConfigError> {
-    let (mut layers, own) = (Layers::of(layers), OwnKeys::read(config)?);
+    let (mut layers, own) = (Layers::of(layers), OwnKeys::read(config, layers)?);
     for layer in layers.ids() {
-        let attention = own.applied(layer, attention.clone())?;
+        let attention = own.applied(layer, Sees::All, attention.clone())?;
         layers.add(layer, "attn", [Spec::Attention(attention)]);
     }
     Ok(layers)
@@ -123,26 +123,49 @@ pub(super) fn head_dim(config: &Config<'_>) -> Result<u64, ConfigError> {
     }
 }
 
-/// Layers that differ from the rest in their heads: `per_layer_config`, tables of keys by layer, which any
-/// config may have.
+/// Which tokens a layer is made to see, whether or not the model has a size for that.
+#[derive(Clone, Copy)]
+pub(super) enum Sees {
+    All,
+    Window,
+    Chunk,
+}
+
+/// Layers that differ from the rest in their heads or their windows: `per_layer_config`, tables of keys by
+/// layer, which any config may have.
 pub(super) struct OwnKeys<'a>(BTreeMap<u64, Config<'a>>);
 
 impl<'a> OwnKeys<'a> {
-    pub(super) fn read(config: &Config<'a>) -> Result<Self, ConfigError> {
+    /// Of a model with this many layers.
+    pub(super) fn read(config: &Config<'a>, layers: u64) -> Result<Self, ConfigError> {
         const KEY: &str = "per_layer_config";
-        let mut layers = BTreeMap::new();
+        let mut own = BTreeMap::new();
         let table = config.inside(KEY)?;
         if let Some(table) = &table
             && let Value::Table(entries) = table.table
         {
-            for (name, _) in entries {
-                let Ok(layer) = name.parse() else {
-                    return Err(table.fault(name, "is no layer's number"));
+            for (name, value) in entries {
+                let layer = name.parse().ok().filter(|layer| *layer < layers);
+                let Some(layer) = layer else {
+                    let name = Value::Text(name.clone()).describe();
+                    let range = format!("0 to {}", layers - 1);
+                    let problem = format!("has {name}, which is none of the layers {range}");
+                    return Err(config.fault(KEY, problem));
                 };
-                layers.extend(table.inside(name)?.map(|keys| (layer, keys)));
+                let Some(keys) = table.entered(name, value)? else {
+                    continue;
+                };
+                // Names of modules, which only the model's own code knows.
+                if keys
+                    .texts("skip")?
+                    .is_some_and(|skipped| !skipped.is_empty())
+                {
+                    return Err(keys.fault("skip", "may leave out a cache or not: it is not known"));
+                }
+                own.insert(layer, keys);
             }
         }
-        Ok(Self(layers))
+        Ok(Self(own))
     }
 
     /// Whether the config has any.
@@ -154,6 +177,7 @@ impl<'a> OwnKeys<'a> {
     pub(super) fn applied(
         &self,
         layer: u64,
+        sees: Sees,
         mut attention: Attention,
     ) -> Result<Attention, ConfigError> {
         let Some(keys) = self.0.get(&layer) else {
@@ -165,6 +189,17 @@ impl<'a> OwnKeys<'a> {
         if keys.get("head_dim").is_some() {
             attention.head_dim = keys.positive("head_dim")?;
             attention.v_head_dim = attention.head_dim;
+        }
+        let (key, reach) = match sees {
+            Sees::All => return Ok(attention),
+            Sees::Window => ("sliding_window", &mut attention.sliding_window),
+            Sees::Chunk => ("attention_chunk_size", &mut attention.chunk_size),
+        };
+        if keys.get(key).is_some() {
+            *reach = match keys.optional(key)? {
+                Some(0) => return Err(keys.fault(key, "cannot be 0")),
+                tokens => tokens,
+            };
         }
         Ok(attention)
     }

@@ -5,7 +5,7 @@
 //! before. Layers that rotate positions are the chunked ones.
 
 use super::Kin;
-use super::attention::{OwnKeys, keys_and_values};
+use super::attention::{OwnKeys, Sees, keys_and_values};
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
 use super::presets::class;
@@ -35,10 +35,13 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
         },
         ..full.clone()
     };
-    let own = OwnKeys::read(config)?;
+    let own = OwnKeys::read(config, layers.ids().end)?;
     for (layer, chunked) in layers.ids().zip(chunked) {
-        let attention = if chunked { &chunk } else { &full };
-        let attention = own.applied(layer, attention.clone())?;
+        let (sees, attention) = match chunked {
+            true => (Sees::Chunk, &chunk),
+            false => (Sees::All, &full),
+        };
+        let attention = own.applied(layer, sees, attention.clone())?;
         let name = match attention.chunk_size {
             Some(_) => "chunk",
             None => "attn",

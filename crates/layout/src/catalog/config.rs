@@ -322,10 +322,22 @@ impl<'a> Config<'a> {
 
     /// A table inside of this one, whose keys have no presets; null is as good as absent.
     pub(super) fn inside(&self, key: &str) -> Result<Option<Config<'a>>, ConfigError> {
-        let table = match self.get(key) {
-            None | Some(Value::Null) => return Ok(None),
-            Some(table @ Value::Table(_)) => table,
-            Some(other) => return Err(self.mistyped(key, "a table", other)),
+        match self.get(key) {
+            Some(value) => self.entered(key, value),
+            None => Ok(None),
+        }
+    }
+
+    /// The same of an entry that is at hand.
+    pub(super) fn entered(
+        &self,
+        key: &str,
+        value: &'a Value,
+    ) -> Result<Option<Config<'a>>, ConfigError> {
+        let table = match value {
+            Value::Null => return Ok(None),
+            Value::Table(_) => value,
+            other => return Err(self.mistyped(key, "a table", other)),
         };
         Ok(Some(Config {
             path: self.path_of(key),

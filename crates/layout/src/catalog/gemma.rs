@@ -96,7 +96,7 @@ fn gemma4(config: &Config<'_>) -> Result<Layers, ConfigError> {
         ..plain.clone()
     };
     // Configs that newer releases wrote say of each layer what these keys said of all.
-    if OwnKeys::read(config)?.any() {
+    if OwnKeys::read(config, layers)?.any() {
         return owned(config, &windowed, &plain, &local);
     }
     let mut full = plain;

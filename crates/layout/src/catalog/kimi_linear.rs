@@ -9,11 +9,12 @@
 
 use super::Kin;
 use super::config::Preset::Number;
-use super::config::{CacheDtype, Config, ConfigError, Presets};
+use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
+use super::mla::latent;
 use super::recurrent::{Mixer, WORDS, gather, listed_all, taps};
 use crate::dtype::Dtype;
-use crate::spec::{ConvLayout, GdnConv, GdnSsm, Mla, Spec};
+use crate::spec::{ConvLayout, GdnConv, GdnSsm, Spec};
 
 const KIMI_LINEAR: Presets = &[
     ("num_hidden_layers", Number(27)),
@@ -124,18 +125,4 @@ fn page(config: &Config<'_>, linear: Option<&Config<'_>>) -> Result<Vec<Spec>, C
         dtype: Dtype::F32,
     };
     Ok(vec![Spec::GdnConv(conv), Spec::GdnSsm(state)])
-}
-
-fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
-    let CacheDtype::Plain(dtype) = config.cache_dtype()? else {
-        return Err(ConfigError::Dtype(
-            "fp8_ds_mla is not known for kimi_linear (fp8 is)".to_owned(),
-        ));
-    };
-    let latent = config.positive("kv_lora_rank")? + config.number("qk_rope_head_dim")?;
-    Ok(Spec::Mla(Mla {
-        latent,
-        dtype,
-        sliding_window: None,
-    }))
 }

@@ -1,5 +1,8 @@
 //! Gathers what each layer caches into groups of layers that cache the same.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use super::{Model, ModelGroup};
 use crate::deployment::LayerSet;
 use crate::spec::Spec;
@@ -9,6 +12,10 @@ use crate::spec::Spec;
 pub(super) struct Layers {
     count: u64,
     groups: Vec<Gathered>,
+    /// Places in `groups`: every layer may have a group of its own, so none is looked for one by one.
+    places: HashMap<(&'static str, Vec<Spec>), usize>,
+    /// Groups of each name.
+    namesakes: HashMap<&'static str, usize>,
 }
 
 #[derive(Debug)]
@@ -26,6 +33,8 @@ impl Layers {
         Self {
             count,
             groups: Vec::new(),
+            places: HashMap::new(),
+            namesakes: HashMap::new(),
         }
     }
 
@@ -46,19 +55,20 @@ impl Layers {
     /// one name are one group; where they differ, the later group has a number: `attn`, `attn-2`.
     pub(super) fn add(&mut self, layer: u64, name: &'static str, specs: impl Into<Vec<Spec>>) {
         let (specs, layer) = (specs.into(), layer as u32);
-        let mut namesakes = 0;
-        for group in self.groups.iter_mut().filter(|group| group.name == name) {
-            if group.specs == specs {
-                return group.layers.push(layer);
+        match self.places.entry((name, specs)) {
+            Entry::Occupied(place) => self.groups[*place.get()].layers.push(layer),
+            Entry::Vacant(place) => {
+                let namesakes = self.namesakes.entry(name).or_default();
+                *namesakes += 1;
+                self.groups.push(Gathered {
+                    name,
+                    number: *namesakes,
+                    layers: vec![layer],
+                    specs: place.key().1.clone(),
+                });
+                place.insert(self.groups.len() - 1);
             }
-            namesakes += 1;
         }
-        self.groups.push(Gathered {
-            name,
-            number: namesakes + 1,
-            layers: vec![layer],
-            specs,
-        });
     }
 
     pub(super) fn model(self, family: &str) -> Model {

@@ -26,13 +26,17 @@ pub(super) const KINS: &[Kin] = &[
         caches: falcon,
     },
     Kin {
-        members: &[("gpt2", GPT2), ("gptj", GPTJ), ("gpt_bigcode", GPT_BIGCODE)],
+        members: &[("gpt2", GPT2), ("gptj", GPTJ)],
+        caches: |config| caches(config, GPT, config.positive("n_head")?),
+    },
+    Kin {
+        members: &[("gpt_bigcode", GPT_BIGCODE)],
         caches: |config| {
             let heads = match config.flag("multi_query")? {
                 true => 1,
                 false => config.positive("n_head")?,
             };
-            caches(config, ["n_layer", "n_embd", "n_head"], heads)
+            caches(config, GPT, heads)
         },
     },
 ];
@@ -49,6 +53,9 @@ const FALCON: Presets = &[
     ("num_attention_heads", Number(71)),
     ("multi_query", Flag(true)),
 ];
+
+/// What these call their layers, the width of the hidden state, and heads.
+const GPT: [&str; 3] = ["n_layer", "n_embd", "n_head"];
 
 const GPT2: Presets = &[
     ("n_layer", Number(12)),

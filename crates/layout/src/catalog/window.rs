@@ -6,7 +6,7 @@
 //! window of W tokens has the newest in it, in the config classes as in vLLM.
 
 use super::Kin;
-use super::attention::{OwnKeys, keys_and_values};
+use super::attention::{OwnKeys, Sees, keys_and_values};
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
 use super::presets::class;
@@ -220,11 +220,15 @@ pub(super) fn alternating(
     full: &Attention,
     local: &Attention,
 ) -> Result<Layers, ConfigError> {
-    let own = OwnKeys::read(config)?;
+    // There may be more layers than own a cache.
+    let own = OwnKeys::read(config, config.layers("num_hidden_layers")?)?;
     let mut layers = Layers::of(windowed.len() as u64);
     for (layer, &windowed) in layers.ids().zip(windowed) {
-        let attention = if windowed { local } else { full };
-        let attention = own.applied(layer, attention.clone())?;
+        let (sees, attention) = match windowed {
+            true => (Sees::Window, local),
+            false => (Sees::All, full),
+        };
+        let attention = own.applied(layer, sees, attention.clone())?;
         let name = match attention.sliding_window {
             Some(_) => "window",
             None => "attn",
@@ -237,7 +241,7 @@ pub(super) fn alternating(
 /// The first few layers see everything.
 fn after_the_first(config: &Config<'_>, size: Option<u64>) -> Result<Layers, ConfigError> {
     let first = config.number(FROM)?;
-    caches(config, size, |layer| layer >= first)
+    caches(config, size, |layer| size.is_some() && layer >= first)
 }
 
 /// The last of every `n` layers sees everything.

@@ -1,6 +1,8 @@
 //! Finds the text model in the config of a model with images, speech or anything else around it.
 
+use super::config::Preset::{Number, Text};
 use super::config::{CacheDtype, Config, ConfigError, Presets};
+use super::presets::class;
 use crate::document::Value;
 
 /// Where a config keeps its text model: the keys that wrappers (with images, speech, …) have for it.
@@ -87,6 +89,65 @@ const WRAPPED: &[(&str, &str)] = &[
     ("voxtral", "llama"),
 ];
 
+/// Wrappers whose class has a text model of its own where a config has no table for it, which is not that of
+/// the text model's class.
+const TEXT_PRESETS: &[(&str, Presets)] = &[
+    ("fast_vlm", QWEN2_7B),
+    ("fun_asr_nano", QWEN3_0_6B),
+    ("glmasr", &class(28, 2048, 16).kv(4).presets),
+    ("got_ocr2", QWEN2_0_5B),
+    ("lighton_ocr", QWEN3_0_6B),
+    ("mistral3", &class(40, 5120, 32).kv(8).dim(128).presets),
+    ("moss_transcribe_diarize", QWEN3_0_6B),
+    ("nemo_speechlm", NEMOTRON_3_NANO),
+    ("paligemma", &class(18, 2048, 8).kv(1).dim(256).presets),
+    ("pp_chart2table", QWEN2_0_5B),
+    ("qwen3_asr", QWEN3_1_7B),
+    (MERGED, &class(30, 3072, 32).kv(8).dim(128).presets),
+];
+
+/// The one wrapper whose text model goes into the table that a config has, key by key.
+const MERGED: &str = "voxtral";
+
+const QWEN2_7B: Presets = &class(28, 3584, 28)
+    .kv(4)
+    .window(4096)
+    .and("max_window_layers", 28)
+    .presets;
+const QWEN2_0_5B: Presets = &class(24, 1024, 16)
+    .kv(16)
+    .window(4096)
+    .and("max_window_layers", 21)
+    .presets;
+const QWEN3_0_6B: Presets = &class(28, 1024, 16)
+    .kv(8)
+    .dim(128)
+    .window(4096)
+    .and("max_window_layers", 28)
+    .presets;
+const QWEN3_1_7B: Presets = &class(28, 2048, 16)
+    .kv(8)
+    .dim(128)
+    .window(4096)
+    .and("max_window_layers", 28)
+    .presets;
+const NEMOTRON_3_NANO: Presets = &[
+    (
+        "hybrid_override_pattern",
+        Text("MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"),
+    ),
+    ("hidden_size", Number(2688)),
+    ("num_attention_heads", Number(32)),
+    ("num_key_value_heads", Number(2)),
+    ("head_dim", Number(128)),
+    ("mamba_num_heads", Number(64)),
+    ("mamba_head_dim", Number(64)),
+    ("n_groups", Number(8)),
+    ("ssm_state_size", Number(128)),
+    ("conv_kernel", Number(4)),
+    ("mamba_ssm_cache_dtype", Text("float32")),
+];
+
 /// The text model of a config.
 pub(super) struct TextPart<'a> {
     path: String,
@@ -95,6 +156,8 @@ pub(super) struct TextPart<'a> {
     outer: Option<&'a Value>,
     /// Its `model_type`.
     pub(super) family: &'a str,
+    /// What the wrapper has in place of the presets of the family.
+    presets: Option<Presets>,
 }
 
 impl<'a> TextPart<'a> {
@@ -110,6 +173,7 @@ impl<'a> TextPart<'a> {
             table: config,
             outer: None,
             family: "",
+            presets: None,
         };
         // A config has finitely many tables, so this ends.
         loop {
@@ -117,6 +181,10 @@ impl<'a> TextPart<'a> {
             if let Some(family) = here.text("model_type")? {
                 part.family = family;
             }
+            let presets = TEXT_PRESETS
+                .iter()
+                .find(|(family, _)| *family == part.family);
+            let merged = presets.filter(|(wrapper, _)| *wrapper == MERGED);
             if let Some((_, text)) = WRAPPED.iter().find(|(family, _)| *family == part.family) {
                 part.family = text;
             }
@@ -125,8 +193,10 @@ impl<'a> TextPart<'a> {
                 .map(|key| here.inside(key))
                 .find_map(Result::transpose);
             let Some(inner) = inner.transpose()? else {
+                part.presets = part.presets.or(presets.map(|(_, presets)| *presets));
                 break;
             };
+            part.presets = merged.map(|(_, presets)| *presets);
             (part.path, part.table, part.outer) = (inner.path, inner.table, inner.outer);
         }
         match part.family {
@@ -138,13 +208,13 @@ impl<'a> TextPart<'a> {
         }
     }
 
-    /// Its keys, with the presets of its class.
+    /// Its keys, with the presets of its class, unless the wrapper has others.
     pub(super) fn config(&self, presets: Presets, cache_dtype: Option<CacheDtype>) -> Config<'a> {
         Config {
             path: self.path.clone(),
             table: self.table,
             outer: self.outer,
-            presets,
+            presets: self.presets.unwrap_or(presets),
             cache_dtype,
         }
     }

@@ -303,6 +303,15 @@ fn check_spec(spec: &Spec, tp: u32, path: &str, report: &mut Report) {
             report.in_range(&format!("{path}.{field}"), *number, 1..=MAX_SIZE);
         }
     }
+    // Where documents are text, the field is not known there.
+    if let Spec::Indexer(indexer) = spec
+        && indexer.sliding_window.is_some()
+    {
+        report.add(
+            format!("{path}.sliding_window"),
+            "is no field of an indexer",
+        );
+    }
     if report.has(path) {
         return;
     }

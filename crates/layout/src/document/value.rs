@@ -36,10 +36,13 @@ impl Value {
             Value::Integer(value) => value.to_string(),
             // With a point or an exponent, so that 2.0 is not taken for a whole number.
             Value::Float(value) => format!("{value:?}"),
+            // Whatever a text holds, a message is one line and moves no cursor.
             Value::Text(value) if value.chars().count() > 40 => {
-                format!("\"{}…\"", value.chars().take(40).collect::<String>())
+                let start: String = value.chars().take(40).collect();
+                let quoted = format!("{start:?}");
+                format!("{}…\"", &quoted[..quoted.len() - 1])
             }
-            Value::Text(value) => format!("\"{value}\""),
+            Value::Text(value) => format!("{value:?}"),
             Value::List(_) => "a list".to_owned(),
             Value::Table(_) => "a table".to_owned(),
         }

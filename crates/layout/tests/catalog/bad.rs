@@ -55,7 +55,28 @@ fn the_key_is_named_with_what_is_wrong() {
         (
             "llama-3.1-8b",
             json!({"per_layer_config": {"three": {}}}),
-            "per_layer_config.three: is no layer's number",
+            "per_layer_config: has \"three\", which is none of the layers 0 to 31",
+        ),
+        (
+            "llama-3.1-8b",
+            json!({"per_layer_config": {"32": {}}}),
+            "per_layer_config: has \"32\", which is none of the layers 0 to 31",
+        ),
+        (
+            "llama-3.1-8b",
+            json!({"model_type": "\u{1b}[2J\n\"llama\""}),
+            "model_type: \"\\u{1b}[2J\\n\\\"llama\\\"\" is no family of the catalog; the nearest are \
+             llama, diffllama, smollm3, mellum, flex_olmo",
+        ),
+        (
+            "gpt-oss-120b",
+            json!({"per_layer_config": {"0": {"sliding_window": 0}}}),
+            "per_layer_config.0.sliding_window: cannot be 0",
+        ),
+        (
+            "llama-3.1-8b",
+            json!({"per_layer_config": {"3": {"skip": ["self_attn"]}}}),
+            "per_layer_config.3.skip: may leave out a cache or not: it is not known",
         ),
         (
             "llama-3.1-8b",

@@ -3,7 +3,10 @@
 use serde_json::{Value as Json, json};
 use transload_layout::catalog::{CacheDtype, ConfigError, Model, Options};
 use transload_layout::document::Value;
-use transload_layout::spec::Spec;
+use transload_layout::dtype::Dtype;
+use transload_layout::spec::{
+    Attention, ConvLayout, GdnConv, GdnSsm, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Spec,
+};
 
 /// The text of a published config.
 pub(crate) fn config(name: &str) -> Json {
@@ -141,4 +144,121 @@ pub(crate) fn layers(model: &Model, group: &str) -> String {
         .unwrap_or_else(|| panic!("no {group} in {model:?}"))
         .layers
         .to_string()
+}
+
+/// The model of a published config.
+pub(crate) fn model(name: &str) -> Model {
+    read(&config(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+/// What a family is where its config says no more.
+pub(crate) fn default_of(family: &str) -> Model {
+    read(&bare(family)).unwrap_or_else(|error| panic!("{family}: {error}"))
+}
+
+/// Groups as (name, layers).
+pub(crate) fn groups(model: &Model) -> Vec<(&str, String)> {
+    let groups = model.groups.iter();
+    groups
+        .map(|group| (group.name.as_str(), group.layers.to_string()))
+        .collect()
+}
+
+/// What the layers of a group cache.
+pub(crate) fn specs<'a>(model: &'a Model, group: &str) -> &'a [Spec] {
+    let found = model.groups.iter().find(|known| known.name == group);
+    &found.unwrap_or_else(|| panic!("no group {group}")).specs
+}
+
+/// Layers, and bytes of one of them: of the one state of a sequence, or of one token.
+pub(crate) fn sizes(model: &Model, group: &str) -> (u64, u64) {
+    let found = model.groups.iter().find(|known| known.name == group);
+    let found = found.unwrap_or_else(|| panic!("no group {group}"));
+    let bytes = found
+        .specs
+        .iter()
+        .map(|spec| spec.num_heads(1).unwrap() * spec.state_content_size(1).unwrap());
+    (found.layers.ids().len() as u64, bytes.sum())
+}
+
+/// Keys and values in bf16, of all tokens.
+pub(crate) fn attention(heads: u64, head_dim: u64) -> Vec<Spec> {
+    vec![Spec::Attention(Attention {
+        heads,
+        head_dim,
+        v_head_dim: head_dim,
+        dtype: Dtype::Bf16,
+        sliding_window: None,
+        chunk_size: None,
+    })]
+}
+
+/// A Mamba2 page with a kernel of 4.
+pub(crate) fn mamba2(
+    heads: u64,
+    head_dim: u64,
+    groups: u64,
+    state_size: u64,
+    ssm: Dtype,
+) -> Vec<Spec> {
+    vec![
+        Spec::Mamba2Conv(Mamba2Conv {
+            d_inner: heads * head_dim,
+            heads,
+            groups,
+            state_size,
+            conv_states: 3,
+            dtype: Dtype::Bf16,
+            conv_layout: ConvLayout::Sd,
+        }),
+        Spec::Mamba2Ssm(Mamba2Ssm {
+            heads,
+            head_dim,
+            state_size,
+            dtype: ssm,
+        }),
+    ]
+}
+
+/// A Mamba1 page with a kernel of 4.
+pub(crate) fn mamba1(d_inner: u64, state_size: u64) -> Vec<Spec> {
+    vec![
+        Spec::Mamba1Conv(Mamba1Conv {
+            d_inner,
+            conv_states: 3,
+            dtype: Dtype::Bf16,
+            conv_layout: ConvLayout::Sd,
+        }),
+        Spec::Mamba1Ssm(Mamba1Ssm {
+            d_inner,
+            state_size,
+            dtype: Dtype::Bf16,
+        }),
+    ]
+}
+
+/// A page of a delta net with a kernel of 4: (heads, width) of keys and of values.
+pub(crate) fn delta_net(keys: (u64, u64), values: (u64, u64), ssm: Dtype) -> Vec<Spec> {
+    vec![
+        Spec::GdnConv(GdnConv {
+            key_heads: keys.0,
+            key_head_dim: keys.1,
+            value_heads: values.0,
+            value_head_dim: values.1,
+            conv_states: 3,
+            dtype: Dtype::Bf16,
+            conv_layout: ConvLayout::Sd,
+        }),
+        Spec::GdnSsm(GdnSsm {
+            value_heads: values.0,
+            value_head_dim: values.1,
+            key_head_dim: keys.1,
+            dtype: ssm,
+        }),
+    ]
+}
+
+#[track_caller]
+pub(crate) fn assert_fault(config: &Json, expected: &str) {
+    assert_eq!(fault(config), expected);
 }

@@ -2,7 +2,10 @@
 
 mod attention;
 mod bad;
+mod classes;
 mod common;
 mod defaults;
-mod hybrid;
+mod footprint;
+mod fuzz;
+mod recurrent;
 mod traps;

@@ -176,6 +176,18 @@ fn any_layer_may_have_keys_of_its_own() {
         ["attn 31: 8x(128+128) bf16", "attn-2 1: 4x(128+128) bf16"]
     );
     assert_eq!(layers(&model, "attn-2"), "3");
+    // Layer 1 sees everything, and no window makes it see less.
+    let own = json!({"per_layer_config": {
+        "0": {"sliding_window": 64}, "1": {"sliding_window": 64}, "2": {"sliding_window": null}}});
+    let model = read(&config_but("gpt-oss-120b", own)).unwrap();
+    assert_eq!(
+        caches(&model),
+        [
+            "window 1: 8x(64+64) bf16, window 64",
+            "attn 19: 8x(64+64) bf16",
+            "window-2 16: 8x(64+64) bf16, window 128"
+        ]
+    );
 }
 
 #[test]
@@ -335,4 +347,39 @@ fn the_type_is_the_model_s_unless_the_checkpoint_scales_its_cache() {
         caches(&read(&config).unwrap()),
         ["attn 40: 8x(128+128) f16"]
     );
+}
+
+#[test]
+fn one_head_for_all_queries_is_known_to_two_families() {
+    for (family, expected) in [
+        ("gpt2", "attn 12: 12x(64+64) bf16"),
+        ("gpt_bigcode", "attn 12: 1x(64+64) bf16"),
+    ] {
+        let config = json!({"model_type": family, "multi_query": true});
+        assert_eq!(caches(&read(&config).unwrap()), [expected], "{family}");
+    }
+}
+
+#[test]
+fn a_wrapper_without_a_table_has_the_text_model_of_its_class() {
+    for (family, expected) in [
+        ("paligemma", "attn 18: 1x(256+256) bf16"),
+        ("mistral3", "attn 40: 8x(128+128) bf16"),
+        ("got_ocr2", "attn 24: 16x(64+64) bf16"),
+    ] {
+        assert_eq!(
+            caches(&read(&bare(family)).unwrap()),
+            [expected],
+            "{family}"
+        );
+    }
+    // A table is read alone, but for that of Voxtral.
+    let table = json!({"num_hidden_layers": 4, "num_key_value_heads": 2});
+    for (family, expected) in [
+        ("mistral3", "window 4: 2x(128+128) bf16, window 4096"),
+        ("voxtral", "attn 4: 2x(128+128) bf16"),
+    ] {
+        let config = json!({"model_type": family, "text_config": table});
+        assert_eq!(caches(&read(&config).unwrap()), [expected], "{family}");
+    }
 }

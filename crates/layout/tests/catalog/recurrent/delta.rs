@@ -1,0 +1,121 @@
+//! Delta nets: gated ones (Qwen3-Next, Qwen3.5, OLMo Hybrid) and Kimi's.
+
+use serde_json::json;
+use transload_layout::dtype::Dtype;
+use transload_layout::spec::{Mla, Spec};
+
+use crate::common::{
+    attention, config, config_but, default_of, delta_net, groups, model, read, sizes, specs,
+};
+
+#[test]
+fn qwen3_next_attends_in_one_layer_of_four() {
+    let model = model("qwen3-next-80b-a3b");
+    let gdn = "0-2,4-6,8-10,12-14,16-18,20-22,24-26,28-30,32-34,36-38,40-42,44-46";
+    assert_eq!(
+        groups(&model),
+        [
+            ("gdn", gdn.to_owned()),
+            ("attn", "3,7,11,15,19,23,27,31,35,39,43,47".to_owned())
+        ]
+    );
+    let page = delta_net((16, 128), (32, 128), Dtype::Bf16);
+    assert_eq!(specs(&model, "gdn"), page);
+    let conv = 3 * (2 * 16 * 128 + 32 * 128) * 2;
+    assert_eq!(sizes(&model, "gdn"), (36, conv + 32 * 128 * 128 * 2));
+    // 24,576 B per token of the whole model; heads of 256, not of 2048 / 16.
+    assert_eq!(sizes(&model, "attn"), (12, 2 * 2 * 256 * 2));
+}
+
+#[test]
+fn qwen3_5_says_in_its_text_part_that_states_are_float32() {
+    let model = model("qwen3.5-27b");
+    assert_eq!(model.family, "qwen3_5_text");
+    assert_eq!(model.num_layers, 64);
+    let page = delta_net((16, 128), (48, 128), Dtype::F32);
+    assert_eq!(specs(&model, "gdn"), page);
+    let conv = 3 * (2 * 16 * 128 + 48 * 128) * 2;
+    assert_eq!(sizes(&model, "gdn"), (48, conv + 48 * 128 * 128 * 4));
+    // 65,536 B per token of the whole model.
+    assert_eq!(sizes(&model, "attn"), (16, 2 * 4 * 256 * 2));
+
+    let mut config = config("qwen3.5-27b");
+    config["text_config"]["mamba_ssm_dtype"] = json!(null);
+    let page = delta_net((16, 128), (48, 128), Dtype::Bf16);
+    assert_eq!(specs(&read(&config).unwrap(), "gdn"), page);
+    // Qwen3-Next has no such key.
+    let next = config_but("qwen3-next-80b-a3b", json!({"mamba_ssm_dtype": "float32"}));
+    let page = delta_net((16, 128), (32, 128), Dtype::Bf16);
+    assert_eq!(specs(&read(&next).unwrap(), "gdn"), page);
+}
+
+#[test]
+fn a_list_of_layers_goes_before_an_interval() {
+    let config = json!({"model_type": "qwen3_next", "num_hidden_layers": 3,
+        "full_attention_interval": 1,
+        "layer_types": ["full_attention", "linear_attention", "linear_attention"]});
+    assert_eq!(
+        groups(&read(&config).unwrap()),
+        [("attn", "0".to_owned()), ("gdn", "1-2".to_owned())]
+    );
+}
+
+#[test]
+fn olmo_hybrid_derives_its_delta_net_from_attention() {
+    let model = default_of("olmo_hybrid");
+    assert_eq!(
+        groups(&model)[1],
+        ("attn", "3,7,11,15,19,23,27,31".to_owned())
+    );
+    // Three quarters of 3840 over 30 heads for keys, twice as much for values.
+    let page = delta_net((30, 96), (30, 192), Dtype::Bf16);
+    assert_eq!(specs(&model, "gdn"), page);
+    assert_eq!(specs(&model, "attn"), attention(30, 128));
+    let few = read(&json!({"model_type": "olmo_hybrid", "num_hidden_layers": 3})).unwrap();
+    assert_eq!(
+        groups(&few),
+        [("gdn", "0-1".to_owned()), ("attn", "2".to_owned())]
+    );
+}
+
+#[test]
+fn kimi_linear_counts_its_layers_from_1() {
+    let model = model("kimi-linear-48b-a3b");
+    assert_eq!(model.num_layers, 27);
+    assert_eq!(
+        groups(&model),
+        [
+            ("kda", "0-2,4-6,8-10,12-14,16-18,20-22,24-25".to_owned()),
+            ("mla", "3,7,11,15,19,23,26".to_owned())
+        ]
+    );
+    // The model is bf16; the state is not. A head_dim of 72 beside the table is of no account.
+    let page = delta_net((32, 128), (32, 128), Dtype::F32);
+    assert_eq!(specs(&model, "kda"), page);
+    let latent = Mla {
+        latent: 512 + 64,
+        dtype: Dtype::Bf16,
+        sliding_window: None,
+    };
+    assert_eq!(specs(&model, "mla"), [Spec::Mla(latent)]);
+    let conv = 3 * (3 * 32 * 128) * 2;
+    assert_eq!(sizes(&model, "kda"), (20, conv + 32 * 128 * 128 * 4));
+    // 8,064 B per token of the whole model.
+    assert_eq!(sizes(&model, "mla"), (7, 576 * 2));
+}
+
+#[test]
+fn kimi_linear_reads_kinds_first_and_sizes_beside_the_table() {
+    let config = json!({"model_type": "kimi_linear", "num_hidden_layers": 2,
+        "layer_types": ["full_attention", "linear_attention"], "linear_num_heads": 8,
+        "linear_attn_config": {"kda_layers": [1], "full_attn_layers": [2], "head_dim": 64}});
+    let model = read(&config).unwrap();
+    assert_eq!(
+        groups(&model),
+        [("mla", "0".to_owned()), ("kda", "1".to_owned())]
+    );
+    assert_eq!(
+        specs(&model, "kda"),
+        delta_net((8, 64), (8, 64), Dtype::F32)
+    );
+}
