@@ -15,7 +15,7 @@ use std::{fs, io};
 use clap::{ValueEnum, ValueHint};
 use tracing::info;
 use transload::layout::Deployment;
-use transload::layout::document::Value;
+use transload::layout::document::json_schema;
 use transload::transfer::plan::{BindError, BoundPlan, Plan, PlanError, Request, Tables};
 
 use self::blocks::BlockList;
@@ -166,7 +166,7 @@ impl Args {
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     if args.emit == Some(Emit::JsonSchema) {
-        return Ok(output.json(&Value::Null)?);
+        return Ok(output.json(&json_schema())?);
     }
     if args.chunks && !output.is_json() {
         return Err(Failure::input(

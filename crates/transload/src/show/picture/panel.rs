@@ -66,7 +66,7 @@ impl Panel {
             let (Some(a), Some(b)) = ends else {
                 continue;
             };
-            route.program.for_each_chunk(|from, to, bytes| {
+            route.program().for_each_chunk(|from, to, bytes| {
                 chunks.push(Chunk {
                     src: (a, src.ranks[a].within(from, bytes)),
                     dst: (b, dst.ranks[b].within(to, bytes)),
