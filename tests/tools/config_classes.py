@@ -456,14 +456,17 @@ def variation(family, draw):
         config["hybrid_override_pattern"] = cycled(config["hybrid_override_pattern"], layers)
     if family in PER_LAYER and draw.random() < 0.4:
         heads, window = {"num_key_value_heads": 1, "head_dim": 80}, {"sliding_window": draw.choice((33, 20))}
-        windowless = family == "llama4_text" or config.get("sliding_window", window) is None
+        without = ("llama4_text", "nemotron_h", "qwen3_next")
+        windowless = family in without or config.get("sliding_window", window) is None
         kinds = [heads] if windowless else [heads, window, heads | window]
-        config["per_layer_config"] = {str(i): draw.choice(kinds) for i in draw.sample(range(layers), 2)}
+        config["per_layer_config"] = {str(i): draw.choice(kinds) for i in draw.sample(range(min(layers, 3)), 2)}
     return config
 
 
 # Some of those that have every key which `variation` gives to single layers.
-PER_LAYER = ("gemma2", "gemma3_text", "gpt_oss", "llama4_text", "ministral", "mistral", "qwen3", "cohere2", "olmo3")
+PER_LAYER = (
+    "nemotron_h", "qwen3_next", "gemma2", "gemma3_text", "gpt_oss", "llama4_text", "ministral", "mistral", "qwen3", "cohere2", "olmo3"
+)
 
 
 def cases():

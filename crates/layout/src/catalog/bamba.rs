@@ -31,6 +31,7 @@ pub(super) const KIN: Kin = Kin {
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     gather(
+        config,
         &attention_at(config, "attn_layer_indices", layers)?,
         ("mamba", || hybrid_page(config, &Inner::expanded(config)?)),
         ("attn", || Ok(Spec::Attention(keys_and_values(config)?))),

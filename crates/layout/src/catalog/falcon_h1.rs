@@ -34,6 +34,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let mixers = config.layers("num_hidden_layers")?;
     let mixers: Vec<Mixer> = (0..mixers).map(|_| Mixer::Both).collect();
     gather(
+        config,
         &mixers,
         ("mamba", || hybrid_page(config, &inner(config)?)),
         ("attn", || Ok(Spec::Attention(keys_and_values(config)?))),

@@ -147,6 +147,7 @@ fn hybrid(
     ssm_dtype: Dtype,
 ) -> Result<Layers, ConfigError> {
     gather(
+        config,
         mixers,
         ("gdn", || page(config, heads, ssm_dtype)),
         ("attn", || Ok(Spec::Attention(keys_and_values(config)?))),

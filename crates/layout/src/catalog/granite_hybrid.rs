@@ -38,6 +38,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
         None => Mixer::each(config.layers("num_hidden_layers")?, |_| false),
     };
     gather(
+        config,
         &mixers,
         ("mamba", || hybrid_page(config, &Inner::expanded(config)?)),
         ("attn", || Ok(Spec::Attention(keys_and_values(config)?))),

@@ -36,6 +36,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
         return Err(config.fault("attn_layer_offset", problem));
     }
     gather(
+        config,
         &Mixer::each(layers, |layer| layer % period == offset),
         ("mamba", || {
             let d_inner = config.product("mamba_expand", "hidden_size")?;

@@ -33,6 +33,7 @@ pub(super) const KIN: Kin = Kin {
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let linear = config.inside("linear_attn_config")?;
     gather(
+        config,
         &mixers(config, linear.as_ref())?,
         ("kda", || page(config, linear.as_ref())),
         ("mla", || latent(config)),

@@ -66,6 +66,7 @@ fn lfm2(config: &Config<'_>) -> Result<Layers, ConfigError> {
 
 fn hybrid(config: &Config<'_>, mixers: &[Mixer]) -> Result<Layers, ConfigError> {
     gather(
+        config,
         mixers,
         ("conv", || Ok(vec![Spec::Mamba1Conv(conv(config)?)])),
         ("attn", || Ok(Spec::Attention(keys_and_values(config)?))),

@@ -48,6 +48,7 @@ const TYPES: &str = "attn_type_list";
 
 fn hybrid(config: &Config<'_>, mixers: &[Mixer]) -> Result<Layers, ConfigError> {
     gather(
+        config,
         mixers,
         ("linear", || Ok(vec![Spec::Linear(state(config)?)])),
         ("attn", || Ok(Spec::Attention(keys_and_values(config)?))),

@@ -52,6 +52,7 @@ const DEFAULT: [Mixer; 4] = [
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     gather(
+        config,
         &mixers(config)?,
         ("mamba", || page(config)),
         ("attn", || Ok(Spec::Attention(keys_and_values(config)?))),

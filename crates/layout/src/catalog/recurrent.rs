@@ -4,6 +4,7 @@
 //! Configs name their layers in several ways (a list of kinds, indices, a period); all of them become one
 //! [`Mixer`] per layer.
 
+use super::attention::{OwnKeys, Sees};
 use super::config::{Config, ConfigError};
 use super::layers::Layers;
 use crate::deployment::MAX_LAYERS;
@@ -124,7 +125,10 @@ pub(super) fn attention_at(
 
 /// Gathers the layers of a hybrid model under the names of its two groups. A spec is only asked for where
 /// a layer needs it, so a model without states may have any `mamba_*` keys.
+///
+/// Single layers may have keys and values of their own; latents and states are the same in all.
 pub(super) fn gather(
+    config: &Config<'_>,
     mixers: &[Mixer],
     (state_group, state): (
         &'static str,
@@ -138,15 +142,22 @@ pub(super) fn gather(
         false => Vec::new(),
     };
     let token = match mixers.iter().any(|mixer| mixer.attends()) {
-        true => vec![token()?],
-        false => Vec::new(),
+        true => Some(token()?),
+        false => None,
     };
+    let own = OwnKeys::read(config, layers.ids().end)?;
     for (layer, mixer) in (0..).zip(mixers) {
         if mixer.recurs() {
             layers.add(layer, state_group, state.as_slice());
         }
-        if mixer.attends() {
-            layers.add(layer, token_group, token.as_slice());
+        let token = token.as_ref().filter(|_| mixer.attends());
+        match token.cloned() {
+            Some(Spec::Attention(attention)) => {
+                let attention = own.applied(layer, Sees::All, attention)?;
+                layers.add(layer, token_group, [Spec::Attention(attention)]);
+            }
+            Some(latent) => layers.add(layer, token_group, [latent]),
+            None => {}
         }
     }
     Ok(layers)

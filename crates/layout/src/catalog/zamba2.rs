@@ -63,6 +63,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let mixers = listed(config, key, WORDS)?.unwrap_or_default();
     let mixers = as_many(config, key, mixers, config.layers("num_hidden_layers")?)?;
     gather(
+        config,
         &mixers,
         ("mamba", || page(config)),
         ("attn", || Ok(Spec::Attention(attention(config)?))),

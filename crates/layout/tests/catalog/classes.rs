@@ -209,9 +209,11 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         why: "16 key heads (the class's) cannot share 8 value heads; here that is an error",
-        applies: |_, config| {
+        applies: |case, config| {
             let family = config["model_type"].as_str().unwrap_or_default();
-            family.starts_with("qwen3_")
+            let has_states = case.caches.keys().any(|cache| cache.starts_with("delta"));
+            has_states
+                && family.starts_with("qwen3_")
                 && config["linear_num_value_heads"] == 8
                 && config.get("linear_num_key_heads").is_none()
         },

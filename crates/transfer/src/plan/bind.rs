@@ -133,15 +133,15 @@ impl Plan {
         for route in &self.routes {
             for group in &route.groups {
                 let (shape, start) = group.shape();
-                let shape = shapes.entry(shape).or_insert_with_key(|shape| {
+                let shape = shapes.entry(shape).or_insert_with(|| {
                     let planned = &self.groups[group.group];
                     let (src, dst) = &lookups[group.group];
-                    Arc::new(BoundShape::make(
-                        &shape.0,
-                        planned,
-                        (src, dst),
-                        &mut segments,
-                    ))
+                    let mut shape = BoundShape::make(group, planned, (src, dst), &mut segments);
+                    shape.program.placed.iter_mut().for_each(|place| {
+                        place.src -= start.0;
+                        place.dst -= start.1;
+                    });
+                    Arc::new(shape)
                 });
                 routes.push(BoundRoute {
                     src_rank: route.src_rank,

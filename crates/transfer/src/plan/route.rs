@@ -430,27 +430,31 @@ impl NestsByExtent {
     }
 }
 
-/// The slices of a group as if they started at 0 on both sides, and the layers were the first ones: what
-/// routes have in common that differ in ranks only.
+/// The slices of a group as if they started at 0 on both sides: what routes have in common that differ in
+/// ranks only.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct RouteShape(pub(super) RouteGroup);
+pub(super) struct RouteShape {
+    group: usize,
+    layers: usize,
+    slices: SmallVec<[Slice; 2]>,
+}
 
 impl RouteGroup {
     /// Its shape, and where that starts on each side.
     pub(super) fn shape(&self) -> (RouteShape, (u64, u64)) {
         let least = |base: fn(&Slice) -> u64| self.slices.iter().map(base).min().unwrap_or(0);
-        let (src, dst) = (least(|slice| slice.src.base), least(|slice| slice.dst.base));
-        let slices = self.slices.iter().cloned().map(|mut slice| {
-            slice.src.base -= src;
-            slice.dst.base -= dst;
-            slice
-        });
-        let shape = RouteShape(Self {
+        let start = (least(|slice| slice.src.base), least(|slice| slice.dst.base));
+        let mut slices = self.slices.clone();
+        for slice in &mut slices {
+            slice.src.base -= start.0;
+            slice.dst.base -= start.1;
+        }
+        let shape = RouteShape {
             group: self.group,
-            layers: (0..self.layers.len() as u32).collect(),
-            slices: slices.collect(),
-        });
-        (shape, (src, dst))
+            layers: self.layers.len(),
+            slices,
+        };
+        (shape, start)
     }
 
     /// The fewest nests that move `extent` of the slices of these classes, whose steps are the same;

@@ -83,14 +83,20 @@ impl Suggestions {
         let today = search.cost(&Change::default(), &Change::default())?;
         let mut best: Vec<Suggestion> = Vec::new();
         let mut found = search.all();
-        found.sort_by_key(|s| {
-            let known = (s.from.familiarity(), s.to.familiarity());
-            (
-                s.changes(),
-                s.cost.chunks,
-                Reverse(s.cost.chunk_bytes),
-                known,
-            )
+        found.sort_by(|a, b| {
+            let key = |s: &Suggestion| {
+                let known = (s.from.familiarity(), s.to.familiarity());
+                (
+                    s.changes(),
+                    s.cost.chunks,
+                    Reverse(s.cost.chunk_bytes),
+                    known,
+                )
+            };
+            let changes = |s: &Suggestion| (s.from.clone(), s.to.clone());
+            key(a)
+                .cmp(&key(b))
+                .then_with(|| changes(a).cmp(&changes(b)))
         });
         found.dedup();
         // More changes have to gain more than fewer did.
