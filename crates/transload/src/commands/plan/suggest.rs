@@ -1,4 +1,5 @@
-//! `plan --suggest`: which orders, block sizes and layouts of convolutions would move the same in fewer, longer chunks.
+//! `plan --suggest`: which orders, block sizes and layouts of convolutions would move the same in fewer,
+//! longer chunks.
 
 use std::cmp::Reverse;
 
