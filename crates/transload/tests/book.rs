@@ -147,21 +147,32 @@ fn json_is_json() {
     }
 }
 
-/// Blocks of `console` are sessions at the root of a clone: each `$ command` prints what follows it, up
-/// to numbers that a machine measures, and the empty lines around it.
+/// Blocks of `console` are sessions at the root of a clone: each `$ command`, which may go on in another line
+/// after a `\`, prints what follows it, up to numbers that a machine measures, and the empty lines around it.
+/// What it draws is the picture that the book has; with `TRANSLOAD_BLESS=1`, it becomes that.
 #[test]
 fn sessions_print_what_they_show() {
+    let mut drawn = BTreeSet::new();
     for page in pages() {
         for block in blocks(&page).iter().filter(|b| b.language == "console") {
             for session in block.text.split("$ ").skip(1) {
-                let (line, shown) = session.split_once('\n').unwrap_or((session, ""));
+                let session = session.replace("\\\n", "");
+                let (line, shown) = session.split_once('\n').unwrap_or((&session, ""));
                 let arguments = ["transload ", "cargo run --release -- "]
                     .iter()
                     .find_map(|command| line.strip_prefix(command));
                 let arguments = arguments.unwrap_or_else(|| panic!("{}: {line}", page.display()));
-                let arguments: Vec<_> = arguments.split_whitespace().collect();
+                let mut arguments: Vec<_> = arguments.split_whitespace().collect();
+                let picture = Picture::taken_from(&mut arguments);
+                let picture_there = picture.as_ref().map(Picture::there);
+                arguments.extend(picture_there.as_deref());
                 let ran = transload_in(&root(), &arguments);
-                let printed = format!("{}{}", ran.stdout, ran.stderr);
+                let mut printed = format!("{}{}", ran.stdout, ran.stderr);
+                if let Some(picture) = picture {
+                    printed = printed.replace(&picture.there(), &picture.file);
+                    picture.check();
+                    drawn.insert(root().join(picture.file));
+                }
                 assert_eq!(
                     unmeasured(&printed),
                     unmeasured(shown),
@@ -170,6 +181,93 @@ fn sessions_print_what_they_show() {
                 );
             }
         }
+    }
+    let pictures = root().join("docs/src/guide/pictures");
+    let there = fs::read_dir(pictures).expect("pictures");
+    let there: BTreeSet<_> = there.map(|entry| entry.expect("one").path()).collect();
+    assert_eq!(there, drawn, "every picture of the guide is drawn by it");
+}
+
+/// The catalog's page lists all its families, and no others.
+#[test]
+fn every_family_is_in_the_book() {
+    let page = root().join("docs/src/reference/models.md");
+    let page = fs::read_to_string(page).expect("a page");
+    let rows = page.lines().skip_while(|line| *line != "## Families");
+    let rows = rows.filter(|line| line.starts_with("| ") && !line.starts_with("| family"));
+    // Names stand in the first column, in backquotes.
+    let named = rows.flat_map(|row| {
+        let cell = row.split('|').nth(1).unwrap_or_default();
+        cell.split('`').skip(1).step_by(2)
+    });
+    let mut named: Vec<&str> = named.collect();
+    let mut known: Vec<&str> = transload::layout::catalog::Model::families().collect();
+    named.sort_unstable();
+    known.sort_unstable();
+    assert_eq!(named, known);
+}
+
+/// The examples are copies of configs that the catalog is tested with.
+#[test]
+fn examples_of_models_are_those_of_the_catalog() {
+    let read = |path: &Path| -> serde_json::Value {
+        let text = fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+    };
+    let examples = fs::read_dir(root().join("docs/examples/models")).expect("examples");
+    for example in examples.map(|entry| entry.expect("an example").path()) {
+        let name = example.file_name().expect("a name");
+        let tested = root()
+            .join("crates/layout/tests/catalog/configs")
+            .join(name);
+        assert_eq!(read(&example), read(&tested), "{}", example.display());
+    }
+}
+
+/// A picture that a session draws: not where it says, lest what is in the book be written over.
+struct Picture {
+    /// As the page has it, with what it is asked for by: `docs/src/guide/pictures/….svg`.
+    file: String,
+    dir: tempfile::TempDir,
+}
+
+impl Picture {
+    const OPTION: &str = "--svg";
+
+    /// Takes the last argument and the option before it.
+    fn taken_from(arguments: &mut Vec<&str>) -> Option<Self> {
+        let [.., option, file] = arguments[..] else {
+            return None;
+        };
+        if option != Self::OPTION {
+            assert!(!arguments.contains(&Self::OPTION), "--svg comes last");
+            return None;
+        }
+        arguments.pop();
+        Some(Self {
+            file: file.to_owned(),
+            dir: tempfile::tempdir().expect("a folder"),
+        })
+    }
+
+    /// Where it is drawn.
+    fn there(&self) -> String {
+        self.dir.path().join("drawn.svg").display().to_string()
+    }
+
+    fn check(&self) {
+        let drawn = fs::read_to_string(self.there()).expect("a picture");
+        let file = root().join(&self.file);
+        if std::env::var_os("TRANSLOAD_BLESS").is_some() {
+            fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+            fs::write(&file, &drawn).expect("it is written");
+        }
+        let known = fs::read_to_string(&file).unwrap_or_default();
+        assert!(
+            known == drawn,
+            "{} is not what is drawn; TRANSLOAD_BLESS=1 writes it anew",
+            self.file
+        );
     }
 }
 

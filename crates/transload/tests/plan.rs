@@ -538,6 +538,41 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
     assert!(best.contains(&whole), "{best:#?}");
 }
 
+#[test]
+fn convolutions_laid_out_alike_are_suggested() {
+    let config = common::root().join("docs/examples/models/nemotron-h-8b.json");
+    let config = config.to_str().expect("a path");
+    let suggested = |from, to| {
+        let args = [
+            "plan",
+            config,
+            "--tokens",
+            "64",
+            "--format",
+            "json",
+            "--suggest",
+        ];
+        let sides = ["--from-side", from, "--to-side", to];
+        let ran = transload_in(Path::new("."), &[&args[..], &sides].concat());
+        ran.json()["suggestions"].clone()
+    };
+    let told = suggested("tp=1,order=HND,conv=DS", "tp=2,order=HND");
+    let advice = told["advice"].as_str().expect("a sentence");
+    assert!(
+        advice.starts_with("Give the destination convolutions laid out as DS: "),
+        "{advice}"
+    );
+    assert_eq!(told["best"][0]["to"], json!({"conv_layout": "DS"}));
+    // As both have it already.
+    let told = suggested("tp=1,order=HND,conv=DS", "tp=2,order=HND,conv=DS");
+    let best = told["best"].as_array().expect("a list");
+    let mut sides = best.iter().flat_map(|s| [&s["from"], &s["to"]]);
+    assert!(
+        sides.all(|side| side.get("conv_layout").is_none()),
+        "{told}"
+    );
+}
+
 /// What is counted period by period is what is counted whole.
 #[test]
 fn suggestions_for_long_sequences_count_every_chunk() {

@@ -9,8 +9,9 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 10] = [
+    const COMMANDS: [&str; 11] = [
         "plan",
+        "inspect",
         "demo",
         "certs",
         "certs init",

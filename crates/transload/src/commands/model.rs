@@ -40,7 +40,8 @@ impl ModelArgs {
                 let options = Options {
                     cache_dtype: self.dtype,
                 };
-                let called = called(config);
+                let config = in_folder(config);
+                let called = called(&config);
                 let model = if config.as_os_str() == "-" {
                     config::read_from(&called, io::stdin().lock(), &options)
                 } else {
@@ -48,7 +49,7 @@ impl ModelArgs {
                         name: called.clone(),
                         source,
                     };
-                    let file = File::open(in_folder(config)).map_err(failed);
+                    let file = File::open(&config).map_err(failed);
                     file.and_then(|file| config::read_from(&called, file, &options))
                 };
                 Ok((model?, called))

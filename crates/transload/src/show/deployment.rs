@@ -1,6 +1,6 @@
 //! What the two sides of a transfer look like.
 
-use transload::layout::spec::FieldValue;
+use transload::layout::spec::{ConvLayout, FieldValue};
 use transload::layout::{Deployment, Group, Spec};
 
 use super::number;
@@ -27,7 +27,7 @@ pub(crate) fn sides(sides: [(&str, &Deployment); 2]) -> String {
                 &deployment.tp().to_string(),
                 &deployment.pp().to_string(),
                 group.name(),
-                &group.layers().to_string(),
+                &layers(group),
                 &group.physical_order().to_string(),
                 &group.block_size().to_string(),
                 &group.num_blocks().to_string(),
@@ -65,6 +65,31 @@ fn bytes_per_rank(deployment: &Deployment, group: &Group) -> u64 {
         .unwrap_or(0)
 }
 
+/// The layers of a group, in a form that leaves room for the other columns: `0-79`, `1-35 step 2`; a long
+/// list on several lines.
+pub(crate) fn layers(group: &Group) -> String {
+    const WIDTH: usize = 24;
+    let (ids, list) = (group.layers().ids(), group.layers().to_string());
+    if let [first, second, _, .., last] = ids {
+        let step = second - first;
+        let short = format!("{first}-{last} step {step}");
+        let even = ids.windows(2).all(|pair| pair[1] - pair[0] == step);
+        if step > 1 && even && short.len() < list.len() {
+            return short;
+        }
+    }
+    let (mut text, mut line) = (String::new(), 0);
+    for run in list.split_inclusive(',') {
+        if line + run.len() > WIDTH {
+            text.push('\n');
+            line = 0;
+        }
+        text.push_str(run);
+        line += run.len();
+    }
+    text
+}
+
 /// What a group caches, one spec on a line.
 pub(crate) fn specs(group: &Group) -> String {
     // One on a line: a page of several has no room for them on one.
@@ -88,5 +113,9 @@ fn spec(spec: &Spec) -> String {
             field => parts.push(format!("{field} {value}")),
         }
     }
+    parts.extend(spec.conv_layout().map(|layout| match layout {
+        ConvLayout::Ds => "DS".to_owned(),
+        ConvLayout::Sd => "SD".to_owned(),
+    }));
     format!("{}: {}", spec.kind(), parts.join(", "))
 }

@@ -281,22 +281,20 @@ impl<'a> Report<'a> {
             ("caches", Lean::Left),
             ("per token", Lean::Right),
             ("fixed", Lean::Right),
-            ("a block", Lean::Right),
+            ("block", Lean::Right),
+            ("per block", Lean::Right),
             ("a sequence", Lean::Right),
         ]);
         let groups = self.deployment.groups().iter().zip(&self.groups);
         for (group, size) in groups {
             table.row([
                 group.name(),
-                &group.layers().to_string(),
+                &show::layers(group),
                 &show::specs(group),
                 &number::bytes_in_parts(size.per_token),
                 &number::bytes_wide(size.fixed),
-                &format!(
-                    "{} of {}",
-                    number::bytes_wide(size.block),
-                    group.block_size()
-                ),
+                &block(group),
+                &number::bytes_wide(size.block),
                 &number::bytes_wide(size.sequence),
             ]);
         }
@@ -368,15 +366,24 @@ fn layer_kinds(model: &Model) -> Vec<LayerKind> {
     kinds
 }
 
+/// What a block holds.
+fn block(group: &Group) -> String {
+    let mut specs = group.specs().iter();
+    match specs.any(|spec| spec.tokens_per_state().is_some()) {
+        true => number::count(group.block_size(), "token"),
+        false => "a sequence".to_owned(),
+    }
+}
+
 /// A deployment document as text, with a word on where it is from.
 pub(super) fn toml(document: &Value, args: &Args, called: &str) -> String {
-    let mut text = format!("# From {called}. Change what your engine does otherwise");
+    let mut text = format!("# From {called}. See that your engine does the same:\n");
     if args.order.is_none() {
-        text.push_str(": the order,");
+        text.push_str("# order: LBSHC (NHD) where nothing else stands here\n");
     }
     let _ = writeln!(
         text,
-        " num_blocks\n# (here: enough for one sequence of {}).",
+        "# num_blocks: here enough for one sequence of {}",
         number::count(args.tokens, "token")
     );
     // A document has nothing that TOML has not.

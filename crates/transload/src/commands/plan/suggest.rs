@@ -1,10 +1,11 @@
-//! `plan --suggest`: which orders and block sizes would move the same in fewer, longer chunks.
+//! `plan --suggest`: which orders, block sizes and layouts of convolutions would move the same in fewer,
+//! longer chunks.
 
 use std::cmp::Reverse;
 
 use serde::Serialize;
 use transload::layout::document::{Document, GroupDocument};
-use transload::layout::spec::Attention;
+use transload::layout::spec::{Attention, ConvLayout};
 use transload::layout::{Deployment, Order, Rank, Side, Spec};
 use transload::transfer::plan::{Plan, Request};
 
@@ -41,6 +42,9 @@ struct Change {
     order: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     block_size: Option<u64>,
+    /// As the other side has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conv_layout: Option<&'static str>,
 }
 
 /// What moving costs the busiest destination rank, with blocks scattered as in an engine that has run for
@@ -51,6 +55,17 @@ struct Cost {
     bytes: u64,
     /// Of the length that most of the bytes travel in.
     chunk_bytes: u64,
+}
+
+impl Cost {
+    /// `10,240 chunks of 8 KiB`; without their length where it is not one for all.
+    fn text(&self) -> String {
+        let chunks = number::count(self.chunks, "chunk");
+        match self.chunks.checked_mul(self.chunk_bytes) == Some(self.bytes) {
+            true => format!("{chunks} of {}", number::bytes(self.chunk_bytes)),
+            false => chunks,
+        }
+    }
 }
 
 /// What could be changed, from one change to many and the best of each first; and how it is today.
@@ -105,7 +120,7 @@ impl Suggestions {
             ("source", Lean::Left),
             ("destination", Lean::Left),
             ("chunks", Lean::Right),
-            ("mostly of", Lean::Right),
+            ("most bytes in", Lean::Right),
             ("times fewer", Lean::Right),
         ]);
         let today = [("as it is".to_owned(), "as it is".to_owned(), self.today)];
@@ -121,8 +136,8 @@ impl Suggestions {
             ]);
         }
         format!(
-            " {}\n\n{}\n chunks of the busiest destination rank, its blocks scattered\n",
-            self.advice,
+            " {}\n\n{}\n counted for the busiest destination rank, its blocks scattered\n",
+            self.advice.replacen(": ", ":\n ", 1),
             table.finish()
         )
     }
@@ -153,28 +168,46 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// All orders with the block sizes of today; and all block sizes with the orders of today, with those of the
-    /// fewest chunks, and with each order on both sides.
+    /// All orders with the block sizes of today, and with convolutions laid out as on the other side; and all
+    /// block sizes with the orders of today, with those of the fewest chunks, and with each order on both sides.
     fn all(&self) -> Vec<Suggestion> {
-        let orders = std::iter::once(None).chain(ORDERS.map(Some));
-        let orders = orders.map(|order| Change {
-            order,
-            block_size: None,
-        });
-        let orders: Vec<Change> = orders.collect();
-        let mut found = self.pairs(&orders, &orders);
+        let orders = |conv_layout| {
+            let orders = std::iter::once(None).chain(ORDERS.map(Some));
+            let orders = orders.map(|order| Change {
+                order,
+                block_size: None,
+                conv_layout,
+            });
+            orders.collect::<Vec<_>>()
+        };
+        let mut found = self.pairs(&orders(None), &orders(None));
+        if let (Some(from), Some(to)) = (conv_layout(self.src), conv_layout(self.dst))
+            && from != to
+        {
+            found.extend(self.pairs(&orders(Some(to)), &orders(None)));
+            found.extend(self.pairs(&orders(None), &orders(Some(from))));
+        }
         let fewest = found.iter().min_by_key(|s| (s.cost.chunks, s.changes()));
-        let best = fewest
-            .map(|s| (s.from.order, s.to.order))
-            .unwrap_or_default();
-        let alike = ORDERS.map(|order| (Some(order), Some(order)));
-        for (from, to) in [(None, None), best].into_iter().chain(alike) {
-            let sizes = |order| {
+        let best = fewest.map(|s| (s.from.clone(), s.to.clone()));
+        let best = best.unwrap_or_default();
+        let alike = ORDERS.map(|order| {
+            let order = Some(order);
+            let (from, to) = best.clone();
+            (Change { order, ..from }, Change { order, ..to })
+        });
+        for (from, to) in [<(Change, Change)>::default(), best]
+            .into_iter()
+            .chain(alike)
+        {
+            let sizes = |change: &Change| {
                 let sizes = std::iter::once(None).chain(BLOCK_SIZES.map(Some));
-                let sizes = sizes.map(move |block_size| Change { order, block_size });
+                let sizes = sizes.map(|block_size| Change {
+                    block_size,
+                    ..change.clone()
+                });
                 sizes.collect::<Vec<_>>()
             };
-            found.extend(self.pairs(&sizes(from), &sizes(to)));
+            found.extend(self.pairs(&sizes(&from), &sizes(&to)));
         }
         found
     }
@@ -304,7 +337,9 @@ impl Change {
 
     /// How much there is to change.
     fn count(&self) -> usize {
-        usize::from(self.order.is_some()) + usize::from(self.block_size.is_some())
+        usize::from(self.order.is_some())
+            + usize::from(self.block_size.is_some())
+            + usize::from(self.conv_layout.is_some())
     }
 
     /// What of it a side does not do already.
@@ -324,15 +359,18 @@ impl Change {
             order: order.filter(|_| {
                 differs(Self {
                     order,
-                    block_size: None,
+                    ..Self::default()
                 })
             }),
             block_size: block_size.filter(|_| {
                 differs(Self {
-                    order: None,
                     block_size,
+                    ..Self::default()
                 })
             }),
+            conv_layout: self
+                .conv_layout
+                .filter(|wanted| conv_layout(document) != Some(*wanted)),
         }
     }
 
@@ -358,6 +396,15 @@ impl Change {
         if let Some(order) = self.order.filter(|_| takes_orders(group)) {
             group.order = Some(order.to_owned());
         }
+        if let Some(name) = self.conv_layout {
+            let layouts = group.specs.iter_mut().filter_map(Spec::conv_layout_mut);
+            for layout in layouts {
+                *layout = match name {
+                    "DS" => ConvLayout::Ds,
+                    _ => ConvLayout::Sd,
+                };
+            }
+        }
         if *self != Self::default() {
             // They were made for how it lay.
             (group.block_stride, group.layer_stride) = (None, None);
@@ -366,12 +413,15 @@ impl Change {
 
     /// `order LBHSC, blocks of 64`
     fn text(&self) -> String {
-        let order = self.order.map(|order| format!("order {order}"));
-        let size = self.block_size.map(|size| format!("blocks of {size}"));
-        match (order, size) {
-            (None, None) => "as it is".to_owned(),
-            (Some(one), None) | (None, Some(one)) => one,
-            (Some(order), Some(size)) => format!("{order}, {size}"),
+        let parts = [
+            self.order.map(|order| format!("order {order}")),
+            self.block_size.map(|size| format!("blocks of {size}")),
+            self.conv_layout.map(|layout| format!("conv {layout}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        match parts.is_empty() {
+            true => "as it is".to_owned(),
+            false => parts.join(", "),
         }
     }
 }
@@ -380,6 +430,17 @@ impl Suggestion {
     fn changes(&self) -> usize {
         self.from.count() + self.to.count()
     }
+}
+
+/// How a side lays out its convolutions, if it has any.
+fn conv_layout(document: &Document) -> Option<&'static str> {
+    let mut specs = document.groups.iter().flat_map(|group| &group.specs);
+    specs
+        .find_map(Spec::conv_layout)
+        .map(|layout| match layout {
+            ConvLayout::Ds => "DS",
+            ConvLayout::Sd => "SD",
+        })
 }
 
 /// Whether an order can be chosen for a group: pages of several specs, and data with scales behind them,
@@ -393,28 +454,28 @@ fn takes_orders(group: &GroupDocument) -> bool {
 
 /// What to change, and what that gains: of the least that can be changed, the best.
 fn advice(today: Cost, best: &[Suggestion], sides: (&Deployment, &Deployment)) -> String {
-    let now = format!(
-        "{} of {}",
-        number::count(today.chunks, "chunk"),
-        number::bytes(today.chunk_bytes)
-    );
+    let now = today.text();
     let Some(first) = best.first() else {
-        return format!("Leave it as it is: no order and no block size makes fewer than {now}.");
+        return format!(
+            "Leave it as it is: no other order, block size or layout makes fewer than {now}."
+        );
     };
     let name = |role: &str, side: &Deployment| match side.name() {
         "" => format!("the {role}"),
         name => name.to_owned(),
     };
     let told = |role, side, change: &Change| {
-        let name = name(role, side);
-        match (change.order, change.block_size) {
-            (None, None) => None,
-            (Some(order), None) => Some(format!("give {name} the order {order}")),
-            (None, Some(size)) => Some(format!("give {name} blocks of {size} tokens")),
-            (Some(order), Some(size)) => Some(format!(
-                "give {name} the order {order} and blocks of {size} tokens"
-            )),
-        }
+        let parts = [
+            change.order.map(|order| format!("the order {order}")),
+            change
+                .block_size
+                .map(|size| format!("blocks of {size} tokens")),
+            change
+                .conv_layout
+                .map(|layout| format!("convolutions laid out as {layout}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!("give {} {}", name(role, side), parts.join(" and ")))
     };
     let parts = [
         told("source", sides.0, &first.from),
@@ -424,10 +485,9 @@ fn advice(today: Cost, best: &[Suggestion], sides: (&Deployment, &Deployment)) -
     let what = parts.join(", and ");
     let (head, tail) = what.split_at(what.len().min(1));
     format!(
-        "{}{tail}: {} of {} for a destination rank instead of {now}, {} times fewer.",
+        "{}{tail}: {} for a destination rank instead of {now}, {} times fewer.",
         head.to_uppercase(),
-        number::count(first.cost.chunks, "chunk"),
-        number::bytes(first.cost.chunk_bytes),
+        first.cost.text(),
         number::figures(today.chunks as f64 / first.cost.chunks as f64),
     )
 }
