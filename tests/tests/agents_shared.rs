@@ -148,3 +148,11 @@ async fn every_rank_may_be_lent_while_others_move() {
     }
     assert!(pair.found() == pair.expected());
 }
+
+#[tokio::test]
+async fn more_parts_than_are_fetched_at_a_time() {
+    let pair = Pair::with_sources(80);
+    let report = pull(&pair, 1, PathSet::ANY).await;
+    assert_eq!(paths(&report), [Path::Shared; 80]);
+    assert!(report.routes.iter().all(|route| route.attempts == 1));
+}

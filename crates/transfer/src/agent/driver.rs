@@ -228,8 +228,12 @@ impl Driver {
     /// Tells the machine which transfers move.
     fn look(&mut self) {
         let now = self.now();
+        #[cfg(feature = "local")]
+        let ahead = self.ahead();
         for (transfer, under) in &mut self.under_way {
             let moved = under.moved();
+            #[cfg(feature = "local")]
+            let moved = moved + ahead.get(transfer).copied().unwrap_or(0);
             if moved != under.seen || under.is_queued() {
                 under.seen = moved;
                 self.machine.moving(now, *transfer);
