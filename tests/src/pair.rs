@@ -15,12 +15,17 @@ use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, Ticket};
 use transload_transfer::transport::local::shared::SharedMemory;
 
-/// A deployment of one group: its TP size, block size and order.
+/// A deployment of one group with 4 heads: its TP size, block size and order.
 pub fn deployment(tp: u32, block: u32, order: &str) -> Deployment {
+    with_heads(4, tp, block, order)
+}
+
+fn with_heads(heads: u32, tp: u32, block: u32, order: &str) -> Deployment {
     let text = format!(
         r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
             "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-3",
-            "spec": [{{"kind": "attention", "heads": 4, "head_dim": 16, "dtype": "bf16"}}]}}]}}"#
+            "spec": [{{"kind": "attention", "heads": {heads}, "head_dim": 16,
+            "dtype": "bf16"}}]}}]}}"#
     );
     let value: Value = serde_json::from_str(&text).unwrap();
     Deployment::from_value(&value).unwrap()
@@ -150,15 +155,22 @@ impl Default for Pair {
 impl Pair {
     /// A pair whose source has its memory registered so, and whose destination has these roles.
     pub fn new(src: Registered, dst: Roles) -> Self {
-        Self::make(src, dst, AgentOptions::default())
+        Self::make([2, 4], 4, src, dst, AgentOptions::default())
+    }
+
+    /// A pair whose source has so many ranks, of a head each, and all of them shared. Those of the
+    /// destination, 4 in all, divide the heads.
+    pub fn with_sources(ranks: u32) -> Self {
+        let (src, dst) = (Registered::Shared(0), Roles::all());
+        Self::make([ranks, 4], ranks, src, dst, AgentOptions::default())
     }
 
     /// A pair of agents with these settings.
     pub fn with_options(options: AgentOptions) -> Self {
-        Self::make(Registered::Own, Roles::all(), options)
+        Self::make([2, 4], 4, Registered::Own, Roles::all(), options)
     }
 
-    fn make(src: Registered, dst: Roles, options: AgentOptions) -> Self {
+    fn make(tp: [u32; 2], heads: u32, src: Registered, dst: Roles, options: AgentOptions) -> Self {
         let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
         let issue = |name, roles| {
             let agent = AgentId::new(name).unwrap();
@@ -168,10 +180,16 @@ impl Pair {
         let tokens = 100;
         let ids: Vec<u32> = (0..tokens as u32).collect();
         Self {
-            src: Side::new(prefill, deployment(2, 4, "NHD"), 7, src, options.clone()),
+            src: Side::new(
+                prefill,
+                with_heads(heads, tp[0], 4, "NHD"),
+                7,
+                src,
+                options.clone(),
+            ),
             dst: Side::new(
                 decode,
-                deployment(4, 6, "HND"),
+                with_heads(heads, tp[1], 6, "HND"),
                 11,
                 Registered::Own,
                 options,

@@ -79,7 +79,7 @@ impl Outbox {
     /// Asks to be told, by [`Event::Marked`], when everything so far has been sent.
     #[cfg(feature = "local")]
     pub(super) fn mark(&self) {
-        // As above.
+        // The task that sends tells of a loss by itself.
         let _ = self.items.send(Item::Mark);
     }
 }
@@ -87,12 +87,15 @@ impl Outbox {
 /// Sends frames in order until the outbox or the connection is gone. What is left when the driver hangs
 /// up, a refusal mostly, still arrives if the peer takes all of it within `patience`: the connection does
 /// not count any more, so a peer that reads slowly must not keep it.
+///
+/// `moved` takes what must not wait: nobody reads `events` any more when an agent says its last words.
 pub(super) async fn write(
     connection: ControlSender,
     outgoing: Outgoing,
     patience: Duration,
     conn: ConnId,
     events: mpsc::Sender<Event>,
+    moved: mpsc::UnboundedSender<Event>,
 ) {
     let Outgoing {
         items,
@@ -105,18 +108,20 @@ pub(super) async fn write(
         sleep(patience).await;
     };
     tokio::select! {
-        () = write_all(connection, items, &waiting, conn, events) => {}
+        () = write_all(connection, items, &waiting, conn, events, moved) => {}
         // The connection goes with the future that had it.
         () = given_up => tracing::debug!("the peer was too slow for what was said last"),
     }
 }
 
+#[cfg_attr(not(feature = "local"), expect(unused_variables))]
 async fn write_all(
     mut connection: ControlSender,
     mut items: mpsc::UnboundedReceiver<Item>,
     waiting: &AtomicUsize,
     conn: ConnId,
     events: mpsc::Sender<Event>,
+    moved: mpsc::UnboundedSender<Event>,
 ) {
     while let Some(item) = items.recv().await {
         match item {
@@ -132,8 +137,8 @@ async fn write_all(
             }
             #[cfg(feature = "local")]
             Item::Mark => {
-                // As above.
-                let _ = events.send(Event::Marked { conn }).await;
+                // The driver is gone where this fails.
+                let _ = moved.send(Event::Marked { conn });
             }
         }
     }
@@ -163,7 +168,7 @@ pub(super) async fn read(
             return;
         }
     };
-    // As above.
+    // The driver is gone where this fails.
     let _ = events.send(Event::Lost { conn, why }).await;
 }
 
@@ -187,7 +192,7 @@ mod tests {
     }
 
     /// Puts `count` frames, hangs up at once, and says how many arrive at a peer that takes each of them
-    /// well within any timeout of a frame.
+    /// well within any timeout of a frame. The driver reads no events meanwhile, as at its farewell.
     async fn arrived(count: usize, patience: Duration) -> usize {
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let (a, b) = (bind(&authority, "a"), bind(&authority, "b"));
@@ -199,12 +204,22 @@ mod tests {
             .concat()
             .into();
         for _ in 0..count {
+            #[cfg(feature = "local")]
+            outbox.mark();
             outbox.items.send(Item::Frame(frame.clone())).unwrap();
         }
         // As when the driver closes a connection.
         drop((outbox, receiver));
-        let (events, _lost) = mpsc::channel(1);
-        let writing = tokio::spawn(write(sender, outgoing, patience, ConnId(1), events));
+        let conn = ConnId(1);
+        let (events, _unread) = mpsc::channel(1);
+        let full = Event::LanesFailed {
+            conn,
+            why: String::new(),
+        };
+        assert!(events.try_send(full).is_ok());
+        let (moved, _unread) = mpsc::unbounded_channel();
+        let writing = write(sender, outgoing, patience, conn, events, moved);
+        let writing = tokio::spawn(writing);
         let mut at_b = at_b.unwrap();
         let mut arrived = 0;
         while at_b.recv().await.is_ok() {

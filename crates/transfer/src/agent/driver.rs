@@ -63,8 +63,8 @@ pub(super) struct Driver {
     data: DataOptions,
     /// For tasks whose events have to wait their turn: peers and users.
     events: mpsc::Sender<Event>,
-    /// For those that cannot wait: the data plane, whose events are a few for each stream, and handles
-    /// that are dropped, with one each.
+    /// For those that cannot wait: the data plane, whose events are a few for each stream, handles that
+    /// are dropped, with one each, and marks, one at a time for each connection.
     moved: mpsc::UnboundedSender<Event>,
     moved_in: Option<mpsc::UnboundedReceiver<Event>>,
     start: Instant,
@@ -228,8 +228,12 @@ impl Driver {
     /// Tells the machine which transfers move.
     fn look(&mut self) {
         let now = self.now();
+        #[cfg(feature = "local")]
+        let ahead = self.ahead();
         for (transfer, under) in &mut self.under_way {
             let moved = under.moved();
+            #[cfg(feature = "local")]
+            let moved = moved + ahead.get(transfer).copied().unwrap_or(0);
             if moved != under.seen || under.is_queued() {
                 under.seen = moved;
                 self.machine.moving(now, *transfer);

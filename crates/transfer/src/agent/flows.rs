@@ -38,7 +38,7 @@ pub(super) struct Under {
     pub(super) moving: Moving,
     /// How its bytes travel, once that is known.
     pub(super) path: Option<Path>,
-    /// Bytes that had moved when we last looked.
+    /// Bytes that had moved when we last looked; before its turn, how far those before it had come.
     pub(super) seen: u64,
 }
 
@@ -81,6 +81,15 @@ impl Under {
             #[cfg(feature = "local")]
             Moving::Copy(copying) => copying.is_queued(),
             _ => false,
+        }
+    }
+
+    /// A copy that has yet to be bound.
+    #[cfg(feature = "local")]
+    pub(super) fn unbound(&self) -> Option<&Copying> {
+        match &self.moving {
+            Moving::Copy(copying) if copying.copy.is_none() => Some(copying),
+            _ => None,
         }
     }
 

@@ -120,6 +120,6 @@ pub(super) async fn connect(
 pub(super) async fn watch(lane: Lane, conn: ConnId, events: mpsc::Sender<Event>) {
     let lost = lane.closed().await;
     let why = lost.to_string();
-    // As above.
+    // The driver is gone where this fails.
     let _ = events.send(Event::LanesFailed { conn, why }).await;
 }

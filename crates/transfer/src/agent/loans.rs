@@ -15,6 +15,10 @@
 //! as the connection lives: the next transfer out of that rank sends its tables only. Offers lapse as
 //! those of [rings](super::ring) do. What a peer can do with bad tables or bad memory is to make the copy
 //! fail: [`SharedCopy::new`] checks all of them.
+//!
+//! Tables are told one after the other, and parts are fetched a few at a time. A transfer that waits for its
+//! turn does not stand still as long as what is before it moves, on either side; how long it may wait in all
+//! is for its job's timeout and the hard bound of its lease.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,6 +53,11 @@ const SLACK: u64 = 2 << 20;
 /// Most offers that are remembered: all of 64 ranks, whatever their groups, in 200 bytes each.
 const MOST_OFFERS: usize = 256;
 
+/// Most of a peer's parts that are fetched at a time, each by a task, over a socket, with up to 16 mappings.
+/// The rest wait for one of these, well within the time that an offer stands: a pull out of 80 parts takes
+/// 0.25 s in all, unoptimised.
+const MOST_FETCHES: usize = 32;
+
 /// The loans of one connection, both ways.
 #[derive(Debug, Default)]
 pub(super) struct Loans {
@@ -60,6 +69,12 @@ pub(super) struct Loans {
     offered: BTreeMap<Part, Offer>,
     /// The peer's memory by rank and group; none where it is being fetched.
     borrowed: BTreeMap<(Rank, u32), Option<Memory>>,
+    /// How many parts are being fetched.
+    fetching: usize,
+    /// How many pieces of the peer's tables have come, of whichever transfer's.
+    heard: u64,
+    /// How many parts of its memory.
+    fetched: u64,
 }
 
 impl Loans {
@@ -85,14 +100,14 @@ impl Loans {
     /// The peer offers memory. That alone costs us nothing but remembering it.
     pub(super) fn offered(&mut self, part: Part, offer: Offer) {
         // What is dropped so lapses, and the peer offers it again.
-        if self.offered.len() >= MOST_OFFERS {
+        if self.offered.len() >= MOST_OFFERS && !self.offered.contains_key(&part) {
             self.offered.clear();
         }
         self.offered.insert(part, offer);
     }
 
-    /// What is to be fetched of a rank, for a transfer that waits: whatever is offered and is news. It is
-    /// being fetched from now on.
+    /// What is to be fetched of a rank, for a transfer that waits: whatever is offered and is news, as far as
+    /// there is room. It is being fetched from now on, until it is added or given up; then there may be more.
     pub(super) fn take_up(&mut self, rank: Rank, deployment: &Deployment) -> Vec<(Part, Offer)> {
         // What is no part of the deployment is not taken note of either.
         self.offered
@@ -107,11 +122,15 @@ impl Loans {
             self.borrowed.extend(keys().map(|key| (key, None)));
             Some((part, self.offered.remove(&part)?))
         });
-        news.collect()
+        let room = MOST_FETCHES.saturating_sub(self.fetching);
+        let news: Vec<_> = news.take(room).collect();
+        self.fetching += news.len();
+        news
     }
 
     /// Memory is not fetched after all. It may be offered again.
     pub(super) fn unborrow(&mut self, part: Part) {
+        self.fetching = self.fetching.saturating_sub(1);
         for group in part.groups() {
             self.borrowed.remove(&(part.rank, group));
         }
@@ -119,9 +138,25 @@ impl Loans {
 
     /// Memories were fetched.
     pub(super) fn add(&mut self, part: Part, memories: Vec<Memory>) {
+        self.fetching = self.fetching.saturating_sub(1);
+        self.fetched += 1;
         let keys = part.groups().map(|group| (part.rank, group));
         self.borrowed
             .extend(keys.zip(memories.into_iter().map(Some)));
+    }
+
+    /// A piece of the peer's tables was accepted.
+    pub(super) fn heard(&mut self) {
+        self.heard += 1;
+    }
+
+    /// How far those have come whom a copy waits for that is not bound yet. While the tables of others come,
+    /// one that waits for the rest of its own does not stand still: the peer tells them one after the other.
+    pub(super) fn ahead_of(&self, copying: &Copying) -> u64 {
+        match copying.is_complete() {
+            true => self.fetched,
+            false => self.heard + self.fetched,
+        }
     }
 
     /// The memory of a rank of the peer, once that of all its groups is there.
@@ -244,7 +279,7 @@ pub(super) async fn fetch(
         },
         Err(why) => Event::LoanInFailed { conn, part, why },
     };
-    // As above.
+    // The driver is gone where this fails.
     let _ = events.send(event).await;
 }
 
@@ -303,10 +338,14 @@ impl Copying {
 
     /// Whether nothing is missing but the memory.
     pub(super) fn is_ready(&self) -> bool {
-        let complete = self.tables.iter().enumerate().all(|(group, table)| {
+        self.lent && self.is_complete() && self.copy.is_none()
+    }
+
+    /// Whether the source's tables are there.
+    fn is_complete(&self) -> bool {
+        self.tables.iter().enumerate().all(|(group, table)| {
             table.len() as u64 >= self.plan.table_entries(group, Side::Source).end
-        });
-        self.lent && complete && self.copy.is_none()
+        })
     }
 
     /// Binds the copy, once the memory of the source's rank is there.
@@ -388,4 +427,131 @@ pub(super) async fn run(
     };
     // The driver is gone where this fails.
     let _ = moved.send(event);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Nonce;
+    use crate::transport::local::host::SocketName;
+
+    const GROUPS: u32 = 48;
+
+    fn deployment() -> Deployment {
+        let group = |i| {
+            format!(
+                r#"{{"name": "g{i}", "layers": "{i}", "spec": [{{"kind": "attention",
+                    "heads": 1, "head_dim": 8, "dtype": "bf16"}}]}}"#
+            )
+        };
+        let groups: Vec<_> = (0..GROUPS).map(group).collect();
+        let groups = groups.join(",");
+        let text = format!(
+            r#"{{"schema": "transload.deployment/1", "tp": 1, "block_size": 1, "num_blocks": 1,
+                "group": [{groups}]}}"#
+        );
+        Deployment::from_value(&serde_json::from_str(&text).unwrap()).unwrap()
+    }
+
+    /// Groups of the first rank.
+    fn part(first: u32, count: u32) -> Part {
+        let rank = Rank(0);
+        Part { rank, first, count }
+    }
+
+    fn offer() -> Offer {
+        let socket = SocketName::random().unwrap().to_string();
+        Offer::of(socket, (Nonce([1; 16]), Nonce([2; 16]))).unwrap()
+    }
+
+    fn take_up(loans: &mut Loans, deployment: &Deployment) -> Vec<Part> {
+        let taken = loans.take_up(Rank(0), deployment).into_iter();
+        taken.map(|(part, _)| part).collect()
+    }
+
+    fn memories(part: Part) -> Vec<Memory> {
+        let memory = |_| Memory::allocate(&[16]).unwrap();
+        part.groups().map(memory).collect()
+    }
+
+    #[test]
+    fn few_offers_are_remembered() {
+        let mut loans = Loans::default();
+        for rank in (0..10_000).map(Rank) {
+            let (first, count) = (rank.0 % 7, 1);
+            loans.offered(Part { rank, first, count }, offer());
+            assert!(loans.offered.len() <= MOST_OFFERS);
+        }
+        // One that takes the place of another needs no more room.
+        let mut loans = Loans::default();
+        for first in (0..MOST_OFFERS as u32).chain([0]) {
+            loans.offered(part(first, 1), offer());
+        }
+        assert_eq!(loans.offered.len(), MOST_OFFERS);
+    }
+
+    #[test]
+    fn no_group_is_fetched_twice() {
+        let (mut loans, deployment) = (Loans::default(), deployment());
+        let parts = (0..GROUPS).flat_map(|first| [1, 3, 16].map(|count| part(first, count)));
+        // Some begin where others do, or in their midst, or end beyond all groups.
+        for part in parts.filter(|part| part.first % 4 != 0 || part.count > 1) {
+            loans.offered(part, offer());
+        }
+        let mut fetched = Vec::new();
+        loop {
+            let taken = take_up(&mut loans, &deployment);
+            if taken.is_empty() {
+                break;
+            }
+            fetched.extend(taken.iter().flat_map(|part| part.groups()));
+            // Neither while they are fetched, nor when they are there.
+            assert_eq!(take_up(&mut loans, &deployment), []);
+            for part in taken {
+                loans.add(part, memories(part));
+            }
+        }
+        fetched.sort_unstable();
+        assert_eq!(fetched, Vec::from_iter(0..GROUPS));
+        let memories = loans.of_rank(Rank(0), GROUPS as usize).unwrap();
+        assert_eq!(memories.len(), GROUPS as usize);
+    }
+
+    #[test]
+    fn what_was_not_fetched_may_be_offered_again() {
+        let (mut loans, deployment) = (Loans::default(), deployment());
+        let part = part(0, 16);
+        loans.offered(part, offer());
+        assert_eq!(take_up(&mut loans, &deployment), [part]);
+        // The peer offers it again since the first offer has lapsed, of which we do not know yet.
+        loans.offered(part, offer());
+        assert_eq!(take_up(&mut loans, &deployment), []);
+        loans.unborrow(part);
+        assert_eq!(take_up(&mut loans, &deployment), [part]);
+        assert_eq!(take_up(&mut loans, &deployment), []);
+        loans.unborrow(part);
+        assert_eq!(take_up(&mut loans, &deployment), []);
+    }
+
+    #[test]
+    fn few_parts_are_fetched_at_a_time() {
+        let (mut loans, deployment) = (Loans::default(), deployment());
+        for first in 0..GROUPS {
+            loans.offered(part(first, 1), offer());
+        }
+        let mut under_way = take_up(&mut loans, &deployment);
+        assert_eq!(under_way.len(), MOST_FETCHES);
+        assert_eq!(take_up(&mut loans, &deployment), []);
+        // Each that is over makes room for one, however it went.
+        for rest in (MOST_FETCHES..GROUPS as usize).rev() {
+            let over = under_way.pop().unwrap();
+            match rest % 2 {
+                0 => loans.add(over, memories(over)),
+                _ => loans.unborrow(over),
+            }
+            assert_eq!(take_up(&mut loans, &deployment).len(), 1);
+        }
+        loans.unborrow(under_way.pop().unwrap());
+        assert_eq!(take_up(&mut loans, &deployment), []);
+    }
 }

@@ -145,7 +145,7 @@ impl Unmapping {
     pub(super) fn discard(self, loan: impl Send + 'static) {
         let Self { turns, handle } = self;
         handle.spawn(async move {
-            // As above.
+            // The semaphore is never closed.
             let _turn = turns.acquire_owned().await.ok();
             // It only fails with the runtime.
             let _ = spawn_blocking(move || drop(loan)).await;

@@ -250,6 +250,6 @@ pub(super) async fn receive<A: Arrivals>(
         Ok(OfferError::failed(ring.closed().await))
     };
     let (Ok(why) | Err(why)) = receiving.await;
-    // As above.
+    // The driver is gone where this fails.
     let _ = events.send(Event::RingInFailed { conn, why }).await;
 }

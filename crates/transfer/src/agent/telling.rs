@@ -20,6 +20,8 @@ pub(super) struct Telling {
     left: VecDeque<Pieces>,
     /// Whether a piece waits for its turn to leave.
     busy: bool,
+    /// How many pieces have left.
+    told: u64,
 }
 
 impl Telling {
@@ -44,7 +46,15 @@ impl Telling {
 
     /// The last piece leaves.
     pub(super) fn leaves(&mut self) {
-        self.busy = false;
+        if std::mem::take(&mut self.busy) {
+            self.told += 1;
+        }
+    }
+
+    /// The transfers whose tables the peer does not know whole, each with how many pieces it was told so
+    /// far, of whichever table: whoever waits for its turn does not stand still while these go on.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (TransferId, u64)> {
+        self.left.iter().map(|pieces| (pieces.transfer, self.told))
     }
 
     /// A transfer is over, and nobody wants the rest of its tables.
@@ -169,6 +179,27 @@ mod tests {
         // Whoever comes later is told at once.
         telling.add(listed(SHORT, 7));
         assert_eq!(telling.next(), entries(SHORT, 0..7));
+    }
+
+    #[test]
+    fn who_waits_sees_the_pieces_of_others_leave() {
+        let mut telling = Telling::default();
+        telling.add(listed(LONG, 20_000));
+        telling.add(listed(SHORT, 7));
+        for told in 0..4 {
+            telling.next().unwrap();
+            let waiting: Vec<_> = telling.waiting().collect();
+            match told {
+                // Until the last of them leaves.
+                0..3 => assert_eq!(waiting, [(LONG, told), (SHORT, told)]),
+                _ => assert_eq!(waiting, [(SHORT, told)]),
+            }
+            // One that nobody waits for counts for nothing.
+            telling.leaves();
+            telling.leaves();
+        }
+        assert_eq!(telling.next(), None);
+        assert_eq!(telling.waiting().next(), None);
     }
 
     #[test]

@@ -8,8 +8,8 @@ use super::program::{Nest, Placed, Program};
 /// Joins chunks that lie together on both sides and go through the same loops. `components` are those of
 /// each nest; nests and places stay as they are where nothing joins.
 ///
-/// Costs O(places) time where these come in the order of the destination, as segments do, and nothing
-/// joins; else a sort.
+/// Costs O(places) time where these come in the order of the destination, as those of segments do that
+/// place one nest for each set of loops, and nothing joins; else a sort.
 pub(super) fn join_neighbours(program: &mut Program, components: &mut Vec<ComponentSet>) {
     let kin = kin(&program.nests);
     let kin_of = |p: &Placed| kin[p.nest as usize];

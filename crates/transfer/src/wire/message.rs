@@ -259,7 +259,8 @@ pub enum LaneMessage {
         /// The blocks, at most 8,192.
         blocks: Vec<u32>,
     },
-    /// The data destination copies out of memory that was lent, and bytes have moved.
+    /// The data destination copies out of memory that was lent, and bytes have moved; or it waits for its
+    /// turn, and others have moved on.
     Copying {
         /// For which transfer.
         transfer: TransferId,

@@ -90,6 +90,7 @@ impl Driver {
                 refusal,
             } => {
                 if let Some(waiting) = self.notices.remove(&notice) {
+                    // Whoever asked may be gone.
                     let _ = waiting.send(NoticeOutcome {
                         heard,
                         left,

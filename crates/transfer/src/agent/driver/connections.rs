@@ -80,7 +80,8 @@ impl Driver {
         let (outbox, outgoing) = control::outbox();
         let events = self.events.clone();
         let patience = self.endpoints.options().frame_timeout;
-        let writing = control::write(sender, outgoing, patience, conn, events.clone());
+        let moved = self.moved.clone();
+        let writing = control::write(sender, outgoing, patience, conn, events.clone(), moved);
         let writer = self.endpoints.spawn_control(writing);
         let reader = self
             .endpoints

@@ -1,5 +1,7 @@
 //! Memory that is lent, and copied out of: what the driver does of it. See [`loans`] for the course.
 
+use std::collections::{BTreeSet, HashMap};
+
 use super::Driver;
 use crate::agent::flows::{Moving, Under};
 use crate::agent::loans::{self, Copying, Part};
@@ -134,6 +136,16 @@ impl Driver {
         }
     }
 
+    /// A fetch is over, so that there is room for another: of any rank that a transfer waits for.
+    fn borrow_more(&mut self, conn: ConnId) {
+        let waits = |under: &&Under| under.flow.conn == conn && under.unbound().is_some();
+        let waiting = self.under_way.values().filter(waits);
+        let ranks: BTreeSet<Rank> = waiting.map(|under| under.flow.peer_rank).collect();
+        for rank in ranks {
+            self.borrow(conn, rank);
+        }
+    }
+
     pub(super) fn borrowed(&mut self, conn: ConnId, part: Part, memories: Vec<Memory>, link: Link) {
         let Some(connection) = self.connections.get_mut(&conn) else {
             return;
@@ -144,6 +156,18 @@ impl Driver {
         for transfer in waiting {
             self.copy_if_ready(transfer);
         }
+        self.borrow_more(conn);
+    }
+
+    /// For transfers that wait for their turn: how far those before them have come.
+    pub(super) fn ahead(&self) -> HashMap<TransferId, u64> {
+        let connections = self.connections.values();
+        let lent = connections.flat_map(|connection| connection.telling.waiting());
+        let copies = self.under_way.values().filter_map(|under| {
+            let loans = &self.connections.get(&under.flow.conn)?.loans;
+            Some((under.flow.transfer, loans.ahead_of(under.unbound()?)))
+        });
+        lent.chain(copies).collect()
     }
 
     /// Transfers that are lent memory of a rank here, or wait to borrow that of one there.
@@ -153,10 +177,7 @@ impl Driver {
             flow.conn == conn
                 && match &under.moving {
                     Moving::Lent => lent && flow.rank == rank,
-                    Moving::Copy(copying) => {
-                        !lent && flow.peer_rank == rank && copying.copy.is_none()
-                    }
-                    _ => false,
+                    _ => !lent && flow.peer_rank == rank && under.unbound().is_some(),
                 }
         };
         let waiting = self.under_way.values().filter(waits);
@@ -180,7 +201,15 @@ impl Driver {
             return;
         };
         match copying.add(at.0, at.1, blocks) {
-            Ok(()) => self.copy_if_ready(transfer),
+            Ok(()) => {
+                // Empty ones could come for ever.
+                if let Some(connection) = self.connections.get_mut(&conn)
+                    && !blocks.is_empty()
+                {
+                    connection.loans.heard();
+                }
+                self.copy_if_ready(transfer);
+            }
             Err(why) => self.copy_failed(transfer, why),
         }
     }
@@ -249,9 +278,11 @@ impl Driver {
             connection.loans.unborrow(part);
         }
         match why {
-            OfferError::Lapsed => self.borrow(conn, part.rank),
+            // It may have been offered again meanwhile.
+            OfferError::Lapsed => {}
             OfferError::Failed(why) => self.loan_lost(conn, part.rank, false, why),
         }
+        self.borrow_more(conn);
     }
 
     /// Memory of a rank is not lent or borrowed after all: whoever waits for it is tried again over

@@ -131,7 +131,8 @@ impl Driver {
         }
     }
 
-    /// There is no ring to receive from, after all or any more: as above. Where nothing goes over it, that
+    /// There is no ring to receive from, after all or any more: whoever waits for it is tried again over
+    /// another path. Where nothing goes over it, that
     /// is no failure: the peer hangs up its rings first, and then the connection. Nor is it where we came
     /// too late for it: the peer offers another to a transfer that waits, or says that there is none.
     pub(super) fn ring_in_failed(&mut self, conn: ConnId, why: &OfferError) {

@@ -1,4 +1,5 @@
-//! What is to happen in a world, and when: all of it drawn from the seed before anything does.
+//! What is to happen in a world, and when: the script is drawn from the seed before anything happens;
+//! what it leads to draws on.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
