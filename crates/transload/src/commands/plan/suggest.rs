@@ -1,6 +1,7 @@
 //! `plan --suggest`: which orders and block sizes would move the same in fewer, longer chunks.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use transload::layout::document::{Document, GroupDocument};
@@ -204,44 +205,65 @@ impl<'a> Search<'a> {
     fn cost(&self, from: &Change, to: &Change) -> Option<Cost> {
         let (src, dst) = (from.applied(self.src), to.applied(self.dst));
         let Request { start, tokens, .. } = self.request;
-        // Where all blocks begin anew together, chunks repeat. What is left at the end, and behind
-        // windows, is in the part that is counted.
+        // Where all blocks begin anew together, chunks repeat: it does not matter how many such stretches
+        // lie before, and those in the middle are alike. What is left at both ends, and behind windows, is
+        // in the part that is counted.
         let (period, reach) = rhythm([&src, &dst])?;
-        let repeated = match start {
-            0 => tokens.saturating_sub(reach).saturating_sub(period) / period,
-            _ => 0,
-        };
+        let start = start % period;
+        let repeated = tokens.saturating_sub(reach).saturating_sub(period) / period;
         let least = tokens - repeated * period;
         let end = start.checked_add(least)?.checked_add(period)?;
         let (src, dst) = (roomy(src, end)?, roomy(dst, end)?);
-        let once = self.count(&src, &dst, least)?;
-        if repeated == 0 {
-            return Some(once);
+        let lengths = |tokens| {
+            let request = Request {
+                start,
+                tokens,
+                ..self.request
+            };
+            self.lengths(&src, &dst, &request)
+        };
+        let mut all = lengths(least)?;
+        if repeated > 0 {
+            for (length, chunks) in lengths(least + period)? {
+                let once = all.entry(length).or_default();
+                *once += repeated * chunks.saturating_sub(*once);
+            }
         }
-        let more = self.count(&src, &dst, least + period)?;
-        let grown = |once: u64, more: u64| once + repeated * more.saturating_sub(once);
-        Some(Cost {
-            chunks: grown(once.chunks, more.chunks),
-            bytes: grown(once.bytes, more.bytes),
-            chunk_bytes: more.chunk_bytes,
+        Cost::of(&all)
+    }
+
+    /// How many chunks of each length the rank receives.
+    fn lengths(&self, src: &Deployment, dst: &Deployment, request: &Request) -> Option<Lengths> {
+        let plan = Plan::compile_for(src, dst, request, Side::Destination, self.rank).ok()?;
+        let tables = blocks::scattered(&plan);
+        let summary = plan.bind(&tables.0, &tables.1).ok()?.summary();
+        Some(summary.histogram.iter().collect())
+    }
+}
+
+/// How many chunks there are of each length in bytes.
+type Lengths = BTreeMap<u64, u64>;
+
+impl Cost {
+    /// `None` where nothing moves.
+    fn of(lengths: &Lengths) -> Option<Self> {
+        let bytes = |(length, chunks): (&u64, &u64)| length * chunks;
+        let (chunk_bytes, _) = lengths.iter().max_by_key(|entry| bytes(*entry))?;
+        Some(Self {
+            chunks: lengths.values().sum(),
+            bytes: lengths.iter().map(bytes).sum(),
+            chunk_bytes: *chunk_bytes,
         })
     }
 
-    fn count(&self, src: &Deployment, dst: &Deployment, tokens: u64) -> Option<Cost> {
-        let request = Request {
-            tokens,
-            ..self.request
-        };
-        let plan = Plan::compile_for(src, dst, &request, Side::Destination, self.rank).ok()?;
-        let tables = blocks::scattered(&plan);
-        let summary = plan.bind(&tables.0, &tables.1).ok()?.summary();
-        let lengths = summary.histogram.iter();
-        let (chunk_bytes, _) = lengths.max_by_key(|(length, chunks)| length * chunks)?;
-        Some(Cost {
-            chunks: summary.chunks,
-            bytes: summary.bytes,
-            chunk_bytes,
-        })
+    /// `10,240 chunks of 8 KiB`
+    fn text(&self) -> String {
+        let chunks = number::count(self.chunks, "chunk");
+        let length = number::bytes(self.chunk_bytes);
+        match self.chunks.checked_mul(self.chunk_bytes) == Some(self.bytes) {
+            true => format!("{chunks} of {length}"),
+            false => format!("{chunks} (most bytes in those of {length})"),
+        }
     }
 }
 
@@ -347,11 +369,7 @@ impl Change {
     }
 
     fn apply(&self, group: &mut GroupDocument) {
-        let paged = group
-            .specs
-            .iter()
-            .any(|spec| spec.tokens_per_state().is_some());
-        if let Some(size) = self.block_size.filter(|_| paged) {
+        if let Some(size) = self.block_size.filter(|_| is_paged(group)) {
             let tokens = group.num_blocks.saturating_mul(group.block_size);
             (group.block_size, group.num_blocks) = (size, tokens.div_ceil(size));
         }
@@ -393,11 +411,7 @@ fn takes_orders(group: &GroupDocument) -> bool {
 
 /// What to change, and what that gains: of the least that can be changed, the best.
 fn advice(today: Cost, best: &[Suggestion], sides: (&Deployment, &Deployment)) -> String {
-    let now = format!(
-        "{} of {}",
-        number::count(today.chunks, "chunk"),
-        number::bytes(today.chunk_bytes)
-    );
+    let now = today.text();
     let Some(first) = best.first() else {
         return format!("Leave it as it is: no order and no block size makes fewer than {now}.");
     };
@@ -424,10 +438,9 @@ fn advice(today: Cost, best: &[Suggestion], sides: (&Deployment, &Deployment)) -
     let what = parts.join(", and ");
     let (head, tail) = what.split_at(what.len().min(1));
     format!(
-        "{}{tail}: {} of {} for a destination rank instead of {now}, {} times fewer.",
+        "{}{tail}: {} for a destination rank instead of {now}, {} times fewer.",
         head.to_uppercase(),
-        number::count(first.cost.chunks, "chunk"),
-        number::bytes(first.cost.chunk_bytes),
+        first.cost.text(),
         number::figures(today.chunks as f64 / first.cost.chunks as f64),
     )
 }
