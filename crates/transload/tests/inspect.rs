@@ -205,6 +205,7 @@ fn a_folder_and_stdin_are_configs_too() {
 fn bad_configs_are_told_what_is_wrong() {
     for (config, told) in [
         ("{", "config.json is no JSON"),
+        ("{\"a\":\n", "EOF while parsing a value"),
         ("[]", "config.json: a config is a table, not a list"),
         ("{}", "config.json: model_type: is missing"),
         (
