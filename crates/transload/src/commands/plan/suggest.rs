@@ -373,7 +373,7 @@ impl Change {
             let tokens = group.num_blocks.saturating_mul(group.block_size);
             (group.block_size, group.num_blocks) = (size, tokens.div_ceil(size));
         }
-        if let Some(order) = self.order.filter(|_| takes_orders(group)) {
+        if let Some(order) = self.order.filter(|_| group.takes_orders()) {
             group.order = Some(order.to_owned());
         }
         if *self != Self::default() {
@@ -398,15 +398,6 @@ impl Suggestion {
     fn changes(&self) -> usize {
         self.from.count() + self.to.count()
     }
-}
-
-/// Whether an order can be chosen for a group: pages of several specs, and data with scales behind them,
-/// have their own.
-fn takes_orders(group: &GroupDocument) -> bool {
-    matches!(
-        &group.specs[..],
-        [Spec::Attention(_) | Spec::Mla(_) | Spec::Opaque(_)]
-    )
 }
 
 /// What to change, and what that gains: of the least that can be changed, the best.
