@@ -89,7 +89,7 @@ impl Failure {
         let faults = Faults(faults.collect());
         Self::input(
             format!("{called} cannot be served so:\n{faults}"),
-            "change what was asked for the side (TP, PP, block size, order), or the config",
+            "change what was asked for (TP, PP, block size, order, tokens), or the config",
         )
     }
 }
@@ -104,6 +104,10 @@ impl From<ModelError> for Failure {
             } => {
                 "describe its caches in a file of your own: --spec FILE, see docs/src/reference/deployment.md"
             }
+            ModelError::Config {
+                source: ConfigError::Dtype(_),
+                ..
+            } => "ask for another --dtype, or leave it out for the model's own",
             ModelError::Config { .. } => "the key has to be as the model's config class has it",
             _ => "name a model's config.json as Hugging Face has it",
         };
@@ -118,10 +122,7 @@ impl From<ModelError> for Failure {
                     return Self::Input(Report::new(Marked {
                         wrong: format!("{name} is no JSON"),
                         right: right.to_owned(),
-                        labels: vec![LabeledSpan::new_with_span(
-                            Some(problem),
-                            span.unwrap_or(0..0),
-                        )],
+                        labels: vec![mark(&text, span, problem)],
                         text: NamedSource::new(name, text),
                     }));
                 }
@@ -161,10 +162,7 @@ impl From<DocumentError> for Failure {
             } if span.as_ref().is_none_or(|span| fits(&text, span)) => Report::new(Marked {
                 wrong: format!("{name} is no {syntax}"),
                 right: right.to_owned(),
-                labels: vec![LabeledSpan::new_with_span(
-                    Some(problem),
-                    span.unwrap_or(0..0),
-                )],
+                labels: vec![mark(&text, span, problem)],
                 text: NamedSource::new(name, text),
             }),
             DocumentError::Faults { name, text, faults } => {
@@ -206,6 +204,14 @@ struct Marked {
     labels: Vec<LabeledSpan>,
     #[source_code]
     text: NamedSource<String>,
+}
+
+/// A mark in a text; what is missing at its end is marked behind the last word, since nothing is shown of
+/// the empty line that mostly follows.
+fn mark(text: &str, span: Option<Range<usize>>, problem: String) -> LabeledSpan {
+    let (span, end) = (span.unwrap_or(0..0), text.trim_end().len());
+    let span = span.start.min(end)..span.end.min(end);
+    LabeledSpan::new_with_span(Some(problem), span)
 }
 
 /// Whether what is shown of a text to mark a span, one line around it included, is of lines that

@@ -200,11 +200,28 @@ fn a_folder_and_stdin_are_configs_too() {
     assert!(ran.stdout.contains("131,072 bytes"), "{}", ran.stdout);
 }
 
+/// Whether their state is a page of several specs or one alone.
+#[test]
+fn orders_of_keys_and_values_leave_recurrent_state_alone() {
+    for (config, state) in [
+        ("lfm2-1.2b.json", "conv as LBSHC"),
+        ("minimax-text-01.json", "linear as LBSHC"),
+        ("nemotron-h-8b.json", "mamba as LB"),
+    ] {
+        let ran = inspect(config, &["--order", "KLBSHD"]);
+        assert_eq!(ran.code, Some(0), "{config}: {}", ran.stderr);
+        for order in [state, "attn as KLBSHD"] {
+            assert!(ran.stdout.contains(order), "{config}: {}", ran.stdout);
+        }
+    }
+}
+
 /// One message, naming the file and the key.
 #[test]
 fn bad_configs_are_told_what_is_wrong() {
     for (config, told) in [
         ("{", "config.json is no JSON"),
+        ("{\"a\":\n", "EOF while parsing a value"),
         ("[]", "config.json: a config is a table, not a list"),
         ("{}", "config.json: model_type: is missing"),
         (

@@ -576,30 +576,63 @@ fn convolutions_laid_out_alike_are_suggested() {
 /// What is counted period by period is what is counted whole.
 #[test]
 fn suggestions_for_long_sequences_count_every_chunk() {
-    let config = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../layout/tests/catalog/configs/gpt-oss-120b.json");
-    let config = config.to_str().expect("a path");
-    let sides = ["--from-side", "tp=1,block=16", "--to-side", "tp=2,block=64"];
-    for tokens in ["1000", "4097"] {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs");
+    for (config, start, tokens) in [
+        ("gpt-oss-120b", "0", "1000"),
+        ("gpt-oss-120b", "0", "4097"),
+        ("gpt-oss-120b", "70", "4097"),
+        ("gpt-oss-120b", "100000", "2500"),
+        ("llama-4-scout-17b-16e", "5000", "30000"),
+        // Most bytes of a short sequence are states, of a long one latents.
+        ("deepseek-v4-flash", "0", "300000"),
+    ] {
+        let config = configs.join(format!("{config}.json"));
         let args = [
             "plan",
-            config,
+            config.to_str().expect("a path"),
+            "--from-side",
+            "tp=1,block=128",
+            "--to-side",
+            "tp=1,block=256",
+            "--start",
+            start,
             "--tokens",
             tokens,
             "--format",
             "json",
             "--suggest",
+            "--scattered",
         ];
-        let args = [&args[..], &sides, &["--scattered"]].concat();
         let plan = transload_in(Path::new("."), &args).json();
-        let to_first = plan["matrix"].as_array().expect("a list").iter();
-        let most = to_first.map(|cell| cell[3].as_u64().expect("chunks")).max();
-        assert_eq!(
-            plan["suggestions"]["today"]["chunks"].as_u64(),
-            most,
-            "{tokens}"
-        );
+        let histogram = plan["histogram"].as_array().expect("a list").iter();
+        let lengths = histogram.map(|entry| (entry[0].as_u64(), entry[1].as_u64()));
+        let lengths: Vec<(u64, u64)> = lengths.filter_map(|(l, c)| Some((l?, c?))).collect();
+        let longest = lengths
+            .iter()
+            .max_by_key(|(length, chunks)| length * chunks);
+        let expected = json!({
+            "chunks": plan["totals"]["chunks"],
+            "bytes": plan["totals"]["bytes"],
+            "chunk_bytes": longest.expect("chunks").0,
+        });
+        assert_eq!(plan["suggestions"]["today"], expected, "{args:?}");
     }
+}
+
+/// Each allocation is as large as one may be: all together are more than 64 bits can count.
+#[test]
+fn more_bytes_than_can_be_counted_are_no_plan() {
+    let absurd = json!({"schema": "transload.deployment/1", "tp": 64, "block_size": 1u64 << 32,
+        "num_blocks": 1, "group": [{"name": "attn", "layers": "0-65535", "allocation": "per_layer",
+        "spec": [{"kind": "attention", "heads": 1, "head_dim": 512, "dtype": "bf16"}]}]});
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("absurd.json"), absurd.to_string()).expect("a file");
+    let tokens = (1u64 << 32).to_string();
+    let sides = ["plan", "--from", "absurd.json", "--to", "absurd.json"];
+    let ran = transload_in(dir.path(), &[&sides[..], &["--tokens", &tokens]].concat());
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    let told = "36893488147419103232 bytes would move";
+    assert!(ran.told().contains(told), "{}", ran.stderr);
 }
 
 #[test]

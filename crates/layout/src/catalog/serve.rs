@@ -22,8 +22,8 @@ pub struct Serving {
     pub block_size: Option<u64>,
     /// Blocks on every rank. Default: what one sequence needs.
     pub num_blocks: Option<u64>,
-    /// Physical order of caches of keys, values and latents. Default: each kind's own. Pages of several
-    /// specs, and caches whose scales lie behind the data of a block, keep their own.
+    /// Physical order of the groups that [take orders](GroupDocument::takes_orders). Default: each kind's
+    /// own.
     pub order: Option<String>,
     /// Which content axis of convolutions is outside.
     pub conv_layout: ConvLayout,
@@ -75,22 +75,22 @@ impl Model {
                 true => 1,
                 false => tokens.div_ceil(block_size.max(1)).max(1),
             };
-            let takes_orders = match &specs[..] {
-                [Spec::Compressed(_) | Spec::Indexer(_)] => false,
-                specs => specs.len() == 1,
-            };
-            GroupDocument {
+            let mut group = GroupDocument {
                 name: group.name.clone(),
                 layers: group.layers.to_string(),
                 block_size,
                 num_blocks: serving.num_blocks.unwrap_or(needed),
-                order: serving.order.clone().filter(|_| takes_orders),
+                order: None,
                 allocation: serving.allocation,
                 offset: 0,
                 block_stride: None,
                 layer_stride: None,
                 specs,
+            };
+            if group.takes_orders() {
+                group.order.clone_from(&serving.order);
             }
+            group
         });
         Document {
             name: serving.name.clone(),

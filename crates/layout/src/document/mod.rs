@@ -76,6 +76,17 @@ pub struct GroupDocument {
     pub specs: Vec<Spec>,
 }
 
+impl GroupDocument {
+    /// Whether an order can be chosen for it. Recurrent state, pages of several specs, and caches whose
+    /// scales lie behind the data of a block have orders of their own.
+    pub fn takes_orders(&self) -> bool {
+        matches!(
+            &self.specs[..],
+            [Spec::Attention(_) | Spec::Mla(_) | Spec::Opaque(_)]
+        )
+    }
+}
+
 /// Where a [`GroupDocument`] comes from: what it takes to blame the right field, and that once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Origin {

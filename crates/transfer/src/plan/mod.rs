@@ -64,6 +64,10 @@ use route::GroupPlan;
 /// The largest token position there may be (2^40), so that sums of sizes never overflow.
 const MAX_TOKENS: u64 = 1 << 40;
 
+/// The most bytes that a plan moves (256 PiB), so that neither sums of chunks nor the sizes of lists of them
+/// overflow.
+const MAX_BYTES: u64 = 1 << 58;
+
 /// What is to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
@@ -107,6 +111,12 @@ pub enum PlanError {
         /// How many tokens.
         tokens: u64,
     },
+    /// More bytes than any cluster has.
+    #[error("{bytes} bytes would move, more than the most there may be, {MAX_BYTES}")]
+    TooManyBytes {
+        /// How many, over all routes.
+        bytes: u128,
+    },
     /// A rank that a deployment does not have.
     #[error("{side} has no rank {rank}: its ranks are 0 to {last}")]
     NoSuchRank {
@@ -131,7 +141,7 @@ impl Plan {
     /// Plans every route between two deployments.
     ///
     /// # Errors
-    /// When the two do not hold the same cache, or the range of tokens is absurd.
+    /// When the two do not hold the same cache, or the range of tokens, or what moves, is absurd.
     pub fn compile(
         src: &Deployment,
         dst: &Deployment,
@@ -199,6 +209,12 @@ impl Plan {
                     }
                 }
             }
+        }
+        let moved = routes.iter().flat_map(|route| &route.groups);
+        let moved = moved.map(|group| u128::from(group.bytes(&groups[group.group])));
+        let bytes: u128 = moved.sum();
+        if bytes > MAX_BYTES.into() {
+            return Err(PlanError::TooManyBytes { bytes });
         }
         routes.sort_by_key(|route| (route.dst_rank, route.src_rank));
         Ok(Self {

@@ -22,10 +22,11 @@ pub(crate) fn grouped_wide(n: u128) -> String {
 
 /// A number that is mostly whole: `131,072`, `146.25`.
 pub(crate) fn broken(n: f64) -> String {
-    let whole = grouped_wide(n as u128);
-    match n.fract() {
-        0.0 => whole,
-        part => format!("{whole}{}", format!("{part:.2}").trim_start_matches('0')),
+    // Parts may round up to a whole.
+    match (n.fract() * 100.0).round() {
+        0.0 => grouped_wide(n as u128),
+        100.0 => grouped_wide(n as u128 + 1),
+        part => format!("{}.{part:02}", grouped_wide(n as u128)),
     }
 }
 
@@ -156,6 +157,20 @@ mod tests {
             (1_310_720, "1,310,720"),
         ] {
             assert_eq!(grouped(n), text);
+        }
+    }
+
+    #[test]
+    fn parts_are_told_in_hundredths() {
+        for (n, text) in [
+            (0.0, "0"),
+            (131_072.0, "131,072"),
+            (3850.25, "3,850.25"),
+            (4.5625, "4.56"),
+            (1.04, "1.04"),
+            (5.996, "6"),
+        ] {
+            assert_eq!(broken(n), text);
         }
     }
 

@@ -247,10 +247,14 @@ impl<'a> Report<'a> {
     pub(super) fn table(&self) -> String {
         let kinds = layer_kinds(self.model);
         let kinds: Vec<String> = kinds.iter().map(LayerKind::text).collect();
+        // A description may not say what it is of.
+        let family = match self.model.family.as_str() {
+            "" => String::new(),
+            family => format!("{family}, "),
+        };
         let mut text = format!(
-            " {}: {}, {} ({})\n\n",
+            " {}: {family}{} ({})\n\n",
             self.called,
-            self.model.family,
             number::count(self.model.num_layers.into(), "layer"),
             kinds.join(", "),
         );

@@ -107,7 +107,11 @@ impl Estimate {
 
     /// In one line.
     pub(super) fn text(&self) -> String {
-        let time = |seconds| number::time(Duration::from_secs_f64(seconds));
+        let time = |seconds| {
+            // Beyond 10^11 years it does not matter how many.
+            let time = Duration::try_from_secs_f64(seconds);
+            number::time(time.unwrap_or(Duration::MAX))
+        };
         let cost = match self.chunk_cost_seconds {
             0.0 => String::new(),
             cost => format!(" and {} for each chunk", time(cost)),
@@ -141,6 +145,19 @@ mod tests {
             "", "100", "fast", "0Gbit", "-1Gbit", "1Gx", "1e3Gbit", "1..2Gbit",
         ] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn estimates_beyond_any_time_are_told_too() {
+        for seconds in [0.0, 1e300, f64::INFINITY] {
+            let estimate = Estimate {
+                link_bytes_per_second: 1e-300,
+                chunk_cost_seconds: seconds,
+                seconds_with_a_link_each: seconds,
+                seconds_with_one_link: seconds,
+            };
+            assert!(estimate.text().contains(" with a link for each rank"));
         }
     }
 

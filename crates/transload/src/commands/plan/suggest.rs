@@ -2,6 +2,7 @@
 //! longer chunks.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 use transload::layout::document::{Document, GroupDocument};
@@ -58,6 +59,17 @@ struct Cost {
 }
 
 impl Cost {
+    /// `None` where nothing moves.
+    fn of(lengths: &Lengths) -> Option<Self> {
+        let bytes = |(length, chunks): (&u64, &u64)| length * chunks;
+        let (chunk_bytes, _) = lengths.iter().max_by_key(|entry| bytes(*entry))?;
+        Some(Self {
+            chunks: lengths.values().sum(),
+            bytes: lengths.iter().map(bytes).sum(),
+            chunk_bytes: *chunk_bytes,
+        })
+    }
+
     /// `10,240 chunks of 8 KiB`; without their length where it is not one for all.
     fn text(&self) -> String {
         let chunks = number::count(self.chunks, "chunk");
@@ -237,46 +249,44 @@ impl<'a> Search<'a> {
     fn cost(&self, from: &Change, to: &Change) -> Option<Cost> {
         let (src, dst) = (from.applied(self.src), to.applied(self.dst));
         let Request { start, tokens, .. } = self.request;
-        // Where all blocks begin anew together, chunks repeat. What is left at the end, and behind
-        // windows, is in the part that is counted.
+        // Where all blocks begin anew together, chunks repeat: it does not matter how many such stretches
+        // lie before, and those in the middle are alike. What is left at both ends, and behind windows, is
+        // in the part that is counted.
         let (period, reach) = rhythm([&src, &dst])?;
-        let repeated = match start {
-            0 => tokens.saturating_sub(reach).saturating_sub(period) / period,
-            _ => 0,
-        };
+        let start = start % period;
+        let repeated = tokens.saturating_sub(reach).saturating_sub(period) / period;
         let least = tokens - repeated * period;
         let end = start.checked_add(least)?.checked_add(period)?;
         let (src, dst) = (roomy(src, end)?, roomy(dst, end)?);
-        let once = self.count(&src, &dst, least)?;
-        if repeated == 0 {
-            return Some(once);
+        let lengths = |tokens| {
+            let request = Request {
+                start,
+                tokens,
+                ..self.request
+            };
+            self.lengths(&src, &dst, &request)
+        };
+        let mut all = lengths(least)?;
+        if repeated > 0 {
+            for (length, chunks) in lengths(least + period)? {
+                let once = all.entry(length).or_default();
+                *once += repeated * chunks.saturating_sub(*once);
+            }
         }
-        let more = self.count(&src, &dst, least + period)?;
-        let grown = |once: u64, more: u64| once + repeated * more.saturating_sub(once);
-        Some(Cost {
-            chunks: grown(once.chunks, more.chunks),
-            bytes: grown(once.bytes, more.bytes),
-            chunk_bytes: more.chunk_bytes,
-        })
+        Cost::of(&all)
     }
 
-    fn count(&self, src: &Deployment, dst: &Deployment, tokens: u64) -> Option<Cost> {
-        let request = Request {
-            tokens,
-            ..self.request
-        };
-        let plan = Plan::compile_for(src, dst, &request, Side::Destination, self.rank).ok()?;
+    /// How many chunks of each length the rank receives.
+    fn lengths(&self, src: &Deployment, dst: &Deployment, request: &Request) -> Option<Lengths> {
+        let plan = Plan::compile_for(src, dst, request, Side::Destination, self.rank).ok()?;
         let tables = blocks::scattered(&plan);
         let summary = plan.bind(&tables.0, &tables.1).ok()?.summary();
-        let lengths = summary.histogram.iter();
-        let (chunk_bytes, _) = lengths.max_by_key(|(length, chunks)| length * chunks)?;
-        Some(Cost {
-            chunks: summary.chunks,
-            bytes: summary.bytes,
-            chunk_bytes,
-        })
+        Some(summary.histogram.iter().collect())
     }
 }
+
+/// How many chunks there are of each length in bytes.
+type Lengths = BTreeMap<u64, u64>;
 
 /// After how many tokens the blocks of all groups begin anew together, and how far back windows reach.
 fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
@@ -385,15 +395,10 @@ impl Change {
     }
 
     fn apply(&self, group: &mut GroupDocument) {
-        let paged = group
-            .specs
-            .iter()
-            .any(|spec| spec.tokens_per_state().is_some());
-        if let Some(size) = self.block_size.filter(|_| paged) {
-            let tokens = group.num_blocks.saturating_mul(group.block_size);
-            (group.block_size, group.num_blocks) = (size, tokens.div_ceil(size));
+        if let Some(size) = self.block_size.filter(|_| is_paged(group)) {
+            group.block_size = size;
         }
-        if let Some(order) = self.order.filter(|_| takes_orders(group)) {
+        if let Some(order) = self.order.filter(|_| group.takes_orders()) {
             group.order = Some(order.to_owned());
         }
         if let Some(name) = self.conv_layout {
@@ -441,15 +446,6 @@ fn conv_layout(document: &Document) -> Option<&'static str> {
             ConvLayout::Ds => "DS",
             ConvLayout::Sd => "SD",
         })
-}
-
-/// Whether an order can be chosen for a group: pages of several specs, and data with scales behind them,
-/// have their own.
-fn takes_orders(group: &GroupDocument) -> bool {
-    matches!(
-        &group.specs[..],
-        [Spec::Attention(_) | Spec::Mla(_) | Spec::Opaque(_)]
-    )
 }
 
 /// What to change, and what that gains: of the least that can be changed, the best.
