@@ -747,3 +747,13 @@ fn sides_that_make_no_sense_are_told_what_is_wrong() {
         ran.stderr
     );
 }
+
+#[test]
+fn more_scattered_blocks_than_a_list_holds_are_refused() {
+    let side = "block=1,allocation=per_layer";
+    let sides = ["--from-side", side, "--to-side", side];
+    let args = ["plan", "config.json", "--tokens", "30000000", "--scattered"];
+    let ran = transload_in(llama().path(), &[&args[..], &sides].concat());
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(ran.told().contains("too many blocks"), "{}", ran.stderr);
+}

@@ -67,7 +67,7 @@ impl Writer {
             let planned = &plan.groups[group.group];
             self.text(planned.name.as_bytes());
             self.numbers(&[group.layers.len() as u64]);
-            for layer in &group.layers {
+            for layer in &*group.layers {
                 self.numbers(&[u64::from(*layer)]);
             }
             self.numbers(&[group.slices.len() as u64]);

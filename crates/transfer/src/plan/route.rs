@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use transload_layout::partition::Partition;
@@ -30,8 +31,8 @@ pub struct Route {
 pub(super) struct RouteGroup {
     /// Index of the group in the plan.
     pub(super) group: usize,
-    /// The global layers that travel.
-    pub(super) layers: Vec<u32>,
+    /// The global layers that travel; the same for all routes between two stages.
+    pub(super) layers: Arc<[u32]>,
     /// The slices.
     pub(super) slices: SmallVec<[Slice; 2]>,
 }
@@ -199,7 +200,7 @@ pub(super) struct Stages<'a> {
 struct StageGroup<'a> {
     index: usize,
     plan: &'a GroupPlan,
-    layers: Vec<u32>,
+    layers: Arc<[u32]>,
     pairs: Vec<ViewPair>,
 }
 
@@ -234,7 +235,7 @@ impl<'a> Stages<'a> {
             paired.push(StageGroup {
                 index,
                 plan,
-                layers: group.layers().ids()[both].to_vec(),
+                layers: group.layers().ids()[both].into(),
                 pairs: views
                     .enumerate()
                     .map(|(component, (a, b))| pair(component, plan, &a, &b, first))

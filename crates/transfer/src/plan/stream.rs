@@ -74,7 +74,7 @@ impl Plan {
         }
         let mut layers: Vec<(u32, usize, u64)> = Vec::new();
         for (index, group) in route.groups.iter().enumerate() {
-            let slots = (0..).zip(&group.layers);
+            let slots = (0..).zip(&*group.layers);
             layers.extend(slots.map(|(slot, layer)| (*layer, index, slot)));
         }
         layers.sort_unstable();

@@ -97,16 +97,18 @@ pub(super) fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<T
 }
 
 /// Tables as engines have them that have run for a while: no two blocks of a sequence are neighbours in
-/// memory. They take twice the room.
-pub(super) fn scattered(plan: &Plan) -> (Tables, Tables) {
+/// memory. They take twice the room. `None` where they would have more entries than a list may.
+pub(super) fn scattered(plan: &Plan) -> Option<(Tables, Tables)> {
     let table = |side| {
         let tables = (0..plan.group_names().len()).map(|group| {
-            let entries = plan.table_entries(group, side).end as u32;
-            BlockTable::List((0..entries).map(|entry| 2 * entry).collect())
+            let entries = plan.table_entries(group, side).end;
+            let entries = u32::try_from(entries).ok()?;
+            let blocks = (0..entries).map(|entry| 2 * entry);
+            ((entries as usize) <= MAX_ENTRIES).then(|| BlockTable::List(blocks.collect()))
         });
-        Tables(tables.collect())
+        tables.collect::<Option<_>>().map(Tables)
     };
-    (table(Side::Source), table(Side::Destination))
+    Some((table(Side::Source)?, table(Side::Destination)?))
 }
 
 fn twice(option: &str, of: &str) -> Failure {

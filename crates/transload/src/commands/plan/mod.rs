@@ -192,7 +192,12 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let begun = Instant::now();
     let plan = Plan::compile(&src, &dst, &request).map_err(|error| not_planned(error, &args))?;
     let tables = match args.scattered {
-        true => blocks::scattered(&plan),
+        true => blocks::scattered(&plan).ok_or_else(|| {
+            Failure::input(
+                "--scattered would list too many blocks",
+                "take fewer tokens, or larger blocks",
+            )
+        })?,
         false => (
             blocks::tables(&plan, "--src-blocks", &args.src_blocks)?,
             blocks::tables(&plan, "--dst-blocks", &args.dst_blocks)?,

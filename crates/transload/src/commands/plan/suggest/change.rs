@@ -1,0 +1,135 @@
+//! What one side could do otherwise: another order, block size or layout of convolutions.
+
+use serde::Serialize;
+use transload::layout::document::{Document, GroupDocument};
+use transload::layout::spec::ConvLayout;
+use transload::layout::{Order, Spec};
+
+/// The orders that engines have, the most familiar first: vLLM's six, and SGLang's pools of keys and of
+/// values, by layer or not.
+pub(super) const ORDERS: [&str; 8] = [
+    "LBSHC", "LBHSC", "BLSHC", "BLHSC", "BHLSC", "LHBSC", "LKBSHD", "KLBSHD",
+];
+
+/// What one side does otherwise.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub(super) struct Change {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) order: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) block_size: Option<u64>,
+    /// As the other side has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) conv_layout: Option<&'static str>,
+}
+
+impl Change {
+    /// How far down the list of orders it is.
+    pub(super) fn familiarity(&self) -> Option<usize> {
+        ORDERS.iter().position(|known| Some(*known) == self.order)
+    }
+
+    /// How much there is to change.
+    pub(super) fn count(&self) -> usize {
+        usize::from(self.order.is_some())
+            + usize::from(self.block_size.is_some())
+            + usize::from(self.conv_layout.is_some())
+    }
+
+    /// What of it a side does not do already.
+    pub(super) fn new_for(&self, document: &Document) -> Self {
+        let differs = |change: Self| {
+            let mut groups = document.groups.iter();
+            groups.any(|group| {
+                let mut changed = group.clone();
+                change.apply(&mut changed);
+                let order =
+                    |g: &GroupDocument| Order::parse(g.order.as_deref().unwrap_or("LBSHC")).ok();
+                (changed.block_size, order(&changed)) != (group.block_size, order(group))
+            })
+        };
+        let (order, block_size) = (self.order, self.block_size);
+        Self {
+            order: order.filter(|_| {
+                differs(Self {
+                    order,
+                    ..Self::default()
+                })
+            }),
+            block_size: block_size.filter(|_| {
+                differs(Self {
+                    block_size,
+                    ..Self::default()
+                })
+            }),
+            conv_layout: self
+                .conv_layout
+                .filter(|wanted| conv_layout(document) != Some(*wanted)),
+        }
+    }
+
+    /// A side that does so.
+    pub(super) fn applied(&self, document: &Document) -> Document {
+        let mut changed = document.clone();
+        changed
+            .groups
+            .iter_mut()
+            .for_each(|group| self.apply(group));
+        changed
+    }
+
+    fn apply(&self, group: &mut GroupDocument) {
+        if let Some(size) = self.block_size.filter(|_| is_paged(group)) {
+            group.block_size = size;
+        }
+        if let Some(order) = self.order.filter(|_| group.takes_orders()) {
+            group.order = Some(order.to_owned());
+        }
+        if let Some(name) = self.conv_layout {
+            let layouts = group.specs.iter_mut().filter_map(Spec::conv_layout_mut);
+            for layout in layouts {
+                *layout = match name {
+                    "DS" => ConvLayout::Ds,
+                    _ => ConvLayout::Sd,
+                };
+            }
+        }
+        if *self != Self::default() {
+            // They were made for how it lay.
+            (group.block_stride, group.layer_stride) = (None, None);
+        }
+    }
+
+    /// `order LBHSC, blocks of 64`
+    pub(super) fn text(&self) -> String {
+        let parts = [
+            self.order.map(|order| format!("order {order}")),
+            self.block_size.map(|size| format!("blocks of {size}")),
+            self.conv_layout.map(|layout| format!("conv {layout}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        match parts.is_empty() {
+            true => "as it is".to_owned(),
+            false => parts.join(", "),
+        }
+    }
+}
+
+/// How a side lays out its convolutions, if it has any.
+pub(super) fn conv_layout(document: &Document) -> Option<&'static str> {
+    let mut specs = document.groups.iter().flat_map(|group| &group.specs);
+    specs
+        .find_map(Spec::conv_layout)
+        .map(|layout| match layout {
+            ConvLayout::Ds => "DS",
+            ConvLayout::Sd => "SD",
+        })
+}
+
+/// Whether its blocks hold tokens, and not one state of a whole sequence.
+pub(super) fn is_paged(group: &GroupDocument) -> bool {
+    group
+        .specs
+        .iter()
+        .any(|spec| spec.tokens_per_state().is_some())
+}

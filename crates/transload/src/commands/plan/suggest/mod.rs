@@ -1,0 +1,138 @@
+//! `plan --suggest`: which orders, block sizes and layouts of convolutions would move the same in fewer,
+//! longer chunks.
+
+mod change;
+mod search;
+
+use std::cmp::Reverse;
+
+use serde::Serialize;
+use transload::layout::Deployment;
+use transload::transfer::plan::Request;
+
+use self::change::Change;
+use self::search::{Cost, Search, Way};
+use crate::show::number;
+use crate::show::table::{Lean, Table};
+
+/// How many suggestions are told of one change, of two, and so on.
+const OF_EACH: usize = 3;
+
+/// What could be changed, from one change to many and the best of each first; and how it is today.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::commands) struct Suggestions {
+    today: Cost,
+    /// In one sentence.
+    advice: String,
+    best: Vec<Way>,
+}
+
+impl Suggestions {
+    /// Tries what both sides could have; `None` where nothing moves.
+    pub(in crate::commands::plan) fn of(
+        src: &Deployment,
+        dst: &Deployment,
+        request: &Request,
+    ) -> Option<Self> {
+        let search = Search::new(src, dst, request)?;
+        let today = search.cost(&Change::default(), &Change::default())?;
+        let mut best: Vec<Way> = Vec::new();
+        let mut found = search.all();
+        found.sort_by(|a, b| {
+            let key = |s: &Way| {
+                let known = (s.from.familiarity(), s.to.familiarity());
+                (
+                    s.changes(),
+                    s.cost.chunks,
+                    Reverse(s.cost.chunk_bytes),
+                    known,
+                )
+            };
+            let changes = |s: &Way| (s.from.clone(), s.to.clone());
+            key(a)
+                .cmp(&key(b))
+                .then_with(|| changes(a).cmp(&changes(b)))
+        });
+        found.dedup();
+        // More changes have to gain more than fewer did.
+        for level in found.chunk_by(|a, b| a.changes() == b.changes()) {
+            let fewest = best.iter().map(|s| s.cost.chunks).min();
+            let fewest = fewest.unwrap_or(today.chunks);
+            let better = level.iter().filter(|s| s.cost.chunks < fewest);
+            best.extend(better.take(OF_EACH).cloned());
+        }
+        let advice = advice(today, &best, (src, dst));
+        Some(Self {
+            today,
+            advice,
+            best,
+        })
+    }
+
+    pub(in crate::commands::plan) fn table(&self) -> String {
+        let mut table = Table::new(&[
+            ("source", Lean::Left),
+            ("destination", Lean::Left),
+            ("chunks", Lean::Right),
+            ("most bytes in", Lean::Right),
+            ("times fewer", Lean::Right),
+        ]);
+        let today = [("as it is".to_owned(), "as it is".to_owned(), self.today)];
+        let best = self.best.iter();
+        let best = best.map(|s| (s.from.text(), s.to.text(), s.cost));
+        for (from, to, cost) in today.into_iter().chain(best) {
+            table.row([
+                from,
+                to,
+                number::grouped(cost.chunks),
+                number::bytes(cost.chunk_bytes),
+                number::figures(self.today.chunks as f64 / cost.chunks as f64),
+            ]);
+        }
+        format!(
+            " {}\n\n{}\n counted for the busiest destination rank, its blocks scattered\n",
+            self.advice.replacen(": ", ":\n ", 1),
+            table.finish()
+        )
+    }
+}
+
+/// What to change, and what that gains: of the least that can be changed, the best.
+fn advice(today: Cost, best: &[Way], sides: (&Deployment, &Deployment)) -> String {
+    let now = today.text();
+    let Some(first) = best.first() else {
+        return format!(
+            "Leave it as it is: no other order, block size or layout makes fewer than {now}."
+        );
+    };
+    let name = |role: &str, side: &Deployment| match side.name() {
+        "" => format!("the {role}"),
+        name => name.to_owned(),
+    };
+    let told = |role, side, change: &Change| {
+        let parts = [
+            change.order.map(|order| format!("the order {order}")),
+            change
+                .block_size
+                .map(|size| format!("blocks of {size} tokens")),
+            change
+                .conv_layout
+                .map(|layout| format!("convolutions laid out as {layout}")),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| format!("give {} {}", name(role, side), parts.join(" and ")))
+    };
+    let parts = [
+        told("source", sides.0, &first.from),
+        told("destination", sides.1, &first.to),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let what = parts.join(", and ");
+    let (head, tail) = what.split_at(what.len().min(1));
+    format!(
+        "{}{tail}: {} for a destination rank instead of {now}, {} times fewer.",
+        head.to_uppercase(),
+        first.cost.text(),
+        number::figures(today.chunks as f64 / first.cost.chunks as f64),
+    )
+}

@@ -1,0 +1,249 @@
+//! What is tried, and what each way costs: counted over as many tokens as tell the rest.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use transload::layout::document::Document;
+use transload::layout::spec::Attention;
+use transload::layout::{Deployment, Rank, Side, Spec};
+use transload::transfer::plan::{Plan, Request};
+
+use super::change::{Change, ORDERS, conv_layout, is_paged};
+use crate::commands::plan::blocks;
+use crate::show::number;
+
+/// The block sizes that engines have.
+const BLOCK_SIZES: [u64; 4] = [16, 32, 64, 128];
+
+/// A way to serve on both sides, and what comes of it for the busiest destination rank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Way {
+    /// What each side has to change.
+    pub(super) from: Change,
+    pub(super) to: Change,
+    #[serde(flatten)]
+    pub(super) cost: Cost,
+}
+
+impl Way {
+    pub(super) fn changes(&self) -> usize {
+        self.from.count() + self.to.count()
+    }
+}
+
+/// What moving costs the busiest destination rank, with blocks scattered as in an engine that has run for
+/// a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Cost {
+    pub(super) chunks: u64,
+    pub(super) bytes: u64,
+    /// Of the length that most of the bytes travel in.
+    pub(super) chunk_bytes: u64,
+}
+
+impl Cost {
+    /// `None` where nothing moves.
+    fn of(lengths: &Lengths) -> Option<Self> {
+        let bytes = |(length, chunks): (&u64, &u64)| length * chunks;
+        let (chunk_bytes, _) = lengths.iter().max_by_key(|entry| bytes(*entry))?;
+        Some(Self {
+            chunks: lengths.values().sum(),
+            bytes: lengths.iter().map(bytes).sum(),
+            chunk_bytes: *chunk_bytes,
+        })
+    }
+
+    /// `10,240 chunks of 8 KiB`; without their length where it is not one for all.
+    pub(super) fn text(&self) -> String {
+        let chunks = number::count(self.chunks, "chunk");
+        match self.chunks.checked_mul(self.chunk_bytes) == Some(self.bytes) {
+            true => format!("{chunks} of {}", number::bytes(self.chunk_bytes)),
+            false => chunks,
+        }
+    }
+}
+
+/// Everything that is tried.
+pub(super) struct Search<'a> {
+    src: &'a Document,
+    dst: &'a Document,
+    request: Request,
+    rank: Rank,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(src: &'a Deployment, dst: &'a Deployment, request: &Request) -> Option<Self> {
+        let plan = Plan::compile(src, dst, request).ok()?;
+        let ranks = dst.ranks().map(|rank| {
+            let routes = plan.routes().iter().filter(|route| route.dst_rank == rank);
+            let bytes: u64 = routes.map(|route| plan.route_bytes(route)).sum();
+            (bytes, Reverse(rank))
+        });
+        let (bytes, Reverse(rank)) = ranks.max()?;
+        (bytes > 0).then_some(Self {
+            src: src.document(),
+            dst: dst.document(),
+            request: *request,
+            rank,
+        })
+    }
+
+    /// All orders with the block sizes of today, and with convolutions laid out as on the other side; and all
+    /// block sizes with the orders of today, with those of the fewest chunks, and with each order on both sides.
+    pub(super) fn all(&self) -> Vec<Way> {
+        let orders = |conv_layout| {
+            let orders = std::iter::once(None).chain(ORDERS.map(Some));
+            let orders = orders.map(|order| Change {
+                order,
+                block_size: None,
+                conv_layout,
+            });
+            orders.collect::<Vec<_>>()
+        };
+        let mut found = self.pairs(&orders(None), &orders(None));
+        if let (Some(from), Some(to)) = (conv_layout(self.src), conv_layout(self.dst))
+            && from != to
+        {
+            found.extend(self.pairs(&orders(Some(to)), &orders(None)));
+            found.extend(self.pairs(&orders(None), &orders(Some(from))));
+        }
+        let fewest = found.iter().min_by_key(|s| (s.cost.chunks, s.changes()));
+        let best = fewest.map(|s| (s.from.clone(), s.to.clone()));
+        let best = best.unwrap_or_default();
+        let alike = ORDERS.map(|order| {
+            let order = Some(order);
+            let (from, to) = best.clone();
+            (Change { order, ..from }, Change { order, ..to })
+        });
+        for (from, to) in [<(Change, Change)>::default(), best]
+            .into_iter()
+            .chain(alike)
+        {
+            let sizes = |change: &Change| {
+                let sizes = std::iter::once(None).chain(BLOCK_SIZES.map(Some));
+                let sizes = sizes.map(|block_size| Change {
+                    block_size,
+                    ..change.clone()
+                });
+                sizes.collect::<Vec<_>>()
+            };
+            found.extend(self.pairs(&sizes(&from), &sizes(&to)));
+        }
+        found
+    }
+
+    fn pairs(&self, from: &[Change], to: &[Change]) -> Vec<Way> {
+        let new = |document, changes: &[Change]| {
+            let mut changes: Vec<Change> = changes.iter().map(|c| c.new_for(document)).collect();
+            changes.sort();
+            changes.dedup();
+            changes
+        };
+        let (from, to) = (new(self.src, from), new(self.dst, to));
+        let pairs = from
+            .iter()
+            .flat_map(|from| to.iter().map(move |to| (from, to)));
+        let found = pairs.filter_map(|(from, to)| {
+            Some(Way {
+                from: from.clone(),
+                to: to.clone(),
+                cost: self.cost(from, to)?,
+            })
+        });
+        found.collect()
+    }
+
+    /// What it costs so; `None` where a side cannot have that.
+    pub(super) fn cost(&self, from: &Change, to: &Change) -> Option<Cost> {
+        let (src, dst) = (from.applied(self.src), to.applied(self.dst));
+        let Request { start, tokens, .. } = self.request;
+        // Where all blocks begin anew together, chunks repeat: it does not matter how many such stretches
+        // lie before, and those in the middle are alike. What is left at both ends, and behind windows, is
+        // in the part that is counted.
+        let (period, reach) = rhythm([&src, &dst])?;
+        let start = start % period;
+        let repeated = tokens.saturating_sub(reach).saturating_sub(period) / period;
+        let least = tokens - repeated * period;
+        let end = start.checked_add(least)?.checked_add(period)?;
+        let (src, dst) = (roomy(src, end)?, roomy(dst, end)?);
+        let lengths = |tokens| {
+            let request = Request {
+                start,
+                tokens,
+                ..self.request
+            };
+            self.lengths(&src, &dst, &request)
+        };
+        let mut all = lengths(least)?;
+        if repeated > 0 {
+            for (length, chunks) in lengths(least + period)? {
+                let once = all.entry(length).or_default();
+                *once += repeated * chunks.saturating_sub(*once);
+            }
+        }
+        Cost::of(&all)
+    }
+
+    /// How many chunks of each length the rank receives.
+    fn lengths(&self, src: &Deployment, dst: &Deployment, request: &Request) -> Option<Lengths> {
+        let plan = Plan::compile_for(src, dst, request, Side::Destination, self.rank).ok()?;
+        let tables = blocks::scattered(&plan)?;
+        let summary = plan.bind(&tables.0, &tables.1).ok()?.summary();
+        Some(summary.histogram.iter().collect())
+    }
+}
+
+/// How many chunks there are of each length in bytes.
+type Lengths = BTreeMap<u64, u64>;
+
+/// After how many tokens the blocks of all groups begin anew together, and how far back windows reach.
+fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
+    /// A token far beyond any window.
+    const FAR: u64 = 1 << 40;
+    let (mut period, mut reach) = (1u64, 0);
+    for group in sides.iter().flat_map(|side| &side.groups) {
+        period = least_common_multiple(period, group.block_size)?;
+        for spec in &group.specs {
+            if let Spec::Attention(Attention {
+                chunk_size: Some(size),
+                ..
+            }) = spec
+            {
+                period = least_common_multiple(period, *size)?;
+            }
+            // All tokens are needed by what has no window.
+            let needed = FAR - spec.first_token_needed(0, FAR);
+            reach = reach.max(if needed < FAR { needed } else { 0 });
+        }
+    }
+    Some((period, reach))
+}
+
+/// A side with room for so many tokens in scattered blocks, if it can be.
+fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
+    for group in &mut document.groups {
+        let blocks = match is_paged(group) {
+            true => tokens.div_ceil(group.block_size.max(1)),
+            false => 1,
+        };
+        group.num_blocks = 2 * blocks;
+    }
+    Deployment::from_document(document.clone())
+        .ok()
+        .or_else(|| {
+            // Strides may have been made for the blocks that there were.
+            for group in &mut document.groups {
+                (group.block_stride, group.layer_stride) = (None, None);
+            }
+            Deployment::from_document(document).ok()
+        })
+}
+
+fn least_common_multiple(a: u64, b: u64) -> Option<u64> {
+    let (mut x, mut y) = (a, b);
+    while y > 0 {
+        (x, y) = (y, x % y);
+    }
+    a.checked_div(x)?.checked_mul(b)
+}
