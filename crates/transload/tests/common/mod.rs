@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -70,3 +71,24 @@ pub fn transload(args: &[&str]) -> Ran {
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
+
+/// A document of Llama's shape with these lines before its group, and these in it.
+pub fn document(lines: &str, group: &str) -> String {
+    let spec = "kind = \"attention\"\nheads = 8\nhead_dim = 16\ndtype = \"bf16\"";
+    format!(
+        "schema = \"transload.deployment/1\"\n{lines}\n[[group]]\nname = \"attn\"\n\
+         layers = \"0-3\"\n{group}\n[[group.spec]]\n{spec}\n"
+    )
+}
+
+/// A folder with a source in `a.toml` and a destination in `b.toml`.
+pub fn pair(a: &str, b: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("a.toml"), a).expect("a file");
+    fs::write(dir.path().join("b.toml"), b).expect("a file");
+    dir
+}
+
+/// A source and a destination for such documents.
+pub const SRC: &str = "tp = 1\nblock_size = 16\nnum_blocks = 8";
+pub const DST: &str = "tp = 2\nblock_size = 32\nnum_blocks = 8";

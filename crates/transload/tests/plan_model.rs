@@ -1,0 +1,357 @@
+//! `transload plan` of a model and two sides in a few words, and what else it tells of a plan.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{DST, Ran, SRC, document, pair, transload_in};
+use serde_json::{Value, json};
+
+/// The folder with the canonical model's config.
+fn llama() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = r#"{"model_type": "llama", "num_hidden_layers": 80, "hidden_size": 8192,
+        "num_attention_heads": 64, "num_key_value_heads": 8, "torch_dtype": "bfloat16"}"#;
+    fs::write(dir.path().join("config.json"), config).expect("a file");
+    dir
+}
+
+/// The canonical case, from a config and two descriptions.
+fn canonical(more: &[&str]) -> Ran {
+    let mut args = vec![
+        "plan",
+        "config.json",
+        "--from-side",
+        "tp=4,block=16,order=NHD",
+        "--to-side",
+        "tp=8,block=64,order=HND",
+        "--tokens",
+        "2048",
+    ];
+    args.extend(more);
+    transload_in(llama().path(), &args)
+}
+
+#[test]
+fn sides_can_be_described() {
+    let plan = canonical(&["--format", "json"]).json();
+    assert_eq!(plan["totals"]["bytes"], 671_088_640);
+    assert_eq!(plan["totals"]["chunks"], 1_310_720);
+    // Each decode rank has half of what one prefill rank holds.
+    let matrix: Vec<Value> = (0..8)
+        .map(|to| json!([to / 2, to, 83_886_080, 163_840]))
+        .collect();
+    assert_eq!(plan["matrix"], json!(matrix));
+    assert_eq!(
+        plan["descriptors"],
+        json!({"each_side": 1_310_720, "bytes": 1_310_720 * 48})
+    );
+}
+
+#[test]
+fn a_described_side_serves_what_the_other_document_is_about() {
+    let dir = pair(&document(SRC, ""), "");
+    let args = [
+        "plan",
+        "--from",
+        "a.toml",
+        "--to-side",
+        "tp=4",
+        "--tokens",
+        "100",
+    ];
+    let ran = transload_in(dir.path(), &[&args[..], &["--format", "json"]].concat());
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    assert_eq!(ran.json()["totals"]["bytes"], 100 * 4 * 8 * 64);
+}
+
+#[test]
+fn scattered_blocks_never_go_on_in_the_next() {
+    let chunks = |more: &[&str]| {
+        let sides = ["--from-side", "order=BLSHC", "--to-side", "order=BLSHC"];
+        let args = ["plan", "config.json", "--tokens", "160", "--format", "json"];
+        let args = [&args[..], &sides, more].concat();
+        transload_in(llama().path(), &args).json()["totals"]["chunks"].clone()
+    };
+    assert_eq!(
+        (chunks(&[]), chunks(&["--scattered"])),
+        (json!(1), json!(10))
+    );
+}
+
+#[test]
+fn a_link_takes_its_time() {
+    let more = [
+        "--format",
+        "json",
+        "--link",
+        "100Gbit",
+        "--chunk-cost",
+        "1us",
+    ];
+    let link = canonical(&more).json()["link"].clone();
+    let seconds = |key: &str| link[key].as_f64().expect("seconds");
+    let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
+    // A prefill rank sends to two decode ranks.
+    let each = 2.0 * (83_886_080.0 / 12.5e9 + 163_840.0 * 1e-6);
+    assert!(near(seconds("seconds_with_a_link_each"), each), "{link}");
+    let one = 671_088_640.0 / 12.5e9 + 2.0 * 163_840.0 * 1e-6;
+    assert!(near(seconds("seconds_with_one_link"), one), "{link}");
+}
+
+#[test]
+fn rows_are_for_spreadsheets_too() {
+    let csv = canonical(&["--format", "csv"]).stdout;
+    let mut lines = csv.lines();
+    let header = "src_rank,dst_rank,group,component,bytes,chunks,min_chunk_bytes,max_chunk_bytes";
+    assert_eq!(lines.next(), Some(header));
+    assert_eq!(lines.next(), Some("0,0,attn,kv,83886080,163840,512,512"));
+    assert_eq!(lines.count(), 7);
+}
+
+#[test]
+fn suggestions_say_what_to_change_and_what_that_gains() {
+    let plan = canonical(&["--format", "json", "--suggest"]).json();
+    let suggested = &plan["suggestions"];
+    assert_eq!(
+        suggested["today"],
+        json!({"chunks": 163_840, "bytes": 83_886_080, "chunk_bytes": 512})
+    );
+    assert_eq!(
+        suggested["advice"],
+        "Give the source the order LBHSC: 10,240 chunks of 8 KiB for a destination rank instead of \
+         163,840 chunks of 512 B, 16.0 times fewer."
+    );
+    let best = suggested["best"].as_array().expect("a list");
+    let first = json!({"from": {"order": "LBHSC"}, "to": {},
+        "chunks": 10_240, "bytes": 83_886_080, "chunk_bytes": 8192});
+    assert_eq!(best[0], first);
+    // With heads outside of layers on both sides, a block is one chunk.
+    let whole = json!({"from": {"order": "BHLSC"}, "to": {"order": "BHLSC", "block_size": 16},
+        "chunks": 128, "bytes": 83_886_080, "chunk_bytes": 640 << 10});
+    assert!(best.contains(&whole), "{best:#?}");
+}
+
+#[test]
+fn convolutions_laid_out_alike_are_suggested() {
+    let config = common::root().join("docs/examples/models/nemotron-h-8b.json");
+    let config = config.to_str().expect("a path");
+    let suggested = |from, to| {
+        let args = [
+            "plan",
+            config,
+            "--tokens",
+            "64",
+            "--format",
+            "json",
+            "--suggest",
+        ];
+        let sides = ["--from-side", from, "--to-side", to];
+        let ran = transload_in(Path::new("."), &[&args[..], &sides].concat());
+        ran.json()["suggestions"].clone()
+    };
+    let told = suggested("tp=1,order=HND,conv=DS", "tp=2,order=HND");
+    let advice = told["advice"].as_str().expect("a sentence");
+    assert!(
+        advice.starts_with("Give the destination convolutions laid out as DS: "),
+        "{advice}"
+    );
+    assert_eq!(told["best"][0]["to"], json!({"conv_layout": "DS"}));
+    // As both have it already.
+    let told = suggested("tp=1,order=HND,conv=DS", "tp=2,order=HND,conv=DS");
+    let best = told["best"].as_array().expect("a list");
+    let mut sides = best.iter().flat_map(|s| [&s["from"], &s["to"]]);
+    assert!(
+        sides.all(|side| side.get("conv_layout").is_none()),
+        "{told}"
+    );
+}
+
+/// What is counted period by period is what is counted whole.
+#[test]
+fn suggestions_for_long_sequences_count_every_chunk() {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs");
+    for (config, start, tokens) in [
+        ("gpt-oss-120b", "0", "1000"),
+        ("gpt-oss-120b", "0", "4097"),
+        ("gpt-oss-120b", "70", "4097"),
+        ("gpt-oss-120b", "100000", "2500"),
+        ("llama-4-scout-17b-16e", "5000", "30000"),
+        // Most bytes of a short sequence are states, of a long one latents.
+        ("deepseek-v4-flash", "0", "300000"),
+    ] {
+        let config = configs.join(format!("{config}.json"));
+        let args = [
+            "plan",
+            config.to_str().expect("a path"),
+            "--from-side",
+            "tp=1,block=128",
+            "--to-side",
+            "tp=1,block=256",
+            "--start",
+            start,
+            "--tokens",
+            tokens,
+            "--format",
+            "json",
+            "--suggest",
+            "--scattered",
+        ];
+        let plan = transload_in(Path::new("."), &args).json();
+        let histogram = plan["histogram"].as_array().expect("a list").iter();
+        let lengths = histogram.map(|entry| (entry[0].as_u64(), entry[1].as_u64()));
+        let lengths: Vec<(u64, u64)> = lengths.filter_map(|(l, c)| Some((l?, c?))).collect();
+        let longest = lengths
+            .iter()
+            .max_by_key(|(length, chunks)| length * chunks);
+        let expected = json!({
+            "chunks": plan["totals"]["chunks"],
+            "bytes": plan["totals"]["bytes"],
+            "chunk_bytes": longest.expect("chunks").0,
+        });
+        assert_eq!(plan["suggestions"]["today"], expected, "{args:?}");
+    }
+}
+
+/// Each allocation is as large as one may be: all together are more than 64 bits can count.
+#[test]
+fn more_bytes_than_can_be_counted_are_no_plan() {
+    let absurd = json!({"schema": "transload.deployment/1", "tp": 64, "block_size": 1u64 << 32,
+        "num_blocks": 1, "group": [{"name": "attn", "layers": "0-65535", "allocation": "per_layer",
+        "spec": [{"kind": "attention", "heads": 1, "head_dim": 512, "dtype": "bf16"}]}]});
+    let dir = tempfile::tempdir().expect("a folder");
+    fs::write(dir.path().join("absurd.json"), absurd.to_string()).expect("a file");
+    let tokens = (1u64 << 32).to_string();
+    let sides = ["plan", "--from", "absurd.json", "--to", "absurd.json"];
+    let ran = transload_in(dir.path(), &[&sides[..], &["--tokens", &tokens]].concat());
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    let told = "36893488147419103232 bytes would move";
+    assert!(ran.told().contains(told), "{}", ran.stderr);
+}
+
+#[test]
+fn lists_in_the_terms_of_nixl_pair_up() {
+    let dir = pair(
+        &document(SRC, "allocation = \"per_layer\""),
+        &document(DST, ""),
+    );
+    let args = [
+        "plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "70", "--emit", "nixl",
+    ];
+    let lists = transload_in(dir.path(), &args).json();
+    let agents = lists["agents"].as_array().expect("a list");
+    assert_eq!(agents.len(), 1 + 2);
+    assert_eq!(agents[0]["reg_descs"].as_array().map(Vec::len), Some(4));
+    let inside = |desc: &Value, agent: &Value| {
+        let number = |value: &Value| value.as_u64().expect("a number");
+        let regions = agent["reg_descs"].as_array().expect("a list").iter();
+        let (start, end) = (number(&desc[0]), number(&desc[0]) + number(&desc[1]));
+        let mut regions = regions.map(|r| (number(&r[0]), number(&r[0]) + number(&r[1])));
+        regions.any(|(first, last)| first <= start && end <= last)
+    };
+    let mut bytes = 0;
+    for transfer in lists["transfers"].as_array().expect("a list") {
+        let named = |key: &str| {
+            let mut agents = agents.iter();
+            agents
+                .find(|agent| agent["name"] == transfer[key])
+                .expect("an agent")
+        };
+        let (local, remote) = (named("local_agent"), named("remote_agent"));
+        let descs = |key: &str| transfer[key].as_array().expect("a list").clone();
+        let (here, there) = (descs("local_descs"), descs("remote_descs"));
+        assert_eq!(
+            here.len() as u64,
+            transfer["descs"].as_u64().expect("a number")
+        );
+        assert_eq!(here.len(), there.len());
+        for (here, there) in here.iter().zip(&there) {
+            assert_eq!(here[1], there[1]);
+            assert!(inside(here, local) && inside(there, remote));
+            bytes += here[1].as_u64().expect("a number");
+        }
+    }
+    assert_eq!(bytes, 70 * 4 * 8 * 64);
+}
+
+#[test]
+fn sides_that_make_no_sense_are_told_what_is_wrong() {
+    let dir = llama();
+    for (args, told) in [
+        (
+            &["config.json", "--tokens", "5"][..],
+            "there is a model, but no side that serves it",
+        ),
+        (
+            &["--from-side", "tp=2", "--to-side", "tp=4", "--tokens", "5"],
+            "there is no model that they serve",
+        ),
+        (
+            &["config.json", "--from-side", "tp=2", "--tokens", "5"],
+            "nothing says what the to side is",
+        ),
+        (
+            &["config.json", "--from-side", "tp=x", "--tokens", "5"],
+            "tp has to be a whole number",
+        ),
+        (
+            &[
+                "config.json",
+                "--from-side",
+                "tp=3",
+                "--to-side",
+                "tp=4",
+                "--tokens",
+                "5",
+            ],
+            "group attn: heads: 8 cannot be shared out over tp = 3",
+        ),
+        (
+            &[
+                "config.json",
+                "--from-side",
+                "tp=2",
+                "--to-side",
+                "tp=4",
+                "--emit",
+                "nixl",
+            ],
+            "how many tokens",
+        ),
+        (
+            &[
+                "config.json",
+                "--from-side",
+                "tp=2",
+                "--to-side",
+                "tp=4",
+                "--tokens",
+                "5",
+                "--link",
+                "fast",
+            ],
+            "is no rate",
+        ),
+    ] {
+        let ran = transload_in(dir.path(), &[&["plan"], args].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
+        assert!(ran.told().contains(told), "{args:?}: {}", ran.stderr);
+    }
+    let ran = transload_in(dir.path(), &["inspect", "config.json", "--format", "csv"]);
+    assert!(
+        ran.told().contains("csv is for `transload plan`"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn more_scattered_blocks_than_a_list_holds_are_refused() {
+    let side = "block=1,allocation=per_layer";
+    let sides = ["--from-side", side, "--to-side", side];
+    let args = ["plan", "config.json", "--tokens", "30000000", "--scattered"];
+    let ran = transload_in(llama().path(), &[&args[..], &sides].concat());
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(ran.told().contains("too many blocks"), "{}", ran.stderr);
+}
