@@ -75,10 +75,9 @@ pub(crate) fn bytes_wide(n: u128) -> String {
 
 /// A length as people type it: `40GiB`, `80 GB`, `1.5TiB`, `1048576`.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
-    let (value, unit) = text.split_at(digits.unwrap_or(text.len()));
-    let scale = match unit.trim() {
+    let wrong = || format!("{text} is no length; write it as 40GiB");
+    let (value, unit) = quantity(text).ok_or_else(wrong)?;
+    let scale = match unit {
         "" | "B" => 1.0,
         "kB" | "KB" => 1e3,
         "MB" => 1e6,
@@ -92,10 +91,18 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
             return Err("give bytes, or a number of KiB, MiB, GiB, TiB (or kB, MB, GB, TB)".into());
         }
     };
-    match value.parse::<f64>() {
-        Ok(value) if value * scale < u64::MAX as f64 => Ok((value * scale) as u64),
-        _ => Err(format!("{text} is no length; write it as 40GiB")),
+    match value * scale < u64::MAX as f64 {
+        true => Ok((value * scale) as u64),
+        false => Err(wrong()),
     }
+}
+
+/// A number and its unit, which may be empty, as people type them: `12.5GB/s`, `4 us`.
+pub(crate) fn quantity(text: &str) -> Option<(f64, &str)> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
+    let (value, unit) = text.split_at(digits.unwrap_or(text.len()));
+    Some((value.parse().ok()?, unit.trim()))
 }
 
 /// The same to the byte, in the largest unit without a fraction: `1,280 KiB`, `2,046,820 B`.

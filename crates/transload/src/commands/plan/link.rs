@@ -20,11 +20,8 @@ impl FromStr for Rate {
     /// `100Gbit`, `400 Gb/s`, `25GB/s`, `12.5GiB/s`: bits with a small b, bytes with a large one.
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || format!("{text:?} is no rate; write it as 100Gbit or 12.5GB/s");
-        let unit = text
-            .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-            .ok_or_else(wrong)?;
-        let (value, unit) = text.split_at(unit);
-        let unit = unit.trim().trim_end_matches("/s").trim_end_matches("ps");
+        let (value, unit) = number::quantity(text).ok_or_else(wrong)?;
+        let unit = unit.trim_end_matches("/s").trim_end_matches("ps");
         let (scale, rest) = match unit.as_bytes() {
             [b'K' | b'k', b'i', rest @ ..] => (1024.0, rest),
             [b'M', b'i', rest @ ..] => (1024f64.powi(2), rest),
@@ -40,9 +37,9 @@ impl FromStr for Rate {
             b"B" => 1.0,
             _ => return Err(wrong()),
         };
-        match value.parse::<f64>() {
-            Ok(value) if value > 0.0 && value.is_finite() => Ok(Self(value * scale * bytes)),
-            _ => Err(wrong()),
+        match value > 0.0 && value.is_finite() {
+            true => Ok(Self(value * scale * bytes)),
+            false => Err(wrong()),
         }
     }
 }
@@ -50,19 +47,15 @@ impl FromStr for Rate {
 /// What a chunk costs: `3.9us`, `400ns`.
 pub(crate) fn parse_cost(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time; write it as 4us or 400ns");
-    let unit = text
-        .find(|c: char| !(c.is_ascii_digit() || c == '.'))
-        .ok_or_else(wrong)?;
-    let (value, unit) = text.split_at(unit);
-    let scale = match unit.trim() {
+    let (value, unit) = number::quantity(text).ok_or_else(wrong)?;
+    let scale = match unit {
         "ns" => 1e-9,
         "us" | "µs" => 1e-6,
         "ms" => 1e-3,
         "s" => 1.0,
         _ => return Err(wrong()),
     };
-    let seconds = value.parse::<f64>().map_err(|_| wrong())? * scale;
-    Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
+    Duration::try_from_secs_f64(value * scale).map_err(|_| wrong())
 }
 
 /// How long a plan takes on a link.
