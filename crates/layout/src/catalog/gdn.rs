@@ -10,51 +10,27 @@ use super::attention::keys_and_values;
 use super::config::Preset::Number;
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
+use super::presets::{Class, class};
 use super::recurrent::{Mixer, WORDS, gather, listed_all, taps};
 use crate::dtype::Dtype;
 use crate::spec::{ConvLayout, GdnConv, GdnSsm, Spec};
 
-const QWEN3_NEXT: Presets = &[
-    ("num_hidden_layers", Number(48)),
-    ("hidden_size", Number(2048)),
-    ("num_attention_heads", Number(16)),
-    ("num_key_value_heads", Number(2)),
-    ("head_dim", Number(256)),
-    ("full_attention_interval", Number(4)),
-    ("linear_num_key_heads", Number(16)),
-    ("linear_num_value_heads", Number(32)),
-    ("linear_key_head_dim", Number(128)),
-    ("linear_value_head_dim", Number(128)),
-    ("linear_conv_kernel_dim", Number(4)),
-];
+const QWEN3_NEXT: Presets = &qwen_class(48, 2048, 2).presets;
+const QWEN3_5: Presets = &qwen_class(32, 4096, 4).presets;
+const QWEN3_5_MOE: Presets = &qwen_class(40, 2048, 2).presets;
 
-const QWEN3_5: Presets = &[
-    ("num_hidden_layers", Number(32)),
-    ("hidden_size", Number(4096)),
-    ("num_attention_heads", Number(16)),
-    ("num_key_value_heads", Number(4)),
-    ("head_dim", Number(256)),
-    ("full_attention_interval", Number(4)),
-    ("linear_num_key_heads", Number(16)),
-    ("linear_num_value_heads", Number(32)),
-    ("linear_key_head_dim", Number(128)),
-    ("linear_value_head_dim", Number(128)),
-    ("linear_conv_kernel_dim", Number(4)),
-];
-
-const QWEN3_5_MOE: Presets = &[
-    ("num_hidden_layers", Number(40)),
-    ("hidden_size", Number(2048)),
-    ("num_attention_heads", Number(16)),
-    ("num_key_value_heads", Number(2)),
-    ("head_dim", Number(256)),
-    ("full_attention_interval", Number(4)),
-    ("linear_num_key_heads", Number(16)),
-    ("linear_num_value_heads", Number(32)),
-    ("linear_key_head_dim", Number(128)),
-    ("linear_value_head_dim", Number(128)),
-    ("linear_conv_kernel_dim", Number(4)),
-];
+/// A class of Qwen's: they differ in layers, elements of a hidden state, and heads with keys and values.
+const fn qwen_class(layers: u64, hidden: u64, kv_heads: u64) -> Class {
+    class(layers, hidden, 16)
+        .kv(kv_heads)
+        .dim(256)
+        .and("full_attention_interval", 4)
+        .and("linear_num_key_heads", 16)
+        .and("linear_num_value_heads", 32)
+        .and("linear_key_head_dim", 128)
+        .and("linear_value_head_dim", 128)
+        .and("linear_conv_kernel_dim", 4)
+}
 
 const OLMO_HYBRID: Presets = &[
     ("num_hidden_layers", Number(32)),

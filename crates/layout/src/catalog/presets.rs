@@ -5,14 +5,14 @@ use super::config::Preset::{self, Number};
 /// The presets of a class that has layers with heads, put together in a constant.
 pub(super) struct Class {
     /// Places that are not taken have no name, so nobody asks for them.
-    pub(super) presets: [(&'static str, Preset); 10],
+    pub(super) presets: [(&'static str, Preset); 11],
     taken: usize,
 }
 
 /// A class with these numbers of layers, elements of a hidden state, and heads.
 pub(super) const fn class(layers: u64, hidden: u64, heads: u64) -> Class {
     let class = Class {
-        presets: [("", Number(0)); 10],
+        presets: [("", Number(0)); 11],
         taken: 0,
     };
     class
