@@ -207,9 +207,7 @@ impl Group {
 
     /// Whether it holds recurrent state: one state for the whole sequence, in the first block.
     pub fn is_recurrent(&self) -> bool {
-        self.specs
-            .iter()
-            .all(|spec| spec.tokens_per_state().is_none())
+        self.specs.iter().all(Spec::is_recurrent)
     }
 
     /// Which of its [`layers`](Self::layers), by index, a pipeline stage holds; they are its layer

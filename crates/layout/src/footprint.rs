@@ -106,11 +106,9 @@ impl Footprint {
     /// Bytes of the blocks that a sequence of this many tokens has to keep: those that any kept token
     /// lies in.
     pub fn allocated_bytes(&self, tokens: u64, block_size: u64) -> u128 {
-        let per_token = self.parts.iter().map(|part| &part.spec);
-        let recurrent = per_token
-            .clone()
-            .all(|spec| spec.tokens_per_state().is_none());
-        let blocks = match per_token.map(|spec| spec.tokens_kept(tokens).start).min() {
+        let specs = self.parts.iter().map(|part| &part.spec);
+        let recurrent = specs.clone().all(Spec::is_recurrent);
+        let blocks = match specs.map(|spec| spec.tokens_kept(tokens).start).min() {
             _ if tokens == 0 || block_size == 0 => 0,
             _ if recurrent => 1,
             first => tokens.div_ceil(block_size) - first.unwrap_or(0) / block_size,

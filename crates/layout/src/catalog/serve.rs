@@ -70,7 +70,7 @@ impl Model {
             let mut specs = group.specs.clone();
             let convolutions = specs.iter_mut().filter_map(Spec::conv_layout_mut);
             convolutions.for_each(|layout| *layout = serving.conv_layout);
-            let recurrent = specs.iter().all(|spec| spec.tokens_per_state().is_none());
+            let recurrent = specs.iter().all(Spec::is_recurrent);
             let needed = match recurrent {
                 true => 1,
                 false => tokens.div_ceil(block_size.max(1)).max(1),

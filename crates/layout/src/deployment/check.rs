@@ -187,8 +187,7 @@ impl GroupCheck<'_> {
         for (i, spec) in specs.iter().take(MAX_SPECS).enumerate() {
             check_spec(spec, self.tp, &format!("{path}[{i}]"), report);
         }
-        let recurrent = |spec: &Spec| spec.tokens_per_state().is_none();
-        let mixed = specs.iter().any(recurrent) && !specs.iter().all(recurrent);
+        let mixed = specs.iter().any(Spec::is_recurrent) && !specs.iter().all(Spec::is_recurrent);
         if mixed && !report.has(&path) {
             let problem = "recurrent state and per-token caches cannot share a block table";
             report.add(path.clone(), problem);

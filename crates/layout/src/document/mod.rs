@@ -77,6 +77,11 @@ pub struct GroupDocument {
 }
 
 impl GroupDocument {
+    /// Whether it holds recurrent state: one state for the whole sequence, in the first block.
+    pub fn is_recurrent(&self) -> bool {
+        self.specs.iter().all(Spec::is_recurrent)
+    }
+
     /// Whether an order can be chosen for it. Recurrent state, pages of several specs, and caches whose
     /// scales lie behind the data of a block have orders of their own.
     pub fn takes_orders(&self) -> bool {

@@ -157,10 +157,7 @@ pub(super) fn read_group(
     );
 
     // A recurrent cache has one state whatever a block holds.
-    let recurrent = |spec: &Option<Spec>| {
-        let spec = spec.as_ref();
-        spec.is_none_or(|spec| spec.tokens_per_state().is_none())
-    };
+    let recurrent = |spec: &Option<Spec>| spec.as_ref().is_none_or(Spec::is_recurrent);
     let default = specs.iter().all(recurrent).then_some(1);
     let mut origin = Origin::default();
     let mut size = |key, own: Result<Option<u64>, Faulty>, deployment, default: Option<u64>| {

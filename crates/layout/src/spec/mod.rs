@@ -141,6 +141,11 @@ impl Spec {
         }
     }
 
+    /// Whether one state stands for the whole sequence.
+    pub fn is_recurrent(&self) -> bool {
+        self.tokens_per_state().is_none()
+    }
+
     /// The `C` extent of `[L, B, S, H, C]` on each of `tp` ranks, in bytes: the content of one state
     /// of one head, all components together.
     ///

@@ -372,10 +372,9 @@ fn layer_kinds(model: &Model) -> Vec<LayerKind> {
 
 /// What a block holds.
 fn block(group: &Group) -> String {
-    let mut specs = group.specs().iter();
-    match specs.any(|spec| spec.tokens_per_state().is_some()) {
-        true => number::count(group.block_size(), "token"),
-        false => "a sequence".to_owned(),
+    match group.is_recurrent() {
+        true => "a sequence".to_owned(),
+        false => number::count(group.block_size(), "token"),
     }
 }
 

@@ -79,7 +79,7 @@ impl Change {
     }
 
     fn apply(&self, group: &mut GroupDocument) {
-        if let Some(size) = self.block_size.filter(|_| is_paged(group)) {
+        if let Some(size) = self.block_size.filter(|_| !group.is_recurrent()) {
             group.block_size = size;
         }
         if let Some(order) = self.order.filter(|_| group.takes_orders()) {
@@ -124,12 +124,4 @@ pub(super) fn conv_layout(document: &Document) -> Option<&'static str> {
             ConvLayout::Ds => "DS",
             ConvLayout::Sd => "SD",
         })
-}
-
-/// Whether its blocks hold tokens, and not one state of a whole sequence.
-pub(super) fn is_paged(group: &GroupDocument) -> bool {
-    group
-        .specs
-        .iter()
-        .any(|spec| spec.tokens_per_state().is_some())
 }

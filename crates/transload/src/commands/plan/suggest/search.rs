@@ -9,7 +9,7 @@ use transload::layout::spec::Attention;
 use transload::layout::{Deployment, Rank, Side, Spec};
 use transload::transfer::plan::{Plan, Request};
 
-use super::change::{Change, ORDERS, conv_layout, is_paged};
+use super::change::{Change, ORDERS, conv_layout};
 use crate::commands::plan::blocks;
 use crate::show::number;
 
@@ -223,9 +223,9 @@ fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
 /// A side with room for so many tokens in scattered blocks, if it can be.
 fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
     for group in &mut document.groups {
-        let blocks = match is_paged(group) {
-            true => tokens.div_ceil(group.block_size.max(1)),
-            false => 1,
+        let blocks = match group.is_recurrent() {
+            true => 1,
+            false => tokens.div_ceil(group.block_size.max(1)),
         };
         group.num_blocks = 2 * blocks;
     }
