@@ -39,6 +39,7 @@ impl Document {
 
 /// The fields of a deployment, and of all below it.
 pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Origin>) {
+    // Neither says anything of the deployment; what is wrong with them is noted by the reader.
     let _ = reader.constant("schema", SCHEMA, "the form of this document");
     let _ = reader.optional_text("$schema", "this form's JSON Schema, for editors; not read");
     let name = reader.optional_text("name", "what messages call this side; default none");
