@@ -1,0 +1,1 @@
+//! `libkv_store_file.so`.

@@ -1,0 +1,1 @@
+//! `libkv_store_s3.so`.

@@ -1,0 +1,1 @@
+//! `file://`: a folder of any POSIX file system, crash-safe and deduplicating.

@@ -1,0 +1,193 @@
+//! The operator's side of a store: list, verify, collect.
+
+use std::time::{Duration, SystemTime};
+
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+
+/// What a backend that can list its contents offers beside [`Backend`](super::Backend).
+///
+/// A backend does not understand manifests. A manifest **refers** to a chunk if the chunk's hash stands in
+/// its bytes, raw or as hex, or if the backend wrote down that it was put on the same handle just before.
+/// So nothing is collected that a manifest names in any format, and a consumer need not register formats.
+pub trait Inventory: Send + Sync {
+    /// Calls `visit` with each manifest, in no order. An error of `visit` ends the walk.
+    fn manifests(
+        &self,
+        visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError>;
+
+    /// Calls `visit` with each published chunk, in no order. An error of `visit` ends the walk.
+    fn chunks(
+        &self,
+        visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError>;
+
+    /// What the store holds and takes up.
+    fn usage(&self) -> Result<Usage, StoreError>;
+
+    /// Reads everything and reports what is damaged or missing to `fault`.
+    fn verify(
+        &self,
+        progress: &mut dyn FnMut(Progress),
+        fault: &mut dyn FnMut(Fault),
+    ) -> Result<(), StoreError>;
+
+    /// Removes chunks that no manifest refers to, and with a cap the least recently used manifests first.
+    /// Safe while others read and save: see [`CollectOptions::grace`].
+    fn collect(
+        &self,
+        options: &CollectOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Collected, StoreError>;
+}
+
+/// One manifest in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManifestEntry {
+    /// Its name.
+    pub name: ManifestName,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// When it was last put or read, as exactly as the backend knows.
+    pub last_used: Option<SystemTime>,
+}
+
+impl ManifestEntry {
+    /// An entry without a time.
+    pub fn new(name: ManifestName, bytes: u64) -> Self {
+        Self {
+            name,
+            bytes,
+            last_used: None,
+        }
+    }
+}
+
+/// One chunk in a listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChunkEntry {
+    /// Its key.
+    pub hash: ChunkHash,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// When it was last put or read, as exactly as the backend knows.
+    pub last_used: Option<SystemTime>,
+}
+
+impl ChunkEntry {
+    /// An entry without a time.
+    pub fn new(hash: ChunkHash, bytes: u64) -> Self {
+        Self {
+            hash,
+            bytes,
+            last_used: None,
+        }
+    }
+}
+
+/// What a store holds and takes up, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Number of manifests.
+    pub manifests: u64,
+    /// Their bytes.
+    pub manifest_bytes: u64,
+    /// Number of published chunks.
+    pub chunks: u64,
+    /// Their bytes.
+    pub chunk_bytes: u64,
+    /// Everything that counts against the cap: the above, headers, indices, space of removed chunks that
+    /// was not given back yet, and saves under way. Equal to the sum where the backend cannot know.
+    pub total_bytes: u64,
+    /// The size cap, where there is one.
+    pub cap: Option<u64>,
+}
+
+/// How far a long walk has come, in bytes or items of one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// What is being done: `reading chunks`.
+    pub step: &'static str,
+    /// How much is done.
+    pub done: u64,
+    /// Of how much. Grows where it is not known before.
+    pub total: u64,
+}
+
+/// Something damaged or missing that [`Inventory::verify`] found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which chunk, manifest or file.
+    pub what: String,
+    /// What was expected and what was found.
+    pub how: String,
+}
+
+/// How to collect.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct CollectOptions {
+    /// Chunks that no manifest refers to stay for this long after they were last put or read, or after the
+    /// last manifest that referred to them went. It has to be longer than any save takes from its first
+    /// chunk to its manifest, and than any reader takes from a manifest to its last chunk; a save that takes
+    /// longer fails with [`StoreError::Collected`] and loses nothing else. One hour unless set.
+    pub grace: Duration,
+    /// Evict the least recently used manifests until the store is not larger than this, in bytes.
+    pub cap: Option<u64>,
+    /// Only say what would go.
+    pub dry_run: bool,
+}
+
+impl Default for CollectOptions {
+    fn default() -> Self {
+        Self {
+            grace: Duration::from_secs(3600),
+            cap: None,
+            dry_run: false,
+        }
+    }
+}
+
+impl CollectOptions {
+    /// One hour of grace, no cap.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the grace period.
+    pub fn with_grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Sets the cap in bytes.
+    pub fn with_cap(mut self, bytes: u64) -> Self {
+        self.cap = Some(bytes);
+        self
+    }
+
+    /// Only reports.
+    pub fn with_dry_run(mut self, dry_run: bool) -> Self {
+        self.dry_run = dry_run;
+        self
+    }
+}
+
+/// What a collection removed, or would remove.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Collected {
+    /// Manifests evicted for the cap.
+    pub manifests: u64,
+    /// Chunks removed.
+    pub chunks: u64,
+    /// Bytes given back.
+    pub bytes: u64,
+    /// Chunks that no manifest refers to, kept because of the grace period.
+    pub in_grace: u64,
+}

@@ -1,0 +1,1 @@
+//! `redis://` and `rediss://`: a Redis or Valkey server.

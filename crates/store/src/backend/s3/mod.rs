@@ -1,0 +1,1 @@
+//! `s3://`: a bucket of any S3 store.

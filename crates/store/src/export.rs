@@ -1,0 +1,1 @@
+//! From a Rust type to a plugin: the C functions around a backend.

@@ -1,0 +1,1 @@
+//! The cache files of erllama (`*.kvc`), byte for byte.

@@ -1,0 +1,34 @@
+//! KV-cache blocks that outlive their process.
+//!
+//! `kv_store_v1` is a C ABI of eight functions between an inference engine and a storage backend: *put
+//! these bytes under this hash*, *give me the bytes of this hash*, and named manifests that appear at
+//! once and whole. This crate is both of its sides, and what we build on it:
+//!
+//! | to do this | begin with | feature |
+//! |---|---|---|
+//! | keep bytes in a folder, a Redis or an S3 store | [`open`], [`backend`] | `file`, `redis`, `s3` |
+//! | write a backend | [`Backend`], [`export!`](export) | |
+//! | prove that a backend keeps the contract | [`conformance`] | |
+//! | use somebody else's backend | [`loader`] | |
+//! | save a request's blocks and restore them into another deployment | [`archive`] | `archive` |
+//! | read and write the cache files of erllama | [`kvc`] | |
+
+pub mod abi;
+#[cfg(feature = "archive")]
+pub mod archive;
+pub mod backend;
+pub mod conformance;
+mod error;
+mod export;
+mod hash;
+pub mod kvc;
+pub mod loader;
+mod name;
+mod open;
+mod uri;
+
+pub use backend::{Backend, Put};
+pub use error::StoreError;
+pub use hash::ChunkHash;
+pub use name::ManifestName;
+pub use uri::{StoreUri, UriError};

@@ -1,0 +1,1 @@
+//! Backends that are somebody's shared object: finding one, judging it, calling it safely.
