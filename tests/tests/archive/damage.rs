@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use transload_store::archive::{ArchiveError, Found, Part, Prompt, SaveRequest};
-use transload_store::backend::memory::MemoryStore;
+use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
 use crate::engines::{Engine, archive};

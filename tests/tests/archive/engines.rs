@@ -8,7 +8,7 @@ use transload_layout::{Deployment, Rank, Side, document};
 use transload_store::archive::{
     Archive, ArchiveError, Found, Missing, Model, Part, Prompt, Restored, SaveRequest,
 };
-use transload_store::backend::memory::MemoryStore;
+use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 use transload_tests::pair::fill;
 use transload_transfer::copy::{CopyOptions, copy};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use transload_store::Backend;
-use transload_store::backend::memory::MemoryStore;
+use transload_store::backend::MemoryStore;
 
 use crate::engines::{Tally, carry};
 

@@ -7,7 +7,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use serde_json::Value;
 use transload_store::Backend;
 use transload_store::archive::{Archive, ArchiveError, Model};
-use transload_store::backend::memory::MemoryStore;
+use transload_store::backend::MemoryStore;
 use transload_tests::cases::{Case, Reach, cases};
 
 use crate::engines::{carry, deployment};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use transload_store::Backend;
 use transload_store::archive::{Archive, ArchiveError, Model, Prompt, SaveRequest};
-use transload_store::backend::memory::MemoryStore;
+use transload_store::backend::MemoryStore;
 
 use crate::engines::{Engine, archive, deployment};
 use crate::models::{attention, side};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use transload_store::Backend;
 use transload_store::archive::{Prompt, SaveRequest};
-use transload_store::backend::memory::MemoryStore;
+use transload_store::backend::MemoryStore;
 
 use crate::engines::{Engine, Tally, archive};
 use crate::models::{attention, mamba, side};

@@ -30,7 +30,7 @@
 //! # use std::sync::Arc;
 //! use transload_layout::{Deployment, Rank, document::Value};
 //! use transload_store::archive::{Archive, Model, Prompt, SaveRequest};
-//! use transload_store::backend::memory::MemoryStore;
+//! use transload_store::backend::MemoryStore;
 //! use transload_transfer::memory::Memory;
 //! use transload_transfer::plan::{BlockTable, Tables};
 //!
