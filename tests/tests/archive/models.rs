@@ -134,3 +134,30 @@ fn windows_longer_and_shorter_than_a_token_chunk() {
         assert_eq!(carry(&store(), (&from, &to), tokens, 0), tokens);
     }
 }
+
+#[test]
+fn thousands_of_channels_are_bundled() {
+    let mamba = |layout| {
+        json!({"name": "mamba1", "layers": "0-1", "spec": [
+            {"kind": "mamba1_conv", "d_inner": 1536, "conv_kernel": 4, "dtype": "bf16", "conv_layout": layout},
+            {"kind": "mamba1_ssm", "d_inner": 1536, "state_size": 16, "dtype": "f32"}]})
+    };
+    let (from, to) = (
+        side(4, 1, 16, None, &[mamba("DS")]),
+        side(1, 2, 64, None, &[mamba("SD")]),
+    );
+    let tally = Arc::new(Tally::default());
+    let store: Arc<dyn Backend> = tally.clone();
+    assert_eq!(carry(&store, (&from, &to), 256, 0), 256);
+    // 12 channels in each of 128 pieces; a rank that holds 3 has none of 12.
+    assert_eq!(tally.stored(), (128, 2 * 1536 * (3 * 2 + 16 * 4)));
+    let many = side(512, 1, 16, None, &[mamba("SD")]);
+    assert_eq!(
+        carry(&(tally.clone() as Arc<dyn Backend>), (&from, &many), 256, 0),
+        256
+    );
+    let tally = Arc::new(Tally::default());
+    let store: Arc<dyn Backend> = tally.clone();
+    assert_eq!(carry(&store, (&many, &from), 256, 0), 256);
+    assert_eq!(tally.stored().0, 512);
+}

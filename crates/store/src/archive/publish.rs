@@ -119,23 +119,26 @@ impl GroupShape {
     fn whole(&self, from: u64, to: u64, pieces: &[Piece]) -> Result<(), ArchiveError> {
         let mut pieces = pieces.iter().peekable();
         for (index, class) in self.classes.iter().enumerate() {
-            for unit in 0..class.units {
-                let mut next = 0;
-                while let Some(piece) =
-                    pieces.next_if(|p| (p.class as usize, p.unit, p.layer) == (index, unit, next))
-                {
-                    next += piece.layers;
+            let mut unit = 0;
+            while unit < class.units {
+                let mut layer = 0;
+                let units = pieces.peek().map_or(0, |piece| piece.units);
+                while let Some(piece) = pieces.next_if(|p| {
+                    (p.class as usize, p.unit, p.units, p.layer) == (index, unit, units, layer)
+                }) {
+                    layer += piece.layers;
                 }
-                if next as usize != self.layers.len() {
+                if layer as usize != self.layers.len() {
                     return Err(ArchiveError::Incomplete {
                         group: self.name.clone(),
                         from,
                         to,
                         what: self.class_name(index),
                         unit,
-                        layer: next,
+                        layer,
                     });
                 }
+                unit += units;
             }
         }
         Ok(())

@@ -35,13 +35,15 @@ pub(super) struct Segment {
     pub(super) pieces: Vec<Piece>,
 }
 
-/// One unit of one class over a span of layers: a store chunk.
+/// Units of one class over a span of layers: a store chunk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) struct Piece {
     /// Which class of the group, in the order of their first components.
     pub(super) class: u32,
-    /// Which unit (head, group of heads) of that class.
+    /// The first unit (head, group of heads) of that class.
     pub(super) unit: u64,
+    /// How many units.
+    pub(super) units: u64,
     /// First layer of the span, counted in the group's layers.
     pub(super) layer: u32,
     /// How many layers.
@@ -126,10 +128,12 @@ impl Segment {
     fn check(&self, group: &GroupShape) -> Result<(), Unreadable> {
         let all = self.pieces.iter().all(|piece| {
             let class = group.classes.get(piece.class as usize);
-            let end = piece.layer.checked_add(piece.layers);
-            class.is_some_and(|class| piece.unit < class.units)
+            let units = piece.unit.checked_add(piece.units);
+            let layers = piece.layer.checked_add(piece.layers);
+            class.is_some_and(|class| units.is_some_and(|end| end <= class.units))
+                && layers.is_some_and(|end| end as usize <= group.layers.len())
+                && piece.units > 0
                 && piece.layers > 0
-                && end.is_some_and(|end| end as usize <= group.layers.len())
         });
         all.then_some(())
             .ok_or(Unreadable("it names a piece that the cache does not have"))

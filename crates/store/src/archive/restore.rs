@@ -141,17 +141,12 @@ impl RankArchive<'_> {
             from: item.segment.from,
             to: item.segment.to,
         };
-        let shared = |piece: &&Piece| {
-            held.classes[piece.class as usize]
-                .units
-                .contains(&piece.unit)
-                && piece.layer < held.layers.end
-                && held.layers.start < piece.layer + piece.layers
-        };
+        let shared = |piece: &&Piece| held.share(piece).is_some();
         let pieces: Vec<&Piece> = item.segment.pieces.iter().filter(shared).collect();
         held.complete(&pieces)
             .ok_or_else(|| self.lost(item, None))?;
-        let bytes = |piece: &Piece| held.piece_bytes(piece.class as usize, piece.layers, span);
+        let bytes =
+            |piece: &Piece| held.unit_bytes(piece.class as usize, piece.layers, span) * piece.units;
 
         let store = &self.archive.store;
         let batched = store.batch() > 1;
@@ -180,14 +175,7 @@ impl RankArchive<'_> {
                     });
                 }
                 total += data.len() as u64;
-                let layers = piece.layer..piece.layer + piece.layers;
-                held.write_piece(
-                    block,
-                    (piece.class as usize, piece.unit),
-                    layers,
-                    span,
-                    &data,
-                )?;
+                held.write_piece(block, piece, span, &data)?;
             }
         }
         Ok((pieces.len() as u64, total))
@@ -217,9 +205,10 @@ impl RankGroup {
     fn complete(&self, pieces: &[&Piece]) -> Option<()> {
         for (index, class) in self.classes.iter().enumerate() {
             for unit in class.units.clone() {
-                let of_unit = pieces
-                    .iter()
-                    .filter(|p| (p.class as usize, p.unit) == (index, unit));
+                let of_unit = pieces.iter().filter(|piece| {
+                    piece.class as usize == index
+                        && (piece.unit..piece.unit + piece.units).contains(&unit)
+                });
                 let mut spans: Vec<_> = of_unit.map(|p| (p.layer, p.layer + p.layers)).collect();
                 spans.sort_unstable();
                 let mut at = self.layers.start;

@@ -1,6 +1,7 @@
 //! Saving one rank's share.
 
-use bytes::Bytes;
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Tables};
@@ -270,8 +271,8 @@ impl RankArchive<'_> {
             .enumerate()
             .filter(|(_, class)| class.first)
         {
-            for unit in class.units.clone() {
-                let bytes = Bytes::from(held.read_piece(block, index, unit, item.span)?);
+            for units in self.bundles(item.group, index, class.units.clone()) {
+                let bytes = held.read_piece(block, index, units.clone(), item.span)?;
                 let hash = blake3::hash(&bytes);
                 let put = self
                     .archive
@@ -282,7 +283,8 @@ impl RankArchive<'_> {
                 }
                 pieces.push(Piece {
                     class: index as u32,
-                    unit,
+                    unit: units.start,
+                    units: units.end - units.start,
                     layer: held.layers.start,
                     layers: held.layers.end - held.layers.start,
                     hash: *hash.as_bytes(),
@@ -290,6 +292,24 @@ impl RankArchive<'_> {
             }
         }
         Ok((pieces, written))
+    }
+
+    /// The units of a rank, as pieces take them.
+    fn bundles(
+        &self,
+        group: usize,
+        class: usize,
+        units: Range<u64>,
+    ) -> impl Iterator<Item = Range<u64>> {
+        let bundle = self.archive.shape.groups[group].classes[class].bundle;
+        let mut start = units.start;
+        std::iter::from_fn(move || {
+            // Cut where every other rank cuts.
+            let end = (start / bundle + 1).saturating_mul(bundle).min(units.end);
+            let cut = start..end;
+            start = end;
+            (!cut.is_empty()).then_some(cut)
+        })
     }
 
     pub(super) fn count(&self, what: &'static str, given: usize) -> Result<(), ArchiveError> {

@@ -26,10 +26,12 @@ pub(super) struct GroupShape {
 }
 
 /// Components of a group that have equally many units, so that unit u of each of them is always on the same
-/// ranks: heads of keys and values, heads of `x` and of the state behind it. A piece holds one unit of a class.
+/// ranks: heads of keys and values, heads of `x` and of the state behind it. A piece holds one unit of a class, or a bundle of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Class {
     pub(super) units: u64,
+    /// How many units a piece has, unless a rank holds fewer.
+    pub(super) bundle: u64,
     /// (spec, component), in document order.
     pub(super) members: Vec<(usize, usize)>,
 }
@@ -142,6 +144,10 @@ impl GroupShape {
     }
 }
 
+/// The most pieces that a class is cut into for a token chunk and a span of layers. No model has more heads; the
+/// channels of Mamba1 (thousands, each a few bytes a layer) are bundled.
+const MOST_PIECES: u64 = 128;
+
 /// The components of all specs by their number of units, in the order of their first members.
 fn classes(specs: &[Spec]) -> Vec<Class> {
     let mut classes: Vec<Class> = Vec::new();
@@ -152,6 +158,7 @@ fn classes(specs: &[Spec]) -> Vec<Class> {
                 Some(class) => class.members.push((index, component)),
                 None => classes.push(Class {
                     units,
+                    bundle: units.div_ceil(MOST_PIECES),
                     members: vec![(index, component)],
                 }),
             }

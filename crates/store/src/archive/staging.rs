@@ -17,6 +17,7 @@ use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 
 use super::ArchiveError;
 use super::key::TOKEN_CHUNK;
+use super::record::Piece;
 use super::shape::{GroupShape, Growth};
 
 /// One group on one rank of a deployment.
@@ -170,62 +171,74 @@ impl RankGroup {
         Ok(entries.into_iter().all(held))
     }
 
-    /// Bytes of a piece of a class over so many layers.
-    pub(super) fn piece_bytes(&self, class: usize, layers: u32, span: Span) -> u64 {
+    /// Bytes of one unit of a class over so many layers.
+    pub(super) fn unit_bytes(&self, class: usize, layers: u32, span: Span) -> u64 {
         let members = self.classes[class].members.iter();
-        let layer: u64 = members
-            .map(|member| {
-                let (first, end) = member.states(span);
-                (end - first) * member.state
-            })
-            .sum();
-        layer * u64::from(layers)
+        let layer = members.map(|member| {
+            let (first, end) = member.states(span);
+            (end - first) * member.state
+        });
+        layer.sum::<u64>() * u64::from(layers)
     }
 
-    /// The bytes of one unit over all layers of this rank: layer by layer, in each the components of the class
-    /// one after another, in each its states, in each its content.
+    /// The bytes of some units over all layers of this rank: unit by unit, in each layer by layer, in each the
+    /// components of the class one after another, in each its states, in each its content.
     pub(super) fn read_piece(
         &self,
         staging: &Memory,
         class: usize,
-        unit: u64,
+        units: Range<u64>,
         span: Span,
     ) -> Result<Vec<u8>, ArchiveError> {
         let layers = self.layers.end - self.layers.start;
-        let mut piece = vec![0; self.piece_bytes(class, layers, span) as usize];
+        let bytes = self.unit_bytes(class, layers, span) * (units.end - units.start);
+        let mut piece = vec![0; bytes as usize];
         let mut rest = piece.as_mut_slice();
-        for (address, len) in self.runs(class, unit, 0..layers, span) {
-            let (run, behind) = rest.split_at_mut(len);
-            staging.read(address, run)?;
-            rest = behind;
+        for unit in units {
+            for (address, len) in self.runs(class, unit, 0..layers, span) {
+                let (run, behind) = rest.split_at_mut(len);
+                staging.read(address, run)?;
+                rest = behind;
+            }
         }
         Ok(piece)
     }
 
-    /// Puts the layers of a piece that this rank holds into a staging block. The piece is of the group's layers
-    /// `layers` and of the right length.
+    /// Puts what this rank holds of a piece into a staging block. `data` has the length of the piece.
     pub(super) fn write_piece(
         &self,
         staging: &Memory,
-        (class, unit): (usize, u64),
-        layers: Range<u32>,
+        piece: &Piece,
         span: Span,
-        piece: &[u8],
+        data: &[u8],
     ) -> Result<(), ArchiveError> {
-        let common = layers.start.max(self.layers.start)..layers.end.min(self.layers.end);
-        if common.is_empty() {
+        let Some((units, layers)) = self.share(piece) else {
             return Ok(());
-        }
-        let mut at = self.piece_bytes(class, common.start - layers.start, span) as usize;
-        let own = common.start - self.layers.start..common.end - self.layers.start;
-        for (address, len) in self.runs(class, unit, own, span) {
-            staging.write(address, &piece[at..at + len])?;
-            at += len;
+        };
+        let class = piece.class as usize;
+        let unit_bytes = self.unit_bytes(class, piece.layers, span);
+        let before = self.unit_bytes(class, layers.start - piece.layer, span);
+        let own = layers.start - self.layers.start..layers.end - self.layers.start;
+        for unit in units {
+            let mut at = ((unit - piece.unit) * unit_bytes + before) as usize;
+            for (address, len) in self.runs(class, unit, own.clone(), span) {
+                staging.write(address, &data[at..at + len])?;
+                at += len;
+            }
         }
         Ok(())
     }
 
-    /// Where a piece lies in the staging block: (address, bytes), neighbours joined.
+    /// The units and layers of a piece that this rank holds too.
+    pub(super) fn share(&self, piece: &Piece) -> Option<(Range<u64>, Range<u32>)> {
+        let own = &self.classes[piece.class as usize].units;
+        let units = piece.unit.max(own.start)..(piece.unit + piece.units).min(own.end);
+        let end = piece.layer + piece.layers;
+        let layers = piece.layer.max(self.layers.start)..end.min(self.layers.end);
+        (!units.is_empty() && !layers.is_empty()).then_some((units, layers))
+    }
+
+    /// Where a unit lies in the staging block: (address, bytes), neighbours joined.
     fn runs(&self, class: usize, unit: u64, layers: Range<u32>, span: Span) -> Vec<(u64, usize)> {
         let class = &self.classes[class];
         let unit = unit - class.units.start;
