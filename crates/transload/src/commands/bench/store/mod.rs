@@ -3,7 +3,6 @@
 mod cold;
 mod file;
 mod redis;
-mod resp;
 mod server;
 
 use std::path::PathBuf;
@@ -41,7 +40,7 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let (mut figures, mut notes) = file::run(&mut course, &dir)?;
     let server = match &args.redis {
-        Some(uri) => server::Server::named(uri)?,
+        Some(uri) => Ok(server::Server::named(uri)?),
         None => server::Server::started()?,
     };
     match server {
@@ -115,7 +114,7 @@ fn failed(error: StoreError) -> Failure {
 }
 
 /// What a plain program is refused.
-fn refused(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Failure {
+fn refused<E: std::fmt::Display>(what: impl std::fmt::Display) -> impl FnOnce(E) -> Failure {
     let what = what.to_string();
     move |error| {
         Failure::no(

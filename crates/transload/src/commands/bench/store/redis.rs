@@ -1,10 +1,10 @@
-//! `redis`, beside a plain client that sends the same bytes down one pipeline.
+//! `redis`, beside the client library that it is made with, used for the same bytes in one pipeline.
 
 use std::sync::Arc;
 
+use redis::{Connection, pipe};
 use transload::store::{Backend, open};
 
-use super::resp::Plain;
 use super::server::Server;
 use super::{Chunks, failed, manifest, name, refused, same};
 use crate::commands::bench::course::{Course, timed};
@@ -39,12 +39,14 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, F
         done.map_err(failed)?;
         Ok(gigabytes_per_second(chunks.len(), time))
     };
-    let set = |plain: &mut Plain| -> Result<f64, Failure> {
-        let commands = keys.iter().zip(chunks.all()).map(|(key, chunk)| {
-            let command: [&[u8]; 3] = [b"SET", key.as_bytes(), chunk];
-            command.to_vec()
+    let set = |plain: &mut Connection| -> Result<f64, Failure> {
+        let (done, time) = timed(|| {
+            let mut pipe = pipe();
+            for (key, chunk) in keys.iter().zip(chunks.all()) {
+                pipe.cmd("SET").arg(key.as_bytes()).arg(chunk).ignore();
+            }
+            pipe.exec(plain)
         });
-        let (done, time) = timed(|| plain.pipeline(commands));
         done.map_err(refused(&server.uri))?;
         Ok(gigabytes_per_second(chunks.len(), time))
     };
@@ -62,16 +64,19 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, F
         }
         Ok(gigabytes_per_second(chunks.len(), time))
     };
-    let get_plain = |plain: &mut Plain| -> Result<f64, Failure> {
-        let commands = keys.iter().map(|key| {
-            let command: [&[u8]; 2] = [b"GET", key.as_bytes()];
-            command.to_vec()
+    let get_plain = |plain: &mut Connection| -> Result<f64, Failure> {
+        let (read, time) = timed(|| {
+            let mut pipe = pipe();
+            for key in &keys {
+                pipe.cmd("GET").arg(key.as_bytes());
+            }
+            pipe.query::<Vec<Vec<u8>>>(plain)
         });
-        let (read, time) = timed(|| plain.pipeline(commands));
-        Ok(gigabytes_per_second(
-            read.map_err(refused(&server.uri))?,
-            time,
-        ))
+        let read = read.map_err(refused(&server.uri))?;
+        for (read, stored) in read.iter().zip(chunks.all()) {
+            same(Some(read), stored)?;
+        }
+        Ok(gigabytes_per_second(chunks.len(), time))
     };
     let rounds = course.in_turns(get, [&mut || read(), &mut || get_plain(&mut plain)])?;
     figures.push(Figure::new(get, "GB/s", baseline, &rounds, [0, 1]));

@@ -6,14 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use redis::{Client, Connection, IntoConnectionInfo, RedisResult, cmd};
 use tempfile::TempDir;
-use transload::store::StoreUri;
 
 use super::refused;
-use super::resp::Plain;
 use crate::failure::Failure;
 
-/// How long a server may take to start.
+/// How long a server may take to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The password that the backend reads too.
@@ -22,9 +21,7 @@ const PASSWORD: &str = "TRANSLOAD_REDIS_PASSWORD";
 /// A server with an empty database.
 pub(super) struct Server {
     pub(super) uri: String,
-    address: (String, u16),
-    user: Option<String>,
-    database: String,
+    client: Client,
     /// The process and its folder, where it is ours; the process ends first.
     started: Option<(Process, TempDir)>,
 }
@@ -42,44 +39,32 @@ impl Drop for Process {
 
 impl Server {
     /// One that the user named.
-    pub(super) fn named(uri: &str) -> Result<Result<Self, String>, Failure> {
-        let wrong = |why: &str| {
+    pub(super) fn named(uri: &str) -> Result<Self, Failure> {
+        let wrong = |why: String| {
             Failure::input(
                 format!("--redis {uri}: {why}"),
                 "name a server and a database that is empty: redis://localhost:6379/15",
             )
         };
-        let parsed: StoreUri = uri.parse().map_err(|error| wrong(&format!("{error}")))?;
-        if parsed.scheme() != "redis" {
-            return Err(wrong("the plain client beside it speaks no TLS"));
+        let info = uri.into_connection_info();
+        let mut info = info.map_err(|error| wrong(error.to_string()))?;
+        if let Some(password) = env::var(PASSWORD).ok().filter(|text| !text.is_empty()) {
+            let settings = info.redis_settings().clone().set_password(password);
+            info = info.set_redis_settings(settings);
         }
-        let rest = parsed.rest().trim_end_matches('/');
-        let (authority, database) = rest.split_once('/').unwrap_or((rest, "0"));
-        if database.is_empty() || !database.bytes().all(|digit| digit.is_ascii_digit()) {
-            return Err(wrong("a whole database is measured, without a prefix"));
-        }
-        let (user, host) = match authority.rsplit_once('@') {
-            Some((user, host)) => (Some(user.to_owned()), host),
-            None => (None, authority),
-        };
-        let (host, port) = match host.rsplit_once(':') {
-            Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().map_err(|_| wrong("its port is none"))?)
-            }
-            _ => (host, 6379),
-        };
         let server = Self {
             uri: uri.to_owned(),
-            address: (host.trim_matches(['[', ']']).to_owned(), port),
-            user,
-            database: database.to_owned(),
+            client: Client::open(info).map_err(|error| wrong(error.to_string()))?,
             started: None,
         };
-        let mut plain = server.connect()?;
-        let keys = plain.ask(&[b"DBSIZE"]).map_err(refused(uri))?;
-        match &keys[..] {
-            b"0" => Ok(Ok(server)),
-            _ => Err(wrong("its database is not empty, and would be emptied")),
+        let keys: u64 = cmd("DBSIZE")
+            .query(&mut server.connect()?)
+            .map_err(refused(uri))?;
+        match keys {
+            0 => Ok(server),
+            _ => Err(wrong(
+                "its database is not empty, and would be emptied".into(),
+            )),
         }
     }
 
@@ -110,23 +95,19 @@ impl Server {
             .stderr(Stdio::null())
             .spawn()
             .map_err(refused(program.display()))?;
+        let uri = format!("redis://127.0.0.1:{port}/0");
         let server = Self {
-            uri: format!("redis://127.0.0.1:{port}/0"),
-            address: ("127.0.0.1".to_owned(), port),
-            user: None,
-            database: "0".to_owned(),
+            client: Client::open(&*uri).map_err(refused(&uri))?,
+            uri,
             started: Some((Process(process), folder)),
         };
         let since = Instant::now();
         loop {
-            let answer = Plain::connect(("127.0.0.1", port)).and_then(|mut c| c.ask(&[b"PING"]));
-            match answer {
+            match server.try_connect() {
                 Ok(_) => return Ok(Ok(server)),
                 Err(error) if since.elapsed() > PATIENCE => {
-                    return Ok(Err(format!(
-                        "{} does not start: {error}",
-                        program.display()
-                    )));
+                    let why = format!("{} does not start: {error}", program.display());
+                    return Ok(Err(why));
                 }
                 Err(_) => sleep(Duration::from_millis(20)),
             }
@@ -134,24 +115,21 @@ impl Server {
     }
 
     /// A plain client of it.
-    pub(super) fn connect(&self) -> Result<Plain, Failure> {
-        let mut plain =
-            Plain::connect((&*self.address.0, self.address.1)).map_err(refused(&self.uri))?;
-        let password = env::var(PASSWORD).unwrap_or_default();
-        if self.started.is_none() && !password.is_empty() {
-            let user = self.user.as_deref().unwrap_or("default");
-            let auth: [&[u8]; 3] = [b"AUTH", user.as_bytes(), password.as_bytes()];
-            plain.ask(&auth).map_err(refused(&self.uri))?;
-        }
-        let select: [&[u8]; 2] = [b"SELECT", self.database.as_bytes()];
-        plain.ask(&select).map_err(refused(&self.uri))?;
-        Ok(plain)
+    pub(super) fn connect(&self) -> Result<Connection, Failure> {
+        self.try_connect().map_err(refused(&self.uri))
+    }
+
+    fn try_connect(&self) -> RedisResult<Connection> {
+        let connection = self.client.get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.set_write_timeout(Some(PATIENCE))?;
+        Ok(connection)
     }
 
     /// Empties its database.
     pub(super) fn clear(&self) -> Result<(), Failure> {
-        let flushed = self.connect()?.ask(&[b"FLUSHDB"]);
-        flushed.map(drop).map_err(refused(&self.uri))
+        let flushed = cmd("FLUSHDB").exec(&mut self.connect()?);
+        flushed.map_err(refused(&self.uri))
     }
 
     /// What it is.
