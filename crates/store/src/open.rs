@@ -44,9 +44,21 @@ pub fn open(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
 
 /// The store behind a backend of this crate, if there is one for the scheme.
 fn built_in(uri: &StoreUri) -> Option<Result<Arc<dyn Backend>, StoreError>> {
-    match uri.scheme() {
-        _ => None,
+    #[cfg(feature = "file")]
+    if uri.scheme() == "file" {
+        return Some(file(uri));
     }
+    let _ = uri;
+    None
+}
+
+#[cfg(feature = "file")]
+fn file(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
+    use crate::backend::file::{FileOptions, FileStore};
+    Ok(Arc::new(FileStore::open_uri(
+        uri,
+        FileOptions::from_env()?,
+    )?))
 }
 
 /// Why no backend of this crate was taken.

@@ -43,7 +43,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let store = Store::open(&args.uri)?;
+    let store = Store::existing(&args.uri)?;
     let inventory = store.inventory()?;
     let mut options = CollectOptions::new()
         .with_grace(args.grace)

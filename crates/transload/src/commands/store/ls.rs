@@ -43,7 +43,7 @@ enum Sort {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let store = Store::open(&args.uri)?;
+    let store = Store::existing(&args.uri)?;
     let inventory = store.inventory()?;
     let bar = Progress::new("listing", 1);
     let mut manifests = Vec::new();

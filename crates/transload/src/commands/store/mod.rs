@@ -9,10 +9,12 @@ mod show;
 mod time;
 mod verify;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::Subcommand;
 use transload::store::backend::{Inventory, Progress as Step};
+use transload::store::loader::SEARCH_PATH;
 use transload::store::{Backend, ManifestName, StoreError};
 
 use crate::failure::{Failure, chain};
@@ -61,6 +63,9 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
+/// The file that marks a folder as a store of `file`.
+const FILE_MARKER: &str = "kv_store_format";
+
 /// A store that a user named.
 struct Store {
     uri: String,
@@ -68,6 +73,23 @@ struct Store {
 }
 
 impl Store {
+    /// One that is there: looking into a store never makes one.
+    fn existing(uri: &str) -> Result<Self, Failure> {
+        if let Some(path) = uri.strip_prefix("file://")
+            && !Path::new(path)
+                .ancestors()
+                .any(|folder| folder.join(FILE_MARKER).exists())
+            && std::env::var_os(SEARCH_PATH).is_none()
+        {
+            return Err(Failure::input(
+                format!("there is no store at {uri}, nor in a folder above it"),
+                "name the folder of a store; the first save makes one",
+            ));
+        }
+        Self::open(uri)
+    }
+
+    /// One that is made if it is not there.
     fn open(uri: &str) -> Result<Self, Failure> {
         let backend = transload::store::open(uri).map_err(|error| match error {
             StoreError::Uri(error) => Failure::input(

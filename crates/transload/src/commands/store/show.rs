@@ -42,7 +42,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let store = Store::open(&args.uri)?;
+    let store = Store::existing(&args.uri)?;
     let manifest = store.backend.get_manifest(&args.name);
     let manifest = manifest.map_err(|error| store.failed(&error))?;
     let Some(manifest) = manifest else {

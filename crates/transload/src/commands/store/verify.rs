@@ -27,7 +27,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
-    let store = Store::open(&args.uri)?;
+    let store = Store::existing(&args.uri)?;
     let inventory = store.inventory()?;
     let bar = Progress::new("verifying", 1);
     let mut faults = Vec::new();

@@ -1,7 +1,7 @@
 //! `file`, beside a program that keeps the same bytes in plain files, as durably.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<(Vec<Figure>, Vec<S
     course.prepare(put);
     let mut chunks = Chunks::new(COUNT, CHUNK);
     let keys = chunks.keys();
-    let mut store = Stored::new(&here, &keys);
-    let mut plain = Plain::new(&here);
+    let store = Stored::new(&here, &keys);
+    let plain = Plain::new(&here);
     let rounds = course.in_turns(
         put,
         [
@@ -113,7 +113,7 @@ impl<'a> Stored<'a> {
     }
 
     /// A save: chunks, and the manifest that makes all of it durable. In GB/s.
-    fn put(&mut self, chunks: &Chunks) -> Result<f64, Failure> {
+    fn put(&self, chunks: &Chunks) -> Result<f64, Failure> {
         remove(&self.at)?;
         let store = self.open()?;
         let (done, time) = timed(|| self.save(&*store, chunks, Put::Stored));
@@ -195,7 +195,7 @@ impl Plain {
     }
 
     /// A file a chunk, each flushed, and then their folder. In GB/s.
-    fn write(&mut self, chunks: &Chunks) -> Result<f64, Failure> {
+    fn write(&self, chunks: &Chunks) -> Result<f64, Failure> {
         remove(&self.each)?;
         fs::create_dir(&self.each).map_err(refused("a folder"))?;
         let (done, time) = timed(|| {
@@ -211,7 +211,7 @@ impl Plain {
     }
 
     /// All of it in one file, flushed once, and then its folder: nothing durable can do less.
-    fn write_one(&mut self, chunks: &Chunks) -> Result<f64, Failure> {
+    fn write_one(&self, chunks: &Chunks) -> Result<f64, Failure> {
         remove(&self.one)?;
         fs::create_dir(&self.one).map_err(refused("a folder"))?;
         let (done, time) = timed(|| {
@@ -232,7 +232,7 @@ impl Plain {
         let (read, time) = timed(|| {
             (0..COUNT).try_fold(0, |read, i| {
                 let file = fs::read(self.each.join(i.to_string()))?;
-                Ok(read + std::hint::black_box(file).len() as u64)
+                io::Result::Ok(read + std::hint::black_box(file).len() as u64)
             })
         });
         Ok(gigabytes_per_second(
@@ -248,7 +248,7 @@ impl Plain {
             (0..COUNT).try_fold(0, |read, _| {
                 let mut chunk = vec![0; CHUNK];
                 file.read_exact(&mut chunk)?;
-                Ok(read + std::hint::black_box(chunk).len() as u64)
+                io::Result::Ok(read + std::hint::black_box(chunk).len() as u64)
             })
         });
         Ok(gigabytes_per_second(
