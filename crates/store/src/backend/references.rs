@@ -20,6 +20,7 @@ pub struct References {
     /// A bit for each key of `unnamed`, so that most bytes need no look-up.
     filter: Vec<u64>,
     named: HashSet<ChunkHash>,
+    new: Vec<ChunkHash>,
 }
 
 const FILTER_BITS: u32 = 22;
@@ -42,6 +43,7 @@ impl References {
             starts: (1..=8).filter(|&len| starts[len]).collect(),
             filter,
             named: HashSet::new(),
+            new: Vec::new(),
         }
     }
 
@@ -65,7 +67,15 @@ impl References {
 
     /// Takes note of one chunk that is known to be referred to.
     pub fn add(&mut self, hash: ChunkHash) {
-        self.named.insert(hash);
+        if self.named.insert(hash) {
+            self.new.push(hash);
+        }
+    }
+
+    /// The chunks that were named for the first time since the last call, so a caller that scans one manifest
+    /// at a time learns what each adds.
+    pub fn take_new(&mut self) -> Vec<ChunkHash> {
+        std::mem::take(&mut self.new)
     }
 
     /// Whether a manifest named this chunk.
@@ -85,10 +95,11 @@ impl References {
                 if self.filter[word] & bit != 0
                     && let Some(chunks) = self.unnamed.get(&key)
                 {
-                    let named = chunks
-                        .iter()
-                        .filter(|hash| rest.starts_with(hash.as_bytes()));
-                    self.named.extend(named);
+                    for hash in chunks {
+                        if rest.starts_with(hash.as_bytes()) && self.named.insert(*hash) {
+                            self.new.push(*hash);
+                        }
+                    }
                 }
             }
         }
@@ -167,11 +178,14 @@ mod tests {
         let hashes: Vec<ChunkHash> = (0..100_u8).map(|n| blake3::hash(&[n]).into()).collect();
         let mut references = References::new(hashes.iter().copied());
         references.scan(hashes[3].as_bytes());
+        references.scan(hashes[3].as_bytes());
+        assert_eq!(references.take_new(), [hashes[3]]);
         references.scan(format!("{{\"chunks\":[\"{}\"]}}", hashes[5]).as_bytes());
         references.add(hashes[7]);
         let named: Vec<usize> = (0..100)
             .filter(|&n| references.contains(&hashes[n]))
             .collect();
         assert_eq!(named, [3, 5, 7]);
+        assert_eq!(references.take_new(), [hashes[5], hashes[7]]);
     }
 }
