@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::connection::unexpected;
 use super::inventory::{Found, Size, chunk_of, name_of};
-use super::resp::Reply;
+use super::reply::Reply;
 use super::{RedisStore, keys};
 use crate::backend::{CollectOptions, Collected, Progress, References};
 use crate::error::StoreError;
@@ -159,7 +159,7 @@ impl Run<'_> {
                 .script(keys::COLLECT, &all, &values)
                 .map_err(|failure| failure.during(action))?;
             let counts: Option<Vec<u64>> = match &reply {
-                Reply::Array(Some(items)) => items
+                Reply::Array(items) => items
                     .iter()
                     .map(|item| match item {
                         Reply::Int(count) => u64::try_from(*count).ok(),
@@ -196,19 +196,17 @@ impl Run<'_> {
                 .pool
                 .call(&[b"ZSCAN", keys::MARKS.as_bytes(), &cursor, b"COUNT", b"1000"])
                 .map_err(failed)?;
-            let Reply::Array(Some(items)) = reply else {
+            let Reply::Array(items) = reply else {
                 return Err(failed(unexpected(&reply)));
             };
-            let Ok([Reply::Bulk(Some(next)), Reply::Array(Some(items))]) =
-                <[Reply; 2]>::try_from(items)
-            else {
-                return Err(failed(unexpected(&Reply::Array(None))));
+            let Ok([Reply::Bulk(next), Reply::Array(items)]) = <[Reply; 2]>::try_from(items) else {
+                return Err(failed(unexpected(&Reply::Array(Vec::new()))));
             };
             let stale: Vec<&[u8]> = items
                 .iter()
                 .step_by(2)
                 .filter_map(|item| match item {
-                    Reply::Bulk(Some(key)) => Some(key.as_slice()),
+                    Reply::Bulk(key) => Some(key.as_slice()),
                     _ => None,
                 })
                 .filter(|key| !unreferred.contains(key))
@@ -234,8 +232,8 @@ fn generation(store: &RedisStore) -> Result<Vec<u8>, StoreError> {
         .call(&[b"GET", keys::GENERATION.as_bytes()])
         .map_err(failed)?
     {
-        Reply::Bulk(Some(generation)) => Ok(generation),
-        Reply::Bulk(None) => Ok(b"0".to_vec()),
+        Reply::Bulk(generation) => Ok(generation),
+        Reply::Nothing => Ok(b"0".to_vec()),
         other => Err(failed(unexpected(&other))),
     }
 }

@@ -1,7 +1,6 @@
 //! Reads many values in few round trips, with a limit on the bytes that the server has to hold ready.
 
 use std::collections::VecDeque;
-use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -11,7 +10,7 @@ use super::connection::{Connection, Failure, unexpected};
 use super::inventory::{NO_TOUCH, TOUCH_AGAIN};
 use super::keys;
 use super::pool::Pool;
-use super::resp::{self, Reply};
+use super::reply::{self, Reply};
 use crate::backend::sealed::Seal;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -155,17 +154,18 @@ impl Fetcher {
                 while under_way < window_now
                     && let Some(key) = left.pop_front()
                 {
-                    resp::command(&mut out, &[b"GET", key]);
+                    reply::command(&[b"GET", key]).write_packed_command(&mut out);
                     under_way += 1;
                 }
                 self.pool.count();
-                connection.send(&mut [IoSlice::new(&out)])?;
+                connection.send(&out)?;
             }
             values.push(match connection.receive()? {
                 Reply::Bulk(value) => {
-                    longest = longest.max(value.as_ref().map_or(0, Vec::len));
-                    value
+                    longest = longest.max(value.len());
+                    Some(value)
                 }
+                Reply::Nothing => None,
                 Reply::Error(why) => {
                     refused.get_or_insert(why);
                     None

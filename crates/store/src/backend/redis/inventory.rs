@@ -11,13 +11,12 @@
 //! [`ManifestName::MAX`] is listed only by a handle whose prefix makes it short enough.
 
 use std::collections::HashSet;
-use std::io::IoSlice;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 
 use super::connection::{Failure, unexpected};
-use super::resp::{self, Reply};
+use super::reply::{self, Reply};
 use super::{RedisStore, collect, keys};
 use crate::backend::sealed::HEADER;
 use crate::backend::{
@@ -222,10 +221,10 @@ impl RedisStore {
             .pool
             .call(&[b"SCAN", cursor, b"MATCH", pattern, b"COUNT", PAGE])?;
         match reply {
-            Reply::Array(Some(items)) => match <[Reply; 2]>::try_from(items) {
-                Ok([Reply::Bulk(Some(next)), Reply::Array(Some(keys))]) => {
+            Reply::Array(items) => match <[Reply; 2]>::try_from(items) {
+                Ok([Reply::Bulk(next), Reply::Array(keys)]) => {
                     let keys = keys.into_iter().map(|key| match key {
-                        Reply::Bulk(Some(key)) => Ok(key),
+                        Reply::Bulk(key) => Ok(key),
                         other => Err(unexpected(&other)),
                     });
                     Ok((next, keys.collect::<Result<_, _>>()?))
@@ -247,19 +246,20 @@ impl RedisStore {
             return Ok(Vec::new());
         }
         let mut out = Vec::new();
-        resp::command(&mut out, NO_TOUCH);
+        reply::command(NO_TOUCH).write_packed_command(&mut out);
         for key in keys {
             // Before the other question, which may be a use.
-            resp::command(&mut out, &[b"OBJECT", b"IDLETIME", key]);
-            match size {
-                Size::Length => resp::command(&mut out, &[b"STRLEN", key]),
-                Size::Memory => resp::command(&mut out, &[b"MEMORY", b"USAGE", key]),
-            }
+            let size: &[&[u8]] = match size {
+                Size::Length => &[b"STRLEN", key],
+                Size::Memory => &[b"MEMORY", b"USAGE", key],
+            };
+            reply::command(&[b"OBJECT", b"IDLETIME", key]).write_packed_command(&mut out);
+            reply::command(size).write_packed_command(&mut out);
         }
-        resp::command(&mut out, TOUCH_AGAIN);
+        reply::command(TOUCH_AGAIN).write_packed_command(&mut out);
         self.pool.with(|connection| {
             self.pool.count();
-            connection.send(&mut [IoSlice::new(&out)])?;
+            connection.send(&out)?;
             // Servers before 7.2 refuse it.
             connection.receive()?;
             let mut known = Vec::with_capacity(keys.len());
@@ -267,7 +267,7 @@ impl RedisStore {
                 let idle = match connection.receive()? {
                     Reply::Int(idle) => u64::try_from(idle).ok().map(Duration::from_secs),
                     // An LFU policy, or the key is gone.
-                    Reply::Error(_) | Reply::Bulk(None) => None,
+                    Reply::Error(_) | Reply::Nothing => None,
                     other => return Err(unexpected(&other)),
                 };
                 known.push(match connection.receive()? {
@@ -276,7 +276,7 @@ impl RedisStore {
                         .filter(|&bytes| bytes > 0)
                         .map(|bytes| (bytes, idle)),
                     // Gone, or not a string and so none of ours.
-                    Reply::Error(_) | Reply::Bulk(None) => None,
+                    Reply::Error(_) | Reply::Nothing => None,
                     other => return Err(unexpected(&other)),
                 });
             }
@@ -287,7 +287,7 @@ impl RedisStore {
 
     fn max_memory(&self) -> Result<Option<u64>, StoreError> {
         match self.pool.call(&[b"INFO", b"memory"]) {
-            Ok(Reply::Bulk(Some(info))) => Ok(String::from_utf8_lossy(&info)
+            Ok(Reply::Bulk(info)) => Ok(String::from_utf8_lossy(&info)
                 .lines()
                 .find_map(|line| line.strip_prefix("maxmemory:")?.trim().parse().ok())
                 .filter(|&cap| cap > 0)),

@@ -23,12 +23,6 @@
 //!   persistence everything. What is missing is missing, never wrong.
 //! - A server at its `maxmemory` evicts what its policy says. A chunk that it took is `None`, also if a
 //!   manifest refers to it.
-//!
-//! # Why not a client library
-//! Values are hundreds of kilobytes, the other side may be anything, and calls must end. So replies are read
-//! with limits on what they may claim, straight into the memory they are handed out in; a time limit holds
-//! for an exchange and not for each `read`; and TLS uses the cryptography that this project chose. The
-//! `redis` crate takes none of these wishes; its parser checks ours in the tests.
 
 mod address;
 mod ahead;
@@ -38,7 +32,7 @@ mod fetch;
 mod inventory;
 mod keys;
 mod pool;
-mod resp;
+mod reply;
 mod writer;
 
 use std::collections::HashSet;
@@ -53,7 +47,7 @@ use self::ahead::Ahead;
 use self::connection::{Connector, Failure, unexpected};
 use self::fetch::Fetcher;
 use self::pool::Pool;
-use self::resp::Reply;
+use self::reply::Reply;
 use self::writer::Writer;
 use super::sealed::{HEADER, Seal};
 use super::{Backend, Inventory, Put};
@@ -186,19 +180,19 @@ impl RedisStore {
 fn longest_value(pool: &Pool) -> Result<usize, Failure> {
     let reply = match pool.call(&[b"CONFIG", b"GET", b"proto-max-bulk-len"]) {
         Ok(reply) => reply,
-        Err(Failure::Refused(why)) if !why.starts_with("NOAUTH") => return Ok(resp::MAX_BULK),
+        Err(Failure::Refused(why)) if !why.starts_with("NOAUTH") => return Ok(reply::MAX_BULK),
         Err(failure) => return Err(failure),
     };
     let limit = match reply {
-        Reply::Array(Some(items)) => match items.as_slice() {
-            [_, Reply::Bulk(Some(limit))] => std::str::from_utf8(limit)
+        Reply::Array(items) => match items.as_slice() {
+            [_, Reply::Bulk(limit)] => std::str::from_utf8(limit)
                 .ok()
                 .and_then(|limit| limit.parse().ok()),
             _ => None,
         },
         other => return Err(unexpected(&other)),
     };
-    Ok(limit.unwrap_or(resp::MAX_BULK).min(resp::MAX_BULK))
+    Ok(limit.unwrap_or(reply::MAX_BULK).min(reply::MAX_BULK))
 }
 
 impl Backend for RedisStore {

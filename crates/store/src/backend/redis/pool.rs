@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::connection::{Connection, Connector, Failure};
+use super::reply::{self, Reply};
 
 /// Idle connections that are kept. A thread more than this connects anew for each call.
 const MOST_IDLE: usize = 16;
@@ -74,10 +75,11 @@ impl Pool {
     }
 
     /// One command and its reply, counted as a round trip.
-    pub(super) fn call(&self, args: &[&[u8]]) -> Result<super::resp::Reply, Failure> {
+    pub(super) fn call(&self, args: &[&[u8]]) -> Result<Reply, Failure> {
+        let command = reply::command(args);
         self.with(|connection| {
             self.count();
-            connection.call(args)
+            connection.call(&command)
         })
     }
 

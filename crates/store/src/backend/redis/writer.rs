@@ -7,16 +7,17 @@
 //! sends it again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io::IoSlice;
+use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use redis::{Cmd, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 
 use super::connection::{Connection, Failure, unexpected};
 use super::keys;
 use super::pool::Pool;
-use super::resp::{self, Reply};
+use super::reply::Reply;
 use crate::backend::sealed::{HEADER, Seal};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -261,35 +262,40 @@ fn exchange(
     pool: &Pool,
     batch: &[(ChunkHash, Bytes)],
 ) -> Result<Vec<Option<String>>, Failure> {
-    const TAIL: &[u8] = b"\r\n$2\r\nNX\r\n";
-    let heads: Vec<Vec<u8>> = batch
-        .iter()
-        .map(|(hash, data)| {
-            let mut head = Vec::with_capacity(192);
-            resp::head(&mut head, b'*', 4);
-            for arg in [&b"SET"[..], &keys::chunk(hash)] {
-                resp::head(&mut head, b'$', arg.len());
-                head.extend_from_slice(arg);
-                head.extend_from_slice(b"\r\n");
-            }
-            resp::head(&mut head, b'$', HEADER + data.len());
-            head.extend_from_slice(&Seal::Chunk(hash.as_bytes()).header(data));
-            head
-        })
-        .collect();
-    let mut parts: Vec<IoSlice<'_>> = heads
-        .iter()
-        .zip(batch)
-        .flat_map(|(head, (_, data))| [head, &data[..], TAIL])
-        .map(IoSlice::new)
-        .collect();
+    let bytes: usize = batch.iter().map(|(_, data)| data.len() + 256).sum();
+    let mut commands = Vec::with_capacity(bytes);
+    for (hash, data) in batch {
+        let key = keys::chunk(hash);
+        let mut command = Cmd::with_capacity(4, key.len() + HEADER + data.len() + 8);
+        command
+            .arg("SET")
+            .arg(key)
+            .arg(Sealed(hash, data))
+            .arg("NX");
+        command.write_packed_command(&mut commands);
+    }
     pool.count();
-    connection.send(&mut parts)?;
+    connection.send(&commands)?;
     let replies = batch.iter().map(|_| match connection.receive()? {
         // Nothing: somebody else stored it after we had asked.
-        Reply::Status(_) | Reply::Bulk(None) => Ok(None),
+        Reply::Status(_) | Reply::Nothing => Ok(None),
         Reply::Error(why) => Ok(Some(format!("the server refused: {why}"))),
         other => Err(unexpected(&other)),
     });
     replies.collect()
 }
+
+/// A chunk with its header, as one word of a command.
+struct Sealed<'a>(&'a ChunkHash, &'a [u8]);
+
+impl ToRedisArgs for Sealed<'_> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        let Self(hash, data) = self;
+        let mut word = out.writer_for_next_arg();
+        // It is memory, which takes everything.
+        let _ = word.write_all(&Seal::Chunk(hash.as_bytes()).header(data));
+        let _ = word.write_all(data);
+    }
+}
+
+impl ToSingleRedisArg for Sealed<'_> {}
