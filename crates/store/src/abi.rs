@@ -25,6 +25,16 @@ pub const STORED: c_int = 0;
 /// `put_chunk`: was there already.
 pub const ALREADY_THERE: c_int = 1;
 
+/// `get_*`: not there; `-ENOENT`. The contract asks for a negative code, for this and for errors alike; with
+/// these three, the backends of this crate say which it is. A consumer that knows only the sign loses nothing.
+pub const MISSING: c_int = -2;
+
+/// The store failed; `-EIO`. One line on stderr says why.
+pub const ERROR: c_int = -5;
+
+/// An argument is none: a NULL pointer, a length out of range, a name that is not UTF-8; `-EINVAL`.
+pub const INVALID: c_int = -22;
+
 /// Length in bytes of a table of version 1, which ends after `delete_manifest`.
 pub const VERSION_1_LEN: usize = 64;
 

@@ -7,7 +7,7 @@
 //! | to do this | begin with | feature |
 //! |---|---|---|
 //! | keep bytes in a folder, a Redis or an S3 store | [`open`], [`backend`] | `file`, `redis`, `s3` |
-//! | write a backend | [`Backend`], [`export!`](export) | |
+//! | write a backend | [`Backend`], [`export!`](crate::export!) | |
 //! | prove that a backend keeps the contract | [`conformance`] | |
 //! | use somebody else's backend | [`loader`] | |
 //! | save a request's blocks and restore them into another deployment | [`archive`] | `archive` |
@@ -19,7 +19,7 @@ pub mod archive;
 pub mod backend;
 pub mod conformance;
 mod error;
-mod export;
+pub mod export;
 mod hash;
 pub mod kvc;
 pub mod loader;

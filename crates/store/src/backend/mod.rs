@@ -8,6 +8,7 @@
 #[cfg(feature = "file")]
 pub mod file;
 mod inventory;
+mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod references;
@@ -24,6 +25,7 @@ pub use inventory::{
     ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
 };
 
+pub use memory::MemoryStore;
 pub use references::References;
 
 use crate::error::StoreError;

@@ -1,1 +1,147 @@
-//! What the contract of `kv_store_v1` asks of a backend, item by item, and whether it keeps it.
+//! Proves that a backend keeps the contract of `kv_store_v1`.
+//!
+//! For a backend in Rust, in one of its own tests:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use transload_store::backend::MemoryStore;
+//! use transload_store::conformance::{Options, check};
+//!
+//! let store = MemoryStore::new();
+//! let report = check(&|| Ok(Arc::new(store.clone())), &Options::quick());
+//! assert!(report.is_clean(), "{report}");
+//! ```
+//!
+//! For a library that nobody here wrote there is `transload store check URI`, which runs each item in a process
+//! of its own ([`check_in_children`]): a crash or a hang is then what that item saw, and the others still run.
+//!
+//! An [`Item`] says what it asks and where that comes from. What the contract asks for fails when it is not so;
+//! where the contract is silent, and the item asks for what this crate's backends do, it is a note
+//! ([`Verdict::Note`]). What was not there to be tried is skipped, with the reason.
+//!
+//! The items use hashes and names that no other run has, so a store in use can be checked: only chunks that no
+//! manifest refers to stay behind, until the store's next collection.
+
+mod border;
+mod children;
+mod chunks;
+mod context;
+mod item;
+mod large;
+mod manifests;
+#[cfg(target_os = "linux")]
+mod maps;
+mod model;
+mod names;
+mod options;
+mod outputs;
+mod publish;
+mod random;
+mod report;
+mod symbols;
+mod threads;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+
+pub use children::check_in_children;
+pub use context::Open;
+pub use item::{Item, Source};
+pub use options::Options;
+pub use report::{Finding, Report, Verdict};
+
+use crate::loader::Library;
+use crate::uri::StoreUri;
+use context::{Border, Context};
+use item::Stop;
+
+/// Every item, in the order in which they are best run. Those of the [C border](Item::border) are first.
+pub fn items() -> impl Iterator<Item = &'static Item> {
+    [
+        border::ITEMS,
+        outputs::ITEMS,
+        chunks::ITEMS,
+        manifests::ITEMS,
+        names::ITEMS,
+        publish::ITEMS,
+        threads::ITEMS,
+        model::ITEMS,
+        large::ITEMS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// The item of this name.
+pub fn item(name: &str) -> Option<&'static Item> {
+    items().find(|item| item.name == name)
+}
+
+/// Checks a backend in this process. `open` opens the same store at each call.
+///
+/// A panic of the backend is a failure of the item that it happened in. A call that never returns is waited for.
+pub fn check(open: &Open<'_>, options: &Options) -> Report {
+    let findings = items()
+        .filter(|item| !item.border)
+        .map(|item| run_item(item, open, options))
+        .collect();
+    Report::new(options.seed, findings)
+}
+
+/// Checks a library in this process, also at its C border: a library that crashes takes the process with it.
+/// [`check_in_children`] does not have that fault.
+pub fn check_library(path: &Path, uri: &StoreUri, options: &Options) -> Report {
+    let findings = items()
+        .map(|item| run_library_item(item, path, uri, options))
+        .collect();
+    Report::new(options.seed, findings)
+}
+
+/// Runs one item on a backend in Rust.
+pub fn run_item(item: &'static Item, open: &Open<'_>, options: &Options) -> Finding {
+    run(item, &Context::new(open, options, None))
+}
+
+/// Runs one item on a library.
+pub fn run_library_item(
+    item: &'static Item,
+    path: &Path,
+    uri: &StoreUri,
+    options: &Options,
+) -> Finding {
+    let library = match Library::load(path) {
+        Ok(library) => library,
+        Err(error) if item.name == border::LOADS => {
+            return Finding::new(item, Err(Stop::Broken(error.to_string())), options);
+        }
+        Err(error) => {
+            let why = format!("the library does not load: {error}");
+            return Finding::new(item, Err(Stop::Skip(why)), options);
+        }
+    };
+    let border = Border {
+        library: Arc::clone(&library),
+        path: path.to_owned(),
+        uri: uri.clone(),
+    };
+    let open = || -> Result<Arc<dyn crate::Backend>, crate::StoreError> {
+        Ok(Arc::new(library.open(uri)?))
+    };
+    run(item, &Context::new(&open, options, Some(border)))
+}
+
+fn run(item: &'static Item, context: &Context<'_>) -> Finding {
+    let outcome = catch_unwind(AssertUnwindSafe(|| (item.run)(context)));
+    let outcome = outcome.unwrap_or_else(|payload| {
+        let said = payload
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| payload.downcast_ref::<String>().cloned())
+            .unwrap_or_default();
+        Err(Stop::Broken(format!("the backend panicked: {said}")))
+    });
+    // What cannot be cleaned up was broken before, and an item has seen it.
+    let _ = catch_unwind(AssertUnwindSafe(|| context.clean_up()));
+    Finding::new(item, outcome, context.options())
+}

@@ -52,6 +52,7 @@ use self::writer::Writer;
 use super::sealed::{HEADER, Seal};
 use super::{Backend, Inventory, Put};
 use crate::error::StoreError;
+use crate::export::Plugin;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
@@ -307,5 +308,14 @@ impl Backend for RedisStore {
 
     fn inventory(&self) -> Option<&dyn Inventory> {
         Some(self)
+    }
+}
+
+/// With [`RedisOptions::from_env`].
+impl Plugin for RedisStore {
+    const PREFETCH: bool = true;
+
+    fn open(uri: &StoreUri) -> Result<Self, StoreError> {
+        Self::open(uri, RedisOptions::from_env())
     }
 }

@@ -1,0 +1,201 @@
+//! What items work with: handles, fresh names and hashes, and cleaning up.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::item::Stop;
+use super::options::{Options, random_seed};
+use super::random::Random;
+use crate::backend::{Backend, Put};
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+use crate::loader::Library;
+use crate::name::ManifestName;
+use crate::uri::StoreUri;
+
+/// Opens a handle of the store that is checked: of the same store at each call.
+pub type Open<'a> = dyn Fn() -> Result<Arc<dyn Backend>, StoreError> + Sync + 'a;
+
+/// What the C border's items look at.
+pub(super) struct Border {
+    pub(super) library: Arc<Library>,
+    /// As it was given.
+    pub(super) path: PathBuf,
+    pub(super) uri: StoreUri,
+}
+
+/// One run of one item.
+pub(super) struct Context<'a> {
+    open: &'a Open<'a>,
+    options: &'a Options,
+    border: Option<Border>,
+    /// No other run has this.
+    run: blake3::Hash,
+    next: AtomicU64,
+    names: Mutex<Vec<ManifestName>>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(open: &'a Open<'a>, options: &'a Options, border: Option<Border>) -> Self {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let mut unique = now.unwrap_or_default().as_nanos().to_le_bytes().to_vec();
+        unique.extend(std::process::id().to_le_bytes());
+        unique.extend(random_seed().to_le_bytes());
+        Self {
+            open,
+            options,
+            border,
+            run: blake3::hash(&unique),
+            next: AtomicU64::new(0),
+            names: Mutex::default(),
+        }
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        self.options
+    }
+
+    /// A new handle.
+    pub(super) fn open(&self) -> Result<Handle, Stop> {
+        match (self.open)() {
+            Ok(backend) => Ok(Handle(backend)),
+            Err(error) => Err(Stop::Broken(format!("open failed: {error}"))),
+        }
+    }
+
+    pub(super) fn border(&self) -> Result<&Border, Stop> {
+        self.border
+            .as_ref()
+            .ok_or_else(|| Stop::Skip("there is no library to look at".into()))
+    }
+
+    /// Random choices, the same ones for the same seed.
+    pub(super) fn random(&self) -> Random {
+        Random::new(self.options.seed)
+    }
+
+    /// `len` bytes that no other call gives: certainly so from 16 on.
+    pub(super) fn fresh(&self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        let mut hasher = blake3::Hasher::new_keyed(self.run.as_bytes());
+        hasher.update(&self.next.fetch_add(1, Ordering::Relaxed).to_le_bytes());
+        hasher.finalize_xof().fill(&mut bytes);
+        bytes
+    }
+
+    /// A hash of 1 to 64 bytes that nothing is stored under; for fewer than 8 bytes, probably.
+    pub(super) fn hash(&self, len: usize) -> Result<ChunkHash, Stop> {
+        Ok(ChunkHash::new(&self.fresh(len))?)
+    }
+
+    /// The name of a manifest of this run. It is removed at the end.
+    pub(super) fn name(&self, rest: &str) -> Result<ManifestName, Stop> {
+        self.exact_name(format!("{}{rest}", self.prefix()))
+    }
+
+    /// The beginning of the names of this run.
+    pub(super) fn prefix(&self) -> String {
+        format!("transload-check-{}", &self.run.to_hex()[..16])
+    }
+
+    /// A name that was made from [`prefix`](Self::prefix), or of which it is known that nobody has it.
+    pub(super) fn exact_name(&self, name: String) -> Result<ManifestName, Stop> {
+        let name = ManifestName::new(name)?;
+        self.names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(name.clone());
+        Ok(name)
+    }
+
+    /// Removes the manifests of this run, as well as the store can.
+    pub(super) fn clean_up(&self) {
+        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if names.is_empty() {
+            return;
+        }
+        if let Ok(store) = (self.open)() {
+            for name in names.iter() {
+                let _ = store.delete_manifest(name);
+            }
+        }
+    }
+}
+
+/// A handle whose errors say which call failed.
+#[derive(Clone)]
+pub(super) struct Handle(pub(super) Arc<dyn Backend>);
+
+fn failed(call: &str) -> impl FnOnce(StoreError) -> Stop {
+    move |error| Stop::Broken(format!("{call} failed: {error}"))
+}
+
+impl Handle {
+    pub(super) fn put(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, Stop> {
+        self.0.put_chunk(hash, data).map_err(failed("put_chunk"))
+    }
+
+    pub(super) fn get(&self, hash: &ChunkHash) -> Result<Option<Bytes>, Stop> {
+        self.0.get_chunk(hash).map_err(failed("get_chunk"))
+    }
+
+    pub(super) fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), Stop> {
+        self.0
+            .put_manifest(name, data)
+            .map_err(failed("put_manifest"))
+    }
+
+    pub(super) fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, Stop> {
+        self.0.get_manifest(name).map_err(failed("get_manifest"))
+    }
+
+    pub(super) fn delete_manifest(&self, name: &ManifestName) -> Result<(), Stop> {
+        self.0
+            .delete_manifest(name)
+            .map_err(failed("delete_manifest"))
+    }
+
+    /// The chunk has to be there with these bytes.
+    pub(super) fn expect(&self, hash: &ChunkHash, data: &[u8], when: &str) -> Result<(), Stop> {
+        same(self.get(hash)?.as_deref(), data, "the chunk", when)
+    }
+
+    /// The manifest has to be there with these bytes.
+    pub(super) fn expect_manifest(
+        &self,
+        name: &ManifestName,
+        data: &[u8],
+        when: &str,
+    ) -> Result<(), Stop> {
+        let what = format!("manifest {:?}", shortened(name.as_str()));
+        same(self.get_manifest(name)?.as_deref(), data, &what, when)
+    }
+}
+
+fn same(found: Option<&[u8]>, expected: &[u8], what: &str, when: &str) -> Result<(), Stop> {
+    let Some(found) = found else {
+        return Err(Stop::Broken(format!("{when}, {what} is missing")));
+    };
+    if found == expected {
+        return Ok(());
+    }
+    let how = if found.len() == expected.len() {
+        let at = found.iter().zip(expected).position(|(a, b)| a != b);
+        format!("differs from byte {} on", at.unwrap_or_default())
+    } else {
+        format!("has {} bytes, not {}", found.len(), expected.len())
+    };
+    Err(Stop::Broken(format!("{when}, {what} {how}")))
+}
+
+/// At most 40 characters of a name.
+pub(super) fn shortened(name: &str) -> String {
+    match name.char_indices().nth(40) {
+        Some((at, _)) => format!("{}... ({} bytes)", &name[..at], name.len()),
+        None => name.to_owned(),
+    }
+}

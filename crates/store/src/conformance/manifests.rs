@@ -1,0 +1,183 @@
+//! Manifests one at a time.
+
+use super::context::Context;
+use super::item::{Item, Outcome, broken, ensure, must, ours};
+use crate::backend::Put;
+use crate::hash::ChunkHash;
+
+pub(super) const ITEMS: &[Item] = &[
+    must(
+        "manifest-replace",
+        "put_manifest replaces the manifest whole, by shorter and longer bytes, and get_manifest gives the last",
+        replace,
+    ),
+    must(
+        "manifest-missing",
+        "a manifest that was never put is missing: a negative code, not an empty value",
+        missing,
+    ),
+    ours(
+        "manifest-empty",
+        "a manifest of no bytes is a manifest (oMLX publishes with one): it is there, and it is empty",
+        empty,
+    ),
+    must(
+        "manifest-delete",
+        "delete_manifest removes it, returns 0 also when it was not there, and it can be put again",
+        delete,
+    ),
+    ours(
+        "delete-keeps-chunks",
+        "delete_manifest leaves the chunks to a later collection",
+        delete_keeps_chunks,
+    ),
+    must(
+        "two-namespaces",
+        "chunks and manifests do not meet: a manifest named by the hex of a chunk's hash is another thing",
+        two_namespaces,
+    ),
+    must(
+        "two-handles",
+        "a manifest put, replaced or deleted on one handle is so on another one at once",
+        two_handles,
+    ),
+];
+
+fn replace(context: &Context<'_>) -> Outcome {
+    let store = context.open()?;
+    let name = context.name("/replace")?;
+    let mut random = context.random();
+    let lengths = [10, 100_000, 3, 4096, 4095, 1, 70_000];
+    for len in lengths {
+        let data = random.bytes(len);
+        store.put_manifest(&name, &data)?;
+        store.expect_manifest(&name, &data, "after put_manifest")?;
+        context
+            .open()?
+            .expect_manifest(&name, &data, "on another handle")?;
+    }
+    Ok(format!("{} versions came back whole", lengths.len()))
+}
+
+fn missing(context: &Context<'_>) -> Outcome {
+    let store = context.open()?;
+    if let Some(value) = store.get_manifest(&context.name("/missing")?)? {
+        broken!(
+            "get_manifest of a name that nobody put returned 0 and {} bytes",
+            value.len()
+        );
+    }
+    Ok("get_manifest of a name that nobody put returned a negative code".into())
+}
+
+fn empty(context: &Context<'_>) -> Outcome {
+    let store = context.open()?;
+    let (name, hash) = (context.name("/empty")?, context.hash(32)?);
+    store.put(&hash, b"flushed")?;
+    store.put_manifest(&name, b"")?;
+    let other = context.open()?;
+    other.expect_manifest(&name, b"", "after put_manifest of no bytes")?;
+    other.expect(&hash, b"flushed", "after put_manifest of no bytes")?;
+    store.put_manifest(&name, b"text")?;
+    store.put_manifest(&name, b"")?;
+    other.expect_manifest(&name, b"", "after it replaced a longer one")?;
+    Ok("a manifest of no bytes is there, and published its chunk".into())
+}
+
+fn delete(context: &Context<'_>) -> Outcome {
+    let store = context.open()?;
+    let (name, kept) = (context.name("/delete")?, context.name("/delete/kept")?);
+    store.delete_manifest(&name)?;
+    store.put_manifest(&name, b"text")?;
+    store.put_manifest(&kept, b"kept")?;
+    store.delete_manifest(&name)?;
+    let gone = |store: &super::context::Handle, when: &str| -> Result<(), super::item::Stop> {
+        ensure!(
+            store.get_manifest(&name)?.is_none(),
+            "{when}, the deleted manifest is there"
+        );
+        Ok(())
+    };
+    gone(&store, "after delete_manifest")?;
+    gone(&context.open()?, "on another handle")?;
+    store.delete_manifest(&name)?;
+    gone(&store, "after a second delete_manifest")?;
+    store.expect_manifest(&kept, b"kept", "after another one was deleted")?;
+    store.put_manifest(&name, b"again")?;
+    store.expect_manifest(&name, b"again", "put again")?;
+    Ok("deleted, deleted again, put again".into())
+}
+
+fn delete_keeps_chunks(context: &Context<'_>) -> Outcome {
+    let store = context.open()?;
+    let (name, hash) = (context.name("/keeps")?, context.hash(32)?);
+    store.put(&hash, b"chunk")?;
+    store.put_manifest(&name, hash.as_bytes())?;
+    store.delete_manifest(&name)?;
+    store.expect(&hash, b"chunk", "after its manifest was deleted")?;
+    context.open()?.expect(
+        &hash,
+        b"chunk",
+        "on another handle, after its manifest was deleted",
+    )?;
+    Ok("the chunk stayed".into())
+}
+
+fn two_namespaces(context: &Context<'_>) -> Outcome {
+    let store = context.open()?;
+    let hash = context.hash(16)?;
+    let name = context.exact_name(hash.to_string())?;
+    store.put_manifest(&name, b"manifest")?;
+    ensure!(
+        store.get(&hash)?.is_none(),
+        "a manifest can be read as a chunk"
+    );
+    let put = store.put(&hash, b"chunk")?;
+    ensure!(
+        put == Put::Stored,
+        "put_chunk returned 1 where only a manifest was"
+    );
+    // The other way round: a hash that is the bytes of a manifest's name.
+    let other = context.name("")?;
+    let named = ChunkHash::new(other.as_str().as_bytes())?;
+    store.put(&named, b"named")?;
+    store.put_manifest(&other, b"other")?;
+    store.expect(&hash, b"chunk", "beside a manifest named like it")?;
+    store.expect(&named, b"named", "beside a manifest named like it")?;
+    store.expect_manifest(&name, b"manifest", "beside a chunk of its name")?;
+    store.expect_manifest(&other, b"other", "beside a chunk of its name")?;
+    store.delete_manifest(&name)?;
+    store.expect(
+        &hash,
+        b"chunk",
+        "after the manifest named like it was deleted",
+    )?;
+    Ok("chunks and manifests of the same name are apart".into())
+}
+
+fn two_handles(context: &Context<'_>) -> Outcome {
+    let (one, two) = (context.open()?, context.open()?);
+    let name = context.name("/two")?;
+    for round in 0..10 {
+        let (from, to) = if round % 2 == 0 {
+            (&one, &two)
+        } else {
+            (&two, &one)
+        };
+        let data = format!("round {round}");
+        from.put_manifest(&name, data.as_bytes())?;
+        to.expect_manifest(
+            &name,
+            data.as_bytes(),
+            "after put_manifest on another handle",
+        )?;
+        if round % 3 == 2 {
+            from.delete_manifest(&name)?;
+            ensure!(
+                to.get_manifest(&name)?.is_none(),
+                "after delete_manifest on another handle, the manifest is there"
+            );
+        }
+    }
+    Ok("each handle saw at once what the other did".into())
+}

@@ -1,0 +1,124 @@
+//! Random calls, compared with what a table in memory says.
+
+use std::collections::{HashMap, HashSet};
+
+use super::context::Context;
+use super::item::{Item, Outcome, Stop, must};
+use crate::backend::Put;
+use crate::hash::ChunkHash;
+
+pub(super) const ITEMS: &[Item] = &[must(
+    "model",
+    "any sequence of calls on several handles answers as the contract's words do, taken one by one",
+    model,
+)];
+
+/// A chunk as far as the contract says anything about it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Known {
+    /// Nobody put it: it is missing.
+    Absent,
+    /// It was put and not published: it may be there.
+    Perhaps,
+    /// It is there.
+    Published,
+}
+
+fn model(context: &Context<'_>) -> Outcome {
+    let mut random = context.random();
+    let steps = context.options().steps;
+    let hashes = [8, 8, 16, 16, 32, 32, 32, 32, 32, 32]
+        .map(|len| context.hash(len))
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    let names = ["/0", "/1", "/1/2", "/3"]
+        .map(|rest| context.name(rest))
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut handles = vec![context.open()?, context.open()?, context.open()?];
+    let mut pending: Vec<HashSet<usize>> = vec![HashSet::new(); handles.len()];
+    let mut chunks = vec![Known::Absent; hashes.len()];
+    let mut manifests: HashMap<usize, Vec<u8>> = HashMap::new();
+    let value = |hash: &ChunkHash| hash.as_bytes().repeat(1 + usize::from(hash.as_bytes()[0]));
+
+    let mut step = |step: usize| -> Result<(), Stop> {
+        let on = random.below(handles.len());
+        let (chunk, name) = (random.below(hashes.len()), random.below(names.len()));
+        let wrong = |what: String| Err(Stop::Broken(format!("step {step}, handle {on}: {what}")));
+        let store = &handles[on];
+        match random.below(20) {
+            0..6 => {
+                let put = store.put(&hashes[chunk], &value(&hashes[chunk]))?;
+                match (chunks[chunk], put) {
+                    (Known::Absent, Put::AlreadyThere) => {
+                        return wrong(format!(
+                            "put_chunk of chunk {chunk} returned 1, and nobody had put it"
+                        ));
+                    }
+                    (Known::Published, Put::Stored) => {
+                        return wrong(format!(
+                            "put_chunk of chunk {chunk} returned 0, and it was there"
+                        ));
+                    }
+                    _ => {}
+                }
+                if chunks[chunk] != Known::Published {
+                    chunks[chunk] = Known::Perhaps;
+                    pending[on].insert(chunk);
+                }
+            }
+            6..11 => {
+                let found = store.get(&hashes[chunk])?;
+                match (chunks[chunk], found) {
+                    (Known::Published, None) => {
+                        return wrong(format!("chunk {chunk} is missing, and it was published"));
+                    }
+                    (Known::Absent, Some(_)) => {
+                        return wrong(format!("chunk {chunk} is there, and nobody has put it"));
+                    }
+                    (_, Some(found)) if found[..] != value(&hashes[chunk])[..] => {
+                        return wrong(format!("chunk {chunk} has other bytes than were put"));
+                    }
+                    _ => {}
+                }
+            }
+            11..14 => {
+                let len = random.below(3000);
+                let data = random.bytes(len.max(1));
+                store.put_manifest(&names[name], &data)?;
+                manifests.insert(name, data);
+                for chunk in pending[on].drain() {
+                    chunks[chunk] = Known::Published;
+                }
+            }
+            14..18 => {
+                let found = store.get_manifest(&names[name])?;
+                if found.as_deref() != manifests.get(&name).map(Vec::as_slice) {
+                    return wrong(format!(
+                        "get_manifest of name {name} is not what was put last"
+                    ));
+                }
+            }
+            18 => {
+                store.delete_manifest(&names[name])?;
+                manifests.remove(&name);
+            }
+            _ => {
+                // What it had not published is the store's to keep or not.
+                pending[on].clear();
+                handles[on] = context.open()?;
+            }
+        }
+        Ok(())
+    };
+    for n in 0..steps {
+        step(n).map_err(|stop| match stop {
+            Stop::Broken(seen) => Stop::Broken(format!("{seen} (seed {})", context.options().seed)),
+            skip => skip,
+        })?;
+    }
+    Ok(format!(
+        "{steps} random calls on 3 handles (seed {})",
+        context.options().seed
+    ))
+}

@@ -1,0 +1,211 @@
+//! Names of manifests: all different, never a path.
+
+use super::context::{Context, shortened};
+use super::item::{Item, Outcome, Stop, ensure, ours};
+use crate::name::ManifestName;
+
+pub(super) const ITEMS: &[Item] = &[
+    ours(
+        "names-distinct",
+        "names that differ in one byte, in case, in escapes or in how Unicode writes them are different",
+        distinct,
+    ),
+    ours(
+        "names-no-paths",
+        "a name is never a path: `../x`, `/x`, `.`, `chunks` and the like are names like others",
+        no_paths,
+    ),
+    ours(
+        "names-long",
+        "names have up to 1,024 bytes, all of which count",
+        long,
+    ),
+];
+
+/// Puts a manifest under each name, reads all of them, removes every other one and reads again.
+fn apart(context: &Context<'_>, names: &[ManifestName]) -> Result<(), Stop> {
+    let store = context.open()?;
+    let value = |n: usize| format!("manifest {n}").into_bytes();
+    for (n, name) in names.iter().enumerate() {
+        ensure!(
+            store.get_manifest(name)?.is_none(),
+            "before it was put, manifest {:?} is there: another name is the same",
+            shortened(name.as_str())
+        );
+        store.put_manifest(name, &value(n))?;
+    }
+    let other = context.open()?;
+    for (n, name) in names.iter().enumerate() {
+        other.expect_manifest(name, &value(n), "beside the others")?;
+    }
+    for name in names.iter().skip(1).step_by(2) {
+        store.delete_manifest(name)?;
+    }
+    for (n, name) in names.iter().enumerate() {
+        if n % 2 == 0 {
+            other.expect_manifest(name, &value(n), "after others were deleted")?;
+        } else {
+            ensure!(
+                other.get_manifest(name)?.is_none(),
+                "manifest {:?} is there after it was deleted",
+                shortened(name.as_str())
+            );
+        }
+    }
+    Ok(())
+}
+
+fn distinct(context: &Context<'_>) -> Outcome {
+    let rests = [
+        "/a/b",
+        "/a%2Fb",
+        "/a%2fb",
+        "/a_b",
+        "/a\\b",
+        "/a:b",
+        "/a.b",
+        "/a-b",
+        "/a+b",
+        "/a b",
+        "/A/b",
+        "/a/B",
+        "/A/B",
+        "/a",
+        "/a/",
+        "/a//b",
+        "/a/./b",
+        "/a/../a/b",
+        "/a/b/",
+        "/a/b.",
+        "/a/b ",
+        " /a/b",
+        "/a/b\t",
+        "/a/b\n",
+        "/a%",
+        "/a%00",
+        "/a%25",
+        "/a%252F",
+        "/a$",
+        "/a~",
+        "/a*",
+        "/a?",
+        "/a[b]",
+        "/a{b}",
+        "/a'",
+        "/a\"",
+        "/a\u{1}",
+        "/a\u{7f}",
+        "/é",
+        "/e\u{301}",
+        "/É",
+        "/ß",
+        "/ss",
+        "/ı",
+        "/i",
+        "/ﬁ",
+        "/fi",
+        "/K",
+        "/\u{212a}",
+        "/ключ",
+        "/鍵",
+        "/🔑",
+        "/\u{200b}",
+        "/\u{feff}",
+        "/\u{10ffff}",
+        "/a.tmp",
+        "/a.json",
+        "",
+    ];
+    let names: Result<Vec<_>, _> = rests.iter().map(|rest| context.name(rest)).collect();
+    apart(context, &names?)?;
+    Ok(format!(
+        "{} names that are alike are different",
+        rests.len()
+    ))
+}
+
+fn no_paths(context: &Context<'_>) -> Outcome {
+    let own = context.prefix();
+    let mut names = Vec::new();
+    for text in [
+        format!("../{own}"),
+        format!("../../../../../../tmp/{own}"),
+        format!("/{own}"),
+        format!("//{own}"),
+        format!("./{own}"),
+        format!("{own}/.."),
+        format!("{own}/../.."),
+        format!("{own}/../../x"),
+        format!("{own}/."),
+        format!("..\\{own}"),
+        format!("C:\\{own}"),
+        format!("~/{own}"),
+        format!("-{own}"),
+        format!("file:///{own}"),
+        format!("chunks/{own}"),
+        format!("manifests/{own}"),
+        format!(".{own}"),
+        format!("{own}*"),
+    ] {
+        names.push(context.exact_name(text)?);
+    }
+    // These are everybody's, so they are left alone where somebody has them.
+    let store = context.open()?;
+    let mut taken = Vec::new();
+    for text in [
+        "",
+        ".",
+        "..",
+        "/",
+        "chunks",
+        "manifests",
+        "kv_store_format",
+        "con",
+        "nul",
+    ] {
+        match store.get_manifest(&ManifestName::new(text)?)? {
+            None => names.push(context.exact_name(text.into())?),
+            Some(_) => taken.push(text),
+        }
+    }
+    drop(store);
+    apart(context, &names)?;
+    let not_tried = match taken.len() {
+        0 => String::new(),
+        _ => format!("; not tried, since they are in use: {taken:?}"),
+    };
+    Ok(format!(
+        "{} names that look like paths are names{not_tried}",
+        names.len()
+    ))
+}
+
+fn long(context: &Context<'_>) -> Outcome {
+    let mut names = Vec::new();
+    for len in [
+        100, 128, 200, 240, 250, 255, 256, 257, 512, 1000, 1023, 1024,
+    ] {
+        for end in ["a", "b"] {
+            let mut text = context.prefix();
+            while text.len() < len - 1 {
+                text.push('x');
+            }
+            names.push(context.exact_name(text + end)?);
+        }
+    }
+    // Escapes make these three times as long, and these folders deep.
+    for filling in ["%", "é", "鍵", "a/", "../", " "] {
+        let mut text = context.prefix();
+        while text.len() + filling.len() < ManifestName::MAX {
+            text.push_str(filling);
+        }
+        for end in ["1", "2"] {
+            names.push(context.exact_name(format!("{text}{end}"))?);
+        }
+    }
+    apart(context, &names)?;
+    Ok(format!(
+        "{} names of 100 to 1,024 bytes are different",
+        names.len()
+    ))
+}

@@ -1,0 +1,94 @@
+//! How much the kit tries.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// How much to try. The default is what a vendor should pass before shipping; it takes seconds on a local store
+/// and minutes on a remote one.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Options {
+    /// Threads that use the store at once. 8 unless set.
+    pub threads: usize,
+    /// How often a manifest is replaced under its readers, and how many values each thread puts. 200 unless set.
+    pub rounds: usize,
+    /// Steps of the random comparison with a model. 500 unless set.
+    pub steps: usize,
+    /// Length in bytes of the largest values. 64 MiB unless set.
+    pub large: usize,
+    /// Where random choices begin. Random unless set, and printed, so that a failure can be tried again.
+    pub seed: u64,
+    /// Whether what only our backends promise is a failure too, and not a note.
+    pub strict: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threads: 8,
+            rounds: 200,
+            steps: 500,
+            large: 64 << 20,
+            seed: random_seed(),
+            strict: false,
+        }
+    }
+}
+
+impl Options {
+    /// Everything, as thoroughly as the defaults say.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Everything, at a tenth of the effort: for tests that run often.
+    pub fn quick() -> Self {
+        Self {
+            threads: 4,
+            rounds: 40,
+            steps: 200,
+            large: 3 << 20,
+            ..Self::default()
+        }
+    }
+
+    /// Sets the seed.
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// Sets the number of threads, at least 2.
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(2);
+        self
+    }
+
+    /// Sets the number of rounds, at least 2.
+    pub fn with_rounds(mut self, rounds: usize) -> Self {
+        self.rounds = rounds.max(2);
+        self
+    }
+
+    /// Sets the number of steps.
+    pub fn with_steps(mut self, steps: usize) -> Self {
+        self.steps = steps;
+        self
+    }
+
+    /// Sets the length of the largest values, in bytes.
+    pub fn with_large(mut self, bytes: usize) -> Self {
+        self.large = bytes;
+        self
+    }
+
+    /// Makes notes failures.
+    pub fn with_strict(mut self, strict: bool) -> Self {
+        self.strict = strict;
+        self
+    }
+}
+
+/// Random, since every `RandomState` is.
+pub(super) fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish()
+}

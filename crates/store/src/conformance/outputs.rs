@@ -1,0 +1,199 @@
+//! Outputs: buffers of C's malloc that belong to the caller.
+
+use std::ptr;
+
+use super::border::opened;
+use super::context::Context;
+use super::item::{Item, Outcome, Stop, at_border, broken, ensure, must, ours};
+use crate::loader::Loaded;
+
+pub(super) const ITEMS: &[Item] = &[
+    at_border(must(
+        "outputs-malloc",
+        "output buffers come from C malloc: the caller writes to them and frees them",
+        malloced,
+    )),
+    at_border(must(
+        "outputs-own",
+        "each output is a buffer of its own: what the caller does to one shows nowhere else",
+        own,
+    )),
+    at_border(ours(
+        "outputs-empty",
+        "an output of no bytes is a buffer, too, and not NULL: consumers follow the pointer (oMLX does)",
+        empty,
+    )),
+];
+
+/// An output as it came, not freed unless it is certain to be malloc's.
+struct Raw {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Raw {
+    /// Looks at the buffer without trusting it. What malloc made is on the heap or in memory of its own, is
+    /// aligned for anything, and malloc knows its size.
+    fn examine(&self) -> Result<(), Stop> {
+        let Self { start, len } = *self;
+        ensure!(!start.is_null(), "an output of {len} bytes is NULL");
+        ensure!(
+            start.addr().is_multiple_of(align_of::<libc::max_align_t>()),
+            "the buffer at {start:p} is not aligned as malloc aligns"
+        );
+        #[cfg(target_os = "linux")]
+        {
+            use super::maps::Mapping;
+            let Some(mapping) = Mapping::of(start.addr()) else {
+                broken!("the buffer at {start:p} is in memory that is not there");
+            };
+            ensure!(
+                mapping.writable && mapping.end - start.addr() >= len,
+                "the buffer of {len} bytes at {start:p} cannot be written to"
+            );
+            ensure!(
+                mapping.is_anonymous(),
+                "the buffer at {start:p} is in {}, not from malloc",
+                mapping.name
+            );
+            // malloc keeps its notes in front of the buffer, which have to be there to be read.
+            ensure!(
+                start.addr() - mapping.start >= 16,
+                "the buffer at {start:p} begins where its memory does: it is from mmap, not from malloc"
+            );
+            // SAFETY: the notes can be read, as just seen; that they are malloc's is what is found out.
+            let usable = unsafe { libc::malloc_usable_size(start.cast()) };
+            // malloc rounds up by less than a page; a far larger size is made of other bytes.
+            ensure!(
+                usable >= len && usable - len <= 1 << 16,
+                "malloc knows {usable} bytes at {start:p}, where the output of {len} bytes is"
+            );
+        }
+        Ok(())
+    }
+
+    /// Writes to all of it and gives it back.
+    fn use_up(self) {
+        // SAFETY: `examine` has found it to be malloc's, and the contract makes it the caller's.
+        unsafe {
+            self.start.write_bytes(0xee, self.len);
+            libc::free(self.start.cast());
+        }
+    }
+}
+
+fn get(store: &Loaded, hash: &[u8]) -> Result<Raw, Stop> {
+    let (mut start, mut len) = (ptr::null_mut(), 0);
+    let get = store.library().table().get_chunk;
+    // SAFETY: the handle is open, the hash is good for its length, the outputs may be written.
+    let code = unsafe {
+        get(
+            store.handle(),
+            hash.as_ptr(),
+            hash.len(),
+            &raw mut start,
+            &raw mut len,
+        )
+    };
+    ensure!(
+        code == 0,
+        "get_chunk of a chunk that is there returned {code}"
+    );
+    Ok(Raw { start, len })
+}
+
+fn put(store: &Loaded, hash: &[u8], data: &[u8]) -> Result<(), Stop> {
+    let put = store.library().table().put_chunk;
+    // SAFETY: the handle is open, both slices are good for their lengths.
+    let code = unsafe {
+        put(
+            store.handle(),
+            hash.as_ptr(),
+            hash.len(),
+            data.as_ptr(),
+            data.len(),
+        )
+    };
+    ensure!(code == 0, "put_chunk of a new chunk returned {code}");
+    Ok(())
+}
+
+/// Puts a chunk and publishes it.
+fn stored(context: &Context<'_>, store: &Loaded, data: &[u8]) -> Result<Vec<u8>, Stop> {
+    let hash = context.fresh(32);
+    put(store, &hash, data)?;
+    let name = context.name("/outputs")?;
+    crate::Backend::put_manifest(store, &name, b"")?;
+    Ok(hash)
+}
+
+fn malloced(context: &Context<'_>) -> Outcome {
+    let store = opened(context)?;
+    let mut seen = Vec::new();
+    for len in [1, 24, 1000, 100_000, 1 << 20] {
+        let hash = stored(context, &store, &context.fresh(len))?;
+        let raw = get(&store, &hash)?;
+        ensure!(
+            raw.len == len,
+            "get_chunk gave {} bytes, not {len}",
+            raw.len
+        );
+        raw.examine()?;
+        raw.use_up();
+        seen.push(len);
+    }
+    let (mut start, mut len) = (ptr::null_mut(), 0);
+    let name = context.name("/outputs/manifest")?;
+    crate::Backend::put_manifest(&store, &name, b"text")?;
+    let text = std::ffi::CString::new(name.as_str()).unwrap_or_default();
+    let get_manifest = store.library().table().get_manifest;
+    // SAFETY: the handle is open, the name is a C string, the outputs may be written.
+    let code = unsafe { get_manifest(store.handle(), text.as_ptr(), &raw mut start, &raw mut len) };
+    ensure!(
+        code == 0,
+        "get_manifest of a manifest that is there returned {code}"
+    );
+    let raw = Raw { start, len };
+    raw.examine()?;
+    raw.use_up();
+    Ok(format!(
+        "buffers of {seen:?} bytes and a manifest's were written to and freed"
+    ))
+}
+
+fn own(context: &Context<'_>) -> Outcome {
+    let store = opened(context)?;
+    let data = context.fresh(5000);
+    let hash = stored(context, &store, &data)?;
+    let (one, two) = (get(&store, &hash)?, get(&store, &hash)?);
+    ensure!(
+        one.start != two.start,
+        "two outputs are the same buffer, {:p}",
+        one.start
+    );
+    one.examine()?;
+    two.examine()?;
+    one.use_up();
+    // SAFETY: `examine` has found that it holds `len` bytes.
+    let second = unsafe { std::slice::from_raw_parts(two.start, two.len) };
+    ensure!(second == data, "writing to one output changed another");
+    two.use_up();
+    let three = get(&store, &hash)?;
+    three.examine()?;
+    // SAFETY: as above.
+    let third = unsafe { std::slice::from_raw_parts(three.start, three.len) };
+    ensure!(third == data, "writing to an output changed the store");
+    three.use_up();
+    Ok("three outputs of one chunk are three buffers".into())
+}
+
+fn empty(context: &Context<'_>) -> Outcome {
+    let store = opened(context)?;
+    let hash = stored(context, &store, b"")?;
+    let raw = get(&store, &hash)?;
+    ensure!(raw.len == 0, "an output of no bytes has {}", raw.len);
+    ensure!(!raw.start.is_null(), "an output of no bytes is NULL");
+    raw.examine()?;
+    raw.use_up();
+    Ok("an output of no bytes is a buffer".into())
+}

@@ -1,0 +1,285 @@
+//! What put_manifest makes visible, and when.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use super::context::{Context, Handle};
+use super::item::{Item, Outcome, Stop, broken, ensure, must, ours};
+use crate::backend::Put;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+
+pub(super) const ITEMS: &[Item] = &[
+    must(
+        "publish",
+        "once put_manifest has returned, every chunk put before on that handle can be read on any handle",
+        publish,
+    ),
+    must(
+        "publish-together",
+        "a reader that sees a manifest can read every chunk that was put before it on that handle",
+        together,
+    ),
+    must(
+        "publish-already-there",
+        "this holds for a chunk, too, whose put_chunk returned 1 because another handle had put it",
+        already_there,
+    ),
+    must(
+        "manifest-atomic",
+        "a reader sees the old manifest or the new one whole: never a mixture, a part, nothing, or an older one",
+        atomic,
+    ),
+    ours(
+        "read-own-puts",
+        "a chunk can be read on the handle that put it before put_manifest",
+        own_puts,
+    ),
+    must(
+        "reopen",
+        "what was published is there after every handle was closed",
+        reopen,
+    ),
+];
+
+fn publish(context: &Context<'_>) -> Outcome {
+    let (writer, before) = (context.open()?, context.open()?);
+    let mut random = context.random();
+    let mut chunks = Vec::new();
+    for len in [0, 1, 1000, 300_000].into_iter().chain([64; 60]) {
+        let chunk = (context.hash(32)?, random.bytes(len.max(1)));
+        // A reader that asked too early must not remember that nothing was there.
+        before.get(&chunk.0)?;
+        writer.put(&chunk.0, &chunk.1)?;
+        chunks.push(chunk);
+    }
+    writer.put_manifest(
+        &context.name("/publish")?,
+        b"a manifest that names none of them",
+    )?;
+    let after = context.open()?;
+    for (hash, data) in &chunks {
+        before.expect(
+            hash,
+            data,
+            "after put_manifest, on a handle that was open before",
+        )?;
+        after.expect(
+            hash,
+            data,
+            "after put_manifest, on a handle that was opened afterwards",
+        )?;
+    }
+    drop(writer);
+    for (hash, data) in &chunks {
+        after.expect(hash, data, "after put_manifest and close")?;
+    }
+    Ok(format!(
+        "{} chunks could be read on two other handles",
+        chunks.len()
+    ))
+}
+
+fn together(context: &Context<'_>) -> Outcome {
+    let name = context.name("/together")?;
+    let rounds = context.options().rounds / 4 + 2;
+    let (done, checked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let writer = context.open()?;
+    let read = |reader: &Handle| -> Result<(), Stop> {
+        let Some(manifest) = reader.get_manifest(&name)? else {
+            return Ok(());
+        };
+        for hash in manifest.chunks(32) {
+            let hash = ChunkHash::new(hash)?;
+            reader.expect(
+                &hash,
+                hash.as_bytes(),
+                "in a reader that had just seen the manifest",
+            )?;
+            checked.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    };
+    let readers = thread::scope(|scope| {
+        let readers: Vec<_> = (0..context.options().threads.div_ceil(2))
+            .map(|_| {
+                scope.spawn(|| {
+                    let reader = context.open()?;
+                    while !done.load(Ordering::Acquire) {
+                        read(&reader)?;
+                    }
+                    read(&reader)
+                })
+            })
+            .collect();
+        let written = (|| {
+            for _ in 0..rounds {
+                let mut manifest = Vec::new();
+                for _ in 0..4 {
+                    let hash = context.hash(32)?;
+                    writer.put(&hash, hash.as_bytes())?;
+                    manifest.extend(hash.as_bytes());
+                }
+                writer.put_manifest(&name, &manifest)?;
+            }
+            Ok(())
+        })();
+        done.store(true, Ordering::Release);
+        let read = readers
+            .into_iter()
+            .map(joined)
+            .collect::<Result<Vec<_>, _>>();
+        written.and(read.map(drop))
+    });
+    readers?;
+    Ok(format!(
+        "{rounds} manifests of 4 chunks; readers checked {} chunks",
+        checked.into_inner()
+    ))
+}
+
+fn already_there(context: &Context<'_>) -> Outcome {
+    let (first, second) = (context.open()?, context.open()?);
+    let (hash, data) = (context.hash(32)?, context.fresh(5000));
+    first.put(&hash, &data)?;
+    let put = second.put(&hash, &data)?;
+    second.put_manifest(&context.name("/already-there")?, hash.as_bytes())?;
+    let reader = context.open()?;
+    reader.expect(&hash, &data, "after the second handle's put_manifest")?;
+    drop((first, second));
+    reader.expect(&hash, &data, "after both handles were closed")?;
+    let code = i32::from(put == Put::AlreadyThere);
+    Ok(format!(
+        "the second put_chunk returned {code}, and its chunk was published"
+    ))
+}
+
+fn own_puts(context: &Context<'_>) -> Outcome {
+    let store = context.open()?;
+    for len in [10, 100_000] {
+        let (hash, data) = (context.hash(32)?, context.fresh(len));
+        store.put(&hash, &data)?;
+        store.expect(&hash, &data, "before put_manifest, on its own handle")?;
+    }
+    store.put_manifest(&context.name("/own")?, b"")?;
+    Ok("chunks could be read on their own handle at once".into())
+}
+
+fn reopen(context: &Context<'_>) -> Outcome {
+    let name = context.name("/reopen")?;
+    let (hash, data) = (context.hash(32)?, context.fresh(40_000));
+    let store = context.open()?;
+    store.put(&hash, &data)?;
+    store.put_manifest(&name, b"first")?;
+    drop(store);
+    for round in 0..3 {
+        let store = context.open()?;
+        store.expect(&hash, &data, "after close and open")?;
+        let expected = if round == 0 {
+            "first".into()
+        } else {
+            format!("round {}", round - 1)
+        };
+        store.expect_manifest(&name, expected.as_bytes(), "after close and open")?;
+        let put = store.put(&hash, &data)?;
+        ensure!(
+            put == Put::AlreadyThere,
+            "after close and open, put_chunk of the same returned 0"
+        );
+        store.put_manifest(&name, format!("round {round}").as_bytes())?;
+    }
+    Ok("chunk and manifest were there after each of 3 re-opens".into())
+}
+
+/// A manifest that tells whether it is whole: version, filling, checksum. Lengths go up and down.
+fn version(number: u64) -> Vec<u8> {
+    let len = (number.wrapping_mul(2_654_435_761) % 40_000) as usize;
+    let mut manifest = number.to_le_bytes().to_vec();
+    manifest.resize(8 + len, number as u8);
+    let sum = blake3::hash(&manifest);
+    manifest.extend(sum.as_bytes());
+    manifest
+}
+
+fn read_version(manifest: &[u8]) -> Result<u64, Stop> {
+    let number = manifest
+        .first_chunk()
+        .map(|number| u64::from_le_bytes(*number));
+    match number {
+        Some(number) if manifest == version(number) => Ok(number),
+        _ => Err(Stop::Broken(format!(
+            "a reader got {} bytes that are no version of the manifest that was ever put",
+            manifest.len()
+        ))),
+    }
+}
+
+fn atomic(context: &Context<'_>) -> Outcome {
+    let name = context.name("/atomic")?;
+    let writer = context.open()?;
+    writer.put_manifest(&name, &version(0))?;
+    let rounds = context.options().rounds;
+    // The last version whose put has begun, and the last whose put has returned.
+    let (begun, returned) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let read = |reader: &Handle, name: &ManifestName| -> Result<(), Stop> {
+        let oldest = returned.load(Ordering::SeqCst);
+        let Some(manifest) = reader.get_manifest(name)? else {
+            broken!("a reader found nothing while the manifest was being replaced");
+        };
+        let newest = begun.load(Ordering::SeqCst);
+        let number = read_version(&manifest)? as usize;
+        ensure!(
+            number >= oldest,
+            "a reader got version {number} after put_manifest of version {oldest} had returned"
+        );
+        ensure!(
+            number <= newest,
+            "a reader got version {number}, which was not put yet"
+        );
+        reads.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..context.options().threads)
+            .map(|n| {
+                let (shared, read, name, done) = (writer.clone(), &read, &name, &done);
+                scope.spawn(move || {
+                    // Half of them use the writer's handle, the others have their own.
+                    let reader = if n % 2 == 0 { shared } else { context.open()? };
+                    while !done.load(Ordering::Acquire) {
+                        read(&reader, name)?;
+                    }
+                    read(&reader, name)
+                })
+            })
+            .collect();
+        let written = (|| {
+            for number in 1..=rounds {
+                begun.store(number, Ordering::SeqCst);
+                writer.put_manifest(&name, &version(number as u64))?;
+                returned.store(number, Ordering::SeqCst);
+            }
+            Ok(())
+        })();
+        done.store(true, Ordering::Release);
+        let read = readers
+            .into_iter()
+            .map(joined)
+            .collect::<Result<Vec<_>, _>>();
+        written.and(read.map(drop))
+    })?;
+    Ok(format!(
+        "{} reads by {} threads of {rounds} versions, all whole and current",
+        reads.into_inner(),
+        context.options().threads
+    ))
+}
+
+/// What a thread found; a panic goes on.
+pub(super) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    match thread.join() {
+        Ok(found) => found,
+        Err(payload) => std::panic::resume_unwind(payload),
+    }
+}

@@ -1,0 +1,123 @@
+//! Outputs of a library: checked, owned, freed once.
+
+use std::ffi::c_int;
+use std::ptr::{self, NonNull};
+use std::slice;
+
+use bytes::Bytes;
+
+use super::error::CallError;
+use crate::abi::{ERROR, INVALID};
+
+/// Calls a `get` function and takes its output. `None` is what the library does not have.
+///
+/// The contract has one sign for *missing* and *failed*. So a negative code is taken as missing, as other
+/// consumers take it (a cache that recomputes is right; one that fails on a miss is useless), except for
+/// `-EIO` and `-EINVAL`, by which a library that can tell the two apart says that it failed.
+///
+/// # Safety
+/// If `get` returns 0, it has left in its arguments a buffer of `malloc` that belongs to the caller, or NULL.
+pub(super) unsafe fn take(
+    get: impl FnOnce(*mut *mut u8, *mut usize) -> c_int,
+) -> Result<Option<Bytes>, CallError> {
+    let (mut out, mut len) = (ptr::null_mut(), 0);
+    match get(&raw mut out, &raw mut len) {
+        0 => {}
+        code @ (ERROR | INVALID) => return Err(CallError::Refused { code }),
+        // After an error an output means nothing: what is left there is not freed.
+        code if code < 0 => return Ok(None),
+        code => return Err(CallError::Code { code }),
+    }
+    let Some(start) = NonNull::new(out) else {
+        return match len {
+            0 => Ok(Some(Bytes::new())),
+            _ => Err(CallError::NoBuffer { len }),
+        };
+    };
+    if isize::try_from(len).is_err() {
+        // Neither is this: what lies about its length may lie about its owner.
+        return Err(CallError::Length { len });
+    }
+    Ok(Some(Bytes::from_owner(Malloced { start, len })))
+}
+
+/// A buffer of C's `malloc`, of which this is the only owner.
+struct Malloced {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it is plain memory that nobody else points to; malloc'd memory may be freed by any thread.
+unsafe impl Send for Malloced {}
+// SAFETY: shared, it is only read.
+unsafe impl Sync for Malloced {}
+
+impl AsRef<[u8]> for Malloced {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: the library gave a buffer of that many bytes, as `take`'s caller promised.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Malloced {
+    fn drop(&mut self) {
+        // SAFETY: it comes from malloc and is owned here alone, as `take`'s caller promised.
+        unsafe { libc::free(self.start.as_ptr().cast()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(code: c_int, out: *mut u8, out_len: usize) -> Result<Option<Bytes>, CallError> {
+        // SAFETY: the tests below give NULL, a buffer of malloc, or a length that is refused.
+        unsafe {
+            take(|at, at_len| {
+                *at = out;
+                *at_len = out_len;
+                code
+            })
+        }
+    }
+
+    #[test]
+    fn outputs_that_cannot_be_are_errors() {
+        let wild = ptr::dangling_mut();
+        assert_eq!(
+            taken(0, ptr::null_mut(), 7),
+            Err(CallError::NoBuffer { len: 7 })
+        );
+        for len in [usize::MAX, isize::MAX as usize + 1] {
+            assert_eq!(taken(0, wild, len), Err(CallError::Length { len }));
+        }
+        assert_eq!(taken(0, ptr::null_mut(), 0), Ok(Some(Bytes::new())));
+        for code in [1, 7] {
+            assert_eq!(taken(code, wild, 3), Err(CallError::Code { code }));
+        }
+    }
+
+    #[test]
+    fn a_negative_code_is_missing_unless_it_says_that_it_failed() {
+        let wild = ptr::dangling_mut();
+        for code in [-1, -2, -99, c_int::MIN] {
+            assert_eq!(taken(code, wild, 3), Ok(None), "{code}");
+        }
+        for code in [ERROR, INVALID] {
+            assert_eq!(taken(code, wild, 3), Err(CallError::Refused { code }));
+        }
+    }
+
+    #[test]
+    fn the_buffer_itself_is_lent_out() {
+        // SAFETY: malloc may be called with any length.
+        let out = unsafe { libc::malloc(3) }.cast::<u8>();
+        // SAFETY: it has three bytes.
+        unsafe { out.copy_from_nonoverlapping(b"abc".as_ptr(), 3) };
+        let bytes = taken(0, out, 3).unwrap().unwrap();
+        assert_eq!(
+            (&bytes[..], bytes.as_ptr()),
+            (&b"abc"[..], out.cast_const())
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! A store behind somebody else's library.
+
+use std::ffi::{CString, c_int, c_void};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::buffer::take;
+use super::error::CallError;
+use super::library::Library;
+use crate::abi::{ALREADY_THERE, Handle, STORED};
+use crate::backend::{Backend, Put};
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+
+/// An open store of a [`Library`]; dropping it closes it.
+///
+/// What goes wrong in the library it prints to stderr itself; here it is a [`StoreError::Remote`] that names
+/// the call and the library, with a [`CallError`] as its source. Values are the library's own buffers, not
+/// copies. A negative code of a get is `None`, unless it is `-EIO` or `-EINVAL`
+/// ([`abi::ERROR`](crate::abi::ERROR), [`abi::INVALID`](crate::abi::INVALID)): the contract has one sign for
+/// "missing" and "failed", and a miss is what consumers can live with.
+pub struct Loaded {
+    library: Arc<Library>,
+    handle: NonNull<c_void>,
+}
+
+// SAFETY: a handle belongs to no thread: the ABI says so, and the library's author keeps it.
+unsafe impl Send for Loaded {}
+// SAFETY: a handle may be used by several threads at once: the ABI says so, and the library's author keeps it.
+unsafe impl Sync for Loaded {}
+
+impl Loaded {
+    pub(super) fn new(library: Arc<Library>, handle: NonNull<c_void>) -> Self {
+        Self { library, handle }
+    }
+
+    /// The library behind it.
+    pub fn library(&self) -> &Arc<Library> {
+        &self.library
+    }
+
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.as_ptr()
+    }
+
+    fn failed(&self, action: impl fmt::Display, error: CallError) -> StoreError {
+        StoreError::remote(
+            format!("{action} of {}", self.library.path().display()),
+            error,
+        )
+    }
+
+    /// What a code of a function that returns 0 means.
+    fn done(&self, action: impl fmt::Display, code: c_int) -> Result<(), StoreError> {
+        match code {
+            0 => Ok(()),
+            ..0 => Err(self.failed(action, CallError::Refused { code })),
+            1.. => Err(self.failed(action, CallError::Code { code })),
+        }
+    }
+}
+
+impl Backend for Loaded {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        let key = hash.as_bytes();
+        let put = self.library.table().put_chunk;
+        // SAFETY: the handle is open until `drop`; the library borrows both slices for the call.
+        let code = unsafe {
+            put(
+                self.handle(),
+                key.as_ptr(),
+                key.len(),
+                data.as_ptr(),
+                data.len(),
+            )
+        };
+        match code {
+            STORED => Ok(Put::Stored),
+            ALREADY_THERE => Ok(Put::AlreadyThere),
+            code => {
+                self.done(format_args!("put_chunk({hash})"), code)?;
+                Ok(Put::Stored)
+            }
+        }
+    }
+
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        let key = hash.as_bytes();
+        let get = self.library.table().get_chunk;
+        // SAFETY: the handle is open until `drop`; the library borrows the hash for the call, and after 0
+        // leaves a buffer of malloc, which its author keeps.
+        unsafe { take(|out, len| get(self.handle(), key.as_ptr(), key.len(), out, len)) }
+            .map_err(|error| self.failed(format_args!("get_chunk({hash})"), error))
+    }
+
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        let text = c_string(name)?;
+        let put = self.library.table().put_manifest;
+        // SAFETY: the handle is open until `drop`; the library borrows name and data for the call.
+        let code = unsafe { put(self.handle(), text.as_ptr(), data.as_ptr(), data.len()) };
+        self.done(format_args!("put_manifest({name})"), code)
+    }
+
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        let text = c_string(name)?;
+        let get = self.library.table().get_manifest;
+        // SAFETY: as in `get_chunk`.
+        unsafe { take(|out, len| get(self.handle(), text.as_ptr(), out, len)) }
+            .map_err(|error| self.failed(format_args!("get_manifest({name})"), error))
+    }
+
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        let text = c_string(name)?;
+        let delete = self.library.table().delete_manifest;
+        // SAFETY: the handle is open until `drop`; the library borrows the name for the call.
+        let code = unsafe { delete(self.handle(), text.as_ptr()) };
+        self.done(format_args!("delete_manifest({name})"), code)
+    }
+
+    /// Nothing where the library cannot. Hashes of several lengths are several calls.
+    fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
+        let Some(prefetch) = self.library.table().prefetch_chunks else {
+            return Ok(());
+        };
+        for alike in hashes.chunk_by(|a, b| a.as_bytes().len() == b.as_bytes().len()) {
+            let laid: Vec<u8> = alike
+                .iter()
+                .flat_map(ChunkHash::as_bytes)
+                .copied()
+                .collect();
+            let len = alike[0].as_bytes().len();
+            // SAFETY: the handle is open until `drop`; the library borrows `laid`, which holds that many
+            // hashes of that length.
+            let code = unsafe { prefetch(self.handle(), laid.as_ptr(), len, alike.len()) };
+            self.done(
+                format_args!("prefetch_chunks({} hashes)", alike.len()),
+                code,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Prefetches them first, where the library can.
+    fn get_chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        // A failed prefetch is never fatal: what is wrong shows at the chunks themselves.
+        let _ = self.prefetch_chunks(hashes);
+        hashes.iter().map(|hash| self.get_chunk(hash)).collect()
+    }
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loaded")
+            .field("library", &self.library.path())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // SAFETY: it was opened by this library, no call uses it any more, and it is closed here only.
+        unsafe { (self.library.table().close)(self.handle()) }
+    }
+}
+
+/// A manifest's name for C.
+fn c_string(name: &ManifestName) -> Result<CString, StoreError> {
+    CString::new(name.as_str()).map_err(|_| StoreError::Name {
+        name: name.to_string(),
+        why: "it contains a NUL byte",
+    })
+}
