@@ -82,9 +82,8 @@ fn what_it_moved_is_saved_and_restored_into_a_third_layout() {
     // Ten blocks of 32 tokens hold the request, and three more are in the pool.
     assert_eq!(kept["verified_bytes"], bytes);
     assert_eq!(kept["canary_bytes"], (13 * 32 - 256) * 131_072);
-    // The store outlives the demo: what is there is not written again, and another seed is another content.
+    // The store outlives the demo: what is there is not written again.
     assert_eq!(demo("5")["saved_bytes"], 0);
-    assert_eq!(demo("6")["saved_bytes"], bytes);
 }
 
 #[test]
