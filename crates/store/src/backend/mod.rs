@@ -14,6 +14,7 @@ pub mod redis;
 mod references;
 #[cfg(feature = "s3")]
 pub mod s3;
+mod sealed;
 pub mod wrap;
 
 use std::fmt;

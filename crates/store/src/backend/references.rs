@@ -20,6 +20,7 @@ pub struct References {
     /// A bit for each key of `unnamed`, so that most bytes need no look-up.
     filter: Vec<u64>,
     named: HashSet<ChunkHash>,
+    new: Vec<ChunkHash>,
 }
 
 const FILTER_BITS: u32 = 22;
@@ -42,6 +43,7 @@ impl References {
             starts: (1..=8).filter(|&len| starts[len]).collect(),
             filter,
             named: HashSet::new(),
+            new: Vec::new(),
         }
     }
 
@@ -49,7 +51,7 @@ impl References {
     pub fn scan(&mut self, manifest: &[u8]) {
         let mut named = Vec::new();
         self.find(manifest, &mut |hash| named.push(*hash));
-        self.named.extend(named);
+        named.into_iter().for_each(|hash| self.add(hash));
     }
 
     /// Calls `found` with every chunk that `manifest` names, as often as it does.
@@ -59,7 +61,15 @@ impl References {
 
     /// Takes note of one chunk that is known to be referred to.
     pub fn add(&mut self, hash: ChunkHash) {
-        self.named.insert(hash);
+        if self.named.insert(hash) {
+            self.new.push(hash);
+        }
+    }
+
+    /// The chunks that were named for the first time since the last call, so a caller that scans one manifest
+    /// at a time learns what each adds.
+    pub fn take_new(&mut self) -> Vec<ChunkHash> {
+        std::mem::take(&mut self.new)
     }
 
     /// Whether a manifest named this chunk.

@@ -1,1 +1,321 @@
 //! `redis://` and `rediss://`: a Redis or Valkey server.
+//!
+//! # Where things are
+//! `redis[s]://[user@]host[:port][/db[/prefix...]]`. The root is the database: all handles on one share their
+//! chunks. The prefix goes in front of manifest names, with a `/` between: the manifest `m` of
+//! `redis://host/0/slot1` is the manifest `slot1/m` of `redis://host`.
+//!
+//! | key | value |
+//! |---|---|
+//! | `transload:c:<hash in lower-case hex>` | a chunk: 16 bytes of header, then its bytes |
+//! | `transload:m:<prefix><name>` | a manifest, in the same form |
+//! | `transload:generation`, `transload:removed`, `transload:marks` | what collections need to know |
+//!
+//! The header holds the length and a CRC32C, so a changed value is an error and not data. Other keys of the
+//! database are left alone. A Redis Cluster is not served: keys of one save lie in several of its slots.
+//!
+//! # What is promised
+//! - A manifest is published by a script, in one step, after the server acknowledged every chunk put before
+//!   on the handle; the script looks whether they are all still there. If one is not, because the server
+//!   evicted it, lost it in a restart or a collection removed it, [`StoreError::Collected`] says which.
+//! - Durability is that of the server: with `appendfsync always` what was acknowledged survives a crash of
+//!   it; with `everysec` the last second may be lost, chunks and manifests in the order they came; without
+//!   persistence everything. What is missing is missing, never wrong.
+//! - A server at its `maxmemory` evicts what its policy says. A chunk that it took is `None`, also if a
+//!   manifest refers to it.
+
+mod address;
+mod ahead;
+mod collect;
+mod connection;
+mod fetch;
+mod inventory;
+mod keys;
+mod pool;
+mod reply;
+mod writer;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+pub use address::{CA_FILE, PASSWORD, RedisOptions};
+
+use self::address::Address;
+use self::ahead::Ahead;
+use self::connection::{Connector, Failure, unexpected};
+use self::fetch::Fetcher;
+use self::pool::Pool;
+use self::reply::Reply;
+use self::writer::Writer;
+use super::sealed::{HEADER, Seal};
+use super::{Backend, Inventory, Put};
+use crate::error::StoreError;
+use crate::export::Plugin;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+use crate::uri::StoreUri;
+
+/// Bytes of manifests that one script publishes.
+const PUBLISH_BYTES: usize = 16 << 20;
+
+/// A database of a Redis or Valkey server. See the [module](self).
+///
+/// A handle has a pool of connections, so that its threads do not wait for one another, and a thread that
+/// brings chunks to the server while the caller makes the next.
+#[derive(Debug)]
+pub struct RedisStore {
+    pool: Arc<Pool>,
+    /// Of a value with its header, in bytes.
+    longest: usize,
+    // Before the pool in the order of dropping, since their threads use it.
+    writer: Writer,
+    ahead: Ahead,
+    fetcher: Arc<Fetcher>,
+}
+
+impl RedisStore {
+    /// Connects to the server of a `redis://` or `rediss://` URI.
+    ///
+    /// # Errors
+    /// [`StoreError::Uri`] if the URI is none of these; [`StoreError::Remote`] if the server cannot be
+    /// reached, is not whom it should be, or wants another password.
+    pub fn open(uri: &StoreUri, options: RedisOptions) -> Result<Self, StoreError> {
+        let address = Address::parse(uri)?;
+        let action = format!("open redis {address}");
+        let (pending, ahead, patience) =
+            (options.pending_bytes, options.ahead_bytes, options.timeout);
+        let pool = Connector::new(address, options)
+            .map(|connector| Arc::new(Pool::new(connector)))
+            .map_err(|failure| failure.during(&action))?;
+        let longest = longest_value(&pool).map_err(|failure| match &failure {
+            Failure::Refused(why) if why.starts_with("NOAUTH") || why.starts_with("WRONGPASS") => {
+                StoreError::remote(
+                    &action,
+                    format!("{failure} (the password is taken from {PASSWORD})"),
+                )
+            }
+            _ => failure.during(&action),
+        })?;
+        let fetcher = Arc::new(Fetcher::new(pool.clone()));
+        Ok(Self {
+            longest,
+            writer: Writer::start(pool.clone(), pending)?,
+            ahead: Ahead::new(fetcher.clone(), ahead, patience),
+            fetcher,
+            pool,
+        })
+    }
+
+    /// How often this handle has waited for the server so far: once for each exchange, however many values
+    /// it carried. What its own threads do beside the caller is counted as well.
+    pub fn round_trips(&self) -> u64 {
+        self.pool.round_trips()
+    }
+
+    /// With the prefix of this handle.
+    fn whole_name(&self, name: &ManifestName) -> String {
+        format!("{}{name}", self.pool.connector().address().prefix)
+    }
+
+    fn fits(&self, data: &[u8]) -> Result<(), StoreError> {
+        let most = self.longest.saturating_sub(HEADER);
+        if data.len() > most {
+            return Err(StoreError::TooLarge {
+                bytes: data.len() as u64,
+                most: most as u64,
+            });
+        }
+        Ok(())
+    }
+
+    /// Publishes manifests at once, if `chunks` are all there.
+    fn publish(
+        &self,
+        manifests: &[(ManifestName, Bytes)],
+        chunks: &HashSet<ChunkHash>,
+    ) -> Result<(), StoreError> {
+        let action = || match manifests {
+            [(name, _)] => format!("put manifest {:?}", name.as_str()),
+            _ => format!("put {} manifests", manifests.len()),
+        };
+        let chunks: Vec<ChunkHash> = chunks.iter().copied().collect();
+        let mut keys = vec![keys::GENERATION.into(), keys::REMOVED.into()];
+        let mut values = vec![manifests.len().to_string().into_bytes()];
+        for (name, data) in manifests {
+            let name = self.whole_name(name);
+            keys.push(keys::manifest(&name));
+            let header = Seal::Manifest(name.as_bytes()).header(data);
+            values.push([&header[..], data].concat());
+        }
+        keys.extend(chunks.iter().map(keys::chunk));
+        let reply = self
+            .script(keys::PUBLISH, &keys, &values)
+            .map_err(|failure| failure.during(action()))?;
+        match reply {
+            Reply::Int(0) => Ok(()),
+            Reply::Int(missing) => {
+                let hash = usize::try_from(missing - 1)
+                    .ok()
+                    .and_then(|at| chunks.get(at).copied());
+                match hash {
+                    Some(hash) => Err(StoreError::Collected { hash }),
+                    None => Err(unexpected(&reply).during(action())),
+                }
+            }
+            other => Err(unexpected(&other).during(action())),
+        }
+    }
+
+    /// Runs a script, in one round trip.
+    fn script(&self, script: &str, keys: &[Vec<u8>], values: &[Vec<u8>]) -> Result<Reply, Failure> {
+        let count = keys.len().to_string();
+        let mut args = vec![&b"EVAL"[..], script.as_bytes(), count.as_bytes()];
+        args.extend(keys.iter().chain(values).map(Vec::as_slice));
+        self.pool.call(&args)
+    }
+}
+
+/// The server's limit on one value. Whoever may not ask meets the usual one.
+fn longest_value(pool: &Pool) -> Result<usize, Failure> {
+    let reply = match pool.call(&[b"CONFIG", b"GET", b"proto-max-bulk-len"]) {
+        Ok(reply) => reply,
+        Err(Failure::Refused(why)) if !why.starts_with("NOAUTH") => return Ok(reply::MAX_BULK),
+        Err(failure) => return Err(failure),
+    };
+    let limit = match reply {
+        Reply::Array(items) => match items.as_slice() {
+            [_, Reply::Bulk(limit)] => std::str::from_utf8(limit)
+                .ok()
+                .and_then(|limit| limit.parse().ok()),
+            _ => None,
+        },
+        other => return Err(unexpected(&other)),
+    };
+    Ok(limit.unwrap_or(reply::MAX_BULK).min(reply::MAX_BULK))
+}
+
+impl Backend for RedisStore {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        self.fits(data)?;
+        if self.writer.pending(hash).is_some() {
+            return Ok(Put::AlreadyThere);
+        }
+        // Counts what is there, and makes it recently used.
+        let action = || format!("put chunk {hash}");
+        match self.pool.call(&[b"TOUCH", &keys::chunk(hash)]) {
+            Ok(Reply::Int(0)) => {
+                self.writer.put(*hash, Bytes::copy_from_slice(data))?;
+                Ok(Put::Stored)
+            }
+            Ok(Reply::Int(1)) => {
+                self.writer.found(*hash);
+                Ok(Put::AlreadyThere)
+            }
+            Ok(other) => Err(unexpected(&other).during(action())),
+            Err(failure) => Err(failure.during(action())),
+        }
+    }
+
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        let near = self.writer.pending(hash).or_else(|| self.ahead.take(hash));
+        if near.is_some() {
+            return Ok(near);
+        }
+        Ok(self.fetcher.chunks(&[*hash])?.pop().flatten())
+    }
+
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        self.put_manifests(&[(name.clone(), Bytes::copy_from_slice(data))])
+    }
+
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        let names = [self.whole_name(name)];
+        Ok(self.fetcher.manifests(&names)?.pop().flatten())
+    }
+
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        let keys = [keys::REMOVED.into(), keys::manifest(&self.whole_name(name))];
+        self.script(keys::DELETE, &keys, &[b"0".to_vec()])
+            .map_err(|failure| failure.during(format!("delete manifest {:?}", name.as_str())))?;
+        Ok(())
+    }
+
+    /// Has them fetched in the background, up to the bytes of
+    /// [`RedisOptions::ahead_bytes`]. Each is handed out once.
+    fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
+        let far = hashes
+            .iter()
+            .filter(|hash| self.writer.pending(hash).is_none());
+        self.ahead.want(far.copied())
+    }
+
+    fn batch(&self) -> usize {
+        fetch::MOST_TOGETHER
+    }
+
+    fn get_chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let mut values: Vec<Option<Bytes>> = hashes
+            .iter()
+            .map(|hash| self.writer.pending(hash).or_else(|| self.ahead.take(hash)))
+            .collect();
+        let far: Vec<usize> = (0..hashes.len())
+            .filter(|&at| values[at].is_none())
+            .collect();
+        let wanted: Vec<ChunkHash> = far.iter().map(|&at| hashes[at]).collect();
+        for (at, value) in far.into_iter().zip(self.fetcher.chunks(&wanted)?) {
+            values[at] = value;
+        }
+        Ok(values)
+    }
+
+    fn get_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let names: Vec<String> = names.iter().map(|name| self.whole_name(name)).collect();
+        self.fetcher.manifests(&names)
+    }
+
+    fn put_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> Result<(), StoreError> {
+        for (_, data) in manifests {
+            self.fits(data)?;
+        }
+        let mut left = manifests;
+        while !left.is_empty() {
+            let mut bytes = 0_usize;
+            let together = left
+                .iter()
+                .take_while(|(_, data)| {
+                    bytes = bytes.saturating_add(data.len());
+                    bytes <= PUBLISH_BYTES
+                })
+                .count()
+                .clamp(1, fetch::MOST_TOGETHER);
+            let (now, later) = left.split_at(together);
+            let chunks = self.writer.flush()?;
+            match self.publish(now, &chunks) {
+                Ok(()) => {}
+                // They have to be put again, all of them.
+                Err(error @ StoreError::Collected { .. }) => return Err(error),
+                Err(error) => {
+                    self.writer.unpublished(chunks);
+                    return Err(error);
+                }
+            }
+            left = later;
+        }
+        Ok(())
+    }
+
+    fn inventory(&self) -> Option<&dyn Inventory> {
+        Some(self)
+    }
+}
+
+/// With [`RedisOptions::from_env`].
+impl Plugin for RedisStore {
+    const PREFETCH: bool = true;
+
+    fn open(uri: &StoreUri) -> Result<Self, StoreError> {
+        Self::open(uri, RedisOptions::from_env())
+    }
+}

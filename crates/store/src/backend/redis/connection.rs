@@ -1,0 +1,238 @@
+//! One connection to a server, made by the `redis` crate.
+//!
+//! Each reply has its time limit. The crate applies it to each `read`, so a server that sends a byte of a
+//! value now and then can hold a call longer; one that says nothing cannot.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo,
+    RedisConnectionInfo, RedisError, TlsCertificates,
+};
+
+use super::address::{Address, RedisOptions};
+use super::reply::{self, Reply};
+use crate::error::StoreError;
+
+/// Why an exchange failed. After any of them but [`Refused`](Self::Refused) the connection is useless.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Failure {
+    /// The connection was closed under us; a new one may do better.
+    #[error("the connection broke: {0}")]
+    Broken(#[source] RedisError),
+    /// The connection could not be made.
+    #[error("{0}")]
+    Other(#[source] RedisError),
+    /// The server did not answer in time.
+    #[error("the server did not answer within {0:?}")]
+    TimedOut(Duration),
+    /// What came is not the protocol of Redis, or not an answer to what was asked.
+    #[error("the server answered {0}; is it a Redis server?")]
+    Garbage(String),
+    /// The server understood and refused.
+    #[error("the server refused: {0}")]
+    Refused(String),
+    /// The certificate authorities cannot be read.
+    #[error("cannot read certificates from {file}: {why}")]
+    Authorities {
+        /// The file.
+        file: String,
+        /// What the system or the parser said.
+        why: String,
+    },
+}
+
+impl Failure {
+    fn from(error: RedisError, limit: Duration) -> Self {
+        match error.kind() {
+            _ if error.is_timeout() => Self::TimedOut(limit),
+            _ if error.is_connection_dropped() => Self::Broken(error),
+            ErrorKind::Parse => Self::Garbage(format!("what cannot be read ({error})")),
+            ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
+                Self::Refused(match (error.code(), error.detail()) {
+                    (Some(code), Some(detail)) => format!("{code} {detail}"),
+                    _ => error.to_string(),
+                })
+            }
+            _ => Self::Other(error),
+        }
+    }
+
+    /// Whether a new connection may do better.
+    pub(super) fn is_broken(&self) -> bool {
+        matches!(self, Self::Broken(_))
+    }
+
+    pub(super) fn during(self, action: impl Into<String>) -> StoreError {
+        StoreError::remote(action, self)
+    }
+}
+
+/// Makes connections to one server.
+#[derive(Debug)]
+pub(super) struct Connector {
+    address: Address,
+    options: RedisOptions,
+    client: Client,
+}
+
+impl Connector {
+    /// Reads the certificates, where there is TLS.
+    pub(super) fn new(address: Address, options: RedisOptions) -> Result<Self, Failure> {
+        let fail = |error| Failure::from(error, options.connect_timeout);
+        let info = info(&address, &options).map_err(fail)?;
+        let client = match &options.ca_file {
+            Some(file) if address.tls => {
+                let wrong = |why: &dyn fmt::Display| Failure::Authorities {
+                    file: file.display().to_string(),
+                    why: why.to_string(),
+                };
+                let pem = std::fs::read(file).map_err(|error| wrong(&error))?;
+                // None at all would be none that can vouch, and an error that says nothing of the file.
+                if !pem.windows(PEM.len()).any(|window| window == PEM) {
+                    return Err(wrong(&"there is no certificate in it"));
+                }
+                Client::build_with_tls(
+                    info,
+                    TlsCertificates {
+                        client_tls: None,
+                        root_cert: Some(pem),
+                    },
+                )
+                .map_err(|error| wrong(&error))?
+            }
+            _ => Client::open(info).map_err(fail)?,
+        };
+        Ok(Self {
+            address,
+            options,
+            client,
+        })
+    }
+
+    pub(super) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// A connection that is logged in and has its database chosen.
+    pub(super) fn connect(&self) -> Result<Connection, Failure> {
+        let began = Instant::now();
+        let limit = self.options.connect_timeout;
+        loop {
+            let left = limit.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(Failure::TimedOut(limit));
+            }
+            match self.client.get_connection_with_timeout(left) {
+                Ok(inner) => {
+                    let timeout = self.options.timeout;
+                    return Ok(Connection { inner, timeout });
+                }
+                // A server that was just started refuses while it reads its data, and soon serves.
+                Err(error)
+                    if error.code() == Some("LOADING")
+                        && began.elapsed() + LOADING_PAUSE < limit =>
+                {
+                    std::thread::sleep(LOADING_PAUSE);
+                }
+                Err(error) => return Err(Failure::from(error, limit)),
+            }
+        }
+    }
+}
+
+/// Between two questions to a server that is reading its data.
+const LOADING_PAUSE: Duration = Duration::from_millis(50);
+
+/// How a certificate begins.
+const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
+fn info(address: &Address, options: &RedisOptions) -> Result<ConnectionInfo, RedisError> {
+    let (host, port) = (address.host.clone(), address.port);
+    let server = if address.tls {
+        ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: false,
+            tls_params: None,
+        }
+    } else {
+        ConnectionAddr::Tcp(host, port)
+    };
+    let mut login = RedisConnectionInfo::default()
+        .set_db(i64::from(address.database))
+        .set_skip_set_lib_name();
+    if let Some(password) = &options.password {
+        login = login.set_password(password);
+        if let Some(user) = &address.user {
+            login = login.set_username(user);
+        }
+    }
+    Ok(server
+        .into_connection_info()?
+        .set_tcp_settings(TcpSettings::default().set_nodelay(true))
+        .set_redis_settings(login))
+}
+
+/// A connection that is logged in.
+pub(super) struct Connection {
+    inner: redis::Connection,
+    timeout: Duration,
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").finish_non_exhaustive()
+    }
+}
+
+impl Connection {
+    /// Begins an exchange: writes whole commands.
+    pub(super) fn send(&mut self, commands: &[u8]) -> Result<(), Failure> {
+        self.inner
+            .set_write_timeout(Some(self.timeout))
+            .and_then(|()| self.inner.set_read_timeout(Some(self.timeout)))
+            .and_then(|()| self.inner.send_packed_command(commands))
+            .map_err(|error| Failure::from(error, self.timeout))
+    }
+
+    /// The next reply.
+    pub(super) fn receive(&mut self) -> Result<Reply, Failure> {
+        self.inner
+            .recv_response()
+            .map_err(|error| Failure::from(error, self.timeout))?
+            .try_into()
+    }
+
+    /// One command and its reply.
+    pub(super) fn call(&mut self, command: &Cmd) -> Result<Reply, Failure> {
+        self.send(&command.get_packed_command())?;
+        match self.receive()? {
+            Reply::Error(why) => Err(Failure::Refused(why)),
+            reply => Ok(reply),
+        }
+    }
+
+    /// One command whose reply does not matter.
+    pub(super) fn ignore(&mut self, words: &[&[u8]]) -> Result<(), Failure> {
+        match self.call(&reply::command(words)) {
+            Ok(_) | Err(Failure::Refused(_)) => Ok(()),
+            Err(failure) => Err(failure),
+        }
+    }
+}
+
+/// The error for a reply that does not answer what was asked.
+pub(super) fn unexpected(reply: &Reply) -> Failure {
+    Failure::Garbage(match reply {
+        Reply::Status(text) | Reply::Error(text) => {
+            format!("`{}`", text.chars().take(80).collect::<String>())
+        }
+        Reply::Int(int) => format!("the number {int}"),
+        Reply::Bulk(_) => "a string in an unexpected place".into(),
+        Reply::Nothing => "nothing where something has to be".into(),
+        Reply::Array(_) => "an array in an unexpected place".into(),
+    })
+}

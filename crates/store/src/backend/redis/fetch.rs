@@ -1,0 +1,202 @@
+//! Reads many values in few round trips, with a limit on the bytes that the server has to hold ready.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bytes::Bytes;
+
+use super::connection::{Connection, Failure, unexpected};
+use super::inventory::{NO_TOUCH, TOUCH_AGAIN};
+use super::keys;
+use super::pool::Pool;
+use super::reply::{self, Reply};
+use crate::backend::sealed::Seal;
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+
+/// Bytes that were asked for and not read yet. The server keeps its answers in memory until they are sent.
+const IN_FLIGHT: usize = 32 << 20;
+
+/// The most values under way.
+pub(super) const MOST_TOGETHER: usize = 1024;
+
+/// How many chunks are asked for before the length of any is known: 16 MiB of 256 KiB.
+const FIRST: usize = 64;
+
+/// Why a value is read.
+#[derive(Clone, Copy)]
+enum Use {
+    /// It is wanted, and so recently used.
+    Reading,
+    /// An operator looks at it.
+    Looking,
+}
+
+#[derive(Debug)]
+pub(super) struct Fetcher {
+    pool: Arc<Pool>,
+    /// The longest chunk seen, 0 before the first.
+    longest: AtomicUsize,
+}
+
+impl Fetcher {
+    pub(super) fn new(pool: Arc<Pool>) -> Self {
+        Self {
+            pool,
+            longest: AtomicUsize::new(0),
+        }
+    }
+
+    /// Chunks in the order asked for, checked.
+    pub(super) fn chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        self.checked_chunks(hashes, Use::Reading)
+    }
+
+    /// The same, and if the server knows how, it is no use of them.
+    pub(super) fn chunks_quietly(
+        &self,
+        hashes: &[ChunkHash],
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        self.checked_chunks(hashes, Use::Looking)
+    }
+
+    fn checked_chunks(
+        &self,
+        hashes: &[ChunkHash],
+        why: Use,
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let keys: Vec<Vec<u8>> = hashes.iter().map(keys::chunk).collect();
+        let first = match self.longest.load(Ordering::Relaxed) {
+            0 => FIRST,
+            longest => window(longest),
+        };
+        let values = self.values(&keys, first, why).map_err(|failure| {
+            failure.during(match hashes {
+                [hash] => format!("get chunk {hash}"),
+                _ => format!("get {} chunks", hashes.len()),
+            })
+        })?;
+        let longest = values.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        self.longest.fetch_max(longest, Ordering::Relaxed);
+        open(
+            values,
+            hashes.iter().map(|hash| Seal::Chunk(hash.as_bytes())),
+        )
+    }
+
+    /// Manifests by their whole names, in the order asked for, checked.
+    pub(super) fn manifests(&self, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        self.checked_manifests(names, Use::Reading)
+    }
+
+    /// The same, and if the server knows how, it is no use of them.
+    pub(super) fn manifests_quietly(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        self.checked_manifests(names, Use::Looking)
+    }
+
+    fn checked_manifests(
+        &self,
+        names: &[String],
+        why: Use,
+    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let keys: Vec<Vec<u8>> = names.iter().map(|name| keys::manifest(name)).collect();
+        let values = self
+            .values(&keys, MOST_TOGETHER, why)
+            .map_err(|failure| failure.during(format!("get {} manifests", names.len())))?;
+        open(
+            values,
+            names.iter().map(|name| Seal::Manifest(name.as_bytes())),
+        )
+    }
+
+    fn values(
+        &self,
+        keys: &[Vec<u8>],
+        first: usize,
+        why: Use,
+    ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.pool.with(|connection| match why {
+            Use::Reading => self.exchange(connection, keys, first),
+            Use::Looking => {
+                // Servers before 7.2 refuse both, and nothing follows from it.
+                connection.ignore(NO_TOUCH)?;
+                let values = self.exchange(connection, keys, first);
+                connection.ignore(TOUCH_AGAIN)?;
+                values
+            }
+        })
+    }
+
+    fn exchange(
+        &self,
+        connection: &mut Connection,
+        keys: &[Vec<u8>],
+        first: usize,
+    ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+        let mut values = Vec::with_capacity(keys.len());
+        let mut refused = None;
+        let mut left: VecDeque<&Vec<u8>> = keys.iter().collect();
+        let mut under_way = 0;
+        let mut window_now = first;
+        let mut longest = 0;
+        let mut out = Vec::new();
+        while values.len() < keys.len() {
+            // Half a window stays under way while the next half is asked for, so the server is never idle.
+            if !left.is_empty() && under_way <= window_now / 2 {
+                out.clear();
+                while under_way < window_now
+                    && let Some(key) = left.pop_front()
+                {
+                    reply::command(&[b"GET", key]).write_packed_command(&mut out);
+                    under_way += 1;
+                }
+                self.pool.count();
+                connection.send(&out)?;
+            }
+            values.push(match connection.receive()? {
+                Reply::Bulk(value) => {
+                    longest = longest.max(value.len());
+                    Some(value)
+                }
+                Reply::Nothing => None,
+                Reply::Error(why) => {
+                    refused.get_or_insert(why);
+                    None
+                }
+                other => return Err(unexpected(&other)),
+            });
+            under_way -= 1;
+            if longest > 0 {
+                window_now = window(longest);
+            }
+        }
+        // Only now: the connection is used again, and every reply has to be read.
+        match refused {
+            Some(why) => Err(Failure::Refused(why)),
+            None => Ok(values),
+        }
+    }
+}
+
+/// How many values of this length may be under way.
+fn window(longest: usize) -> usize {
+    (IN_FLIGHT / longest.max(1)).clamp(1, MOST_TOGETHER)
+}
+
+fn open<'a>(
+    values: Vec<Option<Vec<u8>>>,
+    seals: impl Iterator<Item = Seal<'a>>,
+) -> Result<Vec<Option<Bytes>>, StoreError> {
+    values
+        .into_iter()
+        .zip(seals)
+        .map(|(value, seal)| value.map(|value| seal.open(value.into())).transpose())
+        .collect()
+}

@@ -1,0 +1,104 @@
+//! Names of keys, and the scripts that change several at once.
+
+use crate::hash::ChunkHash;
+
+/// In front of a chunk's hash in lower-case hex.
+pub(super) const CHUNK: &str = "transload:c:";
+
+/// In front of a manifest's name, which begins with the prefix of the handle that put it.
+pub(super) const MANIFEST: &str = "transload:m:";
+
+/// Counts the manifests ever put, so that a collection notices one that came while it was reading.
+pub(super) const GENERATION: &str = "transload:generation";
+
+/// When a manifest was last removed or replaced, in the server's seconds.
+pub(super) const REMOVED: &str = "transload:removed";
+
+/// A sorted set: chunks that a collection found nothing to refer to, by when it first did.
+pub(super) const MARKS: &str = "transload:marks";
+
+pub(super) fn chunk(hash: &ChunkHash) -> Vec<u8> {
+    format!("{CHUNK}{hash}").into_bytes()
+}
+
+pub(super) fn manifest(whole_name: &str) -> Vec<u8> {
+    format!("{MANIFEST}{whole_name}").into_bytes()
+}
+
+/// `KEYS`: generation, removed, `ARGV[1]` manifests, and the chunks that have to be there.
+/// `ARGV`: number of manifests, then their values. Publishes all of them and answers 0, or publishes
+/// nothing and answers the number (from 1) of the first chunk that is missing.
+///
+/// `TOUCH` counts what is there and makes it recently used, for the server's eviction and for collections.
+pub(super) const PUBLISH: &str = "
+local manifests = tonumber(ARGV[1])
+local first = 3 + manifests
+for from = first, #KEYS, 1000 do
+    local to = math.min(from + 999, #KEYS)
+    if redis.call('TOUCH', unpack(KEYS, from, to)) < to - from + 1 then
+        for i = from, to do
+            if redis.call('EXISTS', KEYS[i]) == 0 then return i - first + 1 end
+        end
+    end
+end
+redis.call('INCR', KEYS[1])
+for i = 1, manifests do
+    if redis.call('STRLEN', KEYS[2 + i]) > 16 then
+        redis.call('SET', KEYS[2], redis.call('TIME')[1])
+    end
+    redis.call('SET', KEYS[2 + i], ARGV[1 + i])
+end
+return 0
+";
+
+/// `KEYS`: removed, a manifest. `ARGV[1]`: how many seconds it has to be unused. Answers 1 if it went.
+pub(super) const DELETE: &str = "
+if tonumber(ARGV[1]) > 0 then
+    local idle = redis.call('OBJECT', 'IDLETIME', KEYS[2])
+    if not idle or idle < tonumber(ARGV[1]) then return 0 end
+end
+if redis.call('DEL', KEYS[2]) == 0 then return 0 end
+redis.call('SET', KEYS[1], redis.call('TIME')[1])
+return 1
+";
+
+/// Removes chunks that nothing refers to.
+///
+/// `KEYS`: generation, removed, marks, then the chunks. `ARGV`: the generation when the manifests were
+/// read, grace in seconds, seconds since they were read, 1 for a dry run, 1 as if a manifest was removed now.
+/// Answers how many went, their bytes with headers, and how many stayed.
+///
+/// A chunk goes if it was unused for the grace period, and either no manifest was removed in that time or an
+/// earlier collection saw, that long ago, that nothing referred to it. If a manifest came since they were
+/// read, it may refer to anything that was there before: then a chunk has to be unused since then as well,
+/// since every put of a chunk that is there is a use of it.
+///
+/// `STRLEN` is a use, so it comes last, and only for what goes.
+pub(super) const COLLECT: &str = "
+local now = tonumber(redis.call('TIME')[1])
+local grace = tonumber(ARGV[2])
+local unused = grace
+if (redis.call('GET', KEYS[1]) or '0') ~= ARGV[1] then unused = math.max(grace, tonumber(ARGV[3])) end
+local removed = tonumber(redis.call('GET', KEYS[2]) or '-1')
+local quiet = (removed < 0 or now - removed >= grace) and ARGV[5] ~= '1'
+local gone, bytes, kept = 0, 0, 0
+for i = 4, #KEYS do
+    if redis.call('EXISTS', KEYS[i]) == 1 then
+        local idle = 0
+        if unused > 0 then idle = redis.call('OBJECT', 'IDLETIME', KEYS[i]) end
+        local marked = tonumber(redis.call('ZSCORE', KEYS[3], KEYS[i]) or now)
+        if idle >= unused and (quiet or now - marked >= grace) then
+            gone = gone + 1
+            bytes = bytes + redis.call('STRLEN', KEYS[i])
+            if ARGV[4] ~= '1' then
+                redis.call('UNLINK', KEYS[i])
+                redis.call('ZREM', KEYS[3], KEYS[i])
+            end
+        else
+            kept = kept + 1
+            if ARGV[4] ~= '1' then redis.call('ZADD', KEYS[3], 'NX', now, KEYS[i]) end
+        end
+    end
+end
+return {gone, bytes, kept}
+";

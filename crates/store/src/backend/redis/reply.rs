@@ -1,0 +1,65 @@
+//! Commands and replies as this backend uses them.
+
+use redis::{Cmd, Value};
+
+use super::connection::Failure;
+
+/// The longest string that Redis stores unless told otherwise (`proto-max-bulk-len`): 512 MiB.
+pub(super) const MAX_BULK: usize = 512 << 20;
+
+/// A command of these words.
+pub(super) fn command(words: &[&[u8]]) -> Cmd {
+    let bytes = words.iter().map(|word| word.len()).sum();
+    let mut command = Cmd::with_capacity(words.len(), bytes);
+    for &word in words {
+        command.arg(word);
+    }
+    command
+}
+
+/// What the server answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// `+OK`
+    Status(String),
+    /// `-ERR ...`: the server understood and refused.
+    Error(String),
+    /// `:1`
+    Int(i64),
+    /// A string.
+    Bulk(Vec<u8>),
+    /// Neither a string nor an array.
+    Nothing,
+    /// An array.
+    Array(Vec<Reply>),
+}
+
+impl TryFrom<Value> for Reply {
+    type Error = Failure;
+
+    fn try_from(value: Value) -> Result<Self, Failure> {
+        Ok(match value {
+            Value::Okay => Self::Status("OK".into()),
+            Value::SimpleString(text) => Self::Status(text),
+            Value::ServerError(error) => Self::Error(match error.details() {
+                Some(details) => format!("{} {details}", error.code()),
+                None => error.code().to_owned(),
+            }),
+            Value::Int(int) => Self::Int(int),
+            Value::BulkString(data) => Self::Bulk(data),
+            Value::Nil => Self::Nothing,
+            Value::Array(items) => Self::Array(
+                items
+                    .into_iter()
+                    .map(Self::try_from)
+                    .collect::<Result<_, _>>()?,
+            ),
+            // RESP2 has no more.
+            _ => {
+                return Err(Failure::Garbage(
+                    "a reply of a kind that nobody asked for".into(),
+                ));
+            }
+        })
+    }
+}

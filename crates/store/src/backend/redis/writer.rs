@@ -1,0 +1,301 @@
+//! Chunks on their way to the server, and the thread that brings them there.
+//!
+//! `put_chunk` has to answer whether the chunk was there, which takes a round trip, and should not wait for
+//! the transfer of its bytes as well. So the question (`TOUCH`) is asked on one connection while earlier
+//! chunks are written, many to a round trip, on another. What was not acknowledged yet stays here: the
+//! handle reads its own, a broken connection costs nothing but time, and after a failure the next attempt
+//! sends it again.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::Write;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use redis::{Cmd, RedisWrite, ToRedisArgs, ToSingleRedisArg};
+
+use super::connection::{Connection, Failure, unexpected};
+use super::keys;
+use super::pool::Pool;
+use super::reply::Reply;
+use crate::backend::sealed::{HEADER, Seal};
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+
+/// The most bytes and chunks of one exchange. The server is idle for a round trip between two.
+const EXCHANGE_BYTES: usize = 8 << 20;
+const EXCHANGE_CHUNKS: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct Writer {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    pool: Arc<Pool>,
+    limit: usize,
+    state: Mutex<State>,
+    /// There is something to send, or to stop for.
+    work: Condvar,
+    /// Something was acknowledged, or failed.
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Not acknowledged, oldest first, with the numbers they were given.
+    queue: VecDeque<(u64, ChunkHash)>,
+    pending: HashMap<ChunkHash, Bytes>,
+    bytes: usize,
+    last: u64,
+    /// Put since the last manifest, stored or found: the next manifest needs them.
+    since: HashSet<ChunkHash>,
+    /// Why the last attempt failed. The thread rests until somebody wants another.
+    failure: Option<String>,
+    failures: u64,
+    stop: bool,
+}
+
+impl Writer {
+    pub(super) fn start(pool: Arc<Pool>, limit: usize) -> Result<Self, StoreError> {
+        let shared = Arc::new(Shared {
+            pool,
+            limit,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            news: Condvar::new(),
+        });
+        let thread = std::thread::Builder::new()
+            .name("transload-redis".into())
+            .spawn({
+                let shared = shared.clone();
+                move || shared.run()
+            })
+            .map_err(StoreError::io("start a thread"))?;
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// A chunk of this handle that is not acknowledged yet.
+    pub(super) fn pending(&self, hash: &ChunkHash) -> Option<Bytes> {
+        self.shared.state().pending.get(hash).cloned()
+    }
+
+    /// Takes note of a chunk that the server has.
+    pub(super) fn found(&self, hash: ChunkHash) {
+        self.shared.state().since.insert(hash);
+    }
+
+    /// Takes a chunk over. Waits while too many bytes are under way.
+    ///
+    /// # Errors
+    /// If an attempt to make room failed. The chunk was not taken; the earlier ones stay.
+    pub(super) fn put(&self, hash: ChunkHash, data: Bytes) -> Result<(), StoreError> {
+        let mut state = self.shared.attempt();
+        let failures = state.failures;
+        while state.bytes > 0 && state.bytes.saturating_add(data.len()) > self.shared.limit {
+            state = self.shared.wait(state);
+            state.check(failures)?;
+        }
+        state.since.insert(hash);
+        if state.pending.contains_key(&hash) {
+            return Ok(());
+        }
+        state.last += 1;
+        let number = state.last;
+        state.queue.push_back((number, hash));
+        state.bytes += data.len();
+        state.pending.insert(hash, data);
+        self.shared.work.notify_one();
+        Ok(())
+    }
+
+    /// Waits until the server has acknowledged every chunk put before, and hands out the chunks that the
+    /// next manifest needs.
+    ///
+    /// # Errors
+    /// If it did not. The chunks stay and are sent again by the next call.
+    pub(super) fn flush(&self) -> Result<HashSet<ChunkHash>, StoreError> {
+        let mut state = self.shared.attempt();
+        let (failures, last) = (state.failures, state.last);
+        while state
+            .queue
+            .front()
+            .is_some_and(|&(number, _)| number <= last)
+        {
+            state = self.shared.wait(state);
+            state.check(failures)?;
+        }
+        Ok(std::mem::take(&mut state.since))
+    }
+
+    /// Gives back what [`flush`](Self::flush) handed out, for a manifest that was not published.
+    pub(super) fn unpublished(&self, chunks: HashSet<ChunkHash>) {
+        self.shared.state().since.extend(chunks);
+    }
+}
+
+impl Drop for Writer {
+    /// Waits for the thread, which has at most one exchange to end: the library whose code it runs may be
+    /// unloaded next.
+    fn drop(&mut self) {
+        self.shared.state().stop = true;
+        self.shared.work.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was printed by the thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl State {
+    fn check(&self, failures: u64) -> Result<(), StoreError> {
+        match &self.failure {
+            Some(why) if self.failures != failures => {
+                Err(StoreError::remote("put chunks on redis", why.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.news
+            .wait(state)
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the thread try again after a failure.
+    fn attempt(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state();
+        if state.failure.take().is_some() {
+            self.work.notify_one();
+        }
+        state
+    }
+
+    fn run(&self) {
+        while let Some(batch) = self.next() {
+            let outcome = self
+                .pool
+                .with(|connection| exchange(connection, &self.pool, &batch));
+            self.settle(batch.len(), outcome);
+        }
+    }
+
+    /// Waits for chunks and copies some out; `None` at the end.
+    fn next(&self) -> Option<Vec<(ChunkHash, Bytes)>> {
+        let mut state = self.state();
+        loop {
+            if state.stop {
+                return None;
+            }
+            if state.failure.is_none() && !state.queue.is_empty() {
+                break;
+            }
+            state = self
+                .work
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut bytes = 0;
+        let batch = state
+            .queue
+            .iter()
+            .take(EXCHANGE_CHUNKS)
+            .map_while(|(_, hash)| state.pending.get(hash).map(|data| (*hash, data.clone())))
+            .take_while(|(_, data)| {
+                let first = bytes == 0;
+                bytes += HEADER + data.len();
+                first || bytes <= EXCHANGE_BYTES
+            })
+            .collect();
+        Some(batch)
+    }
+
+    /// Removes what was acknowledged of the `sent` oldest.
+    fn settle(&self, sent: usize, outcome: Result<Vec<Option<String>>, Failure>) {
+        let mut state = self.state();
+        let refusals = match outcome {
+            Ok(refusals) => refusals,
+            Err(failure) => vec![Some(failure.to_string()); sent],
+        };
+        let mut kept = Vec::new();
+        for refusal in refusals {
+            let Some((number, hash)) = state.queue.pop_front() else {
+                break;
+            };
+            match refusal {
+                None => {
+                    let data = state.pending.remove(&hash);
+                    state.bytes -= data.map_or(0, |data| data.len());
+                }
+                Some(why) => {
+                    kept.push((number, hash));
+                    state.failure = Some(why);
+                }
+            }
+        }
+        for chunk in kept.into_iter().rev() {
+            state.queue.push_front(chunk);
+        }
+        if state.failure.is_some() {
+            state.failures += 1;
+        }
+        self.news.notify_all();
+    }
+}
+
+/// Writes chunks where there are none and answers why each was refused.
+fn exchange(
+    connection: &mut Connection,
+    pool: &Pool,
+    batch: &[(ChunkHash, Bytes)],
+) -> Result<Vec<Option<String>>, Failure> {
+    let bytes: usize = batch.iter().map(|(_, data)| data.len() + 256).sum();
+    let mut commands = Vec::with_capacity(bytes);
+    for (hash, data) in batch {
+        let key = keys::chunk(hash);
+        let mut command = Cmd::with_capacity(4, key.len() + HEADER + data.len() + 8);
+        command
+            .arg("SET")
+            .arg(key)
+            .arg(Sealed(hash, data))
+            .arg("NX");
+        command.write_packed_command(&mut commands);
+    }
+    pool.count();
+    connection.send(&commands)?;
+    let replies = batch.iter().map(|_| match connection.receive()? {
+        // Nothing: somebody else stored it after we had asked.
+        Reply::Status(_) | Reply::Nothing => Ok(None),
+        Reply::Error(why) => Ok(Some(format!("the server refused: {why}"))),
+        other => Err(unexpected(&other)),
+    });
+    replies.collect()
+}
+
+/// A chunk with its header, as one word of a command.
+struct Sealed<'a>(&'a ChunkHash, &'a [u8]);
+
+impl ToRedisArgs for Sealed<'_> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        let Self(hash, data) = self;
+        let mut word = out.writer_for_next_arg();
+        // It is memory, which takes everything.
+        let _ = word.write_all(&Seal::Chunk(hash.as_bytes()).header(data));
+        let _ = word.write_all(data);
+    }
+}
+
+impl ToSingleRedisArg for Sealed<'_> {}

@@ -1,0 +1,379 @@
+//! What `kv_store_v1` asks of a backend.
+
+use std::sync::Barrier;
+
+use bytes::Bytes;
+use redis::Commands;
+use transload_store::backend::redis::{RedisOptions, RedisStore};
+use transload_store::{Backend, ChunkHash, Put, StoreError};
+
+use crate::server;
+use crate::server::{bytes, hash, name, quick};
+
+#[test]
+fn keeps_chunks_and_manifests() {
+    let server = server!();
+    let store = server.open("");
+    let data = bytes(1, 300_000);
+    let key = hash(&data);
+    assert_eq!(store.get_chunk(&key).unwrap(), None);
+    assert_eq!(store.put_chunk(&key, &data).unwrap(), Put::Stored);
+    assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data, "its own");
+    assert_eq!(store.put_chunk(&key, b"other").unwrap(), Put::AlreadyThere);
+    store.put_manifest(&name("m"), b"one").unwrap();
+    let other = server.open("/0");
+    assert_eq!(other.get_chunk(&key).unwrap().unwrap(), data);
+    assert_eq!(other.put_chunk(&key, b"other").unwrap(), Put::AlreadyThere);
+    assert_eq!(
+        store.get_chunk(&key).unwrap().unwrap(),
+        data,
+        "the first stays"
+    );
+    assert_eq!(other.get_manifest(&name("m")).unwrap().unwrap(), "one");
+    other.put_manifest(&name("m"), b"").unwrap();
+    assert_eq!(store.get_manifest(&name("m")).unwrap().unwrap(), "");
+    store.delete_manifest(&name("m")).unwrap();
+    store.delete_manifest(&name("m")).unwrap();
+    assert_eq!(other.get_manifest(&name("m")).unwrap(), None);
+    assert_eq!(other.get_chunk(&key).unwrap().unwrap(), data, "chunks stay");
+}
+
+#[test]
+fn takes_every_key_name_and_length() {
+    let server = server!();
+    let store = server.open("/2/a prefix/slot*1");
+    let names = [
+        "",
+        "../x",
+        "/",
+        "chunks",
+        "a\nb\r\n",
+        "ключ",
+        "*",
+        &"x".repeat(1024),
+    ];
+    for (seed, len) in [1, 8, 16, 32, 63, 64].into_iter().enumerate() {
+        let key = ChunkHash::new(&bytes(seed as u64, len)).unwrap();
+        let data = bytes(seed as u64, [0, 1, 15, 16, 17, 100_000][seed]);
+        assert_eq!(store.put_chunk(&key, &data).unwrap(), Put::Stored);
+        store.put_manifest(&name(names[seed]), &data).unwrap();
+        assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data);
+    }
+    for other in names {
+        store.put_manifest(&name(other), other.as_bytes()).unwrap();
+    }
+    let again = server.open("/2/a prefix/slot*1/");
+    for other in names {
+        assert_eq!(again.get_manifest(&name(other)).unwrap().unwrap(), other);
+    }
+    let root = server.open("/2");
+    let whole = root.get_manifest(&name("a prefix/slot*1/chunks")).unwrap();
+    assert_eq!(whole.unwrap(), "chunks");
+    assert_eq!(
+        server.open("/3").get_manifest(&name("chunks")).unwrap(),
+        None
+    );
+}
+
+#[test]
+fn a_large_value_passes_and_a_too_large_one_is_an_error() {
+    let server = server!("--proto-max-bulk-len", "80mb");
+    let store = server.open("");
+    let data = bytes(1, 64 << 20);
+    store.put_chunk(&hash(&data), &data).unwrap();
+    store.put_manifest(&name("large"), &data).unwrap();
+    assert_eq!(store.get_chunk(&hash(&data)).unwrap().unwrap(), data);
+    assert!(store.get_manifest(&name("large")).unwrap().unwrap() == data);
+    let data = vec![0; 80 << 20];
+    for error in [
+        store.put_chunk(&hash(&data), &data).unwrap_err(),
+        store.put_manifest(&name("larger"), &data).unwrap_err(),
+    ] {
+        let most_ = (80 << 20) - 16;
+        assert!(
+            matches!(error, StoreError::TooLarge { most, .. } if most == most_),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn batches_take_one_round_trip() {
+    let server = server!();
+    let store = server.open("");
+    let manifests: Vec<(_, Bytes)> = (0..1000_u64)
+        .map(|n| (name(&format!("m{n}")), bytes(n, 2000).into()))
+        .collect();
+    let chunks: Vec<(ChunkHash, Vec<u8>)> = (0..600)
+        .map(|n| bytes(n, 5000))
+        .map(|data| (hash(&data), data))
+        .collect();
+    for (key, data) in &chunks {
+        assert_eq!(store.put_chunk(key, data).unwrap(), Put::Stored);
+    }
+    // So that what the thread of the handle does is not counted below.
+    store.put_manifest(&name("first"), b"").unwrap();
+    let before = store.round_trips();
+    store.put_manifests(&manifests).unwrap();
+    assert_eq!(store.round_trips() - before, 1);
+
+    let mut names: Vec<_> = manifests.iter().map(|(name, _)| name.clone()).collect();
+    names.insert(500, name("nobody"));
+    let before = store.round_trips();
+    let got = store.get_manifests(&names).unwrap();
+    assert_eq!(store.round_trips() - before, 1);
+    assert_eq!(got[500], None);
+    assert_eq!(got[501].as_ref(), Some(&manifests[500].1));
+    assert_eq!(got.iter().flatten().count(), 1000);
+
+    let mut hashes: Vec<_> = chunks.iter().map(|(key, _)| *key).collect();
+    hashes.push(hash(b"nobody"));
+    store.get_chunk(&hashes[0]).unwrap();
+    let before = store.round_trips();
+    let got = store.get_chunks(&hashes).unwrap();
+    assert_eq!(store.round_trips() - before, 1);
+    for ((_, data), got) in chunks.iter().zip(&got) {
+        assert_eq!(got.as_ref().unwrap(), data);
+    }
+    assert_eq!(got[600], None);
+}
+
+#[test]
+fn what_was_prefetched_needs_no_round_trip() {
+    let server = server!();
+    let store = server.open("");
+    let chunks: Vec<_> = (0..64_u64).map(|n| bytes(n, 20_000)).collect();
+    let hashes: Vec<_> = chunks.iter().map(|data| hash(data)).collect();
+    for (key, data) in hashes.iter().zip(&chunks) {
+        store.put_chunk(key, data).unwrap();
+    }
+    store.put_manifest(&name("m"), b"").unwrap();
+    let before = store.round_trips();
+    store.prefetch_chunks(&hashes).unwrap();
+    store.prefetch_chunks(&[hash(b"nobody")]).unwrap();
+    for (key, data) in hashes.iter().zip(&chunks) {
+        assert_eq!(store.get_chunk(key).unwrap().unwrap(), data);
+    }
+    let trips = store.round_trips() - before;
+    assert!(trips <= 6, "{trips}");
+    assert_eq!(store.get_chunk(&hash(b"nobody")).unwrap(), None);
+    // Each was handed out once, and is read from the server from now on.
+    let mut client = server.client();
+    let _: () = client.del(format!("transload:c:{}", hashes[3])).unwrap();
+    assert_eq!(store.get_chunk(&hashes[3]).unwrap(), None);
+}
+
+#[test]
+fn prefetching_more_than_fits_neither_hangs_nor_loses() {
+    let server = server!();
+    let mut options = quick();
+    options.ahead_bytes = 50_000;
+    options.pending_bytes = 50_000;
+    let store = RedisStore::open(&server.uri("").parse().unwrap(), options).unwrap();
+    let chunks: Vec<_> = (0..200_u64).map(|n| bytes(n, 10_000)).collect();
+    let hashes: Vec<_> = chunks.iter().map(|data| hash(data)).collect();
+    for (key, data) in hashes.iter().zip(&chunks) {
+        store.put_chunk(key, data).unwrap();
+    }
+    store.put_manifest(&name("m"), b"").unwrap();
+    // In order, backwards, and wanted again without having been read.
+    store.prefetch_chunks(&hashes).unwrap();
+    for (key, data) in hashes.iter().zip(&chunks) {
+        assert_eq!(store.get_chunk(key).unwrap().unwrap(), data);
+    }
+    store.prefetch_chunks(&hashes).unwrap();
+    for (key, data) in hashes.iter().zip(&chunks).rev() {
+        assert_eq!(store.get_chunk(key).unwrap().unwrap(), data);
+    }
+    for _ in 0..3 {
+        store.prefetch_chunks(&hashes).unwrap();
+    }
+    let got = store.get_chunks(&hashes).unwrap();
+    for (got, data) in got.iter().zip(&chunks) {
+        assert_eq!(got.as_ref().unwrap(), data);
+    }
+}
+
+#[test]
+fn a_manifest_whose_chunk_went_is_not_published() {
+    let server = server!();
+    let store = server.open("");
+    let mut client = server.client();
+    let data: Vec<_> = (0..3000_u64).map(|n| bytes(n, 10)).collect();
+    for data in &data {
+        store.put_chunk(&hash(data), data).unwrap();
+    }
+    store.put_manifest(&name("old"), b"old").unwrap();
+    for lost in [0, 999, 1000, 2999] {
+        let lost = hash(&data[lost]);
+        // Found and then lost; and stored anew and then lost.
+        for _ in 0..2 {
+            for data in &data {
+                store.put_chunk(&hash(data), data).unwrap();
+            }
+            let key = format!("transload:c:{lost}");
+            while client.del::<_, u32>(&key).unwrap() == 0 {
+                std::thread::yield_now();
+            }
+            let error = store.put_manifest(&name("old"), b"new").unwrap_err();
+            assert!(
+                matches!(error, StoreError::Collected { hash } if hash == lost),
+                "{error}"
+            );
+            assert_eq!(store.get_manifest(&name("old")).unwrap().unwrap(), "old");
+        }
+        for data in &data {
+            store.put_chunk(&hash(data), data).unwrap();
+        }
+        store.put_manifest(&name("old"), b"old").unwrap();
+    }
+}
+
+#[test]
+fn a_changed_bit_is_an_error() {
+    let server = server!();
+    let store = server.open("");
+    let data = bytes(1, 64);
+    store.put_chunk(&hash(&data), &data).unwrap();
+    store.put_manifest(&name("m"), &data).unwrap();
+    let mut client = server.client();
+    for key in [
+        format!("transload:c:{}", hash(&data)),
+        "transload:m:m".into(),
+    ] {
+        let whole: Vec<u8> = client.get(&key).unwrap();
+        let read = || match key.starts_with("transload:c") {
+            true => store.get_chunk(&hash(&data)),
+            false => store.get_manifest(&name("m")),
+        };
+        for bit in 0..whole.len() * 8 {
+            let mut changed = whole.clone();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            let _: () = client.set(&key, changed).unwrap();
+            let error = read().unwrap_err();
+            assert!(
+                matches!(error, StoreError::Damaged { .. }),
+                "{bit}: {error}"
+            );
+        }
+        for len in 0..whole.len() {
+            let _: () = client.set(&key, &whole[..len]).unwrap();
+            assert!(matches!(read(), Err(StoreError::Damaged { .. })));
+        }
+        let _: () = client.del(&key).unwrap();
+        let _: () = client.rpush(&key, "a list").unwrap();
+        assert!(matches!(read(), Err(StoreError::Remote { .. })));
+        let _: () = client.del(&key).unwrap();
+        let _: () = client.set(&key, whole).unwrap();
+        assert_eq!(read().unwrap().unwrap(), data);
+    }
+}
+
+#[test]
+fn threads_share_a_handle() {
+    let server = server!();
+    let store = server.open("");
+    let barrier = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for thread in 0..8_u64 {
+            let (store, barrier) = (&store, &barrier);
+            scope.spawn(move || {
+                barrier.wait();
+                for round in 0..20 {
+                    // Half of them are everybody's.
+                    let chunks: Vec<_> = (0..10)
+                        .map(|n| {
+                            bytes(
+                                if n < 5 {
+                                    n
+                                } else {
+                                    thread * 1000 + round * 10 + n
+                                },
+                                3000,
+                            )
+                        })
+                        .collect();
+                    for data in &chunks {
+                        store.put_chunk(&hash(data), data).unwrap();
+                    }
+                    let manifest = name(&format!("{thread}"));
+                    store.put_manifest(&manifest, &chunks[9]).unwrap();
+                    let hashes: Vec<_> = chunks.iter().map(|data| hash(data)).collect();
+                    store.prefetch_chunks(&hashes[..5]).unwrap();
+                    for (data, got) in chunks.iter().zip(store.get_chunks(&hashes).unwrap()) {
+                        assert_eq!(got.unwrap(), data);
+                    }
+                    assert_eq!(store.get_manifest(&manifest).unwrap().unwrap(), chunks[9]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_full_server_refuses_clearly_and_works_again() {
+    let server = server!("--maxmemory", "20mb", "--maxmemory-policy", "noeviction");
+    let store = server.open("");
+    let data: Vec<_> = (0..40_u64).map(|n| bytes(n, 1 << 20)).collect();
+    let save = || -> Result<(), StoreError> {
+        for data in &data {
+            store.put_chunk(&hash(data), data)?;
+        }
+        store.put_manifest(&name("m"), b"all")
+    };
+    let error = save().unwrap_err();
+    assert!(error.to_string().contains("OOM"), "{error}");
+    assert_eq!(store.get_manifest(&name("m")).unwrap(), None);
+    // Still refused, and still clearly.
+    assert!(
+        store
+            .put_manifest(&name("m"), b"all")
+            .unwrap_err()
+            .to_string()
+            .contains("OOM")
+    );
+    // Room can be made, although deleting notes something too.
+    store.delete_manifest(&name("m")).unwrap();
+    let mut client = server.client();
+    let _: () = redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("maxmemory")
+        .arg("200mb")
+        .query(&mut client)
+        .unwrap();
+    save().unwrap();
+    let hashes: Vec<_> = data.iter().map(|data| hash(data)).collect();
+    for (got, data) in server
+        .open("")
+        .get_chunks(&hashes)
+        .unwrap()
+        .iter()
+        .zip(&data)
+    {
+        assert_eq!(got.as_ref().unwrap(), data);
+    }
+}
+
+#[test]
+fn an_evicting_server_never_gets_a_manifest_published_without_its_chunks() {
+    let server = server!("--maxmemory", "20mb", "--maxmemory-policy", "allkeys-lru");
+    let store = server.open("");
+    let save = |n: u64| -> Result<(), StoreError> {
+        for data in (0..n).map(|n| bytes(n, 1 << 20)) {
+            store.put_chunk(&hash(&data), &data)?;
+        }
+        store.put_manifest(&name("m"), b"all")
+    };
+    save(4).unwrap();
+    let error = save(40).unwrap_err();
+    assert!(matches!(error, StoreError::Collected { .. }), "{error}");
+}
+
+#[test]
+fn options_come_from_the_environment() {
+    // Read in a process of its own: setting variables here would be seen by other tests.
+    if std::env::var_os("TRANSLOAD_REDIS_PASSWORD").is_none() {
+        let options = RedisOptions::from_env();
+        assert_eq!((options.password, options.ca_file), (None, None));
+    }
+}

@@ -1,0 +1,200 @@
+//! The server is killed in the middle of saves and started again: an error or a complete save.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use transload_store::backend::Inventory;
+use transload_store::{Backend, ChunkHash};
+
+use crate::server;
+use crate::server::{bytes, hash, name};
+
+/// How often the server is killed. Each takes a few tenths of a second.
+const KILLS: u64 = 40;
+
+/// The chunks of one save: some that others have, some of its own.
+fn chunks(save: u64) -> Vec<Vec<u8>> {
+    (0..8)
+        .map(|n| match n {
+            0..3 => bytes(save / 4 * 1000 + n, 40_000),
+            _ => bytes(
+                1_000_000 + save * 100 + n,
+                5_000 + 50_000 * (n as usize % 3),
+            ),
+        })
+        .collect()
+}
+
+fn manifest(save: u64) -> Vec<u8> {
+    chunks(save)
+        .iter()
+        .flat_map(|data| hash(data).as_bytes().to_vec())
+        .collect()
+}
+
+#[test]
+fn killed_at_any_moment() {
+    let mut server = server!("--appendonly", "yes", "--appendfsync", "always");
+    let acknowledged = Mutex::new(HashMap::new());
+    let (next, errors) = (AtomicU64::new(0), AtomicU64::new(0));
+    let mut store = server.open("");
+    for kill in 0..KILLS {
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        let save = next.fetch_add(1, Ordering::Relaxed);
+                        // Names come again, so manifests are replaced too.
+                        let manifest_name = name(&format!("m{}", save % 50));
+                        let put = chunks(save)
+                            .iter()
+                            .try_for_each(|data| store.put_chunk(&hash(data), data).map(drop));
+                        // One writer for a name at a time, so that it is known which comes last.
+                        let mut acknowledged = acknowledged.lock().unwrap();
+                        let done =
+                            put.and_then(|()| store.put_manifest(&manifest_name, &manifest(save)));
+                        let entry = acknowledged.entry(manifest_name).or_insert((None, None));
+                        match done {
+                            Ok(()) => *entry = (Some(save), None),
+                            // It may have come about all the same.
+                            Err(_) => {
+                                entry.1 = Some(save);
+                                errors.fetch_add(1, Ordering::Relaxed);
+                            }
+                        }
+                    }
+                });
+            }
+            // At no particular moment: what a save does takes fractions of a millisecond.
+            let nanos = u64::from_le_bytes(bytes(kill, 8).try_into().unwrap()) % 60_000_000;
+            std::thread::sleep(Duration::from_nanos(nanos));
+            server.kill();
+            std::thread::sleep(Duration::from_millis(10));
+            stop.store(true, Ordering::Relaxed);
+        });
+        server.restart();
+        check(&server.open(""), &acknowledged.lock().unwrap());
+        // The handle that lost its server goes on, or a new one.
+        if kill % 2 == 0 {
+            store = server.open("");
+        }
+    }
+    let saves = acknowledged
+        .lock()
+        .unwrap()
+        .values()
+        .filter(|(done, _)| done.is_some())
+        .count();
+    println!(
+        "{KILLS} kills, {} saves begun, {} failed, {saves} names acknowledged",
+        next.load(Ordering::Relaxed),
+        errors.load(Ordering::Relaxed)
+    );
+    assert!(saves > 0 && errors.load(Ordering::Relaxed) >= KILLS / 2);
+}
+
+/// What was acknowledged is there, and everything that is there is whole.
+fn check(
+    store: &(impl Backend + Inventory),
+    acknowledged: &HashMap<transload_store::ManifestName, (Option<u64>, Option<u64>)>,
+) {
+    for (name, (done, unknown)) in acknowledged {
+        let Some(found) = store.get_manifest(name).unwrap() else {
+            assert_eq!(*done, None, "{name} was acknowledged");
+            continue;
+        };
+        let known = [done, unknown]
+            .into_iter()
+            .flatten()
+            .any(|&save| found == manifest(save));
+        // What failed twice may be the one before the last.
+        assert!(
+            known || done.is_none() || unknown.is_some(),
+            "{name} is another"
+        );
+    }
+    let mut visible = Vec::new();
+    store
+        .manifests(&mut |entry| {
+            visible.push(entry.name);
+            Ok(())
+        })
+        .unwrap();
+    for name in visible {
+        let manifest = store.get_manifest(&name).unwrap().unwrap();
+        let hashes: Vec<ChunkHash> = manifest
+            .chunks(32)
+            .map(|hash| ChunkHash::new(hash).unwrap())
+            .collect();
+        for (wanted, got) in hashes.iter().zip(store.get_chunks(&hashes).unwrap()) {
+            let got = got.unwrap_or_else(|| panic!("{name} needs {wanted}"));
+            assert_eq!(hash(&got), *wanted);
+        }
+    }
+}
+
+#[test]
+fn a_handle_outlives_a_restart() {
+    let mut server = server!("--appendonly", "yes", "--appendfsync", "always");
+    let store = server.open("");
+    let data = bytes(1, 100_000);
+    store.put_chunk(&hash(&data), &data).unwrap();
+    store.put_manifest(&name("m"), b"1").unwrap();
+    for _ in 0..3 {
+        server.restart();
+        assert_eq!(store.get_chunk(&hash(&data)).unwrap().unwrap(), data);
+        server.restart();
+        store.put_manifest(&name("m"), b"2").unwrap();
+    }
+}
+
+#[test]
+fn what_waits_for_a_server_is_sent_when_it_is_back() {
+    let mut server = server!("--appendonly", "yes", "--appendfsync", "always");
+    let store = server.open("");
+    let data: Vec<_> = (0..20).map(|n| bytes(n, 100_000)).collect();
+    for data in &data {
+        store.put_chunk(&hash(data), data).unwrap();
+    }
+    server.kill();
+    assert!(store.put_manifest(&name("m"), b"1").is_err());
+    server.restart();
+    match store.put_manifest(&name("m"), b"1") {
+        Ok(()) => {}
+        Err(error) => panic!("{error}"),
+    }
+    let other = server.open("");
+    for data in &data {
+        assert_eq!(other.get_chunk(&hash(data)).unwrap().unwrap(), data);
+    }
+}
+
+#[test]
+fn a_server_that_forgot_everything_gets_no_manifest_without_chunks() {
+    let mut server = server!();
+    let store = server.open("");
+    let data: Vec<_> = (0..20).map(|n| bytes(n, 100_000)).collect();
+    for data in &data {
+        store.put_chunk(&hash(data), data).unwrap();
+    }
+    // All of them acknowledged, then lost.
+    while store.get_chunks(&[hash(&data[19])]).unwrap()[0].is_none()
+        || server
+            .open("")
+            .get_chunk(&hash(&data[19]))
+            .unwrap()
+            .is_none()
+    {
+        std::thread::yield_now();
+    }
+    server.restart();
+    assert!(store.put_manifest(&name("m"), b"1").is_err());
+    assert_eq!(store.get_manifest(&name("m")).unwrap(), None);
+    for data in &data {
+        store.put_chunk(&hash(data), data).unwrap();
+    }
+    store.put_manifest(&name("m"), b"1").unwrap();
+}

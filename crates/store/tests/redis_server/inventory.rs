@@ -1,0 +1,262 @@
+//! Listing, verifying and collecting.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::Commands;
+use transload_store::backend::{CollectOptions, Fault, Inventory};
+use transload_store::{Backend, ChunkHash, StoreError};
+
+use crate::server;
+use crate::server::{bytes, hash, name};
+
+/// Puts chunks of these lengths and a manifest that names them.
+fn save(store: &impl Backend, manifest: &str, seeds: &[u64], len: usize) -> Vec<ChunkHash> {
+    let chunks: Vec<_> = seeds.iter().map(|&seed| bytes(seed, len)).collect();
+    let hashes: Vec<_> = chunks.iter().map(|data| hash(data)).collect();
+    for (key, data) in hashes.iter().zip(&chunks) {
+        store.put_chunk(key, data).unwrap();
+    }
+    let text: String = hashes.iter().map(|hash| format!("{hash} ")).collect();
+    store
+        .put_manifest(&name(manifest), text.as_bytes())
+        .unwrap();
+    hashes
+}
+
+fn names(inventory: &dyn Inventory) -> BTreeMap<String, u64> {
+    let mut names = BTreeMap::new();
+    inventory
+        .manifests(&mut |entry| {
+            assert!(entry.last_used.is_some());
+            assert!(names.insert(entry.name.to_string(), entry.bytes).is_none());
+            Ok(())
+        })
+        .unwrap();
+    names
+}
+
+fn grace(seconds: u64) -> CollectOptions {
+    CollectOptions::new().with_grace(Duration::from_secs(seconds))
+}
+
+#[test]
+fn lists_and_counts() {
+    let server = server!();
+    let store = server.open("/0/a*");
+    let mut client = server.client();
+    let _: () = client.set("transload:other", "not ours").unwrap();
+    let _: () = client.set("something else", "not ours").unwrap();
+    let seeds: Vec<u64> = (0..3000).collect();
+    let hashes = save(&store, "m", &seeds, 100);
+    save(&server.open("/0/ab"), "n", &[1], 100);
+    let inventory = store.inventory().unwrap();
+    let mut chunks = BTreeMap::new();
+    inventory
+        .chunks(&mut |entry| {
+            assert!(chunks.insert(entry.hash, entry.bytes).is_none(), "once");
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(chunks.len(), 3000);
+    assert!(hashes.iter().all(|hash| chunks[hash] == 100));
+    assert_eq!(names(inventory), BTreeMap::from([("m".into(), 3000 * 65)]));
+    let root = server.open("/0");
+    let whole = names(root.inventory().unwrap());
+    assert_eq!(whole.keys().collect::<Vec<_>>(), ["a*/m", "ab/n"]);
+    let usage = inventory.usage().unwrap();
+    assert_eq!((usage.manifests, usage.manifest_bytes), (2, 3001 * 65));
+    assert_eq!((usage.chunks, usage.chunk_bytes), (3000, 300_000));
+    assert!(usage.total_bytes > 300_000 + 3001 * 65);
+    assert_eq!(usage.cap, None);
+    let error = inventory
+        .chunks(&mut |_| Err(StoreError::HashLength { len: 0 }))
+        .unwrap_err();
+    assert!(
+        matches!(error, StoreError::HashLength { .. }),
+        "ends the walk"
+    );
+}
+
+#[test]
+fn verify_finds_what_was_changed() {
+    let server = server!();
+    let store = server.open("");
+    let hashes = save(&store, "m", &(0..100).collect::<Vec<_>>(), 1000);
+    save(&store, "n", &[0], 1000);
+    let inventory = store.inventory().unwrap();
+    let verify = || {
+        let mut faults: Vec<Fault> = Vec::new();
+        let mut last = None;
+        inventory
+            .verify(&mut |progress| last = Some(progress), &mut |fault| {
+                faults.push(fault)
+            })
+            .unwrap();
+        let last = last.unwrap();
+        assert_eq!(last.done, last.total);
+        faults.sort_by(|a, b| a.what.cmp(&b.what));
+        faults
+    };
+    assert_eq!(verify(), []);
+    let mut client = server.client();
+    let _: () = client
+        .setrange(format!("transload:c:{}", hashes[7]), 500, "?!")
+        .unwrap();
+    let _: () = client.set("transload:m:n", "short").unwrap();
+    let _: () = client.set("transload:c:XY", "none").unwrap();
+    let faults = verify();
+    let whats: Vec<&str> = faults.iter().map(|fault| fault.what.as_str()).collect();
+    let chunk = format!("chunk {}", hashes[7]);
+    assert_eq!(whats, [&chunk, "key transload:c:XY", "manifest \"n\""]);
+}
+
+#[test]
+fn collects_what_nothing_refers_to_after_its_grace() {
+    let server = server!();
+    let store = server.open("");
+    let kept = save(&store, "m", &[1, 2, 3], 1000);
+    let gone = save(&store, "n", &[3, 4, 5], 1000);
+    store.delete_manifest(&name("n")).unwrap();
+    let inventory = store.inventory().unwrap();
+    let collect = |options: &CollectOptions| inventory.collect(options, &mut |_| {}).unwrap();
+    let collected = collect(&grace(3600));
+    assert_eq!((collected.chunks, collected.in_grace), (0, 2));
+    let dry = collect(&grace(0).with_dry_run(true));
+    assert_eq!((dry.chunks, dry.bytes), (2, 2 * 1016));
+    assert_eq!(store.get_chunks(&gone).unwrap().iter().flatten().count(), 3);
+    assert_eq!(collect(&grace(0)), dry);
+    assert_eq!(store.get_chunks(&kept).unwrap().iter().flatten().count(), 3);
+    assert_eq!(store.get_chunks(&gone).unwrap().iter().flatten().count(), 1);
+}
+
+#[test]
+fn a_grace_period_passes_and_begins_anew() {
+    let server = server!();
+    let store = server.open("");
+    let [orphan, used] = [bytes(1, 100), bytes(2, 100)];
+    store.put_chunk(&hash(&orphan), &orphan).unwrap();
+    store.put_chunk(&hash(&used), &used).unwrap();
+    store.put_manifest(&name("flush"), b"").unwrap();
+    let inventory = store.inventory().unwrap();
+    let collect = || inventory.collect(&grace(4), &mut |_| {}).unwrap();
+    assert_eq!(collect().in_grace, 2);
+    // Idle times have whole seconds.
+    std::thread::sleep(Duration::from_secs(6));
+    assert!(store.get_chunk(&hash(&used)).unwrap().is_some());
+    let collected = collect();
+    assert_eq!((collected.chunks, collected.in_grace), (1, 1));
+    assert_eq!(store.get_chunk(&hash(&orphan)).unwrap(), None);
+    // A removed manifest keeps what it referred to for the same time, unused or not.
+    let hashes = save(&store, "m", &[7], 100);
+    std::thread::sleep(Duration::from_secs(6));
+    store.delete_manifest(&name("m")).unwrap();
+    let collected = collect();
+    assert_eq!((collected.chunks, collected.in_grace), (0, 2));
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(collect().chunks, 2);
+    assert_eq!(store.get_chunk(&hashes[0]).unwrap(), None);
+}
+
+#[test]
+fn a_cap_evicts_the_least_recently_used() {
+    let server = server!();
+    let store = server.open("");
+    for n in 0..3 {
+        save(
+            &store,
+            &format!("m{n}"),
+            &(n * 10..n * 10 + 10).collect::<Vec<_>>(),
+            20_000,
+        );
+        std::thread::sleep(Duration::from_millis(2100));
+    }
+    // The oldest is used again.
+    store.get_manifest(&name("m0")).unwrap().unwrap();
+    let inventory = store.inventory().unwrap();
+    let total = inventory.usage().unwrap().total_bytes;
+    // Asking for the lengths was a use on this server if it is an old one; put the order back.
+    for n in [1, 2, 0] {
+        std::thread::sleep(Duration::from_millis(2100));
+        store
+            .get_manifest(&name(&format!("m{n}")))
+            .unwrap()
+            .unwrap();
+    }
+    let options = grace(0).with_cap(total * 3 / 4);
+    let dry = inventory
+        .collect(&options.clone().with_dry_run(true), &mut |_| {})
+        .unwrap();
+    assert_eq!(dry.manifests, 1);
+    for n in [1, 2, 0] {
+        std::thread::sleep(Duration::from_millis(2100));
+        store
+            .get_manifest(&name(&format!("m{n}")))
+            .unwrap()
+            .unwrap();
+    }
+    let collected = inventory.collect(&options, &mut |_| {}).unwrap();
+    assert_eq!((collected.manifests, collected.chunks), (1, 10));
+    assert_eq!(names(inventory).keys().collect::<Vec<_>>(), ["m0", "m2"]);
+    assert!(inventory.usage().unwrap().total_bytes <= total * 3 / 4);
+}
+
+#[test]
+fn an_lfu_server_says_no_times_and_is_collected_without_grace() {
+    let server = server!("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lfu");
+    let store = server.open("");
+    save(&store, "m", &[1, 2], 100);
+    store.delete_manifest(&name("m")).unwrap();
+    let inventory = store.inventory().unwrap();
+    assert_eq!(inventory.usage().unwrap().cap, Some(100 << 20));
+    let error = inventory.collect(&grace(5), &mut |_| {}).unwrap_err();
+    assert!(matches!(error, StoreError::Unsupported { .. }), "{error}");
+    assert_eq!(inventory.collect(&grace(0), &mut |_| {}).unwrap().chunks, 2);
+}
+
+#[test]
+fn collecting_while_others_save_takes_nothing_from_them() {
+    let server = server!();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let savers: Vec<_> = (0..3_u64)
+            .map(|thread| {
+                let (server, stop) = (&server, &stop);
+                scope.spawn(move || {
+                    let store = server.open("");
+                    for round in 0..60 {
+                        let own = thread * 1000 + round;
+                        let hashes = loop {
+                            // Chunks that others dropped come back, found or not.
+                            let seeds = [round % 7, round % 5 + 100, own + 10_000];
+                            let chunks: Vec<_> = seeds.iter().map(|&n| bytes(n, 500)).collect();
+                            let hashes: Vec<_> = chunks.iter().map(|data| hash(data)).collect();
+                            for (key, data) in hashes.iter().zip(&chunks) {
+                                store.put_chunk(key, data).unwrap();
+                            }
+                            let text: String = hashes.iter().map(|h| h.to_string()).collect();
+                            let manifest = name(&format!("{thread}"));
+                            match store.put_manifest(&manifest, text.as_bytes()) {
+                                Ok(()) => break hashes,
+                                Err(StoreError::Collected { .. }) => {}
+                                Err(error) => panic!("{error}"),
+                            }
+                        };
+                        let got = store.get_chunks(&hashes).unwrap();
+                        assert!(got.iter().all(Option::is_some), "{thread} {round}");
+                        store.delete_manifest(&name(&format!("{thread}"))).unwrap();
+                    }
+                    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+                })
+            })
+            .collect();
+        let store = server.open("");
+        let inventory = store.inventory().unwrap();
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            inventory.collect(&grace(5), &mut |_| {}).unwrap();
+        }
+        for saver in savers {
+            saver.join().unwrap();
+        }
+    });
+}
