@@ -162,6 +162,15 @@ impl fmt::Debug for FileStore {
     }
 }
 
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        if let Some(pack) = self.pending.unpublished() {
+            // If this fails, the next one who opens or collects removes it.
+            let _ = self.space.remove(&pack.path);
+        }
+    }
+}
+
 impl FileStore {
     /// Opens the store in the folder `path`, an absolute one, or makes it there. If a folder above it is a
     /// store, it is that store, and the rest of the path goes in front of the names of manifests: `slot1` and
