@@ -1,11 +1,12 @@
 //! `s3://bucket[/path...]`, and what else there is to choose.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::uri::{StoreUri, UriError};
 
-/// How to talk to a store. Credentials, region and endpoint are not here: they come from the environment, as
-/// every S3 client reads them.
+/// How to talk to a store. Credentials, region and endpoint come from the environment, as every S3 client
+/// reads them, unless a program sets them by [`with_config`](Self::with_config).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct S3Options {
@@ -25,6 +26,28 @@ pub struct S3Options {
     /// A chunk that is found there is written anew if it is older than this, so that no collection takes it
     /// from under a save. Has to be well below the grace period of collections. 20 min.
     pub refresh: Duration,
+    pub(super) config: Config,
+}
+
+/// Keys and values. The values may be secrets.
+#[derive(Clone, Default)]
+pub(super) struct Config(pub(super) Vec<(String, String)>);
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.0.iter().map(|(key, _)| key))
+            .finish()
+    }
+}
+
+impl S3Options {
+    /// Sets what the environment would: `aws_endpoint_url`, `aws_allow_http`, and all other keys that
+    /// `AmazonS3ConfigKey` knows.
+    pub fn with_config(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.config.0.push((key.into(), value.into()));
+        self
+    }
 }
 
 impl Default for S3Options {
@@ -37,6 +60,7 @@ impl Default for S3Options {
             timeout: Duration::from_secs(60),
             retry: Duration::from_secs(30),
             refresh: Duration::from_secs(20 * 60),
+            config: Config::default(),
         }
     }
 }

@@ -7,12 +7,13 @@
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bytes::Bytes;
-use object_store::aws::{AmazonS3, AmazonS3Builder};
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientOptions, Error, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt,
+    BackoffConfig, ClientConfigKey, Error, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt,
     PutMode, PutPayload, RetryConfig,
 };
 use tokio::runtime::Handle;
@@ -23,6 +24,9 @@ use crate::error::StoreError;
 
 /// A thread each for two requests' checksums and encryption.
 const WORKERS: usize = 2;
+
+/// How long making a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Remote {
@@ -49,9 +53,24 @@ pub(super) enum Created {
 
 impl Remote {
     pub(super) fn new(bucket: &str, options: &S3Options) -> Result<Self, StoreError> {
-        let store = AmazonS3Builder::from_env()
+        let millis = |time: Duration| format!("{} milliseconds", time.as_millis());
+        let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(bucket)
-            .with_client_options(client_options(options))
+            .with_config(
+                AmazonS3ConfigKey::Client(ClientConfigKey::Timeout),
+                millis(options.timeout),
+            )
+            .with_config(
+                AmazonS3ConfigKey::Client(ClientConfigKey::ConnectTimeout),
+                millis(options.timeout.min(CONNECT)),
+            );
+        for (key, value) in &options.config.0 {
+            let key: AmazonS3ConfigKey = key
+                .parse()
+                .map_err(|error: Error| StoreError::remote("read the options", error))?;
+            builder = builder.with_config(key, value);
+        }
+        let store = builder
             .with_retry(RetryConfig {
                 backoff: BackoffConfig::default(),
                 max_retries: 10,
@@ -157,21 +176,6 @@ fn gone() -> StoreError {
     StoreError::Poisoned {
         why: "a task of the S3 client panicked".into(),
     }
-}
-
-fn client_options(options: &S3Options) -> ClientOptions {
-    // The environment's, which `with_client_options` would forget.
-    let mut client = ClientOptions::new();
-    let http = std::env::var("AWS_ALLOW_HTTP").unwrap_or_default();
-    if matches!(
-        http.to_ascii_lowercase().as_str(),
-        "true" | "1" | "yes" | "on"
-    ) {
-        client = client.with_allow_http(true);
-    }
-    client
-        .with_timeout(options.timeout)
-        .with_connect_timeout(options.timeout.min(std::time::Duration::from_secs(5)))
 }
 
 impl Client {
