@@ -31,4 +31,5 @@ pub use backend::{Backend, Put};
 pub use error::StoreError;
 pub use hash::ChunkHash;
 pub use name::ManifestName;
+pub use open::open;
 pub use uri::{StoreUri, UriError};

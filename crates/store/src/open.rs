@@ -1,1 +1,72 @@
 //! From a URI to a store.
+
+use std::sync::Arc;
+
+use crate::backend::Backend;
+use crate::error::StoreError;
+use crate::loader::{Library, LoadError};
+use crate::uri::StoreUri;
+
+/// Opens the store that a URI names, with the backend that its scheme names:
+///
+/// 1. `libkv_store_<scheme>.so` in a folder of `KV_STORE_LIBRARY_PATH`, also where the scheme is one of ours,
+///    so that an operator decides;
+/// 2. the backend of this crate, if it was built with the feature of that name;
+/// 3. `libkv_store_<scheme>.so` where the system looks for libraries.
+///
+/// ```no_run
+/// let store = transload_store::open("file:///var/kv")?;
+/// # Ok::<(), transload_store::StoreError>(())
+/// ```
+///
+/// # Errors
+/// If the text is no URI, there is no such backend, or it cannot open the store.
+pub fn open(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
+    let uri: StoreUri = uri.parse()?;
+    if let Some(library) = Library::find_named(uri.scheme())? {
+        return Ok(Arc::new(library.open(&uri)?));
+    }
+    if let Some(store) = built_in(&uri) {
+        return store;
+    }
+    match Library::find(uri.scheme()) {
+        Ok(library) => Ok(Arc::new(library.open(&uri)?)),
+        Err(LoadError::NotFound { file, .. }) => Err(StoreError::Unsupported {
+            what: "opening it",
+            why: format!(
+                "{}, and there is no {file} in a folder of KV_STORE_LIBRARY_PATH or where the system looks",
+                without(uri.scheme())
+            ),
+        }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The store behind a backend of this crate, if there is one for the scheme.
+fn built_in(uri: &StoreUri) -> Option<Result<Arc<dyn Backend>, StoreError>> {
+    #[cfg(feature = "file")]
+    if uri.scheme() == "file" {
+        return Some(file(uri));
+    }
+    let _ = uri;
+    None
+}
+
+#[cfg(feature = "file")]
+fn file(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
+    use crate::backend::file::{FileOptions, FileStore};
+    Ok(Arc::new(FileStore::open_uri(
+        uri,
+        FileOptions::from_env()?,
+    )?))
+}
+
+/// Why no backend of this crate was taken.
+fn without(scheme: &str) -> String {
+    match scheme {
+        "file" | "redis" | "rediss" | "s3" => {
+            format!("this program was built without the feature for `{scheme}`")
+        }
+        _ => format!("`{scheme}` is a scheme of others (file, redis, rediss and s3 are ours)"),
+    }
+}

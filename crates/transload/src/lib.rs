@@ -1,7 +1,7 @@
 //! Transload moves the KV cache of language models between engines that lay it out differently.
 //!
 //! This crate puts the others together: [`layout`] says how a cache lies in memory, [`transfer`]
-//! plans between two layouts and carries the plan out. What it adds is [`document`] and [`config`]: reading
+//! plans between two layouts and carries the plan out, [`store`] keeps what should outlive its process. What it adds is [`document`] and [`config`]: reading
 //! deployments and models from files, and [`baseline`]: what else reaches how much on this machine. It is also
 //! the `transload` command.
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ pub mod config;
 pub mod document;
 
 pub use transload_layout as layout;
+pub use transload_store as store;
 pub use transload_transfer as transfer;
 
 /// The examples of the README, run as tests.

@@ -56,6 +56,13 @@ impl Output {
         self.stdout.flush()
     }
 
+    /// Prints bytes as they are.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes)?;
+        stdout.flush()
+    }
+
     /// Prints a result: as a `value`, or as the text of a `table` that ends with a line end.
     pub(crate) fn show<T: Serialize>(
         &mut self,

@@ -178,6 +178,20 @@ impl Spec {
         };
         window.map_or(start, |w| start.max(attention::first_in_window(w, end)))
     }
+
+    /// The same cache of a model that attends to everything: what lies in its blocks does not differ, only
+    /// which of them a request needs.
+    #[must_use]
+    pub fn without_window(&self) -> Self {
+        let mut spec = self.clone();
+        match &mut spec {
+            Spec::Attention(spec) => (spec.sliding_window, spec.chunk_size) = (None, None),
+            Spec::Mla(spec) => spec.sliding_window = None,
+            Spec::Compressed(spec) | Spec::Indexer(spec) => spec.sliding_window = None,
+            _ => {}
+        }
+        spec
+    }
 }
 
 impl Spec {

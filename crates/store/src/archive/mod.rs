@@ -1,1 +1,197 @@
 //! A request's blocks in one standard layout, saved out of any deployment and restored into any other.
+//!
+//! What an engine with TP 4, blocks of 16 tokens and NHD saved, one with TP 8, blocks of 64 and HND restores.
+//! The unit is the *token chunk*, 256 tokens whatever the block size; a partial one at the end is not saved.
+//! In each token chunk, each head (more exactly: each unit of what tensor parallelism shares out) of the layers
+//! that one pipeline stage holds is a *piece*: a store chunk, keyed by the BLAKE3-256 of its bytes. What is
+//! replicated over ranks is saved once, by the first of them.
+//!
+//! Names are made of tokens, contents are not: a chain of hashes over the prompt, and over everything else that
+//! decides what a cache holds, [names](PrefixKey) a *root* manifest for each whole token chunk, and that lists
+//! the pieces. So two engines that compute slightly different bytes for one prefix never mix them up: either
+//! root is whole, and the later one stands.
+//!
+//! # Saving
+//! 1. The coordinator asks what is [missing](Archive::missing).
+//! 2. Each rank [saves](RankArchive::save) its pieces, which ends with a *part* manifest of its own:
+//!    `kv_store_v1` publishes only what the same handle put.
+//! 3. The coordinator [publishes](Archive::publish) the roots, once it has every rank's [`Part`].
+//!
+//! # Restoring
+//! 1. Anybody [finds](Archive::find) the longest saved prefix of a prompt.
+//! 2. Each rank [restores](RankArchive::restore) its share of it; every byte is checked against its hash.
+//!
+//! # Windows and recurrent state
+//! An engine keeps only the last tokens of a sliding window, and of a recurrent cache only the newest state. A
+//! root holds what such a group needs to go on *there*, if the engine still had it: a snapshot. So a prefix can
+//! be restored up to the largest position at which every group can go on.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! use transload_layout::{Deployment, Rank, document::Value};
+//! use transload_store::archive::{Archive, Model, Prompt, SaveRequest};
+//! use transload_store::backend::MemoryStore;
+//! use transload_transfer::memory::Memory;
+//! use transload_transfer::plan::{BlockTable, Tables};
+//!
+//! let side = |tp, block, order| {
+//!     let text = format!(r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
+//!         "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-3", "spec": [
+//!             {{"kind": "attention", "heads": 4, "head_dim": 64, "dtype": "bf16"}}]}}]}}"#);
+//!     Deployment::from_value(&serde_json::from_str::<Value>(&text).unwrap()).unwrap()
+//! };
+//! let cache = |side: &Deployment| {
+//!     Memory::allocate(&[side.groups()[0].placement(0).allocation_bytes as usize])
+//! };
+//! let (prefill, decode) = (side(2, 16, "NHD"), side(1, 64, "HND"));
+//! let archive = Archive::new(Arc::new(MemoryStore::new()), Model::new("demo", "r1"), &prefill)?;
+//! let tokens: Vec<u32> = (0..600).collect();
+//! let prompt = Prompt::new(&tokens);
+//!
+//! // Both ranks of the prefill side save; blocks 0 to 37 hold the prompt.
+//! let missing = archive.missing(&prompt, &SaveRequest::tokens(600))?;
+//! let tables = Tables(vec![BlockTable::Identity]);
+//! let mut parts = Vec::new();
+//! for rank in prefill.ranks() {
+//!     let caches = [cache(&prefill)?];
+//!     parts.push(archive.rank(&prefill, rank)?.save(&missing, &caches, &tables)?);
+//! }
+//! assert_eq!(archive.publish(&missing, &parts)?.roots, 2);
+//!
+//! // Later, and elsewhere: two whole token chunks of the prompt are there.
+//! let found = archive.find(&prompt)?;
+//! assert_eq!(found.tokens(), 512);
+//! let caches = [cache(&decode)?];
+//! archive.rank(&decode, Rank(0))?.restore(&found, 0, &caches, &tables)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod find;
+mod key;
+mod publish;
+mod record;
+mod restore;
+mod save;
+mod shape;
+mod staging;
+mod work;
+
+use std::sync::Arc;
+
+use transload_layout::{Deployment, Rank};
+
+pub use error::ArchiveError;
+pub use find::Found;
+pub use key::{Model, PrefixKey, Prompt, TOKEN_CHUNK};
+pub use publish::Published;
+pub use restore::Restored;
+pub use save::{Missing, Part, SaveRequest};
+
+use crate::backend::Backend;
+use crate::name::ManifestName;
+use shape::Shape;
+use staging::RankGroup;
+
+/// Begins the names of all manifests of an archive.
+pub const NAMES: &str = "transload.archive/1/";
+
+/// The saved prefixes of one model in a store.
+///
+/// Cheap to clone; to be used from any thread.
+#[derive(Clone, Debug)]
+pub struct Archive {
+    store: Arc<dyn Backend>,
+    model: Model,
+    shape: Arc<Shape>,
+    fingerprint: [u8; 32],
+    /// A deployment of the model, to name what differs in another.
+    reference: Arc<Deployment>,
+    threads: usize,
+}
+
+/// One rank of a deployment, as the archive sees it.
+#[derive(Debug)]
+pub struct RankArchive<'a> {
+    archive: &'a Archive,
+    /// By group of the archive's shape: which group of the deployment's document, and what this rank holds.
+    groups: Vec<(usize, Option<RankGroup>)>,
+}
+
+/// How many threads hash and copy for one rank, unless told otherwise: as many as the machine has cores, and at
+/// most so many. BLAKE3 makes some 3 GB/s a thread, and the engine beside it needs its cores.
+const DEFAULT_THREADS: usize = 4;
+
+impl Archive {
+    /// The archive of a model whose cache is that of `deployment`, in `store`.
+    ///
+    /// # Errors
+    /// If the cache cannot be cut into pieces.
+    pub fn new(
+        store: Arc<dyn Backend>,
+        model: Model,
+        deployment: &Deployment,
+    ) -> Result<Self, ArchiveError> {
+        let shape = Shape::of(deployment)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Ok(Self {
+            store,
+            model,
+            fingerprint: shape.fingerprint(),
+            shape: Arc::new(shape),
+            reference: Arc::new(deployment.clone()),
+            threads: cores.min(DEFAULT_THREADS),
+        })
+    }
+
+    /// How many threads hash and copy for one rank (0 counts as 1).
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = threads.max(1);
+        self
+    }
+
+    /// The store that it is in.
+    pub fn store(&self) -> &Arc<dyn Backend> {
+        &self.store
+    }
+
+    /// One rank of a deployment of the same model, whatever its TP, PP, block sizes and orders.
+    ///
+    /// # Errors
+    /// If the deployment holds another cache, or has no such rank.
+    pub fn rank(
+        &self,
+        deployment: &Deployment,
+        rank: Rank,
+    ) -> Result<RankArchive<'_>, ArchiveError> {
+        transload_transfer::plan::pair_groups(&self.reference, deployment)?;
+        let last = deployment.tp() * deployment.pp() - 1;
+        if rank.0 > last {
+            return Err(ArchiveError::NoSuchRank { rank: rank.0, last });
+        }
+        let groups = self.shape.groups.iter().map(|shape| {
+            let position = deployment.group(&shape.name).map(|(position, _)| position);
+            let position = position.ok_or_else(|| ArchiveError::NoGroup {
+                group: shape.name.clone(),
+            })?;
+            Ok((position, RankGroup::new(shape, deployment, rank)?))
+        });
+        Ok(RankArchive {
+            archive: self,
+            groups: groups.collect::<Result<_, ArchiveError>>()?,
+        })
+    }
+
+    /// The keys of all whole token chunks of a prompt, the empty prefix first.
+    pub fn keys(&self, prompt: &Prompt<'_>) -> Vec<PrefixKey> {
+        prompt.chain(&self.fingerprint, &self.model)
+    }
+}
+
+impl PrefixKey {
+    /// The name of the root manifest of this prefix.
+    pub fn root_name(&self) -> ManifestName {
+        ManifestName::new(format!("{NAMES}{self}")).expect("84 characters of ASCII")
+    }
+}

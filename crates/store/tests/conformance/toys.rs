@@ -83,6 +83,8 @@ pub(crate) enum Fault {
     PrefetchMakes,
     /// A panic in get_manifest.
     Panics,
+    /// A panic in put_manifest.
+    PanicsPutting,
     /// Prefetching fails, which is allowed.
     PrefetchFails,
 }
@@ -277,8 +279,10 @@ impl Backend for Toy {
         }
         if there {
             if self.fault == Fault::LastWriterWins {
-                store.chunks.remove(&key);
-                pending.insert(key, value);
+                match pending.get_mut(&key) {
+                    Some(buffered) => *buffered = value,
+                    None => drop(store.chunks.insert(key, value)),
+                }
             }
             return Ok(match self.fault {
                 Fault::SecondPutStored => Put::Stored,
@@ -306,6 +310,9 @@ impl Backend for Toy {
 
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
         let (name, data) = (self.name(name)?, self.value(data)?);
+        if self.fault == Fault::PanicsPutting && data.len() > 64 {
+            panic!("no manifest can be put");
+        }
         if self.fault == Fault::ManifestFirst {
             self.manifest(&name, data.clone());
             thread::sleep(Duration::from_millis(1));
@@ -323,11 +330,7 @@ impl Backend for Toy {
                 _ => {
                     for (key, value) in pending.drain() {
                         store.buffered.remove(&key);
-                        if self.fault == Fault::LastWriterWins {
-                            store.chunks.insert(key, value);
-                        } else {
-                            store.chunks.entry(key).or_insert(value);
-                        }
+                        store.chunks.entry(key).or_insert(value);
                     }
                 }
             }

@@ -3,5 +3,7 @@
 
 mod border;
 mod build;
+mod check;
+mod consumer;
 mod header;
 mod load;

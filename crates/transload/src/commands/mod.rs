@@ -14,6 +14,7 @@ mod model;
 mod plan;
 mod random;
 mod shapes;
+mod store;
 
 /// What can be done.
 #[derive(Debug, Subcommand)]
@@ -23,6 +24,7 @@ pub(crate) enum Command {
     Demo(demo::Args),
     Certs(certs::Args),
     Bench(bench::Args),
+    Store(store::Args),
     /// The second process of the demo and of benches.
     #[command(name = engines::SOURCE_PROCESS, hide = true)]
     SourceProcess,
@@ -43,5 +45,6 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> 
         Command::SourceProcess => engines::runtime()?.block_on(engines::run_source()),
         Command::Certs(args) => certs::run(args, output),
         Command::Bench(args) => bench::run(args, output),
+        Command::Store(args) => store::run(args, output),
     }
 }

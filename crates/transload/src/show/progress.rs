@@ -45,6 +45,12 @@ impl Progress {
         self.bar.inc(steps);
     }
 
+    /// So many steps are done of so many, which may be more than was thought.
+    pub(crate) fn reach_of(&self, steps: u64, total: u64) {
+        self.bar.set_length(total);
+        self.bar.set_position(steps);
+    }
+
     /// So many steps are done in all.
     pub(crate) fn reach(&self, steps: u64) {
         self.bar.set_position(steps);

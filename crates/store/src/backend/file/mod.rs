@@ -1,1 +1,327 @@
 //! `file://`: a folder of any POSIX file system, crash-safe and deduplicating.
+//!
+//! Chunks that are put on a handle go into one file, a *pack*, which is flushed and published when a manifest
+//! is put; so a save costs about four flushes, whatever the number of its chunks. What lies where, and why in
+//! this order, is told in the manual's page on the file store; [`mod@format`] has the bytes.
+//!
+//! | file | what |
+//! |---|---|
+//! | `root` | finding and making a store |
+//! | `pending`, `publish` | from a put to what is durable |
+//! | `index` | which chunk lies where; reading |
+//! | `space`, `collect` | the size cap; what goes, and when |
+//! | `locks` | who excludes whom, in all processes |
+//! | `inventory` | listing and verifying |
+//! | `disk` | the system calls, and the simulated disk of the tests |
+
+mod collect;
+mod disk;
+pub mod format;
+mod index;
+mod inventory;
+mod locks;
+mod paths;
+mod pending;
+mod publish;
+mod root;
+mod space;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use self::disk::{Disk, File, How};
+use self::format::manifest::Manifest;
+use self::index::Index;
+use self::locks::Locks;
+use self::pending::{Pending, is_there};
+use self::space::Space;
+use super::{Backend, Inventory, Put};
+use crate::error::StoreError;
+use crate::export::Plugin;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+use crate::uri::StoreUri;
+
+/// How to open a file store.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FileOptions {
+    /// What all files of the store may take together, in bytes. When a save needs more, the least recently
+    /// used manifests go with what only they refer to. All handles of a store have to be opened with the same
+    /// cap: one without does not know of it. None unless set.
+    pub cap: Option<u64>,
+    /// How long chunks that no manifest refers to stay after their last use when the cap makes something go,
+    /// as in [`CollectOptions::grace`](super::CollectOptions::grace). When nothing else is left to go they do
+    /// not even stay that long. One hour unless set.
+    pub grace: Duration,
+}
+
+impl Default for FileOptions {
+    fn default() -> Self {
+        Self {
+            cap: None,
+            grace: Duration::from_secs(3600),
+        }
+    }
+}
+
+impl FileOptions {
+    /// The environment variable that [`from_env`](Self::from_env) reads.
+    pub const CAP_VARIABLE: &str = "TRANSLOAD_FILE_CAP";
+
+    /// No cap.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the cap in bytes.
+    pub fn with_cap(mut self, bytes: u64) -> Self {
+        self.cap = Some(bytes);
+        self
+    }
+
+    /// Sets the grace period.
+    pub fn with_grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// With the cap that `TRANSLOAD_FILE_CAP` names, as `500GiB`, `1.5TiB` or a number of bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] if it is set and no size.
+    pub fn from_env() -> Result<Self, StoreError> {
+        let mut options = Self::new();
+        if let Some(text) = std::env::var_os(Self::CAP_VARIABLE) {
+            let size = text.to_str().and_then(parse_size);
+            options.cap = Some(size.ok_or_else(|| StoreError::Unsupported {
+                what: "a cap from the environment",
+                why: format!(
+                    "{}={} is no size; write it as 500GiB",
+                    Self::CAP_VARIABLE,
+                    text.to_string_lossy()
+                ),
+            })?);
+        }
+        Ok(options)
+    }
+}
+
+/// `500GiB`, `1.5 TiB`, `4096`: bytes.
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit: u64 = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => return None,
+    };
+    let digits = digits.trim();
+    if let Ok(whole) = digits.parse::<u64>() {
+        return whole.checked_mul(unit);
+    }
+    let size = digits.parse::<f64>().ok()? * unit as f64;
+    (size.is_finite() && (0.0..2f64.powi(63)).contains(&size)).then_some(size as u64)
+}
+
+/// A handle on a store in a folder.
+///
+/// Any number of handles, in any number of processes on one machine, work on one store at once. Acknowledged
+/// means durable: when [`put_manifest`](Backend::put_manifest) has returned, the manifest and its chunks
+/// survive the loss of power, as far as the disk keeps what it has flushed.
+pub struct FileStore {
+    disk: Arc<dyn Disk>,
+    index: Index,
+    locks: Locks,
+    space: Space,
+    pending: Pending,
+    /// One publication at a time on a handle: a later one relies on the chunks of an earlier one.
+    publishing: Mutex<()>,
+    options: FileOptions,
+    /// In front of the names of manifests, with a `/` at its end, or empty.
+    prefix: String,
+}
+
+impl fmt::Debug for FileStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileStore")
+            .field("disk", &self.disk)
+            .field("prefix", &self.prefix)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl FileStore {
+    /// Opens the store in the folder `path`, an absolute one, or makes it there. If a folder above it is a
+    /// store, it is that store, and the rest of the path goes in front of the names of manifests: `slot1` and
+    /// manifest `m` are manifest `slot1/m` of the root.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] if the path cannot be a store's, or a folder is there that is none and not
+    /// empty; [`StoreError::Damaged`] if what is there cannot be read.
+    pub fn open(path: impl AsRef<Path>, options: FileOptions) -> Result<Self, StoreError> {
+        let root = root::open(path.as_ref())?;
+        Self::on_disk(root.disk, &root.prefix, options)
+    }
+
+    /// Opens `file:///absolute/path`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`StoreError::Uri`] if the URI is another one.
+    pub fn open_uri(uri: &StoreUri, options: FileOptions) -> Result<Self, StoreError> {
+        if uri.scheme() != "file" || !uri.rest().starts_with('/') {
+            return Err(uri
+                .wrong("a file store is written file:///absolute/path")
+                .into());
+        }
+        Self::open(uri.rest(), options)
+    }
+
+    fn on_disk(
+        disk: Arc<dyn Disk>,
+        prefix: &str,
+        options: FileOptions,
+    ) -> Result<Self, StoreError> {
+        root::check_marker(&*disk)?;
+        let locks = Locks::new(disk.clone());
+        let store = Self {
+            index: Index::open(disk.clone())?,
+            space: Space::open(disk.clone(), locks.clone(), options.cap)?,
+            locks,
+            disk,
+            pending: Pending::default(),
+            publishing: Mutex::default(),
+            options,
+            prefix: match prefix {
+                "" => String::new(),
+                prefix => format!("{prefix}/"),
+            },
+        };
+        store.tidy()?;
+        Ok(store)
+    }
+
+    /// What the store calls the manifest that this handle calls `name`.
+    fn full_name(&self, name: &ManifestName) -> Result<String, StoreError> {
+        let full = ManifestName::new(format!("{}{name}", self.prefix))?;
+        Ok(full.as_str().to_owned())
+    }
+
+    /// Reads a manifest, named in full, notes that it was used, and calls `then` with it.
+    fn with_manifest<T>(
+        &self,
+        name: &str,
+        then: impl FnOnce(&dyn File, Manifest<'_>) -> T,
+    ) -> Result<Option<T>, StoreError> {
+        let damaged = |how: String| StoreError::Damaged {
+            what: format!("manifest {name:?}"),
+            how,
+        };
+        let read = self
+            .disk
+            .open(&paths::manifest(name), How::Read)
+            .and_then(|file| Ok((file.read_all()?, file)));
+        let (bytes, file) = match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(damaged(error.to_string()));
+            }
+            other => other.map_err(StoreError::io(format!("read manifest {name:?}")))?,
+        };
+        let manifest = Manifest::decode(&bytes).map_err(|flaw| damaged(flaw.to_string()))?;
+        if manifest.name != name {
+            return Err(damaged(format!("its file is that of {:?}", manifest.name)));
+        }
+        let now = self.disk.now();
+        if file.stat().is_ok_and(|stat| is_older(now, stat.modified)) {
+            // It may be another user's file. Then it looks older than it is.
+            let _ = file.touch(now);
+        }
+        Ok(Some(then(&*file, manifest)))
+    }
+}
+
+/// Whether a time is so long ago that a use is worth noting: a second, as for packs.
+fn is_older(now: std::time::SystemTime, noted: std::time::SystemTime) -> bool {
+    now.duration_since(noted)
+        .map_or(true, |age| age >= Duration::from_secs(1))
+}
+
+impl Backend for FileStore {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        if is_there(&self.index, hash)? {
+            self.pending.refer(hash);
+            return Ok(Put::AlreadyThere);
+        }
+        self.pending
+            .put(&self.disk, &self.space, hash, data, |bytes| {
+                self.evict(bytes)
+            })
+    }
+
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        match self.pending.get(hash)? {
+            Some(bytes) => Ok(Some(bytes)),
+            None => self.index.get(hash),
+        }
+    }
+
+    /// Durable when it returns: four flushes, two if no chunk is new, none if the same manifest is there and
+    /// refers to what was put.
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        self.publish(&[(self.full_name(name)?, data)])
+    }
+
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        self.with_manifest(&self.full_name(name)?, |_, manifest| {
+            Bytes::copy_from_slice(manifest.data)
+        })
+    }
+
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        self.remove_manifest(&self.full_name(name)?)
+    }
+
+    fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
+        self.index.will_need(hashes);
+        Ok(())
+    }
+
+    /// One flush of each folder for all of them, and no more than one further. Seen by others in the order of
+    /// the list; after a loss of power the last one is there only if all others are, and which of the others
+    /// are has no order.
+    fn put_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> Result<(), StoreError> {
+        let named: Result<Vec<_>, StoreError> = manifests
+            .iter()
+            .map(|(name, data)| Ok((self.full_name(name)?, &data[..])))
+            .collect();
+        match &named? {
+            none if none.is_empty() => Ok(()),
+            some => self.publish(some),
+        }
+    }
+
+    fn inventory(&self) -> Option<&dyn Inventory> {
+        Some(self)
+    }
+}
+
+/// With [`FileOptions::from_env`].
+impl Plugin for FileStore {
+    const PREFETCH: bool = true;
+
+    fn open(uri: &StoreUri) -> Result<Self, StoreError> {
+        Self::open_uri(uri, FileOptions::from_env()?)
+    }
+}

@@ -74,6 +74,9 @@ pub(super) struct Report {
     bench: &'static str,
     machine: Machine,
     results: Vec<Figure>,
+    /// What else there is to know: where it was measured, what could not be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 /// What it was measured on.
@@ -84,12 +87,13 @@ struct Machine {
 }
 
 impl Report {
-    pub(super) fn new(bench: &'static str, results: Vec<Figure>) -> Self {
+    pub(super) fn new(bench: &'static str, results: Vec<Figure>, notes: Vec<String>) -> Self {
         Self {
             schema: "transload.bench/1",
             bench,
             machine: Machine::this(),
             results,
+            notes,
         }
     }
 
@@ -117,12 +121,15 @@ impl Report {
             ]);
         }
         let Machine { cpu, threads } = &self.machine;
-        let better = match self.results.iter().any(|figure| figure.unit == "GB/s") {
-            true => "more is better; 1 GB is 10^9 bytes",
-            false => "less is better",
+        let rates = self.results.iter().filter(|figure| figure.unit == "GB/s");
+        let better = match rates.count() {
+            0 => "less is better",
+            n if n == self.results.len() => "more is better; 1 GB is 10^9 bytes",
+            _ => "of GB/s more is better, of times less; 1 GB is 10^9 bytes",
         };
+        let notes: String = self.notes.iter().map(|note| format!(" {note}\n")).collect();
         format!(
-            "{}\n {better}; ratio is figure / baseline\n on {cpu}, {threads} threads\n",
+            "{}\n {better}; ratio is figure / baseline\n on {cpu}, {threads} threads\n{notes}",
             table.finish()
         )
     }

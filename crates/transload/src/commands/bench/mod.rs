@@ -7,6 +7,7 @@ mod measure;
 mod memcpy;
 mod paths;
 mod plan;
+mod store;
 
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ Examples:
   transload bench copy --seconds 5
   transload bench quic
   transload bench local
+  transload bench store --dir /mnt/nvme
 
 Each figure stands beside a baseline that was measured in turns with it, so that the ratio holds even
 where the machine is busy or slows down. Ratios are medians over the rounds.";
@@ -30,6 +32,10 @@ where the machine is busy or slows down. Ratios are medians over the rounds.";
 const PLAN: &str = "Examples:\n  transload bench plan --rounds 101";
 const COPY: &str = "Examples:\n  transload bench copy --seconds 5 --format json";
 const QUIC: &str = "Examples:\n  transload bench quic --rounds 7";
+const STORE: &str = "\
+Examples:
+  transload bench store --rounds 7
+  transload bench store --dir /mnt/nvme --redis redis://cache:6379/15";
 const LOCAL: &str = "Examples:\n  transload bench local --rounds 7";
 
 /// Measure on this machine, a baseline beside each figure in the same run.
@@ -69,6 +75,10 @@ enum Bench {
     /// memory. Takes 3 GB of memory.
     #[command(after_help = LOCAL)]
     Local,
+
+    /// Keep 96 MiB in a folder and 16 MiB in a Redis server, beside plain programs that do as much.
+    #[command(after_help = STORE)]
+    Store(store::Args),
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
@@ -76,13 +86,19 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         rounds: args.rounds as usize,
         most: Duration::from_secs(args.seconds.into()),
     };
+    let mut notes = Vec::new();
     let (name, results) = match args.bench {
         Bench::Plan => ("plan", plan::run(effort)?),
         Bench::Copy => ("copy", copy::run(effort)?),
         Bench::Quic => ("quic", paths::quic(effort)?),
         Bench::Local => ("local", paths::local(effort)?),
+        Bench::Store(args) => {
+            let measured = store::run(&args, effort)?;
+            notes = measured.notes;
+            ("store", measured.figures)
+        }
     };
-    let report = measure::Report::new(name, results);
+    let report = measure::Report::new(name, results, notes);
     output.show(|| &report, || report.table())?;
     Ok(())
 }

@@ -1,0 +1,189 @@
+//! What is written down: root manifests and part manifests.
+//!
+//! Both are eight bytes that say what follows, a body in postcard (unsigned integers as LEB128, texts and
+//! lists with their length in front, an option as 0 or 1 and the value, 32-byte hashes as they are), and the
+//! BLAKE3-256 of all that.
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::key::{PrefixKey, TOKEN_CHUNK};
+use super::shape::{GroupShape, Growth, Shape};
+
+const ROOT: &[u8; 8] = b"TLroot\x01\n";
+const PART: &[u8; 8] = b"TLpart\x01\n";
+
+/// A saved prefix: what its last token chunk adds, and where its parent stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Root {
+    /// Its own name, so that a manifest put under another name is found out.
+    pub(super) key: PrefixKey,
+    /// The prefix that is one token chunk shorter.
+    pub(super) parent: PrefixKey,
+    /// Length of the prefix in token chunks.
+    pub(super) chunks: u64,
+    /// For each group of the cache, by name: the pieces. `None` where no snapshot of a windowed or recurrent
+    /// group was taken at this position.
+    pub(super) groups: Vec<Option<Vec<Segment>>>,
+}
+
+/// Tokens `[from, to)` of one group, inside one token chunk; for recurrent groups, the state after `to` tokens
+/// (`from` is 0).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Segment {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) pieces: Vec<Piece>,
+}
+
+/// Units of one class over a span of layers: a store chunk.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(super) struct Piece {
+    /// Which class of the group, in the order of their first components.
+    pub(super) class: u32,
+    /// The first unit (head, group of heads) of that class.
+    pub(super) unit: u64,
+    /// How many units.
+    pub(super) units: u64,
+    /// First layer of the span, counted in the group's layers.
+    pub(super) layer: u32,
+    /// How many layers.
+    pub(super) layers: u32,
+    /// BLAKE3-256 of the bytes, which is the store chunk's hash.
+    pub(super) hash: [u8; 32],
+}
+
+/// What one rank saved.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct PartRecord {
+    /// For each group, what was saved.
+    pub(super) groups: Vec<Vec<Segment>>,
+}
+
+/// Why bytes are not the record they should be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unreadable(pub(super) &'static str);
+
+impl Root {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(ROOT, self)
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
+        decode(ROOT, bytes)
+    }
+
+    /// Whether it is the root of these keys, and everything in it is of this cache and of its place.
+    pub(super) fn check(
+        &self,
+        shape: &Shape,
+        chunks: u64,
+        key: PrefixKey,
+        parent: PrefixKey,
+    ) -> Result<(), Unreadable> {
+        if (self.key, self.parent, self.chunks) != (key, parent, chunks) {
+            return Err(Unreadable("it is of another prefix"));
+        }
+        if self.groups.len() != shape.groups.len() {
+            return Err(Unreadable("it does not have the groups of this cache"));
+        }
+        for (group, segments) in shape.groups.iter().zip(&self.groups) {
+            let Some(segments) = segments else {
+                if group.growth == Growth::All {
+                    return Err(Unreadable("it lacks the pieces of a group"));
+                }
+                continue;
+            };
+            let end = chunks * TOKEN_CHUNK;
+            let spans = segments.iter().map(|segment| (segment.from, segment.to));
+            let right = match group.growth {
+                Growth::All => spans.eq([(end - TOKEN_CHUNK, end)]),
+                Growth::Recurrent => spans.eq([(0, end)]),
+                Growth::Window => covers(segments, group.needed(end)),
+            };
+            if !right {
+                return Err(Unreadable("its pieces are of other tokens"));
+            }
+            segments
+                .iter()
+                .try_for_each(|segment| segment.check(group))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether segments, ascending, leave out no token of `needed`, each inside one token chunk.
+fn covers(segments: &[Segment], needed: std::ops::Range<u64>) -> bool {
+    let mut at = needed.start;
+    segments.iter().all(|segment| {
+        let inside = segment.from < segment.to
+            && segment.from / TOKEN_CHUNK == (segment.to - 1) / TOKEN_CHUNK;
+        let joins = segment.from <= at && at < segment.to && segment.to <= needed.end;
+        at = segment.to;
+        inside && joins
+    }) && at >= needed.end
+}
+
+impl Segment {
+    /// Whether every piece is one of the group. That none is missing is asked by who needs them.
+    fn check(&self, group: &GroupShape) -> Result<(), Unreadable> {
+        let all = self.pieces.iter().all(|piece| {
+            let class = group.classes.get(piece.class as usize);
+            let units = piece.unit.checked_add(piece.units);
+            let layers = piece.layer.checked_add(piece.layers);
+            class.is_some_and(|class| units.is_some_and(|end| end <= class.units))
+                && layers.is_some_and(|end| end as usize <= group.layers.len())
+                && piece.units > 0
+                && piece.layers > 0
+        });
+        all.then_some(())
+            .ok_or(Unreadable("it names a piece that the cache does not have"))
+    }
+}
+
+impl PartRecord {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        encode(PART, self)
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
+        decode(PART, bytes)
+    }
+
+    /// Whether every piece in it is one of this cache.
+    pub(super) fn check(&self, shape: &Shape) -> Result<(), Unreadable> {
+        if self.groups.len() != shape.groups.len() {
+            return Err(Unreadable("it does not have the groups of this cache"));
+        }
+        let mut groups = shape.groups.iter().zip(&self.groups);
+        groups.try_for_each(|(group, segments)| {
+            segments.iter().try_for_each(|segment| segment.check(group))
+        })
+    }
+}
+
+fn encode(magic: &[u8; 8], record: &impl Serialize) -> Vec<u8> {
+    let mut bytes = magic.to_vec();
+    bytes.extend(postcard::to_allocvec(record).expect("lists and numbers always encode"));
+    let sum = blake3::hash(&bytes);
+    bytes.extend(sum.as_bytes());
+    bytes
+}
+
+fn decode<T: DeserializeOwned>(magic: &[u8; 8], bytes: &[u8]) -> Result<T, Unreadable> {
+    let Some((signed, sum)) = bytes.split_last_chunk::<32>() else {
+        return Err(Unreadable("it is too short"));
+    };
+    let Some(body) = signed.strip_prefix(magic) else {
+        return Err(Unreadable(
+            "it does not begin as such a record of version 1 does",
+        ));
+    };
+    if blake3::hash(signed) != *sum {
+        return Err(Unreadable("its checksum does not match"));
+    }
+    match postcard::take_from_bytes(body) {
+        Ok((record, [])) => Ok(record),
+        Ok(_) => Err(Unreadable("there is more in it than a record")),
+        Err(_) => Err(Unreadable("its fields cannot be read")),
+    }
+}

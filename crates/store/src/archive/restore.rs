@@ -1,0 +1,229 @@
+//! Restoring one rank's share.
+
+use bytes::Bytes;
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::Tables;
+
+use super::find::Found;
+use super::key::TOKEN_CHUNK;
+use super::record::{Piece, Root, Segment};
+use super::shape::Growth;
+use super::staging::{RankGroup, Span};
+use super::work::on_threads;
+use super::{ArchiveError, RankArchive};
+use crate::hash::ChunkHash;
+
+/// What [`RankArchive::restore`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// Tokens after which every group of this rank can go on.
+    pub tokens: u64,
+    /// Pieces read.
+    pub pieces: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Bytes of pieces that one thread asks a store for at once: enough to fill a network's round trip, few enough
+/// to hold beside an engine.
+const IN_FLIGHT: u64 = 64 << 20;
+
+struct Item<'a> {
+    group: usize,
+    root: &'a Root,
+    segment: &'a Segment,
+    /// Of the segment, the tokens that are wanted.
+    wanted: Span,
+}
+
+impl RankArchive<'_> {
+    /// Restores this rank's share of a saved prefix into its blocks: the tokens from `start` on (those before
+    /// are there already), and the snapshots of windowed and recurrent groups at its end. With a `start` at
+    /// its end there is nothing to do.
+    ///
+    /// `caches` and `tables` are as for [`save`](Self::save). Every piece is checked against its hash before
+    /// a byte of it is written.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Missing`] or [`Damaged`](ArchiveError::Damaged) if a piece is not what was saved;
+    /// what the blocks hold then is not defined. The root that names such a piece is removed, so that the
+    /// next [`find`](super::Archive::find) ends before it and the next save writes it anew. Otherwise if a
+    /// table or memory does not suit the deployment, or the store fails.
+    pub fn restore(
+        &self,
+        found: &Found,
+        start: u64,
+        caches: &[Memory],
+        tables: &Tables,
+    ) -> Result<Restored, ArchiveError> {
+        self.count("memories", caches.len())?;
+        self.count("block tables", tables.0.len())?;
+        found.check(&self.archive.shape)?;
+        let items = self.wanted(found, start);
+        let begin = || Ok(Vec::new());
+        let threads = self.archive.threads;
+        let done = on_threads(
+            threads,
+            &items,
+            begin,
+            |staging: &mut Vec<Option<Memory>>, item| {
+                let (position, held) = &self.groups[item.group];
+                let Some(held) = held else {
+                    return Ok((0, 0));
+                };
+                staging.resize(self.groups.len(), None);
+                let block = match &mut staging[item.group] {
+                    Some(block) => block,
+                    none => none.insert(held.staging()?),
+                };
+                let read = self.fetch(held, item, block)?;
+                let cache = (&caches[*position], &tables.0[*position]);
+                held.scatter(item.wanted, block, cache)?;
+                Ok(read)
+            },
+        );
+        let done = done.inspect_err(|error| self.forget(found, error))?;
+        Ok(Restored {
+            tokens: found.tokens(),
+            pieces: done.iter().map(|(pieces, _)| pieces).sum(),
+            bytes: done.iter().map(|(_, bytes)| bytes).sum(),
+        })
+    }
+
+    /// The segments to read: of every root for what grows, of the last one for snapshots.
+    fn wanted<'a>(&self, found: &'a Found, start: u64) -> Vec<Item<'a>> {
+        let mut items = Vec::new();
+        let Some(last) = found.last().filter(|_| start < found.tokens()) else {
+            return items;
+        };
+        for (group, shape) in self.archive.shape.groups.iter().enumerate() {
+            if self.groups[group].1.is_none() {
+                continue;
+            }
+            let roots = match shape.growth {
+                Growth::All => &found.roots[..],
+                Growth::Window | Growth::Recurrent => std::slice::from_ref(last),
+            };
+            let from = match shape.growth {
+                Growth::All => start,
+                Growth::Window => start.max(shape.needed(found.tokens()).start),
+                Growth::Recurrent => 0,
+            };
+            for root in roots {
+                for segment in root.groups[group].iter().flatten() {
+                    let wanted = Span {
+                        from: segment.from.max(from),
+                        to: segment.to,
+                    };
+                    if wanted.from < wanted.to {
+                        items.push(Item {
+                            group,
+                            root,
+                            segment,
+                            wanted,
+                        });
+                    }
+                }
+            }
+        }
+        items
+    }
+
+    /// Reads the pieces of a segment that this rank has a share in, and puts that into a staging block.
+    fn fetch(
+        &self,
+        held: &RankGroup,
+        item: &Item<'_>,
+        block: &Memory,
+    ) -> Result<(u64, u64), ArchiveError> {
+        let span = Span {
+            from: item.segment.from,
+            to: item.segment.to,
+        };
+        let shared = |piece: &&Piece| held.share(piece).is_some();
+        let pieces: Vec<&Piece> = item.segment.pieces.iter().filter(shared).collect();
+        held.complete(&pieces)
+            .ok_or_else(|| self.lost(item, None))?;
+        let bytes =
+            |piece: &Piece| held.unit_bytes(piece.class as usize, piece.layers, span) * piece.units;
+
+        let store = &self.archive.store;
+        let batched = store.batch() > 1;
+        if !batched {
+            let hashes: Vec<ChunkHash> = pieces.iter().map(|piece| piece.hash.into()).collect();
+            store.prefetch_chunks(&hashes)?;
+        }
+        let mut total = 0;
+        let mut rest = pieces.as_slice();
+        while !rest.is_empty() {
+            let mut in_flight = 0;
+            let fits = |piece: &&&Piece| {
+                in_flight += bytes(piece);
+                in_flight <= IN_FLIGHT
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (now, later) = rest.split_at(if batched { count.min(store.batch()) } else { 1 });
+            rest = later;
+            let hashes: Vec<ChunkHash> = now.iter().map(|piece| piece.hash.into()).collect();
+            for (piece, found) in now.iter().zip(store.get_chunks(&hashes)?) {
+                let data: Bytes = found.ok_or_else(|| self.lost(item, Some(piece)))?;
+                if data.len() as u64 != bytes(piece) || blake3::hash(&data) != piece.hash {
+                    return Err(ArchiveError::Damaged {
+                        hash: piece.hash.into(),
+                        usable: (item.root.chunks - 1) * TOKEN_CHUNK,
+                    });
+                }
+                total += data.len() as u64;
+                held.write_piece(block, piece, span, &data)?;
+            }
+        }
+        Ok((pieces.len() as u64, total))
+    }
+
+    /// A piece that is gone, or that a root does not even name.
+    fn lost(&self, item: &Item<'_>, piece: Option<&Piece>) -> ArchiveError {
+        ArchiveError::Missing {
+            hash: piece.map_or_else(|| item.root.key.0.into(), |piece| piece.hash.into()),
+            usable: (item.root.chunks - 1) * TOKEN_CHUNK,
+        }
+    }
+
+    /// Removes a root whose pieces are not what was saved.
+    fn forget(&self, found: &Found, error: &ArchiveError) {
+        if let ArchiveError::Missing { usable, .. } | ArchiveError::Damaged { usable, .. } = error
+            && let Some(root) = found.roots.get((usable / TOKEN_CHUNK) as usize)
+        {
+            // If that fails too, the next restore meets the same error.
+            let _ = self.archive.store.delete_manifest(&root.key.root_name());
+        }
+    }
+}
+
+impl RankGroup {
+    /// `Some` if the pieces hold every layer of every unit of this rank exactly once.
+    fn complete(&self, pieces: &[&Piece]) -> Option<()> {
+        for (index, class) in self.classes.iter().enumerate() {
+            for unit in class.units.clone() {
+                let of_unit = pieces.iter().filter(|piece| {
+                    piece.class as usize == index
+                        && (piece.unit..piece.unit + piece.units).contains(&unit)
+                });
+                let mut spans: Vec<_> = of_unit.map(|p| (p.layer, p.layer + p.layers)).collect();
+                spans.sort_unstable();
+                let mut at = self.layers.start;
+                for (start, end) in spans {
+                    let joins = start == at || at == self.layers.start && start < at;
+                    if !joins {
+                        return None;
+                    }
+                    at = end;
+                }
+                if at < self.layers.end {
+                    return None;
+                }
+            }
+        }
+        Some(())
+    }
+}

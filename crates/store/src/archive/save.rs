@@ -1,0 +1,375 @@
+//! Saving one rank's share.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Tables};
+
+use super::key::{PrefixKey, Prompt, TOKEN_CHUNK};
+use super::record::{PartRecord, Piece, Root, Segment, Unreadable};
+use super::shape::{GroupShape, Growth, Shape};
+use super::staging::{RankGroup, Span};
+use super::work::on_threads;
+use super::{Archive, ArchiveError, NAMES, RankArchive};
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+
+/// What an engine has to save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaveRequest {
+    /// How many tokens of the prompt its blocks hold.
+    pub tokens: u64,
+    /// After how many tokens its recurrent state is, where the model has one. Only a state at a multiple of
+    /// [`TOKEN_CHUNK`] can be saved.
+    pub state: Option<u64>,
+}
+
+impl SaveRequest {
+    /// The first `tokens` tokens, no recurrent state.
+    pub fn tokens(tokens: u64) -> Self {
+        Self {
+            tokens,
+            state: None,
+        }
+    }
+
+    /// A recurrent state after so many tokens.
+    #[must_use]
+    pub fn with_state(mut self, tokens: u64) -> Self {
+        self.state = Some(tokens);
+        self
+    }
+}
+
+/// What of a prompt is not saved yet. Made once, it goes to every rank, so that all save the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// Keys of 0, 1, ... token chunks.
+    pub(super) keys: Vec<PrefixKey>,
+    pub(super) state: Option<u64>,
+    /// Ascending.
+    pub(super) ends: Vec<End>,
+}
+
+/// A position in whole token chunks at which something is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct End {
+    pub(super) chunks: u64,
+    /// The root that is there, without some snapshot; `None` where there is none.
+    pub(super) root: Option<Root>,
+}
+
+/// What one rank has saved: to be handed to [`Archive::publish`], also by way of another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub(super) record: PartRecord,
+    /// Bytes that were not in the store before.
+    pub written: u64,
+}
+
+impl Missing {
+    /// Whether everything that can be saved is saved.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Whether it is of this cache: it may come from another process.
+    pub(super) fn check(&self, shape: &Shape) -> Result<(), ArchiveError> {
+        let right = self.ends.iter().all(|end| {
+            let groups = end.root.as_ref().map(|root| root.groups.len());
+            (1..self.keys.len() as u64).contains(&end.chunks)
+                && groups.is_none_or(|groups| groups == shape.groups.len())
+        });
+        let why = Unreadable("it is not of this cache");
+        right
+            .then_some(())
+            .ok_or(ArchiveError::unusable("what is missing", why))
+    }
+}
+
+impl Part {
+    /// As bytes, for [`decode`](Self::decode) in another process.
+    pub fn encode(&self) -> Vec<u8> {
+        self.record.encode()
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote. What it names is checked when it is published.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Unusable`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, ArchiveError> {
+        let record = PartRecord::decode(bytes);
+        let record = record.map_err(|why| ArchiveError::unusable("a part", why))?;
+        Ok(Self { record, written: 0 })
+    }
+}
+
+impl Archive {
+    /// What of the first tokens of a prompt is not saved yet.
+    ///
+    /// # Errors
+    /// If the store fails, or the request is for more tokens than the prompt has.
+    pub fn missing(
+        &self,
+        prompt: &Prompt<'_>,
+        request: &SaveRequest,
+    ) -> Result<Missing, ArchiveError> {
+        let said = [("the number of tokens to save", request.tokens)];
+        let state = request
+            .state
+            .map(|state| ("the position of the recurrent state", state));
+        for (what, tokens) in said.into_iter().chain(state) {
+            if tokens > prompt.len() {
+                return Err(ArchiveError::BehindPrompt {
+                    what,
+                    tokens,
+                    prompt: prompt.len(),
+                });
+            }
+        }
+        let mut keys = self.keys(prompt);
+        keys.truncate((request.tokens / TOKEN_CHUNK) as usize + 1);
+        let roots = self.contiguous(&keys)?;
+        let saved = roots.len() as u64;
+        let lacking = roots.into_iter().filter(|root| {
+            self.shape
+                .groups
+                .iter()
+                .zip(&root.groups)
+                .any(|(group, segments)| {
+                    let end = root.chunks * TOKEN_CHUNK;
+                    segments.is_none()
+                        && (group.growth == Growth::Window || request.state == Some(end))
+                })
+        });
+        let mut ends: Vec<End> = lacking
+            .map(|root| End {
+                chunks: root.chunks,
+                root: Some(root),
+            })
+            .collect();
+        ends.extend((saved + 1..keys.len() as u64).map(|chunks| End { chunks, root: None }));
+        Ok(Missing {
+            keys,
+            state: request.state,
+            ends,
+        })
+    }
+}
+
+/// One group's span, to be saved.
+struct Item {
+    group: usize,
+    span: Span,
+}
+
+impl RankArchive<'_> {
+    /// Saves this rank's share of what is missing, and publishes a part manifest of it. The blocks must not
+    /// change before it returns.
+    ///
+    /// `caches` and `tables` are one memory and one block table for each group, in the order of the
+    /// deployment's document; entry i of a table is the block of tokens `[i*block_size, (i+1)*block_size)`,
+    /// [`BlockTable::NONE`] for one that the engine no longer has. Windowed groups are saved where their
+    /// tables have every block that is needed.
+    ///
+    /// # Errors
+    /// If a table or memory does not suit the deployment, or the store fails. Nothing that was saved before
+    /// is lost, and nothing of this is visible as a saved prefix before [`Archive::publish`].
+    pub fn save(
+        &self,
+        missing: &Missing,
+        caches: &[Memory],
+        tables: &Tables,
+    ) -> Result<Part, ArchiveError> {
+        self.count("memories", caches.len())?;
+        self.count("block tables", tables.0.len())?;
+        missing.check(&self.archive.shape)?;
+        let items = self.items(missing, tables)?;
+        let begin = || Ok(Vec::new());
+        let threads = self.archive.threads;
+        let saved = on_threads(
+            threads,
+            &items,
+            begin,
+            |staging: &mut Vec<Option<Memory>>, item| {
+                let (position, held) = &self.groups[item.group];
+                let Some(held) = held else {
+                    return Ok((Vec::new(), 0));
+                };
+                staging.resize(self.groups.len(), None);
+                let block = match &mut staging[item.group] {
+                    Some(block) => block,
+                    none => none.insert(held.staging()?),
+                };
+                let cache = (&caches[*position], &tables.0[*position]);
+                self.save_span(held, item, cache, block)
+            },
+        )?;
+
+        let mut record = PartRecord {
+            groups: vec![Vec::new(); self.groups.len()],
+        };
+        let mut written = 0;
+        for (item, (pieces, bytes)) in items.iter().zip(saved) {
+            written += bytes;
+            record.groups[item.group].push(Segment {
+                from: item.span.from,
+                to: item.span.to,
+                pieces,
+            });
+        }
+        if !items.is_empty() {
+            let bytes = record.encode();
+            let name = format!("{NAMES}part/{}", blake3::hash(&bytes).to_hex());
+            let name = ManifestName::new(name)?;
+            self.archive.store.put_manifest(&name, &bytes)?;
+        }
+        Ok(Part { record, written })
+    }
+
+    /// The spans that this rank has to save something of.
+    fn items(&self, missing: &Missing, tables: &Tables) -> Result<Vec<Item>, ArchiveError> {
+        let mut items = Vec::new();
+        for (group, shape) in self.archive.shape.groups.iter().enumerate() {
+            let (position, held) = &self.groups[group];
+            let Some(held) = held else { continue };
+            if !held.classes.iter().any(|class| class.first) {
+                continue;
+            }
+            let mut spans = Vec::new();
+            for end in &missing.ends {
+                let there = end
+                    .root
+                    .as_ref()
+                    .is_some_and(|root| root.groups[group].is_some());
+                if !there {
+                    let table = &tables.0[*position];
+                    spans.extend(spans_of(shape, held, end.chunks, missing.state, table)?);
+                }
+            }
+            // Neighbouring windows share their whole chunks.
+            spans.sort_unstable();
+            spans.dedup();
+            items.extend(spans.into_iter().map(|span| Item { group, span }));
+        }
+        Ok(items)
+    }
+
+    fn save_span(
+        &self,
+        held: &RankGroup,
+        item: &Item,
+        cache: (&Memory, &BlockTable),
+        block: &Memory,
+    ) -> Result<(Vec<Piece>, u64), ArchiveError> {
+        held.gather(item.span, cache, block)?;
+        let (mut pieces, mut written) = (Vec::new(), 0);
+        for (index, class) in held
+            .classes
+            .iter()
+            .enumerate()
+            .filter(|(_, class)| class.first)
+        {
+            for units in self.bundles(item.group, index, class.units.clone()) {
+                let bytes = held.read_piece(block, index, units.clone(), item.span)?;
+                let hash = blake3::hash(&bytes);
+                let put = self
+                    .archive
+                    .store
+                    .put_chunk(&ChunkHash::from(hash), &bytes)?;
+                if put == crate::Put::Stored {
+                    written += bytes.len() as u64;
+                }
+                pieces.push(Piece {
+                    class: index as u32,
+                    unit: units.start,
+                    units: units.end - units.start,
+                    layer: held.layers.start,
+                    layers: held.layers.end - held.layers.start,
+                    hash: *hash.as_bytes(),
+                });
+            }
+        }
+        Ok((pieces, written))
+    }
+
+    /// The units of a rank, as pieces take them.
+    fn bundles(
+        &self,
+        group: usize,
+        class: usize,
+        units: Range<u64>,
+    ) -> impl Iterator<Item = Range<u64>> {
+        let bundle = self.archive.shape.groups[group].classes[class].bundle;
+        let mut start = units.start;
+        std::iter::from_fn(move || {
+            // Cut where every other rank cuts.
+            let end = (start / bundle + 1).saturating_mul(bundle).min(units.end);
+            let cut = start..end;
+            start = end;
+            (!cut.is_empty()).then_some(cut)
+        })
+    }
+
+    pub(super) fn count(&self, what: &'static str, given: usize) -> Result<(), ArchiveError> {
+        let groups = self.groups.len();
+        if given == groups {
+            return Ok(());
+        }
+        Err(ArchiveError::Count {
+            what,
+            given,
+            groups,
+        })
+    }
+}
+
+/// What a group has to save for a prefix of so many token chunks.
+fn spans_of(
+    shape: &GroupShape,
+    held: &RankGroup,
+    chunks: u64,
+    state: Option<u64>,
+    table: &BlockTable,
+) -> Result<Vec<Span>, ArchiveError> {
+    let end = chunks * TOKEN_CHUNK;
+    match shape.growth {
+        Growth::All => Ok(vec![Span {
+            from: end - TOKEN_CHUNK,
+            to: end,
+        }]),
+        Growth::Recurrent if state == Some(end) => Ok(vec![Span { from: 0, to: end }]),
+        Growth::Recurrent => Ok(Vec::new()),
+        Growth::Window => window_spans(shape, held, end, table),
+    }
+}
+
+/// The spans of a window that ends at `end`, or none at all if a block of it is gone.
+fn window_spans(
+    shape: &GroupShape,
+    held: &RankGroup,
+    end: u64,
+    table: &BlockTable,
+) -> Result<Vec<Span>, ArchiveError> {
+    let needed = shape.needed(end);
+    let mut spans = Vec::new();
+    let mut from = needed.start;
+    while from < end {
+        let chunk = from / TOKEN_CHUNK * TOKEN_CHUNK;
+        let to = chunk + TOKEN_CHUNK;
+        let whole = Span { from: chunk, to };
+        // A whole chunk is the same piece in every window that it is part of.
+        let span = if from > chunk && shape.is_longer_than_a_chunk() && held.has(whole, table)? {
+            whole
+        } else {
+            Span { from, to }
+        };
+        if !held.has(span, table)? {
+            return Ok(Vec::new());
+        }
+        spans.push(span);
+        from = to;
+    }
+    Ok(spans)
+}

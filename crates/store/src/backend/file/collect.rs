@@ -1,0 +1,290 @@
+//! What goes, and when: rubbish, chunks that nothing refers to, and what the cap has no room for.
+//!
+//! All of it happens while nobody publishes. What is removed relies on manifests not coming back after a
+//! crash, so their folders are flushed before any pack goes.
+
+mod census;
+mod plan;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use self::census::Census;
+use self::plan::{Fate, Plan};
+use super::disk::{File, How};
+use super::format::pack::{self, Entry};
+use super::index::Pack;
+use super::paths::{self, PackId};
+use super::pending::create_temporary;
+use super::{FileStore, StoreError};
+use crate::backend::{CollectOptions, Collected, Progress};
+
+/// What a collection is to achieve.
+#[derive(Clone, Copy, Debug)]
+struct Aim {
+    grace: Duration,
+    /// How many bytes have to go at least for it to be of use, and how many should.
+    must: u64,
+    should: u64,
+}
+
+impl FileStore {
+    /// Collects and evicts, holding the store's lock.
+    pub(super) fn collect_all(
+        &self,
+        options: &CollectOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Collected, StoreError> {
+        let _held = self.locks.collecting()?;
+        let over = match options.cap {
+            Some(cap) => self.space.count()?.saturating_sub(cap),
+            None => 0,
+        };
+        if !options.dry_run {
+            self.sweep()?;
+            self.settle_packs()?;
+        }
+        self.index.refresh(true)?;
+        let census = Census::take(self, progress)?;
+        let aim = Aim {
+            grace: options.grace,
+            must: over,
+            should: over,
+        };
+        let plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
+        let mut collected = plan.collected(&census);
+        if !options.dry_run {
+            collected.bytes = self.carry_out(&census, &plan, progress)?;
+        }
+        Ok(collected)
+    }
+
+    /// Makes room for so many bytes more under the cap.
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] if that is not possible; then nothing is removed.
+    pub(super) fn evict(&self, bytes: u64) -> Result<(), StoreError> {
+        let Some(cap) = self.space.cap() else {
+            return Ok(());
+        };
+        let full = || StoreError::Full { needed: bytes, cap };
+        if bytes > cap {
+            return Err(full());
+        }
+        let _held = self.locks.collecting()?;
+        self.sweep()?;
+        self.settle_packs()?;
+        let over = self
+            .space
+            .count()?
+            .saturating_add(bytes)
+            .saturating_sub(cap);
+        if over == 0 {
+            // Somebody else has made room.
+            return Ok(());
+        }
+        self.index.refresh(true)?;
+        let census = Census::take(self, &mut |_| ())?;
+        let aim = Aim {
+            grace: self.options.grace,
+            must: over,
+            // So that not every save that follows has to collect.
+            should: over.saturating_add(cap / 16),
+        };
+        let plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
+        if plan.frees < over {
+            return Err(full());
+        }
+        let freed = self.carry_out(&census, &plan, &mut |_| ())?;
+        if freed < over { Err(full()) } else { Ok(()) }
+    }
+
+    /// Removes what dead owners left, if nobody publishes or collects just now. Called on opening.
+    pub(super) fn tidy(&self) -> Result<(), StoreError> {
+        match self.locks.try_collecting()? {
+            Some(_held) => {
+                self.sweep()?;
+                self.settle_packs()
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Removes temporary files whose owners are dead.
+    fn sweep(&self) -> Result<(), StoreError> {
+        let failed = || StoreError::io(format!("tidy up {}", paths::TEMPORARY));
+        let mut intents = Vec::new();
+        for name in self.disk.list(paths::TEMPORARY).map_err(failed())? {
+            let path = format!("{}/{name}", paths::TEMPORARY);
+            // Gone already, or no file of ours.
+            let Ok(file) = self.disk.open(&path, How::Write) else {
+                continue;
+            };
+            if !file.try_lock().map_err(failed())? {
+                continue;
+            }
+            if name.ends_with(".intent") {
+                intents.push(path);
+            } else {
+                self.space.remove(&path)?;
+            }
+        }
+        if intents.is_empty() {
+            return Ok(());
+        }
+        // Somebody died, or failed, between changing manifests and flushing their folders.
+        for folder in paths::manifest_folders() {
+            let flushed = self.disk.sync_folder(&folder);
+            flushed.map_err(StoreError::io(format!("flush {folder}")))?;
+        }
+        for path in intents {
+            self.disk.unlink(&path).map_err(failed())?;
+        }
+        Ok(())
+    }
+
+    /// Publishes once more what somebody moved to its place and did not come to flush, or to say that he did.
+    /// Under another name: flushing an unchanged folder a second time may do nothing after a first failure.
+    fn settle_packs(&self) -> Result<(), StoreError> {
+        let failed = |path: &str| StoreError::io(format!("publish {path} once more"));
+        let mut any = false;
+        for folder in paths::pack_folders() {
+            for name in self.disk.list(&folder).map_err(failed(&folder))? {
+                let Some(id) = PackId::of_file(&folder, &name) else {
+                    continue;
+                };
+                let path = id.path();
+                if self.disk.stat(&path).is_ok_and(|stat| stat.settled) {
+                    continue;
+                }
+                let settled = (|| {
+                    let file = self.disk.open(&path, How::Read)?;
+                    let new = PackId::random()?;
+                    self.disk.rename(&path, &new.path())?;
+                    self.disk.sync_folder(&new.folder())?;
+                    file.settle()
+                })();
+                settled.map_err(failed(&path))?;
+                any = true;
+            }
+        }
+        if any { self.index.announce() } else { Ok(()) }
+    }
+
+    /// Removes what the plan says. How many bytes that gave back.
+    fn carry_out(
+        &self,
+        census: &Census,
+        plan: &Plan,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<u64, StoreError> {
+        let mut freed = 0;
+        let mut folders = BTreeSet::new();
+        for &n in &plan.manifests {
+            let path = &census.manifests[n].path;
+            freed += self.space.remove(path)?;
+            folders.insert(paths::folder_of(path));
+        }
+        for folder in folders {
+            let flushed = self.disk.sync_folder(folder);
+            flushed.map_err(StoreError::io(format!("flush {folder}")))?;
+        }
+        let fates = || census.packs.iter().zip(&plan.fates);
+        let dropped = fates().filter(|(_, fate)| **fate == Fate::Drop);
+        for (pack, _) in dropped {
+            freed += self.space.remove(&pack.pack.id.path())?;
+        }
+        let rewritten: Vec<_> = fates()
+            .filter(|(_, fate)| **fate == Fate::Rewrite)
+            .collect();
+        for (n, (pack, _)) in rewritten.iter().enumerate() {
+            progress(Progress {
+                step: "rewriting packs",
+                done: n as u64,
+                total: rewritten.len() as u64,
+            });
+            let live: Vec<Entry> = pack
+                .entries
+                .iter()
+                .filter(|(n, entry)| plan.keeps(census, pack.number, *n, entry))
+                .map(|(_, entry)| *entry)
+                .collect();
+            freed += self.rewrite(&pack.pack, pack.modified, &live)?;
+        }
+        self.index.announce()?;
+        self.index.refresh(true)?;
+        Ok(freed)
+    }
+
+    /// Puts a pack with only these chunks in the place of a pack, as a publication does. What that gave back:
+    /// nothing if there is no room for it, or a chunk is damaged.
+    fn rewrite(
+        &self,
+        old: &Pack,
+        modified: std::time::SystemTime,
+        live: &[Entry],
+    ) -> Result<u64, StoreError> {
+        let (path, file) = create_temporary(&*self.disk, "pack")?;
+        let written = self.write_copy(&*file, old, live);
+        let len = match written {
+            Ok(Some((len, entries))) => {
+                let id = PackId::random().map_err(StoreError::io("name a pack"))?;
+                let published = (|| {
+                    let _ = file.touch(modified);
+                    self.disk.rename(&path, &id.path())?;
+                    self.disk.sync_folder(&id.folder())
+                })();
+                if published.is_err() {
+                    self.index.distrust(id);
+                }
+                published.map_err(StoreError::io("publish a pack"))?;
+                let _ = file.settle();
+                self.index.add(id, len, &entries);
+                len
+            }
+            other => {
+                let _ = self.space.remove(&path);
+                return other.map(|_| 0);
+            }
+        };
+        // The new one is announced before the old one goes: who lists in between finds one of them.
+        self.index.announce()?;
+        let freed = self.space.remove(&old.id.path())?;
+        Ok(freed.saturating_sub(len))
+    }
+
+    fn write_copy(
+        &self,
+        file: &dyn File,
+        old: &Pack,
+        live: &[Entry],
+    ) -> Result<Option<(u64, Vec<Entry>)>, StoreError> {
+        let failed = || StoreError::io("rewrite a pack");
+        let mut entries = Vec::with_capacity(live.len());
+        let mut end = 0;
+        for entry in live {
+            entries.push(Entry {
+                offset: end,
+                ..*entry
+            });
+            end += entry.len;
+        }
+        let Some(index) = pack::encode(end, &entries) else {
+            return Ok(None);
+        };
+        let len = end + index.len() as u64;
+        if !self.space.grow(file, 0, len)? {
+            return Ok(None);
+        }
+        for (from, to) in live.iter().zip(&entries) {
+            match self.index.read_entry(old, from) {
+                Ok(Some(bytes)) => file.write_all_at(&bytes, to.offset).map_err(failed())?,
+                Ok(None) | Err(StoreError::Damaged { .. }) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        file.write_all_at(&index, end).map_err(failed())?;
+        file.sync().map_err(failed())?;
+        Ok(Some((len, entries)))
+    }
+}

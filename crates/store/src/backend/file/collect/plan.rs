@@ -1,0 +1,185 @@
+//! What is to go, as data.
+
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime};
+
+use super::Aim;
+use super::census::Census;
+use crate::backend::Collected;
+use crate::backend::file::format::pack::{Entry, TRAILER, entry_len};
+use crate::hash::ChunkHash;
+
+/// What becomes of a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    Keep,
+    /// Nothing in it is kept.
+    Drop,
+    /// Most of it is not kept: the rest is copied.
+    Rewrite,
+}
+
+/// What a collection does.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Manifests that are evicted.
+    pub(super) manifests: Vec<usize>,
+    /// What becomes of each pack.
+    pub(super) fates: Vec<Fate>,
+    /// How many bytes that gives back.
+    pub(super) frees: u64,
+    /// Of each chunk, whether it goes.
+    goes: Vec<bool>,
+    /// Of each pack, how many bytes of its file are kept.
+    kept: Vec<u64>,
+    in_grace: u64,
+}
+
+impl Plan {
+    /// Plans what goes: chunks nobody refers to after their grace period; then, as long as `aim.should` is
+    /// not reached, the least recently used manifests with what only they refer to; then, as long as
+    /// `aim.must` is not reached, other chunks that nobody refers to, the oldest packs first. Chunks that
+    /// are `protected` stay.
+    pub(super) fn make(
+        census: &Census,
+        aim: &Aim,
+        now: SystemTime,
+        protected: &HashSet<ChunkHash>,
+    ) -> Self {
+        let mut plan = Self {
+            manifests: Vec::new(),
+            fates: vec![Fate::Keep; census.packs.len()],
+            frees: 0,
+            goes: vec![false; census.chunks.len()],
+            kept: vec![0; census.packs.len()],
+            in_grace: 0,
+        };
+        for pack in &census.packs {
+            let own = pack
+                .entries
+                .iter()
+                .filter(|(n, entry)| is_home(census, pack.number, *n, entry));
+            plan.kept[pack.number] =
+                TRAILER as u64 + own.map(|(_, entry)| cost(entry)).sum::<u64>();
+        }
+        (0..census.packs.len()).for_each(|pack| plan.judge(census, pack));
+
+        let mut references: Vec<u32> = census.chunks.iter().map(|c| c.references).collect();
+        let stays = |chunk: usize| protected.contains(&census.chunks[chunk].hash);
+        for pack in &census.packs {
+            if age(now, pack.modified) < aim.grace {
+                continue;
+            }
+            for (chunk, entry) in &pack.entries {
+                if references[*chunk] == 0 && !stays(*chunk) {
+                    plan.remove(census, pack.number, *chunk, entry);
+                }
+            }
+            plan.judge(census, pack.number);
+        }
+
+        let mut oldest: Vec<usize> = (0..census.manifests.len()).collect();
+        oldest.sort_by_key(|&n| census.manifests[n].modified);
+        for n in oldest {
+            if plan.frees >= aim.should {
+                break;
+            }
+            let manifest = &census.manifests[n];
+            plan.manifests.push(n);
+            plan.frees += manifest.len;
+            let mut touched = HashSet::new();
+            for &chunk in &manifest.chunks {
+                let chunk = chunk as usize;
+                references[chunk] -= 1;
+                if references[chunk] == 0 && !stays(chunk) {
+                    let home = census.chunks[chunk].pack;
+                    let entries = &census.packs[home].entries;
+                    let at =
+                        entries.partition_point(|(_, e)| e.offset < census.chunks[chunk].offset);
+                    let own = entries[at..].iter().find(|(n, _)| *n == chunk);
+                    if let Some((_, entry)) = own {
+                        plan.remove(census, home, chunk, entry);
+                    }
+                    touched.insert(home);
+                }
+            }
+            for pack in touched {
+                plan.judge(census, pack);
+            }
+        }
+
+        let mut oldest: Vec<&_> = census.packs.iter().collect();
+        oldest.sort_by_key(|pack| pack.modified);
+        for pack in oldest {
+            if plan.frees >= aim.must {
+                break;
+            }
+            for (chunk, entry) in &pack.entries {
+                if references[*chunk] == 0 && !stays(*chunk) {
+                    plan.remove(census, pack.number, *chunk, entry);
+                }
+            }
+            plan.judge(census, pack.number);
+        }
+        let left = references.iter().zip(&plan.goes);
+        plan.in_grace = left.filter(|(n, goes)| **n == 0 && !**goes).count() as u64;
+        plan
+    }
+
+    /// Whether this entry of a pack is the copy of a chunk that stays.
+    pub(super) fn keeps(&self, census: &Census, pack: usize, chunk: usize, entry: &Entry) -> bool {
+        !self.goes[chunk] && is_home(census, pack, chunk, entry)
+    }
+
+    /// What it comes to. Chunks that nobody needs in a pack that stays as it is are not counted: they are
+    /// still there.
+    pub(super) fn collected(&self, census: &Census) -> Collected {
+        let gone = |chunk: &usize| {
+            self.goes[*chunk] && self.fates[census.chunks[*chunk].pack] != Fate::Keep
+        };
+        Collected {
+            manifests: self.manifests.len() as u64,
+            chunks: (0..census.chunks.len()).filter(gone).count() as u64,
+            bytes: self.frees,
+            in_grace: self.in_grace,
+        }
+    }
+
+    fn remove(&mut self, census: &Census, pack: usize, chunk: usize, entry: &Entry) {
+        if is_home(census, pack, chunk, entry) && !self.goes[chunk] {
+            self.goes[chunk] = true;
+            self.kept[pack] -= cost(entry);
+        }
+    }
+
+    /// Decides what becomes of a pack after something of it went. A copy is worth it when it gives half back.
+    fn judge(&mut self, census: &Census, pack: usize) {
+        let (kept, len) = (self.kept[pack], census.packs[pack].pack.len);
+        let frees = |fate| match fate {
+            Fate::Keep => 0,
+            Fate::Drop => len,
+            Fate::Rewrite => len.saturating_sub(kept),
+        };
+        let fate = match kept {
+            kept if kept == TRAILER as u64 => Fate::Drop,
+            kept if kept <= len / 2 => Fate::Rewrite,
+            _ => Fate::Keep,
+        };
+        self.frees = self.frees + frees(fate) - frees(self.fates[pack]);
+        self.fates[pack] = fate;
+    }
+}
+
+/// What a chunk takes in a pack's file.
+fn cost(entry: &Entry) -> u64 {
+    entry.len + entry_len(&entry.hash)
+}
+
+fn is_home(census: &Census, pack: usize, chunk: usize, entry: &Entry) -> bool {
+    let chunk = &census.chunks[chunk];
+    (chunk.pack, chunk.offset) == (pack, entry.offset)
+}
+
+fn age(now: SystemTime, modified: SystemTime) -> Duration {
+    now.duration_since(modified).unwrap_or_default()
+}

@@ -1,0 +1,151 @@
+//! The system calls of a file store, as a trait, so that tests can put a simulated disk in their place.
+//!
+//! Paths are relative to the root and made by [`super::paths`] alone, of fixed words and hex digits. Nothing
+//! inside the root is reached through a symbolic link.
+
+mod real;
+
+use std::fmt;
+use std::io;
+use std::time::SystemTime;
+
+pub(super) use real::RealDisk;
+
+/// One folder and what is below it.
+pub(super) trait Disk: fmt::Debug + Send + Sync {
+    /// Opens a regular file, or the folder `how` says.
+    fn open(&self, path: &str, how: How) -> io::Result<Box<dyn File>>;
+
+    /// What lies at `path`, without following a link.
+    fn stat(&self, path: &str) -> io::Result<Stat>;
+
+    /// The names in a folder, in no order.
+    fn list(&self, folder: &str) -> io::Result<Vec<String>>;
+
+    /// Makes a folder. Not an error if there is one.
+    fn make_folder(&self, path: &str) -> io::Result<()>;
+
+    /// Makes the entries of a folder durable.
+    fn sync_folder(&self, path: &str) -> io::Result<()>;
+
+    /// Moves a file, in the place of another one if there is one.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    /// Removes a file.
+    fn unlink(&self, path: &str) -> io::Result<()>;
+
+    /// The wall clock, in which files carry when they were last used.
+    fn now(&self) -> SystemTime;
+}
+
+/// An open file. Dropping it gives its lock back.
+pub(super) trait File: fmt::Debug + Send + Sync {
+    /// Reads at an offset; fewer bytes than asked for are not an error.
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Writes at an offset; fewer bytes than given are not an error.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
+
+    /// Cuts or extends the file.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+
+    /// Makes the data and the length durable.
+    fn sync(&self) -> io::Result<()>;
+
+    /// Says in the file's mode that its entry in its folder is durable, by taking the write bits away.
+    fn settle(&self) -> io::Result<()>;
+
+    /// Sets when the file was last used.
+    fn touch(&self, when: SystemTime) -> io::Result<()>;
+
+    /// What it is.
+    fn stat(&self) -> io::Result<Stat>;
+
+    /// Waits for the lock of this file.
+    fn lock(&self, kind: Lock) -> io::Result<()>;
+
+    /// Takes the exclusive lock if nobody has any.
+    fn try_lock(&self) -> io::Result<bool>;
+
+    /// A hint that these bytes will be read.
+    fn will_need(&self, offset: u64, len: u64);
+}
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// To read an existing file.
+    Read,
+    /// To read and write an existing file.
+    Write,
+    /// To write a file that does not exist yet.
+    Create,
+    /// To lock an existing folder.
+    Folder,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lock {
+    Shared,
+    Exclusive,
+}
+
+/// What is known of a file without reading it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stat {
+    /// Length in bytes.
+    pub(super) len: u64,
+    /// When it was last used.
+    pub(super) modified: SystemTime,
+    /// Whether its entry is known to be durable: see [`File::settle`].
+    pub(super) settled: bool,
+    /// Whether it is a regular file.
+    pub(super) regular: bool,
+    /// Whether any folder still lists it.
+    pub(super) linked: bool,
+}
+
+impl dyn File + '_ {
+    /// Reads exactly that many bytes.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends before.
+    pub(super) fn read_exact_at(&self, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.read_at(bytes, offset) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(read) => {
+                    bytes = &mut bytes[read..];
+                    offset += read as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all bytes.
+    pub(super) fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write_at(bytes, offset) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    bytes = &bytes[written..];
+                    offset += written as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole file.
+    pub(super) fn read_all(&self) -> io::Result<Vec<u8>> {
+        let len = usize::try_from(self.stat()?.len).map_err(io::Error::other)?;
+        let mut bytes = vec![0; len];
+        self.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,243 @@
+//! The disk as it is.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{
+    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
+};
+use rustix::io::Errno;
+
+use super::{Disk, File, How, Lock, Stat};
+
+/// What a file that is written may be; [`File::settle`] takes the write bits away. The umask counts.
+const FILE_MODE: u32 = 0o666;
+const FOLDER_MODE: u32 = 0o777;
+const WRITE_BITS: u32 = 0o222;
+
+/// A folder of a POSIX file system, held open: it stays the store's root whatever its path comes to mean.
+#[derive(Debug)]
+pub(in super::super) struct RealDisk {
+    root: OwnedFd,
+}
+
+impl RealDisk {
+    /// Opens a folder. Links on the way to it are the operator's and are followed.
+    pub(in super::super) fn open(root: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self {
+            root: rustix::fs::open(root, flags, Mode::empty())?,
+        })
+    }
+
+    /// Runs `call` with the folder that holds `path` and the last part of it. Each part is opened by itself,
+    /// so that a link in any place is an error, on every system.
+    fn at<T>(
+        &self,
+        path: &str,
+        call: impl FnOnce(&OwnedFd, &str) -> rustix::io::Result<T>,
+    ) -> io::Result<T> {
+        let mut folder: Option<OwnedFd> = None;
+        let mut rest = path;
+        while let Some((part, behind)) = rest.split_once('/') {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let at = folder.as_ref().unwrap_or(&self.root);
+            folder = Some(rustix::fs::openat(at, part, flags, Mode::empty())?);
+            rest = behind;
+        }
+        Ok(call(folder.as_ref().unwrap_or(&self.root), rest)?)
+    }
+
+    fn folder(&self, path: &str) -> io::Result<OwnedFd> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let path = if path.is_empty() { "." } else { path };
+        self.at(path, |folder, name| {
+            rustix::fs::openat(folder, name, flags, Mode::empty())
+        })
+    }
+}
+
+impl Disk for RealDisk {
+    fn open(&self, path: &str, how: How) -> io::Result<Box<dyn File>> {
+        if how == How::Folder {
+            return Ok(Box::new(RealFile(self.folder(path)?.into())));
+        }
+        // Without blocking: a FIFO in the place of a file must not hang us.
+        let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let flags = flags
+            | match how {
+                How::Read | How::Folder => OFlags::RDONLY,
+                How::Write => OFlags::RDWR,
+                How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
+            };
+        let fd = self.at(path, |folder, name| {
+            rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(FILE_MODE))
+        })?;
+        let file = RealFile(fd.into());
+        if how != How::Create && !file.stat()?.regular {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "it is not a regular file",
+            ));
+        }
+        Ok(Box::new(file))
+    }
+
+    fn stat(&self, path: &str) -> io::Result<Stat> {
+        self.at(path, |folder, name| {
+            rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
+        })
+        .map(|stat| to_stat(&stat))
+    }
+
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in Dir::new(self.folder(folder)?)? {
+            let entry = entry?;
+            let name: &CStr = entry.file_name();
+            // No name of ours is anything but ASCII; whatever else lies there is left alone.
+            if let Ok(name) = name.to_str()
+                && name != "."
+                && name != ".."
+            {
+                names.push(name.to_owned());
+            }
+        }
+        Ok(names)
+    }
+
+    fn make_folder(&self, path: &str) -> io::Result<()> {
+        let made = self.at(path, |folder, name| {
+            match rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(FOLDER_MODE)) {
+                Err(Errno::EXIST) => Ok(()),
+                other => other,
+            }
+        });
+        made?;
+        self.folder(path).map(drop)
+    }
+
+    fn sync_folder(&self, path: &str) -> io::Result<()> {
+        let folder = self.folder(path)?;
+        retry(|| rustix::fs::fsync(&folder))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        // The outer closure's folder stays open while the inner one runs.
+        let mut inner = Ok(());
+        self.at(from, |old, old_name| {
+            inner = self.at(to, |new, new_name| {
+                rustix::fs::renameat(old, old_name, new, new_name)
+            });
+            Ok(())
+        })?;
+        inner
+    }
+
+    fn unlink(&self, path: &str) -> io::Result<()> {
+        self.at(path, |folder, name| {
+            rustix::fs::unlinkat(folder, name, AtFlags::empty())
+        })
+    }
+
+    fn now(&self) -> SystemTime {
+        SystemTime::now()
+    }
+}
+
+#[derive(Debug)]
+struct RealFile(std::fs::File);
+
+impl File for RealFile {
+    fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.0.read_at(bytes, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.0.write_at(bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // The standard library's, because it knows what each system needs (F_FULLFSYNC on macOS).
+        self.0.sync_data()
+    }
+
+    fn settle(&self) -> io::Result<()> {
+        let mode = rustix::fs::fstat(&self.0)?.st_mode & !WRITE_BITS;
+        Ok(rustix::fs::fchmod(&self.0, Mode::from_raw_mode(mode))?)
+    }
+
+    fn touch(&self, when: SystemTime) -> io::Result<()> {
+        let since = when.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let times = Timestamps {
+            last_access: Timespec {
+                tv_sec: 0,
+                tv_nsec: UTIME_OMIT,
+            },
+            last_modification: Timespec {
+                tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+                tv_nsec: since.subsec_nanos().into(),
+            },
+        };
+        Ok(rustix::fs::futimens(&self.0, &times)?)
+    }
+
+    fn stat(&self) -> io::Result<Stat> {
+        Ok(to_stat(&rustix::fs::fstat(&self.0)?))
+    }
+
+    fn lock(&self, kind: Lock) -> io::Result<()> {
+        let operation = match kind {
+            Lock::Shared => FlockOperation::LockShared,
+            Lock::Exclusive => FlockOperation::LockExclusive,
+        };
+        retry(|| rustix::fs::flock(&self.0, operation))
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match retry(|| rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive)) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn will_need(&self, offset: u64, len: u64) {
+        #[cfg(target_os = "linux")]
+        {
+            let advice = rustix::fs::Advice::WillNeed;
+            let _ = rustix::fs::fadvise(&self.0, offset, std::num::NonZeroU64::new(len), advice);
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (offset, len);
+    }
+}
+
+fn to_stat(stat: &rustix::fs::Stat) -> Stat {
+    let modified = u64::try_from(stat.st_mtime).unwrap_or_default();
+    let nanos = u32::try_from(stat.st_mtime_nsec).unwrap_or_default();
+    Stat {
+        len: u64::try_from(stat.st_size).unwrap_or_default(),
+        modified: UNIX_EPOCH + Duration::new(modified, nanos.min(999_999_999)),
+        settled: stat.st_mode & WRITE_BITS == 0,
+        regular: FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile,
+        linked: stat.st_nlink != 0,
+    }
+}
+
+fn retry(mut call: impl FnMut() -> rustix::io::Result<()>) -> io::Result<()> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A pack: the bytes of many chunks, an index of them, and a trailer that finds the index.
+//!
+//! | part | bytes |
+//! |---|---|
+//! | data | chunks one behind the other; what lies between them means nothing |
+//! | index | for each chunk: length of its hash (1), hash, offset (8), length (8), checksum of its bytes (4) |
+//! | trailer | see [`Trailer`] |
+
+use super::{Flaw, Reader, checksum};
+use crate::hash::ChunkHash;
+
+const MAGIC: [u8; 8] = *b"kvpack\r\n";
+const VERSION: u32 = 1;
+
+/// Length of a trailer in bytes.
+pub const TRAILER: usize = 40;
+
+/// What an entry of the index takes beside its hash, in bytes.
+const ENTRY: u64 = 1 + 8 + 8 + 4;
+
+/// One chunk of a pack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its key.
+    pub hash: ChunkHash,
+    /// Where its bytes begin in the pack.
+    pub offset: u64,
+    /// How many there are.
+    pub len: u64,
+    /// Their checksum.
+    pub checksum: u32,
+}
+
+/// The last 40 bytes of a pack: length of the data (8), length of the index (8), number of entries (4),
+/// checksum of the index (4), version (4), checksum of the 28 bytes before (4), magic (8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trailer {
+    /// Length of the data, and where the index begins.
+    pub data_len: u64,
+    /// Length of the index in bytes.
+    pub index_len: u64,
+    /// Number of chunks.
+    pub entries: u32,
+    checksum: u32,
+}
+
+/// How many bytes of the index the entry of a chunk takes.
+pub(in super::super) fn entry_len(hash: &ChunkHash) -> u64 {
+    ENTRY + hash.as_bytes().len() as u64
+}
+
+/// Index and trailer of a pack that holds `data_len` bytes of data. `None` for more than 2^32 chunks.
+pub(in super::super) fn encode(data_len: u64, entries: &[Entry]) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for entry in entries {
+        bytes.push(entry.hash.as_bytes().len() as u8);
+        bytes.extend(entry.hash.as_bytes());
+        bytes.extend(entry.offset.to_le_bytes());
+        bytes.extend(entry.len.to_le_bytes());
+        bytes.extend(entry.checksum.to_le_bytes());
+    }
+    let (index_len, index) = (bytes.len(), checksum(&bytes));
+    bytes.extend(data_len.to_le_bytes());
+    bytes.extend((index_len as u64).to_le_bytes());
+    bytes.extend(u32::try_from(entries.len()).ok()?.to_le_bytes());
+    bytes.extend(index.to_le_bytes());
+    bytes.extend(VERSION.to_le_bytes());
+    bytes.extend(checksum(&bytes[index_len..]).to_le_bytes());
+    bytes.extend(MAGIC);
+    Some(bytes)
+}
+
+impl Trailer {
+    /// Reads a trailer, of a file that is `file_len` bytes long.
+    ///
+    /// # Errors
+    /// Unless it is the trailer of a pack of exactly that length.
+    pub fn decode(trailer: &[u8; TRAILER], file_len: u64) -> Result<Self, Flaw> {
+        let mut fields = Reader(trailer);
+        let this = Self {
+            data_len: fields.u64()?,
+            index_len: fields.u64()?,
+            entries: fields.u32()?,
+            checksum: fields.u32()?,
+        };
+        let version = fields.u32()?;
+        if fields.u32()? != checksum(&trailer[..28]) {
+            return Err(Flaw::new("its trailer fails its checksum"));
+        }
+        if fields.array()? != MAGIC {
+            return Err(Flaw::new("it does not end as a pack does"));
+        }
+        if version != VERSION {
+            return Err(Flaw::new(format!(
+                "it has version {version}, and this program reads version {VERSION}"
+            )));
+        }
+        let len = this
+            .data_len
+            .checked_add(this.index_len)
+            .and_then(|len| len.checked_add(TRAILER as u64));
+        if len != Some(file_len) {
+            return Err(Flaw::new(format!(
+                "its trailer does not fit its length of {file_len} bytes"
+            )));
+        }
+        Ok(this)
+    }
+
+    /// Reads the index that this trailer belongs to.
+    ///
+    /// # Errors
+    /// Unless the bytes are those that were written, and every entry lies inside the data.
+    pub fn decode_index(&self, index: &[u8]) -> Result<Vec<Entry>, Flaw> {
+        if index.len() as u64 != self.index_len || checksum(index) != self.checksum {
+            return Err(Flaw::new("its index fails its checksum"));
+        }
+        let mut rest = Reader(index);
+        let mut entries = Vec::new();
+        while !rest.0.is_empty() {
+            let len = usize::from(rest.u8()?);
+            let hash = ChunkHash::new(rest.bytes(len)?).map_err(|e| Flaw::new(e.to_string()))?;
+            let entry = Entry {
+                hash,
+                offset: rest.u64()?,
+                len: rest.u64()?,
+                checksum: rest.u32()?,
+            };
+            if entry
+                .offset
+                .checked_add(entry.len)
+                .is_none_or(|end| end > self.data_len)
+            {
+                return Err(Flaw::new(format!("chunk {hash} lies outside of it")));
+            }
+            entries.push(entry);
+        }
+        if entries.len() as u64 != u64::from(self.entries) {
+            return Err(Flaw::new(
+                "its trailer counts other entries than its index has",
+            ));
+        }
+        Ok(entries)
+    }
+}
+
+/// The chunks of a whole pack.
+///
+/// # Errors
+/// Unless the bytes are a pack. The chunks' own bytes are not checked.
+pub fn decode(pack: &[u8]) -> Result<Vec<Entry>, Flaw> {
+    let (rest, trailer) = pack
+        .split_last_chunk::<TRAILER>()
+        .ok_or_else(|| Flaw::new("it is shorter than a trailer"))?;
+    let trailer = Trailer::decode(trailer, pack.len() as u64)?;
+    let index = usize::try_from(trailer.data_len)
+        .ok()
+        .and_then(|from| rest.get(from..))
+        .ok_or_else(|| Flaw::new("it ends too early"))?;
+    trailer.decode_index(index)
+}

@@ -1,0 +1,484 @@
+//! Which chunk lies in which pack: read from the packs' own indices, kept in memory.
+//!
+//! Other processes add and remove packs. They write a new random number into the file `generation` after they
+//! did, so that one read of 16 bytes tells whether the folders have to be listed again; then only packs that
+//! were not known are read.
+
+mod files;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::UNIX_EPOCH;
+
+use bytes::Bytes;
+
+use self::files::Files;
+use super::disk::{Disk, File, How};
+use super::format::pack::{Entry, TRAILER, Trailer};
+use super::format::{checksum, once, twice};
+use super::paths::{self, PackId};
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+
+/// How often a read is tried again when packs vanish under it. Each time a collection has moved the chunk
+/// in between, and collections take milliseconds at least.
+const TRIES: usize = 1000;
+
+/// Published chunks of a store, as one handle knows them.
+#[derive(Debug)]
+pub(super) struct Index {
+    disk: Arc<dyn Disk>,
+    generation: Box<dyn File>,
+    state: RwLock<State>,
+    /// One thread lists, others wait for it.
+    listing: Mutex<()>,
+    files: Files,
+}
+
+/// A published pack.
+#[derive(Debug)]
+pub(super) struct Pack {
+    pub(super) id: PackId,
+    /// Length of its file.
+    pub(super) len: u64,
+    /// Whether its entry in its folder is known to be durable. What is not is read and never relied on.
+    settled: AtomicBool,
+    /// Second in which this handle last said that the pack was used.
+    touched: AtomicU64,
+}
+
+/// Where the bytes of a chunk lie.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) pack: Arc<Pack>,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) checksum: u32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    stamp: Option<[u8; 16]>,
+    packs: HashMap<PackId, Arc<Pack>>,
+    /// Packs whose index cannot be read, and why.
+    damaged: BTreeMap<PackId, String>,
+    /// Packs of this handle whose publication failed: nobody knows whether they are durable.
+    distrusted: HashSet<PackId>,
+    chunks: HashMap<ChunkHash, Place>,
+    /// Further copies, which concurrent saves have made.
+    copies: HashMap<ChunkHash, Vec<Place>>,
+    /// Chunks that failed their checksum: they are stored anew when they are put again.
+    bad: HashSet<ChunkHash>,
+    /// The lengths of all hashes.
+    lengths: BTreeSet<usize>,
+}
+
+/// What reading a pack's index came to.
+enum Opened {
+    Pack(Pack, Vec<Entry>),
+    Damaged(String),
+    Gone,
+}
+
+impl Index {
+    /// Reads the indices of all packs.
+    pub(super) fn open(disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
+        let generation = disk
+            .open(paths::GENERATION, How::Write)
+            .map_err(StoreError::io(format!("open {}", paths::GENERATION)))?;
+        let this = Self {
+            files: Files::new(disk.clone()),
+            disk,
+            generation,
+            state: RwLock::default(),
+            listing: Mutex::default(),
+        };
+        this.refresh(true)?;
+        Ok(this)
+    }
+
+    /// The bytes of a published chunk, or `None`.
+    pub(super) fn get(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        for _ in 0..TRIES {
+            let mut gone = false;
+            let mut damage = None;
+            for place in self.places(hash) {
+                match self.read(hash, &place) {
+                    Ok(Some(bytes)) => {
+                        self.used(&place.pack);
+                        return Ok(Some(bytes));
+                    }
+                    Ok(None) => gone = true,
+                    Err(error @ StoreError::Damaged { .. }) => damage = Some(error),
+                    Err(error) => return Err(error),
+                }
+            }
+            if self.refresh(gone)? {
+                continue;
+            }
+            return match damage {
+                Some(damage) => {
+                    self.write().bad.insert(*hash);
+                    Err(damage)
+                }
+                None => self.missing(hash),
+            };
+        }
+        Err(StoreError::Io {
+            action: format!("read chunk {hash}"),
+            source: io::Error::other("it was moved again each time it was looked for"),
+        })
+    }
+
+    /// A hint that chunks will be read.
+    pub(super) fn will_need(&self, hashes: &[ChunkHash]) {
+        for hash in hashes {
+            if let Some(place) = self.places(hash).first()
+                && let Ok(file) = self.files.get(&place.pack.id)
+            {
+                file.will_need(place.offset, place.len);
+            }
+        }
+    }
+
+    /// The pack of a chunk that a manifest may rely on: it is durable, and not known to be damaged.
+    pub(super) fn reliable(&self, hash: &ChunkHash) -> Option<Arc<Pack>> {
+        let state = self.read_state();
+        if state.bad.contains(hash) {
+            return None;
+        }
+        let first = state.chunks.get(hash)?;
+        if first.pack.settled.load(Ordering::Acquire) {
+            return Some(first.pack.clone());
+        }
+        drop(state);
+        self.places(hash)
+            .into_iter()
+            .map(|place| place.pack)
+            .find(|pack| self.exists(pack).is_ok_and(|there| there) && pack.is_settled())
+    }
+
+    /// Whether the file of a pack is still there. Learns by the way whether it has been settled.
+    pub(super) fn exists(&self, pack: &Pack) -> io::Result<bool> {
+        match self.disk.stat(&pack.id.path()) {
+            Ok(stat) => {
+                pack.settled.fetch_or(stat.settled, Ordering::AcqRel);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Notes on the disk that a pack was used just now: once a second is exact enough.
+    pub(super) fn used(&self, pack: &Pack) {
+        let now = self.disk.now();
+        let second = now
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |now| now.as_secs());
+        if pack.touched.swap(second, Ordering::Relaxed) != second
+            && let Ok(file) = self.files.get(&pack.id)
+        {
+            // It may be another user's file. Then it looks older than it is.
+            let _ = file.touch(now);
+        }
+    }
+
+    /// Adds a pack that was made durable.
+    pub(super) fn add(&self, id: PackId, len: u64, entries: &[Entry]) {
+        let pack = Pack {
+            id,
+            len,
+            settled: true.into(),
+            touched: 0.into(),
+        };
+        self.write().add(pack, entries);
+    }
+
+    /// Never relies on a pack, whatever becomes of it on the disk.
+    pub(super) fn distrust(&self, id: PackId) {
+        self.write().distrusted.insert(id);
+    }
+
+    /// Tells other handles that packs came or went.
+    pub(super) fn announce(&self) -> Result<(), StoreError> {
+        paths::random()
+            .and_then(|stamp| {
+                let stamp = twice(u64::from_le_bytes(stamp));
+                self.generation.write_all_at(&stamp, 0)
+            })
+            .map_err(StoreError::io(format!("write {}", paths::GENERATION)))
+    }
+
+    /// Lists the packs again if they changed since, or anyway. Whether it did.
+    pub(super) fn refresh(&self, anyway: bool) -> Result<bool, StoreError> {
+        let failed = |action: &str| StoreError::io(action.to_owned());
+        // Before listing: what changes while we list makes the next call list again.
+        let stamp = self.stamp().map_err(failed("read generation"))?;
+        if !anyway && self.read_state().stamp == Some(stamp) {
+            return Ok(false);
+        }
+        let _one = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let stamp = self.stamp().map_err(failed("read generation"))?;
+        if !anyway && self.read_state().stamp == Some(stamp) {
+            return Ok(true);
+        }
+        let mut found = HashSet::new();
+        for folder in paths::pack_folders() {
+            let names = self.disk.list(&folder);
+            let names = names.map_err(failed(&format!("list {folder}")))?;
+            found.extend(names.iter().filter_map(|n| PackId::of_file(&folder, n)));
+        }
+        let mut news = Vec::new();
+        {
+            let state = self.read_state();
+            found.retain(|id| !state.distrusted.contains(id));
+            news.extend(found.iter().filter(|id| !state.packs.contains_key(id)));
+        }
+        let mut opened = Vec::with_capacity(news.len());
+        for id in news {
+            let pack = self.open_pack(id);
+            opened.push((id, pack.map_err(failed(&format!("read {}", id.path())))?));
+        }
+        let mut state = self.write();
+        state.remove(&found);
+        self.files.keep(|id| state.packs.contains_key(id));
+        state.damaged.clear();
+        for (id, opened) in opened {
+            match opened {
+                Opened::Pack(pack, entries) => state.add(pack, &entries),
+                Opened::Damaged(how) => drop(state.damaged.insert(id, how)),
+                Opened::Gone => {}
+            }
+        }
+        state.stamp = Some(stamp);
+        Ok(true)
+    }
+
+    /// All chunks with all their copies, the one that is read first.
+    pub(super) fn chunks(&self) -> Vec<(ChunkHash, Vec<Place>)> {
+        let state = self.read_state();
+        let chunks = state.chunks.iter();
+        chunks
+            .map(|(hash, first)| {
+                let copies = state.copies.get(hash).into_iter().flatten();
+                (*hash, [first].into_iter().chain(copies).cloned().collect())
+            })
+            .collect()
+    }
+
+    /// All packs.
+    pub(super) fn packs(&self) -> Vec<Arc<Pack>> {
+        self.read_state().packs.values().cloned().collect()
+    }
+
+    /// Packs that cannot be read, and why.
+    pub(super) fn damaged(&self) -> Vec<(PackId, String)> {
+        let damaged = &self.read_state().damaged;
+        damaged.iter().map(|(id, how)| (*id, how.clone())).collect()
+    }
+
+    /// How long the hashes of published chunks are.
+    pub(super) fn hash_lengths(&self) -> Vec<usize> {
+        self.read_state().lengths.iter().copied().collect()
+    }
+
+    /// Where a chunk lies, in the order in which to try.
+    pub(super) fn places(&self, hash: &ChunkHash) -> Vec<Place> {
+        let state = self.read_state();
+        let copies = state.copies.get(hash).into_iter().flatten();
+        state
+            .chunks
+            .get(hash)
+            .into_iter()
+            .chain(copies)
+            .cloned()
+            .collect()
+    }
+
+    fn read(&self, hash: &ChunkHash, place: &Place) -> Result<Option<Bytes>, StoreError> {
+        let entry = Entry {
+            hash: *hash,
+            offset: place.offset,
+            len: place.len,
+            checksum: place.checksum,
+        };
+        self.read_entry(&place.pack, &entry)
+    }
+
+    /// The bytes of a chunk of this pack; `None` if the pack is gone.
+    pub(super) fn read_entry(
+        &self,
+        pack: &Pack,
+        entry: &Entry,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let damaged = |how: &str| StoreError::Damaged {
+            what: format!("chunk {}", entry.hash),
+            how: format!("{how} in {}", pack.id.path()),
+        };
+        let failed = || StoreError::io(format!("read {}", pack.id.path()));
+        let file = match self.files.get(&pack.id) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Err(damaged("there is no regular file"));
+            }
+            Err(error) => return Err(failed()(error)),
+        };
+        // The index passed its checksum and the pack had room for it, so this is no one's invention.
+        let len = usize::try_from(entry.len).map_err(|_| damaged("it is too long to be read"))?;
+        let mut bytes = vec![0; len];
+        match file.read_exact_at(&mut bytes, entry.offset) {
+            Ok(()) if checksum(&bytes) == entry.checksum => Ok(Some(bytes.into())),
+            Ok(()) => Err(damaged("its bytes fail their checksum")),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Err(damaged("its bytes are cut off"))
+            }
+            Err(error) => Err(failed()(error)),
+        }
+    }
+
+    /// Nothing is known of this chunk. If a pack cannot be read, nobody knows whether it holds it.
+    fn missing(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        match self.damaged().first() {
+            None => Ok(None),
+            Some((id, how)) => Err(StoreError::Damaged {
+                what: id.path(),
+                how: format!("{how}, so nobody knows whether it holds chunk {hash}"),
+            }),
+        }
+    }
+
+    fn open_pack(&self, id: PackId) -> io::Result<Opened> {
+        let path = id.path();
+        let file = match self.disk.open(&path, How::Read) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Opened::Gone),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Ok(Opened::Damaged(error.to_string()));
+            }
+            other => other?,
+        };
+        let stat = file.stat()?;
+        match read_index(&*file, stat.len) {
+            Ok(entries) => Ok(Opened::Pack(
+                Pack {
+                    id,
+                    len: stat.len,
+                    settled: stat.settled.into(),
+                    touched: 0.into(),
+                },
+                entries,
+            )),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Ok(Opened::Damaged(error.to_string()))
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                Ok(Opened::Damaged("it is cut off".to_owned()))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The number of the last change, whatever it is: one that was damaged only makes us list again.
+    fn stamp(&self) -> io::Result<[u8; 16]> {
+        let mut stamp = [0; 16];
+        self.generation.read_exact_at(&mut stamp, 0)?;
+        Ok(stamp)
+    }
+
+    /// Whether the file `generation` is whole.
+    pub(super) fn generation_is_whole(&self) -> bool {
+        self.stamp().is_ok_and(|stamp| once(stamp).is_some())
+    }
+
+    fn read_state(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Pack {
+    pub(super) fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::Acquire)
+    }
+}
+
+impl State {
+    fn add(&mut self, pack: Pack, entries: &[Entry]) {
+        let pack = Arc::new(pack);
+        if self.packs.insert(pack.id, pack.clone()).is_some() {
+            return;
+        }
+        for entry in entries {
+            let place = Place {
+                pack: pack.clone(),
+                offset: entry.offset,
+                len: entry.len,
+                checksum: entry.checksum,
+            };
+            self.lengths.insert(entry.hash.as_bytes().len());
+            let healed = self.bad.remove(&entry.hash);
+            match self.chunks.entry(entry.hash) {
+                std::collections::hash_map::Entry::Vacant(vacant) => drop(vacant.insert(place)),
+                std::collections::hash_map::Entry::Occupied(mut first) => {
+                    // A copy that others may rely on is the better one, and so is one for a damaged one.
+                    let better = healed || pack.is_settled() && !first.get().pack.is_settled();
+                    let other = if better { first.insert(place) } else { place };
+                    self.copies.entry(entry.hash).or_default().push(other);
+                }
+            }
+        }
+    }
+
+    /// Forgets all packs that are not among these.
+    fn remove(&mut self, found: &HashSet<PackId>) {
+        let before = self.packs.len();
+        self.packs.retain(|id, _| found.contains(id));
+        if self.packs.len() == before {
+            return;
+        }
+        let Self { chunks, copies, .. } = self;
+        copies.retain(|_, places| {
+            places.retain(|place| found.contains(&place.pack.id));
+            !places.is_empty()
+        });
+        chunks.retain(|hash, place| {
+            if found.contains(&place.pack.id) {
+                return true;
+            }
+            let other = copies.get_mut(hash).and_then(Vec::pop);
+            match other {
+                Some(other) => {
+                    *place = other;
+                    true
+                }
+                None => false,
+            }
+        });
+        copies.retain(|_, places| !places.is_empty());
+    }
+}
+
+/// The index of a pack's file.
+///
+/// # Errors
+/// `InvalidData` if it is none.
+fn read_index(file: &dyn File, len: u64) -> io::Result<Vec<Entry>> {
+    let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
+    let at = len
+        .checked_sub(TRAILER as u64)
+        .ok_or(io::ErrorKind::UnexpectedEof)?;
+    let mut trailer = [0; TRAILER];
+    file.read_exact_at(&mut trailer, at)?;
+    let trailer = Trailer::decode(&trailer, len).map_err(flawed)?;
+    // Not longer than the file, as the trailer was checked against it.
+    let len = usize::try_from(trailer.index_len).map_err(io::Error::other)?;
+    let mut index = vec![0; len];
+    file.read_exact_at(&mut index, trailer.data_len)?;
+    trailer.decode_index(&index).map_err(flawed)
+}

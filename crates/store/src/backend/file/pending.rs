@@ -1,0 +1,397 @@
+//! What was put on a handle and is not published yet.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+
+use bytes::Bytes;
+
+use super::disk::{Disk, File, How, Lock};
+use super::format::checksum;
+use super::format::pack::{Entry, TRAILER, entry_len};
+use super::index::Index;
+use super::paths;
+use super::space::Space;
+use crate::backend::Put;
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+
+/// Chunks on their way, and what the next manifest will refer to.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    state: Mutex<State>,
+    /// A chunk has been written, or could not be.
+    written: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Where the next chunk goes.
+    pack: Option<Arc<OpenPack>>,
+    /// Chunks of `pack`, and of the pack that is being published.
+    chunks: HashMap<ChunkHash, Chunk>,
+    /// Chunks put since the last manifest.
+    references: HashSet<ChunkHash>,
+    /// Those of the manifest that is being published.
+    publishing: HashSet<ChunkHash>,
+    /// Chunks that could not be published, and who put them: he has to be told.
+    lost: HashMap<ChunkHash, ThreadId>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    pack: Arc<OpenPack>,
+    by: ThreadId,
+    /// `None` while it is being written.
+    entry: Option<Entry>,
+}
+
+/// A pack that is being filled: a file of the temporary folder, locked by its owner.
+#[derive(Debug)]
+pub(super) struct OpenPack {
+    pub(super) path: String,
+    pub(super) file: Arc<dyn File>,
+    fill: Mutex<Fill>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Fill {
+    /// Where the next chunk goes.
+    end: u64,
+    /// What the index takes.
+    index: u64,
+    /// Length that the file was extended to.
+    grown: u64,
+    /// Number of chunks that are being written.
+    writing: usize,
+}
+
+/// What a publication takes with it.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    pub(super) pack: Option<Arc<OpenPack>>,
+    /// The chunks of the pack.
+    pub(super) entries: Vec<Entry>,
+    /// Chunks put since the last manifest, ascending.
+    pub(super) references: Vec<ChunkHash>,
+}
+
+impl Pending {
+    /// Puts a chunk that the handle may rely on already: the next manifest will refer to it.
+    pub(super) fn refer(&self, hash: &ChunkHash) {
+        let mut state = self.lock();
+        state.lost.remove(hash);
+        state.references.insert(*hash);
+    }
+
+    /// Writes a chunk into the pack, unless it is there. `make_room` is called without any lock of this
+    /// handle when the cap leaves no room for so many bytes more.
+    pub(super) fn put(
+        &self,
+        disk: &Arc<dyn Disk>,
+        space: &Space,
+        hash: &ChunkHash,
+        data: &[u8],
+        make_room: impl Fn(u64) -> Result<(), StoreError>,
+    ) -> Result<Put, StoreError> {
+        let len = data.len() as u64;
+        let mut state = self.lock();
+        let (pack, offset) = loop {
+            match state.chunks.get(hash) {
+                Some(Chunk { entry: Some(_), .. }) => {
+                    state.lost.remove(hash);
+                    state.references.insert(*hash);
+                    return Ok(Put::AlreadyThere);
+                }
+                // Somebody else writes it just now. Whether it will be there is not known before he is done.
+                Some(_) => {
+                    state = self.wait(state);
+                    continue;
+                }
+                None => {}
+            }
+            let pack = match &state.pack {
+                Some(pack) => pack.clone(),
+                None => state.pack.insert(Arc::new(OpenPack::create(disk)?)).clone(),
+            };
+            let mut fill = pack.fill();
+            let too_large = || StoreError::TooLarge {
+                bytes: len,
+                most: u64::MAX >> 1,
+            };
+            let end = fill.end.checked_add(len).ok_or_else(too_large)?;
+            let needed = end
+                .checked_add(fill.index + entry_len(hash) + TRAILER as u64)
+                .ok_or_else(too_large)?;
+            if space.cap().is_none() || needed <= fill.grown {
+                let offset = fill.end;
+                fill.end = end;
+                fill.index += entry_len(hash);
+                fill.writing += 1;
+                drop(fill);
+                break (pack, offset);
+            }
+            drop(fill);
+            drop(state);
+            pack.grow(space, needed, &make_room)?;
+            state = self.lock();
+        };
+        let by = thread::current().id();
+        let chunk = Chunk {
+            pack: pack.clone(),
+            by,
+            entry: None,
+        };
+        state.chunks.insert(*hash, chunk);
+        drop(state);
+
+        let written = pack.file.write_all_at(data, offset);
+        let checksum = checksum(data);
+
+        let mut state = self.lock();
+        pack.fill().writing -= 1;
+        let result = match written {
+            Ok(()) => {
+                if let Some(chunk) = state.chunks.get_mut(hash) {
+                    chunk.entry = Some(Entry {
+                        hash: *hash,
+                        offset,
+                        len,
+                        checksum,
+                    });
+                }
+                state.lost.remove(hash);
+                state.references.insert(*hash);
+                Ok(Put::Stored)
+            }
+            // What it left behind lies between the chunks and means nothing.
+            Err(error) => {
+                state.chunks.remove(hash);
+                Err(StoreError::io(format!("write chunk {hash}"))(error))
+            }
+        };
+        drop(state);
+        self.written.notify_all();
+        result
+    }
+
+    /// A chunk that was written and not published yet.
+    pub(super) fn get(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        let (pack, entry) = {
+            let state = self.lock();
+            match state.chunks.get(hash) {
+                Some(Chunk {
+                    pack,
+                    entry: Some(entry),
+                    ..
+                }) => (pack.clone(), *entry),
+                _ => return Ok(None),
+            }
+        };
+        let mut bytes = vec![0; entry.len as usize];
+        pack.file
+            .read_exact_at(&mut bytes, entry.offset)
+            .map_err(StoreError::io(format!("read {}", pack.path)))?;
+        if checksum(&bytes) != entry.checksum {
+            return Err(StoreError::Damaged {
+                what: format!("chunk {hash}"),
+                how: format!("its bytes fail their checksum in {}", pack.path),
+            });
+        }
+        Ok(Some(bytes.into()))
+    }
+
+    /// Whether there is nothing to publish, and what the next manifest would refer to.
+    pub(super) fn idle(&self) -> Option<Vec<ChunkHash>> {
+        let state = self.lock();
+        (state.pack.is_none() && state.chunks.is_empty() && state.lost.is_empty())
+            .then(|| ascending(&state.references))
+    }
+
+    /// Forgets these references, because a manifest that was there before has them.
+    pub(super) fn referred(&self, references: &[ChunkHash]) {
+        let mut state = self.lock();
+        for hash in references {
+            state.references.remove(hash);
+        }
+    }
+
+    /// A chunk that this thread put and that was lost when another thread published, or one that was lost
+    /// and that one of these manifests names. Reported once.
+    pub(super) fn lost(&self, named: impl Fn(&ChunkHash) -> bool) -> Option<ChunkHash> {
+        let mut state = self.lock();
+        if state.lost.is_empty() {
+            return None;
+        }
+        let me = thread::current().id();
+        let found = state
+            .lost
+            .iter()
+            .find(|(hash, by)| **by == me || named(hash));
+        let found = found.map(|(hash, _)| *hash);
+        state.lost.retain(|_, by| *by != me);
+        found
+    }
+
+    /// Takes everything that was put so far.
+    pub(super) fn take(&self) -> Batch {
+        let mut state = self.lock();
+        let pack = state.pack.take();
+        let mut entries = Vec::new();
+        if let Some(pack) = &pack {
+            while pack.fill().writing > 0 {
+                state = self.wait(state);
+            }
+            let chunks = state.chunks.values();
+            entries.extend(
+                chunks
+                    .filter(|chunk| Arc::ptr_eq(&chunk.pack, pack))
+                    .filter_map(|chunk| chunk.entry),
+            );
+            entries.sort_unstable_by_key(|entry| entry.offset);
+        }
+        state.publishing = std::mem::take(&mut state.references);
+        Batch {
+            pack,
+            entries,
+            references: ascending(&state.publishing),
+        }
+    }
+
+    /// The chunks of this batch are published: the index knows them.
+    pub(super) fn published(&self, batch: &Batch) {
+        let mut state = self.lock();
+        for entry in &batch.entries {
+            state.chunks.remove(&entry.hash);
+        }
+    }
+
+    /// The chunks of this batch could not be published: they were never here. Who put them will be told;
+    /// this thread is being told.
+    pub(super) fn lose(&self, batch: &Batch) {
+        let me = thread::current().id();
+        let mut state = self.lock();
+        for entry in &batch.entries {
+            state.publishing.remove(&entry.hash);
+            if let Some(chunk) = state.chunks.remove(&entry.hash)
+                && chunk.by != me
+            {
+                state.lost.insert(entry.hash, chunk.by);
+            }
+        }
+    }
+
+    /// The manifest could not be published: the next one refers to what it would have referred to, apart
+    /// from what is `gone`.
+    pub(super) fn not_referred(&self, gone: Option<&ChunkHash>) {
+        let mut state = self.lock();
+        let mut publishing = std::mem::take(&mut state.publishing);
+        if let Some(gone) = gone {
+            publishing.remove(gone);
+        }
+        state.references.extend(publishing);
+    }
+
+    /// A manifest has been published.
+    pub(super) fn done(&self) {
+        self.lock().publishing.clear();
+    }
+
+    /// Everything that this handle is going to refer to.
+    pub(super) fn protected(&self) -> HashSet<ChunkHash> {
+        let state = self.lock();
+        state.references.union(&state.publishing).copied().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let waited = self.written.wait(state);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OpenPack {
+    fn create(disk: &Arc<dyn Disk>) -> Result<Self, StoreError> {
+        let (path, file) = create_temporary(&**disk, "pack")?;
+        Ok(Self {
+            path,
+            file: file.into(),
+            fill: Mutex::default(),
+        })
+    }
+
+    /// How long the data is, and the whole file at the moment.
+    pub(super) fn lengths(&self) -> (u64, u64) {
+        let fill = self.fill();
+        (fill.end, fill.grown)
+    }
+
+    /// Extends the file to `needed` bytes, and some more so as not to come back for each chunk.
+    fn grow(
+        &self,
+        space: &Space,
+        needed: u64,
+        make_room: &impl Fn(u64) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        loop {
+            {
+                let mut fill = self.fill();
+                if needed <= fill.grown {
+                    return Ok(());
+                }
+                for more in [space.slab(), 0] {
+                    let to = needed.saturating_add(more);
+                    if space.grow(&*self.file, fill.grown, to)? {
+                        fill.grown = to;
+                        return Ok(());
+                    }
+                }
+            }
+            let missing = needed.saturating_sub(self.fill().grown);
+            make_room(missing)?;
+        }
+    }
+
+    fn fill(&self) -> MutexGuard<'_, Fill> {
+        self.fill.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes a file of the temporary folder and locks it: as long as it is locked, its owner lives.
+pub(super) fn create_temporary(
+    disk: &dyn Disk,
+    extension: &str,
+) -> Result<(String, Box<dyn File>), StoreError> {
+    let create = || loop {
+        let path = paths::temporary(extension)?;
+        let file = disk.open(&path, How::Create)?;
+        file.lock(Lock::Exclusive)?;
+        // Between these calls it looked like one whose owner is dead, and may have been removed as such.
+        if file.stat()?.linked {
+            return Ok((path, file));
+        }
+    };
+    create().map_err(StoreError::io("make a temporary file"))
+}
+
+fn ascending(hashes: &HashSet<ChunkHash>) -> Vec<ChunkHash> {
+    let mut hashes: Vec<ChunkHash> = hashes.iter().copied().collect();
+    hashes.sort_unstable();
+    hashes
+}
+
+/// Finds out whether a chunk can be relied on without writing it.
+pub(super) fn is_there(index: &Index, hash: &ChunkHash) -> Result<bool, StoreError> {
+    loop {
+        if let Some(pack) = index.reliable(hash) {
+            index.used(&pack);
+            return Ok(true);
+        }
+        if !index.refresh(false)? {
+            return Ok(false);
+        }
+    }
+}

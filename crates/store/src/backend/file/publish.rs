@@ -1,0 +1,329 @@
+//! Publishing: from what was put to what everybody can read, also after a crash.
+//!
+//! Each step makes durable what the next one relies on:
+//!
+//! 1. the pack gets its index, is flushed, moved to its place, and its folder is flushed;
+//! 2. the other processes are told of it, and its mode says that it is durable;
+//! 3. the manifest is written beside, flushed, moved to its place, and its folder is flushed.
+//!
+//! Until step 1 is complete nobody relies on the pack, so whatever a crash leaves of it is rubbish. A manifest
+//! that can be seen, before or after a crash, was moved when everything it needs was durable.
+
+use std::collections::{BTreeSet, HashSet};
+use std::sync::PoisonError;
+
+use super::FileStore;
+use super::disk::{File, How};
+use super::format::{manifest, pack};
+use super::locks::Held;
+use super::paths::{self, PackId};
+use super::pending::{Batch, OpenPack, create_temporary};
+use crate::backend::references;
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+
+/// A manifest that is written and waits for its name.
+struct Draft {
+    path: String,
+    target: String,
+    file: Box<dyn File>,
+}
+
+impl FileStore {
+    /// Publishes everything put so far and then these manifests, named in full.
+    pub(super) fn publish(&self, manifests: &[(String, &[u8])]) -> Result<(), StoreError> {
+        let _turn = self
+            .publishing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if self.is_published(manifests)? {
+            return Ok(());
+        }
+        let named = |hash: &ChunkHash| {
+            let mut lone = references::References::new([*hash]);
+            manifests.iter().for_each(|(_, data)| lone.scan(data));
+            lone.contains(hash)
+        };
+        if let Some(hash) = self.pending.lost(named) {
+            return Err(StoreError::Collected { hash });
+        }
+        let batch = self.pending.take();
+        let published = self.publish_batch(&batch, manifests);
+        match &published {
+            Ok(()) => self.pending.done(),
+            Err(StoreError::Collected { hash }) => self.pending.not_referred(Some(hash)),
+            Err(_) => self.pending.not_referred(None),
+        }
+        published
+    }
+
+    /// Whether these manifests are there, durable, and refer to all that was put since the last one; so a
+    /// save of what is saved costs a read and no flush.
+    fn is_published(&self, manifests: &[(String, &[u8])]) -> Result<bool, StoreError> {
+        let Some(references) = self.pending.idle() else {
+            return Ok(false);
+        };
+        for (n, (name, data)) in manifests.iter().enumerate() {
+            // The references of a batch go into its first manifest.
+            let wanted = if n == 0 { &references[..] } else { &[] };
+            let there = self.with_manifest(name, |file, there| {
+                let mut have = there.references();
+                there.data == *data
+                    && wanted.iter().all(|hash| have.any(|other| other == *hash))
+                    && file.stat().is_ok_and(|stat| stat.settled)
+            });
+            // A damaged one is replaced.
+            if !matches!(there, Ok(Some(true))) {
+                return Ok(false);
+            }
+        }
+        if manifests.is_empty() {
+            return Ok(references.is_empty());
+        }
+        self.pending.referred(&references);
+        Ok(true)
+    }
+
+    fn publish_batch(
+        &self,
+        batch: &Batch,
+        manifests: &[(String, &[u8])],
+    ) -> Result<(), StoreError> {
+        // What takes long comes before the lock: a collection would wait for it.
+        let sealed = match &batch.pack {
+            Some(pack) => Some(self.seal(pack, batch).inspect_err(|_| {
+                self.abandon(pack, batch);
+            })?),
+            None => None,
+        };
+        let mut held = Some(self.locks.publishing()?);
+        if let (Some(pack), Some(len)) = (&batch.pack, sealed) {
+            self.publish_pack(pack, len, batch)
+                .inspect_err(|_| self.abandon(pack, batch))?;
+        }
+        let mut drafts = Vec::with_capacity(manifests.len());
+        let drafted = manifests.iter().enumerate().try_for_each(|(n, manifest)| {
+            let references = if n == 0 { &batch.references[..] } else { &[] };
+            drafts.push(self.draft(manifest, references, &mut held)?);
+            Ok(())
+        });
+        let published = drafted
+            .and_then(|()| self.check_references(&batch.references))
+            .and_then(|()| self.publish_drafts(&mut drafts));
+        for draft in drafts {
+            // Those that did not get their name.
+            let _ = self.space.remove(&draft.path);
+        }
+        drop(held);
+        published
+    }
+
+    /// Gives a pack its index and flushes it. Its length.
+    fn seal(&self, open: &OpenPack, batch: &Batch) -> Result<u64, StoreError> {
+        let failed = || StoreError::io(format!("flush {}", open.path));
+        let (data_len, grown) = open.lengths();
+        let index = pack::encode(data_len, &batch.entries).ok_or(StoreError::TooLarge {
+            bytes: batch.entries.len() as u64,
+            most: u32::MAX.into(),
+        })?;
+        open.file.write_all_at(&index, data_len).map_err(failed())?;
+        let len = data_len + index.len() as u64;
+        if grown > len {
+            self.space.shrink(|| {
+                open.file.set_len(len).map_err(failed())?;
+                Ok(grown - len)
+            })?;
+        }
+        open.file.sync().map_err(failed())?;
+        Ok(len)
+    }
+
+    fn publish_pack(&self, open: &OpenPack, len: u64, batch: &Batch) -> Result<(), StoreError> {
+        let failed = || StoreError::io("publish a pack");
+        let id = PackId::random().map_err(failed())?;
+        let published = (|| {
+            self.disk.rename(&open.path, &id.path()).map_err(failed())?;
+            self.disk.sync_folder(&id.folder()).map_err(failed())?;
+            self.index.announce()
+        })();
+        if published.is_err() {
+            // It may be in its folder, durable or not; nobody relies on it as long as it is not settled.
+            self.index.distrust(id);
+            return published;
+        }
+        // If this fails, others store these chunks once more.
+        let _ = open.file.settle();
+        self.index.add(id, len, &batch.entries);
+        self.pending.published(batch);
+        Ok(())
+    }
+
+    /// Forgets the chunks of a pack that could not be published. They are not flushed again: after one failed
+    /// flush a second one may succeed without the data.
+    fn abandon(&self, pack: &OpenPack, batch: &Batch) {
+        self.pending.lose(batch);
+        let _ = self.space.remove(&pack.path);
+    }
+
+    /// Writes a manifest beside its place and flushes it.
+    fn draft(
+        &self,
+        (name, data): &(String, &[u8]),
+        references: &[ChunkHash],
+        held: &mut Option<Held>,
+    ) -> Result<Draft, StoreError> {
+        let bytes = manifest::encode(name, references, data);
+        let len = bytes.len() as u64;
+        let (path, file) = create_temporary(&*self.disk, "manifest")?;
+        let draft = Draft {
+            path,
+            target: paths::manifest(name),
+            file,
+        };
+        let written = (|| {
+            while !self.space.grow(&*draft.file, 0, len)? {
+                // Evicting needs the lock for itself.
+                *held = None;
+                self.evict(len)?;
+                *held = Some(self.locks.publishing()?);
+            }
+            draft
+                .file
+                .write_all_at(&bytes, 0)
+                .and_then(|()| draft.file.sync())
+                .map_err(StoreError::io(format!("write manifest {name:?}")))
+        })();
+        match written {
+            Ok(()) => Ok(draft),
+            Err(error) => {
+                let _ = self.space.remove(&draft.path);
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether every chunk that was put is still there: a collection may have come between.
+    fn check_references(&self, references: &[ChunkHash]) -> Result<(), StoreError> {
+        let mut seen = HashSet::new();
+        for hash in references {
+            loop {
+                let Some(pack) = self.index.reliable(hash) else {
+                    if self.index.refresh(false)? {
+                        continue;
+                    }
+                    return Err(StoreError::Collected { hash: *hash });
+                };
+                if seen.contains(&pack.id) {
+                    break;
+                }
+                let there = self.index.exists(&pack);
+                if there.map_err(StoreError::io(format!("look at {}", pack.id.path())))? {
+                    seen.insert(pack.id);
+                    break;
+                }
+                self.index.refresh(true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the drafts their names, the last one after all others are durable. Takes out those that have
+    /// theirs.
+    fn publish_drafts(&self, drafts: &mut Vec<Draft>) -> Result<(), StoreError> {
+        let intent = self.intend()?;
+        let last = drafts.split_off(drafts.len().saturating_sub(1));
+        self.move_drafts(drafts)?;
+        *drafts = last;
+        self.move_drafts(drafts)?;
+        self.fulfilled(intent);
+        Ok(())
+    }
+
+    fn move_drafts(&self, drafts: &mut Vec<Draft>) -> Result<(), StoreError> {
+        let mut moved = Vec::new();
+        while !drafts.is_empty() {
+            let draft = &drafts[0];
+            self.outdate(&draft.target);
+            self.space.shrink(|| {
+                let before = self.disk.stat(&draft.target).map_or(0, |stat| stat.len);
+                self.disk
+                    .rename(&draft.path, &draft.target)
+                    .map_err(StoreError::io("publish a manifest"))?;
+                Ok(before)
+            })?;
+            moved.push(drafts.remove(0));
+        }
+        let folders: BTreeSet<&str> = moved
+            .iter()
+            .map(|draft| paths::folder_of(&draft.target))
+            .collect();
+        for folder in folders {
+            self.disk
+                .sync_folder(folder)
+                .map_err(StoreError::io(format!("flush {folder}")))?;
+        }
+        for draft in moved {
+            // If this fails, putting the same once more writes it once more.
+            let _ = draft.file.settle();
+        }
+        Ok(())
+    }
+
+    /// Removes a manifest, named in full.
+    pub(super) fn remove_manifest(&self, name: &str) -> Result<(), StoreError> {
+        let path = paths::manifest(name);
+        let _held = self.locks.publishing()?;
+        let intent = self.intend()?;
+        self.outdate(&path);
+        self.space.remove(&path)?;
+        // Also if there was none: whoever removed it may not have come to flushing that.
+        let folder = paths::folder_of(&path);
+        self.disk
+            .sync_folder(folder)
+            .map_err(StoreError::io(format!("flush {folder}")))?;
+        self.fulfilled(intent);
+        Ok(())
+    }
+
+    /// The grace period of the chunks that a manifest refers to begins when it goes.
+    fn outdate(&self, path: &str) {
+        let file = self
+            .disk
+            .open(path, How::Read)
+            .and_then(|file| file.read_all());
+        let Ok(file) = file else {
+            return;
+        };
+        let Ok(manifest) = manifest::Manifest::decode(&file) else {
+            return;
+        };
+        let mut packs = HashSet::new();
+        let mut used = |hash: &ChunkHash| {
+            for place in self.index.places(hash) {
+                if packs.insert(place.pack.id) {
+                    self.index.used(&place.pack);
+                }
+            }
+        };
+        manifest.references().for_each(|hash| used(&hash));
+        let lengths = self.index.hash_lengths();
+        references::each_start(manifest.data, |rest| {
+            for &len in &lengths {
+                if let Some(Ok(hash)) = rest.get(..len).map(ChunkHash::new) {
+                    used(&hash);
+                }
+            }
+        });
+    }
+
+    /// Says that manifests are going to change, in a file that stays if we die before their folders are
+    /// flushed: a collection then flushes them before it believes what it sees.
+    fn intend(&self) -> Result<(String, Box<dyn File>), StoreError> {
+        create_temporary(&*self.disk, "intent")
+    }
+
+    fn fulfilled(&self, (path, _locked): (String, Box<dyn File>)) {
+        // If this fails, a collection flushes folders that are durable.
+        let _ = self.disk.unlink(&path);
+    }
+}

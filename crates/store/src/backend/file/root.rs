@@ -1,0 +1,158 @@
+//! Finding the root of a store, and making one.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
+
+use super::disk::{Disk, How, Lock, RealDisk};
+use super::format::{self, twice};
+use super::paths;
+use crate::error::StoreError;
+
+/// A root, and what is left of the path behind it.
+#[derive(Debug)]
+pub(super) struct Root {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) prefix: String,
+}
+
+/// Opens the store that `path` lies in, or makes one there: the nearest folder on the way up that holds a
+/// store is its root, and the rest of the path is a prefix of the names of manifests.
+pub(super) fn open(path: &Path) -> Result<Root, StoreError> {
+    let path = plain(path)?;
+    for root in path.ancestors() {
+        let marked = fs::symlink_metadata(root.join(paths::MARKER));
+        if marked.is_ok_and(|marker| marker.is_file()) {
+            let rest = path.strip_prefix(root).unwrap_or(Path::new(""));
+            let prefix = rest.to_str().ok_or_else(|| {
+                refused(&path, "what follows the store's root in it is not UTF-8")
+            })?;
+            return Ok(Root {
+                disk: open_disk(root)?,
+                prefix: prefix.to_owned(),
+            });
+        }
+    }
+    make_folders(&path)?;
+    let disk = open_disk(&path)?;
+    create(&*disk).map_err(|error| match error {
+        StoreError::Unsupported { why, .. } => refused(&path, &why),
+        error => error,
+    })?;
+    Ok(Root {
+        disk,
+        prefix: String::new(),
+    })
+}
+
+fn open_disk(root: &Path) -> Result<Arc<dyn Disk>, StoreError> {
+    let disk = RealDisk::open(root).map_err(StoreError::io(format!("open {}", root.display())))?;
+    Ok(Arc::new(disk))
+}
+
+/// The path without `.` and double `/`.
+fn plain(path: &Path) -> Result<PathBuf, StoreError> {
+    if !path.is_absolute() {
+        return Err(refused(path, "it is not absolute"));
+    }
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => return Err(refused(path, "it contains `..`")),
+            part => plain.push(part),
+        }
+    }
+    Ok(plain)
+}
+
+fn refused(path: &Path, why: &str) -> StoreError {
+    StoreError::Unsupported {
+        what: "a store here",
+        why: format!("{}: {why}", path.display()),
+    }
+}
+
+/// Makes the folder and those above it, and flushes the entries of what was made.
+fn make_folders(path: &Path) -> Result<(), StoreError> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
+    let failed = |path: &Path| StoreError::io(format!("make {}", path.display()));
+    fs::create_dir_all(path).map_err(failed(path))?;
+    for made in missing {
+        if let Some(parent) = made.parent() {
+            let flushed = fs::File::open(parent).and_then(|parent| parent.sync_all());
+            flushed.map_err(failed(made))?;
+        }
+    }
+    Ok(())
+}
+
+/// Makes a store of an empty folder, unless it is one already.
+///
+/// A file that says *not ready yet* comes first, and takes the name of the marker at the end: what a crash
+/// leaves is finished by the next one who opens, and everything below a marker is durable.
+pub(super) fn create(disk: &dyn Disk) -> Result<(), StoreError> {
+    let failed = || StoreError::io("make a store");
+    let lock = disk.open("", How::Folder).map_err(failed())?;
+    lock.lock(Lock::Exclusive).map_err(failed())?;
+    let there = disk.list("").map_err(failed())?;
+    if there.iter().any(|name| name == paths::MARKER) {
+        return check_marker(disk);
+    }
+    if !there.is_empty() && !there.iter().any(|name| name == paths::NEW_MARKER) {
+        return Err(StoreError::Unsupported {
+            what: "a store here",
+            why: "the folder is not empty, and it is not a store".into(),
+        });
+    }
+    make(disk).map_err(failed())
+}
+
+fn make(disk: &dyn Disk) -> io::Result<()> {
+    let file = |path: &str, content: &[u8]| {
+        let file = match disk.open(path, How::Create) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                disk.open(path, How::Write)?
+            }
+            other => other?,
+        };
+        file.set_len(0)?;
+        file.write_all_at(content, 0)?;
+        file.sync()
+    };
+    file(paths::NEW_MARKER, format::MARKER)?;
+    disk.sync_folder("")?;
+    for path in [paths::TEMPORARY, paths::PACKS, paths::MANIFESTS] {
+        disk.make_folder(path)?;
+    }
+    for folder in paths::pack_folders().chain(paths::manifest_folders()) {
+        disk.make_folder(&folder)?;
+    }
+    file(paths::GENERATION, &twice(0))?;
+    file(paths::USAGE, &twice(0))?;
+    file(paths::STORE_LOCK, b"")?;
+    file(paths::GATE_LOCK, b"")?;
+    disk.sync_folder(paths::PACKS)?;
+    disk.sync_folder(paths::MANIFESTS)?;
+    disk.sync_folder("")?;
+    disk.rename(paths::NEW_MARKER, paths::MARKER)?;
+    disk.sync_folder("")
+}
+
+/// Whether this is a store that this program can read.
+pub(super) fn check_marker(disk: &dyn Disk) -> Result<(), StoreError> {
+    let marker = disk
+        .open(paths::MARKER, How::Read)
+        .and_then(|file| file.read_all())
+        .map_err(StoreError::io(format!("read {}", paths::MARKER)))?;
+    if marker == format::MARKER {
+        return Ok(());
+    }
+    Err(StoreError::Damaged {
+        what: paths::MARKER.into(),
+        how: format!(
+            "it is not that of a file store of version 1, but {:?}",
+            String::from_utf8_lossy(&marker[..marker.len().min(40)])
+        ),
+    })
+}

@@ -1,0 +1,135 @@
+//! `bench store`: the backends of this build, each beside a plain program that moves the same bytes.
+
+mod cold;
+mod file;
+mod redis;
+mod server;
+
+use std::path::PathBuf;
+
+use clap::ValueHint;
+use transload::store::{ChunkHash, ManifestName, StoreError};
+
+use super::course::{Course, Effort};
+use super::measure::Figure;
+use crate::commands::random::Random;
+use crate::failure::{Failure, chain};
+
+/// Where to measure.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    /// Folder on the disk to measure `file` on; needs 500 MB of room, and is left as it was. Default: where
+    /// temporary files go.
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    dir: Option<PathBuf>,
+
+    /// Measure `redis` on this server, whose database has to be empty and is emptied again: redis://host/15.
+    /// Default: a redis-server found on PATH is started for the bench, without persistence.
+    #[arg(long, value_name = "URI")]
+    redis: Option<String>,
+}
+
+/// What was measured, and what was not, with the reason.
+pub(super) struct Measured {
+    pub(super) figures: Vec<Figure>,
+    pub(super) notes: Vec<String>,
+}
+
+pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
+    let mut course = Course::new(effort, file::CASES + redis::CASES);
+    let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
+    let (mut figures, mut notes) = file::run(&mut course, &dir)?;
+    let server = match &args.redis {
+        Some(uri) => Ok(server::Server::named(uri)?),
+        None => server::Server::started()?,
+    };
+    match server {
+        Ok(server) => {
+            notes.push(server.told());
+            figures.extend(redis::run(&mut course, &server)?);
+        }
+        Err(why) => notes.push(format!("NOT RUN: redis: {why}")),
+    }
+    Ok(Measured { figures, notes })
+}
+
+/// Bytes that no disk can compress, and keys that nothing had before.
+struct Chunks {
+    bytes: Vec<u8>,
+    chunk: usize,
+    random: Random,
+}
+
+impl Chunks {
+    /// So many chunks of so many bytes.
+    fn new(count: usize, chunk: usize) -> Self {
+        let mut random = Random::new(std::process::id().into());
+        let mut bytes = Vec::with_capacity(count * chunk);
+        while bytes.len() < count * chunk {
+            bytes.extend_from_slice(&random.next().to_le_bytes());
+        }
+        Self {
+            bytes,
+            chunk,
+            random,
+        }
+    }
+
+    fn all(&self) -> std::slice::ChunksExact<'_, u8> {
+        self.bytes.chunks_exact(self.chunk)
+    }
+
+    fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    /// A key for each chunk. They are no hashes of it: hashing is the consumer's work, and no store does it.
+    fn keys(&mut self) -> Vec<ChunkHash> {
+        let count = self.bytes.len() / self.chunk;
+        let key = |random: &mut Random| {
+            let mut key = [0; 32];
+            for part in key.chunks_exact_mut(8) {
+                part.copy_from_slice(&random.next().to_le_bytes());
+            }
+            ChunkHash::from(key)
+        };
+        (0..count).map(|_| key(&mut self.random)).collect()
+    }
+}
+
+/// A manifest that names all chunks of a save.
+fn manifest(keys: &[ChunkHash]) -> Vec<u8> {
+    keys.iter().flat_map(ChunkHash::as_bytes).copied().collect()
+}
+
+fn name(text: &str) -> Result<ManifestName, Failure> {
+    ManifestName::new(text).map_err(failed)
+}
+
+fn failed(error: StoreError) -> Failure {
+    Failure::no(
+        format!("the store could not be measured: {}", chain(&error)),
+        "does `transload store verify` find faults there?",
+    )
+}
+
+/// What a plain program is refused.
+fn refused<E: std::fmt::Display>(what: impl std::fmt::Display) -> impl FnOnce(E) -> Failure {
+    let what = what.to_string();
+    move |error| {
+        Failure::no(
+            format!("{what}: {error}"),
+            "is there room, and may you write there?",
+        )
+    }
+}
+
+/// What was stored is what is read.
+fn same(read: Option<&[u8]>, stored: &[u8]) -> Result<(), Failure> {
+    match read == Some(stored) {
+        true => Ok(()),
+        false => Err(crate::commands::engines::broken(
+            "a chunk was read that is not the one that was stored",
+        )),
+    }
+}

@@ -1,0 +1,146 @@
+//! A Redis server to measure on: one of the user's, or one that is started for it.
+
+use std::env;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use redis::{Client, Connection, IntoConnectionInfo, RedisResult, cmd};
+use tempfile::TempDir;
+
+use super::refused;
+use crate::failure::Failure;
+
+/// How long a server may take to start, and to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The password that the backend reads too.
+const PASSWORD: &str = "TRANSLOAD_REDIS_PASSWORD";
+
+/// A server with an empty database.
+pub(super) struct Server {
+    pub(super) uri: String,
+    client: Client,
+    /// The process and its folder, where it is ours; the process ends first.
+    started: Option<(Process, TempDir)>,
+}
+
+/// Ends with its owner.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It has nothing that is worth saving.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Server {
+    /// One that the user named.
+    pub(super) fn named(uri: &str) -> Result<Self, Failure> {
+        let wrong = |why: String| {
+            Failure::input(
+                format!("--redis {uri}: {why}"),
+                "name a server and a database that is empty: redis://localhost:6379/15",
+            )
+        };
+        let info = uri.into_connection_info();
+        let mut info = info.map_err(|error| wrong(error.to_string()))?;
+        if let Some(password) = env::var(PASSWORD).ok().filter(|text| !text.is_empty()) {
+            let settings = info.redis_settings().clone().set_password(password);
+            info = info.set_redis_settings(settings);
+        }
+        let server = Self {
+            uri: uri.to_owned(),
+            client: Client::open(info).map_err(|error| wrong(error.to_string()))?,
+            started: None,
+        };
+        let keys: u64 = cmd("DBSIZE")
+            .query(&mut server.connect()?)
+            .map_err(refused(uri))?;
+        match keys {
+            0 => Ok(server),
+            _ => Err(wrong(
+                "its database is not empty, and would be emptied".into(),
+            )),
+        }
+    }
+
+    /// One of our own, or why there is none.
+    pub(super) fn started() -> Result<Result<Self, String>, Failure> {
+        let found = ["redis-server", "valkey-server"].iter().find_map(|name| {
+            let path = env::var_os("PATH")?;
+            env::split_paths(&path)
+                .map(|folder| folder.join(name))
+                .find(|file| file.is_file())
+        });
+        let Some(program) = found else {
+            let why = "no redis-server on PATH; install one, or name one with --redis";
+            return Ok(Err(why.to_owned()));
+        };
+        let folder = TempDir::new().map_err(refused("a folder"))?;
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .and_then(|free| free.local_addr())
+            .map_err(refused("a free port"))?
+            .port();
+        let process = Command::new(&program)
+            .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+            .args(["--save", "", "--appendonly", "no"])
+            .arg("--dir")
+            .arg(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(refused(program.display()))?;
+        let uri = format!("redis://127.0.0.1:{port}/0");
+        let server = Self {
+            client: Client::open(&*uri).map_err(refused(&uri))?,
+            uri,
+            started: Some((Process(process), folder)),
+        };
+        let since = Instant::now();
+        loop {
+            match server.try_connect() {
+                Ok(_) => return Ok(Ok(server)),
+                Err(error) if since.elapsed() > PATIENCE => {
+                    let why = format!("{} does not start: {error}", program.display());
+                    return Ok(Err(why));
+                }
+                Err(_) => sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// A plain client of it.
+    pub(super) fn connect(&self) -> Result<Connection, Failure> {
+        self.try_connect().map_err(refused(&self.uri))
+    }
+
+    fn try_connect(&self) -> RedisResult<Connection> {
+        let connection = self.client.get_connection_with_timeout(PATIENCE)?;
+        connection.set_read_timeout(Some(PATIENCE))?;
+        connection.set_write_timeout(Some(PATIENCE))?;
+        Ok(connection)
+    }
+
+    /// Empties its database.
+    pub(super) fn clear(&self) -> Result<(), Failure> {
+        let flushed = cmd("FLUSHDB").exec(&mut self.connect()?);
+        flushed.map_err(refused(&self.uri))
+    }
+
+    /// What it is.
+    pub(super) fn told(&self) -> String {
+        match &self.started {
+            Some((Process(child), _)) => format!(
+                "redis: {}, started for this bench without persistence (process {})",
+                self.uri,
+                child.id()
+            ),
+            None => format!("redis: {}", self.uri),
+        }
+    }
+}

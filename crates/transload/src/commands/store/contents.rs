@@ -1,0 +1,116 @@
+//! What a manifest holds, for people.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+/// As much of a manifest as is shown where it is no text: 16 lines.
+const HEX_BYTES: usize = 256;
+
+/// As much of a text as is shown.
+const TEXT_BYTES: usize = 4096;
+
+/// What the bytes of a manifest are. Formats that can be told from their first bytes come before text.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Contents {
+    /// Nothing.
+    Empty,
+    /// UTF-8 without control characters but line ends and tabs: all of it, or its beginning.
+    Text(String),
+    /// Anything else: its first bytes in hex.
+    Hex(String),
+}
+
+impl Contents {
+    pub(super) fn of(manifest: &[u8]) -> Self {
+        if manifest.is_empty() {
+            return Self::Empty;
+        }
+        let readable = |text: &&str| {
+            !text
+                .chars()
+                .any(|c| c.is_control() && !"\n\r\t".contains(c))
+        };
+        match std::str::from_utf8(manifest).ok().filter(readable) {
+            Some(text) => Self::Text(text[..text.floor_char_boundary(TEXT_BYTES)].to_owned()),
+            None => {
+                let first = manifest.iter().take(HEX_BYTES);
+                Self::Hex(first.map(|byte| format!("{byte:02x}")).collect())
+            }
+        }
+    }
+
+    /// Lines for a terminal; `of` is the whole.
+    pub(super) fn lines(&self, of: &[u8]) -> String {
+        let (mut lines, shown) = match self {
+            Self::Empty => return " it is empty\n".to_owned(),
+            Self::Text(text) => {
+                let lines = text.lines().map(|line| format!(" {line}\n"));
+                (lines.collect::<String>(), text.len())
+            }
+            Self::Hex(_) => {
+                let shown = of.len().min(HEX_BYTES);
+                (dump(&of[..shown]), shown)
+            }
+        };
+        if shown < of.len() {
+            let _ = writeln!(lines, " … {} bytes more", of.len() - shown);
+        }
+        lines
+    }
+}
+
+/// Offset, 16 bytes in hex, and what of them can be printed.
+fn dump(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for (line, bytes) in bytes.chunks(16).enumerate() {
+        let mut hex = String::new();
+        for (at, byte) in bytes.iter().enumerate() {
+            let gap = if at == 8 { " " } else { "" };
+            let _ = write!(hex, "{gap}{byte:02x} ");
+        }
+        let printed = bytes.iter().map(|byte| match byte {
+            b' '..=b'~' => char::from(*byte),
+            _ => '.',
+        });
+        let printed: String = printed.collect();
+        let _ = writeln!(text, " {:06x}  {hex:<50} {printed}", line * 16);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_shown_as_text_and_the_rest_in_hex() {
+        assert_eq!(Contents::of(b""), Contents::Empty);
+        assert_eq!(
+            Contents::of(b"{\"a\":\n1}").lines(b"{\"a\":\n1}"),
+            " {\"a\":\n 1}\n"
+        );
+        let escapes = b"\x1b[2J";
+        assert_eq!(Contents::of(escapes), Contents::Hex("1b5b324a".into()));
+        assert_eq!(
+            Contents::of(escapes).lines(escapes),
+            format!(" 000000  {:<50} .[2J\n", "1b 5b 32 4a ")
+        );
+    }
+
+    #[test]
+    fn what_is_long_is_cut_and_says_so() {
+        let text = "é".repeat(3000);
+        let lines = Contents::of(text.as_bytes()).lines(text.as_bytes());
+        assert!(
+            lines.ends_with("é\n … 1904 bytes more\n"),
+            "{}",
+            lines.len()
+        );
+        let bytes = [0; 1000];
+        let lines = Contents::of(&bytes).lines(&bytes);
+        assert_eq!(lines.lines().count(), 17);
+        assert!(lines.ends_with(" … 744 bytes more\n"));
+    }
+}

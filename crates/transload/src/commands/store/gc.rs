@@ -1,0 +1,134 @@
+//! `transload store gc`: removes what no manifest needs, and with a cap what was not used for longest.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use transload::store::backend::{CollectOptions, Collected, Usage};
+
+use super::ls::{JsonUsage, summary};
+use super::{Store, follow, time};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::show::number;
+use crate::show::progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  transload store gc file:///var/kv --dry-run
+  transload store gc file:///var/kv --grace 2h
+  transload store gc s3://bucket/kv --cap 500GiB
+
+Chunks that no manifest refers to go, unless they were put or read within the grace period. With a cap,
+manifests go first, those that were not used for longest, until what is left fits. It is safe while others
+read and save, as long as no save takes longer than the grace period.";
+
+/// Remove chunks that no manifest needs; with --cap, also manifests that were not used for longest.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The store.
+    uri: String,
+
+    /// How long chunks stay that nothing refers to: longer than any save takes.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = time::parse_period)]
+    grace: Duration,
+
+    /// Remove manifests, those first that were not used for longest, until the store is not larger.
+    #[arg(long, value_name = "SIZE", value_parser = number::parse_bytes)]
+    cap: Option<u64>,
+
+    /// Only tell what would go.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let store = Store::existing(&args.uri)?;
+    let inventory = store.inventory()?;
+    let mut options = CollectOptions::new()
+        .with_grace(args.grace)
+        .with_dry_run(args.dry_run);
+    if let Some(cap) = args.cap {
+        options = options.with_cap(cap);
+    }
+    let bar = Progress::new("collecting", 1);
+    let collected = inventory.collect(&options, &mut follow(&bar));
+    let collected = collected.map_err(|error| store.failed(&error))?;
+    drop(bar);
+    let usage = inventory.usage().map_err(|error| store.failed(&error))?;
+    let report = Report {
+        args,
+        collected,
+        usage,
+    };
+    output.show(|| report.json(), || report.table())?;
+    Ok(())
+}
+
+struct Report<'a> {
+    args: &'a Args,
+    collected: Collected,
+    usage: Usage,
+}
+
+/// The schema `transload.store.gc/1`.
+#[derive(Serialize)]
+struct Json<'a> {
+    schema: &'static str,
+    uri: &'a str,
+    dry_run: bool,
+    grace_seconds: f64,
+    cap: Option<u64>,
+    removed: Removed,
+    in_grace: u64,
+    usage: JsonUsage,
+}
+
+#[derive(Serialize)]
+struct Removed {
+    manifests: u64,
+    chunks: u64,
+    bytes: u64,
+}
+
+impl Report<'_> {
+    fn json(&self) -> Json<'_> {
+        Json {
+            schema: "transload.store.gc/1",
+            uri: &self.args.uri,
+            dry_run: self.args.dry_run,
+            grace_seconds: self.args.grace.as_secs_f64(),
+            cap: self.args.cap,
+            removed: Removed {
+                manifests: self.collected.manifests,
+                chunks: self.collected.chunks,
+                bytes: self.collected.bytes,
+            },
+            in_grace: self.collected.in_grace,
+            usage: (&self.usage).into(),
+        }
+    }
+
+    fn table(&self) -> String {
+        let removed = match self.args.dry_run {
+            true => "would remove",
+            false => "removed",
+        };
+        let Collected {
+            manifests,
+            chunks,
+            bytes,
+            in_grace,
+            ..
+        } = self.collected;
+        format!(
+            " {removed} {} and {}, {}\n kept {} that nothing refers to, used in the last {}\n\n{}",
+            number::count(manifests, "manifest"),
+            number::count(chunks, "chunk"),
+            number::bytes(bytes),
+            number::count(in_grace, "chunk"),
+            time::period(self.args.grace),
+            summary(&self.usage),
+        )
+    }
+}

@@ -1,0 +1,294 @@
+//! `transload store kvc`: what an erllama cache file says, and whether it is whole.
+
+use std::fmt::Write;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use clap::{Subcommand, ValueHint};
+use serde::Serialize;
+use transload::store::kvc::{CacheKey, Head, Info, KvcError};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::show::number;
+use crate::show::progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  transload store kvc inspect 60c36f2f.kvc
+  transload store kvc inspect 60c36f2f.kvc --format json
+  transload store kvc verify 60c36f2f.kvc --key 60c36f2f…";
+
+const INSPECT: &str = "\
+Examples:
+  transload store kvc inspect 60c36f2f.kvc
+  transload store kvc inspect 60c36f2f.kvc --format json
+
+Exit code 1 means that it is no KVC file, or a damaged one. The payload is not read.";
+
+const VERIFY: &str = "\
+Examples:
+  transload store kvc verify 60c36f2f.kvc
+  transload store kvc verify 60c36f2f.kvc --key 60c36f2f3dc02bf1d2aeacf7ca3db6e465d2d4a31ed55fea9560ad8f7960498f
+
+Exit code 1 means that it is damaged, or another key's. The key is SHA-256 of fingerprint, quant type,
+context parameters and tokens; erllama names files by it.";
+
+/// Read cache files of erllama.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Tell what a file says of itself.
+    #[command(after_help = INSPECT)]
+    Inspect {
+        /// The file.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+    /// Check a file's CRC too, and that it is the file of a key.
+    #[command(after_help = VERIFY)]
+    Verify {
+        /// The file.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// The key that it should have: 64 hex digits.
+        #[arg(long, value_name = "HEX")]
+        key: Option<CacheKey>,
+    },
+}
+
+pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
+    let (path, read) = match &args.action {
+        Action::Inspect { file } => (file, read(file, |_, _| Ok(Ok(())))),
+        Action::Verify { file, key } => (
+            file,
+            read(file, |open, info| {
+                let bar = Progress::new("reading the payload", info.payload_length);
+                let sum = info.sum_payload(open, |bytes| bar.reach(bytes))?;
+                let key = |()| key.as_ref().map_or(Ok(()), |key| info.check_key(key));
+                Ok(info.check_payload(&sum).and_then(key))
+            }),
+        ),
+    };
+    let (head, checked) = read.map_err(|error| {
+        Failure::input(
+            format!("{} cannot be read: {error}", path.display()),
+            "name a file that exists and may be read",
+        )
+    })?;
+    let verified = matches!(args.action, Action::Verify { .. });
+    match head.info().and_then(|info| checked.map(|()| info)) {
+        Ok(info) => {
+            let told = Told::from(&info);
+            output.show(|| Json::right(&told), || told.table(&info, verified))?;
+            Ok(())
+        }
+        Err(error) => {
+            output.show(|| Json::wrong(&error), || table_of_wrong(&error))?;
+            Err(Failure::no(
+                format!("{}: {error}", path.display()),
+                match error {
+                    KvcError::KeyMismatch { .. } => "it may be right, but it is another key's",
+                    _ => "erllama deletes such a file and computes it anew",
+                },
+            ))
+        }
+    }
+}
+
+/// The head of a file, and what `check` says of one whose head is right.
+fn read(
+    path: &Path,
+    check: impl FnOnce(&mut File, &Info<'_>) -> std::io::Result<Result<(), KvcError>>,
+) -> std::io::Result<(Head, Result<(), KvcError>)> {
+    let mut file = File::open(path)?;
+    let head = Head::read(&mut file)?;
+    let checked = match head.info() {
+        Ok(info) => check(&mut file, &info)?,
+        Err(_) => Ok(()),
+    };
+    Ok((head, checked))
+}
+
+/// What programs read: fixed by erllama's own words for fields and errors.
+#[derive(Serialize)]
+struct Json<'a> {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<&'a Told>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'static str>,
+}
+
+impl<'a> Json<'a> {
+    fn right(info: &'a Told) -> Self {
+        Self {
+            ok: true,
+            info: Some(info),
+            error: None,
+        }
+    }
+
+    fn wrong(error: &KvcError) -> Self {
+        Self {
+            ok: false,
+            info: None,
+            error: Some(error.code()),
+        }
+    }
+}
+
+/// The fields as erllama calls them: binaries in lower-case hex, modes and reasons by name.
+#[derive(Serialize)]
+struct Told {
+    magic: String,
+    version: u8,
+    quant_bits: u8,
+    save_reason: &'static str,
+    cached_token_count: u32,
+    hit_count: u32,
+    context_size: u32,
+    creation_time: u64,
+    last_used_time: u64,
+    payload_byte_count: u64,
+    payload_offset: u64,
+    payload_length: u64,
+    payload_crc32c: u32,
+    prompt_text: String,
+    fingerprint: String,
+    fingerprint_mode: &'static str,
+    quant_type: &'static str,
+    ctx_params_hash: String,
+    tokens: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hostname: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    erllama_version: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    save_reason_detail: Option<String>,
+}
+
+impl From<&Info<'_>> for Told {
+    fn from(info: &Info<'_>) -> Self {
+        Self {
+            magic: hex(b"KVC"),
+            version: info.version,
+            quant_bits: info.quant_bits,
+            save_reason: info.save_reason.name(),
+            cached_token_count: info.cached_token_count,
+            hit_count: info.hit_count,
+            context_size: info.context_size,
+            creation_time: info.creation_time,
+            last_used_time: info.last_used_time,
+            payload_byte_count: info.payload_byte_count,
+            payload_offset: info.payload_offset,
+            payload_length: info.payload_length,
+            payload_crc32c: info.payload_crc32c,
+            prompt_text: hex(info.prompt_text),
+            fingerprint: hex(&info.fingerprint),
+            fingerprint_mode: info.fingerprint_mode.name(),
+            quant_type: info.quant_type.name(),
+            ctx_params_hash: hex(&info.ctx_params_hash),
+            tokens: info.tokens.iter().collect(),
+            hostname: info.hostname.map(hex),
+            erllama_version: info.erllama_version.map(hex),
+            save_reason_detail: info.save_reason_detail.map(hex),
+        }
+    }
+}
+
+/// Tokens, and characters of a prompt, that a table shows.
+const TOKENS: usize = 12;
+const PROMPT: usize = 200;
+
+impl Told {
+    fn table(&self, info: &Info<'_>, verified: bool) -> String {
+        let mut rows: Vec<(&str, String)> = vec![
+            ("key", info.key().to_string()),
+            ("tokens", listed(&self.tokens)),
+            (
+                "context",
+                format!("{} tokens", number::grouped(self.context_size.into())),
+            ),
+            ("prompt", shown(info.prompt_text, PROMPT)),
+            (
+                "quant type",
+                format!("{}, {} bits", self.quant_type, self.quant_bits),
+            ),
+            (
+                "fingerprint",
+                format!("{} ({})", self.fingerprint, self.fingerprint_mode),
+            ),
+            ("context parameters", self.ctx_params_hash.clone()),
+            ("saved", self.save_reason.to_owned()),
+        ];
+        let optional = [
+            ("because", info.save_reason_detail),
+            ("on", info.hostname),
+            ("by erllama", info.erllama_version),
+        ];
+        for (name, value) in optional {
+            rows.extend(value.map(|value| (name, shown(value, PROMPT))));
+        }
+        rows.extend([
+            ("made", format!("{} s after 1970", self.creation_time)),
+            ("last used", format!("{} s after 1970", self.last_used_time)),
+            ("hits", number::grouped(self.hit_count.into())),
+            (
+                "payload",
+                format!(
+                    "{} at byte {}, CRC32C {:08x}",
+                    number::count(self.payload_length, "byte"),
+                    number::grouped(self.payload_offset),
+                    self.payload_crc32c
+                ),
+            ),
+        ]);
+        let mut text = String::new();
+        for (name, value) in rows {
+            let _ = writeln!(text, " {name:<18}  {value}");
+        }
+        text.push_str(match verified {
+            true => "\n verified: it is whole, and its payload is the one that was saved\n",
+            false => "\n its payload was not read: `transload store kvc verify` does that\n",
+        });
+        text
+    }
+}
+
+fn table_of_wrong(error: &KvcError) -> String {
+    format!(" {}: {error}\n", error.code())
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `5: 1, 2, 3, 4, 5`
+fn listed(tokens: &[u32]) -> String {
+    let first: Vec<String> = tokens
+        .iter()
+        .take(TOKENS)
+        .map(ToString::to_string)
+        .collect();
+    let more = if tokens.len() > TOKENS { ", …" } else { "" };
+    match tokens.len() {
+        0 => "0".to_owned(),
+        n => format!("{}: {}{more}", number::grouped(n as u64), first.join(", ")),
+    }
+}
+
+/// Bytes that are mostly text, without what would move the cursor.
+fn shown(bytes: &[u8], most: usize) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut chars = text.chars();
+    let first: String = chars.by_ref().take(most).collect();
+    let more = if chars.next().is_some() { "…" } else { "" };
+    format!("{}{more}", first.escape_debug())
+}

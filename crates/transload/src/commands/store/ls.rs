@@ -1,0 +1,238 @@
+//! `transload store ls`: what is in a store, and what room it takes.
+
+use std::time::SystemTime;
+
+use serde::Serialize;
+use transload::store::backend::{ChunkEntry, ManifestEntry, Usage};
+
+use super::{Store, printable, time};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::show::number;
+use crate::show::progress::Progress;
+use crate::show::table::{Lean, Table};
+
+const EXAMPLES: &str = "\
+Examples:
+  transload store ls file:///var/kv
+  transload store ls redis://cache/0 --sort used
+  transload store ls s3://bucket/kv --chunks --format json";
+
+/// List a store's manifests, and what room it takes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The store.
+    uri: String,
+
+    /// List its chunks too.
+    #[arg(long)]
+    chunks: bool,
+
+    /// What is listed first: the first name, the largest, or the one that was not used for longest.
+    #[arg(long, value_enum, default_value_t)]
+    sort: Sort,
+}
+
+#[derive(Clone, Copy, Debug, Default, clap::ValueEnum)]
+enum Sort {
+    #[default]
+    Name,
+    Size,
+    Used,
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let store = Store::existing(&args.uri)?;
+    let inventory = store.inventory()?;
+    let bar = Progress::new("listing", 1);
+    let mut manifests = Vec::new();
+    let walked = inventory.manifests(&mut |entry| {
+        manifests.push(entry);
+        Ok(())
+    });
+    walked.map_err(|error| store.failed(&error))?;
+    let mut chunks = args.chunks.then(Vec::new);
+    if let Some(chunks) = &mut chunks {
+        let walked = inventory.chunks(&mut |entry| {
+            chunks.push(entry);
+            Ok(())
+        });
+        walked.map_err(|error| store.failed(&error))?;
+    }
+    let usage = inventory.usage().map_err(|error| store.failed(&error))?;
+    drop(bar);
+
+    sort_manifests(&mut manifests, args.sort);
+    if let Some(chunks) = &mut chunks {
+        sort_chunks(chunks, args.sort);
+    }
+    let listing = Listing {
+        uri: &args.uri,
+        manifests,
+        chunks,
+        usage,
+    };
+    output.show(|| listing.json(), || listing.table())?;
+    Ok(())
+}
+
+// What was never used, as far as the store knows, comes first.
+fn sort_manifests(entries: &mut [ManifestEntry], by: Sort) {
+    entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+    match by {
+        Sort::Name => {}
+        Sort::Size => entries.sort_by_key(|entry| std::cmp::Reverse(entry.bytes)),
+        Sort::Used => entries.sort_by_key(|entry| entry.last_used),
+    }
+}
+
+fn sort_chunks(entries: &mut [ChunkEntry], by: Sort) {
+    entries.sort_unstable_by_key(|entry| entry.hash);
+    match by {
+        Sort::Name => {}
+        Sort::Size => entries.sort_by_key(|entry| std::cmp::Reverse(entry.bytes)),
+        Sort::Used => entries.sort_by_key(|entry| entry.last_used),
+    }
+}
+
+struct Listing<'a> {
+    uri: &'a str,
+    manifests: Vec<ManifestEntry>,
+    chunks: Option<Vec<ChunkEntry>>,
+    usage: Usage,
+}
+
+/// The schema `transload.store.ls/1`.
+#[derive(Serialize)]
+struct Json<'a> {
+    schema: &'static str,
+    uri: &'a str,
+    manifests: Vec<JsonManifest<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chunks: Option<Vec<JsonChunk>>,
+    usage: JsonUsage,
+}
+
+#[derive(Serialize)]
+struct JsonManifest<'a> {
+    name: &'a str,
+    bytes: u64,
+    last_used: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct JsonChunk {
+    hash: String,
+    bytes: u64,
+    last_used: Option<u64>,
+}
+
+/// What a store holds and takes up, in bytes.
+#[derive(Serialize)]
+pub(super) struct JsonUsage {
+    manifests: u64,
+    manifest_bytes: u64,
+    chunks: u64,
+    chunk_bytes: u64,
+    total_bytes: u64,
+    cap: Option<u64>,
+}
+
+impl From<&Usage> for JsonUsage {
+    fn from(usage: &Usage) -> Self {
+        Self {
+            manifests: usage.manifests,
+            manifest_bytes: usage.manifest_bytes,
+            chunks: usage.chunks,
+            chunk_bytes: usage.chunk_bytes,
+            total_bytes: usage.total_bytes,
+            cap: usage.cap,
+        }
+    }
+}
+
+impl Listing<'_> {
+    fn json(&self) -> Json<'_> {
+        let manifests = self.manifests.iter().map(|entry| JsonManifest {
+            name: entry.name.as_str(),
+            bytes: entry.bytes,
+            last_used: time::unix(entry.last_used),
+        });
+        let chunks = self.chunks.as_ref().map(|chunks| {
+            let chunks = chunks.iter().map(|entry| JsonChunk {
+                hash: entry.hash.to_string(),
+                bytes: entry.bytes,
+                last_used: time::unix(entry.last_used),
+            });
+            chunks.collect()
+        });
+        Json {
+            schema: "transload.store.ls/1",
+            uri: self.uri,
+            manifests: manifests.collect(),
+            chunks,
+            usage: (&self.usage).into(),
+        }
+    }
+
+    fn table(&self) -> String {
+        let now = SystemTime::now();
+        let mut text = String::new();
+        if !self.manifests.is_empty() {
+            let mut table = Table::new(&COLUMNS.map(|(name, lean)| match name {
+                "" => ("manifest", lean),
+                name => (name, lean),
+            }));
+            for entry in &self.manifests {
+                table.row([
+                    number::grouped(entry.bytes),
+                    time::age(entry.last_used, now),
+                    printable(&entry.name),
+                ]);
+            }
+            text.push_str(&table.finish());
+            text.push('\n');
+        }
+        if let Some(chunks) = self.chunks.as_ref().filter(|chunks| !chunks.is_empty()) {
+            let mut table = Table::new(&COLUMNS.map(|(name, lean)| match name {
+                "" => ("chunk", lean),
+                name => (name, lean),
+            }));
+            for entry in chunks {
+                table.row([
+                    number::grouped(entry.bytes),
+                    time::age(entry.last_used, now),
+                    entry.hash.to_string(),
+                ]);
+            }
+            text.push_str(&table.finish());
+            text.push('\n');
+        }
+        text.push_str(&summary(&self.usage));
+        text
+    }
+}
+
+/// The name comes last, since it may be a thousand bytes long.
+const COLUMNS: [(&str, Lean); 3] = [
+    ("bytes", Lean::Right),
+    ("unused for", Lean::Right),
+    ("", Lean::Left),
+];
+
+/// What a store holds, in two lines.
+pub(super) fn summary(usage: &Usage) -> String {
+    let cap = match usage.cap {
+        Some(cap) => format!(" of a cap of {}", number::bytes(cap)),
+        None => String::new(),
+    };
+    format!(
+        " {} of {}, {} of {}\n {} in all{cap}\n",
+        number::count(usage.manifests, "manifest"),
+        number::bytes(usage.manifest_bytes),
+        number::count(usage.chunks, "chunk"),
+        number::bytes(usage.chunk_bytes),
+        number::bytes(usage.total_bytes),
+    )
+}

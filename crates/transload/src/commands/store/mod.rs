@@ -1,0 +1,184 @@
+//! `transload store`: what a store holds, whether it is whole, and what may go.
+
+mod check;
+mod contents;
+mod gc;
+mod kvc;
+mod ls;
+mod show;
+mod time;
+mod verify;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use clap::Subcommand;
+use transload::store::backend::{Inventory, Progress as Step};
+use transload::store::loader::SEARCH_PATH;
+use transload::store::{Backend, ManifestName, StoreError};
+
+use crate::failure::{Failure, chain};
+use crate::output::Output;
+use crate::show::progress::Progress;
+
+const EXAMPLES: &str = "\
+Examples:
+  transload store ls file:///var/kv
+  transload store show file:///var/kv slot0
+  transload store verify redis://cache:6379/0
+  transload store gc s3://bucket/kv --grace 2h --cap 500GiB --dry-run
+  transload store check foo://host/scratch --library ./libkv_store_foo.so
+  transload store kvc verify 60c36f2f.kvc
+
+A URI is file:///absolute/path, redis://host[:port][/db[/prefix]], rediss://… (TLS), s3://bucket/prefix,
+or the scheme of a libkv_store_SCHEME.so in a folder of KV_STORE_LIBRARY_PATH, which goes before ours.
+Passwords and keys come from the environment, never from the URI.";
+
+/// Look into a store: list, show, verify, collect; and check backends of others.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    Ls(ls::Args),
+    Show(show::Args),
+    Verify(verify::Args),
+    Gc(gc::Args),
+    Check(check::Args),
+    Kvc(kvc::Args),
+}
+
+pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
+    match args.action {
+        Action::Ls(args) => ls::run(&args, output),
+        Action::Show(args) => show::run(&args, output),
+        Action::Verify(args) => verify::run(&args, output),
+        Action::Gc(args) => gc::run(&args, output),
+        Action::Check(args) => check::run(args, output),
+        Action::Kvc(args) => kvc::run(args, output),
+    }
+}
+
+/// Opens a store for another command.
+pub(super) fn open(uri: &str) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(Store::open(uri)?.backend)
+}
+
+/// The file that marks a folder as a store of `file`.
+const FILE_MARKER: &str = "kv_store_format";
+
+/// A store that a user named.
+struct Store {
+    uri: String,
+    backend: Arc<dyn Backend>,
+}
+
+impl Store {
+    /// One that is there: looking into a store never makes one.
+    fn existing(uri: &str) -> Result<Self, Failure> {
+        if let Some(path) = uri.strip_prefix("file://")
+            && !Path::new(path)
+                .ancestors()
+                .any(|folder| folder.join(FILE_MARKER).exists())
+            && std::env::var_os(SEARCH_PATH).is_none()
+        {
+            return Err(Failure::input(
+                format!("there is no store at {uri}, nor in a folder above it"),
+                "name the folder of a store; the first save makes one",
+            ));
+        }
+        Self::open(uri)
+    }
+
+    /// One that is made if it is not there.
+    fn open(uri: &str) -> Result<Self, Failure> {
+        let backend = transload::store::open(uri).map_err(|error| match error {
+            StoreError::Uri(error) => Failure::input(
+                error.to_string(),
+                "name a store as file:///absolute/path, redis://host/0 or s3://bucket/prefix",
+            ),
+            // What went wrong says what would be right; the rest depends on the scheme.
+            error => Failure::input(
+                format!("{uri} cannot be opened: {}", chain(&error)),
+                "`transload store --help` lists the forms of URIs; \
+                 is the store there, and may you use it?",
+            ),
+        })?;
+        Ok(Self {
+            uri: uri.to_owned(),
+            backend,
+        })
+    }
+
+    /// The operator's side of it.
+    fn inventory(&self) -> Result<&dyn Inventory, Failure> {
+        self.backend.inventory().ok_or_else(|| {
+            Failure::input(
+                format!(
+                    "{} is behind a library that cannot list what it holds: kv_store_v1 has no call for it",
+                    self.uri
+                ),
+                "use the tools of the library's vendor; `transload store show` and `check` work with any library",
+            )
+        })
+    }
+
+    /// An operation on it did not succeed.
+    fn failed(&self, error: &StoreError) -> Failure {
+        let wrong = format!("{}: {}", self.uri, chain(error));
+        match error {
+            StoreError::Damaged { .. } => Failure::no(
+                wrong,
+                "`transload store verify` tells what else is damaged; put the value again, or delete it",
+            ),
+            StoreError::Full { .. } => Failure::no(
+                wrong,
+                "`transload store gc --cap` makes room; or set a larger cap",
+            ),
+            _ => Failure::input(wrong, "is the store still there, and may you use it?"),
+        }
+    }
+}
+
+/// Shows the steps of a long walk through a store as they come.
+fn follow(bar: &Progress) -> impl FnMut(Step) {
+    let mut last = "";
+    move |step| {
+        if step.step != last {
+            last = step.step;
+            bar.say(step.step.to_owned());
+        }
+        bar.reach_of(step.done, step.total);
+    }
+}
+
+/// A manifest's name in a table: what would move the cursor is escaped, and so is the empty name.
+fn printable(name: &ManifestName) -> String {
+    match name.as_str() {
+        "" => "\"\"".to_owned(),
+        name if name.chars().any(char::is_control) => name.escape_debug().to_string(),
+        name => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_do_no_harm_to_terminals() {
+        for (name, shown) in [
+            ("slot1/m", "slot1/m"),
+            ("ключ", "ключ"),
+            ("", "\"\""),
+            ("a\nb\u{1b}[2J", "a\\nb\\u{1b}[2J"),
+        ] {
+            let name = ManifestName::new(name).expect("a name");
+            assert_eq!(printable(&name), shown);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! `transload store show`: one manifest, and the chunks that it refers to.
+
+use std::fmt::Write;
+use std::time::SystemTime;
+
+use serde::Serialize;
+use transload::store::backend::{ChunkEntry, Inventory, References};
+use transload::store::{ManifestName, StoreError};
+
+use super::contents::Contents;
+use super::{Store, printable, time};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::show::number;
+use crate::show::progress::Progress;
+use crate::show::table::{Lean, Table};
+
+const EXAMPLES: &str = "\
+Examples:
+  transload store show file:///var/kv slot0
+  transload store show redis://cache/0 slot0 --raw > slot0.manifest
+  transload store show s3://bucket/kv slot0 --format json
+
+A manifest refers to a chunk if the chunk's hash stands in its bytes, raw or as hex.";
+
+/// Chunks that a table lists; JSON has all of them.
+const LISTED: usize = 64;
+
+/// Show a manifest, and the chunks that it refers to.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The store.
+    uri: String,
+
+    /// The manifest's name, as `transload store ls` lists it.
+    name: ManifestName,
+
+    /// Write its bytes to stdout, and nothing else.
+    #[arg(long, conflicts_with = "format")]
+    raw: bool,
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let store = Store::existing(&args.uri)?;
+    let manifest = store.backend.get_manifest(&args.name);
+    let manifest = manifest.map_err(|error| store.failed(&error))?;
+    let Some(manifest) = manifest else {
+        return Err(Failure::no(
+            format!("{} has no manifest {}", args.uri, printable(&args.name)),
+            format!("`transload store ls {}` lists those that it has", args.uri),
+        ));
+    };
+    if args.raw {
+        output.bytes(&manifest)?;
+        return Ok(());
+    }
+    let around = match store.backend.inventory() {
+        Some(inventory) => {
+            let bar = Progress::new("looking for its chunks", 1);
+            let around = Around::find(inventory, &args.name, &manifest);
+            drop(bar);
+            Some(around.map_err(|error| store.failed(&error))?)
+        }
+        None => None,
+    };
+    let shown = Shown {
+        args,
+        manifest: &manifest,
+        contents: Contents::of(&manifest),
+        around,
+    };
+    output.show(|| shown.json(), || shown.table())?;
+    Ok(())
+}
+
+/// What the store's inventory knows about a manifest.
+struct Around {
+    last_used: Option<SystemTime>,
+    chunks: Vec<ChunkEntry>,
+}
+
+impl Around {
+    fn find(
+        inventory: &dyn Inventory,
+        name: &ManifestName,
+        manifest: &[u8],
+    ) -> Result<Self, StoreError> {
+        let mut last_used = None;
+        inventory.manifests(&mut |entry| {
+            if entry.name == *name {
+                last_used = entry.last_used;
+            }
+            Ok(())
+        })?;
+        let mut chunks = Vec::new();
+        inventory.chunks(&mut |entry| {
+            chunks.push(entry);
+            Ok(())
+        })?;
+        let mut references = References::new(chunks.iter().map(|entry| entry.hash));
+        references.scan(manifest);
+        chunks.retain(|entry| references.contains(&entry.hash));
+        chunks.sort_unstable_by_key(|entry| entry.hash);
+        Ok(Self { last_used, chunks })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.chunks.iter().map(|entry| entry.bytes).sum()
+    }
+}
+
+struct Shown<'a> {
+    args: &'a Args,
+    manifest: &'a [u8],
+    contents: Contents,
+    around: Option<Around>,
+}
+
+/// The schema `transload.store.show/1`.
+#[derive(Serialize)]
+struct Json<'a> {
+    schema: &'static str,
+    uri: &'a str,
+    name: &'a str,
+    bytes: u64,
+    last_used: Option<u64>,
+    contents: &'a Contents,
+    /// `null` where the store cannot list its chunks.
+    chunks: Option<Vec<JsonChunk>>,
+    chunk_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct JsonChunk {
+    hash: String,
+    bytes: u64,
+}
+
+impl Shown<'_> {
+    fn json(&self) -> Json<'_> {
+        let around = self.around.as_ref();
+        let chunks = around.map(|around| {
+            let chunks = around.chunks.iter().map(|entry| JsonChunk {
+                hash: entry.hash.to_string(),
+                bytes: entry.bytes,
+            });
+            chunks.collect()
+        });
+        Json {
+            schema: "transload.store.show/1",
+            uri: &self.args.uri,
+            name: self.args.name.as_str(),
+            bytes: self.manifest.len() as u64,
+            last_used: around.and_then(|around| time::unix(around.last_used)),
+            contents: &self.contents,
+            chunks,
+            chunk_bytes: around.map(Around::bytes),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut text = format!(
+            " {}: {}",
+            printable(&self.args.name),
+            number::count(self.manifest.len() as u64, "byte")
+        );
+        let Some(around) = &self.around else {
+            let _ = write!(
+                text,
+                "; behind a library that cannot list chunks\n\n{}",
+                self.contents.lines(self.manifest)
+            );
+            return text;
+        };
+        if around.last_used.is_some() {
+            let age = time::age(around.last_used, SystemTime::now());
+            let _ = write!(text, ", unused for {age}");
+        }
+        let _ = write!(text, "\n\n{}", self.contents.lines(self.manifest));
+        if !around.chunks.is_empty() {
+            let mut table = Table::new(&[("bytes", Lean::Right), ("chunk", Lean::Left)]);
+            for entry in around.chunks.iter().take(LISTED) {
+                table.row([number::grouped(entry.bytes), entry.hash.to_string()]);
+            }
+            let _ = write!(text, "\n{}", table.finish());
+        }
+        let more = around.chunks.len().saturating_sub(LISTED);
+        if more > 0 {
+            let _ = writeln!(text, " … {more} more; --format json lists all");
+        }
+        let _ = writeln!(
+            text,
+            "\n it refers to {} of {}",
+            number::count(around.chunks.len() as u64, "chunk"),
+            number::bytes(around.bytes()),
+        );
+        text
+    }
+}

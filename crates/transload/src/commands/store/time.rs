@@ -1,0 +1,99 @@
+//! Times of a store: ages for people, seconds since 1970 for programs, periods as people type them.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use crate::show::number;
+
+/// Seconds since 1970, if the store knows.
+pub(super) fn unix(time: Option<SystemTime>) -> Option<u64> {
+    let since = time?.duration_since(UNIX_EPOCH).ok()?;
+    Some(since.as_secs())
+}
+
+/// How long ago: `12 s`, `3 min`, `5 h`, `40 d`; a dash where the store does not know.
+pub(super) fn age(time: Option<SystemTime>, now: SystemTime) -> String {
+    let Some(time) = time else {
+        return "-".to_owned();
+    };
+    // A clock of another machine may be ahead.
+    period(now.duration_since(time).unwrap_or_default())
+}
+
+/// A period in its largest unit that leaves two or more of them: `119 s`, `2 min`, `36 h`, `2 d`.
+pub(super) fn period(period: Duration) -> String {
+    let seconds = period.as_secs();
+    let (unit, name) = UNITS
+        .iter()
+        .rev()
+        .find(|(unit, _)| seconds >= 2 * unit)
+        .unwrap_or(&UNITS[0]);
+    format!("{} {name}", number::grouped(seconds / unit))
+}
+
+const UNITS: [(u64, &str); 4] = [(1, "s"), (60, "min"), (3600, "h"), (86_400, "d")];
+
+/// A period as people type it: `90s`, `30min`, `1.5h`, `2d`, `0`.
+pub(super) fn parse_period(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no period; write it as 90s, 30min, 1h or 2d");
+    let (value, name) = number::quantity(text).ok_or_else(wrong)?;
+    let seconds = match name {
+        "m" => 60,
+        "" if value == 0.0 => 1,
+        name => {
+            UNITS
+                .iter()
+                .find(|(_, unit)| *unit == name)
+                .ok_or_else(wrong)?
+                .0
+        }
+    };
+    Duration::try_from_secs_f64(value * seconds as f64).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_one_unit() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (119, "119 s"),
+            (120, "2 min"),
+            (7199, "119 min"),
+            (7200, "2 h"),
+            (86_400 * 2 - 1, "47 h"),
+            (86_400 * 2000, "2,000 d"),
+        ] {
+            assert_eq!(period(Duration::from_secs(seconds)), text);
+        }
+        let now = SystemTime::now();
+        assert_eq!(age(None, now), "-");
+        assert_eq!(age(Some(now + Duration::from_secs(9)), now), "0 s");
+    }
+
+    #[test]
+    fn periods_are_typed_with_their_unit() {
+        for (text, seconds) in [
+            ("0", 0),
+            ("90s", 90),
+            ("30 min", 1800),
+            ("30m", 1800),
+            ("1.5h", 5400),
+            ("2d", 172_800),
+        ] {
+            assert_eq!(parse_period(text), Ok(Duration::from_secs(seconds)));
+        }
+        for text in [
+            "",
+            "1",
+            "h",
+            "-1h",
+            "1 week",
+            "1e30d",
+            "99999999999999999999d",
+        ] {
+            assert!(parse_period(text).is_err(), "{text}");
+        }
+    }
+}

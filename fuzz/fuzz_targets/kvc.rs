@@ -1,0 +1,8 @@
+//! KVC files: what erllama keeps on disk.
+
+#![no_main]
+
+#[path = "../checks/kvc.rs"]
+mod kvc;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| kvc::check(data));

@@ -1,0 +1,187 @@
+//! Stores that lose, change or invent things.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use transload_store::archive::{ArchiveError, Found, Part, Prompt, SaveRequest};
+use transload_store::backend::MemoryStore;
+use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
+
+use crate::engines::{Engine, archive};
+use crate::models::{attention, side};
+
+/// A store whose contents a test can change.
+#[derive(Debug, Default)]
+struct Changed {
+    store: MemoryStore,
+    chunks: Mutex<Vec<ChunkHash>>,
+    /// What is read of the n-th chunk instead.
+    instead: Mutex<Option<(usize, Option<Bytes>)>>,
+}
+
+impl Backend for Changed {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        let put = self.store.put_chunk(hash, data)?;
+        if put == Put::Stored {
+            self.chunks.lock().unwrap().push(*hash);
+        }
+        Ok(put)
+    }
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        if let Some((n, instead)) = &*self.instead.lock().unwrap()
+            && self.chunks.lock().unwrap()[*n] == *hash
+        {
+            return Ok(instead.clone());
+        }
+        self.store.get_chunk(hash)
+    }
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        self.store.put_manifest(name, data)
+    }
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        self.store.get_manifest(name)
+    }
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        self.store.delete_manifest(name)
+    }
+}
+
+fn document(tp: u32) -> Value {
+    side(
+        tp,
+        1,
+        16,
+        None,
+        &[attention("attn", "0-1", json!({"heads": 2}))],
+    )
+}
+
+#[test]
+fn a_piece_that_is_gone_or_changed_is_an_error_and_is_saved_anew() {
+    let tokens: Vec<u32> = (0..1024).collect();
+    let prompt = Prompt::new(&tokens);
+    let request = SaveRequest::tokens(1024);
+    let (here, there) = (document(2), document(1));
+    for n in 0..8 {
+        for how in 0..4 {
+            let changed = Arc::new(Changed::default());
+            let store: Arc<dyn Backend> = changed.clone();
+            let archive = archive(&store, &here).with_threads(1);
+            let engine = Engine::computed(&here, 1024, 3);
+            engine.save(&archive, &prompt, &request).unwrap();
+            let hash = changed.chunks.lock().unwrap()[n];
+            let mut bytes = changed.store.get_chunk(&hash).unwrap().unwrap().to_vec();
+            let instead = match how {
+                0 => None,
+                1 => {
+                    bytes[n * 100] ^= 4;
+                    Some(bytes)
+                }
+                2 => Some(bytes[1..].to_vec()),
+                _ => Some(Vec::new()),
+            };
+            *changed.instead.lock().unwrap() = Some((n, instead.map(Bytes::from)));
+            let found = archive.find(&prompt).unwrap();
+            assert_eq!(found.tokens(), 1024);
+            let reader = Engine::new(&there, 1024);
+            let usable = match (reader.restore(&archive, &found, 0).unwrap_err(), how) {
+                (ArchiveError::Missing { usable, hash: lost }, 0) if lost == hash => usable,
+                (ArchiveError::Damaged { usable, hash: lost }, 1..) if lost == hash => usable,
+                (error, _) => panic!("{error}"),
+            };
+            // What comes before it is found, and can be restored.
+            let found = archive.find(&prompt).unwrap();
+            assert_eq!(found.tokens(), usable);
+            let (restored, expected) = (Engine::new(&there, 1024), Engine::new(&there, 1024));
+            restored.restore(&archive, &found, 0).unwrap();
+            if usable > 0 {
+                engine.transfer_needed(&expected, 0, usable);
+            }
+            assert!(restored.bytes() == expected.bytes());
+            // A later save closes the hole.
+            *changed.instead.lock().unwrap() = None;
+            engine.save(&archive, &prompt, &request).unwrap();
+            assert_eq!(archive.find(&prompt).unwrap().tokens(), 1024);
+        }
+    }
+}
+
+#[test]
+fn a_root_that_is_gone_or_changed_ends_the_prefix() {
+    let tokens: Vec<u32> = (0..1024).collect();
+    let prompt = Prompt::new(&tokens);
+    let here = document(2);
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let archive = archive(&store, &here);
+    let engine = Engine::computed(&here, 1024, 3);
+    let request = SaveRequest::tokens(1024);
+    engine.save(&archive, &prompt, &request).unwrap();
+    let keys = archive.keys(&prompt);
+    for hole in 1..=4_usize {
+        let name = keys[hole].root_name();
+        let whole = store.get_manifest(&name).unwrap().unwrap();
+        let found = || archive.find(&prompt).unwrap().tokens();
+        store.delete_manifest(&name).unwrap();
+        assert_eq!(found(), 256 * (hole as u64 - 1));
+        for bit in 0..whole.len() * 8 {
+            let mut changed = whole.to_vec();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            store.put_manifest(&name, &changed).unwrap();
+            assert_eq!(found(), 256 * (hole as u64 - 1), "bit {bit}");
+        }
+        // The root of another prefix.
+        let other = store
+            .get_manifest(&keys[hole % 4 + 1].root_name())
+            .unwrap()
+            .unwrap();
+        store.put_manifest(&name, &other).unwrap();
+        assert_eq!(found(), 256 * (hole as u64 - 1));
+        assert_eq!(
+            engine.save(&archive, &prompt, &request).unwrap().1,
+            0,
+            "no chunk is written again"
+        );
+        assert_eq!(found(), 1024);
+    }
+}
+
+proptest! {
+    /// Prefixes, parts and lists of what is missing may come from other processes.
+    #[test]
+    fn what_comes_from_elsewhere_is_used_only_if_it_is_of_this_cache(
+        edits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let tokens: Vec<u32> = (0..512).collect();
+        let prompt = Prompt::new(&tokens);
+        let here = document(2);
+        let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+        let archive = archive(&store, &here);
+        let engine = Engine::computed(&here, 512, 3);
+        let missing = archive.missing(&prompt, &SaveRequest::tokens(512)).unwrap();
+        let rank = transload_layout::Rank(0);
+        let part = engine.save_rank(&archive, rank, &missing).unwrap();
+        engine.save(&archive, &prompt, &SaveRequest::tokens(512)).unwrap();
+        let found = archive.find(&prompt).unwrap();
+
+        let edit = |mut bytes: Vec<u8>| {
+            for (index, value) in &edits {
+                let at = index.index(bytes.len());
+                bytes[at] ^= value;
+            }
+            bytes
+        };
+        if let Ok(found) = postcard::from_bytes::<Found>(&edit(postcard::to_allocvec(&found).unwrap())) {
+            let _ = Engine::new(&here, 512).restore(&archive, &found, 0);
+        }
+        let missing = postcard::from_bytes(&edit(postcard::to_allocvec(&missing).unwrap()));
+        if let Ok(missing) = missing {
+            let _ = engine.save_rank(&archive, rank, &missing);
+            let _ = archive.publish(&missing, std::slice::from_ref(&part));
+        }
+        let bytes = part.encode();
+        let edited = edit(bytes.clone());
+        prop_assert_eq!(Part::decode(&edited).is_ok(), edited == bytes);
+    }
+}

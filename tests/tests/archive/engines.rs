@@ -1,0 +1,351 @@
+//! Engines of one model that differ in layout, with the same content.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+use transload_layout::{Deployment, Rank, Side, document};
+use transload_store::archive::{
+    Archive, ArchiveError, Found, Missing, Model, Part, Prompt, Restored, SaveRequest,
+};
+use transload_store::backend::MemoryStore;
+use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
+use transload_tests::pair::fill;
+use transload_transfer::copy::{CopyOptions, copy};
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
+
+/// What lies wherever nothing was placed.
+const CANARY: u8 = 0xC7;
+
+/// All ranks of a deployment, their memory, and the blocks of one request.
+pub(crate) struct Engine {
+    pub(crate) deployment: Deployment,
+    document: Value,
+    /// By rank, then group.
+    caches: Vec<Vec<Memory>>,
+    pub(crate) tables: Tables,
+}
+
+impl Engine {
+    /// An engine full of canaries, with room for `tokens` tokens in shuffled blocks.
+    pub(crate) fn new(document: &Value, tokens: u64) -> Self {
+        let mut document = document.clone();
+        // Room for the request and some more, so that blocks can be anywhere.
+        let block = |place: &Value| place["block_size"].as_u64();
+        let common = block(&document);
+        let mut counts = Vec::new();
+        for group in document["group"].as_array_mut().unwrap() {
+            let size = block(group).or(common).unwrap();
+            let needed = tokens.div_ceil(size) + 3;
+            let group = group.as_object_mut().unwrap();
+            group.insert("num_blocks".into(), json!(needed));
+            // These went with another number of blocks.
+            group.remove("layer_stride");
+            group.remove("block_stride");
+            counts.push(needed as u32);
+        }
+        let deployment = deployment(&document);
+        let caches = deployment.ranks().map(|rank| {
+            let (_, stage) = deployment.split_rank(rank);
+            let groups = deployment.groups().iter();
+            let caches = groups.map(|group| {
+                let placement = group.placement(stage);
+                let lens =
+                    vec![placement.allocation_bytes as usize; placement.allocations as usize];
+                let memory = Memory::allocate(&lens).unwrap();
+                for (number, len) in lens.iter().enumerate() {
+                    memory
+                        .write((number as u64) << 44, &vec![CANARY; *len])
+                        .unwrap();
+                }
+                memory
+            });
+            caches.collect()
+        });
+        let tables = counts.iter().map(|&count| {
+            let mut blocks: Vec<u32> = (0..count).collect();
+            let mut state = u64::from(count) * 7 + 1;
+            for i in (1..blocks.len()).rev() {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                blocks.swap(i, (state >> 33) as usize % (i + 1));
+            }
+            blocks.pop();
+            BlockTable::List(blocks)
+        });
+        Self {
+            caches: caches.collect(),
+            tables: Tables(tables.collect()),
+            deployment,
+            document,
+        }
+    }
+
+    /// An engine that has computed `tokens` tokens: the same content for the same seed, however it lies, and the
+    /// same in every replica.
+    pub(crate) fn computed(document: &Value, tokens: u64, seed: u64) -> Self {
+        let engine = Self::new(document, tokens);
+        let whole = Self::whole(&engine, tokens, seed);
+        whole.transfer(&engine, tokens);
+        engine
+    }
+
+    /// One rank that holds everything, windows included.
+    fn whole(of: &Self, tokens: u64, seed: u64) -> Self {
+        let mut document = attends_to_everything(&of.document);
+        let fields = document.as_object_mut().unwrap();
+        fields.insert("tp".into(), json!(1));
+        fields.insert("pp".into(), json!(1));
+        fields.remove("pp_layers");
+        for group in document["group"].as_array_mut().unwrap() {
+            let group = group.as_object_mut().unwrap();
+            group.remove("order");
+            group.remove("allocation");
+            group.remove("offset");
+        }
+        document.as_object_mut().unwrap().remove("order");
+        // Of one size, so that a token's content does not depend on how many follow.
+        let whole = Self::new(&document, tokens.max(2048));
+        for (group, memory) in whole.caches[0].iter().enumerate() {
+            fill(memory, seed * 1000 + group as u64);
+        }
+        // Blocks in order, so that content is a matter of tokens.
+        let groups = whole.caches[0].len();
+        Self {
+            tables: Tables(vec![BlockTable::Identity; groups]),
+            ..whole
+        }
+    }
+
+    /// Moves the first tokens directly, all of them whatever windows say.
+    fn transfer(&self, to: &Self, tokens: u64) {
+        let src = deployment(&attends_to_everything(&self.document));
+        let dst = deployment(&attends_to_everything(&to.document));
+        self.run(&src, to, &dst, &Request::tokens(tokens));
+    }
+
+    /// Moves what a request of tokens `[start, end)` needs directly: what a restored engine has to look like.
+    pub(crate) fn transfer_needed(&self, to: &Self, start: u64, end: u64) {
+        let request = Request {
+            start,
+            tokens: end - start,
+            by_layer: false,
+        };
+        self.run(&self.deployment, to, &to.deployment, &request);
+    }
+
+    fn run(&self, src: &Deployment, to: &Self, dst: &Deployment, request: &Request) {
+        let plan = Plan::compile(src, dst, request).unwrap();
+        let from = plan.arrange(Side::Source, &self.tables).unwrap();
+        let into = plan.arrange(Side::Destination, &to.tables).unwrap();
+        for route in plan.bind(&from, &into).unwrap().routes {
+            let group = |side| plan.group_of(side, route.group);
+            let src = &self.caches[route.src_rank.0 as usize][group(Side::Source)];
+            let dst = &to.caches[route.dst_rank.0 as usize][group(Side::Destination)];
+            copy(&route.program(), src, dst, &CopyOptions::new()).unwrap();
+        }
+    }
+
+    /// Saves on every rank, hands the parts over as bytes, and publishes. How many roots were written, and how
+    /// many bytes.
+    pub(crate) fn save(
+        &self,
+        archive: &Archive,
+        prompt: &Prompt<'_>,
+        request: &SaveRequest,
+    ) -> Result<(u64, u64), ArchiveError> {
+        let missing = archive.missing(prompt, request)?;
+        if missing.is_empty() {
+            return Ok((0, 0));
+        }
+        let mut written = 0;
+        let mut parts = Vec::new();
+        for rank in self.deployment.ranks() {
+            let part = self.save_rank(archive, rank, &missing)?;
+            written += part.written;
+            parts.push(Part::decode(&part.encode())?);
+        }
+        Ok((archive.publish(&missing, &parts)?.roots, written))
+    }
+
+    /// Saves on one rank.
+    pub(crate) fn save_rank(
+        &self,
+        archive: &Archive,
+        rank: Rank,
+        missing: &Missing,
+    ) -> Result<Part, ArchiveError> {
+        let caches = &self.caches[rank.0 as usize];
+        let rank = archive.rank(&self.deployment, rank)?;
+        rank.save(missing, caches, &self.tables)
+    }
+
+    /// Restores on every rank.
+    pub(crate) fn restore(
+        &self,
+        archive: &Archive,
+        found: &Found,
+        start: u64,
+    ) -> Result<Vec<Restored>, ArchiveError> {
+        let ranks = self.deployment.ranks().map(|rank| {
+            let caches = &self.caches[rank.0 as usize];
+            let rank = archive.rank(&self.deployment, rank)?;
+            rank.restore(found, start, caches, &self.tables)
+        });
+        ranks.collect()
+    }
+
+    /// Every byte of every rank.
+    pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
+        let memories = self.caches.iter().flatten();
+        let bytes = memories.map(|memory| {
+            (0..memory.allocations())
+                .flat_map(|number| {
+                    let len = memory.allocation(number).unwrap().1;
+                    let mut bytes = vec![0; len];
+                    memory.read((number as u64) << 44, &mut bytes).unwrap();
+                    bytes
+                })
+                .collect()
+        });
+        bytes.collect()
+    }
+
+    /// The block of an entry of a group's table.
+    pub(crate) fn block(&self, group: usize, entry: u64) -> u32 {
+        let BlockTable::List(blocks) = &self.tables.0[group] else {
+            panic!("the engine's tables are lists");
+        };
+        blocks[entry as usize]
+    }
+
+    /// Forgets the blocks of a group before a token, as an engine does whose window has passed them.
+    pub(crate) fn drop_blocks(&mut self, group: usize, before: u64) {
+        let size = self.deployment.groups()[group].block_size();
+        let BlockTable::List(blocks) = &mut self.tables.0[group] else {
+            panic!("the engine's tables are lists");
+        };
+        let gone = (before / size) as usize;
+        blocks[..gone].fill(BlockTable::NONE);
+    }
+}
+
+/// A deployment of a document that is known to be good.
+pub(crate) fn deployment(document: &Value) -> Deployment {
+    let value: document::Value = serde_json::from_value(document.clone()).unwrap();
+    Deployment::from_value(&value).unwrap_or_else(|faults| panic!("{faults}\n{document:#}"))
+}
+
+/// Whether specs of one page need different tokens.
+fn windows_differ(document: &Value) -> bool {
+    let window = |spec: &Value| (spec["sliding_window"].as_u64(), spec["chunk_size"].as_u64());
+    let mut groups = document["group"].as_array().unwrap().iter();
+    groups.any(|group| {
+        let specs = group["spec"].as_array().unwrap();
+        specs.iter().any(|spec| window(spec) != window(&specs[0]))
+    })
+}
+
+fn attends_to_everything(document: &Value) -> Value {
+    let mut document = document.clone();
+    for group in document["group"].as_array_mut().unwrap() {
+        for spec in group["spec"].as_array_mut().unwrap() {
+            let spec = spec.as_object_mut().unwrap();
+            spec.remove("sliding_window");
+            spec.remove("chunk_size");
+        }
+    }
+    document
+}
+
+/// An archive of the model that a document describes.
+pub(crate) fn archive(store: &Arc<dyn Backend>, document: &Value) -> Archive {
+    let model = Model::new("a model", "its weights");
+    Archive::new(store.clone(), model, &deployment(document)).unwrap()
+}
+
+/// Saves `tokens` tokens out of one deployment and restores them into another, and checks every byte, also
+/// those that must not change. Gives the tokens that were restored.
+pub(crate) fn carry(
+    store: &Arc<dyn Backend>,
+    (from, to): (&Value, &Value),
+    tokens: u64,
+    start: u64,
+) -> u64 {
+    let ids: Vec<u32> = (0..tokens as u32)
+        .map(|i| i.wrapping_mul(2_654_435_761))
+        .collect();
+    let prompt = Prompt::new(&ids);
+    let source = Engine::computed(from, tokens, 5);
+    let end = tokens / 256 * 256;
+    let request = SaveRequest::tokens(tokens).with_state(end);
+    source
+        .save(&archive(store, from), &prompt, &request)
+        .unwrap();
+
+    let reader = archive(store, to);
+    let found = reader.find(&prompt).unwrap();
+    let start = start.min(found.tokens());
+    let (restored, expected) = (Engine::new(to, tokens), Engine::new(to, tokens));
+    restored.restore(&reader, &found, start).unwrap();
+    if found.tokens() > start {
+        source.transfer_needed(&expected, start, found.tokens());
+    }
+    let same = if windows_differ(from) {
+        // What one spec of a page needs is restored of all: no byte is wrong, some nobody asked for.
+        let whole = Engine::new(to, tokens);
+        source.transfer(&whole, found.tokens());
+        let bytes = |engine: &Engine| engine.bytes().concat();
+        let (restored, expected, whole) = (bytes(&restored), bytes(&expected), bytes(&whole));
+        let right = |i: usize| restored[i] == expected[i] || restored[i] == whole[i];
+        (0..restored.len()).all(right)
+    } else {
+        restored.bytes() == expected.bytes()
+    };
+    assert!(same, "{from:#}\n{to:#}\n{tokens} tokens from {start}");
+
+    // The same engine saves again: nothing is missing, and nothing written.
+    let again = source
+        .save(&archive(store, from), &prompt, &request)
+        .unwrap();
+    assert_eq!(again, (0, 0));
+    found.tokens()
+}
+
+/// A store that counts the chunks it stores, and their bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    store: MemoryStore,
+    stored: Mutex<(u64, u64)>,
+}
+
+impl Tally {
+    pub(crate) fn stored(&self) -> (u64, u64) {
+        *self.stored.lock().unwrap()
+    }
+}
+
+impl Backend for Tally {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        let put = self.store.put_chunk(hash, data)?;
+        if put == Put::Stored {
+            let mut stored = self.stored.lock().unwrap();
+            *stored = (stored.0 + 1, stored.1 + data.len() as u64);
+        }
+        Ok(put)
+    }
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.store.get_chunk(hash)
+    }
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        self.store.put_manifest(name, data)
+    }
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        self.store.get_manifest(name)
+    }
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        self.store.delete_manifest(name)
+    }
+}

@@ -1,0 +1,57 @@
+//! Random pairs of deployments.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestRunner};
+use serde_json::Value;
+use transload_store::Backend;
+use transload_store::archive::{Archive, ArchiveError, Model};
+use transload_store::backend::MemoryStore;
+use transload_tests::cases::{Case, Reach, cases};
+
+use crate::engines::{carry, deployment};
+
+/// Whether every state goes into a token chunk.
+fn can_be_cut(document: &Value) -> bool {
+    let groups = document["group"].as_array().unwrap();
+    let specs = groups
+        .iter()
+        .flat_map(|group| group["spec"].as_array().unwrap());
+    let mut tokens = specs.filter_map(|spec| spec["tokens_per_state"].as_u64());
+    tokens.all(|tokens| 256 % tokens == 0)
+}
+
+fn check(case: &Case, tokens: u64, start: u64) {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    if can_be_cut(&case.from) {
+        carry(&store, (&case.from, &case.to), tokens, start);
+    } else {
+        let error = Archive::new(store, Model::new("m", "w"), &deployment(&case.from)).unwrap_err();
+        assert!(
+            matches!(error, ArchiveError::TokensPerState { .. }),
+            "{error}"
+        );
+    }
+}
+
+/// `PROPTEST_CASES` and `PROPTEST_RNG_SEED` ask for more and for others.
+#[test]
+fn restored_blocks_are_those_of_a_direct_transfer() {
+    let mut config = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    if std::env::var_os("PROPTEST_CASES").is_none() {
+        config.cases = 150;
+    }
+    if std::env::var_os("PROPTEST_RNG_SEED").is_none() {
+        config.rng_seed = RngSeed::Fixed(4);
+    }
+    let strategy = (cases(Reach::Settled), 256..900_u64, 0..600_u64);
+    let run = TestRunner::new(config).run(&strategy, |(case, tokens, start)| {
+        check(&case, tokens, start);
+        Ok(())
+    });
+    run.unwrap_or_else(|fault| panic!("{fault}"));
+}

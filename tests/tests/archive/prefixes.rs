@@ -1,0 +1,219 @@
+//! Which prefix is found, and whose bytes it has.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use transload_store::Backend;
+use transload_store::archive::{Archive, ArchiveError, Model, Prompt, SaveRequest};
+use transload_store::backend::MemoryStore;
+
+use crate::engines::{Engine, archive, deployment};
+use crate::models::{attention, side};
+
+fn document(tp: u32, order: &str) -> Value {
+    side(
+        tp,
+        1,
+        16,
+        Some(order),
+        &[attention("attn", "0-1", json!({}))],
+    )
+}
+
+fn ids(tokens: u32) -> Vec<u32> {
+    (0..tokens).collect()
+}
+
+#[test]
+fn prompts_share_the_prefix_that_they_have_in_common() {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let here = document(2, "NHD");
+    let archive = archive(&store, &here);
+    let tokens = ids(1000);
+    let engine = Engine::computed(&here, 1000, 1);
+    engine
+        .save(&archive, &Prompt::new(&tokens), &SaveRequest::tokens(1000))
+        .unwrap();
+
+    let mut other = tokens.clone();
+    other[600] = 7;
+    let found = |tokens: &[u32]| archive.find(&Prompt::new(tokens)).unwrap().tokens();
+    assert_eq!(found(&tokens), 768);
+    assert_eq!(found(&other), 512);
+    assert_eq!(found(&tokens[..511]), 256);
+    assert_eq!(found(&tokens[..255]), 0);
+    assert_eq!(found(&tokens[1..]), 0);
+
+    // A longer request saves what it adds, and nothing else.
+    let longer = Engine::computed(&here, 1300, 1);
+    let tokens = ids(1300);
+    let request = SaveRequest::tokens(1300);
+    let (roots, bytes) = longer
+        .save(&archive, &Prompt::new(&tokens), &request)
+        .unwrap();
+    assert_eq!((roots, bytes), (2, 2 * 256 * 2 * 8 * 32 * 2 * 2));
+    assert_eq!(archive.find(&Prompt::new(&tokens)).unwrap().tokens(), 1280);
+}
+
+#[test]
+fn nobody_finds_what_was_saved_for_somebody_else() {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let here = document(2, "NHD");
+    let tokens = ids(300);
+    let engine = Engine::computed(&here, 300, 1);
+    let mine = archive(&store, &here);
+    let request = SaveRequest::tokens(300);
+    engine
+        .save(&mine, &Prompt::new(&tokens).salt("tenant a"), &request)
+        .unwrap();
+
+    let found = |archive: &Archive, prompt: Prompt<'_>| archive.find(&prompt).unwrap().tokens();
+    assert_eq!(found(&mine, Prompt::new(&tokens).salt("tenant a")), 256);
+    assert_eq!(found(&mine, Prompt::new(&tokens).salt("tenant b")), 0);
+    assert_eq!(found(&mine, Prompt::new(&tokens)), 0);
+    assert_eq!(
+        found(&mine, Prompt::new(&tokens).salt("tenant a").adapter("lora")),
+        0
+    );
+    let other = Archive::new(
+        store.clone(),
+        Model::new("a model", "tuned"),
+        &deployment(&here),
+    )
+    .unwrap();
+    assert_eq!(found(&other, Prompt::new(&tokens).salt("tenant a")), 0);
+    let wider = side(
+        2,
+        1,
+        16,
+        None,
+        &[attention("attn", "0-1", json!({"head_dim": 64}))],
+    );
+    let wider = archive(&store, &wider);
+    assert_eq!(found(&wider, Prompt::new(&tokens).salt("tenant a")), 0);
+}
+
+/// Kernels differ, so two engines compute slightly different bytes for one prefix. Whoever saves later wins
+/// root by root, and each root is whole: its own bytes on every head and layer.
+#[test]
+fn engines_that_compute_different_bytes_do_each_other_no_harm() {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let (a, b, to) = (document(4, "NHD"), document(2, "HND"), document(1, "BLSHC"));
+    let archive = archive(&store, &a);
+    let tokens = ids(600);
+    let prompt = Prompt::new(&tokens);
+    let (one, two) = (Engine::computed(&a, 600, 1), Engine::computed(&b, 600, 2));
+
+    // Both find nothing, and save at the same time: their ranks' parts interleave.
+    let missing = archive.missing(&prompt, &SaveRequest::tokens(600)).unwrap();
+    let parts = |engine: &Engine| {
+        let ranks = engine.deployment.ranks();
+        let parts = ranks.map(|rank| engine.save_rank(&archive, rank, &missing).unwrap());
+        parts.collect::<Vec<_>>()
+    };
+    let (ones, twos) = (parts(&one), parts(&two));
+    for (first, second, winner) in [(&ones, &twos, &two), (&twos, &ones, &one)] {
+        archive.publish(&missing, first).unwrap();
+        archive.publish(&missing, second).unwrap();
+        let found = archive.find(&prompt).unwrap();
+        assert_eq!(found.tokens(), 512);
+        let (restored, expected) = (Engine::new(&to, 600), Engine::new(&to, 600));
+        restored.restore(&archive, &found, 0).unwrap();
+        winner.transfer_needed(&expected, 0, 512);
+        assert!(restored.bytes() == expected.bytes());
+    }
+
+    // Parts of both do not make a whole of either.
+    let error = archive
+        .publish(&missing, &[ones[0].clone(), twos[0].clone()])
+        .unwrap_err();
+    assert!(matches!(error, ArchiveError::Incomplete { .. }), "{error}");
+}
+
+#[test]
+fn a_part_that_is_missing_publishes_nothing() {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let here = document(4, "NHD");
+    let archive = archive(&store, &here);
+    let tokens = ids(600);
+    let prompt = Prompt::new(&tokens);
+    let engine = Engine::computed(&here, 600, 1);
+    let missing = archive.missing(&prompt, &SaveRequest::tokens(600)).unwrap();
+    let parts: Vec<_> = engine
+        .deployment
+        .ranks()
+        .map(|rank| engine.save_rank(&archive, rank, &missing).unwrap())
+        .collect();
+    for without in 0..4 {
+        let mut some = parts.clone();
+        some.remove(without);
+        match archive.publish(&missing, &some).unwrap_err() {
+            ArchiveError::Incomplete {
+                unit, layer, what, ..
+            } => {
+                assert_eq!((unit, layer, what.as_str()), (2 * without as u64, 0, "k+v"));
+            }
+            error => panic!("{error}"),
+        }
+    }
+    assert_eq!(archive.find(&prompt).unwrap().tokens(), 0);
+    // A part that is given twice is there once.
+    let twice: Vec<_> = parts.iter().chain(&parts).cloned().collect();
+    assert_eq!(archive.publish(&missing, &twice).unwrap().roots, 2);
+    assert_eq!(archive.find(&prompt).unwrap().tokens(), 512);
+}
+
+#[test]
+fn requests_that_make_no_sense_are_refused_by_name() {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let here = document(2, "NHD");
+    let archive = archive(&store, &here);
+    let tokens = ids(300);
+    let prompt = Prompt::new(&tokens);
+    let error = archive
+        .missing(&prompt, &SaveRequest::tokens(301))
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the number of tokens to save is 301, but the prompt has 300 tokens"
+    );
+    let error = archive
+        .missing(&prompt, &SaveRequest::tokens(300).with_state(512))
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("the position of the recurrent state is 512"),
+        "{error}"
+    );
+
+    let wider = side(
+        2,
+        1,
+        16,
+        None,
+        &[attention("attn", "0-1", json!({"head_dim": 64}))],
+    );
+    let error = archive
+        .rank(&deployment(&wider), transload_layout::Rank(0))
+        .unwrap_err();
+    assert!(error.to_string().contains("head_dim"), "{error}");
+    let error = archive
+        .rank(&deployment(&here), transload_layout::Rank(2))
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "there is no rank 2: the deployment's ranks are 0 to 1"
+    );
+
+    let engine = Engine::computed(&here, 300, 1);
+    let missing = archive.missing(&prompt, &SaveRequest::tokens(300)).unwrap();
+    let rank = archive
+        .rank(&engine.deployment, transload_layout::Rank(0))
+        .unwrap();
+    let error = rank.save(&missing, &[], &engine.tables).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "0 memories for the 1 groups of the deployment: give one for each"
+    );
+}
