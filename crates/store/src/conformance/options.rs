@@ -19,6 +19,8 @@ pub struct Options {
     pub seed: u64,
     /// Whether what only our backends promise is a failure too, and not a note.
     pub strict: bool,
+    /// Only the items whose names contain one of these; all of them unless there is one.
+    pub only: Vec<String>,
 }
 
 impl Default for Options {
@@ -30,6 +32,7 @@ impl Default for Options {
             large: 64 << 20,
             seed: random_seed(),
             strict: false,
+            only: Vec::new(),
         }
     }
 }
@@ -78,6 +81,12 @@ impl Options {
     /// Sets the length of the largest values, in bytes.
     pub fn with_large(mut self, bytes: usize) -> Self {
         self.large = bytes;
+        self
+    }
+
+    /// Chooses the items whose names contain this, beside those that were chosen before.
+    pub fn with_only(mut self, part: impl Into<String>) -> Self {
+        self.only.push(part.into());
         self
     }
 
