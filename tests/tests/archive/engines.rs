@@ -213,6 +213,14 @@ impl Engine {
         bytes.collect()
     }
 
+    /// The block of an entry of a group's table.
+    pub(crate) fn block(&self, group: usize, entry: u64) -> u32 {
+        let BlockTable::List(blocks) = &self.tables.0[group] else {
+            panic!("the engine's tables are lists");
+        };
+        blocks[entry as usize]
+    }
+
     /// Forgets the blocks of a group before a token, as an engine does whose window has passed them.
     pub(crate) fn drop_blocks(&mut self, group: usize, before: u64) {
         let size = self.deployment.groups()[group].block_size();

@@ -5,6 +5,7 @@
 
 mod damage;
 mod engines;
+mod foreign;
 mod models;
 mod pairs;
 mod prefixes;

@@ -277,8 +277,10 @@ impl Backend for Toy {
         }
         if there {
             if self.fault == Fault::LastWriterWins {
-                store.chunks.remove(&key);
-                pending.insert(key, value);
+                match pending.get_mut(&key) {
+                    Some(buffered) => *buffered = value,
+                    None => drop(store.chunks.insert(key, value)),
+                }
             }
             return Ok(match self.fault {
                 Fault::SecondPutStored => Put::Stored,
@@ -323,11 +325,7 @@ impl Backend for Toy {
                 _ => {
                     for (key, value) in pending.drain() {
                         store.buffered.remove(&key);
-                        if self.fault == Fault::LastWriterWins {
-                            store.chunks.insert(key, value);
-                        } else {
-                            store.chunks.entry(key).or_insert(value);
-                        }
+                        store.chunks.entry(key).or_insert(value);
                     }
                 }
             }

@@ -3,5 +3,6 @@
 
 mod border;
 mod build;
+mod check;
 mod header;
 mod load;
