@@ -42,13 +42,13 @@ pub(super) fn utc(seconds: u64) -> String {
 /// 9999-12-31.
 const LAST_DAY: u64 = 2_932_896;
 
-/// A period in its largest unit that leaves two or more of them: `119 s`, `2 min`, `36 h`, `2 d`.
+/// A period in the largest unit that it is a whole number of, or has two or more of: `119 s`, `1 h`, `36 h`.
 pub(super) fn period(period: Duration) -> String {
     let seconds = period.as_secs();
     let (unit, name) = UNITS
         .iter()
         .rev()
-        .find(|(unit, _)| seconds >= 2 * unit)
+        .find(|(unit, _)| seconds >= 2 * unit || seconds == *unit)
         .unwrap_or(&UNITS[0]);
     format!("{} {name}", number::grouped(seconds / unit))
 }
@@ -83,6 +83,7 @@ mod tests {
             (0, "0 s"),
             (119, "119 s"),
             (120, "2 min"),
+            (3600, "1 h"),
             (7199, "119 min"),
             (7200, "2 h"),
             (86_400 * 2 - 1, "47 h"),
