@@ -1,4 +1,4 @@
-//! What the demo does: the same request by each path, and every byte checked.
+//! What the demo does: the same request by each path, then saved and restored, and every byte checked.
 
 use std::time::Instant;
 
@@ -6,16 +6,18 @@ use transload::transfer::plan::{Plan, Request};
 use transload::transfer::wire::Path;
 
 use super::report::{Report, Transfer};
-use super::{decode_shape, prefill_shape};
-use crate::commands::engines::{Held, Pair, broken};
+use super::{Args, decode_shape, prefill_shape, third_shape};
+use crate::commands::engines::{Held, Kept, Pair, broken};
 use crate::commands::plan::time;
+use crate::commands::store;
 use crate::failure::Failure;
 use crate::show::progress::Progress;
 
 /// Each is one transfer of the request, by this path and no other.
 const PATHS: [Path; 3] = [Path::Quic, Path::Ring, Path::Shared];
 
-pub(super) async fn run(tokens: u64, seed: u64) -> Result<Report, Failure> {
+pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
+    let tokens = args.tokens;
     let shapes = [prefill_shape(tokens), decode_shape(tokens)];
     let preparing = Progress::new("computing a request", 1);
     let mut pair = Pair::start(shapes, tokens, seed, Held::Shared).await?;
@@ -31,8 +33,31 @@ pub(super) async fn run(tokens: u64, seed: u64) -> Result<Report, Failure> {
         let checked = pair.verify(|bytes| progress.advance(bytes))?;
         report.transfers.push(Transfer::new(pulled, checked));
     }
+    report.kept = Some(keep(&pair, args)?);
     pair.finish().await?;
     Ok(report)
+}
+
+/// Saves what arrived last, and restores it into the third layout.
+fn keep(pair: &Pair, args: &Args) -> Result<(String, Kept), Failure> {
+    // Deleted when this ends.
+    let mut temporary = None;
+    let uri = match &args.store {
+        Some(uri) => uri.clone(),
+        None => {
+            let folder = temporary.insert(tempfile::tempdir().map_err(|error| {
+                let next = "`--store file:///some/folder` takes another; so does TMPDIR";
+                Failure::no(format!("no temporary folder: {error}"), next)
+            })?);
+            format!("file://{}", folder.path().display())
+        }
+    };
+    let store = store::open(&uri)?;
+    let progress = Progress::new("saving and restoring", 3 * pair.bytes());
+    let kept = pair.keep(store, third_shape(args.tokens), |bytes| {
+        progress.advance(bytes)
+    })?;
+    Ok((uri, kept))
 }
 
 /// What is going to happen, as `transload plan` would print it. The agents each make the plan on
@@ -54,5 +79,6 @@ fn plan(pair: &Pair, tokens: u64, seed: u64) -> Result<Report, Failure> {
         tokens,
         seed,
         transfers: Vec::new(),
+        kept: None,
     })
 }

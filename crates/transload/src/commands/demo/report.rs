@@ -8,7 +8,7 @@ use serde::Serialize;
 use transload::layout::Deployment;
 use transload::transfer::plan::{BoundPlan, Plan};
 
-use crate::commands::engines::{Checked, Pulled};
+use crate::commands::engines::{Checked, Kept, Pulled};
 use crate::commands::plan::report::{Json as PlanJson, Report as PlanReport};
 use crate::show::number;
 use crate::show::table::{Lean, Table};
@@ -23,6 +23,8 @@ pub(super) struct Report {
     pub(super) tokens: u64,
     pub(super) seed: u64,
     pub(super) transfers: Vec<Transfer>,
+    /// The store that it was saved into, and what came of it.
+    pub(super) kept: Option<(String, Kept)>,
 }
 
 /// One transfer of the request that went well.
@@ -47,7 +49,22 @@ pub(super) struct Json<'a> {
     seed: u64,
     plan: PlanJson<'a>,
     transfers: &'a [Transfer],
+    kept: Option<JsonKept<'a>>,
     verified: bool,
+}
+
+/// What was saved and restored.
+#[derive(Serialize)]
+struct JsonKept<'a> {
+    store: &'a str,
+    tokens: u64,
+    saved_bytes: u64,
+    save_seconds: f64,
+    pieces: u64,
+    restored_bytes: u64,
+    restore_seconds: f64,
+    verified_bytes: u64,
+    canary_bytes: u64,
 }
 
 impl Transfer {
@@ -74,6 +91,17 @@ impl Report {
             seed: self.seed,
             plan: self.plan().json(false),
             transfers: &self.transfers,
+            kept: self.kept.as_ref().map(|(store, kept)| JsonKept {
+                store,
+                tokens: kept.tokens,
+                saved_bytes: kept.saved,
+                save_seconds: kept.save.as_secs_f64(),
+                pieces: kept.pieces,
+                restored_bytes: kept.restored,
+                restore_seconds: kept.restore.as_secs_f64(),
+                verified_bytes: kept.checked.request,
+                canary_bytes: kept.checked.canaries,
+            }),
             // There is no report of a transfer that went wrong.
             verified: true,
         }
@@ -107,14 +135,24 @@ impl Report {
              out of shared memory includes mapping it.\n\n",
             table.finish(),
         );
-        if let Some(last) = self.transfers.last() {
-            let _ = writeln!(
-                text,
-                " verified: every byte of {} tokens, and {} canary bytes around them",
-                number::grouped(self.tokens),
-                number::grouped(last.canary_bytes),
-            );
+        let Some(last) = self.transfers.last() else {
+            return text;
+        };
+        let tokens = number::grouped(self.tokens);
+        let mut canaries = last.canary_bytes;
+        let mut restored = String::new();
+        if let Some((store, kept)) = &self.kept {
+            text.push_str(&kept_table(store, kept));
+            if kept.tokens > 0 {
+                canaries += kept.checked.canaries;
+                restored = format!(", of {} restored ones,", number::grouped(kept.tokens));
+            }
         }
+        let canaries = number::grouped(canaries);
+        let _ = writeln!(
+            text,
+            " verified: every byte of {tokens} tokens{restored} and {canaries} canary bytes around them",
+        );
         text
     }
 
@@ -130,4 +168,41 @@ impl Report {
             suggestions: None,
         }
     }
+}
+
+/// What was saved and restored, as a table and a line about it.
+fn kept_table(store: &str, kept: &Kept) -> String {
+    if kept.tokens == 0 {
+        return " nothing was saved: a store keeps whole chunks of 256 tokens\n\n".to_owned();
+    }
+    let mut table = Table::new(&[
+        ("store", Lean::Left),
+        ("tokens", Lean::Right),
+        ("bytes", Lean::Right),
+        ("time", Lean::Right),
+        ("rate", Lean::Right),
+    ]);
+    for (what, bytes, took) in [
+        ("saved", kept.saved, kept.save),
+        ("restored", kept.restored, kept.restore),
+    ] {
+        table.row([
+            what.to_owned(),
+            number::grouped(kept.tokens),
+            number::grouped(bytes),
+            number::time(took),
+            number::rate(bytes, took),
+        ]);
+    }
+    let group = &kept.deployment.groups()[0];
+    format!(
+        "{}\n \
+         into {store}: {} pieces, a piece being 256 tokens of a head.\n \
+         Restored into a third layout: TP {}, blocks of {}, {}.\n\n",
+        table.finish(),
+        number::grouped(kept.pieces),
+        kept.deployment.tp(),
+        group.block_size(),
+        group.physical_order(),
+    )
 }

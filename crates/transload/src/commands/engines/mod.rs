@@ -4,6 +4,7 @@
 //! which computes (makes up) a request and leases its blocks; the destination pulls them.
 
 mod contents;
+mod keep;
 mod pair;
 mod papers;
 mod peer;
@@ -12,6 +13,7 @@ mod source;
 mod talk;
 
 pub(super) use contents::Checked;
+pub(super) use keep::Kept;
 pub(super) use pair::{Pair, Pulled};
 pub(super) use side::Held;
 pub(super) use source::run as run_source;

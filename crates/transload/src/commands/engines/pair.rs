@@ -30,10 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(in crate::commands) struct Pair {
     peer: Peer,
     agent: Agent,
-    dst: Side,
+    pub(super) dst: Side,
     src: Deployment,
     src_tables: Tables,
-    seed: u64,
+    pub(super) seed: u64,
     pulls: u64,
 }
 

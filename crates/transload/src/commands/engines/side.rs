@@ -54,6 +54,8 @@ impl From<SideError> for Failure {
 pub(super) enum Role {
     Source,
     Destination,
+    /// Who restores what the destination saved.
+    Third,
 }
 
 /// How a side has its memory.

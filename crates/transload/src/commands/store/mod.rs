@@ -63,6 +63,11 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
+/// Opens a store for another command.
+pub(super) fn open(uri: &str) -> Result<Arc<dyn Backend>, Failure> {
+    Ok(Store::open(uri)?.backend)
+}
+
 /// The file that marks a folder as a store of `file`.
 const FILE_MARKER: &str = "kv_store_format";
 

@@ -1,0 +1,114 @@
+//! What the destination holds, saved into a store and restored into a third layout.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use transload::layout::Deployment;
+use transload::store::Backend;
+use transload::store::archive::{Archive, ArchiveError, Model, Part, Prompt, SaveRequest};
+
+use super::broken;
+use super::contents::{Checked, ContentsError};
+use super::pair::Pair;
+use super::side::{Held, Role, Side};
+use crate::commands::shapes::Llama;
+use crate::failure::{Failure, chain};
+
+/// A request that was saved and restored, every byte checked.
+pub(in crate::commands) struct Kept {
+    /// The third layout.
+    pub(in crate::commands) deployment: Deployment,
+    /// Tokens in whole token chunks.
+    pub(in crate::commands) tokens: u64,
+    /// Bytes that the store did not have before.
+    pub(in crate::commands) saved: u64,
+    pub(in crate::commands) save: Duration,
+    /// Pieces and bytes read.
+    pub(in crate::commands) pieces: u64,
+    pub(in crate::commands) restored: u64,
+    pub(in crate::commands) restore: Duration,
+    pub(in crate::commands) checked: Checked,
+}
+
+impl Pair {
+    /// Saves the destination's request, finds it again by its tokens, restores it into a side of `shape`, and
+    /// checks every byte there.
+    pub(in crate::commands) fn keep(
+        &self,
+        store: Arc<dyn Backend>,
+        shape: Llama,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Kept, Failure> {
+        let dst = &self.dst;
+        let tokens: Vec<u32> = (0..dst.contents.tokens as u32).collect();
+        let prompt = Prompt::new(&tokens);
+        // Its bytes are made up from the seed, so that is what tells them apart.
+        let model = Model::new(shape.model, format!("made up from {}", self.seed));
+        let archive = Archive::new(store, model, &dst.deployment).map_err(not_kept)?;
+
+        let begun = Instant::now();
+        let request = SaveRequest::tokens(dst.contents.tokens);
+        let missing = archive.missing(&prompt, &request).map_err(not_kept)?;
+        let mut parts: Vec<Part> = Vec::new();
+        for (rank, memory) in dst.ranks() {
+            let rank = archive.rank(&dst.deployment, rank).map_err(not_kept)?;
+            let part = rank.save(&missing, std::slice::from_ref(memory), &dst.tables);
+            parts.push(part.map_err(not_kept)?);
+            progress(parts.last().map_or(0, |part| part.written));
+        }
+        archive.publish(&missing, &parts).map_err(not_kept)?;
+        let save = begun.elapsed();
+
+        let found = archive.find(&prompt).map_err(not_kept)?;
+        let deployment = shape.deployment()?;
+        let third = Side::new(
+            deployment,
+            found.tokens(),
+            self.seed,
+            Role::Third,
+            Held::Private,
+        )?;
+        third.clear(&mut progress).map_err(broken)?;
+        let begun = Instant::now();
+        let (mut pieces, mut restored) = (0, 0);
+        for (rank, memory) in third.ranks() {
+            let rank = archive.rank(&third.deployment, rank).map_err(not_kept)?;
+            let done = rank.restore(&found, 0, std::slice::from_ref(memory), &third.tables);
+            let done = done.map_err(not_kept)?;
+            pieces += done.pieces;
+            restored += done.bytes;
+            progress(done.bytes);
+        }
+        let restore = begun.elapsed();
+        let checked = third.verify(progress).map_err(|error| match error {
+            ContentsError::Wrong(wrong) => Failure::no(
+                format!("verification of what was restored failed: {wrong}"),
+                format!(
+                    "this is a fault of transload: report it, with the seed {}",
+                    self.seed
+                ),
+            ),
+            error => broken(error),
+        })?;
+        Ok(Kept {
+            tokens: found.tokens(),
+            saved: parts.iter().map(|part| part.written).sum(),
+            deployment: third.deployment,
+            save,
+            pieces,
+            restored,
+            restore,
+            checked,
+        })
+    }
+}
+
+fn not_kept(error: ArchiveError) -> Failure {
+    Failure::no(
+        format!(
+            "the request could not be saved and restored: {}",
+            chain(&error)
+        ),
+        "the folder of temporary files may be full; `TMPDIR` names another",
+    )
+}
