@@ -48,6 +48,10 @@ fn built_in(uri: &StoreUri) -> Option<Result<Arc<dyn Backend>, StoreError>> {
     if uri.scheme() == "file" {
         return Some(file(uri));
     }
+    #[cfg(feature = "redis")]
+    if ["redis", "rediss"].contains(&uri.scheme()) {
+        return Some(redis(uri));
+    }
     let _ = uri;
     None
 }
@@ -59,6 +63,12 @@ fn file(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
         uri,
         FileOptions::from_env()?,
     )?))
+}
+
+#[cfg(feature = "redis")]
+fn redis(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
+    use crate::backend::redis::{RedisOptions, RedisStore};
+    Ok(Arc::new(RedisStore::open(uri, RedisOptions::from_env())?))
 }
 
 /// Why no backend of this crate was taken.

@@ -28,3 +28,8 @@ struct AgentsGuide;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/engines.md")]
 struct EnginesGuide;
+
+/// And of that to stores.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/guide/stores.md")]
+struct StoresGuide;

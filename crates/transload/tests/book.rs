@@ -1,6 +1,8 @@
 //! The book and the README: links lead somewhere, documents are documents, commands are commands.
 
 mod common;
+#[path = "common/stores.rs"]
+mod stores;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -150,10 +152,12 @@ fn json_is_json() {
 /// Blocks of `console` are sessions at the root of a clone: each `$ command`, which may go on in another line
 /// after a `\`, prints what follows it, up to numbers that a machine measures, and the empty lines around it.
 /// What it draws is the picture that the book has; with `TRANSLOAD_BLESS=1`, it becomes that.
+/// `file:///var/kv` is a store that all sessions of a page have together, and `file:///tmp/scratch` an empty one.
 #[test]
 fn sessions_print_what_they_show() {
     let mut drawn = BTreeSet::new();
     for page in pages() {
+        let stores = Stores::default();
         for block in blocks(&page).iter().filter(|b| b.language == "console") {
             for session in block.text.split("$ ").skip(1) {
                 let session = session.replace("\\\n", "");
@@ -166,8 +170,10 @@ fn sessions_print_what_they_show() {
                 let picture = Picture::taken_from(&mut arguments);
                 let picture_there = picture.as_ref().map(Picture::there);
                 arguments.extend(picture_there.as_deref());
-                let ran = transload_in(&root(), &arguments);
-                let mut printed = format!("{}{}", ran.stdout, ran.stderr);
+                let placed: Vec<_> = arguments.iter().map(|text| stores.place(text)).collect();
+                let placed: Vec<_> = placed.iter().map(String::as_str).collect();
+                let ran = transload_in(&root(), &placed);
+                let mut printed = stores.unplace(&format!("{}{}", ran.stdout, ran.stderr));
                 if let Some(picture) = picture {
                     printed = printed.replace(&picture.there(), &picture.file);
                     picture.check();
@@ -221,6 +227,44 @@ fn examples_of_models_are_those_of_the_catalog() {
             .join("crates/layout/tests/catalog/configs")
             .join(name);
         assert_eq!(read(&example), read(&tested), "{}", example.display());
+    }
+}
+
+/// The stores of a page's sessions.
+#[derive(Default)]
+struct Stores(std::cell::OnceCell<tempfile::TempDir>);
+
+impl Stores {
+    const FILLED: &str = "/var/kv";
+    const EMPTY: &str = "/tmp/scratch";
+
+    /// Where they are, instead of where the page says.
+    fn place(&self, argument: &str) -> String {
+        let Some(path) = argument.strip_prefix("file://") else {
+            return argument.to_owned();
+        };
+        let dir = self.0.get_or_init(|| {
+            let dir = tempfile::tempdir().expect("a folder");
+            stores::fill(&dir.path().join("kv"));
+            dir
+        });
+        let place = match path {
+            Self::FILLED => "kv",
+            Self::EMPTY => "scratch",
+            other => panic!("{other}: the book has {} and {}", Self::FILLED, Self::EMPTY),
+        };
+        stores::uri(&dir.path().join(place))
+    }
+
+    fn unplace(&self, printed: &str) -> String {
+        let Some(dir) = self.0.get() else {
+            return printed.to_owned();
+        };
+        let [filled, empty] = ["kv", "scratch"].map(|place| dir.path().join(place));
+        let [filled, empty] = [filled, empty].map(|path| path.display().to_string());
+        printed
+            .replace(&filled, Self::FILLED)
+            .replace(&empty, Self::EMPTY)
     }
 }
 
@@ -287,7 +331,11 @@ fn unmeasured(text: &str) -> String {
             words.push("(measured)");
             continue;
         }
-        words.push(word);
+        // A rule is as wide as its table, which the padding decides.
+        words.push(match word.chars().all(|c| c == '─') {
+            true => "─",
+            false => word,
+        });
     }
     words.join(" ")
 }

@@ -9,7 +9,7 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 11] = [
+    const COMMANDS: [&str; 21] = [
         "plan",
         "inspect",
         "demo",
@@ -21,6 +21,16 @@ fn commands() -> Vec<Vec<&'static str>> {
         "bench copy",
         "bench quic",
         "bench local",
+        "bench store",
+        "store",
+        "store ls",
+        "store show",
+        "store verify",
+        "store gc",
+        "store check",
+        "store kvc",
+        "store kvc inspect",
+        "store kvc verify",
     ];
     COMMANDS
         .iter()

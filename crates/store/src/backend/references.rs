@@ -187,11 +187,14 @@ mod tests {
         let hashes: Vec<ChunkHash> = (0..100_u8).map(|n| blake3::hash(&[n]).into()).collect();
         let mut references = References::new(hashes.iter().copied());
         references.scan(hashes[3].as_bytes());
+        references.scan(hashes[3].as_bytes());
+        assert_eq!(references.take_new(), [hashes[3]]);
         references.scan(format!("{{\"chunks\":[\"{}\"]}}", hashes[5]).as_bytes());
         references.add(hashes[7]);
         let named: Vec<usize> = (0..100)
             .filter(|&n| references.contains(&hashes[n]))
             .collect();
         assert_eq!(named, [3, 5, 7]);
+        assert_eq!(references.take_new(), [hashes[5], hashes[7]]);
     }
 }

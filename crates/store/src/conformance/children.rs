@@ -6,8 +6,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::border::LOADS;
+use super::chosen;
 use super::item::{Item, Stop};
-use super::items;
 use super::options::Options;
 use super::report::{Finding, Report, Verdict};
 
@@ -25,7 +25,7 @@ pub fn check_in_children(
 ) -> Report {
     let mut findings: Vec<Finding> = Vec::new();
     let mut unloadable = None;
-    for item in items() {
+    for item in chosen(options) {
         let finding = match &unloadable {
             Some(why) => Finding::new(item, Err(Stop::Skip(String::clone(why))), options),
             None => in_child(item, command(item), limit),

@@ -73,6 +73,17 @@ pub fn items() -> impl Iterator<Item = &'static Item> {
     .flatten()
 }
 
+/// The items that the options choose.
+fn chosen(options: &Options) -> impl Iterator<Item = &'static Item> {
+    let is_chosen = |item: &Item| {
+        options
+            .only
+            .iter()
+            .any(|part| item.name.contains(part.as_str()))
+    };
+    items().filter(move |item| options.only.is_empty() || is_chosen(item))
+}
+
 /// The item of this name.
 pub fn item(name: &str) -> Option<&'static Item> {
     items().find(|item| item.name == name)
@@ -82,7 +93,7 @@ pub fn item(name: &str) -> Option<&'static Item> {
 ///
 /// A panic of the backend is a failure of the item that it happened in. A call that never returns is waited for.
 pub fn check(open: &Open<'_>, options: &Options) -> Report {
-    let findings = items()
+    let findings = chosen(options)
         .filter(|item| !item.border)
         .map(|item| run_item(item, open, options))
         .collect();
@@ -92,7 +103,7 @@ pub fn check(open: &Open<'_>, options: &Options) -> Report {
 /// Checks a library in this process, also at its C border: a library that crashes takes the process with it.
 /// [`check_in_children`] does not have that fault.
 pub fn check_library(path: &Path, uri: &StoreUri, options: &Options) -> Report {
-    let findings = items()
+    let findings = chosen(options)
         .map(|item| run_library_item(item, path, uri, options))
         .collect();
     Report::new(options.seed, findings)

@@ -22,6 +22,8 @@ pub struct Options {
     /// Whether the store is there for this check alone. Then hashes of 1 to 3 bytes are tried, too: their
     /// chunks would stay in a store in use, since every manifest seems to refer to them.
     pub scratch: bool,
+    /// Only the items whose names contain one of these; all of them unless there is one.
+    pub only: Vec<String>,
 }
 
 impl Default for Options {
@@ -34,6 +36,7 @@ impl Default for Options {
             seed: random_seed(),
             strict: false,
             scratch: false,
+            only: Vec::new(),
         }
     }
 }
@@ -82,6 +85,12 @@ impl Options {
     /// Sets the length of the largest values, in bytes.
     pub fn with_large(mut self, bytes: usize) -> Self {
         self.large = bytes;
+        self
+    }
+
+    /// Chooses the items whose names contain this, beside those that were chosen before.
+    pub fn with_only(mut self, part: impl Into<String>) -> Self {
+        self.only.push(part.into());
         self
     }
 

@@ -146,6 +146,11 @@ impl Report {
         Self { seed, findings }
     }
 
+    /// Of items that were run one by one, with [`run_item`](super::run_item) and the options of this seed.
+    pub fn of(seed: u64, findings: Vec<Finding>) -> Self {
+        Self::new(seed, findings)
+    }
+
     /// How many items have this verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.findings

@@ -121,13 +121,19 @@ impl Report<'_> {
             in_grace,
             ..
         } = self.collected;
+        let kept = match in_grace {
+            0 => String::new(),
+            n => format!(
+                " kept {} that nothing refers to, used in the last {}\n",
+                number::count(n, "chunk"),
+                time::period(self.args.grace),
+            ),
+        };
         format!(
-            " {removed} {} and {}, {}\n kept {} that nothing refers to, used in the last {}\n\n{}",
+            " {removed} {} and {}, {}\n{kept}\n{}",
             number::count(manifests, "manifest"),
             number::count(chunks, "chunk"),
             number::bytes(bytes),
-            number::count(in_grace, "chunk"),
-            time::period(self.args.grace),
             summary(&self.usage),
         )
     }

@@ -8,6 +8,7 @@ use clap::{Subcommand, ValueHint};
 use serde::Serialize;
 use transload::store::kvc::{CacheKey, Head, Info, KvcError};
 
+use super::time::utc;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
@@ -237,8 +238,8 @@ impl Told {
             rows.extend(value.map(|value| (name, shown(value, PROMPT))));
         }
         rows.extend([
-            ("made", format!("{} s after 1970", self.creation_time)),
-            ("last used", format!("{} s after 1970", self.last_used_time)),
+            ("made", utc(self.creation_time)),
+            ("last used", utc(self.last_used_time)),
             ("hits", number::grouped(self.hit_count.into())),
             (
                 "payload",

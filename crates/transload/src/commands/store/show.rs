@@ -48,7 +48,10 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let Some(manifest) = manifest else {
         return Err(Failure::no(
             format!("{} has no manifest {}", args.uri, printable(&args.name)),
-            format!("`transload store ls {}` lists those that it has", args.uri),
+            match store.backend.inventory() {
+                Some(_) => format!("`transload store ls {}` lists those that it has", args.uri),
+                None => "it is behind a library that cannot list what it has".to_owned(),
+            },
         ));
     };
     if args.raw {

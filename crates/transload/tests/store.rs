@@ -1,0 +1,423 @@
+//! `transload store`.
+
+mod common;
+#[path = "common/stores.rs"]
+mod stores;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::{Ran, root, transload};
+use serde_json::{Value, json};
+use stores::{HASHES, fill, uri};
+
+/// A filled store; what is asked of it.
+struct Filled(tempfile::TempDir);
+
+impl Filled {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a folder");
+        fill(&dir.path().join("kv"));
+        Self(dir)
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.0.path().join("kv")
+    }
+
+    fn run(&self, action: &str, more: &[&str]) -> Ran {
+        let uri = uri(&self.folder());
+        transload(&[&["store", action, uri.as_str()], more].concat())
+    }
+
+    #[track_caller]
+    fn json(&self, action: &str, more: &[&str]) -> Value {
+        let ran = self.run(action, &[more, &["--format", "json"]].concat());
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+        let json = ran.json();
+        assert_eq!(json["schema"], format!("transload.store.{action}/1"));
+        json
+    }
+}
+
+fn names(list: &Value, field: &str) -> Vec<String> {
+    let list = list.as_array().expect("a list").iter();
+    list.map(|entry| entry[field].as_str().expect("a text").to_owned())
+        .collect()
+}
+
+#[test]
+fn ls_lists_manifests_and_room() {
+    let store = Filled::new();
+    let json = store.json("ls", &[]);
+    assert_eq!(
+        names(&json["manifests"], "name"),
+        ["chat-7/slot0", "chat-7/slot1"]
+    );
+    assert_eq!(json["usage"]["manifests"], 2);
+    assert_eq!(json["usage"]["chunks"], 3);
+    assert_eq!(json["usage"]["chunk_bytes"], 65536 + 40000 + 30000);
+    assert_eq!(json.get("chunks"), None);
+    let json = store.json("ls", &["--chunks", "--sort", "size"]);
+    let by_size = [HASHES[0], HASHES[1], HASHES[2]];
+    assert_eq!(names(&json["chunks"], "hash"), by_size);
+    assert_eq!(
+        names(&json["manifests"], "name"),
+        ["chat-7/slot0", "chat-7/slot1"]
+    );
+
+    let table = store.run("ls", &[]).stdout;
+    assert!(table.contains("chat-7/slot1"), "{table}");
+    assert!(table.contains("2 manifests of"), "{table}");
+}
+
+/// A folder below the root is a prefix of names, and looking never makes a store.
+#[test]
+fn a_store_is_found_and_not_made() {
+    let store = Filled::new();
+    let below = format!("{}/chat-7", uri(&store.folder()));
+    let ran = transload(&["store", "ls", &below, "--format", "json"]);
+    assert_eq!(names(&ran.json()["manifests"], "name"), ["slot0", "slot1"]);
+
+    let nowhere = store.0.path().join("typo");
+    for action in [&["ls"][..], &["verify"], &["gc"]] {
+        let ran = transload(&[&["store"], action, &[&uri(&nowhere)]].concat());
+        assert_eq!(ran.code, Some(2), "{action:?}");
+        assert_eq!(ran.stdout, "");
+        assert!(
+            ran.told().contains("there is no store at"),
+            "{}",
+            ran.stderr
+        );
+    }
+    assert!(!nowhere.exists());
+}
+
+#[test]
+fn show_tells_what_a_manifest_needs() {
+    let store = Filled::new();
+    let json = store.json("show", &["chat-7/slot0"]);
+    let mut needed = names(&json["chunks"], "hash");
+    needed.sort();
+    assert_eq!(needed, [HASHES[1], HASHES[0]]);
+    assert_eq!(json["chunk_bytes"], 65536 + 40000);
+    let text = json["contents"]["text"].as_str().expect("a text");
+    assert!(text.contains("llama-3.1-8b"), "{text}");
+
+    let json = store.json("show", &["chat-7/slot1"]);
+    assert_eq!(names(&json["chunks"], "hash"), [HASHES[0]]);
+    let hex = format!("0001736c6f74fffe{}", HASHES[0]);
+    assert_eq!(json["contents"]["hex"], hex);
+    let table = store.run("show", &["chat-7/slot1"]).stdout;
+    assert!(table.contains("00 01 73 6c 6f 74 ff fe  b1 94"), "{table}");
+    assert!(table.contains("it refers to 1 chunk of 64 KiB"), "{table}");
+
+    let ran = store.run("show", &["none"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    assert!(
+        ran.told().contains("has no manifest none"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn raw_is_the_bytes_and_nothing_else() {
+    let store = Filled::new();
+    let output = common::command()
+        .args([
+            "store",
+            "show",
+            &uri(&store.folder()),
+            "chat-7/slot1",
+            "--raw",
+        ])
+        .output()
+        .expect("it starts");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(&output.stdout[..8], b"\0\x01slot\xff\xfe");
+    assert_eq!(output.stdout.len(), 16);
+}
+
+#[test]
+fn verify_finds_a_flipped_bit() {
+    let store = Filled::new();
+    let json = store.json("verify", &[]);
+    assert_eq!((&json["ok"], &json["faults"]), (&json!(true), &json!([])));
+    let largest = largest_file(&store.folder());
+    let mut bytes = fs::read(&largest).expect("a file");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&largest, bytes).expect("written");
+    let ran = store.run("verify", &["--format", "json"]);
+    assert_eq!(ran.code, Some(1));
+    assert_eq!(ran.json()["ok"], false);
+    assert!(!ran.json()["faults"].as_array().expect("a list").is_empty());
+    assert!(ran.told().contains("fault"), "{}", ran.stderr);
+    assert_eq!(store.run("verify", &[]).code, Some(1));
+}
+
+fn largest_file(folder: &Path) -> PathBuf {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let entry = entry.expect("an entry");
+            let meta = entry.metadata().expect("metadata");
+            match meta.is_dir() {
+                true => folders.push(entry.path()),
+                false => found.push((meta.len(), entry.path())),
+            }
+        }
+    }
+    found.into_iter().max().expect("a file").1
+}
+
+#[test]
+fn gc_removes_what_nothing_needs_when_its_time_is_over() {
+    let store = Filled::new();
+    let json = store.json("gc", &[]);
+    assert_eq!(json["grace_seconds"], 3600.0);
+    assert_eq!(
+        (&json["removed"]["chunks"], &json["in_grace"]),
+        (&json!(0), &json!(1))
+    );
+    let json = store.json("gc", &["--grace", "0", "--dry-run"]);
+    assert_eq!(json["removed"]["chunks"], 1);
+    assert_eq!(json["usage"]["chunks"], 3, "nothing went");
+    let json = store.json("gc", &["--grace", "0"]);
+    assert_eq!(json["removed"]["chunks"], 1);
+    assert_eq!(
+        (&json["usage"]["chunks"], &json["usage"]["manifests"]),
+        (&json!(2), &json!(2))
+    );
+    let json = store.json("gc", &["--grace", "0", "--cap", "1"]);
+    assert_eq!(json["removed"]["manifests"], 2);
+    assert_eq!(json["usage"]["manifests"], 0);
+    let ran = store.run("gc", &["--grace", "fortnight"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(
+        ran.told().contains("write it as 90s, 30min, 1h or 2d"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn uris_that_are_none_say_what_would_be_right() {
+    for (uri, says) in [
+        ("/var/kv", "begins with a scheme"),
+        ("redis://me:hunter2@host/0", "must not contain a password"),
+        ("nonsense://x", "libkv_store_nonsense.so"),
+        ("file://relative/kv", "file"),
+    ] {
+        let ran = transload(&["store", "ls", uri]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{uri}");
+        assert!(ran.told().contains(says), "{uri}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
+    }
+}
+
+/// The plugin of the guide, compiled as the guide says.
+fn list_plugin(folder: &Path) -> PathBuf {
+    let library = folder.join("libkv_store_list.so");
+    let status = Command::new("cc")
+        .args([
+            "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread",
+        ])
+        .arg("-I")
+        .arg(root().join("crates/store/include"))
+        .arg("-o")
+        .arg(&library)
+        .arg(root().join("docs/examples/store/kv_store_list.c"))
+        .status()
+        .expect("a C compiler");
+    assert!(status.success());
+    library
+}
+
+#[test]
+fn the_plugin_of_the_guide_keeps_the_contract() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let library = list_plugin(dir.path());
+    let library = library.to_str().expect("UTF-8");
+    let ran = transload(&[
+        "store",
+        "check",
+        "list://x",
+        "--library",
+        library,
+        "--quick",
+        "--strict",
+        "--item",
+        "chunk",
+        "--item",
+        "manifest",
+        "--item",
+        "hash",
+        "--item",
+        "load",
+        "--format",
+        "json",
+    ]);
+    // Its stderr has what the library says of calls that are wrong.
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    let json = ran.json();
+    assert_eq!(json["schema"], "transload.store.check/1");
+    assert_eq!(
+        (&json["ok"], &json["counts"]["fail"]),
+        (&json!(true), &json!(0))
+    );
+    assert_eq!(json["counts"]["note"], 0);
+    assert!(json["counts"]["pass"].as_u64().expect("a number") > 10);
+}
+
+/// A crash is what the item saw that crashed; the others still run.
+#[test]
+fn a_library_that_crashes_fails_its_item_alone() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let source = fs::read_to_string(root().join("docs/examples/store/kv_store_list.c"));
+    let source = source.expect("a file");
+    let broken = source.replace(
+        "return get(1, name, strlen(name), out, out_len);",
+        "abort();",
+    );
+    assert_ne!(source, broken);
+    let file = dir.path().join("broken.c");
+    fs::write(&file, broken).expect("written");
+    let library = dir.path().join("libkv_store_broken.so");
+    let status = Command::new("cc")
+        .args(["-w", "-shared", "-fPIC", "-pthread", "-I"])
+        .arg(root().join("crates/store/include"))
+        .arg("-o")
+        .args([&library, &file])
+        .status()
+        .expect("a C compiler");
+    assert!(status.success());
+    // Found by its scheme, in a folder of the search path.
+    let output = common::command()
+        .env("KV_STORE_LIBRARY_PATH", dir.path())
+        .args([
+            "store",
+            "check",
+            "broken://x",
+            "--quick",
+            "--format",
+            "json",
+        ])
+        .args(["--item", "manifest-replace", "--item", "chunk-again"])
+        .output();
+    let ran = Ran::new(output.expect("it starts"));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let json = ran.json();
+    let items = json["items"].as_array().expect("a list");
+    let of = |name: &str| items.iter().find(|item| item["name"] == name).expect("it");
+    assert_eq!(of("manifest-replace")["verdict"], "fail");
+    let seen = of("manifest-replace")["seen"].as_str().expect("a text");
+    assert!(seen.contains("SIGABRT"), "{seen}");
+    assert_eq!(of("chunk-again")["verdict"], "pass");
+}
+
+#[test]
+fn a_library_can_be_shown_but_not_listed() {
+    let dir = tempfile::tempdir().expect("a folder");
+    list_plugin(dir.path());
+    let run = |args: &[&str]| {
+        let output = common::command()
+            .env("KV_STORE_LIBRARY_PATH", dir.path())
+            .args(args)
+            .output();
+        Ran::new(output.expect("it starts"))
+    };
+    for action in ["ls", "verify", "gc"] {
+        let ran = run(&["store", action, "list://x"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{action}");
+        assert!(
+            ran.told().contains("cannot list what it holds"),
+            "{}",
+            ran.stderr
+        );
+    }
+    let ran = run(&["store", "show", "list://x", "none"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.told().contains("has no manifest none"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn items_that_are_none_are_told() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let ran = transload(&["store", "check", &uri(dir.path()), "--item", "chunk-agian"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.told().contains("chunk-again"), "{}", ran.stderr);
+}
+
+/// Where the vectors are that erllama made.
+fn vectors() -> PathBuf {
+    root().join("crates/store/tests/kvc/vectors")
+}
+
+fn kvc(action: &str, file: &Path, more: &[&str]) -> Ran {
+    let file = file.to_str().expect("UTF-8");
+    transload(&[&["store", "kvc", action, file, "--format", "json"], more].concat())
+}
+
+#[test]
+fn kvc_tells_what_erllama_reads_and_what_it_refuses() {
+    for kind in ["golden", "corrupt"] {
+        let index = fs::read_to_string(vectors().join(format!("{kind}.json"))).expect("an index");
+        let index: Value = serde_json::from_str(&index).expect("JSON");
+        for said in index["files"].as_array().expect("a list") {
+            let file = vectors()
+                .join(kind)
+                .join(said["file"].as_str().expect("a name"));
+            if !file.exists() {
+                // The one that is too long to be kept.
+                assert!(said.get("tokens_count").is_some());
+                continue;
+            }
+            let read = match said.get("info") {
+                Some(but) => {
+                    let mut info = index["base"].clone();
+                    let fields = info.as_object_mut().expect("an object");
+                    fields.extend(but.as_object().expect("an object").clone());
+                    json!({"ok": true, "info": info})
+                }
+                None => {
+                    let error = said.get("error").unwrap_or(&said["parse_meta"]["tag"]);
+                    json!({"ok": false, "error": error})
+                }
+            };
+            let ran = kvc("inspect", &file, &[]);
+            assert_eq!(ran.json(), read, "{}", file.display());
+            assert_eq!(ran.code, Some(i32::from(read["ok"] == false)));
+
+            let key = said["key"].as_str().expect("a key");
+            let verified = match said.get("parse") {
+                Some(error) => json!({"ok": false, "error": error["tag"]}),
+                None => read,
+            };
+            let ran = kvc("verify", &file, &["--key", key]);
+            assert_eq!(ran.json(), verified, "{}", file.display());
+            assert_eq!(ran.code, Some(i32::from(verified["ok"] == false)));
+        }
+    }
+}
+
+#[test]
+fn kvc_checks_the_key_if_there_is_one() {
+    let file = vectors().join("golden/00_base_cold.kvc");
+    assert_eq!(kvc("verify", &file, &[]).code, Some(0));
+    let ran = kvc("verify", &file, &["--key", &"0".repeat(64)]);
+    assert_eq!(ran.code, Some(1));
+    assert_eq!(ran.json(), json!({"ok": false, "error": "key_mismatch"}));
+    assert!(ran.told().contains("60c36f2f"), "{}", ran.stderr);
+    let ran = kvc("verify", &file, &["--key", "60c3"]);
+    assert_eq!(ran.code, Some(2));
+    let ran = kvc("inspect", Path::new("/nonexistent.kvc"), &[]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+}
