@@ -1,0 +1,76 @@
+//! What must hold of any bytes that are found in the place of a pack or a manifest.
+
+use transload_store::backend::file::format::manifest::Manifest;
+use transload_store::backend::file::format::{checksum, pack};
+
+/// As they are; and as an index, and as what follows a manifest's header, with the checksums that make
+/// readers go on: those are written here after the manual's page on the format, not by the store's own code.
+pub(crate) fn check(data: &[u8]) {
+    check_pack(data);
+    check_manifest(data);
+    let cut = usize::from(data.first().copied().unwrap_or(0)).min(data.len());
+    check_pack(&as_pack(&data[..cut], &data[cut..]));
+    check_manifest(&as_manifest(data));
+}
+
+fn check_pack(bytes: &[u8]) {
+    let Ok(entries) = pack::decode(bytes) else {
+        return;
+    };
+    for entry in entries {
+        let end = entry.offset.checked_add(entry.len).expect("it was checked");
+        assert!(
+            end <= bytes.len() as u64,
+            "{entry:?} of {} bytes",
+            bytes.len()
+        );
+    }
+}
+
+fn check_manifest(bytes: &[u8]) {
+    let Ok(manifest) = Manifest::decode(bytes) else {
+        return;
+    };
+    let references: Vec<_> = manifest.references().collect();
+    assert!(references.is_sorted());
+    let len: usize = references
+        .iter()
+        .map(|hash| 1 + hash.as_bytes().len())
+        .sum();
+    assert_eq!(
+        40 + manifest.name.len() + len + manifest.data.len(),
+        bytes.len()
+    );
+}
+
+/// A pack of this data and this index.
+fn as_pack(data: &[u8], index: &[u8]) -> Vec<u8> {
+    // As many entries as there would be if all hashes were as long as the first.
+    let entry = 22 + usize::from(index.first().copied().unwrap_or(0));
+    let mut trailer = Vec::new();
+    trailer.extend((data.len() as u64).to_le_bytes());
+    trailer.extend((index.len() as u64).to_le_bytes());
+    trailer.extend((index.len().div_ceil(entry - 1) as u32).to_le_bytes());
+    trailer.extend(checksum(index).to_le_bytes());
+    trailer.extend(1_u32.to_le_bytes());
+    trailer.extend(checksum(&trailer).to_le_bytes());
+    trailer.extend(b"kvpack\r\n");
+    [data, index, &trailer].concat()
+}
+
+/// A manifest of this body. Its first two bytes say how long name and references are.
+fn as_manifest(body: &[u8]) -> Vec<u8> {
+    let len = |at: usize| usize::from(body.get(at).copied().unwrap_or(0));
+    let body = body.get(2..).unwrap_or_default();
+    let name = len(0).min(body.len());
+    let references = len(1).min(body.len() - name);
+    let mut bytes = b"kvmanif\n".to_vec();
+    bytes.extend(1_u32.to_le_bytes());
+    bytes.extend((name as u32).to_le_bytes());
+    bytes.extend((references as u64).to_le_bytes());
+    bytes.extend(((body.len() - name - references) as u64).to_le_bytes());
+    bytes.extend(checksum(body).to_le_bytes());
+    bytes.extend(checksum(&bytes).to_le_bytes());
+    bytes.extend(body);
+    bytes
+}
