@@ -1,8 +1,10 @@
 //! What `kv_store_v1` asks of a backend.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use transload_store::backend::s3::S3Store;
+use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
 
 use crate::server::{Server, bytes, hash, name};
@@ -309,4 +311,15 @@ fn says_what_is_wrong() {
     assert!(open("s3://b/kv", gone).is_err());
     assert!(open("s3://b/../kv", server.options()).is_err());
     assert!(!format!("{:?}", server.options()).contains("secret\""));
+}
+
+#[test]
+fn passes_the_conformance_kit() {
+    let server = Server::s3s();
+    let uri = "s3://b/kv".parse().unwrap();
+    let report = check(
+        &|| Ok(Arc::new(S3Store::open(&uri, server.options())?)),
+        &Options::quick(),
+    );
+    assert!(report.is_clean(), "{report}");
 }
