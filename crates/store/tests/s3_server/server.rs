@@ -154,7 +154,11 @@ impl Server {
     }
 
     pub(crate) fn open(&self, rest: &str) -> S3Store {
-        S3Store::open(&format!("s3://bucket{rest}").parse().unwrap(), self.options()).unwrap()
+        S3Store::open(
+            &format!("s3://bucket{rest}").parse().unwrap(),
+            self.options(),
+        )
+        .unwrap()
     }
 
     /// Where s3s-fs keeps an object.
