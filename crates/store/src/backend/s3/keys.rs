@@ -15,7 +15,7 @@ pub(super) const CHUNKS: &str = "c";
 pub(super) const MANIFESTS: &str = "m";
 
 /// The longest escaped name that is a key: stores that keep objects as files (MinIO, s3s-fs) have 255 bytes for
-/// one segment. Longer names
+/// one segment. Longer names are hashed, and their listing has to read them.
 const MAX_ESCAPED: usize = 200;
 
 /// A path of segments that need no encoding.
