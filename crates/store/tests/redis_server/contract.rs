@@ -1,10 +1,11 @@
 //! What `kv_store_v1` asks of a backend.
 
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 
 use bytes::Bytes;
 use redis::Commands;
 use transload_store::backend::redis::{RedisOptions, RedisStore};
+use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
 
 use crate::server;
@@ -376,4 +377,15 @@ fn options_come_from_the_environment() {
         let options = RedisOptions::from_env();
         assert_eq!((options.password, options.ca_file), (None, None));
     }
+}
+
+#[test]
+fn passes_the_conformance_kit() {
+    let server = server!();
+    let uri = server.uri("/0/some/prefix").parse().unwrap();
+    let report = check(
+        &|| Ok(Arc::new(RedisStore::open(&uri, quick())?)),
+        &Options::quick(),
+    );
+    assert!(report.is_clean(), "{report}");
 }

@@ -1,8 +1,10 @@
 //! What `kv_store_v1` asks of a backend.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use transload_store::backend::s3::S3Store;
+use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
 
 use crate::server::{Server, bytes, hash, name};
@@ -116,7 +118,7 @@ fn large_values_go_in_parts() {
         let mut options = server.options();
         options.part_bytes = 5 << 20;
         options.pending_bytes = 8 << 20;
-        let store = S3Store::open(&"s3://b/kv".parse().unwrap(), options).unwrap();
+        let store = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options).unwrap();
         for len in [(5 << 20) - 16, (5 << 20) - 15, 10 << 20, (64 << 20) + 7] {
             let data = bytes(len as u64, len);
             assert_eq!(store.put_chunk(&hash(&data), &data).unwrap(), Put::Stored);
@@ -147,7 +149,7 @@ fn works_inside_a_runtime() {
             store.put_chunk(&hash(b"x"), b"x").unwrap();
             store.put_manifest(&name("m"), b"1").unwrap();
             drop(store);
-            let uri = "s3://b/kv".parse().unwrap();
+            let uri = "s3://bucket/kv".parse().unwrap();
             let options = server.options();
             let worker = tokio::spawn(async move {
                 let store = S3Store::open(&uri, options).unwrap();
@@ -164,7 +166,7 @@ fn batches_and_prefetched_chunks_come_in_order() {
     let server = Server::s3s();
     let mut options = server.options();
     options.ahead_bytes = 300_000;
-    let store = S3Store::open(&"s3://b".parse().unwrap(), options).unwrap();
+    let store = S3Store::open(&"s3://bucket".parse().unwrap(), options).unwrap();
     let chunks: Vec<_> = (0..100_u64).map(|n| bytes(n, 10_000)).collect();
     let hashes: Vec<_> = chunks.iter().map(|data| hash(data)).collect();
     for (key, data) in hashes.iter().zip(&chunks) {
@@ -256,7 +258,7 @@ fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
     let server = Server::s3s();
     let mut options = server.options();
     options.refresh = Duration::ZERO;
-    let store = S3Store::open(&"s3://b/kv".parse().unwrap(), options).unwrap();
+    let store = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options).unwrap();
     let data = bytes(1, 100);
     let key = hash(&data);
     store.put_chunk(&key, &data).unwrap();
@@ -280,7 +282,7 @@ fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
     assert_eq!(other.put_chunk(&key, &data).unwrap(), Put::AlreadyThere);
     let mut options = server.options();
     options.refresh = Duration::from_secs(1);
-    let saver = S3Store::open(&"s3://b/kv".parse().unwrap(), options).unwrap();
+    let saver = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options).unwrap();
     saver.put_chunk(&key, &data).unwrap();
     saver.put_manifest(&name("first"), b"").unwrap();
     std::thread::sleep(Duration::from_millis(600));
@@ -301,12 +303,23 @@ fn says_what_is_wrong() {
     let wrong = server
         .options()
         .with_config("aws_secret_access_key", "hunter2");
-    let error = open("s3://b/kv", wrong).unwrap_err().to_string();
+    let error = open("s3://bucket/kv", wrong).unwrap_err().to_string();
     assert!(!error.contains("hunter2"), "{error}");
     let gone = server
         .options()
         .with_config("aws_endpoint_url", "http://127.0.0.1:1");
-    assert!(open("s3://b/kv", gone).is_err());
-    assert!(open("s3://b/../kv", server.options()).is_err());
+    assert!(open("s3://bucket/kv", gone).is_err());
+    assert!(open("s3://bucket/../kv", server.options()).is_err());
     assert!(!format!("{:?}", server.options()).contains("secret\""));
+}
+
+#[test]
+fn passes_the_conformance_kit() {
+    let server = Server::s3s();
+    let uri = "s3://bucket/kv".parse().unwrap();
+    let report = check(
+        &|| Ok(Arc::new(S3Store::open(&uri, server.options())?)),
+        &Options::quick(),
+    );
+    assert!(report.is_clean(), "{report}");
 }

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use transload_store::backend::s3::{S3Options, S3Store};
 use transload_store::{ChunkHash, ManifestName};
 
-/// A server with a bucket `b`.
+/// A server with a bucket `bucket`.
 pub(crate) struct Server {
     dir: TempDir,
     pub(crate) port: u16,
@@ -32,7 +32,7 @@ impl Server {
     /// s3s-fs, in threads of this process.
     pub(crate) fn s3s() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir(dir.path().join("b")).unwrap();
+        std::fs::create_dir(dir.path().join("bucket")).unwrap();
         let mut server = Self {
             dir,
             port: 0,
@@ -80,7 +80,7 @@ impl Server {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else {
             return false;
         };
-        let request = "PUT /b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\
+        let request = "PUT /bucket HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\
                        Authorization: AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, \
                        SignedHeaders=host, Signature=0\r\nConnection: close\r\n\r\n";
         stream.write_all(request.as_bytes()).unwrap();
@@ -154,12 +154,16 @@ impl Server {
     }
 
     pub(crate) fn open(&self, rest: &str) -> S3Store {
-        S3Store::open(&format!("s3://b{rest}").parse().unwrap(), self.options()).unwrap()
+        S3Store::open(
+            &format!("s3://bucket{rest}").parse().unwrap(),
+            self.options(),
+        )
+        .unwrap()
     }
 
     /// Where s3s-fs keeps an object.
     pub(crate) fn file(&self, key: &str) -> PathBuf {
-        self.dir.path().join("b").join(key)
+        self.dir.path().join("bucket").join(key)
     }
 }
 

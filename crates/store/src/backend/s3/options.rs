@@ -65,7 +65,7 @@ impl Default for S3Options {
     }
 }
 
-/// The longest path of a root, in bytes: S3 has 1,024 for a key, and names of ours take up to 600.
+/// The longest path of a root, in bytes: S3 has 1,024 for a key, and names of ours take less than 600.
 const MAX_PATH: usize = 400;
 
 /// The bucket, and the segments of the path in it.

@@ -53,7 +53,7 @@ pub(super) enum Created {
 
 impl Remote {
     pub(super) fn new(bucket: &str, options: &S3Options) -> Result<Self, StoreError> {
-        let millis = |time: Duration| format!("{} milliseconds", time.as_millis());
+        let millis = |time: Duration| format!("{}ms", time.as_millis());
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(bucket)
             .with_config(
