@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use transload_store::Backend;
-use transload_store::archive::{Archive, ArchiveError, Model, Prompt, SaveRequest};
+use transload_store::archive::{Archive, ArchiveError, Model, Prompt, Record, SaveRequest};
 use transload_store::backend::MemoryStore;
+use transload_store::{Backend, ManifestName};
 
 use crate::engines::{Engine, archive, deployment};
 use crate::models::{attention, side};
@@ -216,4 +216,45 @@ fn requests_that_make_no_sense_are_refused_by_name() {
         error.to_string(),
         "0 memories for the 1 groups of the deployment: give one for each"
     );
+}
+
+#[test]
+fn manifests_say_what_they_are() {
+    let memory = MemoryStore::new();
+    let store: Arc<dyn Backend> = Arc::new(memory);
+    let here = document(2, "NHD");
+    let archive = archive(&store, &here);
+    let tokens = ids(600);
+    let prompt = Prompt::new(&tokens);
+    let engine = Engine::computed(&here, 600, 1);
+    engine
+        .save(&archive, &prompt, &SaveRequest::tokens(600))
+        .unwrap();
+    let keys = archive.keys(&prompt);
+    let name = keys[2].root_name();
+    let manifest = store.get_manifest(&name).unwrap().unwrap();
+    let record = Record::read(&name, &manifest).unwrap().unwrap();
+    assert_eq!(record.pieces().count(), 8);
+    let Record::Root {
+        key,
+        parent,
+        tokens,
+        groups,
+    } = &record
+    else {
+        panic!("{record:?}")
+    };
+    assert_eq!((*key, *parent, *tokens), (keys[2], keys[1], 512));
+    let held = &groups[0].as_ref().unwrap()[0];
+    assert_eq!((held.from, held.to), (256, 512));
+    // Below the root of a store, and under a name that it does not have.
+    let below = ManifestName::new(format!("slot1/{name}")).unwrap();
+    assert!(Record::read(&below, &manifest).unwrap().is_ok());
+    assert!(
+        Record::read(&keys[1].root_name(), &manifest)
+            .unwrap()
+            .is_err()
+    );
+    assert!(Record::read(&name, &manifest[1..]).unwrap().is_err());
+    assert!(Record::read(&ManifestName::new("slot1").unwrap(), &manifest).is_none());
 }

@@ -68,6 +68,7 @@
 
 mod error;
 mod find;
+mod inspect;
 mod key;
 mod publish;
 mod record;
@@ -83,6 +84,7 @@ use transload_layout::{Deployment, Rank};
 
 pub use error::ArchiveError;
 pub use find::Found;
+pub use inspect::{Held, Record};
 pub use key::{Model, PrefixKey, Prompt, TOKEN_CHUNK};
 pub use publish::Published;
 pub use restore::Restored;

@@ -47,7 +47,7 @@ pub(super) const ITEMS: &[Item] = &[
         usual_hashes,
     ),
     ours(
-        "hash-1-to-64",
+        "hash-any-length",
         "hashes have 1 to 64 bytes, all of which count",
         all_hashes,
     ),
@@ -253,7 +253,8 @@ fn all_hashes(context: &Context<'_>) -> Outcome {
     let store = context.open()?;
     let mut hashes = Vec::new();
     let mut taken = 0;
-    for len in 1..=ChunkHash::MAX {
+    let shortest = if context.options().scratch { 1 } else { 4 };
+    for len in shortest..=ChunkHash::MAX {
         let mut bytes = context.fresh(len);
         for _ in 0..2 {
             let hash = ChunkHash::new(&bytes)?;
@@ -270,7 +271,7 @@ fn all_hashes(context: &Context<'_>) -> Outcome {
     drop(store);
     round_trip(context, &hashes)?;
     Ok(format!(
-        "{} hashes of 1 to 64 bytes work ({taken} were taken)",
+        "{} hashes of {shortest} to 64 bytes work ({taken} were taken)",
         hashes.len()
     ))
 }

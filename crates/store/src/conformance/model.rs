@@ -35,7 +35,7 @@ fn model(context: &Context<'_>) -> Outcome {
         .map(|rest| context.name(rest))
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
-    let mut handles = vec![context.open()?, context.open()?, context.open()?];
+    let mut handles = [context.open()?, context.open()?, context.open()?];
     let mut pending: Vec<HashSet<usize>> = vec![HashSet::new(); handles.len()];
     let mut chunks = vec![Known::Absent; hashes.len()];
     let mut manifests: HashMap<usize, Vec<u8>> = HashMap::new();

@@ -19,6 +19,9 @@ pub struct Options {
     pub seed: u64,
     /// Whether what only our backends promise is a failure too, and not a note.
     pub strict: bool,
+    /// Whether the store is there for this check alone. Then hashes of 1 to 3 bytes are tried, too: their
+    /// chunks would stay in a store in use, since every manifest seems to refer to them.
+    pub scratch: bool,
     /// Only the items whose names contain one of these; all of them unless there is one.
     pub only: Vec<String>,
 }
@@ -32,6 +35,7 @@ impl Default for Options {
             large: 64 << 20,
             seed: random_seed(),
             strict: false,
+            scratch: false,
             only: Vec::new(),
         }
     }
@@ -93,6 +97,12 @@ impl Options {
     /// Makes notes failures.
     pub fn with_strict(mut self, strict: bool) -> Self {
         self.strict = strict;
+        self
+    }
+
+    /// Says whether the store is there for this check alone.
+    pub fn with_scratch(mut self, scratch: bool) -> Self {
+        self.scratch = scratch;
         self
     }
 }

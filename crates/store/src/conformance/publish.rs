@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use super::context::{Context, Handle};
 use super::item::{Item, Outcome, Stop, broken, ensure, must, ours};
 use crate::backend::Put;
 use crate::hash::ChunkHash;
-use crate::name::ManifestName;
 
 pub(super) const ITEMS: &[Item] = &[
     must(
@@ -82,8 +82,7 @@ fn publish(context: &Context<'_>) -> Outcome {
 
 fn together(context: &Context<'_>) -> Outcome {
     let name = context.name("/together")?;
-    let rounds = context.options().rounds / 4 + 2;
-    let (done, checked) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let checked = AtomicUsize::new(0);
     let writer = context.open()?;
     let read = |reader: &Handle| -> Result<(), Stop> {
         let Some(manifest) = reader.get_manifest(&name)? else {
@@ -100,38 +99,17 @@ fn together(context: &Context<'_>) -> Outcome {
         }
         Ok(())
     };
-    let readers = thread::scope(|scope| {
-        let readers: Vec<_> = (0..context.options().threads.div_ceil(2))
-            .map(|_| {
-                scope.spawn(|| {
-                    let reader = context.open()?;
-                    while !done.load(Ordering::Acquire) {
-                        read(&reader)?;
-                    }
-                    read(&reader)
-                })
-            })
-            .collect();
-        let written = (|| {
-            for _ in 0..rounds {
-                let mut manifest = Vec::new();
-                for _ in 0..4 {
-                    let hash = context.hash(32)?;
-                    writer.put(&hash, hash.as_bytes())?;
-                    manifest.extend(hash.as_bytes());
-                }
-                writer.put_manifest(&name, &manifest)?;
-            }
-            Ok(())
-        })();
-        done.store(true, Ordering::Release);
-        let read = readers
-            .into_iter()
-            .map(joined)
-            .collect::<Result<Vec<_>, _>>();
-        written.and(read.map(drop))
-    });
-    readers?;
+    let write = |_: usize| -> Result<(), Stop> {
+        let mut manifest = Vec::new();
+        for _ in 0..4 {
+            let hash = context.hash(32)?;
+            writer.put(&hash, hash.as_bytes())?;
+            manifest.extend(hash.as_bytes());
+        }
+        writer.put_manifest(&name, &manifest)
+    };
+    let rounds = context.options().rounds / 4 + 2;
+    let rounds = beside_readers(context, &writer, rounds, &read, &write)?;
     Ok(format!(
         "{rounds} manifests of 4 chunks; readers checked {} chunks",
         checked.into_inner()
@@ -218,13 +196,12 @@ fn atomic(context: &Context<'_>) -> Outcome {
     let name = context.name("/atomic")?;
     let writer = context.open()?;
     writer.put_manifest(&name, &version(0))?;
-    let rounds = context.options().rounds;
     // The last version whose put has begun, and the last whose put has returned.
     let (begun, returned) = (AtomicUsize::new(0), AtomicUsize::new(0));
-    let (done, reads) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let read = |reader: &Handle, name: &ManifestName| -> Result<(), Stop> {
+    let reads = AtomicUsize::new(0);
+    let read = |reader: &Handle| -> Result<(), Stop> {
         let oldest = returned.load(Ordering::SeqCst);
-        let Some(manifest) = reader.get_manifest(name)? else {
+        let Some(manifest) = reader.get_manifest(&name)? else {
             broken!("a reader found nothing while the manifest was being replaced");
         };
         let newest = begun.load(Ordering::SeqCst);
@@ -240,40 +217,97 @@ fn atomic(context: &Context<'_>) -> Outcome {
         reads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     };
-    thread::scope(|scope| {
-        let readers: Vec<_> = (0..context.options().threads)
-            .map(|n| {
-                let (shared, read, name, done) = (writer.clone(), &read, &name, &done);
-                scope.spawn(move || {
-                    // Half of them use the writer's handle, the others have their own.
-                    let reader = if n % 2 == 0 { shared } else { context.open()? };
-                    while !done.load(Ordering::Acquire) {
-                        read(&reader, name)?;
-                    }
-                    read(&reader, name)
-                })
-            })
-            .collect();
-        let written = (|| {
-            for number in 1..=rounds {
-                begun.store(number, Ordering::SeqCst);
-                writer.put_manifest(&name, &version(number as u64))?;
-                returned.store(number, Ordering::SeqCst);
-            }
-            Ok(())
-        })();
-        done.store(true, Ordering::Release);
-        let read = readers
-            .into_iter()
-            .map(joined)
-            .collect::<Result<Vec<_>, _>>();
-        written.and(read.map(drop))
-    })?;
+    let write = |number: usize| -> Result<(), Stop> {
+        begun.store(number, Ordering::SeqCst);
+        writer.put_manifest(&name, &version(number as u64))?;
+        returned.store(number, Ordering::SeqCst);
+        Ok(())
+    };
+    let rounds = beside_readers(context, &writer, context.options().rounds, &read, &write)?;
     Ok(format!(
         "{} reads by {} threads of {rounds} versions, all whole and current",
         reads.into_inner(),
         context.options().threads
     ))
+}
+
+/// Calls `write` with 1, 2 and so on, while threads call `read` again and again: half of them with handles of
+/// their own, the others with the writer's. Ends after `rounds` if there have been as many reads by then, and
+/// goes on for a while otherwise: a writer that was done before anybody looked has shown nothing.
+///
+/// Returns how often `write` was called.
+fn beside_readers(
+    context: &Context<'_>,
+    writer: &Handle,
+    rounds: usize,
+    read: &(dyn Fn(&Handle) -> Result<(), Stop> + Sync),
+    write: &dyn Fn(usize) -> Result<(), Stop>,
+) -> Result<usize, Stop> {
+    let (done, failed) = (AtomicBool::new(false), AtomicBool::new(false));
+    let (ready, reads) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let threads = context.options().threads;
+    let reader = |n: usize| -> Result<(), Stop> {
+        let first = CountWhenDropped(&ready);
+        let handle = match n % 2 {
+            0 => context.open()?,
+            _ => writer.clone(),
+        };
+        read(&handle)?;
+        drop(first);
+        while !done.load(Ordering::Acquire) {
+            read(&handle)?;
+            reads.fetch_add(1, Ordering::Relaxed);
+        }
+        read(&handle)
+    };
+    thread::scope(|scope| {
+        let (reader, failed) = (&reader, &failed);
+        let readers: Vec<_> = (0..threads)
+            .map(|n| {
+                scope
+                    .spawn(move || reader(n).inspect_err(|_| failed.store(true, Ordering::Relaxed)))
+            })
+            .collect();
+        let written = (|| {
+            let _done = SetWhenDropped(&done);
+            while ready.load(Ordering::Acquire) < threads {
+                thread::sleep(Duration::from_micros(100));
+            }
+            let mut number = 0;
+            while !failed.load(Ordering::Relaxed)
+                && (number < rounds
+                    || (reads.load(Ordering::Relaxed) < rounds && number < 5 * rounds))
+            {
+                number += 1;
+                write(number)?;
+            }
+            Ok(number)
+        })();
+        let read = readers
+            .into_iter()
+            .map(joined)
+            .collect::<Result<Vec<_>, _>>();
+        // What a reader saw tells more than how the writer fared.
+        read.and(written)
+    })
+}
+
+/// Counts a reader as ready, also if it fails or panics before it is: the writer would wait for ever.
+struct CountWhenDropped<'a>(&'a AtomicUsize);
+
+impl Drop for CountWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Tells the readers that the writer is done, also if it panics: they would wait for ever.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 /// What a thread found; a panic goes on.

@@ -83,6 +83,8 @@ pub(crate) enum Fault {
     PrefetchMakes,
     /// A panic in get_manifest.
     Panics,
+    /// A panic in put_manifest.
+    PanicsPutting,
     /// Prefetching fails, which is allowed.
     PrefetchFails,
 }
@@ -308,6 +310,9 @@ impl Backend for Toy {
 
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
         let (name, data) = (self.name(name)?, self.value(data)?);
+        if self.fault == Fault::PanicsPutting && data.len() > 64 {
+            panic!("no manifest can be put");
+        }
         if self.fault == Fault::ManifestFirst {
             self.manifest(&name, data.clone());
             thread::sleep(Duration::from_millis(1));

@@ -13,7 +13,7 @@ fn options() -> Options {
 }
 
 /// Checks a library as the command line does. The children are this program.
-fn check(path: &Path, uri: &str) -> Report {
+pub(crate) fn check(path: &Path, uri: &str) -> Report {
     check_within(path, uri, Duration::from_secs(60))
 }
 

@@ -4,5 +4,6 @@
 mod border;
 mod build;
 mod check;
+mod consumer;
 mod header;
 mod load;

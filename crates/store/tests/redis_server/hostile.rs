@@ -25,8 +25,8 @@ fn fake(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
                 let mut request = [0; 64 << 10];
                 while let Ok(read @ 1..) = stream.read(&mut request) {
                     let request = String::from_utf8_lossy(&request[..read]).into_owned();
-                    if request.contains("SELECT") {
-                        let _ = stream.write_all(b"+OK\r\n");
+                    if request.contains("PING") {
+                        let _ = stream.write_all(b"+PONG\r\n");
                     } else if request.contains("CONFIG") {
                         let _ = stream.write_all(b"*0\r\n");
                     } else {
@@ -97,8 +97,7 @@ fn a_server_that_talks_nonsense() {
     for nonsense in [
         &b"HTTP/1.1 400 Bad Request\r\n\r\n"[..],
         b"+OK\r\n",
-        b"*1000000\r\n",
-        b"$-7\r\n",
+        b"*100000\r\n",
         b"$99999999999999\r\n",
         b"-ERR this server wants nothing\r\n",
         b"*2\r\n+a\r\n*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n",

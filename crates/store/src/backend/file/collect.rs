@@ -104,6 +104,9 @@ impl FileStore {
         match self.locks.try_collecting()? {
             Some(_held) => {
                 self.sweep()?;
+                if !self.index.generation_is_whole() {
+                    self.index.announce()?;
+                }
                 self.settle_packs()
             }
             None => Ok(()),
@@ -154,17 +157,28 @@ impl FileStore {
                     continue;
                 };
                 let path = id.path();
-                if self.disk.stat(&path).is_ok_and(|stat| stat.settled) {
+                // What is no file is for verifying to find.
+                if self
+                    .disk
+                    .stat(&path)
+                    .is_ok_and(|stat| stat.settled || !stat.regular)
+                {
                     continue;
                 }
-                let settled = (|| {
-                    let file = self.disk.open(&path, How::Read)?;
-                    let new = PackId::random()?;
-                    self.disk.rename(&path, &new.path())?;
-                    self.disk.sync_folder(&new.folder())?;
-                    file.settle()
+                let settled: Result<(), StoreError> = (|| {
+                    let file = self.disk.open(&path, How::Read).map_err(failed(&path))?;
+                    let new = PackId::random().map_err(failed(&path))?;
+                    // Not while somebody counts: he might find it in neither place.
+                    self.space.shrink(|| {
+                        let moved = self.disk.rename(&path, &new.path());
+                        moved.map(|()| 0).map_err(failed(&path))
+                    })?;
+                    self.disk
+                        .sync_folder(&new.folder())
+                        .and_then(|()| file.settle())
+                        .map_err(failed(&path))
                 })();
-                settled.map_err(failed(&path))?;
+                settled?;
                 any = true;
             }
         }

@@ -14,6 +14,9 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
+/// A manifest's file and what it holds.
+type OpenManifest = (Box<dyn File>, Vec<u8>);
+
 impl FileStore {
     /// Calls `visit` with the path of each manifest's file.
     pub(super) fn each_manifest_path(
@@ -42,7 +45,7 @@ impl FileStore {
     }
 
     /// The file of a manifest; `None` if it is gone.
-    fn manifest_file(&self, path: &str) -> Result<Option<(Box<dyn File>, Vec<u8>)>, StoreError> {
+    fn manifest_file(&self, path: &str) -> Result<Option<OpenManifest>, StoreError> {
         let read = self.disk.open(path, How::Read);
         match read.and_then(|file| Ok((file.read_all()?, file))) {
             Ok((bytes, file)) => Ok(Some((file, bytes))),

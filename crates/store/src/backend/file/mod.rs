@@ -44,6 +44,7 @@ use self::pending::{Pending, is_there};
 use self::space::Space;
 use super::{Backend, Inventory, Put};
 use crate::error::StoreError;
+use crate::export::Plugin;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
@@ -158,6 +159,15 @@ impl fmt::Debug for FileStore {
             .field("prefix", &self.prefix)
             .field("options", &self.options)
             .finish_non_exhaustive()
+    }
+}
+
+impl Drop for FileStore {
+    fn drop(&mut self) {
+        if let Some(pack) = self.pending.unpublished() {
+            // If this fails, the next one who opens or collects removes it.
+            let _ = self.space.remove(&pack.path);
+        }
     }
 }
 
@@ -313,5 +323,14 @@ impl Backend for FileStore {
 
     fn inventory(&self) -> Option<&dyn Inventory> {
         Some(self)
+    }
+}
+
+/// With [`FileOptions::from_env`].
+impl Plugin for FileStore {
+    const PREFETCH: bool = true;
+
+    fn open(uri: &StoreUri) -> Result<Self, StoreError> {
+        Self::open_uri(uri, FileOptions::from_env()?)
     }
 }

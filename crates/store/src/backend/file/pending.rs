@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -30,18 +31,31 @@ struct State {
     pack: Option<Arc<OpenPack>>,
     /// Chunks of `pack`, and of the pack that is being published.
     chunks: HashMap<ChunkHash, Chunk>,
-    /// Chunks put since the last manifest.
-    references: HashSet<ChunkHash>,
-    /// Those of the manifest that is being published.
+    /// Chunks put since the last manifest, by whichever thread.
+    unrecorded: HashSet<ChunkHash>,
+    /// Chunks that a thread put since its own last manifest: threads that share a handle save at the same
+    /// time, and the manifest of one may go before the other one has come to his.
+    own: HashMap<ThreadId, Own>,
+    /// The references of the manifest that is being published.
     publishing: HashSet<ChunkHash>,
-    /// Chunks that could not be published, and who put them: he has to be told.
-    lost: HashMap<ChunkHash, ThreadId>,
+    /// Chunks that could not be published and were not put again.
+    lost: HashSet<ChunkHash>,
 }
+
+#[derive(Debug)]
+struct Own {
+    chunks: HashSet<ChunkHash>,
+    last: Instant,
+}
+
+/// What a thread put and never published itself is forgotten after this time, or when it has become so much:
+/// it is recorded in the manifest of the thread that did publish. 65,536 are 5 MiB.
+const OWN_TIME: Duration = Duration::from_secs(3600);
+const OWN_CHUNKS: usize = 65_536;
 
 #[derive(Debug)]
 struct Chunk {
     pack: Arc<OpenPack>,
-    by: ThreadId,
     /// `None` while it is being written.
     entry: Option<Entry>,
 }
@@ -64,6 +78,8 @@ struct Fill {
     grown: u64,
     /// Number of chunks that are being written.
     writing: usize,
+    /// It has been taken to be published: nothing may be added, and its file is no longer ours to extend.
+    taken: bool,
 }
 
 /// What a publication takes with it.
@@ -79,9 +95,7 @@ pub(super) struct Batch {
 impl Pending {
     /// Puts a chunk that the handle may rely on already: the next manifest will refer to it.
     pub(super) fn refer(&self, hash: &ChunkHash) {
-        let mut state = self.lock();
-        state.lost.remove(hash);
-        state.references.insert(*hash);
+        self.lock().refer(hash);
     }
 
     /// Writes a chunk into the pack, unless it is there. `make_room` is called without any lock of this
@@ -99,8 +113,7 @@ impl Pending {
         let (pack, offset) = loop {
             match state.chunks.get(hash) {
                 Some(Chunk { entry: Some(_), .. }) => {
-                    state.lost.remove(hash);
-                    state.references.insert(*hash);
+                    state.refer(hash);
                     return Ok(Put::AlreadyThere);
                 }
                 // Somebody else writes it just now. Whether it will be there is not known before he is done.
@@ -136,10 +149,8 @@ impl Pending {
             pack.grow(space, needed, &make_room)?;
             state = self.lock();
         };
-        let by = thread::current().id();
         let chunk = Chunk {
             pack: pack.clone(),
-            by,
             entry: None,
         };
         state.chunks.insert(*hash, chunk);
@@ -160,8 +171,7 @@ impl Pending {
                         checksum,
                     });
                 }
-                state.lost.remove(hash);
-                state.references.insert(*hash);
+                state.refer(hash);
                 Ok(Put::Stored)
             }
             // What it left behind lies between the chunks and means nothing.
@@ -201,36 +211,24 @@ impl Pending {
         Ok(Some(bytes.into()))
     }
 
-    /// Whether there is nothing to publish, and what the next manifest would refer to.
+    /// What the next manifest would refer to, if there is no chunk to publish.
     pub(super) fn idle(&self) -> Option<Vec<ChunkHash>> {
         let state = self.lock();
-        (state.pack.is_none() && state.chunks.is_empty() && state.lost.is_empty())
-            .then(|| ascending(&state.references))
+        (state.pack.is_none() && state.chunks.is_empty()).then(|| ascending(&state.wanted()))
     }
 
     /// Forgets these references, because a manifest that was there before has them.
     pub(super) fn referred(&self, references: &[ChunkHash]) {
         let mut state = self.lock();
+        state.own.remove(&thread::current().id());
         for hash in references {
-            state.references.remove(hash);
+            state.unrecorded.remove(hash);
         }
     }
 
-    /// A chunk that this thread put and that was lost when another thread published, or one that was lost
-    /// and that one of these manifests names. Reported once.
-    pub(super) fn lost(&self, named: impl Fn(&ChunkHash) -> bool) -> Option<ChunkHash> {
-        let mut state = self.lock();
-        if state.lost.is_empty() {
-            return None;
-        }
-        let me = thread::current().id();
-        let found = state
-            .lost
-            .iter()
-            .find(|(hash, by)| **by == me || named(hash));
-        let found = found.map(|(hash, _)| *hash);
-        state.lost.retain(|_, by| *by != me);
-        found
+    /// The chunks that could not be published. A manifest that names one is not to be published.
+    pub(super) fn lost(&self) -> Vec<ChunkHash> {
+        self.lock().lost.iter().copied().collect()
     }
 
     /// Takes everything that was put so far.
@@ -239,6 +237,7 @@ impl Pending {
         let pack = state.pack.take();
         let mut entries = Vec::new();
         if let Some(pack) = &pack {
+            pack.fill().taken = true;
             while pack.fill().writing > 0 {
                 state = self.wait(state);
             }
@@ -250,7 +249,9 @@ impl Pending {
             );
             entries.sort_unstable_by_key(|entry| entry.offset);
         }
-        state.publishing = std::mem::take(&mut state.references);
+        state.publishing = state.wanted();
+        state.unrecorded.clear();
+        state.own.remove(&thread::current().id());
         Batch {
             pack,
             entries,
@@ -266,18 +267,14 @@ impl Pending {
         }
     }
 
-    /// The chunks of this batch could not be published: they were never here. Who put them will be told;
-    /// this thread is being told.
+    /// The chunks of this batch could not be published: they were never here. Other threads that put some
+    /// will be told when they publish; this one is being told.
     pub(super) fn lose(&self, batch: &Batch) {
-        let me = thread::current().id();
         let mut state = self.lock();
         for entry in &batch.entries {
             state.publishing.remove(&entry.hash);
-            if let Some(chunk) = state.chunks.remove(&entry.hash)
-                && chunk.by != me
-            {
-                state.lost.insert(entry.hash, chunk.by);
-            }
+            state.chunks.remove(&entry.hash);
+            state.lost.insert(entry.hash);
         }
     }
 
@@ -289,18 +286,31 @@ impl Pending {
         if let Some(gone) = gone {
             publishing.remove(gone);
         }
-        state.references.extend(publishing);
+        state.unrecorded.extend(&publishing);
+        state.own().chunks.extend(publishing);
     }
 
     /// A manifest has been published.
     pub(super) fn done(&self) {
-        self.lock().publishing.clear();
+        let mut state = self.lock();
+        state.publishing.clear();
+        let now = Instant::now();
+        state.own.retain(|_, own| {
+            own.chunks.len() <= OWN_CHUNKS && now.duration_since(own.last) < OWN_TIME
+        });
+    }
+
+    /// The file of a pack that nobody will publish: the handle is being closed.
+    pub(super) fn unpublished(&self) -> Option<Arc<OpenPack>> {
+        self.lock().pack.take()
     }
 
     /// Everything that this handle is going to refer to.
     pub(super) fn protected(&self) -> HashSet<ChunkHash> {
         let state = self.lock();
-        state.references.union(&state.publishing).copied().collect()
+        let own = state.own.values().flat_map(|own| &own.chunks);
+        let rest = state.unrecorded.iter().chain(&state.publishing);
+        own.chain(rest).copied().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -310,6 +320,32 @@ impl Pending {
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let waited = self.written.wait(state);
         waited.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The manifest of this thread will refer to a chunk.
+    fn refer(&mut self, hash: &ChunkHash) {
+        self.lost.remove(hash);
+        self.unrecorded.insert(*hash);
+        self.own().chunks.insert(*hash);
+    }
+
+    fn own(&mut self) -> &mut Own {
+        let own = self.own.entry(thread::current().id());
+        let own = own.or_insert_with(|| Own {
+            chunks: HashSet::new(),
+            last: Instant::now(),
+        });
+        own.last = Instant::now();
+        own
+    }
+
+    /// What a manifest of this thread refers to.
+    fn wanted(&self) -> HashSet<ChunkHash> {
+        let own = self.own.get(&thread::current().id());
+        let own = own.into_iter().flat_map(|own| &own.chunks);
+        self.unrecorded.iter().chain(own).copied().collect()
     }
 }
 
@@ -329,7 +365,8 @@ impl OpenPack {
         (fill.end, fill.grown)
     }
 
-    /// Extends the file to `needed` bytes, and some more so as not to come back for each chunk.
+    /// Extends the file to `needed` bytes, and some more so as not to come back for each chunk. Does nothing
+    /// if the pack has been taken meanwhile.
     fn grow(
         &self,
         space: &Space,
@@ -339,7 +376,7 @@ impl OpenPack {
         loop {
             {
                 let mut fill = self.fill();
-                if needed <= fill.grown {
+                if fill.taken || needed <= fill.grown {
                     return Ok(());
                 }
                 for more in [space.slab(), 0] {

@@ -39,15 +39,24 @@ impl FileStore {
         if self.is_published(manifests)? {
             return Ok(());
         }
-        let named = |hash: &ChunkHash| {
-            let mut lone = references::References::new([*hash]);
-            manifests.iter().for_each(|(_, data)| lone.scan(data));
-            lone.contains(hash)
-        };
-        if let Some(hash) = self.pending.lost(named) {
-            return Err(StoreError::Collected { hash });
+        let lost = self.pending.lost();
+        if !lost.is_empty() {
+            let lost = references::References::new(lost);
+            let mut named = None;
+            for (_, data) in manifests {
+                lost.find(data, &mut |hash| named = Some(*hash));
+            }
+            if let Some(hash) = named {
+                return Err(StoreError::Collected { hash });
+            }
         }
-        let batch = self.pending.take();
+        let mut batch = self.pending.take();
+        if batch.entries.is_empty()
+            && let Some(empty) = batch.pack.take()
+        {
+            // Every chunk of it failed.
+            let _ = self.space.remove(&empty.path);
+        }
         let published = self.publish_batch(&batch, manifests);
         match &published {
             Ok(()) => self.pending.done(),
@@ -89,18 +98,13 @@ impl FileStore {
         batch: &Batch,
         manifests: &[(String, &[u8])],
     ) -> Result<(), StoreError> {
-        // What takes long comes before the lock: a collection would wait for it.
-        let sealed = match &batch.pack {
-            Some(pack) => Some(self.seal(pack, batch).inspect_err(|_| {
-                self.abandon(pack, batch);
-            })?),
-            None => None,
+        let held = match &batch.pack {
+            Some(pack) => self
+                .publish_pack(pack, batch)
+                .inspect_err(|_| self.abandon(pack, batch))?,
+            None => self.locks.publishing()?,
         };
-        let mut held = Some(self.locks.publishing()?);
-        if let (Some(pack), Some(len)) = (&batch.pack, sealed) {
-            self.publish_pack(pack, len, batch)
-                .inspect_err(|_| self.abandon(pack, batch))?;
-        }
+        let mut held = Some(held);
         let mut drafts = Vec::with_capacity(manifests.len());
         let drafted = manifests.iter().enumerate().try_for_each(|(n, manifest)| {
             let references = if n == 0 { &batch.references[..] } else { &[] };
@@ -138,9 +142,13 @@ impl FileStore {
         Ok(len)
     }
 
-    fn publish_pack(&self, open: &OpenPack, len: u64, batch: &Batch) -> Result<(), StoreError> {
+    /// Makes a pack durable and tells everybody of it. Keeps collections away from then on.
+    fn publish_pack(&self, open: &OpenPack, batch: &Batch) -> Result<Held, StoreError> {
         let failed = || StoreError::io("publish a pack");
+        // What takes long comes before the lock: a collection would wait for it.
+        let len = self.seal(open, batch)?;
         let id = PackId::random().map_err(failed())?;
+        let held = self.locks.publishing()?;
         let published = (|| {
             self.disk.rename(&open.path, &id.path()).map_err(failed())?;
             self.disk.sync_folder(&id.folder()).map_err(failed())?;
@@ -149,13 +157,13 @@ impl FileStore {
         if published.is_err() {
             // It may be in its folder, durable or not; nobody relies on it as long as it is not settled.
             self.index.distrust(id);
-            return published;
         }
+        published?;
         // If this fails, others store these chunks once more.
         let _ = open.file.settle();
         self.index.add(id, len, &batch.entries);
         self.pending.published(batch);
-        Ok(())
+        Ok(held)
     }
 
     /// Forgets the chunks of a pack that could not be published. They are not flushed again: after one failed
@@ -231,17 +239,15 @@ impl FileStore {
     /// theirs.
     fn publish_drafts(&self, drafts: &mut Vec<Draft>) -> Result<(), StoreError> {
         let intent = self.intend()?;
-        let last = drafts.split_off(drafts.len().saturating_sub(1));
-        self.move_drafts(drafts)?;
-        *drafts = last;
-        self.move_drafts(drafts)?;
+        self.move_drafts(drafts, 1)?;
+        self.move_drafts(drafts, 0)?;
         self.fulfilled(intent);
         Ok(())
     }
 
-    fn move_drafts(&self, drafts: &mut Vec<Draft>) -> Result<(), StoreError> {
+    fn move_drafts(&self, drafts: &mut Vec<Draft>, leave: usize) -> Result<(), StoreError> {
         let mut moved = Vec::new();
-        while !drafts.is_empty() {
+        while drafts.len() > leave {
             let draft = &drafts[0];
             self.outdate(&draft.target);
             self.space.shrink(|| {

@@ -1,1 +1,5 @@
 mod basic;
+mod bits;
+mod crash;
+mod faults;
+mod script;

@@ -82,6 +82,11 @@ impl Connector {
     /// Reads the certificates, where there is TLS.
     pub(super) fn new(address: Address, options: RedisOptions) -> Result<Self, Failure> {
         let fail = |error| Failure::from(error, options.connect_timeout);
+        if address.tls {
+            // The crate takes the process's and panics if there is none. Losing a race to another thread is
+            // as good.
+            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        }
         let info = info(&address, &options).map_err(fail)?;
         let client = match &options.ca_file {
             Some(file) if address.tls => {
@@ -125,21 +130,34 @@ impl Connector {
             if left.is_zero() {
                 return Err(Failure::TimedOut(limit));
             }
-            match self.client.get_connection_with_timeout(left) {
-                Ok(inner) => {
-                    let timeout = self.options.timeout;
-                    return Ok(Connection { inner, timeout });
-                }
+            match self.attempt(left) {
                 // A server that was just started refuses while it reads its data, and soon serves.
-                Err(error)
-                    if error.code() == Some("LOADING")
-                        && began.elapsed() + LOADING_PAUSE < limit =>
+                Err(Failure::Refused(why))
+                    if why.starts_with("LOADING") && began.elapsed() + LOADING_PAUSE < limit =>
                 {
                     std::thread::sleep(LOADING_PAUSE);
                 }
-                Err(error) => return Err(Failure::from(error, limit)),
+                done => return done,
             }
         }
+    }
+
+    fn attempt(&self, limit: Duration) -> Result<Connection, Failure> {
+        let inner = self
+            .client
+            .get_connection_with_timeout(limit)
+            .map_err(|error| Failure::from(error, self.options.connect_timeout))?;
+        let mut connection = Connection {
+            inner,
+            timeout: limit,
+        };
+        // Whether it serves us: the crate asks nothing of a server without a password.
+        let reply = connection.call(&reply::command(&[b"PING"]))?;
+        if reply != Reply::Status("PONG".into()) {
+            return Err(unexpected(&reply));
+        }
+        connection.timeout = self.options.timeout;
+        Ok(connection)
     }
 }
 

@@ -21,6 +21,7 @@
 //! - Durability is that of the server: with `appendfsync always` what was acknowledged survives a crash of
 //!   it; with `everysec` the last second may be lost, chunks and manifests in the order they came; without
 //!   persistence everything. What is missing is missing, never wrong.
+//! - With `rediss://` the process's cryptography is used if it chose one for rustls, and aws-lc-rs otherwise.
 //! - A server at its `maxmemory` evicts what its policy says. A chunk that it took is `None`, also if a
 //!   manifest refers to it.
 
@@ -60,6 +61,9 @@ use crate::uri::StoreUri;
 /// Bytes of manifests that one script publishes.
 const PUBLISH_BYTES: usize = 16 << 20;
 
+/// What servers, and the crate for them, say of a password that is missing or wrong.
+const LOGIN: &[&str] = &["NOAUTH", "WRONGPASS", "authentication"];
+
 /// A database of a Redis or Valkey server. See the [module](self).
 ///
 /// A handle has a pool of connections, so that its threads do not wait for one another, and a thread that
@@ -89,8 +93,8 @@ impl RedisStore {
         let pool = Connector::new(address, options)
             .map(|connector| Arc::new(Pool::new(connector)))
             .map_err(|failure| failure.during(&action))?;
-        let longest = longest_value(&pool).map_err(|failure| match &failure {
-            Failure::Refused(why) if why.starts_with("NOAUTH") || why.starts_with("WRONGPASS") => {
+        pool.open().map_err(|failure| match &failure {
+            Failure::Refused(why) if LOGIN.iter().any(|login| why.contains(login)) => {
                 StoreError::remote(
                     &action,
                     format!("{failure} (the password is taken from {PASSWORD})"),
@@ -98,6 +102,7 @@ impl RedisStore {
             }
             _ => failure.during(&action),
         })?;
+        let longest = longest_value(&pool).map_err(|failure| failure.during(&action))?;
         let fetcher = Arc::new(Fetcher::new(pool.clone()));
         Ok(Self {
             longest,
@@ -181,7 +186,7 @@ impl RedisStore {
 fn longest_value(pool: &Pool) -> Result<usize, Failure> {
     let reply = match pool.call(&[b"CONFIG", b"GET", b"proto-max-bulk-len"]) {
         Ok(reply) => reply,
-        Err(Failure::Refused(why)) if !why.starts_with("NOAUTH") => return Ok(reply::MAX_BULK),
+        Err(Failure::Refused(_)) => return Ok(reply::MAX_BULK),
         Err(failure) => return Err(failure),
     };
     let limit = match reply {
@@ -199,7 +204,7 @@ fn longest_value(pool: &Pool) -> Result<usize, Failure> {
 impl Backend for RedisStore {
     fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
         self.fits(data)?;
-        if self.writer.pending(hash).is_some() {
+        if self.writer.again(hash) {
             return Ok(Put::AlreadyThere);
         }
         // Counts what is there, and makes it recently used.
@@ -237,9 +242,12 @@ impl Backend for RedisStore {
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         let keys = [keys::REMOVED.into(), keys::manifest(&self.whole_name(name))];
-        self.script(keys::DELETE, &keys, &[b"0".to_vec()])
-            .map_err(|failure| failure.during(format!("delete manifest {:?}", name.as_str())))?;
-        Ok(())
+        match self.script(keys::DELETE, &keys, &[b"0".to_vec()]) {
+            Ok(Reply::Int(_)) => Ok(()),
+            Ok(other) => Err(unexpected(&other)),
+            Err(failure) => Err(failure),
+        }
+        .map_err(|failure| failure.during(format!("delete manifest {:?}", name.as_str())))
     }
 
     /// Has them fetched in the background, up to the bytes of

@@ -29,6 +29,13 @@ impl Pool {
         &self.connector
     }
 
+    /// Makes the first connection, so that what is wrong with the server is known at once.
+    pub(super) fn open(&self) -> Result<(), Failure> {
+        let connection = self.connector.connect()?;
+        self.idle().push(connection);
+        Ok(())
+    }
+
     /// How often a caller has waited for the server.
     pub(super) fn round_trips(&self) -> u64 {
         self.round_trips.load(Ordering::Relaxed)

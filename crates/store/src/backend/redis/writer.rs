@@ -47,11 +47,12 @@ struct Shared {
 struct State {
     /// Not acknowledged, oldest first, with the numbers they were given.
     queue: VecDeque<(u64, ChunkHash)>,
-    pending: HashMap<ChunkHash, Bytes>,
+    pending: HashMap<ChunkHash, (u64, Bytes)>,
     bytes: usize,
     last: u64,
-    /// Put since the last manifest, stored or found: the next manifest needs them.
-    since: HashSet<ChunkHash>,
+    /// Put since the last manifest: the next manifest needs them. With their numbers, or 0 for what the server
+    /// had; a manifest does not wait for chunks that other threads put after it began.
+    since: HashMap<ChunkHash, u64>,
     /// Why the last attempt failed. The thread rests until somebody wants another.
     failure: Option<String>,
     failures: u64,
@@ -82,12 +83,23 @@ impl Writer {
 
     /// A chunk of this handle that is not acknowledged yet.
     pub(super) fn pending(&self, hash: &ChunkHash) -> Option<Bytes> {
-        self.shared.state().pending.get(hash).cloned()
+        let state = self.shared.state();
+        state.pending.get(hash).map(|(_, data)| data.clone())
+    }
+
+    /// Takes note of a chunk that is put again, if it is not acknowledged yet.
+    pub(super) fn again(&self, hash: &ChunkHash) -> bool {
+        let mut state = self.shared.state();
+        let number = state.pending.get(hash).map(|&(number, _)| number);
+        if let Some(number) = number {
+            state.since.insert(*hash, number);
+        }
+        number.is_some()
     }
 
     /// Takes note of a chunk that the server has.
     pub(super) fn found(&self, hash: ChunkHash) {
-        self.shared.state().since.insert(hash);
+        self.shared.state().since.entry(hash).or_insert(0);
     }
 
     /// Takes a chunk over. Waits while too many bytes are under way.
@@ -101,15 +113,17 @@ impl Writer {
             state = self.shared.wait(state);
             state.check(failures)?;
         }
-        state.since.insert(hash);
-        if state.pending.contains_key(&hash) {
+        // Another thread was faster.
+        if let Some(&(number, _)) = state.pending.get(&hash) {
+            state.since.insert(hash, number);
             return Ok(());
         }
         state.last += 1;
         let number = state.last;
+        state.since.insert(hash, number);
         state.queue.push_back((number, hash));
         state.bytes += data.len();
-        state.pending.insert(hash, data);
+        state.pending.insert(hash, (number, data));
         self.shared.work.notify_one();
         Ok(())
     }
@@ -130,12 +144,16 @@ impl Writer {
             state = self.shared.wait(state);
             state.check(failures)?;
         }
-        Ok(std::mem::take(&mut state.since))
+        let needed = state.since.extract_if(|_, number| *number <= last);
+        Ok(needed.map(|(hash, _)| hash).collect())
     }
 
     /// Gives back what [`flush`](Self::flush) handed out, for a manifest that was not published.
     pub(super) fn unpublished(&self, chunks: HashSet<ChunkHash>) {
-        self.shared.state().since.extend(chunks);
+        let mut state = self.shared.state();
+        for hash in chunks {
+            state.since.entry(hash).or_insert(0);
+        }
     }
 }
 
@@ -213,7 +231,12 @@ impl Shared {
             .queue
             .iter()
             .take(EXCHANGE_CHUNKS)
-            .map_while(|(_, hash)| state.pending.get(hash).map(|data| (*hash, data.clone())))
+            .map_while(|(_, hash)| {
+                state
+                    .pending
+                    .get(hash)
+                    .map(|(_, data)| (*hash, data.clone()))
+            })
             .take_while(|(_, data)| {
                 let first = bytes == 0;
                 bytes += HEADER + data.len();
@@ -238,7 +261,7 @@ impl Shared {
             match refusal {
                 None => {
                     let data = state.pending.remove(&hash);
-                    state.bytes -= data.map_or(0, |data| data.len());
+                    state.bytes -= data.map_or(0, |(_, data)| data.len());
                 }
                 Some(why) => {
                     kept.push((number, hash));

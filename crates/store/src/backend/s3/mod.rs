@@ -1,1 +1,337 @@
-//! `s3://`: a bucket of any S3 store.
+//! `s3://bucket[/path...]`: a bucket of any S3 store.
+//!
+//! # Where things are
+//! The root is the nearest ancestor of the path, the path itself first, that holds an object
+//! `kv_store_format`; the rest of the path goes in front of manifest names, with a `/` between. If there is
+//! none, the path itself becomes a root. So what is saved below `s3://bucket/kv/a` and `s3://bucket/kv/b`
+//! shares its chunks once `s3://bucket/kv` was opened.
+//!
+//! | object below the root | content |
+//! |---|---|
+//! | `kv_store_format` | text that says what this is |
+//! | `c/<hash in lower-case hex>` | a chunk: 16 bytes of header, then its bytes |
+//! | `m/n-<escaped name>`, `m/h-<BLAKE3 of a long name>` | a manifest: header, its name with its length, its bytes |
+//!
+//! The header holds the length and a CRC32C of the value and its key, so what was changed is an error.
+//!
+//! Credentials, region and endpoint come from the environment, as other S3 clients read them:
+//! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`,
+//! `AWS_ALLOW_HTTP=true` for an endpoint without TLS, and what else `AmazonS3Builder::from_env` reads.
+//!
+//! # What is promised
+//! - `put_chunk` asks whether the chunk is there and leaves its bytes to a task in the background; a manifest
+//!   is put after the store acknowledged all of them, in one object, which S3 shows whole or not at all.
+//!   Durability is that of the store.
+//! - Two that put one chunk at once: the first stays, by a conditional put (`If-None-Match: *`). A store that
+//!   does not know it is used with `AWS_CONDITIONAL_PUT=disabled`; then the last of those that put it at the
+//!   same moment stays. So it is for values in parts.
+//! - S3 knows when an object was written, not when it was read. So the grace period of a collection counts
+//!   from a chunk's last put; one that is found there and is older than [`S3Options::refresh`] is written
+//!   again, with the bytes it has. [`CollectOptions::grace`](super::CollectOptions::grace) has to exceed that
+//!   by the longest save.
+
+mod ahead;
+mod inventory;
+mod keys;
+mod options;
+mod remote;
+mod writer;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use object_store::path::Path;
+
+pub use options::S3Options;
+
+use self::ahead::Ahead;
+use self::remote::{Client, Remote};
+use self::writer::Writer;
+use super::sealed::Seal;
+use super::{Backend, Inventory, Put};
+use crate::error::StoreError;
+use crate::export::Plugin;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+use crate::uri::StoreUri;
+
+/// The longest value: what S3 takes in one object of at most 10,000 parts, kept well within memory.
+const LONGEST: u64 = 16 << 30;
+
+/// A root in a bucket. See the [module](self).
+#[derive(Debug)]
+pub struct S3Store {
+    root: Vec<String>,
+    /// In front of manifest names: empty, or ending in `/`.
+    prefix: String,
+    options: S3Options,
+    writer: Arc<Writer>,
+    ahead: Ahead,
+    remote: Remote,
+}
+
+impl S3Store {
+    /// Opens the store at an `s3://` URI, and makes one there if neither it nor an ancestor is one.
+    ///
+    /// # Errors
+    /// [`StoreError::Uri`] if the URI is none of these; [`StoreError::Remote`] if the bucket cannot be reached
+    /// or is not there.
+    pub fn open(uri: &StoreUri, options: S3Options) -> Result<Self, StoreError> {
+        let (bucket, path) = options::parse(uri)?;
+        let remote = Remote::new(&bucket, &options)?;
+        // All ancestors at once; the longest that is a root counts.
+        let client = &remote.client;
+        let asked = (0..=path.len()).map(|len| {
+            let (client, marker) = (client.clone(), keys::path(&path[..len], &[keys::MARKER]));
+            async move { client.head(&marker).await }
+        });
+        let mut root = None;
+        for (len, marker) in remote.wait_all(asked)?.into_iter().enumerate() {
+            if marker?.is_some() {
+                root = Some(len);
+            }
+        }
+        let len = match root {
+            Some(len) => len,
+            None => {
+                let (client, marker) = (client.clone(), keys::path(&path, &[keys::MARKER]));
+                let format = [Bytes::new(), Bytes::from_static(keys::FORMAT)];
+                remote.wait(async move { client.create(&marker, format).await })?;
+                path.len()
+            }
+        };
+        Ok(Self {
+            root: path[..len].to_vec(),
+            prefix: path[len..].iter().map(|part| format!("{part}/")).collect(),
+            writer: Arc::new(Writer::new(options.pending_bytes)),
+            ahead: Ahead::new(options.ahead_bytes),
+            options,
+            remote,
+        })
+    }
+
+    fn whole_name(&self, name: &ManifestName) -> String {
+        format!("{}{name}", self.prefix)
+    }
+
+    fn client(&self) -> Arc<Client> {
+        self.remote.client.clone()
+    }
+
+    /// Sends a chunk in the background.
+    fn send(&self, hash: ChunkHash, data: Bytes) {
+        let (client, writer) = (self.client(), self.writer.clone());
+        let path = keys::chunk(&self.root, &hash);
+        self.remote.start(async move {
+            let header = header(Seal::Chunk(hash.as_bytes()), &data);
+            let outcome = client.create(&path, [header, data]).await;
+            writer.settle(&hash, outcome.map(drop));
+        });
+    }
+
+    /// Writes a chunk that is there once more, so that it is young.
+    fn refresh(&self, hash: ChunkHash, data: Bytes) {
+        let (client, writer) = (self.client(), self.writer.clone());
+        let path = keys::chunk(&self.root, &hash);
+        self.remote.start(async move {
+            let seal = Seal::Chunk(hash.as_bytes());
+            let outcome = async {
+                // The first bytes stay, unless they are none any more.
+                let stored = client.get(&path).await?;
+                let data = match stored.map(|stored| seal.open(stored)) {
+                    Some(Ok(stored)) => stored,
+                    Some(Err(_)) | None => data,
+                };
+                client.put(&path, [header(seal, &data), data]).await
+            };
+            writer.settle(&hash, outcome.await);
+        });
+    }
+
+    /// Waits for everything put before, and sees to it that what was found long ago is still there.
+    fn flush(&self) -> Result<(), StoreError> {
+        for (hash, data) in self.writer.again() {
+            self.send(hash, data);
+        }
+        self.writer.flush()?;
+        let old = self.writer.found_before(self.options.refresh / 2);
+        let asked = old.iter().map(|hash| {
+            let (client, path) = (self.client(), keys::chunk(&self.root, hash));
+            async move { client.head(&path).await }
+        });
+        for (hash, found) in old.iter().zip(self.remote.wait_all(asked)?) {
+            if found?.is_none() {
+                self.writer.forget();
+                return Err(StoreError::Collected { hash: *hash });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn header(seal: Seal<'_>, data: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(&seal.header(data))
+}
+
+fn fits(data: &[u8]) -> Result<(), StoreError> {
+    match data.len() as u64 {
+        bytes if bytes > LONGEST => Err(StoreError::TooLarge {
+            bytes,
+            most: LONGEST,
+        }),
+        _ => Ok(()),
+    }
+}
+
+async fn get_chunk(
+    client: Arc<Client>,
+    path: Path,
+    hash: ChunkHash,
+) -> Result<Option<Bytes>, StoreError> {
+    let stored = client.get(&path).await?;
+    stored
+        .map(|stored| Seal::Chunk(hash.as_bytes()).open(stored))
+        .transpose()
+}
+
+async fn get_manifest(
+    client: Arc<Client>,
+    path: Path,
+    whole_name: String,
+) -> Result<Option<Bytes>, StoreError> {
+    let Some(stored) = client.get(&path).await? else {
+        return Ok(None);
+    };
+    let stored = Seal::Manifest(whole_name.as_bytes()).open(stored)?;
+    let (_, len) = keys::split_name(&stored)?;
+    Ok(Some(stored.slice(len..)))
+}
+
+impl Backend for S3Store {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        fits(data)?;
+        if self.writer.has(hash) {
+            return Ok(Put::AlreadyThere);
+        }
+        let (client, path) = (self.client(), keys::chunk(&self.root, hash));
+        let found = self.remote.wait(async move { client.head(&path).await })?;
+        let age = found.as_ref().map(|meta| {
+            SystemTime::now()
+                .duration_since(meta.last_modified.into())
+                .unwrap_or_default()
+        });
+        match age {
+            Some(age) if age < self.options.refresh => {
+                self.writer.found(*hash);
+                Ok(Put::AlreadyThere)
+            }
+            found => {
+                let data = Bytes::copy_from_slice(data);
+                let put = match found {
+                    Some(_) => Put::AlreadyThere,
+                    None => Put::Stored,
+                };
+                if self.writer.take(*hash, data.clone())? {
+                    match put {
+                        Put::Stored => self.send(*hash, data),
+                        Put::AlreadyThere => self.refresh(*hash, data),
+                    }
+                    return Ok(put);
+                }
+                // Another thread was faster.
+                Ok(Put::AlreadyThere)
+            }
+        }
+    }
+
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        let near = self.writer.pending(hash).or_else(|| self.ahead.take(hash));
+        if near.is_some() {
+            return Ok(near);
+        }
+        let path = keys::chunk(&self.root, hash);
+        self.remote.wait(get_chunk(self.client(), path, *hash))
+    }
+
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        fits(data)?;
+        self.flush()?;
+        let name = self.whole_name(name);
+        let (client, path) = (self.client(), keys::manifest(&self.root, &name));
+        let data: Bytes = keys::with_name(&name, data).into();
+        let header = header(Seal::Manifest(name.as_bytes()), &data);
+        self.remote
+            .wait(async move { client.put(&path, [header, data]).await })?;
+        Ok(())
+    }
+
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        let name = self.whole_name(name);
+        let path = keys::manifest(&self.root, &name);
+        self.remote.wait(get_manifest(self.client(), path, name))
+    }
+
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        let path = keys::manifest(&self.root, &self.whole_name(name));
+        let client = self.client();
+        self.remote.wait(async move { client.delete(&path).await })
+    }
+
+    /// Fetches them in the background, up to the bytes of [`S3Options::ahead_bytes`]. Each is handed out once.
+    fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
+        for hash in hashes {
+            if self.writer.pending(hash).is_some() {
+                continue;
+            }
+            let Some(place) = self.ahead.want(*hash) else {
+                continue;
+            };
+            let chunk = get_chunk(self.client(), keys::chunk(&self.root, hash), *hash);
+            self.remote.start(async move {
+                // A hint is never an error: whoever reads the chunk will meet it.
+                place.fill(chunk.await.ok().flatten());
+            });
+        }
+        Ok(())
+    }
+
+    fn batch(&self) -> usize {
+        self.options.concurrency.max(1)
+    }
+
+    fn get_chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let asked = hashes.iter().map(|hash| {
+            let near = self.writer.pending(hash).or_else(|| self.ahead.take(hash));
+            let chunk = get_chunk(self.client(), keys::chunk(&self.root, hash), *hash);
+            async move {
+                match near {
+                    Some(near) => Ok(Some(near)),
+                    None => chunk.await,
+                }
+            }
+        });
+        self.remote.wait_all(asked)?.into_iter().collect()
+    }
+
+    fn get_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let asked = names.iter().map(|name| {
+            let name = self.whole_name(name);
+            get_manifest(self.client(), keys::manifest(&self.root, &name), name)
+        });
+        self.remote.wait_all(asked)?.into_iter().collect()
+    }
+
+    fn inventory(&self) -> Option<&dyn Inventory> {
+        Some(self)
+    }
+}
+
+/// With the default options, and the environment's credentials.
+impl Plugin for S3Store {
+    const PREFETCH: bool = true;
+
+    fn open(uri: &StoreUri) -> Result<Self, StoreError> {
+        Self::open(uri, S3Options::default())
+    }
+}

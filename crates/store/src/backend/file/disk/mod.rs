@@ -4,6 +4,8 @@
 //! inside the root is reached through a symbolic link.
 
 mod real;
+#[cfg(test)]
+pub(super) mod simulated;
 
 use std::fmt;
 use std::io;

@@ -74,8 +74,14 @@ impl Disk for RealDisk {
                 How::Write => OFlags::RDWR,
                 How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
             };
-        let fd = self.at(path, |folder, name| {
+        let opened = self.at(path, |folder, name| {
             rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(FILE_MODE))
+        });
+        let fd = opened.map_err(|error| match error.raw_os_error() {
+            Some(errno) if errno == Errno::LOOP.raw_os_error() => {
+                io::Error::new(io::ErrorKind::InvalidData, "it is a symbolic link")
+            }
+            _ => error,
         })?;
         let file = RealFile(fd.into());
         if how != How::Create && !file.stat()?.regular {

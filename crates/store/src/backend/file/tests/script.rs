@@ -1,0 +1,177 @@
+//! A life of a store, and what has to hold of it at any moment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::disk::simulated::{Random, SimulatedDisk};
+use super::super::{FileOptions, FileStore, root};
+use crate::backend::{Backend, CollectOptions};
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+
+/// How often, at least, something is tried: the environment may say more.
+pub(super) fn count(variable: &str, usual: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+pub(super) fn name(n: u64) -> ManifestName {
+    ManifestName::new(format!("manifest {n}")).unwrap()
+}
+
+/// Chunk number `n`. Some are longer than a sector, one is empty.
+pub(super) fn chunk(n: u32) -> (ChunkHash, Vec<u8>) {
+    let len = [0, 1, 40, 511, 700, 1500][n as usize % 6];
+    let data: Vec<u8> = (0..len).map(|at| (n * 31 + at * 7) as u8).collect();
+    (blake3::hash(&n.to_le_bytes()).into(), data)
+}
+
+/// What a manifest says: the numbers of its chunks, with something to tell versions apart. The store cannot
+/// find hashes in it, so what it keeps it keeps because of what was put before.
+fn manifest(version: u64, chunks: &[u32]) -> Bytes {
+    let mut data = version.to_le_bytes().to_vec();
+    data.extend(chunks.iter().flat_map(|n| n.to_le_bytes()));
+    data.into()
+}
+
+fn chunks_of(manifest: &[u8]) -> Vec<u32> {
+    let numbers = manifest[8..].chunks_exact(4);
+    numbers
+        .map(|n| u32::from_le_bytes(n.try_into().unwrap()))
+        .collect()
+}
+
+/// A made store without anything in it.
+pub(super) fn new_store() -> SimulatedDisk {
+    let disk = SimulatedDisk::new();
+    root::create(&disk).unwrap();
+    disk.lose_power(0)
+}
+
+pub(super) fn open(disk: &SimulatedDisk) -> Result<FileStore, StoreError> {
+    FileStore::on_disk(Arc::new(disk.clone()), "", FileOptions::new())
+}
+
+/// What may be read: of each manifest the values that it may have, `None` for not being there.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Expected(BTreeMap<ManifestName, Vec<Option<Bytes>>>);
+
+impl Expected {
+    fn begin(&mut self, name: &ManifestName, value: Option<&Bytes>) {
+        let values = self.0.entry(name.clone()).or_insert_with(|| vec![None]);
+        values.push(value.cloned());
+    }
+
+    fn end(&mut self, name: &ManifestName) {
+        let values = self.0.get_mut(name).unwrap();
+        let newest = values.pop().unwrap();
+        *values = vec![newest];
+    }
+
+    /// What was never acknowledged may be missing, and all that was has to be there, whole.
+    pub(super) fn check(&self, store: &FileStore) -> Result<(), String> {
+        for (name, values) in &self.0 {
+            let value = store
+                .get_manifest(name)
+                .map_err(|error| format!("{name}: {error}"))?;
+            if !values.contains(&value) {
+                return Err(format!("{name} is {value:?}, not one of {values:?}"));
+            }
+            for n in value.iter().flat_map(|value| chunks_of(value)) {
+                let (hash, data) = chunk(n);
+                let there = store.get_chunk(&hash);
+                let there = there.map_err(|error| format!("chunk {n} of {name}: {error}"))?;
+                if there.as_deref() != Some(&data[..]) {
+                    return Err(format!("chunk {n} of {name} is {there:?}"));
+                }
+            }
+        }
+        let mut fault = None;
+        store
+            .inventory()
+            .unwrap()
+            .verify(&mut |_| (), &mut |found| fault = Some(found))
+            .map_err(|error| format!("verify: {error}"))?;
+        match fault {
+            Some(fault) => Err(format!("verify found {fault:?}")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Saves, saves again under the same name, saves what is there, deletes and collects, as the seed says. Ends
+/// at the first error.
+pub(super) fn live(
+    store: &FileStore,
+    expected: &mut Expected,
+    random: &mut Random,
+    steps: u32,
+) -> Result<(), StoreError> {
+    for _ in 0..steps {
+        step(store, expected, random)?;
+    }
+    Ok(())
+}
+
+pub(super) fn step(
+    store: &FileStore,
+    expected: &mut Expected,
+    random: &mut Random,
+) -> Result<(), StoreError> {
+    let name_of = |random: &mut Random| name(random.below(4));
+    match random.below(8) {
+        0 => {
+            let name = name_of(random);
+            expected.begin(&name, None);
+            store.delete_manifest(&name)?;
+            expected.end(&name);
+        }
+        1 => collect(store)?,
+        2 => {
+            let chunks = put_some(store, random)?;
+            let version = random.next();
+            let mut batch: Vec<_> = (0..3)
+                .map(|n| (name(n), manifest(version + n, &[])))
+                .collect();
+            // The chunks are those of the first one.
+            batch[0].1 = manifest(version, &chunks);
+            for (name, data) in &batch {
+                expected.begin(name, Some(data));
+            }
+            store.put_manifests(&batch)?;
+            for (name, _) in &batch {
+                expected.end(name);
+            }
+        }
+        _ => {
+            let chunks = put_some(store, random)?;
+            let (name, data) = (name_of(random), manifest(random.next(), &chunks));
+            expected.begin(&name, Some(&data));
+            store.put_manifest(&name, &data)?;
+            expected.end(&name);
+        }
+    }
+    Ok(())
+}
+
+/// Collects without grace.
+pub(super) fn collect(store: &FileStore) -> Result<(), StoreError> {
+    let now = CollectOptions::new().with_grace(Duration::ZERO);
+    let collected = store.inventory().unwrap().collect(&now, &mut |_| ());
+    collected.map(drop)
+}
+
+fn put_some(store: &FileStore, random: &mut Random) -> Result<Vec<u32>, StoreError> {
+    let mut chunks = Vec::new();
+    for _ in 0..random.below(5) {
+        let n = random.below(12) as u32;
+        let (hash, data) = chunk(n);
+        store.put_chunk(&hash, &data)?;
+        chunks.push(n);
+    }
+    Ok(chunks)
+}

@@ -1,0 +1,145 @@
+//! Where objects lie below the root.
+
+use object_store::path::Path;
+
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+
+/// Marks a root.
+pub(super) const MARKER: &str = "kv_store_format";
+
+/// What the marker says.
+pub(super) const FORMAT: &[u8] = b"transload kv_store s3 1\n";
+
+pub(super) const CHUNKS: &str = "c";
+pub(super) const MANIFESTS: &str = "m";
+
+/// The longest escaped name that is a key. Longer ones are hashed, and their listing has to read them.
+const MAX_ESCAPED: usize = 512;
+
+/// A path of segments that need no encoding.
+pub(super) fn path(segments: &[String], below: &[&str]) -> Path {
+    segments
+        .iter()
+        .map(String::as_str)
+        .chain(below.iter().copied())
+        .collect()
+}
+
+pub(super) fn chunk(root: &[String], hash: &ChunkHash) -> Path {
+    path(root, &[CHUNKS, &hash.to_string()])
+}
+
+pub(super) fn chunk_of(file: &str) -> Option<ChunkHash> {
+    let hash: ChunkHash = file.parse().ok()?;
+    (hash.to_string() == file).then_some(hash)
+}
+
+/// `n-` and the name with everything but letters, digits, `-` and `.` as `_` and two hex digits; or `h-` and
+/// the BLAKE3 of a name that would be too long. So a name is never a path, and most can be read in any
+/// listing of the bucket.
+pub(super) fn manifest(root: &[String], whole_name: &str) -> Path {
+    let mut escaped = String::from("n-");
+    for byte in whole_name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => escaped.push(byte.into()),
+            _ => escaped.push_str(&format!("_{byte:02x}")),
+        }
+    }
+    if escaped.len() > MAX_ESCAPED {
+        escaped = format!("h-{}", blake3::hash(whole_name.as_bytes()).to_hex());
+    }
+    path(root, &[MANIFESTS, &escaped])
+}
+
+/// What the last segment of a manifest's key says of its name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NameOf {
+    /// All of it.
+    Whole(String),
+    /// Only the object itself knows.
+    Hashed,
+    /// It is no manifest of ours.
+    Nothing,
+}
+
+pub(super) fn name_of(file: &str) -> NameOf {
+    if file.strip_prefix("h-").is_some_and(|hex| hex.len() == 64) {
+        return NameOf::Hashed;
+    }
+    let Some(mut escaped) = file.strip_prefix("n-").map(str::as_bytes) else {
+        return NameOf::Nothing;
+    };
+    let mut name = Vec::new();
+    while let Some((&byte, rest)) = escaped.split_first() {
+        escaped = rest;
+        if byte != b'_' {
+            name.push(byte);
+            continue;
+        }
+        let digits = rest.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
+        let Some(byte) = digits.and_then(|hex| u8::from_str_radix(hex, 16).ok()) else {
+            return NameOf::Nothing;
+        };
+        name.push(byte);
+        escaped = &rest[2..];
+    }
+    String::from_utf8(name).map_or(NameOf::Nothing, NameOf::Whole)
+}
+
+/// A manifest's value as it is stored, before the header: its whole name comes first.
+pub(super) fn with_name(whole_name: &str, data: &[u8]) -> Vec<u8> {
+    // Prefix and name have at most 400 and 1,024 bytes.
+    let len = whole_name.len() as u16;
+    [&len.to_le_bytes()[..], whole_name.as_bytes(), data].concat()
+}
+
+/// The name in front of a manifest's value, and how many bytes both take up.
+pub(super) fn split_name(stored: &[u8]) -> Result<(&str, usize), StoreError> {
+    let damaged = || StoreError::Damaged {
+        what: "a manifest".into(),
+        how: "it does not begin with a name".into(),
+    };
+    let (len, rest) = stored.split_first_chunk::<2>().ok_or_else(damaged)?;
+    let len = usize::from(u16::from_le_bytes(*len));
+    let name = rest.get(..len).ok_or_else(damaged)?;
+    let name = std::str::from_utf8(name).map_err(|_| damaged())?;
+    Ok((name, 2 + len))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn names_come_back_and_keys_fit(name in "\\PC{0,300}", root in "[a-z]{1,400}") {
+            let path = manifest(&[root], &name);
+            prop_assert!(path.as_ref().len() <= 1024);
+            prop_assert_eq!(path.parts().count(), 3);
+            let file = path.filename().unwrap();
+            match name_of(file) {
+                NameOf::Whole(back) => prop_assert_eq!(back, name),
+                other => prop_assert!(other == NameOf::Hashed && name.len() > 100),
+            }
+        }
+
+        #[test]
+        fn any_file_is_read(file in "\\PC{0,30}", hex in "n-[_0-9a-f]{0,30}") {
+            name_of(&file);
+            name_of(&hex);
+        }
+    }
+
+    #[test]
+    fn no_name_is_a_path() {
+        for name in [
+            "", "..", "../../x", "/", "a/b", "chunks", "%2e%2e", "\n", "n-", "_",
+        ] {
+            let path = manifest(&["kv".into()], name);
+            assert_eq!(path.as_ref().matches('/').count(), 2, "{path}");
+            assert!(path.as_ref().starts_with("kv/m/n-"), "{path}");
+        }
+    }
+}

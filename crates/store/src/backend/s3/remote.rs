@@ -1,0 +1,312 @@
+//! Requests: a runtime of our own on threads of our own, and blocking calls into it.
+//!
+//! The callers' threads may belong to a runtime themselves, so they never run one: they hand a future over
+//! and wait for its answer on a channel. The threads end before the store is dropped, since the library whose
+//! code they run may be unloaded next.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use bytes::Bytes;
+use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
+use object_store::path::Path;
+use object_store::{
+    BackoffConfig, ClientConfigKey, Error, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMode, PutPayload, RetryConfig,
+};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::options::S3Options;
+use crate::error::StoreError;
+
+/// A thread each for two requests' checksums and encryption.
+const WORKERS: usize = 2;
+
+/// How long making a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub(super) client: Arc<Client>,
+    handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the futures need.
+#[derive(Debug)]
+pub(super) struct Client {
+    store: AmazonS3,
+    permits: Semaphore,
+    part_bytes: usize,
+}
+
+/// Whether a conditional put wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Created {
+    Now,
+    Before,
+}
+
+impl Remote {
+    pub(super) fn new(bucket: &str, options: &S3Options) -> Result<Self, StoreError> {
+        let millis = |time: Duration| format!("{} milliseconds", time.as_millis());
+        let mut builder = AmazonS3Builder::from_env()
+            .with_bucket_name(bucket)
+            .with_config(
+                AmazonS3ConfigKey::Client(ClientConfigKey::Timeout),
+                millis(options.timeout),
+            )
+            .with_config(
+                AmazonS3ConfigKey::Client(ClientConfigKey::ConnectTimeout),
+                millis(options.timeout.min(CONNECT)),
+            );
+        for (key, value) in &options.config.0 {
+            let key: AmazonS3ConfigKey = key
+                .parse()
+                .map_err(|error: Error| StoreError::remote("read the options", error))?;
+            builder = builder.with_config(key, value);
+        }
+        let store = builder
+            .with_retry(RetryConfig {
+                backoff: BackoffConfig::default(),
+                max_retries: 10,
+                retry_timeout: options.retry,
+            })
+            .build()
+            .map_err(|error| StoreError::remote(format!("open bucket {bucket}"), error))?;
+        let (tell, handle) = mpsc::sync_channel(1);
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::Builder::new()
+            .name("transload-s3".into())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_multi_thread()
+                    .worker_threads(WORKERS)
+                    .thread_name("transload-s3")
+                    .enable_all()
+                    .build();
+                match runtime {
+                    Ok(runtime) => {
+                        let _ = tell.send(Ok(runtime.handle().clone()));
+                        // An error is the sender's end, which means the same.
+                        let _ = runtime.block_on(stopped);
+                    }
+                    Err(error) => drop(tell.send(Err(error))),
+                }
+            })
+            .map_err(StoreError::io("start a thread"))?;
+        let handle = handle
+            .recv()
+            .map_err(|_| gone())?
+            .map_err(StoreError::io("start a runtime"))?;
+        Ok(Self {
+            client: Arc::new(Client {
+                store,
+                permits: Semaphore::new(options.concurrency.max(1)),
+                part_bytes: options.part_bytes.max(5 << 20),
+            }),
+            handle,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Starts a future and goes on.
+    pub(super) fn start<F>(&self, future: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.handle.spawn(future);
+    }
+
+    /// Waits for a future.
+    pub(super) fn wait<T, F>(&self, future: F) -> Result<T, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let (tell, answer) = mpsc::sync_channel(1);
+        self.handle.spawn(async move {
+            // Nobody waits if the caller panicked.
+            let _ = tell.send(future.await);
+        });
+        answer.recv().map_err(|_| gone())?
+    }
+
+    /// Waits for all of them, which run at once within the limit of requests, and answers in their order.
+    pub(super) fn wait_all<T, F>(
+        &self,
+        futures: impl Iterator<Item = F>,
+    ) -> Result<Vec<Result<T, StoreError>>, StoreError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let answers: Vec<_> = futures
+            .map(|future| {
+                let (tell, answer) = mpsc::sync_channel(1);
+                self.handle.spawn(async move {
+                    let _ = tell.send(future.await);
+                });
+                answer
+            })
+            .collect();
+        answers
+            .into_iter()
+            .map(|answer| answer.recv().map_err(|_| gone()))
+            .collect()
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was printed by the thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The runtime ended while somebody waited: a task panicked.
+fn gone() -> StoreError {
+    StoreError::Poisoned {
+        why: "a task of the S3 client panicked".into(),
+    }
+}
+
+impl Client {
+    /// What is known of an object, or `None`.
+    pub(super) async fn head(&self, path: &Path) -> Result<Option<ObjectMeta>, StoreError> {
+        let _permit = self.permit().await?;
+        found(self.store.head(path).await).map_err(during("look for", path))
+    }
+
+    /// The bytes of an object, or `None`.
+    pub(super) async fn get(&self, path: &Path) -> Result<Option<Bytes>, StoreError> {
+        let _permit = self.permit().await?;
+        let got: Result<Option<GetResult>, Error> = found(self.store.get(path).await);
+        match got.map_err(during("get", path))? {
+            None => Ok(None),
+            Some(got) => got.bytes().await.map(Some).map_err(during("get", path)),
+        }
+    }
+
+    /// Writes an object, whatever was there.
+    pub(super) async fn put(&self, path: &Path, parts: [Bytes; 2]) -> Result<(), StoreError> {
+        let _permit = self.permit().await?;
+        let len: usize = parts.iter().map(Bytes::len).sum();
+        let put = if len > self.part_bytes {
+            self.put_in_parts(path, parts).await
+        } else {
+            self.store
+                .put(path, PutPayload::from_iter(parts))
+                .await
+                .map(drop)
+        };
+        put.map_err(during("put", path))
+    }
+
+    /// Writes an object unless there is one. Values in parts cannot ask that, and stores that do not know how
+    /// to are told by `AWS_CONDITIONAL_PUT=disabled`; whoever calls this has looked before.
+    pub(super) async fn create(
+        &self,
+        path: &Path,
+        parts: [Bytes; 2],
+    ) -> Result<Created, StoreError> {
+        let len: usize = parts.iter().map(Bytes::len).sum();
+        if len > self.part_bytes {
+            return self.put(path, parts).await.map(|()| Created::Now);
+        }
+        let outcome = {
+            let _permit = self.permit().await?;
+            let payload = PutPayload::from_iter(parts.clone());
+            self.store
+                .put_opts(path, payload, PutMode::Create.into())
+                .await
+        };
+        match outcome {
+            Ok(_) => Ok(Created::Now),
+            // 409 is also said while another writer is at it, who may yet fail.
+            Err(Error::AlreadyExists { .. }) => match self.head(path).await? {
+                Some(_) => Ok(Created::Before),
+                None => self.put(path, parts).await.map(|()| Created::Now),
+            },
+            Err(Error::NotImplemented { .. }) => self.put(path, parts).await.map(|()| Created::Now),
+            Err(error) => Err(during("put", path)(error)),
+        }
+    }
+
+    /// Removes an object; not an error if there is none.
+    pub(super) async fn delete(&self, path: &Path) -> Result<(), StoreError> {
+        let _permit = self.permit().await?;
+        found(self.store.delete(path).await)
+            .map(drop)
+            .map_err(during("delete", path))
+    }
+
+    /// Everything below a path.
+    pub(super) async fn list(&self, below: &Path) -> Result<Vec<ObjectMeta>, StoreError> {
+        use futures_util::TryStreamExt;
+        let _permit = self.permit().await?;
+        self.store
+            .list(Some(below))
+            .try_collect()
+            .await
+            .map_err(during("list", below))
+    }
+
+    async fn put_in_parts(&self, path: &Path, parts: [Bytes; 2]) -> Result<(), Error> {
+        let [header, data] = parts;
+        let mut upload = self.store.put_multipart(path).await?;
+        // The header in front of the first part; all parts but the last have to be equally long.
+        let first = data.slice(..self.part_bytes - header.len());
+        let mut rest = data.slice(first.len()..);
+        let mut under_way = vec![upload.put_part(PutPayload::from_iter([header, first]))];
+        while !rest.is_empty() {
+            let part = rest.split_to(rest.len().min(self.part_bytes));
+            under_way.push(upload.put_part(part.into()));
+            // Few at a time: each value has one permit.
+            if under_way.len() == PARTS {
+                let sent = futures_util::future::try_join_all(under_way.drain(..)).await;
+                if let Err(error) = sent {
+                    // It may fail as well; the bucket's rules remove such uploads in time.
+                    let _ = upload.abort().await;
+                    return Err(error);
+                }
+            }
+        }
+        let sent = match futures_util::future::try_join_all(under_way).await {
+            Ok(_) => upload.complete().await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = sent {
+            let _ = upload.abort().await;
+            return Err(error);
+        }
+        Ok(())
+    }
+
+    async fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, StoreError> {
+        // It is never closed.
+        self.permits.acquire().await.map_err(|_| gone())
+    }
+}
+
+/// Parts of one value that are sent together.
+const PARTS: usize = 4;
+
+fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(Error::NotFound { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn during(what: &'static str, path: &Path) -> impl FnOnce(Error) -> StoreError {
+    move |error| StoreError::remote(format!("{what} {path}"), error)
+}

@@ -1,0 +1,209 @@
+//! A process that is killed, or whose system calls fail, at each system call of a save.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use transload_store::backend::{Backend, CollectOptions};
+
+use crate::saving::{again, called, chunk, count, manifest, name, open, verify, wrong_chunk};
+
+/// The calls a save makes.
+const CALLS: [&str; 16] = [
+    "openat",
+    "pwrite64",
+    "pread64",
+    "fsync",
+    "fdatasync",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlinkat",
+    "flock",
+    "ftruncate",
+    "fchmod",
+    "utimensat",
+    "getdents64",
+    "newfstatat",
+    "close",
+];
+
+/// Runs the save below under strace, which does `what` at call number `at` of this kind.
+fn save(root: &Path, call: &str, what: &str, at: usize) -> Output {
+    let mut command = Command::new("strace");
+    let inject = format!("inject={call}:{what}:when={at}");
+    command
+        .args(["-f", "-qq", "-o", "/dev/null", "-e"])
+        .arg(format!("trace={call}"))
+        .args(["-e", &inject])
+        .arg(std::env::current_exe().unwrap());
+    again(&mut command, "kills::other_process", root, "save");
+    command.output().unwrap()
+}
+
+/// Every so many of the calls that change nothing: a kill at one is like a kill behind the change before it.
+/// `TRANSLOAD_TEST_EVERY_CALL=1` takes them all.
+const SAMPLED: usize = 10;
+
+fn sampled(call: &str) -> usize {
+    let changes = [
+        "pwrite64",
+        "fsync",
+        "fdatasync",
+        "renameat",
+        "renameat2",
+        "unlinkat",
+        "ftruncate",
+        "fchmod",
+    ];
+    match changes.contains(&call) || count("TRANSLOAD_TEST_EVERY_CALL", 0) > 0 {
+        true => 1,
+        false => SAMPLED,
+    }
+}
+
+/// How many calls of each kind come before the save and how many in all.
+fn calls(root: &Path, log: &Path) -> Vec<(&'static str, usize, usize)> {
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-o"]).arg(log);
+    command.arg(std::env::current_exe().unwrap());
+    again(&mut command, "kills::other_process", root, "save");
+    assert!(command.output().unwrap().status.success());
+    let text = std::fs::read_to_string(log).unwrap();
+    let begin = text.find(BEGIN).unwrap();
+    CALLS
+        .into_iter()
+        .filter_map(|call| {
+            let needle = format!(" {call}(");
+            let all = text.matches(&needle).count();
+            let before = text[..begin].matches(&needle).count();
+            (all > before).then_some((call, before, all))
+        })
+        .collect()
+}
+
+fn has_strace() -> bool {
+    let works = Command::new("strace")
+        .args(["-qq", "-o", "/dev/null", "true"])
+        .status();
+    let works = works.is_ok_and(|status| status.success());
+    if !works {
+        println!("NOT RUN: there is no strace that works here");
+    }
+    works
+}
+
+const BEGIN: &str = "here-begins-the-save";
+
+/// What the process said it had saved is there and whole; what is there is whole; and the store works.
+fn check(root: &Path, output: &Output, why: &str) {
+    let store = open(root);
+    let text = String::from_utf8_lossy(&output.stdout);
+    for line in text.lines() {
+        let Some(saved) = line.strip_prefix("saved ") else {
+            continue;
+        };
+        let (which, version) = saved.split_once(' ').unwrap();
+        let there = store.get_manifest(&name(which)).unwrap();
+        let there = there.unwrap_or_else(|| panic!("{why}: {which} is gone"));
+        let found = u64::from_le_bytes(there[..8].try_into().unwrap());
+        // The next one may be there too, but was not acknowledged.
+        let version: u64 = version.parse().unwrap();
+        assert!(found >= version, "{why}: {which} is {found}");
+    }
+    for which in ["a", "b"] {
+        if let Some(there) = store.get_manifest(&name(which)).unwrap() {
+            assert_eq!(wrong_chunk(&store, &there).unwrap(), None, "{why}: {which}");
+        }
+    }
+    verify(&store);
+    store.delete_manifest(&name("a")).unwrap();
+    store.delete_manifest(&name("b")).unwrap();
+    let now = CollectOptions::new().with_grace(std::time::Duration::ZERO);
+    store
+        .inventory()
+        .unwrap()
+        .collect(&now, &mut |_| ())
+        .unwrap();
+    let left = store.inventory().unwrap().usage().unwrap();
+    assert_eq!((left.manifests, left.chunks), (0, 0), "{why}");
+    let rubbish = std::fs::read_dir(root.join("tmp")).unwrap().count();
+    assert_eq!(rubbish, 0, "{why}: temporary files stay");
+}
+
+#[test]
+fn a_process_killed_at_any_system_call_loses_nothing_that_was_saved() {
+    if !has_strace() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("store");
+    drop(open(&root));
+    let (mut kills, mut survived) = (0, 0);
+    for (call, before, all) in calls(&root, &folder.path().join("log")) {
+        for at in (before + 1..=all).step_by(sampled(call)) {
+            let output = save(&root, call, "signal=KILL", at);
+            match output.status.success() {
+                // A call fewer than the first time: folders that were new are not any more.
+                true => survived += 1,
+                false => kills += 1,
+            }
+            check(&root, &output, &format!("killed at {call} {at}"));
+        }
+    }
+    println!("killed at {kills} system calls");
+    assert!(
+        kills > 60 && survived < kills / 4,
+        "{kills} killed, {survived} not"
+    );
+}
+
+#[test]
+fn a_system_call_that_fails_is_never_acknowledged() {
+    if !has_strace() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("store");
+    drop(open(&root));
+    let troubles = [
+        ("fsync", "EIO"),
+        ("fdatasync", "EIO"),
+        ("pwrite64", "ENOSPC"),
+        ("renameat", "EDQUOT"),
+        ("openat", "EMFILE"),
+    ];
+    let mut failures = 0;
+    for (call, before, all) in calls(&root, &folder.path().join("log")) {
+        let Some((_, errno)) = troubles.iter().find(|(other, _)| *other == call) else {
+            continue;
+        };
+        for at in (before + 1..=all).step_by(sampled(call)) {
+            let output = save(&root, call, &format!("error={errno}"), at);
+            failures += 1;
+            check(&root, &output, &format!("{errno} at {call} {at}"));
+        }
+    }
+    println!("{failures} system calls failed");
+    assert!(failures > 20, "{failures}");
+}
+
+#[test]
+#[ignore = "a process of the tests above"]
+fn other_process() {
+    let Some((root, _)) = called() else { return };
+    let _ = std::fs::metadata(BEGIN);
+    let _ = std::fs::File::open(BEGIN);
+    let store = open(Path::new(&root));
+    for (version, which, chunks) in [(1, "a", 0..3), (2, "b", 2..5), (3, "a", 3..8)] {
+        let chunks: Vec<u64> = chunks.collect();
+        for &n in &chunks {
+            let (hash, data) = chunk(n);
+            let there = store.put_chunk(&hash, &data);
+            there.unwrap();
+        }
+        store
+            .put_manifest(&name(which), &manifest(version, &chunks))
+            .unwrap();
+        println!("\nsaved {which} {version}");
+    }
+}

@@ -1,0 +1,124 @@
+//! A C program drives plugins, and so do our loader and the conformance kit.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+use transload_store::loader::Library;
+
+use crate::build::{compile, memory_plugin, plugin};
+use crate::check::check;
+
+/// `tests/c/consumer.c`, compiled.
+struct Consumer {
+    folder: TempDir,
+}
+
+impl Consumer {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let flags = ["-std=gnu11", "-pedantic", "-pthread", "-ldl"];
+        compile("cc", "consumer.c", &folder.path().join("consumer"), &flags);
+        Self { folder }
+    }
+
+    fn command(&self, library: &Path, uri: &str) -> Command {
+        let mut command = Command::new(self.folder.path().join("consumer"));
+        command.arg(library).arg(uri);
+        command
+    }
+}
+
+fn said(output: &Output) -> String {
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    format!(
+        "{}\n{}{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    )
+}
+
+/// The consumer has to be content, and where valgrind is there, memory too.
+fn drives(library: &Path, uri: &str, version: u32) {
+    let consumer = Consumer::new();
+    let output = consumer.command(library, uri).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let expected = format!("version {version}, 0 failures\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+}
+
+/// Runs the consumer under valgrind: no access to memory that is not its own, nothing lost.
+fn drives_without_leaks(library: &Path, uri: &str) {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("NOT RUN: there is no valgrind");
+        return;
+    }
+    let consumer = Consumer::new();
+    let plain = consumer.command(library, uri);
+    let mut command = Command::new("valgrind");
+    command
+        .args([
+            "--quiet",
+            "--error-exitcode=99",
+            "--leak-check=full",
+            "--errors-for-leak-kinds=definite",
+        ])
+        .arg(plain.get_program())
+        .args(plain.get_args());
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+fn exports(library: &Path) {
+    let output = Command::new("nm")
+        .args(["-D", "--defined-only"])
+        .arg(library)
+        .output();
+    let Ok(output) = output else {
+        println!("NOT RUN: there is no nm");
+        return;
+    };
+    let text = String::from_utf8(output.stdout).unwrap();
+    let names: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.split(' ').next_back())
+        .collect();
+    assert_eq!(names, ["kv_store_get_vtable"], "of {}", library.display());
+}
+
+#[test]
+fn c_drives_the_memory_plugin() {
+    let library = memory_plugin();
+    exports(&library);
+    drives(&library, "memory://consumer", 1);
+    drives_without_leaks(&library, "memory://consumer");
+}
+
+fn file_plugin() -> PathBuf {
+    plugin(&["-p", "transload-kv-store-file"], "libkv_store_file.so")
+}
+
+#[test]
+fn c_drives_the_file_plugin() {
+    let library = file_plugin();
+    exports(&library);
+    let folder = tempfile::tempdir().unwrap();
+    let uri = |name: &str| format!("file://{}", folder.path().join(name).display());
+    drives(&library, &uri("plain"), 2);
+    drives_without_leaks(&library, &uri("valgrind"));
+}
+
+#[test]
+fn the_file_plugin_keeps_the_contract() {
+    let library = file_plugin();
+    let folder = tempfile::tempdir().unwrap();
+    let uri = format!("file://{}", folder.path().join("store").display());
+    let report = check(&library, &uri);
+    assert!(report.is_clean(), "{report}");
+    let store = Library::load(&library)
+        .unwrap()
+        .open(&uri.parse().unwrap())
+        .unwrap();
+    assert_eq!(store.library().version(), 2);
+}

@@ -1,0 +1,312 @@
+//! What `kv_store_v1` asks of a backend.
+
+use std::time::Duration;
+
+use transload_store::backend::s3::S3Store;
+use transload_store::{Backend, ChunkHash, Put, StoreError};
+
+use crate::server::{Server, bytes, hash, name};
+
+/// With both servers.
+fn both(test: impl Fn(&Server)) {
+    test(&Server::s3s());
+    if let Some(moto) = Server::moto() {
+        test(&moto);
+    }
+}
+
+#[test]
+fn keeps_chunks_and_manifests() {
+    both(|server| {
+        let store = server.open("/kv");
+        let data = bytes(1, 300_000);
+        let key = hash(&data);
+        assert_eq!(store.get_chunk(&key).unwrap(), None);
+        assert_eq!(store.put_chunk(&key, &data).unwrap(), Put::Stored);
+        assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data, "its own");
+        assert_eq!(store.put_chunk(&key, b"other").unwrap(), Put::AlreadyThere);
+        store.put_manifest(&name("m"), b"one").unwrap();
+        let other = server.open("/kv/");
+        assert_eq!(other.get_chunk(&key).unwrap().unwrap(), data);
+        assert_eq!(other.put_chunk(&key, b"other").unwrap(), Put::AlreadyThere);
+        other.put_manifest(&name("m"), b"").unwrap();
+        assert_eq!(
+            store.get_chunk(&key).unwrap().unwrap(),
+            data,
+            "the first stays"
+        );
+        assert_eq!(store.get_manifest(&name("m")).unwrap().unwrap(), "");
+        store.delete_manifest(&name("m")).unwrap();
+        store.delete_manifest(&name("m")).unwrap();
+        assert_eq!(other.get_manifest(&name("m")).unwrap(), None);
+        assert_eq!(other.get_chunk(&key).unwrap().unwrap(), data, "chunks stay");
+    });
+}
+
+#[test]
+fn takes_every_key_name_and_length() {
+    both(|server| {
+        let store = server.open("/kv");
+        for (seed, len) in [1, 8, 16, 32, 63, 64].into_iter().enumerate() {
+            let key = ChunkHash::new(&bytes(seed as u64, len)).unwrap();
+            let data = bytes(seed as u64, [0, 1, 15, 16, 17, 100_000][seed]);
+            assert_eq!(store.put_chunk(&key, &data).unwrap(), Put::Stored);
+            store.put_manifest(&name("flush"), b"").unwrap();
+            assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data);
+        }
+        let long = ["x".repeat(1024), "/".repeat(1024), "ключ/".repeat(100)];
+        let mut names = vec!["", "..", "../x", "/", "c", "a\nb\r\n", "ключ", "*", "%2e"];
+        names.extend(long.iter().map(String::as_str));
+        for other in &names {
+            store.put_manifest(&name(other), other.as_bytes()).unwrap();
+        }
+        let names_: Vec<_> = names.iter().map(|other| name(other)).collect();
+        let got = server.open("/kv").get_manifests(&names_).unwrap();
+        for (name, got) in names.iter().zip(got) {
+            assert_eq!(got.unwrap(), *name);
+        }
+        let mut listed = Vec::new();
+        let inventory = store.inventory().unwrap();
+        inventory
+            .manifests(&mut |entry| {
+                listed.push((entry.name.to_string(), entry.bytes));
+                Ok(())
+            })
+            .unwrap();
+        let mut expected: Vec<_> = names
+            .iter()
+            .map(|name| (name.to_string(), name.len() as u64))
+            .collect();
+        expected.push(("flush".into(), 0));
+        expected.sort();
+        listed.sort();
+        assert_eq!(listed, expected);
+    });
+}
+
+#[test]
+fn the_nearest_ancestor_that_is_a_store_is_the_root() {
+    let server = Server::s3s();
+    let root = server.open("/models/kv");
+    let slot = server.open("/models/kv/slot1/x");
+    let data = bytes(1, 100);
+    slot.put_chunk(&hash(&data), &data).unwrap();
+    slot.put_manifest(&name("m"), b"1").unwrap();
+    assert_eq!(root.get_manifest(&name("slot1/x/m")).unwrap().unwrap(), "1");
+    assert_eq!(
+        root.put_chunk(&hash(&data), &data).unwrap(),
+        Put::AlreadyThere
+    );
+    // Elsewhere is another store.
+    let other = server.open("/models");
+    assert_eq!(other.get_chunk(&hash(&data)).unwrap(), None);
+    assert_eq!(
+        server
+            .open("/models/kv")
+            .get_manifest(&name("slot1/x/m"))
+            .unwrap()
+            .unwrap(),
+        "1"
+    );
+}
+
+#[test]
+fn large_values_go_in_parts() {
+    both(|server| {
+        let mut options = server.options();
+        options.part_bytes = 5 << 20;
+        options.pending_bytes = 8 << 20;
+        let store = S3Store::open(&"s3://b/kv".parse().unwrap(), options).unwrap();
+        for len in [(5 << 20) - 16, (5 << 20) - 15, 10 << 20, (64 << 20) + 7] {
+            let data = bytes(len as u64, len);
+            assert_eq!(store.put_chunk(&hash(&data), &data).unwrap(), Put::Stored);
+            store
+                .put_manifest(&name("large"), &data[..len / 4])
+                .unwrap();
+            assert!(
+                store.get_chunk(&hash(&data)).unwrap().unwrap() == data,
+                "{len}"
+            );
+            assert!(store.get_manifest(&name("large")).unwrap().unwrap() == data[..len / 4]);
+        }
+    });
+}
+
+#[test]
+fn works_inside_a_runtime() {
+    let server = Server::s3s();
+    for threads in [1, 2] {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(threads)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            // On the runtime's own threads, opening and dropping too.
+            let store = server.open("/kv");
+            store.put_chunk(&hash(b"x"), b"x").unwrap();
+            store.put_manifest(&name("m"), b"1").unwrap();
+            drop(store);
+            let uri = "s3://b/kv".parse().unwrap();
+            let options = server.options();
+            let worker = tokio::spawn(async move {
+                let store = S3Store::open(&uri, options).unwrap();
+                store.get_chunks(&[hash(b"x"), hash(b"y")]).unwrap()
+            });
+            let got = worker.await.unwrap();
+            assert_eq!(got, [Some("x".into()), None]);
+        });
+    }
+}
+
+#[test]
+fn batches_and_prefetched_chunks_come_in_order() {
+    let server = Server::s3s();
+    let mut options = server.options();
+    options.ahead_bytes = 300_000;
+    let store = S3Store::open(&"s3://b".parse().unwrap(), options).unwrap();
+    let chunks: Vec<_> = (0..100_u64).map(|n| bytes(n, 10_000)).collect();
+    let hashes: Vec<_> = chunks.iter().map(|data| hash(data)).collect();
+    for (key, data) in hashes.iter().zip(&chunks) {
+        store.put_chunk(key, data).unwrap();
+    }
+    store.put_manifest(&name("m"), b"").unwrap();
+    store.prefetch_chunks(&hashes).unwrap();
+    store.prefetch_chunks(&[hash(b"nobody")]).unwrap();
+    for (key, data) in hashes.iter().zip(&chunks) {
+        assert_eq!(store.get_chunk(key).unwrap().unwrap(), data);
+    }
+    assert_eq!(store.get_chunk(&hash(b"nobody")).unwrap(), None);
+    for (got, data) in store.get_chunks(&hashes).unwrap().iter().zip(&chunks) {
+        assert_eq!(got.as_ref().unwrap(), data);
+    }
+}
+
+#[test]
+fn threads_share_a_handle() {
+    let server = Server::s3s();
+    let store = server.open("/kv");
+    std::thread::scope(|scope| {
+        for thread in 0..6_u64 {
+            let store = &store;
+            scope.spawn(move || {
+                for round in 0..5 {
+                    let chunks: Vec<_> = (0..6)
+                        .map(|n| {
+                            bytes(
+                                if n < 3 {
+                                    n
+                                } else {
+                                    thread * 1000 + round * 10 + n
+                                },
+                                3000,
+                            )
+                        })
+                        .collect();
+                    for data in &chunks {
+                        store.put_chunk(&hash(data), data).unwrap();
+                    }
+                    let manifest = name(&format!("{thread}"));
+                    store.put_manifest(&manifest, &chunks[5]).unwrap();
+                    for data in &chunks {
+                        assert_eq!(store.get_chunk(&hash(data)).unwrap().unwrap(), data);
+                    }
+                    assert_eq!(store.get_manifest(&manifest).unwrap().unwrap(), chunks[5]);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_changed_byte_is_an_error() {
+    let server = Server::s3s();
+    let store = server.open("/kv");
+    let data = bytes(1, 50);
+    store.put_chunk(&hash(&data), &data).unwrap();
+    store.put_manifest(&name("m"), &data).unwrap();
+    let chunk = server.file(&format!("kv/c/{}", hash(&data)));
+    for (file, is_chunk) in [(chunk, true), (server.file("kv/m/n-m"), false)] {
+        let whole = std::fs::read(&file).unwrap();
+        let read = || {
+            if is_chunk {
+                store.get_chunk(&hash(&data))
+            } else {
+                store.get_manifest(&name("m"))
+            }
+        };
+        for at in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[at] ^= 0x10;
+            std::fs::write(&file, changed).unwrap();
+            assert!(
+                matches!(read(), Err(StoreError::Damaged { .. })),
+                "byte {at}"
+            );
+        }
+        std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
+        assert!(read().is_err());
+        std::fs::write(&file, &whole).unwrap();
+        assert_eq!(read().unwrap().unwrap(), data);
+    }
+}
+
+#[test]
+fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
+    let server = Server::s3s();
+    let mut options = server.options();
+    options.refresh = Duration::ZERO;
+    let store = S3Store::open(&"s3://b/kv".parse().unwrap(), options).unwrap();
+    let data = bytes(1, 100);
+    let key = hash(&data);
+    store.put_chunk(&key, &data).unwrap();
+    store.put_manifest(&name("m"), b"").unwrap();
+    let modified = || {
+        std::fs::metadata(server.file(&format!("kv/c/{key}")))
+            .unwrap()
+            .modified()
+            .unwrap()
+    };
+    let before = modified();
+    assert_eq!(
+        store.put_chunk(&key, b"other bytes").unwrap(),
+        Put::AlreadyThere
+    );
+    store.put_manifest(&name("m"), b"").unwrap();
+    assert!(modified() > before);
+    assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data);
+    // One that was found and then collected is noticed.
+    let other = server.open("/kv");
+    assert_eq!(other.put_chunk(&key, &data).unwrap(), Put::AlreadyThere);
+    let mut options = server.options();
+    options.refresh = Duration::from_secs(1);
+    let saver = S3Store::open(&"s3://b/kv".parse().unwrap(), options).unwrap();
+    saver.put_chunk(&key, &data).unwrap();
+    saver.put_manifest(&name("first"), b"").unwrap();
+    std::thread::sleep(Duration::from_millis(600));
+    std::fs::remove_file(server.file(&format!("kv/c/{key}"))).unwrap();
+    let error = saver.put_manifest(&name("second"), b"").unwrap_err();
+    assert!(
+        matches!(error, StoreError::Collected { hash } if hash == key),
+        "{error}"
+    );
+    assert_eq!(saver.get_manifest(&name("second")).unwrap(), None);
+}
+
+#[test]
+fn says_what_is_wrong() {
+    let server = Server::s3s();
+    let open = |uri: &str, options| S3Store::open(&uri.parse().unwrap(), options);
+    assert!(open("s3://nobody/kv", server.options()).is_err());
+    let wrong = server
+        .options()
+        .with_config("aws_secret_access_key", "hunter2");
+    let error = open("s3://b/kv", wrong).unwrap_err().to_string();
+    assert!(!error.contains("hunter2"), "{error}");
+    let gone = server
+        .options()
+        .with_config("aws_endpoint_url", "http://127.0.0.1:1");
+    assert!(open("s3://b/kv", gone).is_err());
+    assert!(open("s3://b/../kv", server.options()).is_err());
+    assert!(!format!("{:?}", server.options()).contains("secret\""));
+}

@@ -1,0 +1,188 @@
+//! S3 servers of one test.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use s3s::auth::SimpleAuth;
+use s3s::service::S3ServiceBuilder;
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+use transload_store::backend::s3::{S3Options, S3Store};
+use transload_store::{ChunkHash, ManifestName};
+
+/// A server with a bucket `b`.
+pub(crate) struct Server {
+    dir: TempDir,
+    pub(crate) port: u16,
+    run: Run,
+}
+
+enum Run {
+    Stopped,
+    S3s(Runtime),
+    Moto(Child),
+}
+
+impl Server {
+    /// s3s-fs, in threads of this process.
+    pub(crate) fn s3s() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("b")).unwrap();
+        let mut server = Self {
+            dir,
+            port: 0,
+            run: Run::Stopped,
+        };
+        server.start();
+        server
+    }
+
+    /// moto's server, from `target/moto` where `./test` puts it.
+    pub(crate) fn moto() -> Option<Self> {
+        let program = std::env::var_os("MOTO_SERVER").map_or_else(
+            || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/moto/bin/moto_server"),
+            PathBuf::from,
+        );
+        if !program.exists() {
+            println!("NOT RUN: there is no moto_server ({})", program.display());
+            return None;
+        }
+        let port = std::net::TcpListener::bind("127.0.0.1:0")
+            .and_then(|listener| listener.local_addr())
+            .unwrap()
+            .port();
+        let child = Command::new(program)
+            .args(["-H", "127.0.0.1", "-p", &port.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Self {
+            dir: tempfile::tempdir().unwrap(),
+            port,
+            run: Run::Moto(child),
+        };
+        let began = Instant::now();
+        while !server.make_bucket() {
+            assert!(began.elapsed() < Duration::from_secs(60), "moto starts");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        Some(server)
+    }
+
+    fn make_bucket(&self) -> bool {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else {
+            return false;
+        };
+        let request = "PUT /b HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\
+                       Authorization: AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, \
+                       SignedHeaders=host, Signature=0\r\nConnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .is_ok_and(|_| answer.contains(" 200 "))
+    }
+
+    /// Starts s3s-fs, on its old port if it had one.
+    pub(crate) fn start(&mut self) {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(self.dir.path()).unwrap());
+        builder.set_auth(SimpleAuth::from_single("key", "secret"));
+        let service = builder.build();
+        let listener = runtime.block_on(async {
+            let began = Instant::now();
+            loop {
+                match TcpListener::bind(("127.0.0.1", self.port)).await {
+                    Ok(listener) => return listener,
+                    Err(error) if began.elapsed() > Duration::from_secs(30) => panic!("{error}"),
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        });
+        self.port = listener.local_addr().unwrap().port();
+        runtime.spawn(async move {
+            loop {
+                let Ok((socket, _)) = listener.accept().await else {
+                    continue;
+                };
+                let service = service.clone();
+                tokio::spawn(async move {
+                    let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                    let _ = server.serve_connection(TokioIo::new(socket), service).await;
+                });
+            }
+        });
+        self.run = Run::S3s(runtime);
+    }
+
+    /// Ends it in the middle of whatever it does: requests under way are dropped where they wait.
+    pub(crate) fn kill(&mut self) {
+        match std::mem::replace(&mut self.run, Run::Stopped) {
+            Run::Stopped => {}
+            Run::S3s(runtime) => runtime.shutdown_timeout(Duration::from_secs(5)),
+            Run::Moto(mut child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+    }
+
+    pub(crate) fn options(&self) -> S3Options {
+        let mut options = S3Options::default()
+            .with_config(
+                "aws_endpoint_url",
+                format!("http://127.0.0.1:{}", self.port),
+            )
+            .with_config("aws_allow_http", "true")
+            .with_config("aws_access_key_id", "key")
+            .with_config("aws_secret_access_key", "secret")
+            .with_config("aws_region", "us-east-1");
+        options.timeout = Duration::from_secs(20);
+        options.retry = Duration::from_secs(1);
+        options
+    }
+
+    pub(crate) fn open(&self, rest: &str) -> S3Store {
+        S3Store::open(&format!("s3://b{rest}").parse().unwrap(), self.options()).unwrap()
+    }
+
+    /// Where s3s-fs keeps an object.
+    pub(crate) fn file(&self, key: &str) -> PathBuf {
+        self.dir.path().join("b").join(key)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+pub(crate) fn hash(data: &[u8]) -> ChunkHash {
+    blake3::hash(data).into()
+}
+
+pub(crate) fn name(name: &str) -> ManifestName {
+    ManifestName::new(name).unwrap()
+}
+
+/// Bytes that differ for each seed.
+pub(crate) fn bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut out = vec![0; len];
+    blake3::Hasher::new()
+        .update(&seed.to_le_bytes())
+        .finalize_xof()
+        .fill(&mut out);
+    out
+}

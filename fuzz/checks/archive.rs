@@ -1,0 +1,97 @@
+//! What fuzzing runs on the records of an archive, also included by the test that replays the corpus.
+//!
+//! The first byte chooses what the rest is: the body of a root or part manifest, whose checksum is made to fit, or
+//! a found prefix or a list of what is missing, as another process sends them.
+
+use std::sync::{Arc, LazyLock};
+
+use transload_layout::{Deployment, Rank, document::Value};
+use transload_store::archive::{Archive, Found, Missing, Model, Part, Record};
+use transload_store::backend::MemoryStore;
+use transload_store::{ManifestName, StoreError};
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Tables};
+
+/// A cache of every growth: all tokens, a window, recurrent state.
+pub const DEPLOYMENT: &str = r#"{"schema": "transload.deployment/1", "tp": 2, "block_size": 64, "num_blocks": 20,
+    "group": [
+        {"name": "all", "layers": "0-1", "spec": [
+            {"kind": "attention", "heads": 2, "head_dim": 2, "dtype": "u8"}]},
+        {"name": "window", "layers": "2", "spec": [
+            {"kind": "attention", "heads": 2, "head_dim": 1, "dtype": "u8", "sliding_window": 300}]},
+        {"name": "state", "layers": "3-4", "spec": [
+            {"kind": "linear", "heads": 4, "head_dim": 2, "v_head_dim": 2, "dtype": "u8"}]}]}"#;
+
+static SIDE: LazyLock<(Deployment, Vec<Memory>, Tables)> = LazyLock::new(|| {
+    let value: Value = serde_json::from_str(DEPLOYMENT).unwrap();
+    let side = Deployment::from_value(&value).unwrap();
+    let bytes = |group: usize| side.groups()[group].placement(0).allocation_bytes as usize;
+    let caches = (0..3).map(|group| Memory::allocate(&[bytes(group)]).unwrap());
+    let caches = caches.collect();
+    (side, caches, Tables(vec![BlockTable::Identity; 3]))
+});
+
+/// Returns normally on any bytes whatever.
+pub fn check(data: &[u8]) {
+    let Some((kind, body)) = data.split_first() else {
+        return;
+    };
+    let (side, caches, tables) = &*SIDE;
+    let archive = Archive::new(Arc::new(MemoryStore::new()), Model::new("m", "w"), side);
+    let archive = archive.unwrap().with_threads(1);
+    let rank = archive.rank(side, Rank(1)).unwrap();
+    match kind % 4 {
+        0 => {
+            let manifest = sealed(b"TLroot\x01\n", body);
+            let key: String = body
+                .iter()
+                .take(32)
+                .map(|byte| format!("{byte:02x}"))
+                .collect();
+            if let Some(Ok(record)) = read(&key, &manifest) {
+                std::hint::black_box(record.pieces().count());
+            }
+        }
+        1 => {
+            let manifest = sealed(b"TLpart\x01\n", body);
+            let name = format!("part/{}", blake3::hash(&manifest).to_hex());
+            let read = read(&name, &manifest).unwrap();
+            let part = Part::decode(&manifest);
+            assert_eq!(read.is_ok(), part.is_ok());
+            if let Ok(part) = part {
+                assert_eq!(Part::decode(&part.encode()).unwrap(), part);
+                let tokens: Vec<u32> = (0..512).collect();
+                let prompt = transload_store::archive::Prompt::new(&tokens);
+                let request = transload_store::archive::SaveRequest::tokens(512);
+                let missing = archive.missing(&prompt, &request).unwrap();
+                let _ = std::hint::black_box(archive.publish(&missing, &[part]));
+            }
+        }
+        2 => {
+            if let Ok(found) = postcard::from_bytes::<Found>(body) {
+                let _ = std::hint::black_box(rank.restore(&found, 100, caches, tables));
+            }
+        }
+        _ => {
+            if let Ok(missing) = postcard::from_bytes::<Missing>(body) {
+                let part = rank.save(&missing, caches, tables);
+                if let Ok(part) = part {
+                    let _ = std::hint::black_box(archive.publish(&missing, &[part]));
+                }
+            }
+        }
+    }
+}
+
+fn read(own: &str, manifest: &[u8]) -> Option<Result<Record, StoreError>> {
+    let name = ManifestName::new(format!("transload.archive/1/{own}")).unwrap();
+    Record::read(&name, manifest)
+}
+
+fn sealed(magic: &[u8; 8], body: &[u8]) -> Vec<u8> {
+    let mut manifest = magic.to_vec();
+    manifest.extend(body);
+    let sum = blake3::hash(&manifest);
+    manifest.extend(sum.as_bytes());
+    manifest
+}

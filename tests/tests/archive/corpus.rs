@@ -1,0 +1,81 @@
+//! Every input that fuzzing found worth keeping, replayed, and seeds of each kind.
+//!
+//! `TRANSLOAD_BLESS=1` writes the seeds anew after the format has changed.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use transload_store::Backend;
+use transload_store::archive::{Prompt, SaveRequest};
+use transload_store::backend::MemoryStore;
+
+use crate::engines::{Engine, archive};
+
+#[path = "../../../fuzz/checks/archive.rs"]
+mod check;
+
+fn corpus() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/archive")
+}
+
+/// One input of each kind that is as it should be.
+fn seeds() -> Vec<(&'static str, Vec<u8>)> {
+    let document = serde_json::from_str(check::DEPLOYMENT).unwrap();
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let archive = archive(&store, &document);
+    let tokens: Vec<u32> = (0..600).collect();
+    let prompt = Prompt::new(&tokens);
+    let request = SaveRequest::tokens(600).with_state(512);
+    let engine = Engine::computed(&document, 600, 1);
+    let missing = archive.missing(&prompt, &request).unwrap();
+    let part = engine
+        .save_rank(&archive, transload_layout::Rank(1), &missing)
+        .unwrap();
+    engine.save(&archive, &prompt, &request).unwrap();
+    let found = archive.find(&prompt).unwrap();
+    let root = |chunks: usize| {
+        let name = archive.keys(&prompt)[chunks].root_name();
+        store.get_manifest(&name).unwrap().unwrap().to_vec()
+    };
+    let body = |manifest: Vec<u8>| manifest[8..manifest.len() - 32].to_vec();
+    let seed = |kind: u8, body: Vec<u8>| [vec![kind], body].concat();
+    vec![
+        ("root-1", seed(0, body(root(1)))),
+        ("root-2", seed(0, body(root(2)))),
+        ("part", seed(1, body(part.encode()))),
+        ("found", seed(2, postcard::to_allocvec(&found).unwrap())),
+        (
+            "shortened",
+            seed(2, postcard::to_allocvec(&found.shorten(300)).unwrap()),
+        ),
+        ("missing", seed(3, postcard::to_allocvec(&missing).unwrap())),
+    ]
+}
+
+#[test]
+fn seeds_are_current_and_the_corpus_does_no_harm() {
+    for (name, seed) in seeds() {
+        let path = corpus().join(name);
+        if std::env::var_os("TRANSLOAD_BLESS").is_some() {
+            std::fs::create_dir_all(corpus()).unwrap();
+            std::fs::write(&path, &seed).unwrap();
+        }
+        let there = std::fs::read(&path).unwrap_or_default();
+        assert!(
+            there == seed,
+            "{name} is not current: TRANSLOAD_BLESS=1 writes it"
+        );
+    }
+    for entry in std::fs::read_dir(corpus()).unwrap() {
+        let data = std::fs::read(entry.unwrap().path()).unwrap();
+        check::check(&data);
+        for end in (0..data.len()).step_by(data.len() / 64 + 1) {
+            check::check(&data[..end]);
+        }
+        for at in (0..data.len()).step_by(data.len() / 200 + 1) {
+            let mut data = data.clone();
+            data[at] ^= 1 << (at % 8);
+            check::check(&data);
+        }
+    }
+}
