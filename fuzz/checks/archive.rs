@@ -13,7 +13,7 @@ use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Tables};
 
 /// A cache of every growth: all tokens, a window, recurrent state.
-pub const DEPLOYMENT: &str = r#"{"schema": "transload.deployment/1", "tp": 2, "block_size": 64, "num_blocks": 20,
+pub(crate) const DEPLOYMENT: &str = r#"{"schema": "transload.deployment/1", "tp": 2, "block_size": 64, "num_blocks": 20,
     "group": [
         {"name": "all", "layers": "0-1", "spec": [
             {"kind": "attention", "heads": 2, "head_dim": 2, "dtype": "u8"}]},
@@ -32,7 +32,7 @@ static SIDE: LazyLock<(Deployment, Vec<Memory>, Tables)> = LazyLock::new(|| {
 });
 
 /// Returns normally on any bytes whatever.
-pub fn check(data: &[u8]) {
+pub(crate) fn check(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else {
         return;
     };

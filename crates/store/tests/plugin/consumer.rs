@@ -40,7 +40,7 @@ fn said(output: &Output) -> String {
 }
 
 /// The consumer has to be content, and where valgrind is there, memory too.
-fn drives(library: &Path, uri: &str, version: u32) {
+pub(crate) fn drives(library: &Path, uri: &str, version: u32) {
     let consumer = Consumer::new();
     let output = consumer.command(library, uri).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
@@ -49,7 +49,7 @@ fn drives(library: &Path, uri: &str, version: u32) {
 }
 
 /// Runs the consumer under valgrind: no access to memory that is not its own, nothing lost.
-fn drives_without_leaks(library: &Path, uri: &str) {
+pub(crate) fn drives_without_leaks(library: &Path, uri: &str) {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("NOT RUN: there is no valgrind");
         return;
@@ -70,7 +70,7 @@ fn drives_without_leaks(library: &Path, uri: &str) {
     assert!(output.status.success(), "{}", said(&output));
 }
 
-fn exports(library: &Path) {
+pub(crate) fn exports(library: &Path) {
     let output = Command::new("nm")
         .args(["-D", "--defined-only"])
         .arg(library)

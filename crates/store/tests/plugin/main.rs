@@ -7,3 +7,9 @@ mod check;
 mod consumer;
 mod header;
 mod load;
+#[cfg(feature = "redis")]
+mod redis_plugin;
+#[cfg(feature = "redis")]
+#[expect(dead_code, reason = "the server's own tests use the rest of it")]
+#[path = "../redis_server/server.rs"]
+mod server;

@@ -1,0 +1,37 @@
+//! The redis plugin, driven like the others, on a real server.
+
+use std::path::PathBuf;
+
+use crate::build::plugin;
+use crate::check::check;
+use crate::consumer::{drives, drives_without_leaks, exports};
+use crate::server::Server;
+
+fn redis_plugin() -> PathBuf {
+    plugin(&["-p", "transload-kv-store-redis"], "libkv_store_redis.so")
+}
+
+#[test]
+fn it_exports_one_symbol() {
+    exports(&redis_plugin());
+}
+
+#[test]
+fn c_drives_it() {
+    let library = redis_plugin();
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    drives(&library, &server.uri("/0/plain"), 2);
+    drives_without_leaks(&library, &server.uri("/1/valgrind"));
+}
+
+#[test]
+fn it_keeps_the_contract() {
+    let library = redis_plugin();
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    let report = check(&library, &server.uri("/0/check"));
+    assert!(report.is_clean(), "{report}");
+}
