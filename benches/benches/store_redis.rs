@@ -26,9 +26,20 @@ impl Drop for Server {
 }
 
 fn main() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
     let server = Command::new("redis-server")
-        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""])
+        .args([
+            "--port",
+            &port.to_string(),
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+        ])
         .stdout(Stdio::null())
         .spawn();
     let _server = match server {
@@ -52,11 +63,17 @@ fn main() {
     let chunks: Vec<Vec<u8>> = (0..CHUNKS as u64)
         .map(|n| {
             let mut data = vec![0; CHUNK];
-            blake3::Hasher::new().update(&n.to_le_bytes()).finalize_xof().fill(&mut data);
+            blake3::Hasher::new()
+                .update(&n.to_le_bytes())
+                .finalize_xof()
+                .fill(&mut data);
             data
         })
         .collect();
-    let hashes: Vec<ChunkHash> = chunks.iter().map(|data| blake3::hash(data).into()).collect();
+    let hashes: Vec<ChunkHash> = chunks
+        .iter()
+        .map(|data| blake3::hash(data).into())
+        .collect();
     let keys: Vec<String> = hashes.iter().map(|hash| format!("plain:{hash}")).collect();
     let name = ManifestName::new("bench").unwrap();
 
@@ -111,13 +128,32 @@ fn main() {
     }
     let [put, get, our_put, batch, single, ahead, warm] = times.map(median);
     let rate = |time: Duration| (CHUNKS * CHUNK) as f64 / time.as_secs_f64() / 1e9;
-    println!("{CHUNKS} chunks of {} KiB, median of {ROUNDS} rounds in turns", CHUNK >> 10);
+    println!(
+        "{CHUNKS} chunks of {} KiB, median of {ROUNDS} rounds in turns",
+        CHUNK >> 10
+    );
     println!("plain put  {:6.2} GB/s", rate(put));
-    println!("our put    {:6.2} GB/s  ratio {:.2}", rate(our_put), ratio(put, our_put));
+    println!(
+        "our put    {:6.2} GB/s  ratio {:.2}",
+        rate(our_put),
+        ratio(put, our_put)
+    );
     println!("plain get  {:6.2} GB/s", rate(get));
-    println!("get_chunks {:6.2} GB/s  ratio {:.2}", rate(batch), ratio(get, batch));
-    println!("get_chunk  {:6.2} GB/s  ratio {:.2}", rate(single), ratio(get, single));
-    println!("prefetched {:6.2} GB/s  ratio {:.2}", rate(ahead), ratio(get, ahead));
+    println!(
+        "get_chunks {:6.2} GB/s  ratio {:.2}",
+        rate(batch),
+        ratio(get, batch)
+    );
+    println!(
+        "get_chunk  {:6.2} GB/s  ratio {:.2}",
+        rate(single),
+        ratio(get, single)
+    );
+    println!(
+        "prefetched {:6.2} GB/s  ratio {:.2}",
+        rate(ahead),
+        ratio(get, ahead)
+    );
     println!("warm save  {:6.2} ms", warm.as_secs_f64() * 1e3);
 }
 

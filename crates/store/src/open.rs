@@ -52,6 +52,10 @@ fn built_in(uri: &StoreUri) -> Option<Result<Arc<dyn Backend>, StoreError>> {
     if ["redis", "rediss"].contains(&uri.scheme()) {
         return Some(redis(uri));
     }
+    #[cfg(feature = "s3")]
+    if uri.scheme() == "s3" {
+        return Some(s3(uri));
+    }
     let _ = uri;
     None
 }
@@ -69,6 +73,12 @@ fn file(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
 fn redis(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
     use crate::backend::redis::{RedisOptions, RedisStore};
     Ok(Arc::new(RedisStore::open(uri, RedisOptions::from_env())?))
+}
+
+#[cfg(feature = "s3")]
+fn s3(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
+    use crate::backend::s3::{S3Options, S3Store};
+    Ok(Arc::new(S3Store::open(uri, S3Options::default())?))
 }
 
 /// Why no backend of this crate was taken.

@@ -5,10 +5,10 @@ use std::path::Path;
 use transload::store::{ChunkHash, ManifestName, open};
 
 /// Hashes of 8 bytes, as llama.cpp has them.
-pub const HASHES: [&str; 3] = ["b1946ac92492d234", "591785b794601e21", "7d793037a0760186"];
+pub(crate) const HASHES: [&str; 3] = ["b1946ac92492d234", "591785b794601e21", "7d793037a0760186"];
 
 /// Two manifests that refer to two chunks, and a chunk that nothing refers to any more.
-pub fn fill(folder: &Path) {
+pub(crate) fn fill(folder: &Path) {
     let uri = uri(folder);
     let hash = |i: usize| -> ChunkHash { HASHES[i].parse().expect("a hash") };
     let name = |name: &str| ManifestName::new(name).expect("a name");
@@ -34,6 +34,6 @@ pub fn fill(folder: &Path) {
     store.delete_manifest(&name("gone")).expect("deleted");
 }
 
-pub fn uri(folder: &Path) -> String {
+pub(crate) fn uri(folder: &Path) -> String {
     format!("file://{}", folder.display())
 }

@@ -22,8 +22,7 @@ with the shape of Llama-3.1-8B. What has arrived is saved into a store, and rest
 into a third layout (TP 1, blocks of 32, BLSHC). Exit code 1 means that it did not go well: a byte differed, or a
 process died.";
 
-/// Move a request's cache between two processes with different layouts, save and restore it, and
-/// check every byte.
+/// Move a request's cache between two processes, save and restore it, and check every byte.
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

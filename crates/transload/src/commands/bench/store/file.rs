@@ -74,16 +74,29 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<(Vec<Figure>, Vec<S
             plain.flush_one(CHUNK)
         }],
     )?;
-    let flush = "4 KiB written and flushed";
+    let flush = "4 KiB overwritten and flushed";
     figures.push(Figure::new(warm, "ms", flush, &rounds, [0, 1]));
 
     let publish = "file, publish a manifest";
     course.prepare(publish);
     let rounds = course.in_turns(
         publish,
-        [&mut || store.publish(), &mut || plain.flush_one(CHUNK)],
+        [
+            &mut || store.publish(),
+            &mut || plain.flush_new(),
+            &mut || plain.flush_one(CHUNK),
+        ],
     )?;
-    figures.push(Figure::new(publish, "ms", flush, &rounds, [0, 1]));
+    figures.extend([
+        Figure::new(
+            publish,
+            "ms",
+            "a new file of 4 KiB, flushed",
+            &rounds,
+            [0, 1],
+        ),
+        Figure::new(publish, "ms", flush, &rounds, [0, 2]),
+    ]);
     let note = format!("file: in {}", dir.display());
     Ok((figures, vec![note]))
 }
@@ -257,7 +270,20 @@ impl Plain {
         ))
     }
 
-    /// 4 KiB over what a file holds at `at`, flushed: one fsync on that disk. In milliseconds.
+    /// A new file of 4 KiB, flushed: one fsync that the file system's own records are part of. In milliseconds.
+    fn flush_new(&self) -> Result<f64, Failure> {
+        let path = self.one.join("new");
+        let (done, time) = timed(|| {
+            let mut file = File::create_new(&path)?;
+            file.write_all(&[7; 4096])?;
+            file.sync_all()
+        });
+        done.and_then(|()| fs::remove_file(&path))
+            .map_err(refused("a plain file"))?;
+        Ok(milliseconds(time))
+    }
+
+    /// 4 KiB over what a file holds at `at`, flushed: the least that one fsync takes. In milliseconds.
     fn flush_one(&self, at: usize) -> Result<f64, Failure> {
         let all = OpenOptions::new().write(true).open(self.one.join("all"));
         let file = all.map_err(refused("a plain file"))?;
