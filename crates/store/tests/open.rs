@@ -3,7 +3,7 @@
 use transload_store::{StoreError, open};
 
 fn refusal(uri: &str) -> String {
-    open(uri).err().expect("it is refused").to_string()
+    open(uri).expect_err("it is refused").to_string()
 }
 
 #[cfg(feature = "file")]

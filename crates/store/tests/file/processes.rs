@@ -72,7 +72,7 @@ fn other_process() {
     let end = Instant::now() + Duration::from_secs(count("TRANSLOAD_TEST_SECONDS", 4));
     let (saved, read, again) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     // Half of the processes have one handle for all threads, and half have one for each.
-    let shared = (seed % 2 == 0).then(|| open(Path::new(&root)));
+    let shared = seed.is_multiple_of(2).then(|| open(Path::new(&root)));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
             let (shared, root, saved, read, again) = (&shared, &root, &saved, &read, &again);

@@ -81,8 +81,9 @@ impl Ahead {
                 if state.wanted.len() == MOST_WANTED {
                     break;
                 }
-                if !state.entries.contains_key(&hash) {
-                    state.entries.insert(hash, Entry::Wanted);
+                if let std::collections::hash_map::Entry::Vacant(place) = state.entries.entry(hash)
+                {
+                    place.insert(Entry::Wanted);
                     state.wanted.push_back(hash);
                 }
             }
