@@ -3,6 +3,9 @@
 use std::fmt::Write;
 
 use serde::Serialize;
+use transload::store::ManifestName;
+
+use super::archive;
 
 /// As much of a manifest as is shown where it is no text: 16 lines.
 const HEX_BYTES: usize = 256;
@@ -16,6 +19,8 @@ const TEXT_BYTES: usize = 4096;
 pub(super) enum Contents {
     /// Nothing.
     Empty,
+    /// A record of an archive.
+    Archive(archive::Shown),
     /// UTF-8 without control characters but line ends and tabs: all of it, or its beginning.
     Text(String),
     /// Anything else: its first bytes in hex.
@@ -23,9 +28,12 @@ pub(super) enum Contents {
 }
 
 impl Contents {
-    pub(super) fn of(manifest: &[u8]) -> Self {
+    pub(super) fn of(name: &ManifestName, manifest: &[u8]) -> Self {
         if manifest.is_empty() {
             return Self::Empty;
+        }
+        if let Some(record) = archive::Shown::of(name, manifest) {
+            return Self::Archive(record);
         }
         let readable = |text: &&str| {
             !text
@@ -45,6 +53,7 @@ impl Contents {
     pub(super) fn lines(&self, of: &[u8]) -> String {
         let (mut lines, shown) = match self {
             Self::Empty => return " it is empty\n".to_owned(),
+            Self::Archive(record) => return record.lines(),
             Self::Text(text) => {
                 let lines = text.lines().map(|line| format!(" {line}\n"));
                 (lines.collect::<String>(), text.len())
@@ -84,17 +93,18 @@ fn dump(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
+    fn of(manifest: &[u8]) -> Contents {
+        Contents::of(&"slot0".parse().expect("a name"), manifest)
+    }
+
     #[test]
     fn text_is_shown_as_text_and_the_rest_in_hex() {
-        assert_eq!(Contents::of(b""), Contents::Empty);
-        assert_eq!(
-            Contents::of(b"{\"a\":\n1}").lines(b"{\"a\":\n1}"),
-            " {\"a\":\n 1}\n"
-        );
+        assert_eq!(of(b""), Contents::Empty);
+        assert_eq!(of(b"{\"a\":\n1}").lines(b"{\"a\":\n1}"), " {\"a\":\n 1}\n");
         let escapes = b"\x1b[2J";
-        assert_eq!(Contents::of(escapes), Contents::Hex("1b5b324a".into()));
+        assert_eq!(of(escapes), Contents::Hex("1b5b324a".into()));
         assert_eq!(
-            Contents::of(escapes).lines(escapes),
+            of(escapes).lines(escapes),
             format!(" 000000  {:<50} .[2J\n", "1b 5b 32 4a ")
         );
     }
@@ -102,14 +112,14 @@ mod tests {
     #[test]
     fn what_is_long_is_cut_and_says_so() {
         let text = "é".repeat(3000);
-        let lines = Contents::of(text.as_bytes()).lines(text.as_bytes());
+        let lines = of(text.as_bytes()).lines(text.as_bytes());
         assert!(
             lines.ends_with("é\n … 1904 bytes more\n"),
             "{}",
             lines.len()
         );
         let bytes = [0; 1000];
-        let lines = Contents::of(&bytes).lines(&bytes);
+        let lines = of(&bytes).lines(&bytes);
         assert_eq!(lines.lines().count(), 17);
         assert!(lines.ends_with(" … 744 bytes more\n"));
     }

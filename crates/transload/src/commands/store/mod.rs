@@ -1,5 +1,6 @@
 //! `transload store`: what a store holds, whether it is whole, and what may go.
 
+mod archive;
 mod check;
 mod contents;
 mod gc;

@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let shown = Shown {
         args,
         manifest: &manifest,
-        contents: Contents::of(&manifest),
+        contents: Contents::of(&args.name, &manifest),
         around,
     };
     output.show(|| shown.json(), || shown.table())?;

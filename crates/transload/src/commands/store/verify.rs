@@ -4,7 +4,7 @@ use serde::Serialize;
 use transload::store::backend::{Fault, Usage};
 
 use super::ls::{JsonUsage, summary};
-use super::{Store, follow};
+use super::{Store, archive, follow};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
@@ -33,6 +33,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let mut faults = Vec::new();
     let verified = inventory.verify(&mut follow(&bar), &mut |fault| faults.push(fault));
     verified.map_err(|error| store.failed(&error))?;
+    // A manifest that could not be read was told of already; here it would be so once more.
+    if faults.is_empty() {
+        let verified = archive::verify(&*store.backend, inventory, &mut |fault| faults.push(fault));
+        verified.map_err(|error| store.failed(&error))?;
+    }
     drop(bar);
     let usage = inventory.usage().map_err(|error| store.failed(&error))?;
     let report = Report {
