@@ -84,6 +84,26 @@ fn what_it_moved_is_saved_and_restored_into_a_third_layout() {
     assert_eq!(kept["canary_bytes"], (13 * 32 - 256) * 131_072);
     // The store outlives the demo: what is there is not written again.
     assert_eq!(demo()["saved_bytes"], 0);
+
+    let names = transload(&["store", "ls", &uri, "--format", "json"]).json();
+    let names = names["manifests"].as_array().expect("a list").iter();
+    let names: Vec<&str> = names
+        .map(|entry| entry["name"].as_str().expect("a name"))
+        .collect();
+    // A root for the only whole token chunk, and a part for each of four ranks.
+    let root = names.iter().find(|name| !name.contains("/part/"));
+    assert_eq!((names.len(), root.is_some()), (5, true), "{names:?}");
+    let shown = transload(&["store", "show", &uri, root.expect("a root")]).stdout;
+    assert!(
+        shown.contains("the root of a saved prefix of 256 tokens"),
+        "{shown}"
+    );
+    assert!(
+        shown.contains("group 0: tokens 0 to 256, 8 pieces"),
+        "{shown}"
+    );
+    let verified = transload(&["store", "verify", &uri]);
+    assert_eq!(verified.code, Some(0), "{}", verified.stdout);
 }
 
 #[test]
