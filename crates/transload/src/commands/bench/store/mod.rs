@@ -2,6 +2,7 @@
 
 mod cold;
 mod file;
+mod prefix;
 mod redis;
 mod server;
 
@@ -36,7 +37,7 @@ pub(super) struct Measured {
 }
 
 pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
-    let mut course = Course::new(effort, file::CASES + redis::CASES);
+    let mut course = Course::new(effort, file::CASES + redis::CASES + prefix::CASES);
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let (mut figures, mut notes) = file::run(&mut course, &dir)?;
     let server = match &args.redis {
@@ -47,6 +48,9 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
         Ok(server) => {
             notes.push(server.told());
             figures.extend(redis::run(&mut course, &server)?);
+            let (figure, note) = prefix::run(&mut course, &server)?;
+            figures.extend(figure);
+            notes.push(note);
         }
         Err(why) => notes.push(format!("NOT RUN: redis: {why}")),
     }
