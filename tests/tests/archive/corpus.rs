@@ -28,6 +28,10 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let request = SaveRequest::tokens(600).with_state(512);
     let engine = Engine::computed(&document, 600, 1);
     let missing = archive.missing(&prompt, &request).unwrap();
+    // The same bytes each time: a save has a random name, behind the digest of its model.
+    let mut missing = postcard::to_allocvec(&missing).unwrap();
+    missing[32..64].fill(7);
+    let missing = postcard::from_bytes(&missing).unwrap();
     let part = engine
         .save_rank(&archive, transload_layout::Rank(1), &missing)
         .unwrap();

@@ -18,7 +18,24 @@ struct Changed {
     store: MemoryStore,
     chunks: Mutex<Vec<ChunkHash>>,
     /// What is read of the n-th chunk instead.
-    instead: Mutex<Option<(usize, Option<Bytes>)>>,
+    instead: Mutex<Option<(usize, Instead)>>,
+    /// A manifest that is found to be damaged.
+    refused: Mutex<Option<ManifestName>>,
+}
+
+#[derive(Clone, Debug)]
+enum Instead {
+    Nothing,
+    Bytes(Bytes),
+    /// The store checks what it reads itself.
+    Refusal,
+}
+
+fn refusal() -> StoreError {
+    StoreError::Damaged {
+        what: "it".to_owned(),
+        how: "by a test".to_owned(),
+    }
 }
 
 impl Backend for Changed {
@@ -33,7 +50,11 @@ impl Backend for Changed {
         if let Some((n, instead)) = &*self.instead.lock().unwrap()
             && self.chunks.lock().unwrap()[*n] == *hash
         {
-            return Ok(instead.clone());
+            return match instead {
+                Instead::Nothing => Ok(None),
+                Instead::Bytes(bytes) => Ok(Some(bytes.clone())),
+                Instead::Refusal => Err(refusal()),
+            };
         }
         self.store.get_chunk(hash)
     }
@@ -41,6 +62,9 @@ impl Backend for Changed {
         self.store.put_manifest(name, data)
     }
     fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        if self.refused.lock().unwrap().as_ref() == Some(name) {
+            return Err(refusal());
+        }
         self.store.get_manifest(name)
     }
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
@@ -65,7 +89,7 @@ fn a_piece_that_is_gone_or_changed_is_an_error_and_is_saved_anew() {
     let request = SaveRequest::tokens(1024);
     let (here, there) = (document(2), document(1));
     for n in 0..8 {
-        for how in 0..4 {
+        for how in 0..5 {
             let changed = Arc::new(Changed::default());
             let store: Arc<dyn Backend> = changed.clone();
             let archive = archive(&store, &here).with_threads(1);
@@ -74,15 +98,16 @@ fn a_piece_that_is_gone_or_changed_is_an_error_and_is_saved_anew() {
             let hash = changed.chunks.lock().unwrap()[n];
             let mut bytes = changed.store.get_chunk(&hash).unwrap().unwrap().to_vec();
             let instead = match how {
-                0 => None,
+                0 => Instead::Nothing,
                 1 => {
                     bytes[n * 100] ^= 4;
-                    Some(bytes)
+                    Instead::Bytes(bytes.into())
                 }
-                2 => Some(bytes[1..].to_vec()),
-                _ => Some(Vec::new()),
+                2 => Instead::Bytes(bytes[1..].to_vec().into()),
+                3 => Instead::Bytes(Bytes::new()),
+                _ => Instead::Refusal,
             };
-            *changed.instead.lock().unwrap() = Some((n, instead.map(Bytes::from)));
+            *changed.instead.lock().unwrap() = Some((n, instead));
             let found = archive.find(&prompt).unwrap();
             assert_eq!(found.tokens(), 1024);
             let reader = Engine::new(&there, 1024);
@@ -100,12 +125,56 @@ fn a_piece_that_is_gone_or_changed_is_an_error_and_is_saved_anew() {
                 engine.transfer_needed(&expected, 0, usable);
             }
             assert!(restored.bytes() == expected.bytes());
-            // A later save closes the hole.
+            // A later save closes the hole, once the store has let go of what is damaged: it keeps what it has.
             *changed.instead.lock().unwrap() = None;
             engine.save(&archive, &prompt, &request).unwrap();
             assert_eq!(archive.find(&prompt).unwrap().tokens(), 1024);
         }
     }
+}
+
+/// A store that checks what it reads says itself that a root is damaged; the rest of the batch is none the worse.
+#[test]
+fn a_root_that_the_store_refuses_ends_the_prefix() {
+    let tokens: Vec<u32> = (0..1024).collect();
+    let prompt = Prompt::new(&tokens);
+    let changed = Arc::new(Changed::default());
+    let store: Arc<dyn Backend> = changed.clone();
+    let here = document(2);
+    let archive = archive(&store, &here);
+    let request = SaveRequest::tokens(1024);
+    let engine = Engine::computed(&here, 1024, 3);
+    engine.save(&archive, &prompt, &request).unwrap();
+    *changed.refused.lock().unwrap() = Some(archive.keys(&prompt)[3].root_name());
+    assert_eq!(archive.find(&prompt).unwrap().tokens(), 512);
+    assert!(!archive.missing(&prompt, &request).unwrap().is_empty());
+}
+
+#[test]
+fn a_root_that_was_replaced_is_not_removed() {
+    let tokens: Vec<u32> = (0..256).collect();
+    let prompt = Prompt::new(&tokens);
+    let changed = Arc::new(Changed::default());
+    let store: Arc<dyn Backend> = changed.clone();
+    let here = document(2);
+    let archive = archive(&store, &here);
+    let request = SaveRequest::tokens(256);
+    let engine = Engine::computed(&here, 256, 3);
+    engine.save(&archive, &prompt, &request).unwrap();
+    let old = archive.find(&prompt).unwrap();
+    let name = archive.keys(&prompt)[1].root_name();
+    store.delete_manifest(&name).unwrap();
+    let other = Engine::computed(&here, 256, 4);
+    other.save(&archive, &prompt, &request).unwrap();
+    // A piece of the first save goes.
+    *changed.instead.lock().unwrap() = Some((0, Instead::Nothing));
+    let error = engine.restore(&archive, &old, 0).unwrap_err();
+    assert!(matches!(error, ArchiveError::Missing { .. }), "{error}");
+    assert_eq!(
+        archive.find(&prompt).unwrap().tokens(),
+        256,
+        "the second save's root stays"
+    );
 }
 
 #[test]

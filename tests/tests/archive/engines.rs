@@ -1,5 +1,6 @@
 //! Engines of one model that differ in layout, with the same content.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -221,6 +222,14 @@ impl Engine {
         blocks[entry as usize]
     }
 
+    /// Has two entries of a group's table name one block.
+    pub(crate) fn repeat_block(&mut self, group: usize, entry: usize, as_entry: usize) {
+        let BlockTable::List(blocks) = &mut self.tables.0[group] else {
+            panic!("the engine's tables are lists");
+        };
+        blocks[entry] = blocks[as_entry];
+    }
+
     /// Forgets the blocks of a group before a token, as an engine does whose window has passed them.
     pub(crate) fn drop_blocks(&mut self, group: usize, before: u64) {
         let size = self.deployment.groups()[group].block_size();
@@ -319,11 +328,17 @@ pub(crate) fn carry(
 pub(crate) struct Tally {
     store: MemoryStore,
     stored: Mutex<(u64, u64)>,
+    manifests: Mutex<BTreeSet<String>>,
 }
 
 impl Tally {
     pub(crate) fn stored(&self) -> (u64, u64) {
         *self.stored.lock().unwrap()
+    }
+
+    /// The names of the manifests that are there.
+    pub(crate) fn manifests(&self) -> BTreeSet<String> {
+        self.manifests.lock().unwrap().clone()
     }
 }
 
@@ -340,12 +355,14 @@ impl Backend for Tally {
         self.store.get_chunk(hash)
     }
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        self.manifests.lock().unwrap().insert(name.to_string());
         self.store.put_manifest(name, data)
     }
     fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
         self.store.get_manifest(name)
     }
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        self.manifests.lock().unwrap().remove(name.as_str());
         self.store.delete_manifest(name)
     }
 }

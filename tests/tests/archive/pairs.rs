@@ -25,7 +25,8 @@ fn can_be_cut(document: &Value) -> bool {
 fn check(case: &Case, tokens: u64, start: u64) {
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
     if can_be_cut(&case.from) {
-        carry(&store, (&case.from, &case.to), tokens, start);
+        let restored = carry(&store, (&case.from, &case.to), tokens, start);
+        assert_eq!(restored, tokens / 256 * 256, "{case:?}");
     } else {
         let error = Archive::new(store, Model::new("m", "w"), &deployment(&case.from)).unwrap_err();
         assert!(

@@ -7,7 +7,7 @@ use transload_store::archive::{Archive, ArchiveError, Model, Prompt, Record, Sav
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ManifestName};
 
-use crate::engines::{Engine, archive, deployment};
+use crate::engines::{Engine, Tally, archive, deployment};
 use crate::models::{attention, side};
 
 fn document(tp: u32, order: &str) -> Value {
@@ -93,41 +93,148 @@ fn nobody_finds_what_was_saved_for_somebody_else() {
     assert_eq!(found(&wider, Prompt::new(&tokens).salt("tenant a")), 0);
 }
 
-/// Kernels differ, so two engines compute slightly different bytes for one prefix. Whoever saves later wins
-/// root by root, and each root is whole: its own bytes on every head and layer.
+/// Kernels differ, so two engines compute slightly different bytes for one prefix. Whoever publishes first
+/// stands, and every root is whole: its own bytes on every head and layer.
 #[test]
 fn engines_that_compute_different_bytes_do_each_other_no_harm() {
-    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
-    let (a, b, to) = (document(4, "NHD"), document(2, "HND"), document(1, "BLSHC"));
-    let archive = archive(&store, &a);
+    // As many ranks, so that every part of one would fit in the other's place.
+    let (a, b, to) = (document(4, "NHD"), document(4, "HND"), document(1, "BLSHC"));
     let tokens = ids(600);
     let prompt = Prompt::new(&tokens);
-    let (one, two) = (Engine::computed(&a, 600, 1), Engine::computed(&b, 600, 2));
+    let engines = [Engine::computed(&a, 600, 1), Engine::computed(&b, 600, 2)];
+    for (first, second) in [(0, 1), (1, 0)] {
+        let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+        let archive = archive(&store, &a);
+        // Both find nothing, and save at the same time.
+        let missing =
+            [(); 2].map(|()| archive.missing(&prompt, &SaveRequest::tokens(600)).unwrap());
+        let parts = [0, 1].map(|n: usize| -> Vec<_> {
+            let ranks = engines[n].deployment.ranks();
+            let part = |rank| engines[n].save_rank(&archive, rank, &missing[n]).unwrap();
+            ranks.map(part).collect()
+        });
+        // Parts of both do not make a whole of either.
+        let mixed = [parts[0][..2].to_vec(), parts[1][2..].to_vec()].concat();
+        let error = archive.publish(&missing[0], &mixed).unwrap_err();
+        assert!(
+            matches!(error, ArchiveError::Unusable { what: "a part", .. }),
+            "{error}"
+        );
 
-    // Both find nothing, and save at the same time: their ranks' parts interleave.
-    let missing = archive.missing(&prompt, &SaveRequest::tokens(600)).unwrap();
-    let parts = |engine: &Engine| {
-        let ranks = engine.deployment.ranks();
-        let parts = ranks.map(|rank| engine.save_rank(&archive, rank, &missing).unwrap());
-        parts.collect::<Vec<_>>()
-    };
-    let (ones, twos) = (parts(&one), parts(&two));
-    for (first, second, winner) in [(&ones, &twos, &two), (&twos, &ones, &one)] {
-        archive.publish(&missing, first).unwrap();
-        archive.publish(&missing, second).unwrap();
+        assert_eq!(
+            archive
+                .publish(&missing[first], &parts[first])
+                .unwrap()
+                .roots,
+            2
+        );
+        assert_eq!(
+            archive
+                .publish(&missing[second], &parts[second])
+                .unwrap()
+                .roots,
+            0
+        );
         let found = archive.find(&prompt).unwrap();
         assert_eq!(found.tokens(), 512);
         let (restored, expected) = (Engine::new(&to, 600), Engine::new(&to, 600));
         restored.restore(&archive, &found, 0).unwrap();
-        winner.transfer_needed(&expected, 0, 512);
+        engines[first].transfer_needed(&expected, 0, 512);
         assert!(restored.bytes() == expected.bytes());
     }
+}
 
-    // Parts of both do not make a whole of either.
-    let error = archive
-        .publish(&missing, &[ones[0].clone(), twos[0].clone()])
-        .unwrap_err();
-    assert!(matches!(error, ArchiveError::Incomplete { .. }), "{error}");
+#[test]
+fn what_belongs_to_another_prompt_model_or_save_is_refused() {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let here = document(2, "NHD");
+    let archive = archive(&store, &here);
+    let engine = Engine::computed(&here, 600, 1);
+    let (one, two) = (ids(600), ids(700)[100..].to_vec());
+    let (one, two) = (Prompt::new(&one), Prompt::new(&two));
+    let request = SaveRequest::tokens(600);
+    let (for_one, for_two) = (
+        archive.missing(&one, &request).unwrap(),
+        archive.missing(&two, &request).unwrap(),
+    );
+    let parts = engine.deployment.ranks();
+    let parts: Vec<_> = parts
+        .map(|rank| engine.save_rank(&archive, rank, &for_two).unwrap())
+        .collect();
+    let error = archive.publish(&for_one, &parts).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a part cannot be used: it is of another save"
+    );
+    archive.publish(&for_two, &parts).unwrap();
+    let found = archive.find(&two).unwrap();
+
+    let model = Model::new("a model", "tuned");
+    let other = Archive::new(store.clone(), model, &deployment(&here)).unwrap();
+    let error = engine.restore(&other, &found, 0).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "a found prefix cannot be used: it is of another model or cache"
+    );
+    let error = other.publish(&for_two, &parts).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "what is missing cannot be used: it is of another model or cache"
+    );
+}
+
+#[test]
+fn parts_go_when_the_roots_are_there() {
+    let tally = Arc::new(Tally::default());
+    let store: Arc<dyn Backend> = tally.clone();
+    let here = document(4, "NHD");
+    let archive = archive(&store, &here);
+    let tokens = ids(600);
+    let engine = Engine::computed(&here, 600, 1);
+    engine
+        .save(&archive, &Prompt::new(&tokens), &SaveRequest::tokens(600))
+        .unwrap();
+    let names = tally.manifests();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(
+        names.iter().all(|name| !name.contains("part/")),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn a_block_table_that_names_a_block_twice_is_refused_before_a_byte_is_written() {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let here = document(1, "NHD");
+    let archive = archive(&store, &here);
+    let tokens = ids(600);
+    let prompt = Prompt::new(&tokens);
+    let engine = Engine::computed(&here, 600, 1);
+    engine
+        .save(&archive, &prompt, &SaveRequest::tokens(600))
+        .unwrap();
+    let found = archive.find(&prompt).unwrap();
+    let mut reader = Engine::new(&here, 600);
+    let untouched = reader.bytes();
+    // The first block of the first token chunk, and one of the second.
+    reader.repeat_block(0, 0, 20);
+    let error = reader.restore(&archive, &found, 0).unwrap_err();
+    assert!(error.to_string().contains("stands twice"), "{error}");
+    assert!(reader.bytes() == untouched);
+}
+
+#[test]
+fn heads_inside_of_entries_bind_a_cache_to_one_rank() {
+    let opaque = json!({"name": "packed", "layers": "0", "spec": [
+        {"kind": "opaque", "heads": 1, "packed_heads": 4, "entry_bytes": 8}]});
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let two = deployment(&side(2, 1, 16, None, std::slice::from_ref(&opaque)));
+    let archive = Archive::new(store.clone(), Model::new("m", "w"), &two).unwrap();
+    let error = archive.rank(&two, transload_layout::Rank(0)).unwrap_err();
+    assert!(error.to_string().contains("packed_heads"), "{error}");
+    let one = deployment(&side(1, 1, 16, None, &[opaque]));
+    let archive = Archive::new(store, Model::new("m", "w"), &one).unwrap();
+    archive.rank(&one, transload_layout::Rank(0)).unwrap();
 }
 
 #[test]

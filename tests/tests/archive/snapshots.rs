@@ -107,3 +107,46 @@ fn whole_chunks_of_a_window_are_the_same_piece_in_every_snapshot() {
         (4 * 8, 400 * 8 * bytes)
     );
 }
+
+/// One engine comes by a position with its state, the other without; whoever asked first what is missing.
+#[test]
+fn a_save_takes_no_snapshot_away() {
+    let groups = [attention("full", "0", json!({})), mamba("1", "DS")];
+    let here = side(2, 1, 16, None, &groups);
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let archive = archive(&store, &here);
+    let tokens = ids(256);
+    let prompt = Prompt::new(&tokens);
+    let engine = Engine::computed(&here, 256, 1);
+    let without = SaveRequest::tokens(256);
+    let missing = archive.missing(&prompt, &without).unwrap();
+    let ranks = engine.deployment.ranks();
+    let parts: Vec<_> = ranks
+        .map(|rank| engine.save_rank(&archive, rank, &missing).unwrap())
+        .collect();
+    engine
+        .save(&archive, &prompt, &without.with_state(256))
+        .unwrap();
+    assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
+    assert_eq!(archive.publish(&missing, &parts).unwrap().roots, 0);
+    assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
+}
+
+/// A long prompt that is saved asks for nothing, although its earlier windows were gone when it was.
+#[test]
+fn windows_that_were_gone_are_not_asked_for_again() {
+    let groups = [
+        attention("full", "0", json!({})),
+        attention("window", "1", json!({"sliding_window": 300})),
+    ];
+    let here = side(1, 1, 16, None, &groups);
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let archive = archive(&store, &here);
+    let tokens = ids(1500);
+    let prompt = Prompt::new(&tokens);
+    let mut engine = Engine::computed(&here, 1280, 1);
+    engine.drop_blocks(1, 981);
+    let request = SaveRequest::tokens(1280);
+    assert_eq!(engine.save(&archive, &prompt, &request).unwrap().0, 5);
+    assert!(archive.missing(&prompt, &request).unwrap().is_empty());
+}

@@ -99,7 +99,7 @@ pub enum ArchiveError {
     /// The parts of the ranks do not make a whole: publish nothing.
     #[error(
         "the parts do not hold all of tokens {from} to {to} of group \"{group}\": unit {unit} of {what} lacks \
-             layer {layer}; was every rank's part given?"
+             layer {layer}, or has it twice; give the part of every rank of one save"
     )]
     Incomplete {
         /// The group.

@@ -4,61 +4,59 @@ use serde::{Deserialize, Serialize};
 
 use super::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use super::record::{Root, Unreadable};
-use super::shape::Shape;
 use super::{Archive, ArchiveError};
+use crate::error::StoreError;
 use crate::name::ManifestName;
 
 /// A prefix that is saved whole, and where its pieces are. Made by one process, it serves every rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The roots of 1 to n token chunks.
+    /// The cache and model that it is of.
+    cache: [u8; 32],
+    /// The roots of 1 to n token chunks; at the last one every group can go on.
     pub(super) roots: Vec<Root>,
-    /// The root to go on from, counted in token chunks: the last at which every group can.
-    chunks: u64,
 }
 
 impl Found {
     /// How many tokens can be restored; 0 if nothing is saved.
     pub fn tokens(&self) -> u64 {
-        self.chunks * TOKEN_CHUNK
+        self.roots.len() as u64 * TOKEN_CHUNK
     }
 
     /// The same prefix, at most so many tokens long: as long as every group can go on there.
     #[must_use]
     pub fn shorten(mut self, tokens: u64) -> Self {
-        let most = (tokens / TOKEN_CHUNK).min(self.chunks) as usize;
+        let most = (tokens / TOKEN_CHUNK).min(self.roots.len() as u64) as usize;
         self.roots.truncate(most);
-        Self::of(self.roots)
+        Self::of(self.cache, self.roots)
     }
 
-    pub(super) fn of(mut roots: Vec<Root>) -> Self {
+    fn of(cache: [u8; 32], mut roots: Vec<Root>) -> Self {
         let whole = |root: &Root| root.groups.iter().all(Option::is_some);
         let chunks = roots.iter().rposition(whole).map_or(0, |last| last + 1);
         roots.truncate(chunks);
-        Self {
-            roots,
-            chunks: chunks as u64,
-        }
+        Self { cache, roots }
     }
 
     /// Whether it is of this cache: it may come from another process.
-    pub(super) fn check(&self, shape: &Shape) -> Result<(), ArchiveError> {
+    pub(super) fn check(&self, archive: &Archive) -> Result<(), ArchiveError> {
+        let unusable = |why| ArchiveError::unusable("a found prefix", why);
+        if self.cache != archive.cache {
+            return Err(unusable(Unreadable("it is of another model or cache")));
+        }
         let mut parent = self.roots.first().map(|root| root.parent);
         let mut chunks = 0;
         let mut right = self.roots.iter().map(|root| {
             chunks += 1;
             let expected = parent.replace(root.key).unwrap_or(root.parent);
-            root.check(shape, chunks, root.key, expected)
+            root.check(&archive.shape, chunks, root.key, expected)
         });
-        right
-            .try_for_each(|root| root)
-            .map_err(|why| ArchiveError::unusable("a found prefix", why))?;
-        let last = self
-            .last()
-            .is_none_or(|root| root.groups.iter().all(Option::is_some));
-        if self.chunks != self.roots.len() as u64 || !last {
-            let why = Unreadable("it ends where not every group can go on");
-            return Err(ArchiveError::unusable("a found prefix", why));
+        right.try_for_each(|root| root).map_err(unusable)?;
+        let last = self.last();
+        if !last.is_none_or(|root| root.groups.iter().all(Option::is_some)) {
+            return Err(unusable(Unreadable(
+                "it ends where not every group can go on",
+            )));
         }
         Ok(())
     }
@@ -79,7 +77,7 @@ impl Archive {
     /// # Errors
     /// If the store fails. What is not there, or cannot be read, is not saved.
     pub fn find(&self, prompt: &Prompt<'_>) -> Result<Found, ArchiveError> {
-        Ok(Found::of(self.contiguous(&self.keys(prompt))?))
+        Ok(Found::of(self.cache, self.contiguous(&self.keys(prompt))?))
     }
 
     /// The roots of 1, 2, ... token chunks, up to the first that is not there.
@@ -101,31 +99,41 @@ impl Archive {
             }
         }
         // Those that the search skipped.
-        let unseen: Vec<usize> = (1..=there)
-            .filter(|&index| roots[index].is_none())
-            .collect();
-        for probes in unseen.chunks(width) {
-            let seen = self.roots(keys, probes)?;
-            let whole = seen.iter().all(Option::is_some);
-            for (probe, root) in probes.iter().zip(seen) {
+        let unseen = (1..=there).filter(|&index| roots[index].is_none());
+        let unseen: Vec<usize> = unseen.collect();
+        for probes in unseen.rchunks(width) {
+            for (probe, root) in probes.iter().zip(self.roots(keys, probes)?) {
                 roots[*probe] = root;
-            }
-            if !whole {
-                break;
             }
         }
         Ok(roots.into_iter().skip(1).map_while(|root| root).collect())
     }
 
-    /// The roots of so many token chunks, in one round trip if the store can.
-    fn roots(
+    /// The roots of so many token chunks (ascending), in one round trip if the store can. One that cannot be read
+    /// is not there.
+    ///
+    /// They are asked for from the longest on: stores evict what was not used for longest, and a prefix without
+    /// its beginning is of no use.
+    pub(super) fn roots(
         &self,
         keys: &[PrefixKey],
         chunks: &[usize],
     ) -> Result<Vec<Option<Root>>, ArchiveError> {
-        let names: Vec<ManifestName> = chunks.iter().map(|&n| keys[n].root_name()).collect();
-        let manifests = self.store.get_manifests(&names)?;
-        let roots = manifests.into_iter().zip(chunks).map(|(manifest, &n)| {
+        let names = chunks.iter().rev().map(|&n| keys[n].root_name());
+        let names: Vec<ManifestName> = names.collect();
+        let manifests = match self.store.get_manifests(&names) {
+            // One of them is; find out which.
+            Err(StoreError::Damaged { .. }) => names
+                .iter()
+                .map(|name| match self.store.get_manifest(name) {
+                    Err(StoreError::Damaged { .. }) => Ok(None),
+                    other => other,
+                })
+                .collect(),
+            other => other,
+        };
+        let roots = manifests?.into_iter().rev().zip(chunks);
+        let roots = roots.map(|(manifest, &n)| {
             let root = Root::decode(&manifest?).ok()?;
             let right = root.check(&self.shape, n as u64, keys[n], keys[n - 1]);
             right.is_ok().then_some(root)

@@ -48,7 +48,7 @@ impl Record {
     /// # Errors
     /// [`StoreError::Damaged`] if it is not what its name says.
     pub fn read(name: &ManifestName, manifest: &[u8]) -> Option<Result<Self, StoreError>> {
-        let at = name.as_str().find(NAMES)?;
+        let at = name.as_str().rfind(NAMES)?;
         let own = &name.as_str()[at + NAMES.len()..];
         let damaged = |how: &str| {
             Err(StoreError::Damaged {

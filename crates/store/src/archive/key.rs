@@ -51,6 +51,15 @@ pub struct Model {
 }
 
 impl Model {
+    /// What a cache of this model is bound to.
+    pub(super) fn digest(&self, fingerprint: &[u8; 32]) -> [u8; 32] {
+        let mut hasher = Hasher::new_derive_key("transload archive 1 model");
+        hasher.update(fingerprint);
+        text(&mut hasher, self.name.as_bytes());
+        text(&mut hasher, self.weights.as_bytes());
+        *hasher.finalize().as_bytes()
+    }
+
     /// A model by name and weights.
     pub fn new(name: impl Into<String>, weights: impl Into<String>) -> Self {
         Self {

@@ -8,14 +8,14 @@
 //!
 //! Names are made of tokens, contents are not: a chain of hashes over the prompt, and over everything else that
 //! decides what a cache holds, [names](PrefixKey) a *root* manifest for each whole token chunk, and that lists
-//! the pieces. So two engines that compute slightly different bytes for one prefix never mix them up: either
-//! root is whole, and the later one stands.
+//! the pieces. So two engines that compute slightly different bytes for one prefix never mix them up: the
+//! root that is there first stands, each root is whole, and data that no root names goes in a collection.
 //!
 //! # Saving
 //! 1. The coordinator asks what is [missing](Archive::missing).
 //! 2. Each rank [saves](RankArchive::save) its pieces, which ends with a *part* manifest of its own:
 //!    `kv_store_v1` publishes only what the same handle put.
-//! 3. The coordinator [publishes](Archive::publish) the roots, once it has every rank's [`Part`].
+//! 3. The coordinator [publishes](Archive::publish) the roots, once it has every rank's [`Part`], and the parts go.
 //!
 //! # Restoring
 //! 1. Anybody [finds](Archive::find) the longest saved prefix of a prompt.
@@ -107,6 +107,8 @@ pub struct Archive {
     model: Model,
     shape: Arc<Shape>,
     fingerprint: [u8; 32],
+    /// Of the cache and the model: what everything that is handed from process to process is bound to.
+    cache: [u8; 32],
     /// A deployment of the model, to name what differs in another.
     reference: Arc<Deployment>,
     threads: usize,
@@ -114,8 +116,8 @@ pub struct Archive {
 
 /// One rank of a deployment, as the archive sees it.
 #[derive(Debug)]
-pub struct RankArchive<'a> {
-    archive: &'a Archive,
+pub struct RankArchive {
+    archive: Archive,
     /// By group of the archive's shape: which group of the deployment's document, and what this rank holds.
     groups: Vec<(usize, Option<RankGroup>)>,
 }
@@ -135,11 +137,13 @@ impl Archive {
         deployment: &Deployment,
     ) -> Result<Self, ArchiveError> {
         let shape = Shape::of(deployment)?;
+        let fingerprint = shape.fingerprint();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             store,
+            cache: model.digest(&fingerprint),
             model,
-            fingerprint: shape.fingerprint(),
+            fingerprint,
             shape: Arc::new(shape),
             reference: Arc::new(deployment.clone()),
             threads: cores.min(DEFAULT_THREADS),
@@ -162,11 +166,7 @@ impl Archive {
     ///
     /// # Errors
     /// If the deployment holds another cache, or has no such rank.
-    pub fn rank(
-        &self,
-        deployment: &Deployment,
-        rank: Rank,
-    ) -> Result<RankArchive<'_>, ArchiveError> {
+    pub fn rank(&self, deployment: &Deployment, rank: Rank) -> Result<RankArchive, ArchiveError> {
         transload_transfer::plan::pair_groups(&self.reference, deployment)?;
         let last = deployment.tp() * deployment.pp() - 1;
         if rank.0 > last {
@@ -180,7 +180,7 @@ impl Archive {
             Ok((position, RankGroup::new(shape, deployment, rank)?))
         });
         Ok(RankArchive {
-            archive: self,
+            archive: self.clone(),
             groups: groups.collect::<Result<_, ArchiveError>>()?,
         })
     }

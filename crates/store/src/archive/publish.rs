@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::key::TOKEN_CHUNK;
-use super::record::{Piece, Root, Segment};
-use super::save::{Missing, Part};
+use super::record::{Piece, Root, Segment, Unreadable};
+use super::save::{Missing, Part, part_name};
 use super::shape::{GroupShape, Growth};
 use super::{Archive, ArchiveError};
 
@@ -24,49 +24,36 @@ pub struct Published {
 type Spans = BTreeMap<(u64, u64), Vec<Piece>>;
 
 impl Archive {
-    /// Publishes what was missing, from the parts of all ranks: one root manifest for each whole token chunk,
-    /// the shortest prefix first.
+    /// Publishes what was missing, from the parts of all ranks: one root manifest for each whole token chunk.
+    ///
+    /// Roots that somebody else has published meanwhile stay, and get the snapshots that they lack. Longer
+    /// prefixes come first, so that a prefix is seen when it is whole, and its beginning is what a store evicts
+    /// last. Then the part manifests go. Those of a save that is never published stay, with their pieces, until a
+    /// size cap makes them go.
     ///
     /// # Errors
-    /// [`ArchiveError::Incomplete`] if the parts do not hold every head of every layer: then nothing is
-    /// published. If the store fails, the prefixes that were published before stay.
+    /// [`ArchiveError::Incomplete`] if the parts do not hold every head of every layer, and
+    /// [`ArchiveError::Unusable`] if one is of another save: then nothing is published. If the store fails, some
+    /// of the longer prefixes may be there, without those before them; a later save completes them.
     pub fn publish(&self, missing: &Missing, parts: &[Part]) -> Result<Published, ArchiveError> {
-        missing.check(&self.shape)?;
-        let mut groups: Vec<Spans> = vec![Spans::new(); self.shape.groups.len()];
-        for part in parts {
-            let checked = part.record.check(&self.shape);
-            checked.map_err(|why| ArchiveError::unusable("a part", why))?;
-            for (spans, segments) in groups.iter_mut().zip(&part.record.groups) {
-                for segment in segments {
-                    let pieces = spans.entry((segment.from, segment.to)).or_default();
-                    pieces.extend_from_slice(&segment.pieces);
-                }
-            }
-        }
-        for spans in &mut groups {
-            for pieces in spans.values_mut() {
-                pieces.sort_unstable();
-                pieces.dedup();
-            }
-        }
-
+        missing.check(self)?;
+        let groups = self.merge(missing, parts)?;
+        let ends: Vec<usize> = missing.ends.iter().map(|end| end.chunks as usize).collect();
         let mut published = Published::default();
         let mut manifests = Vec::new();
-        for end in &missing.ends {
-            let known = end.root.as_ref();
+        for (chunks, known) in ends.iter().zip(self.roots(&missing.keys, &ends)?) {
             let mut root = Root {
-                key: missing.keys[end.chunks as usize],
-                parent: missing.keys[end.chunks as usize - 1],
-                chunks: end.chunks,
+                key: missing.keys[*chunks],
+                parent: missing.keys[*chunks - 1],
+                chunks: *chunks as u64,
                 groups: Vec::with_capacity(groups.len()),
             };
             for (index, (shape, spans)) in self.shape.groups.iter().zip(&groups).enumerate() {
-                let there = known.and_then(|root| root.groups.get(index)?.clone());
-                let segments = match there {
+                let there = known.as_ref().and_then(|root| root.groups[index].clone());
+                root.groups.push(match there {
                     Some(segments) => Some(segments),
-                    None => shape.segments(end.chunks * TOKEN_CHUNK, spans)?,
-                };
-                root.groups.push(segments);
+                    None => shape.segments(root.chunks * TOKEN_CHUNK, spans)?,
+                });
             }
             // A snapshot that no engine has any more changes nothing.
             if known.is_some_and(|known| known.groups == root.groups) {
@@ -76,38 +63,63 @@ impl Archive {
             published.restorable += u64::from(root.groups.iter().all(Option::is_some));
             manifests.push((root.key.root_name(), Bytes::from(root.encode())));
         }
+        manifests.reverse();
         if !manifests.is_empty() {
             self.store.put_manifests(&manifests)?;
         }
+        for part in parts {
+            self.store.delete_manifest(&part_name(&part.encode()))?;
+        }
         Ok(published)
+    }
+
+    /// The pieces of all parts.
+    fn merge(&self, missing: &Missing, parts: &[Part]) -> Result<Vec<Spans>, ArchiveError> {
+        let mut groups: Vec<Spans> = vec![Spans::new(); self.shape.groups.len()];
+        for part in parts {
+            let unusable = |why| ArchiveError::unusable("a part", why);
+            part.record.check(&self.shape).map_err(unusable)?;
+            if part.record.save != missing.save {
+                return Err(unusable(Unreadable("it is of another save")));
+            }
+            for (spans, segments) in groups.iter_mut().zip(&part.record.groups) {
+                for segment in segments {
+                    let pieces = spans.entry((segment.from, segment.to)).or_default();
+                    pieces.extend_from_slice(&segment.pieces);
+                }
+            }
+        }
+        for pieces in groups.iter_mut().flat_map(Spans::values_mut) {
+            pieces.sort_unstable();
+            pieces.dedup();
+        }
+        Ok(groups)
     }
 }
 
 impl GroupShape {
-    /// What a root of `end` tokens holds of the group; `None` where no snapshot was taken there.
+    /// What a root of `end` tokens holds of the group; `None` where no snapshot was taken there, or not by every
+    /// rank.
     fn segments(&self, end: u64, spans: &Spans) -> Result<Option<Vec<Segment>>, ArchiveError> {
-        let segment = |&(from, to): &(u64, u64)| -> Result<Segment, ArchiveError> {
+        let segment = |(from, to): (u64, u64)| -> Result<Segment, ArchiveError> {
             let pieces = spans.get(&(from, to)).cloned().unwrap_or_default();
             self.whole(from, to, &pieces)?;
             Ok(Segment { from, to, pieces })
         };
         match self.growth {
-            Growth::All => Ok(Some(vec![segment(&(end - TOKEN_CHUNK, end))?])),
-            Growth::Recurrent if !spans.contains_key(&(0, end)) => Ok(None),
-            Growth::Recurrent => Ok(Some(vec![segment(&(0, end))?])),
+            Growth::All => Ok(Some(vec![segment((end - TOKEN_CHUNK, end))?])),
+            Growth::Recurrent => Ok(segment((0, end)).ok().map(|state| vec![state])),
             Growth::Window => {
                 let mut segments = Vec::new();
                 let mut from = self.needed(end).start;
                 while from < end {
                     let chunk = from / TOKEN_CHUNK * TOKEN_CHUNK;
                     let to = chunk + TOKEN_CHUNK;
-                    let known = [(chunk, to), (from, to)]
-                        .into_iter()
-                        .find(|span| spans.contains_key(span));
-                    let Some(span) = known else {
+                    let whole = segment((chunk, to)).or_else(|_| segment((from, to)));
+                    let Ok(whole) = whole else {
                         return Ok(None);
                     };
-                    segments.push(segment(&span)?);
+                    segments.push(whole);
                     from = to;
                 }
                 Ok(Some(segments))
@@ -141,7 +153,18 @@ impl GroupShape {
                 unit += units;
             }
         }
-        Ok(())
+        match pieces.next() {
+            None => Ok(()),
+            // Two ranks that both claim to be the first to hold it.
+            Some(piece) => Err(ArchiveError::Incomplete {
+                group: self.name.clone(),
+                from,
+                to,
+                what: self.class_name(piece.class as usize),
+                unit: piece.unit,
+                layer: piece.layer,
+            }),
+        }
     }
 
     /// The components of a class: `k+v`, `x+ssm`.

@@ -55,6 +55,8 @@ pub(super) struct Piece {
 /// What one rank saved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PartRecord {
+    /// The save that it is of: [`Missing::save`](super::save::Missing).
+    pub(super) save: [u8; 32],
     /// For each group, what was saved.
     pub(super) groups: Vec<Vec<Segment>>,
 }

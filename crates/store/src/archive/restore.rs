@@ -6,11 +6,12 @@ use transload_transfer::plan::Tables;
 
 use super::find::Found;
 use super::key::TOKEN_CHUNK;
-use super::record::{Piece, Root, Segment};
+use super::record::{Piece, Root, Segment, Unreadable};
 use super::shape::Growth;
 use super::staging::{RankGroup, Span};
 use super::work::on_threads;
 use super::{ArchiveError, RankArchive};
+use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
 /// What [`RankArchive::restore`] did.
@@ -37,7 +38,7 @@ struct Item<'a> {
     wanted: Span,
 }
 
-impl RankArchive<'_> {
+impl RankArchive {
     /// Restores this rank's share of a saved prefix into its blocks: the tokens from `start` on (those before
     /// are there already), and the snapshots of windowed and recurrent groups at its end. With a `start` at
     /// its end there is nothing to do.
@@ -48,8 +49,10 @@ impl RankArchive<'_> {
     /// # Errors
     /// [`ArchiveError::Missing`] or [`Damaged`](ArchiveError::Damaged) if a piece is not what was saved;
     /// what the blocks hold then is not defined. The root that names such a piece is removed, so that the
-    /// next [`find`](super::Archive::find) ends before it and the next save writes it anew. Otherwise if a
-    /// table or memory does not suit the deployment, or the store fails.
+    /// next [`find`](super::Archive::find) ends before it. The next save writes the root anew, and a piece that
+    /// is gone; a damaged one only once its store has let go of it, since a store keeps what it has under a hash.
+    /// Otherwise if a table or memory does not suit the deployment (then nothing was written), or the store
+    /// fails.
     pub fn restore(
         &self,
         found: &Found,
@@ -59,8 +62,9 @@ impl RankArchive<'_> {
     ) -> Result<Restored, ArchiveError> {
         self.count("memories", caches.len())?;
         self.count("block tables", tables.0.len())?;
-        found.check(&self.archive.shape)?;
+        found.check(&self.archive)?;
         let items = self.wanted(found, start);
+        self.check_tables(&items, tables)?;
         let begin = || Ok(Vec::new());
         let threads = self.archive.threads;
         let done = on_threads(
@@ -130,6 +134,21 @@ impl RankArchive<'_> {
         items
     }
 
+    /// That every block to be written is there, and only once: spans are bound one by one later, and on several
+    /// threads.
+    fn check_tables(&self, items: &[Item<'_>], tables: &Tables) -> Result<(), ArchiveError> {
+        for (index, (position, held)) in self.groups.iter().enumerate() {
+            let Some(held) = held else { continue };
+            let of_group = items.iter().filter(|item| item.group == index);
+            let from = of_group.clone().map(|item| item.wanted.from).min();
+            let to = of_group.map(|item| item.wanted.to).max();
+            if let (Some(from), Some(to)) = (from, to) {
+                held.check_table(Span { from, to }, &tables.0[*position])?;
+            }
+        }
+        Ok(())
+    }
+
     /// Reads the pieces of a segment that this rank has a share in, and puts that into a staging block.
     fn fetch(
         &self,
@@ -143,8 +162,10 @@ impl RankArchive<'_> {
         };
         let shared = |piece: &&Piece| held.share(piece).is_some();
         let pieces: Vec<&Piece> = item.segment.pieces.iter().filter(shared).collect();
-        held.complete(&pieces)
-            .ok_or_else(|| self.lost(item, None))?;
+        if !held.complete(&pieces) {
+            let why = Unreadable("it does not name every piece of this rank");
+            return Err(ArchiveError::unusable("a root", why));
+        }
         let bytes =
             |piece: &Piece| held.unit_bytes(piece.class as usize, piece.layers, span) * piece.units;
 
@@ -166,13 +187,26 @@ impl RankArchive<'_> {
             let (now, later) = rest.split_at(if batched { count.min(store.batch()) } else { 1 });
             rest = later;
             let hashes: Vec<ChunkHash> = now.iter().map(|piece| piece.hash.into()).collect();
-            for (piece, found) in now.iter().zip(store.get_chunks(&hashes)?) {
-                let data: Bytes = found.ok_or_else(|| self.lost(item, Some(piece)))?;
+            let read = match store.get_chunks(&hashes) {
+                // One of them is; find out which.
+                Err(StoreError::Damaged { .. }) => {
+                    hashes.iter().map(|hash| store.get_chunk(hash)).collect()
+                }
+                Ok(read) => read.into_iter().map(Ok).collect(),
+                Err(error) => vec![Err(error)],
+            };
+            for (piece, read) in now.iter().zip::<Vec<_>>(read) {
+                let (hash, usable) = (piece.hash.into(), (item.root.chunks - 1) * TOKEN_CHUNK);
+                let data: Bytes = match read {
+                    Ok(Some(data)) => data,
+                    Ok(None) => return Err(ArchiveError::Missing { hash, usable }),
+                    Err(StoreError::Damaged { .. }) => {
+                        return Err(ArchiveError::Damaged { hash, usable });
+                    }
+                    Err(error) => return Err(error.into()),
+                };
                 if data.len() as u64 != bytes(piece) || blake3::hash(&data) != piece.hash {
-                    return Err(ArchiveError::Damaged {
-                        hash: piece.hash.into(),
-                        usable: (item.root.chunks - 1) * TOKEN_CHUNK,
-                    });
+                    return Err(ArchiveError::Damaged { hash, usable });
                 }
                 total += data.len() as u64;
                 held.write_piece(block, piece, span, &data)?;
@@ -181,28 +215,25 @@ impl RankArchive<'_> {
         Ok((pieces.len() as u64, total))
     }
 
-    /// A piece that is gone, or that a root does not even name.
-    fn lost(&self, item: &Item<'_>, piece: Option<&Piece>) -> ArchiveError {
-        ArchiveError::Missing {
-            hash: piece.map_or_else(|| item.root.key.0.into(), |piece| piece.hash.into()),
-            usable: (item.root.chunks - 1) * TOKEN_CHUNK,
-        }
-    }
-
-    /// Removes a root whose pieces are not what was saved.
+    /// Removes a root whose pieces are not what was saved, unless it has been replaced since.
     fn forget(&self, found: &Found, error: &ArchiveError) {
         if let ArchiveError::Missing { usable, .. } | ArchiveError::Damaged { usable, .. } = error
             && let Some(root) = found.roots.get((usable / TOKEN_CHUNK) as usize)
         {
-            // If that fails too, the next restore meets the same error.
-            let _ = self.archive.store.delete_manifest(&root.key.root_name());
+            let (store, name) = (&self.archive.store, root.key.root_name());
+            if let Ok(Some(there)) = store.get_manifest(&name)
+                && there == root.encode()
+            {
+                // If that fails too, the next restore meets the same error.
+                let _ = store.delete_manifest(&name);
+            }
         }
     }
 }
 
 impl RankGroup {
-    /// `Some` if the pieces hold every layer of every unit of this rank exactly once.
-    fn complete(&self, pieces: &[&Piece]) -> Option<()> {
+    /// Whether the pieces hold every layer of every unit of this rank exactly once.
+    fn complete(&self, pieces: &[&Piece]) -> bool {
         for (index, class) in self.classes.iter().enumerate() {
             for unit in class.units.clone() {
                 let of_unit = pieces.iter().filter(|piece| {
@@ -215,15 +246,15 @@ impl RankGroup {
                 for (start, end) in spans {
                     let joins = start == at || at == self.layers.start && start < at;
                     if !joins {
-                        return None;
+                        return false;
                     }
                     at = end;
                 }
                 if at < self.layers.end {
-                    return None;
+                    return false;
                 }
             }
         }
-        Some(())
+        true
     }
 }

@@ -8,10 +8,11 @@ use transload_transfer::plan::{BlockTable, Tables};
 
 use super::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use super::record::{PartRecord, Piece, Root, Segment, Unreadable};
-use super::shape::{GroupShape, Growth, Shape};
+use super::shape::{GroupShape, Growth};
 use super::staging::{RankGroup, Span};
 use super::work::on_threads;
 use super::{Archive, ArchiveError, NAMES, RankArchive};
+use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
@@ -45,6 +46,10 @@ impl SaveRequest {
 /// What of a prompt is not saved yet. Made once, it goes to every rank, so that all save the same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
+    /// The cache and model that it is of.
+    cache: [u8; 32],
+    /// Tells this save from all others, so that parts of two are never put together.
+    pub(super) save: [u8; 32],
     /// Keys of 0, 1, ... token chunks.
     pub(super) keys: Vec<PrefixKey>,
     pub(super) state: Option<u64>,
@@ -64,7 +69,8 @@ pub(super) struct End {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub(super) record: PartRecord,
-    /// Bytes that were not in the store before.
+    /// Bytes that were not in the store before. It stays in the process that saved: 0 after
+    /// [`decode`](Self::decode).
     pub written: u64,
 }
 
@@ -75,16 +81,24 @@ impl Missing {
     }
 
     /// Whether it is of this cache: it may come from another process.
-    pub(super) fn check(&self, shape: &Shape) -> Result<(), ArchiveError> {
-        let right = self.ends.iter().all(|end| {
-            let groups = end.root.as_ref().map(|root| root.groups.len());
-            (1..self.keys.len() as u64).contains(&end.chunks)
-                && groups.is_none_or(|groups| groups == shape.groups.len())
-        });
-        let why = Unreadable("it is not of this cache");
-        right
-            .then_some(())
-            .ok_or(ArchiveError::unusable("what is missing", why))
+    pub(super) fn check(&self, archive: &Archive) -> Result<(), ArchiveError> {
+        let unusable = |why| ArchiveError::unusable("what is missing", Unreadable(why));
+        if self.cache != archive.cache {
+            return Err(unusable("it is of another model or cache"));
+        }
+        let mut last = 0;
+        for end in &self.ends {
+            if end.chunks <= last || end.chunks >= self.keys.len() as u64 {
+                return Err(unusable("its positions are not those of its prompt"));
+            }
+            last = end.chunks;
+            let (key, parent) = (self.keys[last as usize], self.keys[last as usize - 1]);
+            if let Some(root) = &end.root {
+                let checked = root.check(&archive.shape, last, key, parent);
+                checked.map_err(|why| ArchiveError::unusable("what is missing", why))?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -132,6 +146,8 @@ impl Archive {
         keys.truncate((request.tokens / TOKEN_CHUNK) as usize + 1);
         let roots = self.contiguous(&keys)?;
         let saved = roots.len() as u64;
+        // Snapshots of earlier positions were not at hand when these were saved, and are even less so now.
+        let newest = keys.len() as u64 - 1;
         let lacking = roots.into_iter().filter(|root| {
             self.shape
                 .groups
@@ -139,8 +155,12 @@ impl Archive {
                 .zip(&root.groups)
                 .any(|(group, segments)| {
                     let end = root.chunks * TOKEN_CHUNK;
-                    segments.is_none()
-                        && (group.growth == Growth::Window || request.state == Some(end))
+                    let at_hand = match group.growth {
+                        Growth::All => true,
+                        Growth::Window => root.chunks == newest,
+                        Growth::Recurrent => request.state == Some(end),
+                    };
+                    segments.is_none() && at_hand
                 })
         });
         let mut ends: Vec<End> = lacking
@@ -150,7 +170,14 @@ impl Archive {
             })
             .collect();
         ends.extend((saved + 1..keys.len() as u64).map(|chunks| End { chunks, root: None }));
+        let mut save = [0; 32];
+        getrandom::fill(&mut save).map_err(|error| StoreError::Io {
+            action: "draw a random number".to_owned(),
+            source: error.into(),
+        })?;
         Ok(Missing {
+            cache: self.cache,
+            save,
             keys,
             state: request.state,
             ends,
@@ -164,18 +191,19 @@ struct Item {
     span: Span,
 }
 
-impl RankArchive<'_> {
+impl RankArchive {
     /// Saves this rank's share of what is missing, and publishes a part manifest of it. The blocks must not
     /// change before it returns.
     ///
     /// `caches` and `tables` are one memory and one block table for each group, in the order of the
     /// deployment's document; entry i of a table is the block of tokens `[i*block_size, (i+1)*block_size)`,
-    /// [`BlockTable::NONE`] for one that the engine no longer has. Windowed groups are saved where their
-    /// tables have every block that is needed.
+    /// [`BlockTable::NONE`] for one that the engine no longer has (vLLM writes its null block, 0, there:
+    /// translate it). Windowed groups are saved where their tables have every block that is needed.
     ///
     /// # Errors
     /// If a table or memory does not suit the deployment, or the store fails. Nothing that was saved before
-    /// is lost, and nothing of this is visible as a saved prefix before [`Archive::publish`].
+    /// is lost, and nothing of this is visible as a saved prefix before [`Archive::publish`]. After
+    /// [`StoreError::Collected`] (a collection came between) save once more.
     pub fn save(
         &self,
         missing: &Missing,
@@ -184,7 +212,7 @@ impl RankArchive<'_> {
     ) -> Result<Part, ArchiveError> {
         self.count("memories", caches.len())?;
         self.count("block tables", tables.0.len())?;
-        missing.check(&self.archive.shape)?;
+        missing.check(&self.archive)?;
         let items = self.items(missing, tables)?;
         let begin = || Ok(Vec::new());
         let threads = self.archive.threads;
@@ -208,6 +236,7 @@ impl RankArchive<'_> {
         )?;
 
         let mut record = PartRecord {
+            save: missing.save,
             groups: vec![Vec::new(); self.groups.len()],
         };
         let mut written = 0;
@@ -221,9 +250,9 @@ impl RankArchive<'_> {
         }
         if !items.is_empty() {
             let bytes = record.encode();
-            let name = format!("{NAMES}part/{}", blake3::hash(&bytes).to_hex());
-            let name = ManifestName::new(name)?;
-            self.archive.store.put_manifest(&name, &bytes)?;
+            self.archive
+                .store
+                .put_manifest(&part_name(&bytes), &bytes)?;
         }
         Ok(Part { record, written })
     }
@@ -323,6 +352,12 @@ impl RankArchive<'_> {
             groups,
         })
     }
+}
+
+/// The name of a part manifest.
+pub(super) fn part_name(part: &[u8]) -> ManifestName {
+    let name = format!("{NAMES}part/{}", blake3::hash(part).to_hex());
+    ManifestName::new(name).expect("89 characters of ASCII")
 }
 
 /// What a group has to save for a prefix of so many token chunks.

@@ -10,7 +10,7 @@ use transload_layout::document::Document;
 use transload_layout::placement::Allocation;
 use transload_layout::spec::{ConvLayout, States};
 use transload_layout::view::{Axis, ComponentView, Dim};
-use transload_layout::{Deployment, Rank};
+use transload_layout::{Deployment, Rank, Spec};
 use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
@@ -80,6 +80,15 @@ impl RankGroup {
                 group: shape.name.clone(),
             });
         };
+        // Which heads lie in an entry depends on the TP size then, and nothing outside can tell them apart.
+        let packed =
+            |spec: &Spec| matches!(spec, Spec::Opaque(spec) if spec.packed_heads.is_some());
+        if deployment.tp() > 1 && shape.specs.iter().any(packed) {
+            return Err(ArchiveError::layout(
+                shape,
+                "heads lie inside its entries (packed_heads), and tp > 1",
+            ));
+        }
         let slots = deployment.groups()[position].stage_slots(stage);
         if slots.is_empty() {
             return Ok(None);
@@ -169,6 +178,14 @@ impl RankGroup {
             block.is_some_and(|block| *block != BlockTable::NONE)
         };
         Ok(entries.into_iter().all(held))
+    }
+
+    /// That the engine's table has a block of its own for each entry that a stretch of tokens touches.
+    pub(super) fn check_table(&self, span: Span, table: &BlockTable) -> Result<(), ArchiveError> {
+        let plan = self.plan(&self.engine, &self.engine, span)?;
+        let tables = Tables(vec![table.clone()]);
+        plan.bind(&tables, &tables)?;
+        Ok(())
     }
 
     /// Bytes of one unit of a class over so many layers.
@@ -334,7 +351,7 @@ fn alone(
 }
 
 /// An order in which the bytes of one unit are contiguous layer by layer.
-fn piece_order(specs: &[transload_layout::Spec]) -> Option<String> {
+fn piece_order(specs: &[Spec]) -> Option<String> {
     let [spec] = specs else {
         return None;
     };

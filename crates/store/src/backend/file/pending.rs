@@ -13,7 +13,7 @@ use super::format::pack::{Entry, TRAILER, entry_len};
 use super::index::Index;
 use super::paths;
 use super::space::Space;
-use crate::backend::Put;
+use crate::backend::{Put, References};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -290,10 +290,17 @@ impl Pending {
         state.own().chunks.extend(publishing);
     }
 
-    /// A manifest has been published.
-    pub(super) fn done(&self) {
+    /// These manifests have been published. What one of them names in its own bytes needs no other to refer to
+    /// it, whichever thread put it: a save may put its chunks from threads that never publish anything.
+    pub(super) fn done(&self, manifests: &[(String, &[u8])]) {
         let mut state = self.lock();
-        state.publishing.clear();
+        let mut named = References::new(std::mem::take(&mut state.publishing));
+        for (_, data) in manifests {
+            named.scan(data);
+        }
+        for own in state.own.values_mut() {
+            own.chunks.retain(|hash| !named.contains(hash));
+        }
         let now = Instant::now();
         state.own.retain(|_, own| {
             own.chunks.len() <= OWN_CHUNKS && now.duration_since(own.last) < OWN_TIME

@@ -59,7 +59,7 @@ impl FileStore {
         }
         let published = self.publish_batch(&batch, manifests);
         match &published {
-            Ok(()) => self.pending.done(),
+            Ok(()) => self.pending.done(manifests),
             Err(StoreError::Collected { hash }) => self.pending.not_referred(Some(hash)),
             Err(_) => self.pending.not_referred(None),
         }
