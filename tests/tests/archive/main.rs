@@ -8,6 +8,7 @@ mod damage;
 mod engines;
 mod foreign;
 mod models;
+mod on_disk;
 mod pairs;
 mod prefixes;
 mod snapshots;

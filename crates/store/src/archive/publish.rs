@@ -70,6 +70,13 @@ impl Archive {
         for part in parts {
             self.store.delete_manifest(&part_name(&part.encode()))?;
         }
+        // What these go on from was used before they were put, and would be evicted before them.
+        if let (Some(first), false) = (ends.first(), manifests.is_empty()) {
+            let before: Vec<usize> = (1..*first).collect();
+            for chunks in before.rchunks(self.store.batch().max(1)) {
+                self.roots(&missing.keys, chunks)?;
+            }
+        }
         Ok(published)
     }
 

@@ -39,7 +39,7 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<(Vec<Figure>, 
     let name = "redis, longest prefix, 128 K tokens";
     course.prepare(name);
     let uri = server.uri.parse().map_err(refused(&server.uri))?;
-    let options = RedisOptions::from_env().map_err(failed)?;
+    let options = RedisOptions::from_env();
     let store = Arc::new(RedisStore::open(&uri, options).map_err(failed)?);
     let deployment = MODEL.deployment()?;
     let model = Model::new(MODEL.model, "");
