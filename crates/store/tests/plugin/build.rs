@@ -5,6 +5,9 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+/// Variables that a consumer's process gets: where a plugin finds what its URI does not say.
+pub(crate) type Environment = [(&'static str, String)];
+
 /// The folder `tests/c`.
 pub(crate) fn c_sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c")

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use transload_store::conformance::{self, Options, Report, Verdict};
 
-use crate::build::{self, Toy};
+use crate::build::{self, Environment, Toy};
 
 fn options() -> Options {
     Options::quick().with_large(1 << 20).with_seed(7)
@@ -14,10 +14,19 @@ fn options() -> Options {
 
 /// Checks a library as the command line does. The children are this program.
 pub(crate) fn check(path: &Path, uri: &str) -> Report {
-    check_within(path, uri, Duration::from_secs(60))
+    check_in(path, uri, &[])
+}
+
+/// The same for a library that looks into its environment.
+pub(crate) fn check_in(path: &Path, uri: &str, environment: &Environment) -> Report {
+    check_all(path, uri, environment, Duration::from_secs(60))
 }
 
 fn check_within(path: &Path, uri: &str, limit: Duration) -> Report {
+    check_all(path, uri, &[], limit)
+}
+
+fn check_all(path: &Path, uri: &str, environment: &Environment, limit: Duration) -> Report {
     let command = |item: &'static conformance::Item| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
@@ -30,6 +39,7 @@ fn check_within(path: &Path, uri: &str, limit: Duration) -> Report {
             .env("CHECK_ITEM", item.name)
             .env("CHECK_LIBRARY", path)
             .env("CHECK_URI", uri)
+            .envs(environment.iter().cloned())
             .stderr(Stdio::null());
         command
     };

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 use transload_store::loader::Library;
 
-use crate::build::{compile, memory_plugin, plugin};
+use crate::build::{Environment, compile, memory_plugin, plugin};
 use crate::check::check;
 
 /// `tests/c/consumer.c`, compiled.
@@ -22,9 +22,12 @@ impl Consumer {
         Self { folder }
     }
 
-    fn command(&self, library: &Path, uri: &str) -> Command {
+    fn command(&self, library: &Path, uri: &str, environment: &Environment) -> Command {
         let mut command = Command::new(self.folder.path().join("consumer"));
-        command.arg(library).arg(uri);
+        command
+            .arg(library)
+            .arg(uri)
+            .envs(environment.iter().cloned());
         command
     }
 }
@@ -39,23 +42,26 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// The consumer has to be content, and where valgrind is there, memory too.
-pub(crate) fn drives(library: &Path, uri: &str, version: u32) {
+/// The consumer has to be content.
+pub(crate) fn drives(library: &Path, uri: &str, environment: &Environment, version: u32) {
     let consumer = Consumer::new();
-    let output = consumer.command(library, uri).output().unwrap();
+    let output = consumer
+        .command(library, uri, environment)
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let expected = format!("version {version}, 0 failures\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
 }
 
 /// Runs the consumer under valgrind: no access to memory that is not its own, nothing lost.
-pub(crate) fn drives_without_leaks(library: &Path, uri: &str) {
+pub(crate) fn drives_without_leaks(library: &Path, uri: &str, environment: &Environment) {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("NOT RUN: there is no valgrind");
         return;
     }
     let consumer = Consumer::new();
-    let plain = consumer.command(library, uri);
+    let plain = consumer.command(library, uri, environment);
     let mut command = Command::new("valgrind");
     command
         .args([
@@ -65,7 +71,8 @@ pub(crate) fn drives_without_leaks(library: &Path, uri: &str) {
             "--errors-for-leak-kinds=definite",
         ])
         .arg(plain.get_program())
-        .args(plain.get_args());
+        .args(plain.get_args())
+        .envs(environment.iter().cloned());
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
 }
@@ -91,8 +98,8 @@ pub(crate) fn exports(library: &Path) {
 fn c_drives_the_memory_plugin() {
     let library = memory_plugin();
     exports(&library);
-    drives(&library, "memory://consumer", 1);
-    drives_without_leaks(&library, "memory://consumer");
+    drives(&library, "memory://consumer", &[], 1);
+    drives_without_leaks(&library, "memory://consumer", &[]);
 }
 
 fn file_plugin() -> PathBuf {
@@ -105,8 +112,8 @@ fn c_drives_the_file_plugin() {
     exports(&library);
     let folder = tempfile::tempdir().unwrap();
     let uri = |name: &str| format!("file://{}", folder.path().join(name).display());
-    drives(&library, &uri("plain"), 2);
-    drives_without_leaks(&library, &uri("valgrind"));
+    drives(&library, &uri("plain"), &[], 2);
+    drives_without_leaks(&library, &uri("valgrind"), &[]);
 }
 
 #[test]

@@ -12,4 +12,10 @@ mod redis_plugin;
 #[cfg(feature = "redis")]
 #[expect(dead_code, reason = "the server's own tests use the rest of it")]
 #[path = "../redis_server/server.rs"]
-mod server;
+mod redis_server;
+#[cfg(feature = "s3")]
+mod s3_plugin;
+#[cfg(feature = "s3")]
+#[expect(dead_code, reason = "the server's own tests use the rest of it")]
+#[path = "../s3_server/server.rs"]
+mod s3_server;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::build::plugin;
 use crate::check::check;
 use crate::consumer::{drives, drives_without_leaks, exports};
-use crate::server::Server;
+use crate::redis_server::Server;
 
 fn redis_plugin() -> PathBuf {
     plugin(&["-p", "transload-kv-store-redis"], "libkv_store_redis.so")
@@ -22,8 +22,8 @@ fn c_drives_it() {
     let Some(server) = Server::start(&[]) else {
         return;
     };
-    drives(&library, &server.uri("/0/plain"), 2);
-    drives_without_leaks(&library, &server.uri("/1/valgrind"));
+    drives(&library, &server.uri("/0/plain"), &[], 2);
+    drives_without_leaks(&library, &server.uri("/1/valgrind"), &[]);
 }
 
 #[test]

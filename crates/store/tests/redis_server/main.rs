@@ -1,5 +1,7 @@
 //! The `redis` backend against a real `redis-server`, one for each test.
 
+#[cfg(feature = "archive")]
+mod archive;
 mod contract;
 mod crash;
 mod hostile;

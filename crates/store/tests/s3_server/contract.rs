@@ -297,9 +297,18 @@ fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
 
 #[test]
 fn says_what_is_wrong() {
+    both(|server| {
+        let error = server.try_open("s3://nobody/kv").unwrap_err().to_string();
+        assert!(
+            error.contains("nobody") && error.contains("no such bucket"),
+            "{error}"
+        );
+        // It was not made either.
+        assert!(server.try_open("s3://nobody/kv").is_err());
+        assert!(server.try_open("s3://bucket/../kv").is_err());
+    });
     let server = Server::s3s();
     let open = |uri: &str, options| S3Store::open(&uri.parse().unwrap(), options);
-    assert!(open("s3://nobody/kv", server.options()).is_err());
     let wrong = server
         .options()
         .with_config("aws_secret_access_key", "hunter2");
@@ -309,8 +318,22 @@ fn says_what_is_wrong() {
         .options()
         .with_config("aws_endpoint_url", "http://127.0.0.1:1");
     assert!(open("s3://bucket/kv", gone).is_err());
-    assert!(open("s3://bucket/../kv", server.options()).is_err());
     assert!(!format!("{:?}", server.options()).contains("secret\""));
+}
+
+#[test]
+fn a_store_of_another_version_is_not_touched() {
+    let server = Server::s3s();
+    drop(server.open("/kv"));
+    std::fs::write(
+        server.file("kv/kv_store_format"),
+        "transload kv_store s3 2\n",
+    )
+    .unwrap();
+    for uri in ["s3://bucket/kv", "s3://bucket/kv/slot"] {
+        let error = server.try_open(uri).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    }
 }
 
 #[test]

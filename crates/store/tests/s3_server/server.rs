@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use transload_store::backend::s3::{S3Options, S3Store};
-use transload_store::{ChunkHash, ManifestName};
+use transload_store::{ChunkHash, ManifestName, StoreError};
 
 /// A server with a bucket `bucket`.
 pub(crate) struct Server {
@@ -116,6 +116,8 @@ impl Server {
                 let Ok((socket, _)) = listener.accept().await else {
                     continue;
                 };
+                // Its answers come in two writes, and without this 40 ms apart.
+                let _ = socket.set_nodelay(true);
                 let service = service.clone();
                 tokio::spawn(async move {
                     let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
@@ -138,27 +140,36 @@ impl Server {
         }
     }
 
-    pub(crate) fn options(&self) -> S3Options {
-        let mut options = S3Options::default()
-            .with_config(
-                "aws_endpoint_url",
+    /// What another process needs to open stores here.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        vec![
+            (
+                "AWS_ENDPOINT_URL",
                 format!("http://127.0.0.1:{}", self.port),
-            )
-            .with_config("aws_allow_http", "true")
-            .with_config("aws_access_key_id", "key")
-            .with_config("aws_secret_access_key", "secret")
-            .with_config("aws_region", "us-east-1");
+            ),
+            ("AWS_ALLOW_HTTP", "true".into()),
+            ("AWS_ACCESS_KEY_ID", "key".into()),
+            ("AWS_SECRET_ACCESS_KEY", "secret".into()),
+            ("AWS_REGION", "us-east-1".into()),
+        ]
+    }
+
+    pub(crate) fn options(&self) -> S3Options {
+        let mut options = S3Options::default();
+        for (key, value) in self.environment() {
+            options = options.with_config(key.to_ascii_lowercase(), value);
+        }
         options.timeout = Duration::from_secs(20);
         options.retry = Duration::from_secs(1);
         options
     }
 
     pub(crate) fn open(&self, rest: &str) -> S3Store {
-        S3Store::open(
-            &format!("s3://bucket{rest}").parse().unwrap(),
-            self.options(),
-        )
-        .unwrap()
+        self.try_open(&format!("s3://bucket{rest}")).unwrap()
+    }
+
+    pub(crate) fn try_open(&self, uri: &str) -> Result<S3Store, StoreError> {
+        S3Store::open(&uri.parse().unwrap(), self.options())
     }
 
     /// Where s3s-fs keeps an object.

@@ -76,28 +76,14 @@ impl S3Store {
     ///
     /// # Errors
     /// [`StoreError::Uri`] if the URI is none of these; [`StoreError::Remote`] if the bucket cannot be reached
-    /// or is not there.
+    /// or is not there; [`StoreError::Damaged`] if what marks the root is not of this version.
     pub fn open(uri: &StoreUri, options: S3Options) -> Result<Self, StoreError> {
         let (bucket, path) = options::parse(uri)?;
         let remote = Remote::new(&bucket, &options)?;
-        // All ancestors at once; the longest that is a root counts.
-        let client = &remote.client;
-        let asked = (0..=path.len()).map(|len| {
-            let (client, marker) = (client.clone(), keys::path(&path[..len], &[keys::MARKER]));
-            async move { client.head(&marker).await }
-        });
-        let mut root = None;
-        for (len, marker) in remote.wait_all(asked)?.into_iter().enumerate() {
-            if marker?.is_some() {
-                root = Some(len);
-            }
-        }
-        let len = match root {
+        let len = match nearest_root(&remote, &path)? {
             Some(len) => len,
             None => {
-                let (client, marker) = (client.clone(), keys::path(&path, &[keys::MARKER]));
-                let format = [Bytes::new(), Bytes::from_static(keys::FORMAT)];
-                remote.wait(async move { client.create(&marker, format).await })?;
+                make_root(&remote, &bucket, &path)?;
                 path.len()
             }
         };
@@ -168,6 +154,50 @@ impl S3Store {
         }
         Ok(())
     }
+}
+
+/// How many segments of the path lead to the nearest root, if there is one. Asks for all ancestors at once.
+fn nearest_root(remote: &Remote, path: &[String]) -> Result<Option<usize>, StoreError> {
+    let asked = (0..=path.len()).map(|len| {
+        let (client, marker) = (remote.client.clone(), marker(&path[..len]));
+        async move { client.get(&marker).await }
+    });
+    for (len, found) in remote.wait_all(asked)?.into_iter().enumerate().rev() {
+        if let Some(found) = found? {
+            if found != keys::FORMAT {
+                return Err(StoreError::Damaged {
+                    what: format!("object {}", marker(&path[..len])),
+                    how: format!(
+                        "it is not that of an s3 store of version 1, but {:?}",
+                        String::from_utf8_lossy(&found[..found.len().min(40)])
+                    ),
+                });
+            }
+            return Ok(Some(len));
+        }
+    }
+    Ok(None)
+}
+
+/// Makes a root, in a bucket that is there: some servers would make the bucket too.
+fn make_root(remote: &Remote, bucket: &str, path: &[String]) -> Result<(), StoreError> {
+    let (client, marker) = (remote.client.clone(), marker(path));
+    let bucket = bucket.to_owned();
+    remote.wait(async move {
+        // An object is not there, and neither is a bucket; only a listing tells the two apart.
+        if !client.has_bucket(&marker).await? {
+            return Err(StoreError::remote(
+                format!("open bucket {bucket}"),
+                "there is no such bucket",
+            ));
+        }
+        let format = [Bytes::new(), Bytes::from_static(keys::FORMAT)];
+        client.create(&marker, format).await.map(drop)
+    })
+}
+
+fn marker(root: &[String]) -> Path {
+    keys::path(root, &[keys::MARKER])
 }
 
 fn header(seal: Seal<'_>, data: &[u8]) -> Bytes {

@@ -259,6 +259,18 @@ impl Client {
             .map_err(during("list", below))
     }
 
+    /// Whether the bucket is there. Lists below `path`, where little should be.
+    pub(super) async fn has_bucket(&self, path: &Path) -> Result<bool, StoreError> {
+        use futures_util::TryStreamExt;
+        let _permit = self.permit().await?;
+        match self.store.list(Some(path)).try_next().await {
+            Ok(_) => Ok(true),
+            // The crate has no kind for it, but its text holds what the store said.
+            Err(error) if error.to_string().contains("NoSuchBucket") => Ok(false),
+            Err(error) => Err(during("list", path)(error)),
+        }
+    }
+
     async fn put_in_parts(&self, path: &Path, parts: [Bytes; 2]) -> Result<(), Error> {
         let [header, data] = parts;
         let mut upload = self.store.put_multipart(path).await?;
