@@ -1,6 +1,6 @@
 //! Which chunks a manifest refers to, without knowing its format.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::hash::ChunkHash;
 
@@ -11,52 +11,49 @@ use crate::hash::ChunkHash;
 /// format that holds its hashes in one of these two forms.
 ///
 /// Each manifest costs a few nanoseconds a byte, whatever the number of chunks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct References {
-    /// Chunks not named so far, by the first eight bytes of their hash (fewer for shorter ones).
-    unnamed: HashMap<u64, Vec<ChunkHash>>,
-    /// The lengths of hash prefixes that `unnamed` is keyed by: at most 1 to 8.
-    starts: Vec<usize>,
-    /// A bit for each key of `unnamed`, so that most bytes need no look-up.
-    filter: Vec<u64>,
+    unnamed: Unnamed,
     named: HashSet<ChunkHash>,
     new: Vec<ChunkHash>,
 }
 
-const FILTER_BITS: u32 = 22;
+/// The chunks that can be named.
+#[derive(Debug, Default)]
+struct Unnamed {
+    /// By the first eight bytes of their hash (fewer for shorter ones).
+    chunks: HashMap<u64, Vec<ChunkHash>>,
+    starts: Starts,
+}
 
 impl References {
     /// Begins with the chunks of a store, none of them named.
     pub fn new(chunks: impl IntoIterator<Item = ChunkHash>) -> Self {
-        let mut unnamed: HashMap<u64, Vec<ChunkHash>> = HashMap::new();
-        let mut filter = vec![0; 1 << (FILTER_BITS - 6)];
-        let mut starts = [false; 9];
+        let mut this = Self::default();
         for hash in chunks {
-            let start = hash.as_bytes().len().min(8);
-            let key = key(&hash.as_bytes()[..start]);
-            starts[start] = true;
-            filter[slot(key).0] |= slot(key).1;
-            unnamed.entry(key).or_default().push(hash);
+            let key = this.unnamed.starts.insert(&hash);
+            this.unnamed.chunks.entry(key).or_default().push(hash);
         }
-        Self {
-            unnamed,
-            starts: (1..=8).filter(|&len| starts[len]).collect(),
-            filter,
-            named: HashSet::new(),
-            new: Vec::new(),
-        }
+        this
     }
 
     /// Takes note of every chunk that `manifest` names.
     pub fn scan(&mut self, manifest: &[u8]) {
-        let mut named = Vec::new();
-        self.find(manifest, &mut |hash| named.push(*hash));
-        named.into_iter().for_each(|hash| self.add(hash));
+        let Self {
+            unnamed,
+            named,
+            new,
+        } = self;
+        unnamed.find(manifest, &mut |hash| {
+            if named.insert(*hash) {
+                new.push(*hash);
+            }
+        });
     }
 
-    /// Calls `found` with every chunk that `manifest` names, as often as it does.
+    /// Calls `found` with every chunk that `manifest` names: once, or as often as it does.
     pub fn find(&self, manifest: &[u8], found: &mut dyn FnMut(&ChunkHash)) {
-        each_start(manifest, |rest| self.find_at(rest, found));
+        self.unnamed.find(manifest, found);
     }
 
     /// Takes note of one chunk that is known to be referred to.
@@ -76,28 +73,97 @@ impl References {
     pub fn contains(&self, hash: &ChunkHash) -> bool {
         self.named.contains(hash)
     }
+}
 
-    fn find_at(&self, rest: &[u8], found: &mut dyn FnMut(&ChunkHash)) {
-        for &start in &self.starts {
-            let Some(start) = rest.get(..start) else {
-                break;
-            };
-            let key = key(start);
-            let (word, bit) = slot(key);
-            if self.filter[word] & bit != 0
-                && let Some(chunks) = self.unnamed.get(&key)
-            {
-                let named = chunks.iter();
-                named
-                    .filter(|hash| rest.starts_with(hash.as_bytes()))
-                    .for_each(&mut *found);
-            }
+impl Unnamed {
+    fn find(&self, manifest: &[u8], found: &mut dyn FnMut(&ChunkHash)) {
+        self.starts.find(manifest, &mut |start, rest| {
+            let chunks = self.chunks.get(&key(start)).into_iter().flatten();
+            chunks
+                .filter(|hash| rest.starts_with(hash.as_bytes()))
+                .for_each(&mut *found);
+        });
+    }
+}
+
+/// What hashes begin with: which bytes of a manifest are worth a look-up. Most are not.
+///
+/// It only ever grows: what begins like a hash that is forgotten costs a look-up.
+#[derive(Debug)]
+pub(super) struct Starts {
+    /// A bit for each key that was inserted.
+    filter: Vec<u64>,
+    /// The lengths of keys: 1 to 8 are possible.
+    lengths: BTreeSet<usize>,
+}
+
+/// 512 KiB for each [`Starts`], of which a system gives no more than is touched. A million hashes set 22 % of
+/// the bits.
+const FILTER_BITS: u32 = 22;
+
+/// Bytes of a hash in its key.
+pub(super) const KEY: usize = 8;
+
+impl Default for Starts {
+    fn default() -> Self {
+        Self {
+            filter: vec![0; 1 << (FILTER_BITS - 6)],
+            lengths: BTreeSet::new(),
         }
     }
 }
 
+impl Starts {
+    /// Adds a hash. Its key.
+    pub(super) fn insert(&mut self, hash: &ChunkHash) -> u64 {
+        let start = &hash.as_bytes()[..hash.as_bytes().len().min(KEY)];
+        self.lengths.insert(start.len());
+        let key = key(start);
+        let (word, bit) = slot(key);
+        self.filter[word] |= bit;
+        key
+    }
+
+    /// Calls `visit` with the places where a hash may stand in a manifest, raw or as hex: the start of the
+    /// hash, which is all of it if it is shorter than [`KEY`], and everything from there on.
+    ///
+    /// Starts of one or two bytes are visited once, since a manifest may consist of them.
+    pub(super) fn find(&self, manifest: &[u8], visit: &mut dyn FnMut(&[u8], &[u8])) {
+        let mut visited = Visited::default();
+        each_start(manifest, |rest| {
+            for &len in &self.lengths {
+                let Some(start) = rest.get(..len) else {
+                    break;
+                };
+                let (word, bit) = slot(key(start));
+                if self.filter[word] & bit != 0 && visited.is_first(start) {
+                    visit(start, rest);
+                }
+            }
+        });
+    }
+}
+
+/// Which starts of one or two bytes have been visited.
+#[derive(Default)]
+struct Visited(Vec<bool>);
+
+impl Visited {
+    fn is_first(&mut self, start: &[u8]) -> bool {
+        let at = match *start {
+            [a] => usize::from(a),
+            [a, b] => 256 + usize::from(u16::from_le_bytes([a, b])),
+            _ => return true,
+        };
+        if self.0.is_empty() {
+            self.0 = vec![false; 256 + 65_536];
+        }
+        !std::mem::replace(&mut self.0[at], true)
+    }
+}
+
 /// Calls `visit` with the bytes from each place on where a hash may stand in a manifest, raw or as hex.
-pub(super) fn each_start(manifest: &[u8], mut visit: impl FnMut(&[u8])) {
+fn each_start(manifest: &[u8], mut visit: impl FnMut(&[u8])) {
     let mut each = |bytes: &[u8]| (0..bytes.len()).for_each(|at| visit(&bytes[at..]));
     each(manifest);
     // Hex digits in runs: each run is read twice, from its first digit and from its second.
@@ -196,5 +262,34 @@ mod tests {
             .collect();
         assert_eq!(named, [3, 5, 7]);
         assert_eq!(references.take_new(), [hashes[5], hashes[7]]);
+    }
+
+    /// How many look-ups a manifest costs.
+    fn visits(hashes: &[ChunkHash], manifest: &[u8]) -> usize {
+        let mut starts = Starts::default();
+        for hash in hashes {
+            starts.insert(hash);
+        }
+        let mut visits = 0;
+        starts.find(manifest, &mut |_, _| visits += 1);
+        visits
+    }
+
+    #[test]
+    fn most_bytes_of_a_manifest_cost_no_look_up() {
+        let mut manifest = vec![0; 1 << 20];
+        blake3::Hasher::new().finalize_xof().fill(&mut manifest);
+        let digests = |count: u32| -> Vec<ChunkHash> {
+            let digests = (0..count).map(|n| blake3::hash(&n.to_le_bytes()).into());
+            digests.collect()
+        };
+        let few = visits(&digests(1000), &manifest);
+        assert!(few < 1000, "{few}");
+        let hash = |bytes: &[u8]| ChunkHash::new(bytes).unwrap();
+        let bytes: Vec<_> = (0..=255).map(|byte| hash(&[byte])).collect();
+        assert_eq!(visits(&bytes, &manifest), 256);
+        let pairs: Vec<_> = (0..=255).map(|byte| hash(&[byte, 7])).collect();
+        let both = visits(&[bytes, pairs].concat(), &manifest);
+        assert!((512..2000).contains(&both), "{both}");
     }
 }

@@ -16,9 +16,11 @@ use bytes::Bytes;
 
 use self::files::Files;
 use super::disk::{Disk, File, How};
+use super::format::manifest::Manifest;
 use super::format::pack::{Entry, TRAILER, Trailer};
 use super::format::{checksum, once, twice};
 use super::paths::{self, PackId};
+use crate::backend::references::{KEY, Starts};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -71,7 +73,9 @@ struct State {
     copies: HashMap<ChunkHash, Vec<Place>>,
     /// Chunks that failed their checksum: they are stored anew when they are put again.
     bad: HashSet<ChunkHash>,
-    /// The lengths of all hashes.
+    /// What hashes begin with.
+    starts: Starts,
+    /// The lengths of those that are longer than that.
     lengths: BTreeSet<usize>,
 }
 
@@ -280,22 +284,33 @@ impl Index {
         damaged.iter().map(|(id, how)| (*id, how.clone())).collect()
     }
 
-    /// How long the hashes of published chunks are.
-    pub(super) fn hash_lengths(&self) -> Vec<usize> {
-        self.read_state().lengths.iter().copied().collect()
+    /// The packs of all chunks that a manifest refers to, copies included: what it holds as references, and
+    /// what stands in its data.
+    pub(super) fn packs_of(&self, manifest: &Manifest<'_>) -> Vec<Arc<Pack>> {
+        let state = self.read_state();
+        let mut packs = HashMap::new();
+        let mut add = |hash: &ChunkHash| {
+            for place in state.places(hash) {
+                packs.entry(place.pack.id).or_insert(&place.pack);
+            }
+        };
+        manifest.references().for_each(|hash| add(&hash));
+        state.starts.find(manifest.data, &mut |start, rest| {
+            if start.len() < KEY {
+                ChunkHash::new(start).iter().for_each(&mut add);
+                return;
+            }
+            for &len in &state.lengths {
+                let hash = rest.get(..len).map(ChunkHash::new);
+                hash.into_iter().flatten().for_each(|hash| add(&hash));
+            }
+        });
+        packs.into_values().cloned().collect()
     }
 
     /// Where a chunk lies, in the order in which to try.
     pub(super) fn places(&self, hash: &ChunkHash) -> Vec<Place> {
-        let state = self.read_state();
-        let copies = state.copies.get(hash).into_iter().flatten();
-        state
-            .chunks
-            .get(hash)
-            .into_iter()
-            .chain(copies)
-            .cloned()
-            .collect()
+        self.read_state().places(hash).cloned().collect()
     }
 
     fn read(&self, hash: &ChunkHash, place: &Place) -> Result<Option<Bytes>, StoreError> {
@@ -421,7 +436,10 @@ impl State {
                 len: entry.len,
                 checksum: entry.checksum,
             };
-            self.lengths.insert(entry.hash.as_bytes().len());
+            self.starts.insert(&entry.hash);
+            if entry.hash.as_bytes().len() >= KEY {
+                self.lengths.insert(entry.hash.as_bytes().len());
+            }
             let healed = self.bad.remove(&entry.hash);
             match self.chunks.entry(entry.hash) {
                 std::collections::hash_map::Entry::Vacant(vacant) => drop(vacant.insert(place)),
@@ -433,6 +451,12 @@ impl State {
                 }
             }
         }
+    }
+
+    /// Where a chunk lies, in the order in which to try.
+    fn places(&self, hash: &ChunkHash) -> impl Iterator<Item = &Place> {
+        let copies = self.copies.get(hash).into_iter().flatten();
+        self.chunks.get(hash).into_iter().chain(copies)
     }
 
     /// Forgets all packs that are not among these.

@@ -303,23 +303,9 @@ impl FileStore {
         let Ok(manifest) = manifest::Manifest::decode(&file) else {
             return;
         };
-        let mut packs = HashSet::new();
-        let mut used = |hash: &ChunkHash| {
-            for place in self.index.places(hash) {
-                if packs.insert(place.pack.id) {
-                    self.index.used(&place.pack);
-                }
-            }
-        };
-        manifest.references().for_each(|hash| used(&hash));
-        let lengths = self.index.hash_lengths();
-        references::each_start(manifest.data, |rest| {
-            for &len in &lengths {
-                if let Some(Ok(hash)) = rest.get(..len).map(ChunkHash::new) {
-                    used(&hash);
-                }
-            }
-        });
+        for pack in self.index.packs_of(&manifest) {
+            self.index.used(&pack);
+        }
     }
 
     /// Says that manifests are going to change, in a file that stays if we die before their folders are
