@@ -53,6 +53,10 @@ struct Own {
 const OWN_TIME: Duration = Duration::from_secs(3600);
 const OWN_CHUNKS: usize = 65_536;
 
+/// How much is written before the disk is told to begin, so that it works while further chunks come. On a
+/// virtual disk with ext4 a save of 96 MiB took 57 ms with it and 83 ms without; 1 MiB did as well as 8.
+const BEGIN_FLUSH: u64 = 8 << 20;
+
 #[derive(Debug)]
 struct Chunk {
     pack: Arc<OpenPack>,
@@ -76,6 +80,8 @@ struct Fill {
     index: u64,
     /// Length that the file was extended to.
     grown: u64,
+    /// Up to where the disk has been told to begin.
+    begun: u64,
     /// Number of chunks that are being written.
     writing: usize,
     /// It has been taken to be published: nothing may be added, and its file is no longer ours to extend.
@@ -158,6 +164,8 @@ impl Pending {
 
         let written = pack.file.write_all_at(data, offset);
         let checksum = checksum(data);
+
+        pack.begin_flush();
 
         let mut state = self.lock();
         pack.fill().writing -= 1;
@@ -364,6 +372,19 @@ impl OpenPack {
             file: file.into(),
             fill: Mutex::default(),
         })
+    }
+
+    /// Has the disk begin with what has been written since the last time, if that is much.
+    fn begin_flush(&self) {
+        let mut fill = self.fill();
+        let (begun, end) = (fill.begun, fill.end);
+        if end - begun < BEGIN_FLUSH {
+            return;
+        }
+        fill.begun = end;
+        drop(fill);
+        // Not what other threads are still writing there: the flush that counts finds it.
+        self.file.begin_flush(begun, end - begun);
     }
 
     /// How long the data is, and the whole file at the moment.

@@ -69,6 +69,9 @@ pub(super) trait File: fmt::Debug + Send + Sync {
     /// Takes the exclusive lock if nobody has any.
     fn try_lock(&self) -> io::Result<bool>;
 
+    /// A hint that these bytes, just written, will be flushed soon: the disk may begin.
+    fn begin_flush(&self, offset: u64, len: u64);
+
     /// A hint that these bytes will be read.
     fn will_need(&self, offset: u64, len: u64);
 }

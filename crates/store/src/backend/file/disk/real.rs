@@ -216,6 +216,20 @@ impl File for RealFile {
         }
     }
 
+    fn begin_flush(&self, offset: u64, len: u64) {
+        #[cfg(target_os = "linux")]
+        if let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) {
+            use std::os::fd::AsRawFd;
+            let flags = libc::SYNC_FILE_RANGE_WRITE;
+            // Without waiting: an error stays with the file until a flush reports it, which waiting here
+            // would take away.
+            // SAFETY: the call takes numbers alone, and the file, which `self` keeps open.
+            let _ = unsafe { libc::sync_file_range(self.0.as_raw_fd(), offset, len, flags) };
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = (offset, len);
+    }
+
     fn will_need(&self, offset: u64, len: u64) {
         #[cfg(target_os = "linux")]
         {

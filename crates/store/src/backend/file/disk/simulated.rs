@@ -606,6 +606,9 @@ impl File for SimulatedFile {
         Ok(true)
     }
 
+    /// What was not flushed may be durable all the same.
+    fn begin_flush(&self, _: u64, _: u64) {}
+
     fn will_need(&self, _: u64, _: u64) {}
 }
 
