@@ -68,8 +68,9 @@ fn killed_at_any_moment() {
                     }
                 });
             }
-            // At no particular moment: what a save does takes fractions of a millisecond.
-            let nanos = u64::from_le_bytes(bytes(kill, 8).try_into().unwrap()) % 60_000_000;
+            // At no particular moment: what a save does takes fractions of a millisecond, and all of it, on a
+            // server that flushes each of its steps, some tens.
+            let nanos = u64::from_le_bytes(bytes(kill, 8).try_into().unwrap()) % 200_000_000;
             std::thread::sleep(Duration::from_nanos(nanos));
             server.kill();
             std::thread::sleep(Duration::from_millis(10));
@@ -82,18 +83,10 @@ fn killed_at_any_moment() {
             store = server.open("");
         }
     }
-    let saves = acknowledged
-        .lock()
-        .unwrap()
-        .values()
-        .filter(|(done, _)| done.is_some())
-        .count();
-    println!(
-        "{KILLS} kills, {} saves begun, {} failed, {saves} names acknowledged",
-        next.load(Ordering::Relaxed),
-        errors.load(Ordering::Relaxed)
-    );
-    assert!(saves > 0 && errors.load(Ordering::Relaxed) >= KILLS / 2);
+    let (begun, failed) = (next.into_inner(), errors.into_inner());
+    let saves = begun - failed;
+    println!("{KILLS} kills, {begun} saves begun, {failed} failed, {saves} acknowledged");
+    assert!(saves > 0 && failed >= KILLS / 2);
 }
 
 /// What was acknowledged is there, and everything that is there is whole.
