@@ -65,6 +65,7 @@ impl RankArchive {
         found.check(&self.archive)?;
         let items = self.wanted(found, start);
         self.check_tables(&items, tables)?;
+        self.announce(&items)?;
         let begin = || Ok(Vec::new());
         let threads = self.archive.threads;
         let done = on_threads(
@@ -134,6 +135,20 @@ impl RankArchive {
         items
     }
 
+    /// Tells the store of everything that will be read, in about that order: most segments have few pieces for a
+    /// rank, and would cost a round trip each.
+    fn announce(&self, items: &[Item<'_>]) -> Result<(), ArchiveError> {
+        let mut hashes: Vec<ChunkHash> = Vec::new();
+        for item in items {
+            if let Some(held) = &self.groups[item.group].1 {
+                let own = item.segment.pieces.iter();
+                let own = own.filter(|piece| held.share(piece).is_some());
+                hashes.extend(own.map(|piece| ChunkHash::from(piece.hash)));
+            }
+        }
+        Ok(self.archive.store.prefetch_chunks(&hashes)?)
+    }
+
     /// That every block to be written is there, and only once: spans are bound one by one later, and on several
     /// threads.
     fn check_tables(&self, items: &[Item<'_>], tables: &Tables) -> Result<(), ArchiveError> {
@@ -171,10 +186,6 @@ impl RankArchive {
 
         let store = &self.archive.store;
         let batched = store.batch() > 1;
-        if !batched {
-            let hashes: Vec<ChunkHash> = pieces.iter().map(|piece| piece.hash.into()).collect();
-            store.prefetch_chunks(&hashes)?;
-        }
         let mut total = 0;
         let mut rest = pieces.as_slice();
         while !rest.is_empty() {
