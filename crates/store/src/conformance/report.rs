@@ -49,10 +49,10 @@ pub struct Finding {
     pub seen: String,
 }
 
-/// Stands in front of a finding on the stdout of a process, among whatever a library prints there.
-const MARK: &str = "\u{1e}kv-store-finding ";
-
 impl Finding {
+    /// Stands in front of a finding on the stdout of a process, among whatever a library prints there.
+    pub(super) const MARK: &str = "\u{1e}kv-store-finding ";
+
     pub(super) fn new(item: &'static Item, outcome: Outcome, options: &Options) -> Self {
         let (verdict, seen) = match outcome {
             Ok(seen) => (Verdict::Pass, seen),
@@ -69,8 +69,8 @@ impl Finding {
         }
     }
 
-    /// A failure, whatever the item's source: the process that ran it did not live to say what it saw.
-    pub(super) fn dead(item: &'static Item, seen: String) -> Self {
+    /// A failure, whatever the item's source: its process did not start, or did not get to an end.
+    pub(super) fn untried(item: &'static Item, seen: String) -> Self {
         Self {
             item,
             verdict: Verdict::Fail,
@@ -81,12 +81,12 @@ impl Finding {
     /// One line for [`check_in_children`](super::check_in_children) to read from the stdout of a child.
     pub fn to_line(&self) -> String {
         let seen = self.seen.escape_debug();
-        format!("{MARK}{} {} {seen}\n", self.item.name, self.verdict)
+        format!("{}{} {} {seen}\n", Self::MARK, self.item.name, self.verdict)
     }
 
     /// Finds the line of an item's finding in what a child printed.
     pub(super) fn from_output(item: &'static Item, output: &str) -> Option<Self> {
-        let line = output.split(MARK).nth(1)?.lines().next()?;
+        let line = output.split(Self::MARK).nth(1)?.lines().next()?;
         let mut parts = line.splitn(3, ' ');
         if parts.next()? != item.name {
             return None;
