@@ -39,6 +39,8 @@ fn model(context: &Context<'_>) -> Outcome {
     let mut pending: Vec<HashSet<usize>> = vec![HashSet::new(); handles.len()];
     let mut chunks = vec![Known::Absent; hashes.len()];
     let mut manifests: HashMap<usize, Vec<u8>> = HashMap::new();
+    // The names of the manifests that published a chunk and are still what they were then.
+    let mut holders: Vec<HashSet<usize>> = vec![HashSet::new(); hashes.len()];
     let value = |hash: &ChunkHash| hash.as_bytes().repeat(1 + usize::from(hash.as_bytes()[0]));
 
     let mut step = |step: usize| -> Result<(), Stop> {
@@ -64,8 +66,9 @@ fn model(context: &Context<'_>) -> Outcome {
                 }
                 if chunks[chunk] != Known::Published {
                     chunks[chunk] = Known::Perhaps;
-                    pending[on].insert(chunk);
                 }
+                // Also where it was there: the next manifest needs it.
+                pending[on].insert(chunk);
             }
             6..11 => {
                 let found = store.get(&hashes[chunk])?;
@@ -87,8 +90,12 @@ fn model(context: &Context<'_>) -> Outcome {
                 let data = random.bytes(len.max(1));
                 store.put_manifest(&names[name], &data)?;
                 manifests.insert(name, data);
-                for chunk in pending[on].drain() {
+                let needed = std::mem::take(&mut pending[on]);
+                let before = |chunk: &usize| !needed.contains(chunk);
+                let_go(name, before, &mut chunks, &mut holders, &mut pending);
+                for chunk in needed {
                     chunks[chunk] = Known::Published;
+                    holders[chunk].insert(name);
                 }
             }
             14..18 => {
@@ -102,6 +109,7 @@ fn model(context: &Context<'_>) -> Outcome {
             18 => {
                 store.delete_manifest(&names[name])?;
                 manifests.remove(&name);
+                let_go(name, |_| true, &mut chunks, &mut holders, &mut pending);
             }
             _ => {
                 // What it had not published is the store's to keep or not.
@@ -121,4 +129,23 @@ fn model(context: &Context<'_>) -> Outcome {
         "{steps} random calls on 3 handles (seed {})",
         context.options().seed
     ))
+}
+
+/// A manifest is no longer what it was. Which chunks nobody needs any more and when they go is the store's to
+/// say, so they may be gone, also from under a handle on which they were put again.
+fn let_go(
+    name: usize,
+    of: impl Fn(&usize) -> bool,
+    chunks: &mut [Known],
+    holders: &mut [HashSet<usize>],
+    pending: &mut [HashSet<usize>],
+) {
+    for chunk in (0..chunks.len()).filter(of) {
+        if holders[chunk].remove(&name) && holders[chunk].is_empty() {
+            chunks[chunk] = Known::Perhaps;
+            for on in pending.iter_mut() {
+                on.remove(&chunk);
+            }
+        }
+    }
 }
