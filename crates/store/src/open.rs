@@ -31,10 +31,10 @@ pub fn open(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
     }
     match Library::find(uri.scheme()) {
         Ok(library) => Ok(Arc::new(library.open(&uri)?)),
-        Err(LoadError::NotFound { file, .. }) => Err(StoreError::Unsupported {
+        Err(LoadError::NotFound { file, system, .. }) => Err(StoreError::Unsupported {
             what: "opening it",
             why: format!(
-                "{}, and there is no {file} in a folder of KV_STORE_LIBRARY_PATH or where the system looks",
+                "{}, and there is no {file} in a folder of KV_STORE_LIBRARY_PATH or where the system looks ({system})",
                 without(uri.scheme())
             ),
         }),

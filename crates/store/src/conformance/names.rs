@@ -149,10 +149,11 @@ fn no_paths(context: &Context<'_>) -> Outcome {
     ] {
         names.push(context.exact_name(text)?);
     }
-    // These are everybody's, so they are left alone where somebody has them.
+    // These are everybody's: in a store in use somebody may put one at any moment, so they are tried only in one
+    // that is there for the check, and left alone there too where somebody has them.
     let store = context.open()?;
     let mut taken = Vec::new();
-    for text in [
+    let everybodys = [
         "",
         ".",
         "..",
@@ -162,7 +163,9 @@ fn no_paths(context: &Context<'_>) -> Outcome {
         "kv_store_format",
         "con",
         "nul",
-    ] {
+    ];
+    let scratch = context.options().scratch;
+    for text in everybodys.into_iter().filter(|_| scratch) {
         match store.get_manifest(&ManifestName::new(text)?)? {
             None => names.push(context.exact_name(text.into())?),
             Some(_) => taken.push(text),
@@ -171,7 +174,8 @@ fn no_paths(context: &Context<'_>) -> Outcome {
     drop(store);
     apart(context, &names)?;
     let not_tried = match taken.len() {
-        0 => String::new(),
+        0 if scratch => String::new(),
+        0 => "; those of everybody are tried only in a scratch store".into(),
         _ => format!("; not tried, since they are in use: {taken:?}"),
     };
     Ok(format!(

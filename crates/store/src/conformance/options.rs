@@ -19,8 +19,9 @@ pub struct Options {
     pub seed: u64,
     /// Whether what only our backends promise is a failure too, and not a note.
     pub strict: bool,
-    /// Whether the store is there for this check alone. Then hashes of 1 to 3 bytes are tried, too: their
-    /// chunks would stay in a store in use, since every manifest seems to refer to them.
+    /// Whether the store is there for this check alone. Then hashes of 1 to 3 bytes are tried, too, whose
+    /// chunks would stay in a store in use, since every manifest seems to refer to them; and names that
+    /// everybody may use: `chunks`, `..`, the empty one.
     pub scratch: bool,
     /// Only the items whose names contain one of these; all of them unless there is one.
     pub only: Vec<String>,

@@ -7,30 +7,25 @@ use std::slice;
 use bytes::Bytes;
 
 use super::error::CallError;
-use crate::abi::{ERROR, INVALID};
 
-/// Calls a `get` function and takes its output. `None` is what the library does not have.
-///
-/// The contract has one sign for *missing* and *failed*. So a negative code is taken as missing, as other
-/// consumers take it (a cache that recomputes is right; one that fails on a miss is useless), except for
-/// `-EIO` and `-EINVAL`, by which a library that can tell the two apart says that it failed.
+/// Calls a `get` function and takes its output. Any negative code is [`CallError::Refused`]: what it means
+/// depends on the library.
 ///
 /// # Safety
 /// If `get` returns 0, it has left in its arguments a buffer of `malloc` that belongs to the caller, or NULL.
 pub(super) unsafe fn take(
     get: impl FnOnce(*mut *mut u8, *mut usize) -> c_int,
-) -> Result<Option<Bytes>, CallError> {
+) -> Result<Bytes, CallError> {
     let (mut out, mut len) = (ptr::null_mut(), 0);
     match get(&raw mut out, &raw mut len) {
         0 => {}
-        code @ (ERROR | INVALID) => return Err(CallError::Refused { code }),
         // After an error an output means nothing: what is left there is not freed.
-        code if code < 0 => return Ok(None),
+        code if code < 0 => return Err(CallError::Refused { code }),
         code => return Err(CallError::Code { code }),
     }
     let Some(start) = NonNull::new(out) else {
         return match len {
-            0 => Ok(Some(Bytes::new())),
+            0 => Ok(Bytes::new()),
             _ => Err(CallError::NoBuffer { len }),
         };
     };
@@ -38,7 +33,7 @@ pub(super) unsafe fn take(
         // Neither is this: what lies about its length may lie about its owner.
         return Err(CallError::Length { len });
     }
-    Ok(Some(Bytes::from_owner(Malloced { start, len })))
+    Ok(Bytes::from_owner(Malloced { start, len }))
 }
 
 /// A buffer of C's `malloc`, of which this is the only owner.
@@ -70,7 +65,7 @@ impl Drop for Malloced {
 mod tests {
     use super::*;
 
-    fn taken(code: c_int, out: *mut u8, out_len: usize) -> Result<Option<Bytes>, CallError> {
+    fn taken(code: c_int, out: *mut u8, out_len: usize) -> Result<Bytes, CallError> {
         // SAFETY: the tests below give NULL, a buffer of malloc, or a length that is refused.
         unsafe {
             take(|at, at_len| {
@@ -91,19 +86,16 @@ mod tests {
         for len in [usize::MAX, isize::MAX as usize + 1] {
             assert_eq!(taken(0, wild, len), Err(CallError::Length { len }));
         }
-        assert_eq!(taken(0, ptr::null_mut(), 0), Ok(Some(Bytes::new())));
+        assert_eq!(taken(0, ptr::null_mut(), 0), Ok(Bytes::new()));
         for code in [1, 7] {
             assert_eq!(taken(code, wild, 3), Err(CallError::Code { code }));
         }
     }
 
     #[test]
-    fn a_negative_code_is_missing_unless_it_says_that_it_failed() {
+    fn after_a_negative_code_the_output_is_left_alone() {
         let wild = ptr::dangling_mut();
-        for code in [-1, -2, -99, c_int::MIN] {
-            assert_eq!(taken(code, wild, 3), Ok(None), "{code}");
-        }
-        for code in [ERROR, INVALID] {
+        for code in [-1, -2, -5, -99, c_int::MIN] {
             assert_eq!(taken(code, wild, 3), Err(CallError::Refused { code }));
         }
     }
@@ -114,7 +106,7 @@ mod tests {
         let out = unsafe { libc::malloc(3) }.cast::<u8>();
         // SAFETY: it has three bytes.
         unsafe { out.copy_from_nonoverlapping(b"abc".as_ptr(), 3) };
-        let bytes = taken(0, out, 3).unwrap().unwrap();
+        let bytes = taken(0, out, 3).unwrap();
         assert_eq!(
             (&bytes[..], bytes.as_ptr()),
             (&b"abc"[..], out.cast_const())

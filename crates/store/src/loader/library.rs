@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf, absolute};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use libloading::os::unix::{Library as Dl, RTLD_LOCAL, RTLD_NOW};
 
@@ -23,6 +24,8 @@ pub struct Library {
     path: PathBuf,
     table: Table,
     get_vtable: GetVtable,
+    /// Whether it has said `-ENOENT` for something that is missing.
+    tells_missing: AtomicBool,
 }
 
 impl Library {
@@ -40,9 +43,13 @@ impl Library {
         let places = find::places(&file);
         match dlopen(Path::new(&file)) {
             Ok(library) => Self::of(library, PathBuf::from(file)),
-            Err(system) => Err(LoadError::NotFound {
+            Err(system) if is_absent(&file, &system) => Err(LoadError::NotFound {
                 file,
                 places,
+                system,
+            }),
+            Err(system) => Err(LoadError::Refused {
+                path: PathBuf::from(file),
                 system,
             }),
         }
@@ -53,10 +60,16 @@ impl Library {
     /// # Errors
     /// As [`find`](Self::find), but [`LoadError::NotFound`] is `None`.
     pub fn find_named(scheme: &str) -> Result<Option<Arc<Self>>, LoadError> {
-        let places = find::places(&find::file_name(scheme)?);
+        find::file_name(scheme)?;
+        Self::locate(scheme).map(Self::load).transpose()
+    }
+
+    /// The file that [`find_named`](Self::find_named) would load, without loading it: whoever starts another
+    /// process to try it stays clear of what it does.
+    pub fn locate(scheme: &str) -> Option<PathBuf> {
+        let mut places = find::places(&find::file_name(scheme).ok()?).into_iter();
         // A link that leads nowhere is a file that is there.
-        let place = places.iter().find(|place| place.symlink_metadata().is_ok());
-        place.map(Self::load).transpose()
+        places.find(|place| place.symlink_metadata().is_ok())
     }
 
     /// Loads the library in this file, whatever its name is.
@@ -109,6 +122,15 @@ impl Library {
         self.version() >= VERSION_2 && self.table.prefetch_chunks.is_some()
     }
 
+    /// Whether it has been seen to have a code of its own for what is missing.
+    pub(super) fn tells_missing(&self) -> bool {
+        self.tells_missing.load(Relaxed)
+    }
+
+    pub(super) fn told_missing(&self) {
+        self.tells_missing.store(true, Relaxed);
+    }
+
     pub(crate) fn table(&self) -> &Table {
         &self.table
     }
@@ -141,6 +163,7 @@ impl Library {
             table: table.map_err(wrong)?,
             path,
             get_vtable,
+            tells_missing: AtomicBool::new(false),
         }))
     }
 }
@@ -155,6 +178,17 @@ fn dlopen(path: &Path) -> Result<Dl, String> {
             .source()
             .map_or_else(|| error.to_string(), ToString::to_string)
     })
+}
+
+/// Whether the system's loader means this file itself by what is not there, and not one that it needs. There is
+/// nothing but words to tell that by.
+fn is_absent(file: &str, system: &str) -> bool {
+    if cfg!(target_os = "macos") {
+        return system.contains("no such file") && !system.contains("not loaded");
+    }
+    // `libkv_store_foo.so: cannot open shared object file: No such file or directory`, or musl's words, in
+    // which a file that needs another is named at the end.
+    system.contains(&format!("{file}: ")) && system.contains("No such file")
 }
 
 /// The file that a function lies in, which tells what the system's loader has found.
@@ -175,4 +209,31 @@ fn file_of(function: GetVtable) -> Option<PathBuf> {
     };
     let path = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
     path.is_absolute().then(|| path.to_owned())
+}
+
+#[cfg(test)]
+#[cfg(target_os = "linux")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_file_itself_is_absent() {
+        let file = "libkv_store_foo.so";
+        for absent in [
+            "libkv_store_foo.so: cannot open shared object file: No such file or directory",
+            "Error loading shared library libkv_store_foo.so: No such file or directory",
+        ] {
+            assert!(is_absent(file, absent), "{absent}");
+        }
+        for there in [
+            "libneeded.so.1: cannot open shared object file: No such file or directory",
+            "Error loading shared library libneeded.so.1: No such file or directory (needed by /x/libkv_store_foo.so)",
+            "/x/libkv_store_foo.so: undefined symbol: nowhere",
+            "/x/libkv_store_foo.so: file too short",
+        ] {
+            assert!(!is_absent(file, there), "{there}");
+        }
+        let nobody = "libkv_store_nobody.so";
+        assert!(is_absent(nobody, &dlopen(Path::new(nobody)).unwrap_err()));
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use bytes::Bytes;
 use super::buffer::take;
 use super::error::CallError;
 use super::library::Library;
-use crate::abi::{ALREADY_THERE, Handle, STORED};
+use crate::abi::{ALREADY_THERE, ERROR, Handle, INVALID, MISSING, STORED};
 use crate::backend::{Backend, Put};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -20,9 +21,13 @@ use crate::name::ManifestName;
 ///
 /// What goes wrong in the library it prints to stderr itself; here it is a [`StoreError::Remote`] that names
 /// the call and the library, with a [`CallError`] as its source. Values are the library's own buffers, not
-/// copies. A negative code of a get is `None`, unless it is `-EIO` or `-EINVAL`
-/// ([`abi::ERROR`](crate::abi::ERROR), [`abi::INVALID`](crate::abi::INVALID)): the contract has one sign for
-/// "missing" and "failed", and a miss is what consumers can live with.
+/// copies.
+///
+/// A negative code of a get is `None`: the contract has one sign for "missing" and "failed", and a miss is what
+/// consumers can live with. Only where the library has been seen to say `-ENOENT`
+/// ([`abi::MISSING`](crate::abi::MISSING)) for what is missing, `-EIO` and `-EINVAL`
+/// ([`abi::ERROR`](crate::abi::ERROR), [`abi::INVALID`](crate::abi::INVALID)) are errors. To see that, opening
+/// asks for a chunk that nobody has, until one library has answered so.
 pub struct Loaded {
     library: Arc<Library>,
     handle: NonNull<c_void>,
@@ -35,7 +40,12 @@ unsafe impl Sync for Loaded {}
 
 impl Loaded {
     pub(super) fn new(library: Arc<Library>, handle: NonNull<c_void>) -> Self {
-        Self { library, handle }
+        let store = Self { library, handle };
+        if !store.library.tells_missing() {
+            // What comes of it is the library's to remember; a failure shows again where it matters.
+            let _ = store.get_chunk(&nobodys());
+        }
+        store
     }
 
     /// The library behind it.
@@ -52,6 +62,21 @@ impl Loaded {
             format!("{action} of {}", self.library.path().display()),
             error,
         )
+    }
+
+    /// What came of a get function: a negative code is missing, unless this library means something else by it.
+    fn found(&self, taken: Result<Bytes, CallError>) -> Result<Option<Bytes>, CallError> {
+        match taken {
+            Err(CallError::Refused { code: MISSING }) => {
+                self.library.told_missing();
+                Ok(None)
+            }
+            Err(CallError::Refused {
+                code: ERROR | INVALID,
+            }) if self.library.tells_missing() => taken.map(Some),
+            Err(CallError::Refused { .. }) => Ok(None),
+            _ => taken.map(Some),
+        }
     }
 
     /// What a code of a function that returns 0 means.
@@ -93,7 +118,9 @@ impl Backend for Loaded {
         let get = self.library.table().get_chunk;
         // SAFETY: the handle is open until `drop`; the library borrows the hash for the call, and after 0
         // leaves a buffer of malloc, which its author keeps.
-        unsafe { take(|out, len| get(self.handle(), key.as_ptr(), key.len(), out, len)) }
+        let taken =
+            unsafe { take(|out, len| get(self.handle(), key.as_ptr(), key.len(), out, len)) };
+        self.found(taken)
             .map_err(|error| self.failed(format_args!("get_chunk({hash})"), error))
     }
 
@@ -109,7 +136,8 @@ impl Backend for Loaded {
         let text = c_string(name)?;
         let get = self.library.table().get_manifest;
         // SAFETY: as in `get_chunk`.
-        unsafe { take(|out, len| get(self.handle(), text.as_ptr(), out, len)) }
+        let taken = unsafe { take(|out, len| get(self.handle(), text.as_ptr(), out, len)) };
+        self.found(taken)
             .map_err(|error| self.failed(format_args!("get_manifest({name})"), error))
     }
 
@@ -165,6 +193,15 @@ impl Drop for Loaded {
         // SAFETY: it was opened by this library, no call uses it any more, and it is closed here only.
         unsafe { (self.library.table().close)(self.handle()) }
     }
+}
+
+/// A hash that nothing is stored under: random, since every `RandomState` is.
+fn nobodys() -> ChunkHash {
+    let mut hasher = blake3::Hasher::new();
+    for _ in 0..4 {
+        hasher.update(&RandomState::new().build_hasher().finish().to_le_bytes());
+    }
+    hasher.finalize().into()
 }
 
 /// A manifest's name for C.

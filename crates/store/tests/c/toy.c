@@ -10,6 +10,10 @@
 
 #include "kv_store_v1.h"
 
+#ifndef MISSING_IS
+#define MISSING_IS -1
+#endif
+
 typedef struct entry {
     struct entry *next;
     uint8_t *key, *data;
@@ -40,7 +44,7 @@ static void insert(entry **at, const void *key, size_t key_len, const uint8_t *d
 }
 
 static int give(const entry *from, uint8_t **out, size_t *out_len) {
-    if (from == NULL) return -1;
+    if (from == NULL) return MISSING_IS;
 #if defined FAULT_STATIC_OUTPUT
     static uint8_t buffer[1 << 20];
     if (from->data_len <= sizeof(buffer)) {
@@ -132,7 +136,9 @@ static int toy_put_chunk(kv_store_handle handle, const uint8_t *hash, size_t has
 static int toy_get_chunk(kv_store_handle handle, const uint8_t *hash, size_t hash_len, uint8_t **out,
                          size_t *out_len) {
 #if defined FAULT_EIO
-    return -EIO;
+    /* It can tell what is missing, until it fails. */
+    static int asked;
+    return asked++ == 0 ? -ENOENT : -EIO;
 #endif
     if (handle == NULL || hash == NULL || out == NULL || out_len == NULL) return -1;
     pthread_mutex_lock(&lock);

@@ -117,6 +117,17 @@ fn a_good_library_in_c_passes() {
     }
 }
 
+/// What is missing may have any negative code, also one that says "failed" elsewhere.
+#[test]
+fn a_strange_code_for_missing_is_a_note() {
+    let toy = Toy::new(&["MISSING_IS=-5"]);
+    let report = check(&toy.path(), "toy://here");
+    assert!(report.passed(), "{report}");
+    let finding = report.finding("missing-code").unwrap();
+    assert_eq!(finding.verdict, Verdict::Note, "{}", finding.seen);
+    assert!(finding.seen.contains("-5"), "{}", finding.seen);
+}
+
 /// The same in this process, as long as nothing crashes.
 #[test]
 fn a_library_can_be_checked_in_process() {

@@ -161,6 +161,16 @@ fn a_call_that_fails_says_which_and_how() {
     assert_eq!(error, CallError::Code { code: 7 });
 }
 
+/// The contract promises no more than the sign.
+#[test]
+fn any_negative_code_may_mean_missing() {
+    for define in ["MISSING_IS=-1", "MISSING_IS=-5", "MISSING_IS=-22"] {
+        let store = opened(&Toy::new(&[define]));
+        assert_eq!(store.get_chunk(&hash(1)).unwrap(), None, "{define}");
+        assert_eq!(store.get_manifest(&name("m")).unwrap(), None, "{define}");
+    }
+}
+
 #[test]
 fn an_output_that_cannot_be_is_an_error() {
     let store = opened(&Toy::new(&["FAULT_NULL_OUTPUT"]));

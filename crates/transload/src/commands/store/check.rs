@@ -56,6 +56,10 @@ pub(super) struct Args {
     #[arg(long)]
     strict: bool,
 
+    /// The store is there for this check alone: also try names that everybody may use, and the shortest hashes.
+    #[arg(long)]
+    scratch: bool,
+
     /// Decides random choices, to repeat a run; random without it.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -129,7 +133,7 @@ impl Args {
             true => Options::quick(),
             false => Options::new(),
         };
-        let options = options.with_strict(self.strict);
+        let options = options.with_strict(self.strict).with_scratch(self.scratch);
         let options = match self.seed {
             Some(seed) => options.with_seed(seed),
             None => options,
@@ -153,13 +157,17 @@ impl Args {
                 )),
             };
         }
+        // Not loaded here: what it does to a process is for those that are started for it.
+        if let Some(path) = Library::locate(uri.scheme()) {
+            return Ok(Some(path));
+        }
         let ours = ["file", "redis", "rediss", "s3"].contains(&uri.scheme());
-        let library = match ours {
-            true => Library::find_named(uri.scheme()),
-            false => Library::find(uri.scheme()).map(Some),
-        };
-        match library {
-            Ok(library) => Ok(library.map(|library| library.path().to_owned())),
+        if ours {
+            return Ok(None);
+        }
+        // Only by loading it the system says where it has found one.
+        match Library::find(uri.scheme()) {
+            Ok(library) => Ok(Some(library.path().to_owned())),
             Err(error @ LoadError::NotFound { .. }) => Err(Failure::input(
                 chain(&error),
                 "name it with --library, or its folder with KV_STORE_LIBRARY_PATH",
@@ -168,10 +176,9 @@ impl Args {
             Err(
                 LoadError::Io { path, .. }
                 | LoadError::Image { path, .. }
-                | LoadError::Refused { path, .. }
                 | LoadError::NoSymbol { path }
                 | LoadError::Table { path, .. },
-            ) => Ok(Some(path)),
+            ) if path.is_absolute() => Ok(Some(path)),
             Err(error) => Err(Failure::input(chain(&error), "name it with --library")),
         }
     }
@@ -215,6 +222,9 @@ fn in_children(
         }
         if args.strict {
             command.arg("--strict");
+        }
+        if args.scratch {
+            command.arg("--scratch");
         }
         command
     };
