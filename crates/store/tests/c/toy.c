@@ -195,8 +195,8 @@ static int toy_delete_manifest(kv_store_handle handle, const char *name) {
 }
 
 static int toy_prefetch_chunks(kv_store_handle handle, const uint8_t *hashes, size_t hash_len, size_t n_hashes) {
-    (void)hashes;
-    return handle != NULL && hash_len <= (size_t)-1 / (n_hashes + 1) ? 0 : -1;
+    if (handle == NULL || hash_len < 1 || (hashes == NULL && n_hashes != 0)) return -1;
+    return hash_len <= (size_t)-1 / (n_hashes + 1) ? 0 : -1;
 }
 
 #ifndef VERSION
