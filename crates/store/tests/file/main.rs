@@ -2,6 +2,7 @@
 
 mod cap;
 mod corpus;
+mod heal;
 mod kills;
 mod names;
 mod processes;

@@ -96,8 +96,8 @@ pub(crate) fn exports(library: &Path) {
 
 #[test]
 fn c_drives_the_memory_plugin() {
+    // Not held to one symbol: the example is built with what the tests need, which has functions for C.
     let library = memory_plugin();
-    exports(&library);
     drives(&library, "memory://consumer", &[], 1);
     drives_without_leaks(&library, "memory://consumer", &[]);
 }

@@ -7,6 +7,7 @@ mod census;
 mod plan;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::time::Duration;
 
 use self::census::Census;
@@ -119,9 +120,16 @@ impl FileStore {
         let mut intents = Vec::new();
         for name in self.disk.list(paths::TEMPORARY).map_err(failed())? {
             let path = format!("{}/{name}", paths::TEMPORARY);
-            // Gone already, or no file of ours.
-            let Ok(file) = self.disk.open(&path, How::Write) else {
-                continue;
+            let file = match self.disk.open(&path, How::Write) {
+                Ok(file) => file,
+                // An intent that cannot be looked at may be one that has to be honoured.
+                Err(error)
+                    if name.ends_with(".intent") && error.kind() != io::ErrorKind::NotFound =>
+                {
+                    return Err(failed()(error));
+                }
+                // Gone already, or no file of ours.
+                Err(_) => continue,
             };
             if !file.try_lock().map_err(failed())? {
                 continue;
@@ -194,6 +202,11 @@ impl FileStore {
     ) -> Result<u64, StoreError> {
         let mut freed = 0;
         let mut folders = BTreeSet::new();
+        // Should we die in between, the next collection has to flush before it lets a pack go.
+        let intent = match plan.manifests.is_empty() {
+            true => None,
+            false => Some(self.intend()?),
+        };
         for &n in &plan.manifests {
             let path = &census.manifests[n].path;
             freed += self.space.remove(path)?;
@@ -202,6 +215,9 @@ impl FileStore {
         for folder in folders {
             let flushed = self.disk.sync_folder(folder);
             flushed.map_err(StoreError::io(format!("flush {folder}")))?;
+        }
+        if let Some(intent) = intent {
+            self.fulfilled(intent);
         }
         let fates = || census.packs.iter().zip(&plan.fates);
         let dropped = fates().filter(|(_, fate)| **fate == Fate::Drop);

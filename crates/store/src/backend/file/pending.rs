@@ -1,7 +1,7 @@
 //! What was put on a handle and is not published yet.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use super::format::pack::{Entry, TRAILER, entry_len};
 use super::index::Index;
 use super::paths;
 use super::space::Space;
-use crate::backend::{Put, References};
+use crate::backend::Put;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -46,6 +46,13 @@ struct State {
 struct Own {
     chunks: HashSet<ChunkHash>,
     last: Instant,
+    /// Whether the thread lives.
+    thread: Weak<()>,
+}
+
+thread_local! {
+    /// Goes with its thread.
+    static ALIVE: Arc<()> = Arc::default();
 }
 
 /// What a thread put and never published itself is forgotten after this time, or when it has become so much:
@@ -243,6 +250,11 @@ impl Pending {
     pub(super) fn take(&self) -> Batch {
         let mut state = self.lock();
         let pack = state.pack.take();
+        // Together with the pack: what is put while we wait below goes into the next one.
+        let references = state.wanted();
+        state.publishing.clone_from(&references);
+        state.unrecorded.clear();
+        state.own.remove(&thread::current().id());
         let mut entries = Vec::new();
         if let Some(pack) = &pack {
             pack.fill().taken = true;
@@ -257,13 +269,10 @@ impl Pending {
             );
             entries.sort_unstable_by_key(|entry| entry.offset);
         }
-        state.publishing = state.wanted();
-        state.unrecorded.clear();
-        state.own.remove(&thread::current().id());
         Batch {
             pack,
             entries,
-            references: ascending(&state.publishing),
+            references: ascending(&references),
         }
     }
 
@@ -298,20 +307,16 @@ impl Pending {
         state.own().chunks.extend(publishing);
     }
 
-    /// These manifests have been published. What one of them names in its own bytes needs no other to refer to
-    /// it, whichever thread put it: a save may put its chunks from threads that never publish anything.
-    pub(super) fn done(&self, manifests: &[(String, &[u8])]) {
+    /// A manifest has been published. What threads put that have ended (a save may put its chunks from threads of
+    /// its own) nobody will publish any more.
+    pub(super) fn done(&self) {
         let mut state = self.lock();
-        let mut named = References::new(std::mem::take(&mut state.publishing));
-        for (_, data) in manifests {
-            named.scan(data);
-        }
-        for own in state.own.values_mut() {
-            own.chunks.retain(|hash| !named.contains(hash));
-        }
+        state.publishing.clear();
         let now = Instant::now();
         state.own.retain(|_, own| {
-            own.chunks.len() <= OWN_CHUNKS && now.duration_since(own.last) < OWN_TIME
+            own.chunks.len() <= OWN_CHUNKS
+                && now.duration_since(own.last) < OWN_TIME
+                && own.thread.strong_count() > 0
         });
     }
 
@@ -351,6 +356,8 @@ impl State {
         let own = own.or_insert_with(|| Own {
             chunks: HashSet::new(),
             last: Instant::now(),
+            // A thread that is ending already publishes nothing.
+            thread: ALIVE.try_with(Arc::downgrade).unwrap_or_default(),
         });
         own.last = Instant::now();
         own

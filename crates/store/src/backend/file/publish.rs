@@ -59,7 +59,7 @@ impl FileStore {
         }
         let published = self.publish_batch(&batch, manifests);
         match &published {
-            Ok(()) => self.pending.done(manifests),
+            Ok(()) => self.pending.done(),
             Err(StoreError::Collected { hash }) => self.pending.not_referred(Some(hash)),
             Err(_) => self.pending.not_referred(None),
         }
@@ -310,11 +310,11 @@ impl FileStore {
 
     /// Says that manifests are going to change, in a file that stays if we die before their folders are
     /// flushed: a collection then flushes them before it believes what it sees.
-    fn intend(&self) -> Result<(String, Box<dyn File>), StoreError> {
+    pub(super) fn intend(&self) -> Result<(String, Box<dyn File>), StoreError> {
         create_temporary(&*self.disk, "intent")
     }
 
-    fn fulfilled(&self, (path, _locked): (String, Box<dyn File>)) {
+    pub(super) fn fulfilled(&self, (path, _locked): (String, Box<dyn File>)) {
         // If this fails, a collection flushes folders that are durable.
         let _ = self.disk.unlink(&path);
     }

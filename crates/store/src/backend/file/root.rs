@@ -22,8 +22,24 @@ pub(super) struct Root {
 pub(super) fn open(path: &Path) -> Result<Root, StoreError> {
     let path = plain(path)?;
     for root in path.ancestors() {
-        let marked = fs::symlink_metadata(root.join(paths::MARKER));
-        if marked.is_ok_and(|marker| marker.is_file()) {
+        let marker = root.join(paths::MARKER);
+        let marked = match fs::symlink_metadata(&marker) {
+            Ok(marker) => marker.is_file(),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                ) =>
+            {
+                false
+            }
+            // Were it taken for no store, another one would be made below it.
+            Err(error) => {
+                let action = format!("look for a store at {}", marker.display());
+                return Err(StoreError::io(action)(error));
+            }
+        };
+        if marked {
             let rest = path.strip_prefix(root).unwrap_or(Path::new(""));
             let prefix = rest.to_str().ok_or_else(|| {
                 refused(&path, "what follows the store's root in it is not UTF-8")

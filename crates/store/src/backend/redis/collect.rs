@@ -77,8 +77,7 @@ impl Run<'_> {
                 let name = std::slice::from_ref(&manifest.what);
                 let bytes = match self.store.fetcher.manifests_quietly(name) {
                     Ok(mut values) => values.pop().flatten(),
-                    // It refers to nothing that can be read; `verify` tells.
-                    Err(StoreError::Damaged { .. }) => None,
+                    // Also of one that is damaged: nobody knows what it refers to.
                     Err(error) => return Err(error),
                 };
                 references.scan(bytes.as_deref().unwrap_or_default());

@@ -266,8 +266,9 @@ impl RedisStore {
             for _ in keys {
                 let idle = match connection.receive()? {
                     Reply::Int(idle) => u64::try_from(idle).ok().map(Duration::from_secs),
-                    // An LFU policy, or the key is gone.
-                    Reply::Error(_) | Reply::Nothing => None,
+                    // The key is gone.
+                    Reply::Nothing => None,
+                    Reply::Error(why) if why.contains("LFU") => None,
                     other => return Err(unexpected(&other)),
                 };
                 known.push(match connection.receive()? {
@@ -275,8 +276,10 @@ impl RedisStore {
                         .ok()
                         .filter(|&bytes| bytes > 0)
                         .map(|bytes| (bytes, idle)),
-                    // Gone, or not a string and so none of ours.
-                    Reply::Error(_) | Reply::Nothing => None,
+                    // Gone, or not a string and so none of ours. Any other error (a server that is busy) says
+                    // nothing about the key.
+                    Reply::Nothing => None,
+                    Reply::Error(why) if why.starts_with("WRONGTYPE") => None,
                     other => return Err(unexpected(&other)),
                 });
             }

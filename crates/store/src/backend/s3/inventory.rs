@@ -190,8 +190,7 @@ impl S3Store {
             if !over {
                 let bytes = match self.read_manifest(&listed.path) {
                     Ok(read) => read.map(|(_, bytes)| bytes).unwrap_or_default(),
-                    // It refers to nothing that can be read; `verify` tells.
-                    Err(StoreError::Damaged { .. }) => Bytes::new(),
+                    // Also of one that is damaged: nobody knows what it refers to.
                     Err(error) => return Err(error),
                 };
                 references.scan(&bytes);

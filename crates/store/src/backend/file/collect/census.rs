@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use super::super::disk::How;
 use super::super::format::manifest::Manifest;
 use super::super::format::pack::Entry;
-use super::super::index::Pack;
+use super::super::index::{Index, Pack, Place};
 use super::super::{FileStore, paths};
 use crate::backend::{Progress, References};
 use crate::error::StoreError;
@@ -80,7 +80,7 @@ impl Census {
         let mut chunks: Vec<ChunkCensus> = Vec::new();
         for (hash, places) in store.index.chunks() {
             let mut known = None;
-            for place in places {
+            for place in whole_first(&store.index, hash, places) {
                 let Some(&pack) = number.get(&place.pack.id) else {
                     continue;
                 };
@@ -161,4 +161,22 @@ impl Census {
             Ok(())
         })
     }
+}
+
+/// The copies of a chunk, one that is whole before those that are not: only the first is kept. There is more than one
+/// where two saved it at once, or where it was damaged and put again.
+fn whole_first(index: &Index, hash: ChunkHash, mut places: Vec<Place>) -> Vec<Place> {
+    if places.len() > 1 {
+        let whole = places.iter().position(|place| {
+            let entry = Entry {
+                hash,
+                offset: place.offset,
+                len: place.len,
+                checksum: place.checksum,
+            };
+            matches!(index.read_entry(&place.pack, &entry), Ok(Some(_)))
+        });
+        places.swap(0, whole.unwrap_or(0));
+    }
+    places
 }

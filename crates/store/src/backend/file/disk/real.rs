@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
@@ -64,7 +65,10 @@ impl RealDisk {
 impl Disk for RealDisk {
     fn open(&self, path: &str, how: How) -> io::Result<Box<dyn File>> {
         if how == How::Folder {
-            return Ok(Box::new(RealFile(self.folder(path)?.into())));
+            return Ok(Box::new(RealFile(
+                self.folder(path)?.into(),
+                AtomicBool::new(false),
+            )));
         }
         // Without blocking: a FIFO in the place of a file must not hang us.
         let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -83,7 +87,7 @@ impl Disk for RealDisk {
             }
             _ => error,
         })?;
-        let file = RealFile(fd.into());
+        let file = RealFile(fd.into(), AtomicBool::new(false));
         if how != How::Create && !file.stat()?.regular {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
@@ -156,7 +160,17 @@ impl Disk for RealDisk {
 }
 
 #[derive(Debug)]
-struct RealFile(std::fs::File);
+struct RealFile(std::fs::File, AtomicBool);
+
+/// Gives a lock back, which closing alone does not where a process was forked meanwhile: the child's copy of the
+/// descriptor holds the same lock.
+impl Drop for RealFile {
+    fn drop(&mut self) {
+        if *self.1.get_mut() {
+            let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
+        }
+    }
+}
 
 impl File for RealFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
@@ -205,12 +219,17 @@ impl File for RealFile {
             Lock::Shared => FlockOperation::LockShared,
             Lock::Exclusive => FlockOperation::LockExclusive,
         };
-        retry(|| rustix::fs::flock(&self.0, operation))
+        retry(|| rustix::fs::flock(&self.0, operation))?;
+        self.1.store(true, Ordering::Relaxed);
+        Ok(())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
         match retry(|| rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.1.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }
