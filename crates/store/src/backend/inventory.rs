@@ -9,8 +9,9 @@ use crate::name::ManifestName;
 /// What a backend that can list its contents offers beside [`Backend`](super::Backend).
 ///
 /// A backend does not understand manifests. A manifest **refers** to a chunk if the chunk's hash stands in
-/// its bytes, raw or as hex, or if the backend wrote down that it was put on the same handle just before.
-/// So nothing is collected that a manifest names in any format, and a consumer need not register formats.
+/// its bytes, raw or as hex; `file` also writes down what was put on the same handle just before. So a consumer
+/// need not register formats. One whose manifests hold no hashes must not be collected where nothing is written
+/// down (`redis`, `s3`).
 pub trait Inventory: Send + Sync {
     /// Calls `visit` with each manifest, in no order. An error of `visit` ends the walk.
     fn manifests(
