@@ -81,6 +81,8 @@ mod work;
 use std::sync::Arc;
 
 use transload_layout::{Deployment, Rank};
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Tables};
 
 pub use error::ArchiveError;
 pub use find::Found;
@@ -188,6 +190,49 @@ impl Archive {
     /// The keys of all whole token chunks of a prompt, the empty prefix first.
     pub fn keys(&self, prompt: &Prompt<'_>) -> Vec<PrefixKey> {
         prompt.chain(&self.fingerprint, &self.model)
+    }
+}
+
+impl RankArchive {
+    /// Runs `work` on the items of groups that this rank holds, each with the engine's memory and table of its group
+    /// and a staging block that its thread uses again.
+    fn on_groups<I: Sync, T: Default + Send>(
+        &self,
+        items: &[I],
+        group: impl Fn(&I) -> usize + Sync,
+        (caches, tables): (&[Memory], &Tables),
+        work: impl Fn(&RankGroup, &I, (&Memory, &BlockTable), &Memory) -> Result<T, ArchiveError> + Sync,
+    ) -> Result<Vec<T>, ArchiveError> {
+        let begin = || Ok(vec![None; self.groups.len()]);
+        work::on_threads(self.archive.threads, items, begin, |staging, item| {
+            let group = group(item);
+            let (position, held) = &self.groups[group];
+            let Some(held) = held else {
+                return Ok(T::default());
+            };
+            let block = match &mut staging[group] {
+                Some(block) => block,
+                none => none.insert(held.staging()?),
+            };
+            work(
+                held,
+                item,
+                (&caches[*position], &tables.0[*position]),
+                block,
+            )
+        })
+    }
+
+    fn count(&self, what: &'static str, given: usize) -> Result<(), ArchiveError> {
+        let groups = self.groups.len();
+        if given == groups {
+            return Ok(());
+        }
+        Err(ArchiveError::Count {
+            what,
+            given,
+            groups,
+        })
     }
 }
 

@@ -9,7 +9,6 @@ use super::key::TOKEN_CHUNK;
 use super::record::{Piece, Root, Segment, Unreadable};
 use super::shape::Growth;
 use super::staging::{RankGroup, Span};
-use super::work::on_threads;
 use super::{ArchiveError, RankArchive};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -66,24 +65,13 @@ impl RankArchive {
         let items = self.wanted(found, start);
         self.check_tables(&items, tables)?;
         self.announce(&items)?;
-        let begin = || Ok(Vec::new());
-        let threads = self.archive.threads;
-        let done = on_threads(
-            threads,
+        let group = |item: &Item<'_>| item.group;
+        let done = self.on_groups(
             &items,
-            begin,
-            |staging: &mut Vec<Option<Memory>>, item| {
-                let (position, held) = &self.groups[item.group];
-                let Some(held) = held else {
-                    return Ok((0, 0));
-                };
-                staging.resize(self.groups.len(), None);
-                let block = match &mut staging[item.group] {
-                    Some(block) => block,
-                    none => none.insert(held.staging()?),
-                };
+            group,
+            (caches, tables),
+            |held, item, cache, block| {
                 let read = self.fetch(held, item, block)?;
-                let cache = (&caches[*position], &tables.0[*position]);
                 held.scatter(item.wanted, block, cache)?;
                 Ok(read)
             },

@@ -10,7 +10,6 @@ use super::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use super::record::{PartRecord, Piece, Root, Segment, Unreadable};
 use super::shape::{GroupShape, Growth};
 use super::staging::{RankGroup, Span};
-use super::work::on_threads;
 use super::{Archive, ArchiveError, NAMES, RankArchive};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -214,25 +213,12 @@ impl RankArchive {
         self.count("block tables", tables.0.len())?;
         missing.check(&self.archive)?;
         let items = self.items(missing, tables)?;
-        let begin = || Ok(Vec::new());
-        let threads = self.archive.threads;
-        let saved = on_threads(
-            threads,
+        let group = |item: &Item| item.group;
+        let saved = self.on_groups(
             &items,
-            begin,
-            |staging: &mut Vec<Option<Memory>>, item| {
-                let (position, held) = &self.groups[item.group];
-                let Some(held) = held else {
-                    return Ok((Vec::new(), 0));
-                };
-                staging.resize(self.groups.len(), None);
-                let block = match &mut staging[item.group] {
-                    Some(block) => block,
-                    none => none.insert(held.staging()?),
-                };
-                let cache = (&caches[*position], &tables.0[*position]);
-                self.save_span(held, item, cache, block)
-            },
+            group,
+            (caches, tables),
+            |held, item, cache, block| self.save_span(held, item, cache, block),
         )?;
 
         let mut record = PartRecord {
@@ -338,18 +324,6 @@ impl RankArchive {
             let cut = start..end;
             start = end;
             (!cut.is_empty()).then_some(cut)
-        })
-    }
-
-    pub(super) fn count(&self, what: &'static str, given: usize) -> Result<(), ArchiveError> {
-        let groups = self.groups.len();
-        if given == groups {
-            return Ok(());
-        }
-        Err(ArchiveError::Count {
-            what,
-            given,
-            groups,
         })
     }
 }

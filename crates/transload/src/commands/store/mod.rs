@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use transload::store::backend::{Inventory, Progress as Step};
-use transload::store::loader::SEARCH_PATH;
+use transload::store::loader::Library;
 use transload::store::{Backend, ManifestName, StoreError};
 
 use crate::failure::{Failure, chain};
@@ -85,7 +85,7 @@ impl Store {
             && !Path::new(path)
                 .ancestors()
                 .any(|folder| folder.join(FILE_MARKER).exists())
-            && std::env::var_os(SEARCH_PATH).is_none()
+            && Library::locate("file").is_none()
         {
             return Err(Failure::input(
                 format!("there is no store at {uri}, nor in a folder above it"),
