@@ -33,6 +33,12 @@ pub enum StoreError {
     /// The URI does not name a store.
     #[error(transparent)]
     Uri(#[from] UriError),
+    /// A store was to be opened that is not there, without making one.
+    #[error("there is no store at {place}, nor above it")]
+    NotThere {
+        /// Where it was looked for.
+        place: String,
+    },
     /// The value is longer than this store takes.
     #[error("{bytes} bytes are too many for one value of this store; {most} are the most")]
     TooLarge {

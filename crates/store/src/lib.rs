@@ -31,5 +31,5 @@ pub use backend::{Backend, Put};
 pub use error::StoreError;
 pub use hash::ChunkHash;
 pub use name::ManifestName;
-pub use open::open;
+pub use open::{open, open_existing};
 pub use uri::{StoreUri, UriError};

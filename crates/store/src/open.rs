@@ -22,11 +22,31 @@ use crate::uri::StoreUri;
 /// # Errors
 /// If the text is no URI, there is no such backend, or it cannot open the store.
 pub fn open(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
+    open_or(uri, Absent::Make)
+}
+
+/// As [`open`], but a backend of this crate makes no store where there is none. Whether a library does is up
+/// to it: its one call to open has no such choice.
+///
+/// # Errors
+/// As [`open`], and [`StoreError::NotThere`] if there is no store. A Redis database is always one.
+pub fn open_existing(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
+    open_or(uri, Absent::Refuse)
+}
+
+/// What to do where there is no store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Absent {
+    Make,
+    Refuse,
+}
+
+fn open_or(uri: &str, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
     let uri: StoreUri = uri.parse()?;
     if let Some(library) = Library::find_named(uri.scheme())? {
         return Ok(Arc::new(library.open(&uri)?));
     }
-    if let Some(store) = built_in(&uri) {
+    if let Some(store) = built_in(&uri, absent) {
         return store;
     }
     match Library::find(uri.scheme()) {
@@ -43,10 +63,10 @@ pub fn open(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
 }
 
 /// The store behind a backend of this crate, if there is one for the scheme.
-fn built_in(uri: &StoreUri) -> Option<Result<Arc<dyn Backend>, StoreError>> {
+fn built_in(uri: &StoreUri, absent: Absent) -> Option<Result<Arc<dyn Backend>, StoreError>> {
     #[cfg(feature = "file")]
     if uri.scheme() == "file" {
-        return Some(file(uri));
+        return Some(file(uri, absent));
     }
     #[cfg(feature = "redis")]
     if ["redis", "rediss"].contains(&uri.scheme()) {
@@ -54,19 +74,20 @@ fn built_in(uri: &StoreUri) -> Option<Result<Arc<dyn Backend>, StoreError>> {
     }
     #[cfg(feature = "s3")]
     if uri.scheme() == "s3" {
-        return Some(s3(uri));
+        return Some(s3(uri, absent));
     }
-    let _ = uri;
+    let _ = (uri, absent);
     None
 }
 
 #[cfg(feature = "file")]
-fn file(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
+fn file(uri: &StoreUri, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
     use crate::backend::file::{FileOptions, FileStore};
-    Ok(Arc::new(FileStore::open_uri(
-        uri,
-        FileOptions::from_env()?,
-    )?))
+    let options = FileOptions::from_env()?;
+    Ok(Arc::new(match absent {
+        Absent::Make => FileStore::open_uri(uri, options)?,
+        Absent::Refuse => FileStore::open_existing_uri(uri, options)?,
+    }))
 }
 
 #[cfg(feature = "redis")]
@@ -76,9 +97,13 @@ fn redis(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
 }
 
 #[cfg(feature = "s3")]
-fn s3(uri: &StoreUri) -> Result<Arc<dyn Backend>, StoreError> {
+fn s3(uri: &StoreUri, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
     use crate::backend::s3::{S3Options, S3Store};
-    Ok(Arc::new(S3Store::open(uri, S3Options::default())?))
+    let options = S3Options::default();
+    Ok(Arc::new(match absent {
+        Absent::Make => S3Store::open(uri, options)?,
+        Absent::Refuse => S3Store::open_existing(uri, options)?,
+    }))
 }
 
 /// Why no backend of this crate was taken.

@@ -184,17 +184,29 @@ impl FileStore {
         Self::on_disk(root.disk, &root.prefix, options)
     }
 
+    /// As [`open`](Self::open), but never makes a store.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`StoreError::NotThere`] if neither the folder nor one above it is a store.
+    pub fn open_existing(path: impl AsRef<Path>, options: FileOptions) -> Result<Self, StoreError> {
+        let root = root::open_existing(path.as_ref())?;
+        Self::on_disk(root.disk, &root.prefix, options)
+    }
+
     /// Opens `file:///absolute/path`.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`StoreError::Uri`] if the URI is another one.
     pub fn open_uri(uri: &StoreUri, options: FileOptions) -> Result<Self, StoreError> {
-        if uri.scheme() != "file" || !uri.rest().starts_with('/') {
-            return Err(uri
-                .wrong("a file store is written file:///absolute/path")
-                .into());
-        }
-        Self::open(uri.rest(), options)
+        Self::open(path_of(uri)?, options)
+    }
+
+    /// As [`open_uri`](Self::open_uri), but never makes a store.
+    ///
+    /// # Errors
+    /// As [`open_existing`](Self::open_existing) and [`open_uri`](Self::open_uri).
+    pub fn open_existing_uri(uri: &StoreUri, options: FileOptions) -> Result<Self, StoreError> {
+        Self::open_existing(path_of(uri)?, options)
     }
 
     fn on_disk(
@@ -259,6 +271,16 @@ impl FileStore {
         }
         Ok(Some(then(&*file, manifest)))
     }
+}
+
+/// The folder that `file:///absolute/path` names.
+fn path_of(uri: &StoreUri) -> Result<&Path, StoreError> {
+    if uri.scheme() != "file" || !uri.rest().starts_with('/') {
+        return Err(uri
+            .wrong("a file store is written file:///absolute/path")
+            .into());
+    }
+    Ok(Path::new(uri.rest()))
 }
 
 /// Whether a time is so long ago that a use is worth noting: short enough that what is read in some order later

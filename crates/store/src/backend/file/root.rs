@@ -17,10 +17,35 @@ pub(super) struct Root {
     pub(super) prefix: String,
 }
 
-/// Opens the store that `path` lies in, or makes one there: the nearest folder on the way up that holds a
-/// store is its root, and the rest of the path is a prefix of the names of manifests.
+/// Opens the store that `path` lies in, or makes one there.
 pub(super) fn open(path: &Path) -> Result<Root, StoreError> {
     let path = plain(path)?;
+    if let Some(root) = nearest(&path)? {
+        return Ok(root);
+    }
+    make_folders(&path)?;
+    let disk = open_disk(&path)?;
+    create(&*disk).map_err(|error| match error {
+        StoreError::Unsupported { why, .. } => refused(&path, &why),
+        error => error,
+    })?;
+    Ok(Root {
+        disk,
+        prefix: String::new(),
+    })
+}
+
+/// Opens the store that `path` lies in.
+pub(super) fn open_existing(path: &Path) -> Result<Root, StoreError> {
+    let path = plain(path)?;
+    nearest(&path)?.ok_or_else(|| StoreError::NotThere {
+        place: path.display().to_string(),
+    })
+}
+
+/// The nearest folder on the way up that holds a store is its root, and the rest of the path is a prefix of
+/// the names of manifests.
+fn nearest(path: &Path) -> Result<Option<Root>, StoreError> {
     for root in path.ancestors() {
         let marker = root.join(paths::MARKER);
         let marked = match fs::symlink_metadata(&marker) {
@@ -41,25 +66,16 @@ pub(super) fn open(path: &Path) -> Result<Root, StoreError> {
         };
         if marked {
             let rest = path.strip_prefix(root).unwrap_or(Path::new(""));
-            let prefix = rest.to_str().ok_or_else(|| {
-                refused(&path, "what follows the store's root in it is not UTF-8")
-            })?;
-            return Ok(Root {
+            let prefix = rest
+                .to_str()
+                .ok_or_else(|| refused(path, "what follows the store's root in it is not UTF-8"))?;
+            return Ok(Some(Root {
                 disk: open_disk(root)?,
                 prefix: prefix.to_owned(),
-            });
+            }));
         }
     }
-    make_folders(&path)?;
-    let disk = open_disk(&path)?;
-    create(&*disk).map_err(|error| match error {
-        StoreError::Unsupported { why, .. } => refused(&path, &why),
-        error => error,
-    })?;
-    Ok(Root {
-        disk,
-        prefix: String::new(),
-    })
+    Ok(None)
 }
 
 fn open_disk(root: &Path) -> Result<Arc<dyn Disk>, StoreError> {

@@ -87,14 +87,32 @@ impl S3Store {
                 path.len()
             }
         };
-        Ok(Self {
+        Ok(Self::at(remote, &path, len, options))
+    }
+
+    /// As [`open`](Self::open), but never makes a store.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`StoreError::NotThere`] if neither the path nor one above it is a store.
+    pub fn open_existing(uri: &StoreUri, options: S3Options) -> Result<Self, StoreError> {
+        let (bucket, path) = options::parse(uri)?;
+        let remote = Remote::new(&bucket, &options)?;
+        let len = nearest_root(&remote, &path)?.ok_or_else(|| StoreError::NotThere {
+            place: uri.to_string(),
+        })?;
+        Ok(Self::at(remote, &path, len, options))
+    }
+
+    /// The store whose root is the first `len` segments of the path.
+    fn at(remote: Remote, path: &[String], len: usize, options: S3Options) -> Self {
+        Self {
             root: path[..len].to_vec(),
             prefix: path[len..].iter().map(|part| format!("{part}/")).collect(),
             writer: Arc::new(Writer::new(options.pending_bytes)),
             ahead: Ahead::new(options.ahead_bytes),
             options,
             remote,
-        })
+        }
     }
 
     fn whole_name(&self, name: &ManifestName) -> String {

@@ -10,12 +10,10 @@ mod show;
 mod time;
 mod verify;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use clap::Subcommand;
 use transload::store::backend::{Inventory, Progress as Step};
-use transload::store::loader::Library;
 use transload::store::{Backend, ManifestName, StoreError};
 
 use crate::failure::{Failure, chain};
@@ -69,9 +67,6 @@ pub(super) fn open(uri: &str) -> Result<Arc<dyn Backend>, Failure> {
     Ok(Store::open(uri)?.backend)
 }
 
-/// The file that marks a folder as a store of `file`.
-const FILE_MARKER: &str = "kv_store_format";
-
 /// A store that a user named.
 struct Store {
     uri: String,
@@ -81,26 +76,23 @@ struct Store {
 impl Store {
     /// One that is there: looking into a store never makes one.
     fn existing(uri: &str) -> Result<Self, Failure> {
-        if let Some(path) = uri.strip_prefix("file://")
-            && !Path::new(path)
-                .ancestors()
-                .any(|folder| folder.join(FILE_MARKER).exists())
-            && Library::locate("file").is_none()
-        {
-            return Err(Failure::input(
-                format!("there is no store at {uri}, nor in a folder above it"),
-                "name the folder of a store; the first save makes one",
-            ));
-        }
-        Self::open(uri)
+        Self::opened(uri, transload::store::open_existing(uri))
     }
 
     /// One that is made if it is not there.
     fn open(uri: &str) -> Result<Self, Failure> {
-        let backend = transload::store::open(uri).map_err(|error| match error {
+        Self::opened(uri, transload::store::open(uri))
+    }
+
+    fn opened(uri: &str, backend: Result<Arc<dyn Backend>, StoreError>) -> Result<Self, Failure> {
+        let backend = backend.map_err(|error| match error {
             StoreError::Uri(error) => Failure::input(
                 error.to_string(),
                 "name a store as file:///absolute/path, redis://host/0 or s3://bucket/prefix",
+            ),
+            StoreError::NotThere { .. } => Failure::input(
+                format!("there is no store at {uri}, nor above it"),
+                "name the place of a store; the first save makes one",
             ),
             // What went wrong says what would be right; the rest depends on the scheme.
             error => Failure::input(
