@@ -104,11 +104,15 @@ impl Pair {
 }
 
 fn not_kept(error: ArchiveError) -> Failure {
-    Failure::no(
-        format!(
-            "the request could not be saved and restored: {}",
-            chain(&error)
-        ),
-        "the folder of temporary files may be full; `TMPDIR` names another",
-    )
+    let next = match &error {
+        ArchiveError::Store(_) | ArchiveError::Missing { .. } | ArchiveError::Damaged { .. } => {
+            "is there room in the store, and may you use it? `--store` names another"
+        }
+        _ => "this is a fault of transload: please report it",
+    };
+    let wrong = format!(
+        "the request could not be saved and restored: {}",
+        chain(&error)
+    );
+    Failure::no(wrong, next)
 }
