@@ -51,13 +51,14 @@ impl Cli {
             (1, _) => EnvFilter::new("transload=info,warn"),
             (_, _) => EnvFilter::new("transload=trace,debug"),
         };
-        tracing_subscriber::fmt()
+        // A second command in one process logs as the first asked.
+        let _ = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(std::io::stderr)
             .with_ansi(terminal::colours_on_stderr())
             .with_target(false)
             .without_time()
-            .init();
+            .try_init();
         Ok(())
     }
 }

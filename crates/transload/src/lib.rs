@@ -1,14 +1,23 @@
 //! Transload moves the KV cache of language models between engines that lay it out differently.
 //!
 //! This crate puts the others together: [`layout`] says how a cache lies in memory, [`transfer`]
-//! plans between two layouts and carries the plan out, [`store`] keeps what should outlive its process. What it adds is [`document`] and [`config`]: reading
-//! deployments and models from files, and [`baseline`]: what else reaches how much on this machine. It is also
-//! the `transload` command.
+//! plans between two layouts and carries the plan out, [`store`] keeps what should outlive its process. What it
+//! adds is [`document`] and [`config`]: reading deployments and models from files, [`baseline`]: what else reaches
+//! how much on this machine, and the [`command`].
 #![forbid(unsafe_code)]
 
+// The command is written as a user of the library.
+extern crate self as transload;
+
 pub mod baseline;
+mod cli;
+pub mod command;
+mod commands;
 pub mod config;
 pub mod document;
+mod failure;
+mod output;
+mod show;
 
 pub use transload_layout as layout;
 pub use transload_store as store;

@@ -1,5 +1,6 @@
 //! The owner's handle of one lease.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -28,13 +29,30 @@ pub struct LeaseOutcome {
 ///
 /// Dropping it cancels the lease; the blocks must not be used again before it has ended, so call
 /// [`ended`](Self::ended) where they will be, or lease them with a [`keeper`](LeaseRequest::keeper).
+/// What can be told of it is on [`LeaseControl`], which it derefs to.
 #[derive(Debug)]
 #[must_use = "dropping a lease cancels it"]
 pub struct Lease {
-    key: LeaseKey,
-    events: mpsc::Sender<Event>,
+    control: LeaseControl,
     urgent: mpsc::UnboundedSender<Event>,
     outcome: Option<oneshot::Receiver<LeaseOutcome>>,
+}
+
+/// What an owner tells of its lease, also while somebody waits for the [end](Lease::ended) of it.
+///
+/// Cheap to clone. Dropping it does nothing.
+#[derive(Clone, Debug)]
+pub struct LeaseControl {
+    key: LeaseKey,
+    events: mpsc::Sender<Event>,
+}
+
+impl Deref for Lease {
+    type Target = LeaseControl;
+
+    fn deref(&self) -> &LeaseControl {
+        &self.control
+    }
 }
 
 impl Lease {
@@ -45,13 +63,34 @@ impl Lease {
         outcome: oneshot::Receiver<LeaseOutcome>,
     ) -> Self {
         Self {
-            key,
-            events,
+            control: LeaseControl { key, events },
             urgent,
             outcome: Some(outcome),
         }
     }
 
+    /// A handle that outlives this one.
+    pub fn control(&self) -> LeaseControl {
+        self.control.clone()
+    }
+
+    /// Waits until the lease has ended, for whatever reason, and nothing touches its blocks any more.
+    /// Dropping the future drops the lease, and so cancels it.
+    ///
+    /// # Errors
+    /// [`AgentGone`]: nothing touches them then either.
+    pub async fn ended(mut self) -> Result<LeaseOutcome, AgentGone> {
+        // It stays here while it is waited for: whoever stops waiting drops the lease.
+        let Some(outcome) = &mut self.outcome else {
+            return Err(AgentGone);
+        };
+        let ended = outcome.await.map_err(|_| AgentGone);
+        self.outcome = None;
+        ended
+    }
+}
+
+impl LeaseControl {
     /// Set and rank.
     pub fn key(&self) -> LeaseKey {
         self.key
@@ -92,28 +131,13 @@ impl Lease {
         self.ask(|answer| Command::Renew { key, ttl, answer }).await
     }
 
-    /// Gives the lease up. Transfers under way fail; wait for [`ended`](Self::ended).
+    /// Gives the lease up. Transfers under way fail; wait for [`ended`](Lease::ended).
     ///
     /// # Errors
     /// [`AgentGone`].
     pub async fn cancel(&self) -> Result<(), AgentGone> {
         let key = self.key;
         self.send(Command::CancelLease { key }).await
-    }
-
-    /// Waits until the lease has ended, for whatever reason, and nothing touches its blocks any more.
-    /// Dropping the future drops the lease, and so cancels it.
-    ///
-    /// # Errors
-    /// [`AgentGone`]: nothing touches them then either.
-    pub async fn ended(mut self) -> Result<LeaseOutcome, AgentGone> {
-        // It stays here while it is waited for: whoever stops waiting drops the lease.
-        let Some(outcome) = &mut self.outcome else {
-            return Err(AgentGone);
-        };
-        let ended = outcome.await.map_err(|_| AgentGone);
-        self.outcome = None;
-        ended
     }
 
     async fn ask(
@@ -138,7 +162,9 @@ impl Drop for Lease {
             return;
         };
         if outcome.try_recv().is_err() {
-            let cancel = Event::Command(Command::CancelLease { key: self.key });
+            let cancel = Event::Command(Command::CancelLease {
+                key: self.control.key,
+            });
             // The agent is gone where this fails, and its leases with it.
             let _ = self.urgent.send(cancel);
         }

@@ -63,9 +63,9 @@ mod transfer;
 pub use builder::{BindAgentError, Builder, RegisterError};
 pub use error::{AgentGone, LeaseOpenError, LeaseUseError, NoticeError, TransferError};
 pub use handle::{Agent, NoticeOutcome};
-pub use lease::{Lease, LeaseOutcome};
+pub use lease::{Lease, LeaseControl, LeaseOutcome};
 pub use request::{Keeper, LeaseRequest, PullRequest, PushRequest};
-pub use transfer::{PullReport, Transfer};
+pub use transfer::{PullReport, Transfer, TransferControl};
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,7 @@
 //! The handle of one pull or push.
 
+use std::ops::Deref;
+
 use tokio::sync::{mpsc, oneshot};
 
 use super::error::{AgentGone, TransferError};
@@ -15,16 +17,32 @@ pub type PullReport = JobReport;
 /// A pull or push under way.
 ///
 /// Await [`finish`](Self::finish). Dropping it cancels the transfer; its blocks must not be used before
-/// it is over, so prefer [`cancel`](Self::cancel) and `finish`, or give the request a
-/// [`keeper`](PullRequest::keeper).
+/// it is over, so prefer [`cancel`](TransferControl::cancel) and `finish`, or give the request a
+/// [`keeper`](PullRequest::keeper). What can be told of it is on [`TransferControl`], which it derefs to.
 #[derive(Debug)]
 #[must_use = "dropping a transfer cancels it"]
 pub struct Transfer {
-    job: JobId,
+    control: TransferControl,
     /// Taken when it has been told.
     result: Option<oneshot::Receiver<Result<PullReport, TransferError>>>,
-    events: mpsc::Sender<Event>,
     urgent: mpsc::UnboundedSender<Event>,
+}
+
+/// What is told of a transfer, also while somebody waits for its [end](Transfer::finish).
+///
+/// Cheap to clone. Dropping it does nothing.
+#[derive(Clone, Debug)]
+pub struct TransferControl {
+    job: JobId,
+    events: mpsc::Sender<Event>,
+}
+
+impl Deref for Transfer {
+    type Target = TransferControl;
+
+    fn deref(&self) -> &TransferControl {
+        &self.control
+    }
 }
 
 impl Transfer {
@@ -35,11 +53,15 @@ impl Transfer {
         urgent: mpsc::UnboundedSender<Event>,
     ) -> Self {
         Self {
-            job,
+            control: TransferControl { job, events },
             result: Some(result),
-            events,
             urgent,
         }
+    }
+
+    /// A handle that outlives this one.
+    pub fn control(&self) -> TransferControl {
+        self.control.clone()
     }
 
     /// Waits until all routes of all ranks have landed, or it has failed for good. Either way nothing
@@ -56,7 +78,9 @@ impl Transfer {
         self.result = None;
         told
     }
+}
 
+impl TransferControl {
     /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready.
     ///
     /// # Errors
@@ -81,7 +105,7 @@ impl Transfer {
         self.send(Command::JobPrefilled { job }).await
     }
 
-    /// Gives it up. [`finish`](Self::finish) tells when nothing touches the blocks any more.
+    /// Gives it up. [`finish`](Transfer::finish) tells when nothing touches the blocks any more.
     ///
     /// # Errors
     /// [`AgentGone`].
@@ -99,7 +123,9 @@ impl Transfer {
 impl Drop for Transfer {
     fn drop(&mut self) {
         if self.result.is_some() {
-            let cancel = Event::Command(Command::CancelJob { job: self.job });
+            let cancel = Event::Command(Command::CancelJob {
+                job: self.control.job,
+            });
             // The agent is gone where this fails, and its jobs with it.
             let _ = self.urgent.send(cancel);
         }

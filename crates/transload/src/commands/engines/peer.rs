@@ -45,8 +45,8 @@ impl From<PeerError> for Failure {
 impl Peer {
     /// Starts this program again as the source process.
     pub(super) fn start() -> Result<Self, PeerError> {
-        let program = std::env::current_exe().map_err(PeerError::Start)?;
-        let mut child = Command::new(program)
+        let program = crate::command::another().map_err(PeerError::Start)?;
+        let mut child = Command::from(program)
             .arg(super::SOURCE_PROCESS)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -1,0 +1,23 @@
+"""Awaiting a `Completion` in asyncio."""
+
+import asyncio
+from typing import Any
+
+from ._transload import Completion
+
+
+async def wait_for(completion: Completion) -> Any:
+    """Its result, or its exception. Cancelling the wait does not cancel what is waited for."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+
+    def tell(_: Completion) -> None:
+        try:
+            loop.call_soon_threadsafe(ended.set)
+        except RuntimeError:
+            # The loop is closed: nobody waits any more.
+            pass
+
+    completion.add_done_callback(tell)
+    await ended.wait()
+    return completion.result(0)

@@ -1,0 +1,273 @@
+"""The compiled module. Everything in it that is meant to be used is in `transload`."""
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any, Literal, TypedDict
+
+import numpy
+import numpy.typing
+
+__version__: str
+
+# Block numbers of a group, -1 where an entry has no block; None where block i is entry i.
+_Table = Sequence[int] | None
+_Paths = Literal["any", "quic", "local"]
+
+class TransloadError(Exception): ...
+class DocumentError(TransloadError): ...
+class PlanError(TransloadError): ...
+class CacheMemoryError(TransloadError): ...
+class IdentityError(TransloadError): ...
+class TicketError(TransloadError): ...
+class LeaseError(TransloadError): ...
+
+class TransferError(TransloadError):
+    kind: str
+
+class AgentError(TransloadError): ...
+
+class Deployment:
+    def __new__(cls, document: Mapping[str, Any] | str) -> Deployment: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def tp(self) -> int: ...
+    @property
+    def pp(self) -> int: ...
+    @property
+    def ranks(self) -> int: ...
+    @property
+    def digest(self) -> bytes: ...
+    @property
+    def groups(self) -> list[Group]: ...
+
+class Group:
+    @property
+    def name(self) -> str: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def layers(self) -> list[int]: ...
+    @property
+    def order(self) -> str: ...
+    @property
+    def is_recurrent(self) -> bool: ...
+    def allocations(self, rank: int = 0) -> list[int]: ...
+
+class Plan:
+    def __new__(
+        cls,
+        src: Deployment,
+        dst: Deployment,
+        tokens: int,
+        *,
+        start: int = 0,
+        by_layer: bool = False,
+    ) -> Plan: ...
+    @property
+    def groups(self) -> list[str]: ...
+    @property
+    def routes(self) -> list[tuple[int, int, int]]: ...
+    def bind(self, src: Sequence[_Table], dst: Sequence[_Table]) -> BoundPlan: ...
+
+class BoundPlan:
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def chunks(self) -> int: ...
+    @property
+    def histogram(self) -> dict[int, int]: ...
+    @property
+    def routes(self) -> list[BoundRoute]: ...
+
+class BoundRoute:
+    @property
+    def src_rank(self) -> int: ...
+    @property
+    def dst_rank(self) -> int: ...
+    @property
+    def group(self) -> str: ...
+    @property
+    def bytes(self) -> int: ...
+    def chunks(self) -> numpy.typing.NDArray[numpy.void]: ...
+    def copy(self, src: Memory, dst: Memory) -> None: ...
+
+class Memory:
+    def __new__(
+        cls, allocations: Sequence[Any], *, writable: bool = True
+    ) -> Memory: ...
+    @staticmethod
+    def allocate(lengths: Sequence[int]) -> Memory: ...
+    @property
+    def allocations(self) -> list[tuple[int, int]]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def read(self, offset: int, length: int, allocation: int = 0) -> bytes: ...
+    def write(self, offset: int, data: bytes, allocation: int = 0) -> None: ...
+
+class Identity:
+    def __new__(
+        cls, folder: str | PathLike[str], name: str | None = None
+    ) -> Identity: ...
+    @property
+    def agent(self) -> str: ...
+    @property
+    def cluster(self) -> str: ...
+
+class Ticket:
+    def __new__(cls, text: str) -> Ticket: ...
+    @staticmethod
+    def mint(
+        identity: Identity,
+        set: bytes,
+        ranks: Sequence[tuple[str, str, int]],
+        *,
+        deployment: bytes,
+        incarnation: int,
+        valid_tokens: int,
+        push: bool = False,
+        start: int = 0,
+        time_left: float = 60.0,
+        audience: str | bytes | None = None,
+    ) -> Ticket: ...
+    @property
+    def text(self) -> str: ...
+
+def content_digest(
+    tokens: Sequence[int],
+    valid: int | None = None,
+    *,
+    adapter: str | None = None,
+    multimodal: Sequence[tuple[str, int, int]] = (),
+    cache_salt: str | None = None,
+    prompt_embeddings: bytes | None = None,
+) -> bytes: ...
+
+class Completion:
+    def done(self) -> bool: ...
+    def wait(self, timeout: float | None = None) -> bool: ...
+    def result(self, timeout: float | None = None) -> Any: ...
+    def add_done_callback(self, callback: Callable[[Completion], object]) -> None: ...
+    def __await__(self) -> Generator[Any, None, Any]: ...
+
+class Agent:
+    def __new__(
+        cls,
+        identity: Identity,
+        deployment: Deployment,
+        memories: Mapping[int, Sequence[Memory]],
+        *,
+        bind: str = "0.0.0.0:0",
+        incarnation: int | None = None,
+    ) -> Agent: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def deployment(self) -> bytes: ...
+    def lease(
+        self,
+        set: bytes,
+        rank: int,
+        tables: Sequence[_Table],
+        content: bytes,
+        valid_tokens: int,
+        *,
+        start: int = 0,
+        ttl: float = 60.0,
+        hard_bound: float = 600.0,
+        prefilled: bool = True,
+    ) -> Lease: ...
+    def open(
+        self,
+        set: bytes,
+        rank: int,
+        tables: Sequence[_Table],
+        content: bytes,
+        valid_tokens: int,
+        *,
+        start: int = 0,
+        ttl: float = 60.0,
+        hard_bound: float = 600.0,
+    ) -> Lease: ...
+    def pull(
+        self,
+        ticket: Ticket,
+        ranks: Sequence[int],
+        tables: Sequence[_Table],
+        content: bytes,
+        tokens: int,
+        *,
+        start: int = 0,
+        by_layer: bool = False,
+        paths: _Paths = "any",
+        timeout: float = 300.0,
+        keep_leases: bool = False,
+    ) -> Transfer: ...
+    def push(
+        self,
+        ticket: Ticket,
+        ranks: Sequence[int],
+        tables: Sequence[_Table],
+        content: bytes,
+        tokens: int,
+        *,
+        start: int = 0,
+        by_layer: bool = False,
+        paths: _Paths = "any",
+        timeout: float = 300.0,
+        keep_leases: bool = False,
+        prefilled: bool = True,
+    ) -> Transfer: ...
+    def cancel(
+        self, ticket: Ticket, content: bytes | None = None
+    ) -> tuple[int, int]: ...
+    def renew(self, ticket: Ticket, ttl: float) -> float | None: ...
+    def gauges(self) -> dict[str, int]: ...
+    def shutdown(self, patience: float = 5.0) -> None: ...
+    def __enter__(self) -> Agent: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+class Lease:
+    @property
+    def set(self) -> bytes: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def ended(self) -> Completion: ...
+    def ready(self, layer: int, tokens: int) -> None: ...
+    def finish_prefill(self) -> None: ...
+    def renew(self, ttl: float) -> None: ...
+    def cancel(self) -> None: ...
+
+class RouteReport(TypedDict):
+    rank: int
+    peer_rank: int
+    bytes: int
+    path: Literal["quic", "ring", "shared"]
+    attempts: int
+
+class TransferReport(TypedDict):
+    bytes: int
+    seconds: float
+    routes: list[RouteReport]
+
+class Transfer:
+    @property
+    def ended(self) -> Completion: ...
+    def ready(self, rank: int, layer: int, tokens: int) -> None: ...
+    def finish_prefill(self) -> None: ...
+    def cancel(self) -> None: ...
+
+def run_command(started_as: Sequence[str], arguments: Sequence[str]) -> int: ...

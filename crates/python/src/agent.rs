@@ -1,0 +1,585 @@
+//! Agents, their leases, and their transfers.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use transload::layout::Rank;
+use transload::transfer::agent::{
+    self, LeaseControl, LeaseRequest, PullReport, PullRequest, TransferControl,
+    TransferError as Failed,
+};
+use transload::transfer::content::ContentDigest;
+use transload::transfer::ids::{Incarnation, LeaseSetId};
+use transload::transfer::wire::{JobError, Path, PathSet, Refusal};
+
+use crate::completion::Completion;
+use crate::deployment::Deployment;
+use crate::errors::{AgentError, LeaseError, TransferError, chain, raise};
+use crate::identity::Identity;
+use crate::memory::Memory;
+use crate::runtime::{handle, seconds, wait};
+use crate::tables;
+use crate::ticket::Ticket;
+
+/// A process that holds KV memory and moves it, for some ranks of one deployment.
+///
+/// Args:
+///     identity: its certificate and key.
+///     deployment: how its engine lays the cache out.
+///     memories: for each rank, the memory of each group, in the order of the document.
+///     bind: UDP address of the control port, `host:port`; port 0 takes a free one.
+///     incarnation: the life of the deployment, the same number on all ranks of one engine instance, greater after
+///         a restart; drawn from the clock if None.
+///
+/// Raises:
+///     AgentError: memory or ranks do not suit the deployment, or the address cannot be bound.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Agent {
+    inner: agent::Agent,
+}
+
+#[pymethods]
+impl Agent {
+    #[new]
+    #[pyo3(signature = (identity, deployment, memories, *, bind = "0.0.0.0:0", incarnation = None))]
+    fn new(
+        py: Python<'_>,
+        identity: &Identity,
+        deployment: &Deployment,
+        memories: BTreeMap<u32, Vec<PyRef<'_, Memory>>>,
+        bind: &str,
+        incarnation: Option<u128>,
+    ) -> PyResult<Self> {
+        let addr: SocketAddr = bind.parse().map_err(|_| {
+            PyValueError::new_err(format!(
+                "bind is {bind:?}: give an address and a port, as 0.0.0.0:7600 or [::1]:0"
+            ))
+        })?;
+        let mut builder =
+            agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone());
+        for (rank, groups) in &memories {
+            let groups = groups.iter().map(|memory| memory.inner.clone()).collect();
+            builder = builder
+                .register(Rank(*rank), groups)
+                .map_err(raise!(AgentError))?;
+        }
+        if let Some(incarnation) = incarnation {
+            builder = builder.incarnation(Incarnation(incarnation));
+        }
+        let handle = handle()?;
+        let inner = py.detach(|| {
+            let _entered = handle.enter();
+            builder.bind(addr)
+        });
+        Ok(Self {
+            inner: inner.map_err(raise!(AgentError))?,
+        })
+    }
+
+    /// Its name, from its certificate.
+    #[getter]
+    fn name(&self) -> &str {
+        self.inner.id().as_str()
+    }
+
+    /// The UDP port of its control connections.
+    #[getter]
+    fn port(&self) -> u16 {
+        self.inner.control_addr().port()
+    }
+
+    /// The life of the deployment that it belongs to.
+    #[getter]
+    fn incarnation(&self) -> u128 {
+        self.inner.incarnation().0
+    }
+
+    /// Digest of its deployment, as tickets name it.
+    #[getter]
+    fn deployment(&self) -> [u8; 32] {
+        self.inner.deployment_digest().0
+    }
+
+    /// Leases blocks of a rank to whoever holds a ticket for the set, to be read.
+    ///
+    /// Args:
+    ///     set: the lease set, 16 random bytes, the same on all ranks.
+    ///     rank: the rank whose blocks they are.
+    ///     tables: for each group, block numbers (-1: none), or None for block i = entry i.
+    ///     content: the `content_digest` of what they hold, or will hold when the prefill is over.
+    ///     valid_tokens: how many tokens are valid, counted from position 0.
+    ///     start: first token that moves.
+    ///     ttl: seconds that the lease lives unless it is renewed or used.
+    ///     hard_bound: seconds that a transfer under way can keep it alive.
+    ///     prefilled: whether the blocks hold everything already; otherwise tell `ready` and `finish_prefill`.
+    ///
+    /// Raises:
+    ///     LeaseError: there cannot be such a lease.
+    ///     AgentError: the agent has stopped.
+    #[pyo3(signature = (set, rank, tables, content, valid_tokens, *, start = 0, ttl = 60.0, hard_bound = 600.0,
+        prefilled = true))]
+    #[allow(clippy::too_many_arguments)]
+    fn lease(
+        &self,
+        py: Python<'_>,
+        set: [u8; 16],
+        rank: u32,
+        tables: &Bound<'_, PyAny>,
+        content: [u8; 32],
+        valid_tokens: u64,
+        start: u64,
+        ttl: f64,
+        hard_bound: f64,
+        prefilled: bool,
+    ) -> PyResult<Lease> {
+        let mut request = lease_request(
+            (set, rank),
+            tables,
+            content,
+            valid_tokens,
+            (ttl, hard_bound),
+        )?;
+        request.start = start;
+        request.prefilled = prefilled;
+        let opened = wait(py, self.inner.lease(request))?;
+        Lease::of(opened.map_err(raise!(LeaseError))?)
+    }
+
+    /// Opens blocks of a rank to whoever holds a ticket for the set, to be written: the other half of a `push`.
+    ///
+    /// Arguments and exceptions are those of `lease`.
+    #[pyo3(signature = (set, rank, tables, content, valid_tokens, *, start = 0, ttl = 60.0, hard_bound = 600.0))]
+    #[allow(clippy::too_many_arguments)]
+    fn open(
+        &self,
+        py: Python<'_>,
+        set: [u8; 16],
+        rank: u32,
+        tables: &Bound<'_, PyAny>,
+        content: [u8; 32],
+        valid_tokens: u64,
+        start: u64,
+        ttl: f64,
+        hard_bound: f64,
+    ) -> PyResult<Lease> {
+        let mut request = lease_request(
+            (set, rank),
+            tables,
+            content,
+            valid_tokens,
+            (ttl, hard_bound),
+        )?;
+        request.start = start;
+        let opened = wait(py, self.inner.open(request))?;
+        Lease::of(opened.map_err(raise!(LeaseError))?)
+    }
+
+    /// Begins to pull what a ticket allows into own blocks. The blocks must not be used before it has ended.
+    ///
+    /// Args:
+    ///     ticket: what allows it.
+    ///     ranks: the ranks of this agent that receive; all of them have the same block tables.
+    ///     tables: for each group, block numbers (-1: none), or None for block i = entry i.
+    ///     content: the `content_digest` that the blocks there are taken to have.
+    ///     tokens: how many tokens, from `start` on.
+    ///     start: first token.
+    ///     by_layer: whether layers may come before the prefill is over.
+    ///     paths: "any", "quic" (the network only) or "local" (what stays on one host).
+    ///     timeout: seconds that all of it may take, retries included.
+    ///     keep_leases: whether the leases live on where it fails, so that it may be tried again soon.
+    ///
+    /// Raises:
+    ///     TransferError: the ticket is not for this.
+    ///     AgentError: the agent has stopped.
+    #[pyo3(signature = (ticket, ranks, tables, content, tokens, *, start = 0, by_layer = false, paths = "any",
+        timeout = 300.0, keep_leases = false))]
+    #[allow(clippy::too_many_arguments)]
+    fn pull(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        ranks: Vec<u32>,
+        tables: &Bound<'_, PyAny>,
+        content: [u8; 32],
+        tokens: u64,
+        start: u64,
+        by_layer: bool,
+        paths: &str,
+        timeout: f64,
+        keep_leases: bool,
+    ) -> PyResult<Transfer> {
+        let mut request = transfer_request(
+            ticket,
+            ranks,
+            tables,
+            content,
+            (start, tokens),
+            (paths, timeout),
+        )?;
+        request.by_layer = by_layer;
+        request.keep_leases = keep_leases;
+        let started = wait(py, self.inner.start_pull(request))?;
+        Transfer::of(started.map_err(|error| failed(py, &error))?)
+    }
+
+    /// Begins to push own blocks into those that a ticket opens. `start` and `tokens` have to be those of the ticket.
+    ///
+    /// Args:
+    ///     prefilled: whether the blocks hold everything already; otherwise tell `ready` and `finish_prefill`.
+    ///
+    /// The other arguments, and the exceptions, are those of `pull`.
+    #[pyo3(signature = (ticket, ranks, tables, content, tokens, *, start = 0, by_layer = false, paths = "any",
+        timeout = 300.0, keep_leases = false, prefilled = true))]
+    #[allow(clippy::too_many_arguments)]
+    fn push(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        ranks: Vec<u32>,
+        tables: &Bound<'_, PyAny>,
+        content: [u8; 32],
+        tokens: u64,
+        start: u64,
+        by_layer: bool,
+        paths: &str,
+        timeout: f64,
+        keep_leases: bool,
+        prefilled: bool,
+    ) -> PyResult<Transfer> {
+        let mut request = transfer_request(
+            ticket,
+            ranks,
+            tables,
+            content,
+            (start, tokens),
+            (paths, timeout),
+        )?;
+        request.by_layer = by_layer;
+        request.keep_leases = keep_leases;
+        let started = wait(py, self.inner.start_push(request, prefilled))?;
+        Transfer::of(started.map_err(|error| failed(py, &error))?)
+    }
+
+    /// Gives up what a ticket stands for, where no transfer has begun; with `content`, only leases of that content.
+    /// How many agents of the ticket have heard it, of how many.
+    ///
+    /// Raises:
+    ///     TransferError: the ticket is not one of this cluster.
+    ///     AgentError: the agent has stopped.
+    #[pyo3(signature = (ticket, content = None))]
+    fn cancel(
+        &self,
+        py: Python<'_>,
+        ticket: &Ticket,
+        content: Option<[u8; 32]>,
+    ) -> PyResult<(usize, usize)> {
+        let told = self
+            .inner
+            .cancel(ticket.inner.clone(), content.map(ContentDigest));
+        let outcome = wait(py, told)?.map_err(|error| notice_failed(py, error))?;
+        Ok(outcome.heard)
+    }
+
+    /// Asks the owner of a ticket to let its leases live for `ttl` seconds from then at least. For how many they do,
+    /// None if no agent of it has answered so.
+    ///
+    /// Raises:
+    ///     TransferError: the ticket is not one of this cluster.
+    ///     AgentError: the agent has stopped.
+    fn renew(&self, py: Python<'_>, ticket: &Ticket, ttl: f64) -> PyResult<Option<f64>> {
+        let told = self.inner.renew(ticket.inner.clone(), seconds("ttl", ttl)?);
+        let outcome = wait(py, told)?.map_err(|error| notice_failed(py, error))?;
+        Ok(outcome.left.map(|left| left.as_secs_f64()))
+    }
+
+    /// How much of everything is under way, by name: leases, transfers, jobs, sessions and more.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn gauges<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let gauges = wait(py, self.inner.gauges())?.map_err(raise!(AgentError))?;
+        let named = PyDict::new(py);
+        for (name, value) in [
+            ("sessions", gauges.sessions),
+            ("agents", gauges.agents),
+            ("leases", gauges.leases),
+            ("early", gauges.early),
+            ("queued", gauges.queued),
+            ("transfers", gauges.transfers),
+            ("jobs", gauges.jobs),
+            ("notices", gauges.notices),
+        ] {
+            named.set_item(name, value)?;
+        }
+        Ok(named)
+    }
+
+    /// Takes nothing new, waits up to `patience` seconds for what is under way, gives up what is left, and closes all
+    /// connections.
+    #[pyo3(signature = (patience = 5.0))]
+    fn shutdown(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
+        wait(py, self.inner.shutdown(seconds("patience", patience)?))
+    }
+
+    fn __enter__(agent: Py<Self>) -> Py<Self> {
+        agent
+    }
+
+    #[pyo3(signature = (*_raised))]
+    fn __exit__(&self, py: Python<'_>, _raised: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.shutdown(py, 5.0)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<transload.Agent {} on port {}>", self.name(), self.port())
+    }
+}
+
+/// A promise to keep blocks as they are until `ended`. Dropping it does not end it.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Lease {
+    control: LeaseControl,
+    /// Ends with why: "completed", "cancelled", "expired" or "peer lost". Nothing touches the blocks any more then.
+    #[pyo3(get)]
+    ended: Completion,
+}
+
+impl Lease {
+    fn of(lease: agent::Lease) -> PyResult<Self> {
+        let (control, ended) = (lease.control(), Completion::default());
+        let told = ended.clone();
+        handle()?.spawn(async move {
+            let outcome = lease.ended().await.map(|outcome| outcome.end.to_string());
+            told.end(Arc::new(move |py| match &outcome {
+                Ok(end) => Ok(end.into_pyobject(py)?.into_any().unbind()),
+                Err(error) => Err(AgentError::new_err(error.to_string())),
+            }));
+        });
+        Ok(Self { control, ended })
+    }
+}
+
+#[pymethods]
+impl Lease {
+    /// The lease set, 16 bytes.
+    #[getter]
+    fn set(&self) -> [u8; 16] {
+        self.control.key().set.0
+    }
+
+    /// The rank whose blocks they are.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.control.key().rank.0
+    }
+
+    /// Reports that the first `tokens` tokens of a global layer are computed.
+    ///
+    /// Raises:
+    ///     LeaseError: it has ended, or it is for fewer tokens.
+    fn ready(&self, py: Python<'_>, layer: u32, tokens: u64) -> PyResult<()> {
+        wait(py, self.control.ready(layer, tokens))?.map_err(raise!(LeaseError))
+    }
+
+    /// Reports that the prefill is over: everything may be read.
+    ///
+    /// Raises:
+    ///     LeaseError: it has ended.
+    fn finish_prefill(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, self.control.finish_prefill())?.map_err(raise!(LeaseError))
+    }
+
+    /// Lets it live for `ttl` seconds from now at least.
+    ///
+    /// Raises:
+    ///     LeaseError: it has ended.
+    fn renew(&self, py: Python<'_>, ttl: f64) -> PyResult<()> {
+        let ttl = seconds("ttl", ttl)?;
+        wait(py, self.control.renew(ttl))?.map_err(raise!(LeaseError))
+    }
+
+    /// Gives it up. Wait for `ended` before the blocks are used again.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, self.control.cancel())?.map_err(raise!(AgentError))
+    }
+
+    fn __repr__(&self) -> String {
+        let key = self.control.key();
+        format!("<transload.Lease {} of rank {}>", key.set, key.rank)
+    }
+}
+
+/// A pull or push under way. Dropping it does not end it.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Transfer {
+    control: TransferControl,
+    /// Ends with a report, a dict of `bytes`, `seconds` and `routes`, or with a `TransferError`; either way nothing
+    /// touches the blocks any more.
+    #[pyo3(get)]
+    ended: Completion,
+}
+
+impl Transfer {
+    fn of(transfer: agent::Transfer) -> PyResult<Self> {
+        let (control, ended) = (transfer.control(), Completion::default());
+        let told = ended.clone();
+        handle()?.spawn(async move {
+            let outcome = transfer.finish().await;
+            told.end(Arc::new(move |py| match &outcome {
+                Ok(done) => Ok(report(py, done)?.into_any().unbind()),
+                Err(error) => Err(failed(py, error)),
+            }));
+        });
+        Ok(Self { control, ended })
+    }
+}
+
+#[pymethods]
+impl Transfer {
+    /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn ready(&self, py: Python<'_>, rank: u32, layer: u32, tokens: u64) -> PyResult<()> {
+        let told = self.control.ready(Rank(rank), layer, tokens);
+        wait(py, told)?.map_err(raise!(AgentError))
+    }
+
+    /// Of a push whose blocks are still being computed: everything is ready.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn finish_prefill(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, self.control.finish_prefill())?.map_err(raise!(AgentError))
+    }
+
+    /// Gives it up. Wait for `ended` before the blocks are used again.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, self.control.cancel())?.map_err(raise!(AgentError))
+    }
+}
+
+fn lease_request(
+    (set, rank): ([u8; 16], u32),
+    tables: &Bound<'_, PyAny>,
+    content: [u8; 32],
+    valid_tokens: u64,
+    (ttl, hard_bound): (f64, f64),
+) -> PyResult<LeaseRequest> {
+    let (set, content) = (LeaseSetId(set), ContentDigest(content));
+    let tables = tables::read(tables)?;
+    let mut request = LeaseRequest::new(set, Rank(rank), tables, content, valid_tokens);
+    request.ttl = seconds("ttl", ttl)?;
+    request.hard_bound = seconds("hard_bound", hard_bound)?;
+    Ok(request)
+}
+
+fn transfer_request(
+    ticket: &Ticket,
+    ranks: Vec<u32>,
+    tables: &Bound<'_, PyAny>,
+    content: [u8; 32],
+    (start, tokens): (u64, u64),
+    (paths, timeout): (&str, f64),
+) -> PyResult<PullRequest> {
+    let (ticket, content) = (ticket.inner.clone(), ContentDigest(content));
+    let ranks = ranks.into_iter().map(Rank);
+    let mut request = PullRequest::new(ticket, ranks, tables::read(tables)?, content, tokens);
+    request.start = start;
+    request.paths = path_set(paths)?;
+    request.timeout = seconds("timeout", timeout)?;
+    Ok(request)
+}
+
+fn path_set(name: &str) -> PyResult<PathSet> {
+    match name {
+        "any" => Ok(PathSet::ANY),
+        "quic" => Ok(PathSet::QUIC),
+        "local" => Ok(PathSet::LOCAL),
+        other => Err(PyValueError::new_err(format!(
+            "paths is {other:?}: give \"any\", \"quic\" or \"local\""
+        ))),
+    }
+}
+
+/// What a transfer has done, as a dict.
+fn report<'py>(py: Python<'py>, done: &PullReport) -> PyResult<Bound<'py, PyDict>> {
+    let routes = done.routes.iter().map(|route| {
+        let item = PyDict::new(py);
+        item.set_item("rank", route.rank.0)?;
+        item.set_item("peer_rank", route.peer_rank.0)?;
+        item.set_item("bytes", route.bytes)?;
+        item.set_item("path", path_name(route.path))?;
+        item.set_item("attempts", route.attempts)?;
+        Ok(item)
+    });
+    let report = PyDict::new(py);
+    report.set_item("bytes", done.bytes)?;
+    report.set_item("seconds", done.took.as_secs_f64())?;
+    report.set_item("routes", routes.collect::<PyResult<Vec<_>>>()?)?;
+    Ok(report)
+}
+
+fn path_name(path: Path) -> &'static str {
+    match path {
+        Path::Quic => "quic",
+        Path::Ring => "ring",
+        Path::Shared => "shared",
+    }
+}
+
+fn notice_failed(py: Python<'_>, error: agent::NoticeError) -> PyErr {
+    match error {
+        agent::NoticeError::Ticket(error) => failed(py, &Failed::Job(error)),
+        error => AgentError::new_err(chain(&error)),
+    }
+}
+
+/// A `TransferError` with its `kind`.
+fn failed(py: Python<'_>, error: &Failed) -> PyErr {
+    if let Failed::Gone(gone) = error {
+        return AgentError::new_err(gone.to_string());
+    }
+    let raised = TransferError::new_err(chain(error));
+    // Without it, the exception is still the right one.
+    let _ = raised.value(py).setattr("kind", kind(error));
+    raised
+}
+
+/// A word for counters.
+fn kind(error: &Failed) -> &'static str {
+    let Failed::Job(error) = error else {
+        return "ticket";
+    };
+    match error {
+        JobError::Ticket(_) | JobError::Cluster { .. } | JobError::Audience => "ticket",
+        JobError::NotOurs { .. } | JobError::NoRanks | JobError::Tokens { .. } => "request",
+        JobError::UnderWay { .. } | JobError::TooMany { .. } => "busy",
+        JobError::Plan { .. } => "incompatible",
+        JobError::Unreachable { .. } => "unreachable",
+        JobError::Hello { .. } | JobError::MayNotServe { .. } => "refused",
+        JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
+        JobError::Refused { refusal, .. } => match refusal {
+            Refusal::Expired => "expired",
+            Refusal::Consumed => "consumed",
+            Refusal::DigestMismatch { .. } => "content",
+            Refusal::Cancelled => "cancelled",
+            _ => "refused",
+        },
+        JobError::Failed { .. } => "failed",
+        JobError::TimedOut { .. } => "timed_out",
+        JobError::Cancelled => "cancelled",
+        JobError::ShuttingDown => "shutting_down",
+        _ => "other",
+    }
+}

@@ -1,0 +1,151 @@
+//! Something that ends later: waited for, polled, or awaited.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use pyo3::exceptions::PyTimeoutError;
+use pyo3::prelude::*;
+
+use crate::runtime::seconds;
+
+/// How long a wait may keep Ctrl-C waiting.
+const SIGNALS: Duration = Duration::from_millis(100);
+
+/// Makes the result, or the exception, of what has ended; each time that somebody asks.
+pub(crate) type Outcome = Arc<dyn Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync>;
+
+/// The end of a lease or of a transfer.
+///
+/// It is polled with `done`, waited for with `wait` or `result`, awaited in asyncio, or told with a callback.
+#[pyclass(frozen, module = "transload")]
+#[derive(Clone, Default)]
+pub(crate) struct Completion {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    outcome: Option<Outcome>,
+    callbacks: Vec<Py<PyAny>>,
+}
+
+impl Completion {
+    /// It has ended. Called once, from any thread.
+    pub(crate) fn end(&self, outcome: Outcome) {
+        let callbacks = {
+            let mut state = self.state();
+            state.outcome = Some(outcome);
+            std::mem::take(&mut state.callbacks)
+        };
+        self.shared.ended.notify_all();
+        if callbacks.is_empty() {
+            return;
+        }
+        // Nobody is told once the interpreter ends.
+        let _ = Python::try_attach(|py| {
+            for callback in callbacks {
+                self.call(py, &callback);
+            }
+        });
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        let state = self.shared.state.lock();
+        state.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call(&self, py: Python<'_>, callback: &Py<PyAny>) {
+        if let Err(error) = callback.call1(py, (self.clone(),)) {
+            error.write_unraisable(py, Some(callback.bind(py)));
+        }
+    }
+}
+
+#[pymethods]
+impl Completion {
+    /// Whether it has ended.
+    fn done(&self) -> bool {
+        self.state().outcome.is_some()
+    }
+
+    /// Waits until it has ended, at most `timeout` seconds. Whether it has.
+    #[pyo3(signature = (timeout = None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
+        let timeout = timeout.map(|given| seconds("timeout", given)).transpose()?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = match deadline {
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+                None => SIGNALS,
+            };
+            let ended = py.detach(|| {
+                let waited = self.shared.ended.wait_timeout_while(
+                    self.state(),
+                    left.min(SIGNALS),
+                    |state| state.outcome.is_none(),
+                );
+                let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                state.outcome.is_some()
+            });
+            if ended {
+                return Ok(true);
+            }
+            py.check_signals()?;
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Waits as `wait` does, and returns the result.
+    ///
+    /// Raises:
+    ///     TimeoutError: it has not ended in time. It goes on.
+    ///     TransferError: of a transfer: it failed.
+    ///     AgentError: the agent has stopped.
+    #[pyo3(signature = (timeout = None))]
+    fn result(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        if !self.wait(py, timeout)? {
+            return Err(PyTimeoutError::new_err("it has not ended yet"));
+        }
+        let outcome = self.state().outcome.clone();
+        match outcome {
+            Some(outcome) => outcome(py),
+            None => Err(PyTimeoutError::new_err("it has not ended yet")),
+        }
+    }
+
+    /// Calls `callback(completion)` when it has ended: at once if it has, otherwise on a thread of Transload, where it
+    /// has to be quick and must not wait.
+    fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) {
+        {
+            let mut state = self.state();
+            if state.outcome.is_none() {
+                state.callbacks.push(callback);
+                return;
+            }
+        }
+        self.call(py, &callback);
+    }
+
+    fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let helper = py.import("transload._asyncio")?;
+        helper
+            .call_method1("wait_for", (self.clone(),))?
+            .call_method0("__await__")
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match self.done() {
+            true => "ended",
+            false => "under way",
+        };
+        format!("<transload.Completion: {state}>")
+    }
+}

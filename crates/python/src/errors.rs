@@ -1,0 +1,99 @@
+//! The exceptions: one base, and one for each kind of thing that can go wrong.
+
+use std::error::Error;
+
+use pyo3::create_exception;
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+
+create_exception!(
+    transload,
+    TransloadError,
+    PyException,
+    "What all exceptions of Transload are."
+);
+create_exception!(
+    transload,
+    DocumentError,
+    TransloadError,
+    "A deployment document has faults; the message lists all, each with its key path."
+);
+create_exception!(
+    transload,
+    PlanError,
+    TransloadError,
+    "Two deployments, a range of tokens or block tables do not go together."
+);
+create_exception!(
+    transload,
+    CacheMemoryError,
+    TransloadError,
+    "An object is no memory that can be registered, or an address is not inside of one."
+);
+create_exception!(
+    transload,
+    IdentityError,
+    TransloadError,
+    "Certificates or keys could not be read, or do not suit what was asked for."
+);
+create_exception!(
+    transload,
+    TicketError,
+    TransloadError,
+    "A ticket cannot be minted, or a text is not a ticket of this cluster."
+);
+create_exception!(
+    transload,
+    LeaseError,
+    TransloadError,
+    "A lease could not be opened, or is over."
+);
+create_exception!(
+    transload,
+    TransferError,
+    TransloadError,
+    "A pull or a push failed: nothing touches its blocks any more. `kind` is a word for counters, such as \
+     `refused`, `timed_out` or `unreachable`."
+);
+create_exception!(
+    transload,
+    AgentError,
+    TransloadError,
+    "An agent could not be bound, or has stopped."
+);
+
+pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    module.add("TransloadError", py.get_type::<TransloadError>())?;
+    module.add("DocumentError", py.get_type::<DocumentError>())?;
+    module.add("PlanError", py.get_type::<PlanError>())?;
+    module.add("CacheMemoryError", py.get_type::<CacheMemoryError>())?;
+    module.add("IdentityError", py.get_type::<IdentityError>())?;
+    module.add("TicketError", py.get_type::<TicketError>())?;
+    module.add("LeaseError", py.get_type::<LeaseError>())?;
+    module.add("TransferError", py.get_type::<TransferError>())?;
+    module.add("AgentError", py.get_type::<AgentError>())
+}
+
+/// An error and all its causes in one line, as far as they are not said already.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// For `map_err`: `plan.bind(..).map_err(raise!(PlanError))`.
+macro_rules! raise {
+    ($exception:ident) => {
+        |error| $exception::new_err($crate::errors::chain(&error))
+    };
+}
+pub(crate) use raise;

@@ -1,0 +1,67 @@
+//! Who an agent is: certificate, key, and the secret that seals tickets.
+
+use std::path::PathBuf;
+
+use pyo3::prelude::*;
+use transload::transfer::identity;
+use transload::transfer::ids::AgentId;
+use transload::transfer::ticket::TicketKey;
+
+use crate::errors::{IdentityError, raise};
+
+/// An agent's certificate and key, from a folder that `transload certs init` made.
+///
+/// Args:
+///     folder: the folder. With `name`, that of the whole cluster; without, that of one agent.
+///     name: the agent's name.
+///
+/// Raises:
+///     IdentityError: a file is missing, unreadable, open to others, or does not suit the rest.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Identity {
+    pub(crate) inner: identity::Identity,
+}
+
+#[pymethods]
+impl Identity {
+    #[new]
+    #[pyo3(signature = (folder, name = None))]
+    fn new(folder: PathBuf, name: Option<&str>) -> PyResult<Self> {
+        let inner = match name {
+            Some(name) => {
+                let name = AgentId::new(name).map_err(raise!(IdentityError))?;
+                identity::Identity::load_agent(folder, &name)
+            }
+            None => identity::Identity::load(folder),
+        };
+        Ok(Self {
+            inner: inner.map_err(raise!(IdentityError))?,
+        })
+    }
+
+    /// The agent's name.
+    #[getter]
+    fn agent(&self) -> &str {
+        self.inner.peer().agent.as_str()
+    }
+
+    /// The cluster's name.
+    #[getter]
+    fn cluster(&self) -> &str {
+        self.inner.peer().cluster.as_str()
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<transload.Identity {} of {}>",
+            self.agent(),
+            self.cluster()
+        )
+    }
+}
+
+impl Identity {
+    pub(crate) fn ticket_key(&self) -> TicketKey {
+        TicketKey::new(self.inner.ticket_secret().as_bytes())
+    }
+}

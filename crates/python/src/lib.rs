@@ -1,0 +1,47 @@
+//! Transload for Python: what an engine's connector needs, and nothing that it would have to copy.
+//!
+//! The classes are thin: each holds the Rust value it is named after. What waits (for a lease to open, for a
+//! transfer to land) lets the interpreter go, and runs on one runtime of the process, see [`runtime`]. The
+//! types that Python sees are written down in `python/transload/_transload.pyi`, which a test compares.
+
+mod agent;
+mod completion;
+mod deployment;
+mod errors;
+mod identity;
+mod memory;
+mod plan;
+mod runtime;
+mod tables;
+mod ticket;
+
+use std::ffi::OsString;
+
+use pyo3::prelude::*;
+
+/// Runs the `transload` command in this process, and returns its exit code. `started_as` is what starts another
+/// process of it.
+#[pyfunction]
+fn run_command(py: Python<'_>, started_as: Vec<OsString>, arguments: Vec<OsString>) -> u8 {
+    py.detach(|| transload::command::run(started_as, arguments))
+}
+
+#[pymodule]
+fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(run_command, module)?)?;
+    module.add_function(wrap_pyfunction!(ticket::content_digest, module)?)?;
+    module.add_class::<agent::Agent>()?;
+    module.add_class::<agent::Lease>()?;
+    module.add_class::<agent::Transfer>()?;
+    module.add_class::<completion::Completion>()?;
+    module.add_class::<deployment::Deployment>()?;
+    module.add_class::<deployment::Group>()?;
+    module.add_class::<identity::Identity>()?;
+    module.add_class::<memory::Memory>()?;
+    module.add_class::<plan::BoundPlan>()?;
+    module.add_class::<plan::BoundRoute>()?;
+    module.add_class::<plan::Plan>()?;
+    module.add_class::<ticket::Ticket>()?;
+    errors::add(module)
+}

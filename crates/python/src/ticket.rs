@@ -1,0 +1,152 @@
+//! Tickets, and the digest of the content that they are for.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use transload::transfer::content::Content;
+use transload::transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId};
+use transload::transfer::ticket::{self, Audience, Claims, RankAddress};
+
+use crate::errors::{TicketError, raise};
+use crate::identity::Identity;
+use crate::runtime::seconds;
+
+/// A ticket: who holds it may pull (or push) one request's blocks. Its text is a secret; `repr` shows a fingerprint.
+///
+/// Args:
+///     text: the text of a ticket that somebody handed over. Only its length and its beginning are looked at.
+///
+/// Raises:
+///     TicketError: it is no ticket.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Ticket {
+    pub(crate) inner: ticket::Ticket,
+}
+
+#[pymethods]
+impl Ticket {
+    #[new]
+    fn new(text: &str) -> PyResult<Self> {
+        let inner = ticket::Ticket::from_text(text).map_err(raise!(TicketError))?;
+        Ok(Self { inner })
+    }
+
+    /// Makes a ticket for a lease set. That takes no memory and no agent: a scheduler can do it.
+    ///
+    /// Args:
+    ///     identity: of the cluster that it shall be good in.
+    ///     set: the lease set, 16 random bytes.
+    ///     ranks: `(agent, host, port)` of each rank of the owner, in their order.
+    ///     deployment: digest of the owner's deployment.
+    ///     incarnation: the life of the owner that the leases belong to: `Agent.incarnation`.
+    ///     valid_tokens: how many tokens are valid, counted from position 0.
+    ///     push: whether its holder writes into the owner's blocks, and does not read them.
+    ///     start: first token that may move.
+    ///     time_left: how long the leases live, in seconds: a hint.
+    ///     audience: the name of the one agent, or the digest of the one deployment, that may use it.
+    ///
+    /// Raises:
+    ///     TicketError: the claims contradict themselves, or are too many for one ticket.
+    #[staticmethod]
+    #[pyo3(signature = (identity, set, ranks, *, deployment, incarnation, valid_tokens, push = false, start = 0,
+        time_left = 60.0, audience = None))]
+    // As many as a ticket has claims.
+    #[allow(clippy::too_many_arguments)]
+    fn mint(
+        identity: &Identity,
+        set: [u8; 16],
+        ranks: Vec<(String, String, u16)>,
+        deployment: [u8; 32],
+        incarnation: u128,
+        valid_tokens: u64,
+        push: bool,
+        start: u64,
+        time_left: f64,
+        audience: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let name = |text: &str| AgentId::new(text).map_err(raise!(TicketError));
+        let ranks = ranks.into_iter().map(|(agent, host, port)| {
+            Ok(RankAddress {
+                agent: name(&agent)?,
+                host,
+                port,
+            })
+        });
+        let audience = match audience {
+            None => None,
+            Some(given) => Some(match given.extract::<String>() {
+                Ok(agent) => Audience::Agent(name(&agent)?),
+                Err(_) => Audience::Deployment(DeploymentDigest(given.extract()?)),
+            }),
+        };
+        let claims = Claims {
+            cluster: identity.inner.peer().cluster.clone(),
+            set: LeaseSetId(set),
+            direction: match push {
+                true => Direction::Push,
+                false => Direction::Pull,
+            },
+            owner: DeploymentDigest(deployment),
+            incarnation: Incarnation(incarnation),
+            start,
+            valid_tokens,
+            ranks: ranks.collect::<PyResult<_>>()?,
+            time_left: seconds("time_left", time_left)?,
+            audience,
+        };
+        let inner = ticket::Ticket::mint(&identity.ticket_key(), &claims);
+        Ok(Self {
+            inner: inner.map_err(raise!(TicketError))?,
+        })
+    }
+
+    /// The text, to be handed to whoever shall use it. Never log it.
+    #[getter]
+    fn text(&self) -> &str {
+        self.inner.expose()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<transload.Ticket {}>", self.inner)
+    }
+}
+
+/// The digest of what a request's blocks hold, 32 bytes: a lease is bound to it, and a pull has to state it.
+///
+/// Args:
+///     tokens: token ids.
+///     valid: of how many of them the blocks hold anything; all if None. Recurrent models stop one token short.
+///     adapter: the LoRA adapter that computed it.
+///     multimodal: `(identifier, position, length)` of images and the like, positions and lengths in tokens.
+///     cache_salt: what keeps this request's cache apart from others.
+///     prompt_embeddings: a 32-byte digest of them, where the prompt has some.
+///
+/// Raises:
+///     ValueError: fewer tokens were given than are valid, or one is no 32-bit number.
+#[pyfunction]
+#[pyo3(signature = (tokens, valid = None, *, adapter = None, multimodal = Vec::new(), cache_salt = None,
+    prompt_embeddings = None))]
+pub(crate) fn content_digest(
+    tokens: Vec<u32>,
+    valid: Option<u64>,
+    adapter: Option<String>,
+    multimodal: Vec<(String, u64, u64)>,
+    cache_salt: Option<String>,
+    prompt_embeddings: Option<[u8; 32]>,
+) -> PyResult<[u8; 32]> {
+    let valid = valid.unwrap_or(tokens.len() as u64);
+    let mut content =
+        Content::first(valid, &tokens).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    if let Some(adapter) = &adapter {
+        content = content.adapter(adapter);
+    }
+    for (identifier, position, length) in &multimodal {
+        content = content.multimodal(identifier, *position, *length);
+    }
+    if let Some(salt) = &cache_salt {
+        content = content.cache_salt(salt);
+    }
+    if let Some(digest) = prompt_embeddings {
+        content = content.prompt_embeddings(digest);
+    }
+    Ok(content.digest().0)
+}

@@ -1,0 +1,249 @@
+"""Real agents: leases, pulls and pushes over QUIC and shared memory."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Engine, expected, fill
+
+import transload
+
+TOKENS = list(range(1000, 1030))
+CONTENT = transload.content_digest(TOKENS)
+TABLES = ([[5, 2]], [[6]])
+
+
+def lease(engine, set, **more):
+    return engine.agent.lease(set, 0, TABLES[0], CONTENT, len(TOKENS), **more)
+
+
+@pytest.mark.parametrize("paths", ["any", "quic"])
+def test_a_pull_delivers_every_byte(pair, paths):
+    prefill, decode = pair
+    fill(prefill.memories[0][0])
+    set = os.urandom(16)
+    leased = lease(prefill, set)
+    assert (leased.set, leased.rank) == (set, 0)
+    ticket = transload.Ticket(prefill.ticket(set, len(TOKENS)).text)
+    transfer = decode.agent.pull(
+        ticket, [0, 1], TABLES[1], CONTENT, len(TOKENS), paths=paths
+    )
+    report = transfer.ended.result(30)
+    assert report["bytes"] == 30 * 4 * 2 * 256
+    assert {route["rank"] for route in report["routes"]} == {0, 1}
+    if paths == "quic":
+        assert {route["path"] for route in report["routes"]} == {"quic"}
+    assert leased.ended.result(30) == "completed"
+    for rank, bytes in expected(prefill, decode, TABLES, 30).items():
+        memory = decode.memories[rank][0]
+        assert memory.read(0, memory.nbytes) == bytes
+    assert prefill.agent.gauges()["leases"] == 0
+
+
+def test_a_push_delivers_every_byte(pair):
+    prefill, decode = pair
+    fill(prefill.memories[0][0])
+    set = os.urandom(16)
+    opened = [
+        decode.agent.open(set, rank, TABLES[1], CONTENT, len(TOKENS)) for rank in (0, 1)
+    ]
+    ticket = decode.ticket(set, len(TOKENS), push=True)
+    transfer = prefill.agent.push(
+        ticket, [0], TABLES[0], CONTENT, len(TOKENS), prefilled=False, by_layer=True
+    )
+    for layer in range(4):
+        transfer.ready(0, layer, len(TOKENS))
+    transfer.finish_prefill()
+    assert transfer.ended.result(30)["bytes"] == 30 * 4 * 2 * 256
+    assert [lease.ended.result(30) for lease in opened] == ["completed"] * 2
+    for rank, bytes in expected(prefill, decode, TABLES, 30).items():
+        memory = decode.memories[rank][0]
+        assert memory.read(0, memory.nbytes) == bytes
+
+
+def test_a_pull_may_come_before_its_lease(pair):
+    prefill, decode = pair
+    set = os.urandom(16)
+    transfer = decode.agent.pull(
+        prefill.ticket(set, 30), [0, 1], TABLES[1], CONTENT, 30
+    )
+    assert not transfer.ended.wait(0.3)
+    leased = lease(prefill, set, prefilled=False)
+    assert not transfer.ended.wait(0.3)
+    for layer in range(4):
+        leased.ready(layer, 30)
+    leased.finish_prefill()
+    assert transfer.ended.result(30)["bytes"] > 0
+
+
+def test_completions_can_be_awaited_and_called_back(pair):
+    prefill, decode = pair
+
+    async def pull():
+        set = os.urandom(16)
+        leased = lease(prefill, set)
+        transfer = decode.agent.pull(
+            prefill.ticket(set, 30), [0, 1], TABLES[1], CONTENT, 30
+        )
+        return (await transfer.ended)["bytes"], await leased.ended
+
+    assert asyncio.run(pull()) == (30 * 4 * 2 * 256, "completed")
+    leased = lease(prefill, os.urandom(16))
+    told = threading.Event()
+    leased.ended.add_done_callback(lambda ended: told.set() if ended.done() else None)
+    leased.cancel()
+    assert told.wait(30)
+    late = []
+    leased.ended.add_done_callback(late.append)
+    assert [ended.result(0) for ended in late] == ["cancelled"]
+
+
+def test_waiting_lets_other_threads_run(pair):
+    prefill, _ = pair
+    leased = lease(prefill, os.urandom(16))
+    counted = 0
+
+    def cancel_later():
+        nonlocal counted
+        for _ in range(20):
+            time.sleep(0.01)
+            counted += 1
+        leased.cancel()
+
+    thread = threading.Thread(target=cancel_later)
+    thread.start()
+    assert leased.ended.result(30) == "cancelled"
+    thread.join()
+    assert counted == 20
+
+
+def test_what_goes_wrong_is_told(pair):
+    prefill, decode = pair
+
+    def pull(ticket, content=CONTENT, tokens=30):
+        try:
+            transfer = decode.agent.pull(
+                ticket, [0, 1], TABLES[1], content, tokens, timeout=20
+            )
+            transfer.ended.result(30)
+        except transload.TransferError as error:
+            return error.kind, str(error)
+        return None
+
+    # Another prompt than the lease holds.
+    set = os.urandom(16)
+    leased = lease(prefill, set)
+    kind, message = pull(
+        prefill.ticket(set, 30), transload.content_digest(TOKENS[:29] + [7])
+    )
+    assert kind == "content" and "other content" in message
+    # It is still whole for who has the right one.
+    assert pull(prefill.ticket(set, 30)) is None
+    assert leased.ended.result(30) == "completed"
+    # Used up.
+    kind, message = pull(prefill.ticket(set, 30))
+    assert kind == "consumed" and "used up" in message
+    # Expired.
+    set = os.urandom(16)
+    leased = lease(prefill, set, ttl=0.05)
+    assert leased.ended.result(30) == "expired"
+    assert pull(prefill.ticket(set, 30))[0] == "expired"
+    with pytest.raises(transload.LeaseError):
+        leased.renew(1)
+    # More tokens than the ticket covers, a forged ticket, a ticket of the other kind.
+    set = os.urandom(16)
+    assert pull(prefill.ticket(set, 20))[0] == "request"
+    text = prefill.ticket(set, 30).text
+    assert pull(transload.Ticket(text[:-4] + "AAAA"))[0] == "ticket"
+    assert pull(prefill.ticket(set, 30, push=True))[0] == "ticket"
+    with pytest.raises(transload.TicketError, match="begins with"):
+        transload.Ticket("not a ticket")
+    # Tables that do not suit.
+    lease(prefill, set).cancel()
+    with pytest.raises(transload.LeaseError):
+        prefill.agent.lease(set, 3, TABLES[0], CONTENT, 30)
+
+
+def test_leases_are_renewed_and_given_up_by_ticket(pair):
+    prefill, decode = pair
+    set = os.urandom(16)
+    leased = lease(prefill, set, ttl=5)
+    ticket = prefill.ticket(set, 30)
+    left = decode.agent.renew(ticket, 30)
+    assert left is not None and 5 < left <= 31
+    assert decode.agent.cancel(ticket) == (1, 1)
+    assert leased.ended.result(30) == "cancelled"
+
+
+def test_tickets_are_secrets(pair):
+    prefill, _ = pair
+    ticket = prefill.ticket(os.urandom(16), 30)
+    assert ticket.text.startswith("tl1.")
+    assert ticket.text not in repr(ticket) and "ticket#" in repr(ticket)
+
+
+def test_content_is_told_apart():
+    digests = {
+        transload.content_digest(TOKENS),
+        transload.content_digest(TOKENS, 29),
+        transload.content_digest(TOKENS, adapter="a"),
+        transload.content_digest(TOKENS, cache_salt="a"),
+        transload.content_digest(TOKENS, multimodal=[("a", 3, 4)]),
+        transload.content_digest(TOKENS, prompt_embeddings=bytes(32)),
+    }
+    assert len(digests) == 6
+    assert transload.content_digest(TOKENS, 29) == transload.content_digest(TOKENS[:29])
+    with pytest.raises(ValueError, match="31 tokens are said to be valid"):
+        transload.content_digest(TOKENS, 31)
+    with pytest.raises(OverflowError):
+        transload.content_digest([-1])
+
+
+def test_an_agent_needs_what_its_deployment_says(certs):
+    identity = transload.Identity(certs, "prefill")
+    engine = Engine(certs, "decode")
+    with pytest.raises(transload.AgentError, match="are needed"):
+        transload.Agent(identity, engine.deployment, {0: [transload.Memory.allocate([8])]})
+    with pytest.raises(transload.AgentError, match="rank 1 is not of this deployment"):
+        transload.Agent(identity, engine.deployment, {1: engine.memories[0]})
+    with pytest.raises(ValueError, match="address and a port"):
+        transload.Agent(identity, engine.deployment, engine.memories, bind="localhost")
+    with pytest.raises(transload.IdentityError):
+        transload.Identity(Path(certs) / "nowhere")
+    engine.agent.shutdown(0)
+    with pytest.raises((transload.AgentError, transload.LeaseError), match="stopped"):
+        engine.agent.lease(bytes(16), 0, TABLES[0], CONTENT, 30)
+
+
+FORKED = """
+import os, sys
+from conftest import Engine
+from pathlib import Path
+certs = Path(sys.argv[1])
+parent = Engine(certs, "prefill")
+child = os.fork()
+if child == 0:
+    own = Engine(certs, "decode")
+    own.agent.gauges()
+    own.agent.shutdown(0)
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+parent.agent.gauges()
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_process_makes_agents_of_its_own(certs):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, str(certs)],
+        cwd=Path(__file__).parent,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,103 @@
+"""What is installed: the stubs, the command, and the examples of the manual."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import transload
+from transload import _transload
+
+STUBS = Path(transload.__file__).parent / "_transload.pyi"
+MANUAL = Path(__file__).parents[3] / "docs" / "src" / "guide" / "python.md"
+
+
+def parameters(function):
+    """Names, kinds and whether there is a default, of a function in the stubs."""
+    arguments = function.args
+    names = [argument.arg for argument in arguments.posonlyargs + arguments.args]
+    optional = len(arguments.defaults)
+    found = [
+        (name, index >= len(names) - optional)
+        for index, name in enumerate(names)
+        if name not in ("self", "cls")
+    ]
+    keyword = zip(arguments.kwonlyargs, arguments.kw_defaults)
+    return found, [(argument.arg, default is not None) for argument, default in keyword]
+
+
+def real_parameters(callable):
+    signature = inspect.signature(callable).parameters.values()
+    plain, keyword = [], []
+    for parameter in signature:
+        if parameter.name in ("self", "cls"):
+            continue
+        entry = (parameter.name, parameter.default is not inspect.Parameter.empty)
+        only = parameter.kind is inspect.Parameter.KEYWORD_ONLY
+        (keyword if only else plain).append(entry)
+    return plain, keyword
+
+
+def test_the_stubs_are_those_of_the_module():
+    tree = ast.parse(STUBS.read_text())
+    typed_dicts = {"RouteReport", "TransferReport"}
+    classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
+    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
+    real = {name for name in dir(_transload) if not name.startswith("_")}
+    assert real == (set(classes) - typed_dicts) | set(functions)
+    for name, function in functions.items():
+        assert parameters(function) == real_parameters(getattr(_transload, name)), name
+    for name in set(classes) - typed_dicts:
+        members = {
+            n.name: n for n in classes[name].body if isinstance(n, ast.FunctionDef)
+        }
+        cls = getattr(_transload, name)
+        if issubclass(cls, Exception):
+            continue
+        public = {member for member in vars(cls) if not member.startswith("_")}
+        assert public == {m for m in members if not m.startswith("_")}, name
+        for member, function in members.items():
+            is_property = any(
+                isinstance(d, ast.Name) and d.id == "property"
+                for d in function.decorator_list
+            )
+            if is_property or member.startswith("__") and member != "__new__":
+                continue
+            real_member = cls if member == "__new__" else getattr(cls, member)
+            assert parameters(function) == real_parameters(real_member), (name, member)
+            assert (cls if member == "__new__" else real_member).__doc__, (name, member)
+
+
+def test_everything_is_exported():
+    assert set(transload.__all__) == {
+        name
+        for name in dir(_transload)
+        if name != "run_command" and (not name.startswith("_") or name == "__version__")
+    }
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "transload", *arguments], capture_output=True, text=True
+    )
+
+
+def test_the_command_is_there():
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"transload {transload.__version__}\n")
+    assert run("nonsense").returncode == 2
+    # It starts itself a second time.
+    done = run("demo", "--tokens", "300", "--format", "json")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "example", re.findall(r"```python\n(.*?)```", MANUAL.read_text(), flags=re.S)
+)
+def test_the_examples_of_the_manual_run(example, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, str(MANUAL), "exec"), {"__name__": "example"})
