@@ -61,6 +61,18 @@ create_exception!(
     TransloadError,
     "An agent could not be bound, or has stopped."
 );
+create_exception!(
+    transload,
+    StoreError,
+    TransloadError,
+    "A store could not be opened, read or written."
+);
+create_exception!(
+    transload,
+    ArchiveError,
+    TransloadError,
+    "Blocks could not be saved or restored; blocks that were to be restored hold nothing of use then."
+);
 
 pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -72,7 +84,9 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TicketError", py.get_type::<TicketError>())?;
     module.add("LeaseError", py.get_type::<LeaseError>())?;
     module.add("TransferError", py.get_type::<TransferError>())?;
-    module.add("AgentError", py.get_type::<AgentError>())
+    module.add("AgentError", py.get_type::<AgentError>())?;
+    module.add("StoreError", py.get_type::<StoreError>())?;
+    module.add("ArchiveError", py.get_type::<ArchiveError>())
 }
 
 /// An error and all its causes in one line, as far as they are not said already.

@@ -5,12 +5,14 @@
 //! types that Python sees are written down in `python/transload/_transload.pyi`, which a test compares.
 
 mod agent;
+mod archive;
 mod completion;
 mod deployment;
 mod errors;
 mod identity;
 mod memory;
 mod plan;
+mod prompt;
 mod runtime;
 mod tables;
 mod ticket;
@@ -30,10 +32,12 @@ fn run_command(py: Python<'_>, started_as: Vec<OsString>, arguments: Vec<OsStrin
 fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(run_command, module)?)?;
-    module.add_function(wrap_pyfunction!(ticket::content_digest, module)?)?;
     module.add_class::<agent::Agent>()?;
     module.add_class::<agent::Lease>()?;
     module.add_class::<agent::Transfer>()?;
+    module.add_class::<archive::Archive>()?;
+    module.add_class::<archive::Found>()?;
+    module.add_class::<archive::Missing>()?;
     module.add_class::<completion::Completion>()?;
     module.add_class::<deployment::Deployment>()?;
     module.add_class::<deployment::Group>()?;
@@ -42,6 +46,7 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plan::BoundPlan>()?;
     module.add_class::<plan::BoundRoute>()?;
     module.add_class::<plan::Plan>()?;
+    module.add_class::<prompt::Prompt>()?;
     module.add_class::<ticket::Ticket>()?;
     errors::add(module)
 }

@@ -1,8 +1,6 @@
-//! Tickets, and the digest of the content that they are for.
+//! Tickets.
 
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use transload::transfer::content::Content;
 use transload::transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId};
 use transload::transfer::ticket::{self, Audience, Claims, RankAddress};
 
@@ -108,45 +106,4 @@ impl Ticket {
     fn __repr__(&self) -> String {
         format!("<transload.Ticket {}>", self.inner)
     }
-}
-
-/// The digest of what a request's blocks hold, 32 bytes: a lease is bound to it, and a pull has to state it.
-///
-/// Args:
-///     tokens: token ids.
-///     valid: of how many of them the blocks hold anything; all if None. Recurrent models stop one token short.
-///     adapter: the LoRA adapter that computed it.
-///     multimodal: `(identifier, position, length)` of images and the like, positions and lengths in tokens.
-///     cache_salt: what keeps this request's cache apart from others.
-///     prompt_embeddings: a 32-byte digest of them, where the prompt has some.
-///
-/// Raises:
-///     ValueError: fewer tokens were given than are valid, or one is no 32-bit number.
-#[pyfunction]
-#[pyo3(signature = (tokens, valid = None, *, adapter = None, multimodal = Vec::new(), cache_salt = None,
-    prompt_embeddings = None))]
-pub(crate) fn content_digest(
-    tokens: Vec<u32>,
-    valid: Option<u64>,
-    adapter: Option<String>,
-    multimodal: Vec<(String, u64, u64)>,
-    cache_salt: Option<String>,
-    prompt_embeddings: Option<[u8; 32]>,
-) -> PyResult<[u8; 32]> {
-    let valid = valid.unwrap_or(tokens.len() as u64);
-    let mut content =
-        Content::first(valid, &tokens).map_err(|error| PyValueError::new_err(error.to_string()))?;
-    if let Some(adapter) = &adapter {
-        content = content.adapter(adapter);
-    }
-    for (identifier, position, length) in &multimodal {
-        content = content.multimodal(identifier, *position, *length);
-    }
-    if let Some(salt) = &cache_salt {
-        content = content.cache_salt(salt);
-    }
-    if let Some(digest) = prompt_embeddings {
-        content = content.prompt_embeddings(digest);
-    }
-    Ok(content.digest().0)
 }

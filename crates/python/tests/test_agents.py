@@ -14,7 +14,7 @@ from conftest import Engine, expected, fill
 import transload
 
 TOKENS = list(range(1000, 1030))
-CONTENT = transload.content_digest(TOKENS)
+CONTENT = transload.Prompt(TOKENS).digest()
 TABLES = ([[5, 2]], [[6]])
 
 
@@ -139,7 +139,7 @@ def test_what_goes_wrong_is_told(pair):
     set = os.urandom(16)
     leased = lease(prefill, set)
     kind, message = pull(
-        prefill.ticket(set, 30), transload.content_digest(TOKENS[:29] + [7])
+        prefill.ticket(set, 30), transload.Prompt(TOKENS[:29] + [7]).digest()
     )
     assert kind == "content" and "other content" in message
     # It is still whole for who has the right one.
@@ -188,20 +188,21 @@ def test_tickets_are_secrets(pair):
 
 
 def test_content_is_told_apart():
+    prompt = transload.Prompt
     digests = {
-        transload.content_digest(TOKENS),
-        transload.content_digest(TOKENS, 29),
-        transload.content_digest(TOKENS, adapter="a"),
-        transload.content_digest(TOKENS, cache_salt="a"),
-        transload.content_digest(TOKENS, multimodal=[("a", 3, 4)]),
-        transload.content_digest(TOKENS, prompt_embeddings=bytes(32)),
+        prompt(TOKENS).digest(),
+        prompt(TOKENS).digest(29),
+        prompt(TOKENS, adapter="a").digest(),
+        prompt(TOKENS, salt="a").digest(),
+        prompt(TOKENS, multimodal=[("a", 3, 4)]).digest(),
+        prompt(TOKENS, embeddings=bytes(32)).digest(),
     }
     assert len(digests) == 6
-    assert transload.content_digest(TOKENS, 29) == transload.content_digest(TOKENS[:29])
+    assert prompt(TOKENS).digest(29) == prompt(TOKENS[:29]).digest()
     with pytest.raises(ValueError, match="31 tokens are said to be valid"):
-        transload.content_digest(TOKENS, 31)
+        prompt(TOKENS).digest(31)
     with pytest.raises(OverflowError):
-        transload.content_digest([-1])
+        prompt([-1])
 
 
 def test_an_agent_needs_what_its_deployment_says(certs):

@@ -44,7 +44,7 @@ def real_parameters(callable):
 
 def test_the_stubs_are_those_of_the_module():
     tree = ast.parse(STUBS.read_text())
-    typed_dicts = {"RouteReport", "TransferReport"}
+    typed_dicts = {"RestoreReport", "RouteReport", "TransferReport"}
     classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     real = {name for name in dir(_transload) if not name.startswith("_")}
@@ -59,7 +59,10 @@ def test_the_stubs_are_those_of_the_module():
         if issubclass(cls, Exception):
             continue
         public = {member for member in vars(cls) if not member.startswith("_")}
-        assert public == {m for m in members if not m.startswith("_")}, name
+        fields = {
+            n.target.id for n in classes[name].body if isinstance(n, ast.AnnAssign)
+        }
+        assert public == fields | {m for m in members if not m.startswith("_")}, name
         for member, function in members.items():
             is_property = any(
                 isinstance(d, ast.Name) and d.id == "property"

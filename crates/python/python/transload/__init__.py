@@ -7,6 +7,7 @@ describe a cache    `Deployment`, a checked ``transload.deployment/1`` document
 see what moves      `Plan`, and `Plan.bind` for the chunks of one request
 reach memory        `Memory`: a tensor, an array, or an address
 move blocks         `Agent`: `Agent.lease` and `Ticket.mint` here, `Agent.pull` there
+keep blocks         `Archive`: `Archive.save` out of one layout, `Archive.restore` into another
 ==================  ==================================================================
 
 Sizes are bytes, times are seconds, positions and lengths of sequences are tokens.
@@ -15,51 +16,61 @@ Sizes are bytes, times are seconds, positions and lengths of sequences are token
 from ._transload import (
     Agent,
     AgentError,
+    Archive,
+    ArchiveError,
     BoundPlan,
     BoundRoute,
     CacheMemoryError,
     Completion,
     Deployment,
     DocumentError,
+    Found,
     Group,
     Identity,
     IdentityError,
     Lease,
     LeaseError,
     Memory,
+    Missing,
     Plan,
     PlanError,
+    Prompt,
+    StoreError,
     Ticket,
     TicketError,
     Transfer,
     TransferError,
     TransloadError,
     __version__,
-    content_digest,
 )
 
 __all__ = [
     "Agent",
     "AgentError",
+    "Archive",
+    "ArchiveError",
     "BoundPlan",
     "BoundRoute",
     "CacheMemoryError",
     "Completion",
     "Deployment",
     "DocumentError",
+    "Found",
     "Group",
     "Identity",
     "IdentityError",
     "Lease",
     "LeaseError",
     "Memory",
+    "Missing",
     "Plan",
     "PlanError",
+    "Prompt",
+    "StoreError",
     "Ticket",
     "TicketError",
     "Transfer",
     "TransferError",
     "TransloadError",
     "__version__",
-    "content_digest",
 ]

@@ -26,6 +26,8 @@ class TransferError(TransloadError):
     kind: str
 
 class AgentError(TransloadError): ...
+class StoreError(TransloadError): ...
+class ArchiveError(TransloadError): ...
 
 class Deployment:
     def __new__(cls, document: Mapping[str, Any] | str) -> Deployment: ...
@@ -136,15 +138,18 @@ class Ticket:
     @property
     def text(self) -> str: ...
 
-def content_digest(
-    tokens: Sequence[int],
-    valid: int | None = None,
-    *,
-    adapter: str | None = None,
-    multimodal: Sequence[tuple[str, int, int]] = (),
-    cache_salt: str | None = None,
-    prompt_embeddings: bytes | None = None,
-) -> bytes: ...
+class Prompt:
+    def __new__(
+        cls,
+        tokens: Sequence[int],
+        *,
+        adapter: str | None = None,
+        multimodal: Sequence[tuple[str, int, int]] = (),
+        salt: str | None = None,
+        embeddings: bytes | None = None,
+    ) -> Prompt: ...
+    def digest(self, valid: int | None = None) -> bytes: ...
+    def __len__(self) -> int: ...
 
 class Completion:
     def done(self) -> bool: ...
@@ -269,5 +274,52 @@ class Transfer:
     def ready(self, rank: int, layer: int, tokens: int) -> None: ...
     def finish_prefill(self) -> None: ...
     def cancel(self) -> None: ...
+
+class RestoreReport(TypedDict):
+    tokens: int
+    pieces: int
+    bytes: int
+
+class Archive:
+    TOKENS: int
+
+    def __new__(
+        cls, store: str, model: str, weights: str, deployment: Deployment
+    ) -> Archive: ...
+    def missing(
+        self, prompt: Prompt, tokens: int | None = None, *, state: int | None = None
+    ) -> Missing: ...
+    def save(
+        self,
+        missing: Missing,
+        deployment: Deployment,
+        rank: int,
+        memories: Sequence[Memory],
+        tables: Sequence[_Table],
+    ) -> bytes: ...
+    def publish(self, missing: Missing, parts: Sequence[bytes]) -> int: ...
+    def find(self, prompt: Prompt) -> Found: ...
+    def restore(
+        self,
+        found: Found,
+        deployment: Deployment,
+        rank: int,
+        memories: Sequence[Memory],
+        tables: Sequence[_Table],
+        *,
+        start: int = 0,
+    ) -> RestoreReport: ...
+
+class Missing:
+    def __new__(cls, encoded: bytes) -> Missing: ...
+    def encode(self) -> bytes: ...
+    def __bool__(self) -> bool: ...
+
+class Found:
+    def __new__(cls, encoded: bytes) -> Found: ...
+    @property
+    def tokens(self) -> int: ...
+    def shorten(self, tokens: int) -> Found: ...
+    def encode(self) -> bytes: ...
 
 def run_command(started_as: Sequence[str], arguments: Sequence[str]) -> int: ...

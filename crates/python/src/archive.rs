@@ -1,0 +1,272 @@
+//! The archive: blocks that outlive their engine.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use transload::layout::Rank;
+use transload::store;
+use transload::store::archive::{self, Model, Part, SaveRequest};
+use transload::transfer::memory;
+
+use crate::deployment::Deployment;
+use crate::errors::{ArchiveError, StoreError, raise};
+use crate::memory::Memory;
+use crate::prompt::Prompt;
+use crate::tables;
+
+/// The saved prefixes of one model in a store: saved out of any deployment of it, restored into any other.
+///
+/// A prefix is saved in whole token chunks of `TOKENS` tokens. Its methods wait for the store, without the
+/// interpreter's lock.
+///
+/// Args:
+///     store: the store's URI: `file:///var/kv`, `redis://host/0`, `s3://bucket/prefix`, or another scheme's, whose
+///         library `KV_STORE_LIBRARY_PATH` finds. Secrets come from the environment.
+///     model: the model's name.
+///     weights: what tells its weights apart from others of that name: a revision, or a digest of the files.
+///     deployment: any deployment of it.
+///
+/// Raises:
+///     StoreError: the store cannot be opened.
+///     ArchiveError: the cache cannot be cut into pieces.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Archive {
+    inner: archive::Archive,
+}
+
+#[pymethods]
+impl Archive {
+    /// Tokens of a token chunk.
+    #[classattr]
+    const TOKENS: u64 = archive::TOKEN_CHUNK;
+
+    #[new]
+    fn new(
+        py: Python<'_>,
+        store: &str,
+        model: String,
+        weights: String,
+        deployment: &Deployment,
+    ) -> PyResult<Self> {
+        let store = py
+            .detach(|| store::open(store))
+            .map_err(raise!(StoreError))?;
+        let model = Model::new(model, weights);
+        let inner = archive::Archive::new(store, model, &deployment.inner);
+        Ok(Self {
+            inner: inner.map_err(raise!(ArchiveError))?,
+        })
+    }
+
+    /// What of the first `tokens` tokens of a prompt is not saved yet. It goes to every rank, so that all save the same.
+    ///
+    /// Args:
+    ///     prompt: the prompt.
+    ///     tokens: how many of its tokens the blocks hold; all if None.
+    ///     state: after how many tokens the recurrent state is, where the model has one.
+    ///
+    /// Raises:
+    ///     ArchiveError: the store failed, or the prompt has fewer tokens.
+    #[pyo3(signature = (prompt, tokens = None, *, state = None))]
+    fn missing(
+        &self,
+        py: Python<'_>,
+        prompt: &Prompt,
+        tokens: Option<u64>,
+        state: Option<u64>,
+    ) -> PyResult<Missing> {
+        let prompt = prompt.saved();
+        let mut request = SaveRequest::tokens(tokens.unwrap_or(prompt.len()));
+        if let Some(state) = state {
+            request = request.with_state(state);
+        }
+        let missing = py.detach(|| self.inner.missing(&prompt, &request));
+        Ok(Missing {
+            inner: missing.map_err(raise!(ArchiveError))?,
+        })
+    }
+
+    /// Saves one rank's share of what is missing. The blocks must not change before it returns.
+    ///
+    /// Args:
+    ///     missing: what is missing.
+    ///     deployment: the engine's deployment.
+    ///     rank: its rank.
+    ///     memories: the memory of each group.
+    ///     tables: for each group, block numbers from the sequence's first token on (-1: the engine no longer has
+    ///         it), or None for block i = entry i.
+    ///
+    /// Returns:
+    ///     The part that this rank has saved, for `publish`, also in another process.
+    ///
+    /// Raises:
+    ///     ArchiveError: the store failed, or memories or tables do not suit.
+    fn save<'py>(
+        &self,
+        py: Python<'py>,
+        missing: &Missing,
+        deployment: &Deployment,
+        rank: u32,
+        memories: Vec<PyRef<'py, Memory>>,
+        tables: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<u8>> {
+        let (memories, tables) = (inner(&memories), tables::read(tables)?);
+        let part = py.detach(|| {
+            let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
+            rank.save(&missing.inner, &memories, &tables)
+        });
+        Ok(part.map_err(raise!(ArchiveError))?.encode())
+    }
+
+    /// Makes what all ranks have saved visible as saved prefixes. How many token chunks were added.
+    ///
+    /// Raises:
+    ///     ArchiveError: the parts are not those of every rank of one save (nothing is published then), or the store
+    ///         failed.
+    fn publish(&self, py: Python<'_>, missing: &Missing, parts: Vec<Vec<u8>>) -> PyResult<u64> {
+        let published = py.detach(|| {
+            let parts: Result<Vec<Part>, _> = parts.iter().map(|part| Part::decode(part)).collect();
+            self.inner.publish(&missing.inner, &parts?)
+        });
+        Ok(published.map_err(raise!(ArchiveError))?.roots)
+    }
+
+    /// The longest prefix of a prompt that can be restored.
+    ///
+    /// Raises:
+    ///     ArchiveError: the store failed. What is not there, or cannot be read, is not saved.
+    fn find(&self, py: Python<'_>, prompt: &Prompt) -> PyResult<Found> {
+        let found = py.detach(|| self.inner.find(&prompt.saved()));
+        Ok(Found {
+            inner: found.map_err(raise!(ArchiveError))?,
+        })
+    }
+
+    /// Restores one rank's share of a saved prefix into its blocks; every byte is checked against its hash.
+    ///
+    /// Args:
+    ///     found: the prefix.
+    ///     deployment: the engine's deployment.
+    ///     rank: its rank.
+    ///     memories: the memory of each group.
+    ///     tables: for each group, block numbers, as for `save`.
+    ///     start: the first token that is wanted; those before are there already.
+    ///
+    /// Returns:
+    ///     A dict of `tokens` (after which every group can go on), `pieces` and `bytes` that were read.
+    ///
+    /// Raises:
+    ///     ArchiveError: a piece is gone or damaged, the store failed, or memories or tables do not suit.
+    #[pyo3(signature = (found, deployment, rank, memories, tables, *, start = 0))]
+    #[allow(clippy::too_many_arguments)]
+    fn restore<'py>(
+        &self,
+        py: Python<'py>,
+        found: &Found,
+        deployment: &Deployment,
+        rank: u32,
+        memories: Vec<PyRef<'py, Memory>>,
+        tables: &Bound<'py, PyAny>,
+        start: u64,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let (memories, tables) = (inner(&memories), tables::read(tables)?);
+        let restored = py.detach(|| {
+            let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
+            rank.restore(&found.inner, start, &memories, &tables)
+        });
+        let restored = restored.map_err(raise!(ArchiveError))?;
+        let report = PyDict::new(py);
+        report.set_item("tokens", restored.tokens)?;
+        report.set_item("pieces", restored.pieces)?;
+        report.set_item("bytes", restored.bytes)?;
+        Ok(report)
+    }
+}
+
+fn inner(memories: &[PyRef<'_, Memory>]) -> Vec<memory::Memory> {
+    memories.iter().map(|memory| memory.inner.clone()).collect()
+}
+
+/// What of a prompt is not saved yet. False where everything is.
+///
+/// Args:
+///     encoded: what `encode` returned, in another process.
+///
+/// Raises:
+///     ValueError: it is not that.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Missing {
+    inner: archive::Missing,
+}
+
+#[pymethods]
+impl Missing {
+    #[new]
+    fn new(encoded: &[u8]) -> PyResult<Self> {
+        let inner = decode(encoded)?;
+        Ok(Self { inner })
+    }
+
+    /// As bytes, for other processes.
+    fn encode(&self) -> PyResult<Vec<u8>> {
+        encode(&self.inner)
+    }
+
+    fn __bool__(&self) -> bool {
+        !self.inner.is_empty()
+    }
+}
+
+/// A prefix that is saved whole.
+///
+/// Args:
+///     encoded: what `encode` returned, in another process.
+///
+/// Raises:
+///     ValueError: it is not that.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Found {
+    inner: archive::Found,
+}
+
+#[pymethods]
+impl Found {
+    #[new]
+    fn new(encoded: &[u8]) -> PyResult<Self> {
+        let inner = decode(encoded)?;
+        Ok(Self { inner })
+    }
+
+    /// How many tokens can be restored; 0 if nothing is saved.
+    #[getter]
+    fn tokens(&self) -> u64 {
+        self.inner.tokens()
+    }
+
+    /// The same prefix, at most so many tokens long.
+    fn shorten(&self, tokens: u64) -> Self {
+        Self {
+            inner: self.inner.clone().shorten(tokens),
+        }
+    }
+
+    /// As bytes, for other processes.
+    fn encode(&self) -> PyResult<Vec<u8>> {
+        encode(&self.inner)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<transload.Found: {} tokens>", self.inner.tokens())
+    }
+}
+
+fn encode(value: &impl Serialize) -> PyResult<Vec<u8>> {
+    postcard::to_allocvec(value).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> PyResult<T> {
+    postcard::from_bytes(bytes)
+        .map_err(|_| PyValueError::new_err("these bytes are not what `encode` returned"))
+}

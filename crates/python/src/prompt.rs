@@ -1,0 +1,97 @@
+//! Prompts: everything that decides what a request's blocks hold.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use transload::store::archive;
+use transload::transfer::content::Content;
+
+/// Token ids, and what else decides what a request's blocks hold.
+///
+/// Args:
+///     tokens: token ids, from the sequence's first one on.
+///     adapter: the LoRA adapter that computes it.
+///     multimodal: `(identifier, position, length)` of images and the like, positions and lengths in tokens.
+///     salt: what keeps a tenant's cache apart from others.
+///     embeddings: a 32-byte digest of the prompt embeddings, where it has some.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Prompt {
+    tokens: Vec<u32>,
+    adapter: Option<String>,
+    multimodal: Vec<(String, u64, u64)>,
+    salt: Option<String>,
+    embeddings: Option<[u8; 32]>,
+}
+
+#[pymethods]
+impl Prompt {
+    #[new]
+    #[pyo3(signature = (tokens, *, adapter = None, multimodal = Vec::new(), salt = None, embeddings = None))]
+    fn new(
+        tokens: Vec<u32>,
+        adapter: Option<String>,
+        multimodal: Vec<(String, u64, u64)>,
+        salt: Option<String>,
+        embeddings: Option<[u8; 32]>,
+    ) -> Self {
+        Self {
+            tokens,
+            adapter,
+            multimodal,
+            salt,
+            embeddings,
+        }
+    }
+
+    /// The digest of what blocks hold that have its first `valid` tokens (all if None), 32 bytes. A lease is bound to
+    /// it, and a pull has to state it. Recurrent models stop one token short.
+    ///
+    /// Raises:
+    ///     ValueError: it has fewer tokens.
+    #[pyo3(signature = (valid = None))]
+    fn digest(&self, valid: Option<u64>) -> PyResult<[u8; 32]> {
+        let valid = valid.unwrap_or(self.tokens.len() as u64);
+        let mut content = Content::first(valid, &self.tokens)
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        if let Some(adapter) = &self.adapter {
+            content = content.adapter(adapter);
+        }
+        for (identifier, position, length) in &self.multimodal {
+            content = content.multimodal(identifier, *position, *length);
+        }
+        if let Some(salt) = &self.salt {
+            content = content.cache_salt(salt);
+        }
+        if let Some(digest) = self.embeddings {
+            content = content.prompt_embeddings(digest);
+        }
+        Ok(content.digest().0)
+    }
+
+    fn __len__(&self) -> usize {
+        self.tokens.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<transload.Prompt of {} tokens>", self.tokens.len())
+    }
+}
+
+impl Prompt {
+    /// As the archive takes it.
+    pub(crate) fn saved(&self) -> archive::Prompt<'_> {
+        let mut prompt = archive::Prompt::new(&self.tokens);
+        if let Some(adapter) = &self.adapter {
+            prompt = prompt.adapter(adapter);
+        }
+        for (identifier, position, length) in &self.multimodal {
+            prompt = prompt.multimodal(identifier, *position, *length);
+        }
+        if let Some(salt) = &self.salt {
+            prompt = prompt.salt(salt);
+        }
+        if let Some(digest) = self.embeddings {
+            prompt = prompt.embeddings(digest);
+        }
+        prompt
+    }
+}

@@ -1,0 +1,84 @@
+"""Saving blocks out of one layout and restoring them into another."""
+
+import pytest
+from conftest import document, fill
+
+import transload
+
+TOKENS = list(range(600))
+
+
+def side(**shape):
+    deployment = transload.Deployment(document(num_blocks=64, **shape))
+    [group] = deployment.groups
+    memories = [
+        transload.Memory.allocate(group.allocations(rank)) for rank in range(deployment.ranks)
+    ]
+    return deployment, memories
+
+
+def save(archive, prompt, deployment, memories):
+    missing = archive.missing(prompt)
+    # As they travel to the workers, and the parts back.
+    missing = transload.Missing(missing.encode())
+    blocks = -(-len(prompt) // deployment.groups[0].block_size)
+    parts = [
+        archive.save(missing, deployment, rank, [memory], [range(blocks)])
+        for rank, memory in enumerate(memories)
+    ]
+    return archive.publish(missing, parts)
+
+
+def test_what_one_layout_saved_another_restores(tmp_path):
+    saver, caches = side(tp=2)
+    for cache in caches:
+        fill(cache)
+    uri = f"file://{tmp_path}/kv"
+    archive = transload.Archive(uri, "demo", "r1", saver)
+    prompt = transload.Prompt(TOKENS)
+    assert archive.find(prompt).tokens == 0
+    assert save(archive, prompt, saver, caches) == 2
+    assert not archive.missing(prompt)
+
+    reader, [cache] = side(tp=1, block_size=64, order="HND")
+    # Another process, with its own handle.
+    archive = transload.Archive(uri, "demo", "r1", reader)
+    found = transload.Found(archive.find(prompt).encode())
+    assert found.tokens == 512
+    report = archive.restore(found, reader, 0, [cache], [range(8)])
+    assert report["tokens"] == 512
+    assert report["bytes"] == 512 * 4 * 2 * 256
+
+    _, [direct] = side(tp=1, block_size=64, order="HND")
+    plan = transload.Plan(saver, reader, 512)
+    for route in plan.bind([range(32)], [range(8)]).routes:
+        route.copy(caches[route.src_rank], direct)
+    assert cache.read(0, cache.nbytes) == direct.read(0, direct.nbytes)
+
+    assert found.shorten(300).tokens == 256
+    for other in (
+        transload.Prompt(TOKENS, adapter="a"),
+        transload.Prompt(TOKENS, salt="a"),
+        transload.Prompt([7, *TOKENS[1:]]),
+    ):
+        assert archive.find(other).tokens == 0
+    assert transload.Archive(uri, "demo", "r2", reader).find(prompt).tokens == 0
+
+
+def test_what_cannot_be_saved_is_refused(tmp_path):
+    deployment, caches = side()
+    archive = transload.Archive(f"file://{tmp_path}/kv", "demo", "r1", deployment)
+    prompt = transload.Prompt(TOKENS)
+    missing = archive.missing(prompt)
+    with pytest.raises(transload.ArchiveError, match="give the part of every rank"):
+        archive.publish(missing, [])
+    with pytest.raises(transload.ArchiveError, match="no rank 1"):
+        archive.save(missing, deployment, 1, caches, [None])
+    with pytest.raises(transload.ArchiveError, match="has 3 blocks, 16 are needed"):
+        archive.save(missing, deployment, 0, caches, [range(3)])
+    with pytest.raises(transload.ArchiveError, match="but the prompt has 600 tokens"):
+        archive.missing(prompt, 601)
+    with pytest.raises(transload.StoreError, match="nowhere"):
+        transload.Archive("nowhere://", "demo", "r1", deployment)
+    with pytest.raises(ValueError, match="not what `encode` returned"):
+        transload.Found(b"nonsense")
