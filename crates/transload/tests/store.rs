@@ -81,8 +81,9 @@ fn a_store_is_found_and_not_made() {
     assert_eq!(names(&ran.json()["manifests"], "name"), ["slot0", "slot1"]);
 
     let nowhere = store.0.path().join("typo");
-    for action in [&["ls"][..], &["verify"], &["gc"]] {
-        let ran = transload(&[&["store"], action, &[&uri(&nowhere)]].concat());
+    for action in [&["ls"][..], &["verify"], &["gc"], &["rm", "name"]] {
+        let (action, names) = action.split_at(1);
+        let ran = transload(&[&["store"], action, &[&uri(&nowhere)], names].concat());
         assert_eq!(ran.code, Some(2), "{action:?}");
         assert_eq!(ran.stdout, "");
         assert!(
@@ -171,12 +172,70 @@ fn largest_file(folder: &Path) -> PathBuf {
             }
         }
     }
-    found.into_iter().max().expect("a file").1
+    found
+}
+
+#[test]
+fn rm_removes_manifests_and_tells_which_are_not_there() {
+    let store = Filled::new();
+    let listed = |store: &Filled| names(&store.json("ls", &[])["manifests"], "name");
+    let json = store.json("rm", &["chat-7/slot0", "chat-7/slot0", "--dry-run"]);
+    assert_eq!(names(&json["removed"], "name"), ["chat-7/slot0"]);
+    assert_eq!(listed(&store).len(), 2, "nothing went");
+
+    // What is there goes, before and after what is not; nothing else does.
+    let args = ["none", "chat-7/slot0", "chat", "--format", "json"];
+    let ran = store.run("rm", &args);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let json = ran.json();
+    assert_eq!(json["schema"], "transload.store.rm/1");
+    assert_eq!(json["missing"], json!(["none", "chat"]));
+    assert_eq!(json["removed"].as_array().map(Vec::len), Some(1));
+    assert!(json["removed"][0]["bytes"].as_u64() > Some(90), "{json}");
+    let told = ran.told();
+    assert!(told.contains("has no manifest none, nor chat"), "{told}");
+    assert_eq!(listed(&store), ["chat-7/slot1"]);
+    assert_eq!(store.json("ls", &[])["usage"]["chunks"], 3, "they stay");
+
+    let table = store.run("rm", &["chat-7/slot1"]).stdout;
+    assert!(table.contains("removed 1 manifest"), "{table}");
+    assert!(table.contains("later gc"), "{table}");
+    assert!(listed(&store).is_empty());
+    assert_eq!(store.run("rm", &[]).code, Some(2), "without a name");
+}
+
+/// What `verify` has found is what one comes to remove.
+#[test]
+fn rm_removes_what_cannot_be_read() {
+    let store = Filled::new();
+    let path = manifest_files(&store.folder()).remove(0);
+    let bytes = fs::read(&path).expect("a file");
+    fs::write(&path, &bytes[..bytes.len() / 2]).expect("written");
+    let ran = store.run("rm", &["chat-7/slot0", "chat-7/slot1", "--format", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let json = ran.json();
+    let removed = json["removed"].as_array().expect("a list").iter();
+    assert_eq!(removed.filter(|one| one["bytes"].is_null()).count(), 1);
+    assert!(manifest_files(&store.folder()).is_empty());
+    assert_eq!(store.json("verify", &[])["ok"], true);
+}
+
+/// The files of a folder's manifests, wherever it keeps them.
+fn manifest_files(folder: &Path) -> Vec<PathBuf> {
+    files(&folder.join("manifests"))
+        .into_iter()
+        .map(|(_, path)| path)
+        .collect()
 }
 
 #[test]
 fn gc_removes_what_nothing_needs_when_its_time_is_over() {
     let store = Filled::new();
+    files(folder).into_iter().max().expect("a file").1
+}
+
+/// All files below, with their lengths.
+fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
     let json = store.json("gc", &[]);
     assert_eq!(json["grace_seconds"], 3600.0);
     assert_eq!(
@@ -396,13 +455,15 @@ fn a_library_can_be_shown_but_not_listed() {
             ran.stderr
         );
     }
-    let ran = run(&["store", "show", "list://x", "none"]);
-    assert_eq!(ran.code, Some(1));
-    assert!(
-        ran.told().contains("has no manifest none"),
-        "{}",
-        ran.stderr
-    );
+    for action in ["show", "rm"] {
+        let ran = run(&["store", action, "list://x", "none"]);
+        assert_eq!(ran.code, Some(1));
+        assert!(
+            ran.told().contains("has no manifest none"),
+            "{}",
+            ran.stderr
+        );
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 21] = [
+    const COMMANDS: [&str; 22] = [
         "plan",
         "inspect",
         "demo",
@@ -25,6 +25,7 @@ fn commands() -> Vec<Vec<&'static str>> {
         "store",
         "store ls",
         "store show",
+        "store rm",
         "store verify",
         "store gc",
         "store check",

@@ -1,4 +1,4 @@
-//! `transload store`: what a store holds, whether it is whole, and what may go.
+//! `transload store`: what a store holds, whether it is whole, and what goes.
 
 mod archive;
 mod check;
@@ -6,6 +6,7 @@ mod contents;
 mod gc;
 mod kvc;
 mod ls;
+mod rm;
 mod show;
 mod time;
 mod verify;
@@ -24,6 +25,7 @@ const EXAMPLES: &str = "\
 Examples:
   transload store ls file:///var/kv
   transload store show file:///var/kv slot0
+  transload store rm file:///var/kv slot0
   transload store verify redis://cache:6379/0
   transload store gc s3://bucket/kv --grace 2h --cap 500GiB --dry-run
   transload store check foo://host/scratch --library ./libkv_store_foo.so
@@ -33,7 +35,7 @@ A URI is file:///absolute/path, redis://host[:port][/db[/prefix]], rediss://… 
 or the scheme of a libkv_store_SCHEME.so in a folder of KV_STORE_LIBRARY_PATH, which goes before ours.
 Passwords and keys come from the environment, never from the URI.";
 
-/// Look into a store: list, show, verify, collect; and check backends of others.
+/// Look into a store and tidy it up; and check backends of others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -45,6 +47,7 @@ pub(crate) struct Args {
 enum Action {
     Ls(ls::Args),
     Show(show::Args),
+    Rm(rm::Args),
     Verify(verify::Args),
     Gc(gc::Args),
     Check(check::Args),
@@ -55,6 +58,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     match args.action {
         Action::Ls(args) => ls::run(&args, output),
         Action::Show(args) => show::run(&args, output),
+        Action::Rm(args) => rm::run(&args, output),
         Action::Verify(args) => verify::run(&args, output),
         Action::Gc(args) => gc::run(&args, output),
         Action::Check(args) => check::run(args, output),
@@ -115,9 +119,17 @@ impl Store {
                     "{} is behind a library that cannot list what it holds: kv_store_v1 has no call for it",
                     self.uri
                 ),
-                "use the tools of the library's vendor; `transload store show` and `check` work with any library",
+                "use the tools of the library's vendor; `transload store show`, `rm` and `check` work with any library",
             )
         })
+    }
+
+    /// What to do about a manifest that is not there.
+    fn what_it_has(&self) -> String {
+        match self.backend.inventory() {
+            Some(_) => format!("`transload store ls {}` lists those that it has", self.uri),
+            None => "it is behind a library that cannot list what it has".to_owned(),
+        }
     }
 
     /// An operation on it did not succeed.

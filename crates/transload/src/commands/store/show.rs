@@ -48,10 +48,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let Some(manifest) = manifest else {
         return Err(Failure::no(
             format!("{} has no manifest {}", args.uri, printable(&args.name)),
-            match store.backend.inventory() {
-                Some(_) => format!("`transload store ls {}` lists those that it has", args.uri),
-                None => "it is behind a library that cannot list what it has".to_owned(),
-            },
+            store.what_it_has(),
         ));
     };
     if args.raw {
