@@ -153,13 +153,36 @@ fn verify_finds_a_flipped_bit() {
     fs::write(&largest, bytes).expect("written");
     let ran = store.run("verify", &["--format", "json"]);
     assert_eq!(ran.code, Some(1));
-    assert_eq!(ran.json()["ok"], false);
-    assert!(!ran.json()["faults"].as_array().expect("a list").is_empty());
+    let json = ran.json();
+    assert_eq!(json["ok"], false);
+    assert_eq!(json["faults"].as_array().map(Vec::len), Some(1), "{json}");
+    // The first chunk is the longest, and both manifests name it.
+    assert_eq!(json["faults"][0]["what"], format!("chunk {}", HASHES[0]));
+    assert_eq!(
+        json["faults"][0]["needed_by"],
+        json!(["chat-7/slot0", "chat-7/slot1"])
+    );
     assert!(ran.told().contains("fault"), "{}", ran.stderr);
-    assert_eq!(store.run("verify", &[]).code, Some(1));
+    let ran = store.run("verify", &[]);
+    assert_eq!(ran.code, Some(1));
+    let table = ran.stdout;
+    assert!(table.contains("chat-7/slot0, chat-7/slot1"), "{table}");
+
+    // With a manifest that cannot be read nobody knows who needs what.
+    let path = manifest_files(&store.folder()).remove(0);
+    fs::write(&path, "nothing").expect("written");
+    let json = store.run("verify", &["--format", "json"]).json();
+    let faults = json["faults"].as_array().expect("a list");
+    assert_eq!(faults.len(), 2, "{json}");
+    assert!(faults.iter().all(|fault| fault["needed_by"].is_null()));
 }
 
 fn largest_file(folder: &Path) -> PathBuf {
+    files(folder).into_iter().max().expect("a file").1
+}
+
+/// All files below, with their lengths.
+fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -231,11 +254,6 @@ fn manifest_files(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn gc_removes_what_nothing_needs_when_its_time_is_over() {
     let store = Filled::new();
-    files(folder).into_iter().max().expect("a file").1
-}
-
-/// All files below, with their lengths.
-fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
     let json = store.json("gc", &[]);
     assert_eq!(json["grace_seconds"], 3600.0);
     assert_eq!(

@@ -6,6 +6,7 @@ mod contents;
 mod gc;
 mod kvc;
 mod ls;
+mod needed;
 mod rm;
 mod show;
 mod time;
