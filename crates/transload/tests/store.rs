@@ -409,16 +409,20 @@ fn a_library_that_crashes_when_it_is_loaded_fails_its_check() {
         .status()
         .expect("a C compiler");
     assert!(status.success());
-    let output = common::command()
-        .env("KV_STORE_LIBRARY_PATH", dir.path())
-        .args(["store", "check", "crash://x", "--format", "json"])
-        .output();
-    let ran = Ran::new(output.expect("it starts"));
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    let json = ran.json();
-    assert_eq!(json["counts"]["fail"], 1);
-    let seen = json["items"][0]["seen"].as_str().expect("a text");
-    assert!(seen.contains("SIGABRT"), "{seen}");
+    // Also where only the system's loader finds it.
+    for search in ["KV_STORE_LIBRARY_PATH", "LD_LIBRARY_PATH"] {
+        let output = common::command()
+            .env_remove("KV_STORE_LIBRARY_PATH")
+            .env(search, dir.path())
+            .args(["store", "check", "crash://x", "--format", "json"])
+            .output();
+        let ran = Ran::new(output.expect("it starts"));
+        assert_eq!(ran.code, Some(1), "{search}: {}", ran.stderr);
+        let json = ran.json();
+        assert_eq!(json["counts"]["fail"], 1);
+        let seen = json["items"][0]["seen"].as_str().expect("a text");
+        assert!(seen.contains("SIGABRT"), "{seen}");
+    }
 }
 
 /// A library that the system finds and cannot load is not one that is not there.
@@ -438,19 +442,29 @@ fn a_library_that_does_not_load_says_why() {
         .status()
         .expect("a C compiler");
     assert!(status.success());
-    for action in ["show", "check"] {
-        let mut args = vec!["store", action, "needs://x"];
-        args.extend((action == "show").then_some("none"));
+    let run = |args: &[&str]| {
         let output = common::command()
             .env_remove("KV_STORE_LIBRARY_PATH")
             .env("LD_LIBRARY_PATH", dir.path())
             .args(args)
             .output();
-        let ran = Ran::new(output.expect("it starts"));
-        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-        assert!(ran.told().contains("nowhere"), "{}", ran.stderr);
-        assert!(!ran.told().contains("there is no"), "{}", ran.stderr);
-    }
+        Ran::new(output.expect("it starts"))
+    };
+    let ran = run(&["store", "show", "needs://x", "none"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.told().contains("nowhere"), "{}", ran.stderr);
+    assert!(!ran.told().contains("there is no"), "{}", ran.stderr);
+    // It is there and wrong, which is what the check is for.
+    let ran = run(&["store", "check", "needs://x", "--format", "json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let json = ran.json();
+    assert_eq!(json["counts"]["fail"], 1);
+    let seen = json["items"][0]["seen"].as_str().expect("a text");
+    assert!(seen.contains("nowhere"), "{seen}");
+    let ran = run(&["store", "check", "nobody://x"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    let told = ran.told();
+    assert!(told.contains("there is no libkv_store_nobody.so"), "{told}");
 }
 
 #[test]

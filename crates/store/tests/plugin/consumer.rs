@@ -102,7 +102,7 @@ fn c_drives_the_memory_plugin() {
     drives_without_leaks(&library, "memory://consumer", &[]);
 }
 
-fn file_plugin() -> PathBuf {
+pub(crate) fn file_plugin() -> PathBuf {
     plugin(&["-p", "transload-kv-store-file"], "libkv_store_file.so")
 }
 
