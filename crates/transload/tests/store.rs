@@ -571,3 +571,28 @@ fn kvc_checks_the_key_if_there_is_one() {
     let ran = kvc("inspect", Path::new("/nonexistent.kvc"), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
 }
+
+/// Its own server has no password, and what it measures has no cap, whatever the environment says.
+#[test]
+fn bench_store_measures_what_it_has_started() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let output = common::command()
+        .env("TRANSLOAD_REDIS_PASSWORD", "of another server")
+        .env("TRANSLOAD_FILE_CAP", "1MiB")
+        .args(["bench", "store", "--rounds", "1", "--format", "json"])
+        .arg("--dir")
+        .arg(dir.path())
+        .output();
+    let ran = Ran::new(output.expect("it starts"));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let json = ran.json();
+    let notes = json["notes"].as_array().expect("notes").iter();
+    for note in notes.filter_map(Value::as_str) {
+        if note.contains("NOT RUN") {
+            println!("{note}");
+            return;
+        }
+    }
+    let figures = names(&json["results"], "name");
+    assert!(figures.iter().any(|name| name.starts_with("redis, get")));
+}
