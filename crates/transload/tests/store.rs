@@ -269,9 +269,28 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
         (&json["usage"]["chunks"], &json["usage"]["manifests"]),
         (&json!(2), &json!(2))
     );
-    let json = store.json("gc", &["--grace", "0", "--cap", "1"]);
-    assert_eq!(json["removed"]["manifests"], 2);
-    assert_eq!(json["usage"]["manifests"], 0);
+    assert_eq!(json["over_cap_bytes"], Value::Null, "there is none");
+    let json = store.json("gc", &["--grace", "0", "--cap", "1GiB"]);
+    assert_eq!(
+        (&json["removed"]["manifests"], &json["over_cap_bytes"]),
+        (&json!(0), &json!(0))
+    );
+    for more in [&["--dry-run"][..], &[]] {
+        let args = [&["--grace", "0", "--cap", "1", "--format", "json"], more].concat();
+        let ran = store.run("gc", &args);
+        assert_eq!(ran.code, Some(1), "{more:?}: {}", ran.stderr);
+        let json = ran.json();
+        assert_eq!(json["removed"]["manifests"], 2, "{more:?}");
+        let over = json["over_cap_bytes"].as_u64().expect("a number");
+        assert!((1..10_000).contains(&over), "{json}");
+        assert!(ran.told().contains("over the cap"), "{}", ran.stderr);
+    }
+    assert_eq!(store.json("ls", &[])["usage"]["manifests"], 0);
+    let table = store.run("gc", &["--cap", "1"]).stdout;
+    assert!(
+        table.contains("over the cap of 1 B: what is left"),
+        "{table}"
+    );
     let ran = store.run("gc", &["--grace", "fortnight"]);
     assert_eq!(ran.code, Some(2));
     assert!(
