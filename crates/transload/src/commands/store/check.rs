@@ -20,6 +20,7 @@ use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
 use crate::show::table::{Lean, Table};
+use crate::show::text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -314,7 +315,7 @@ impl Checked<'_> {
             table.row([
                 finding.item.name,
                 finding.verdict.as_str(),
-                &finding.seen.escape_debug().to_string(),
+                &text::printable(&finding.seen),
             ]);
         }
         let mut text = table.finish();

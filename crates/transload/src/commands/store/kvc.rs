@@ -13,6 +13,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
+use crate::show::text::printable;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -291,5 +292,5 @@ fn shown(bytes: &[u8], most: usize) -> String {
     let mut chars = text.chars();
     let first: String = chars.by_ref().take(most).collect();
     let more = if chars.next().is_some() { "…" } else { "" };
-    format!("{}{more}", first.escape_debug())
+    format!("{}{more}", printable(&first))
 }

@@ -21,6 +21,7 @@ use transload::store::{Backend, ManifestName, StoreError};
 use crate::failure::{Failure, chain};
 use crate::output::Output;
 use crate::show::progress::Progress;
+use crate::show::text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -162,12 +163,11 @@ fn follow(bar: &Progress) -> impl FnMut(Step) {
     }
 }
 
-/// A manifest's name in a table: what would move the cursor is escaped, and so is the empty name.
+/// A manifest's name for people; the empty name can be seen.
 fn printable(name: &ManifestName) -> String {
     match name.as_str() {
         "" => "\"\"".to_owned(),
-        name if name.chars().any(char::is_control) => name.escape_debug().to_string(),
-        name => name.to_owned(),
+        name => text::printable(name),
     }
 }
 
@@ -179,9 +179,8 @@ mod tests {
     fn names_do_no_harm_to_terminals() {
         for (name, shown) in [
             ("slot1/m", "slot1/m"),
-            ("ключ", "ключ"),
             ("", "\"\""),
-            ("a\nb\u{1b}[2J", "a\\nb\\u{1b}[2J"),
+            ("a\nb's\u{1b}[2J", "a\\nb's\\u{1b}[2J"),
         ] {
             let name = ManifestName::new(name).expect("a name");
             assert_eq!(printable(&name), shown);

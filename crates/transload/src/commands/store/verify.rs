@@ -12,6 +12,7 @@ use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
 use crate::show::table::{Lean, Table};
+use crate::show::text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -154,7 +155,7 @@ impl Report<'_> {
         ]);
         for found in &self.found {
             let Fault { what, how } = &found.fault;
-            table.row([what, how, &found.names()]);
+            table.row([text::printable(what), text::printable(how), found.names()]);
         }
         format!("{}\n{}", table.finish(), summary(&self.usage))
     }
