@@ -59,6 +59,23 @@ fn help_goes_to_stdout_with_examples() {
     }
 }
 
+/// What stands behind the options is broken by hand, for terminals of 80 columns: clap breaks what is longer once
+/// more, in the middle.
+#[test]
+fn help_on_stores_fits_into_80_columns() {
+    for mut args in commands() {
+        if args[0] != "store" && args != ["bench"] && args != ["bench", "store"] {
+            continue;
+        }
+        args.push("--help");
+        let help = transload(&args).stdout;
+        let behind = help.lines().skip_while(|line| *line != "Examples:");
+        for line in behind {
+            assert!(line.chars().count() <= 78, "{args:?}: {line}");
+        }
+    }
+}
+
 #[test]
 fn every_command_is_in_the_help_and_the_book() {
     let help = transload(&["--help"]).stdout;

@@ -26,13 +26,14 @@ const EXAMPLES: &str = "\
 Examples:
   transload store check file:///tmp/scratch
   transload store check foo://host/scratch --library ./libkv_store_foo.so
-  KV_STORE_LIBRARY_PATH=. transload store check foo://host/scratch --item manifest --format json
+  KV_STORE_LIBRARY_PATH=. transload store check foo://host/scratch \\
+      --item manifest --format json
 
 Each item is run in a process of its own, so that a crash or a hang of a
-library is what that item saw. What the contract of kv_store_v1 asks for fails;
-where it is silent, and our backends do more, there is a note. Manifests of the
-check are removed again; chunks stay until the store's next collection. Exit
-code 1 means that something failed.";
+library is what that item saw. What the contract of kv_store_v1 asks for
+fails; where it is silent, and our backends do more, there is a note.
+Manifests of the check are removed again; chunks stay until the store's next
+collection. Exit code 1 means that something failed.";
 
 /// Check whether a backend keeps the contract of kv_store_v1, item by item.
 #[derive(Debug, clap::Args)]

@@ -26,15 +26,18 @@ Examples:
   transload store kvc inspect 60c36f2f.kvc
   transload store kvc inspect 60c36f2f.kvc --format json
 
-Exit code 1 means that it is no KVC file, or a damaged one. The payload is not read.";
+Exit code 1 means that it is no KVC file, or a damaged one. The payload is not
+read.";
 
 const VERIFY: &str = "\
 Examples:
   transload store kvc verify 60c36f2f.kvc
-  transload store kvc verify 60c36f2f.kvc --key 60c36f2f3dc02bf1d2aeacf7ca3db6e465d2d4a31ed55fea9560ad8f7960498f
+  transload store kvc verify 60c36f2f.kvc \\
+      --key 60c36f2f3dc02bf1d2aeacf7ca3db6e465d2d4a31ed55fea9560ad8f7960498f
 
-Exit code 1 means that it is damaged, or another key's. The key is SHA-256 of fingerprint, quant type,
-context parameters and tokens; erllama names files by it.";
+Exit code 1 means that it is damaged, or another key's. The key is SHA-256 of
+fingerprint, quant type, context parameters and tokens; erllama names files
+by it.";
 
 /// Read cache files of erllama.
 #[derive(Debug, clap::Args)]

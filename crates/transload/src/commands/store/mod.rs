@@ -33,8 +33,14 @@ Examples:
   transload store check foo://host/scratch --library ./libkv_store_foo.so
   transload store kvc verify 60c36f2f.kvc
 
-A URI is file:///absolute/path, redis://host[:port][/db[/prefix]], rediss://… (TLS), s3://bucket/prefix,
-or the scheme of a libkv_store_SCHEME.so in a folder of KV_STORE_LIBRARY_PATH, which goes before ours.
+A URI is one of
+  file:///absolute/path
+  redis://host[:port][/db[/prefix]], or rediss://… with TLS
+  s3://bucket/prefix
+  SCHEME://…, with a libkv_store_SCHEME.so in a folder of
+              KV_STORE_LIBRARY_PATH, which goes before our own backends,
+              or where the system looks for libraries
+
 Passwords and keys come from the environment, never from the URI.";
 
 /// Look into a store and tidy it up; and check backends of others.

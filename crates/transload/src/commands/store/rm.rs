@@ -18,9 +18,9 @@ Examples:
   transload store rm redis://cache/0 slot0 slot1 --dry-run
   transload store rm s3://bucket/kv -- -a-name-with-a-dash
 
-Chunks stay: those that no other manifest needs go with a `gc`, when their
-grace period is over. Those of the names that are there are removed in any
-case; exit code 1 means that others were not.";
+Their chunks stay. Those that no other manifest needs go with a later `gc`,
+when their grace period is over. Exit code 1 means that some of the names were
+not there; the others are removed all the same.";
 
 /// Remove manifests. Their chunks go with the next gc.
 #[derive(Debug, clap::Args)]

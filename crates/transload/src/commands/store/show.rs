@@ -21,7 +21,8 @@ Examples:
   transload store show redis://cache/0 slot0 --raw > slot0.manifest
   transload store show s3://bucket/kv slot0 --format json
 
-A manifest refers to a chunk if the chunk's hash stands in its bytes, raw or as hex.";
+A manifest refers to a chunk if the chunk's hash stands in its bytes, raw or
+as hex.";
 
 /// Chunks that a table lists; JSON has all of them.
 const LISTED: usize = 64;
