@@ -600,6 +600,19 @@ fn bench_store_measures_what_it_has_started() {
         .env("TRANSLOAD_FILE_CAP", "1MiB")
         .args(["bench", "store", "--rounds", "1", "--format", "json"])
         .arg("--dir")
+    let dir = tempfile::tempdir().expect("a folder");
+    let pipe = dir.path().join("pipe.kvc");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    // Neither waits for a writer nor reads for ever.
+    for path in [&pipe, Path::new("/dev/zero"), dir.path()] {
+        for action in ["inspect", "verify"] {
+            let ran = kvc(action, path, &[]);
+            assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+            let told = ran.told();
+            assert!(told.contains("it is not a regular file"), "{told}");
+        }
+    }
         .arg(dir.path())
         .output();
     let ran = Ran::new(output.expect("it starts"));

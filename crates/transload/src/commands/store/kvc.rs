@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueHint};
 use serde::Serialize;
-use transload::store::kvc::{CacheKey, Head, Info, KvcError};
+use transload::store::kvc::{CacheKey, Head, Info, KvcError, open_file};
 
 use super::time::utc;
 use crate::failure::Failure;
@@ -84,7 +84,7 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let (head, checked) = read.map_err(|error| {
         Failure::input(
             format!("{} cannot be read: {error}", path.display()),
-            "name a file that exists and may be read",
+            "name a file that exists and may be read; a pipe or a device is none",
         )
     })?;
     let verified = matches!(args.action, Action::Verify { .. });
@@ -112,7 +112,7 @@ fn read(
     path: &Path,
     check: impl FnOnce(&mut File, &Info<'_>) -> std::io::Result<Result<(), KvcError>>,
 ) -> std::io::Result<(Head, Result<(), KvcError>)> {
-    let mut file = File::open(path)?;
+    let mut file = open_file(path)?;
     let head = Head::read(&mut file)?;
     let checked = match head.info() {
         Ok(info) => check(&mut file, &info)?,
