@@ -313,6 +313,17 @@ fn uris_that_are_none_say_what_would_be_right() {
         assert!(ran.told().contains(says), "{uri}: {}", ran.stderr);
         assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
     }
+    let output = common::command()
+        .env("TRANSLOAD_FILE_CAP", "nonsense")
+        .args(["store", "ls", "file:///var/kv"])
+        .output();
+    let ran = Ran::new(output.expect("it starts"));
+    assert_eq!(ran.code, Some(2));
+    let told = ran.told();
+    assert!(
+        told.contains("cannot be opened: TRANSLOAD_FILE_CAP=nonsense"),
+        "{told}"
+    );
 }
 
 /// The plugin of the guide, compiled as the guide says.
@@ -589,17 +600,6 @@ fn kvc_checks_the_key_if_there_is_one() {
     assert_eq!(ran.code, Some(2));
     let ran = kvc("inspect", Path::new("/nonexistent.kvc"), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-}
-
-/// Its own server has no password, and what it measures has no cap, whatever the environment says.
-#[test]
-fn bench_store_measures_what_it_has_started() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let output = common::command()
-        .env("TRANSLOAD_REDIS_PASSWORD", "of another server")
-        .env("TRANSLOAD_FILE_CAP", "1MiB")
-        .args(["bench", "store", "--rounds", "1", "--format", "json"])
-        .arg("--dir")
     let dir = tempfile::tempdir().expect("a folder");
     let pipe = dir.path().join("pipe.kvc");
     let made = Command::new("mkfifo").arg(&pipe).status();
@@ -613,6 +613,17 @@ fn bench_store_measures_what_it_has_started() {
             assert!(told.contains("it is not a regular file"), "{told}");
         }
     }
+}
+
+/// Its own server has no password, and what it measures has no cap, whatever the environment says.
+#[test]
+fn bench_store_measures_what_it_has_started() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let output = common::command()
+        .env("TRANSLOAD_REDIS_PASSWORD", "of another server")
+        .env("TRANSLOAD_FILE_CAP", "1MiB")
+        .args(["bench", "store", "--rounds", "1", "--format", "json"])
+        .arg("--dir")
         .arg(dir.path())
         .output();
     let ran = Ran::new(output.expect("it starts"));

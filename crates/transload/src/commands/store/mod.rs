@@ -106,6 +106,11 @@ impl Store {
                 format!("there is no store at {uri}, nor above it"),
                 "name the place of a store; the first save makes one",
             ),
+            // Opening it is what was not possible; this says why.
+            StoreError::Unsupported { why, .. } => Failure::input(
+                format!("{uri} cannot be opened: {why}"),
+                "`transload store --help` lists the forms of URIs",
+            ),
             // What went wrong says what would be right; the rest depends on the scheme.
             error => Failure::input(
                 format!("{uri} cannot be opened: {}", chain(&error)),
@@ -136,7 +141,9 @@ impl Store {
     fn what_it_has(&self) -> String {
         match self.backend.inventory() {
             Some(_) => format!("`transload store ls {}` lists those that it has", self.uri),
-            None => "it is behind a library that cannot list what it has".to_owned(),
+            None => {
+                "is the name right? It is behind a library that cannot list what it has".to_owned()
+            }
         }
     }
 
