@@ -81,8 +81,9 @@ fn a_store_is_found_and_not_made() {
     assert_eq!(names(&ran.json()["manifests"], "name"), ["slot0", "slot1"]);
 
     let nowhere = store.0.path().join("typo");
-    for action in [&["ls"][..], &["verify"], &["gc"]] {
-        let ran = transload(&[&["store"], action, &[&uri(&nowhere)]].concat());
+    for action in [&["ls"][..], &["verify"], &["gc"], &["rm", "name"]] {
+        let (action, names) = action.split_at(1);
+        let ran = transload(&[&["store"], action, &[&uri(&nowhere)], names].concat());
         assert_eq!(ran.code, Some(2), "{action:?}");
         assert_eq!(ran.stdout, "");
         assert!(
@@ -152,13 +153,36 @@ fn verify_finds_a_flipped_bit() {
     fs::write(&largest, bytes).expect("written");
     let ran = store.run("verify", &["--format", "json"]);
     assert_eq!(ran.code, Some(1));
-    assert_eq!(ran.json()["ok"], false);
-    assert!(!ran.json()["faults"].as_array().expect("a list").is_empty());
+    let json = ran.json();
+    assert_eq!(json["ok"], false);
+    assert_eq!(json["faults"].as_array().map(Vec::len), Some(1), "{json}");
+    // The first chunk is the longest, and both manifests name it.
+    assert_eq!(json["faults"][0]["what"], format!("chunk {}", HASHES[0]));
+    assert_eq!(
+        json["faults"][0]["needed_by"],
+        json!(["chat-7/slot0", "chat-7/slot1"])
+    );
     assert!(ran.told().contains("fault"), "{}", ran.stderr);
-    assert_eq!(store.run("verify", &[]).code, Some(1));
+    let ran = store.run("verify", &[]);
+    assert_eq!(ran.code, Some(1));
+    let table = ran.stdout;
+    assert!(table.contains("chat-7/slot0, chat-7/slot1"), "{table}");
+
+    // With a manifest that cannot be read nobody knows who needs what.
+    let path = manifest_files(&store.folder()).remove(0);
+    fs::write(&path, "nothing").expect("written");
+    let json = store.run("verify", &["--format", "json"]).json();
+    let faults = json["faults"].as_array().expect("a list");
+    assert_eq!(faults.len(), 2, "{json}");
+    assert!(faults.iter().all(|fault| fault["needed_by"].is_null()));
 }
 
 fn largest_file(folder: &Path) -> PathBuf {
+    files(folder).into_iter().max().expect("a file").1
+}
+
+/// All files below, with their lengths.
+fn files(folder: &Path) -> Vec<(u64, PathBuf)> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -171,7 +195,60 @@ fn largest_file(folder: &Path) -> PathBuf {
             }
         }
     }
-    found.into_iter().max().expect("a file").1
+    found
+}
+
+#[test]
+fn rm_removes_manifests_and_tells_which_are_not_there() {
+    let store = Filled::new();
+    let listed = |store: &Filled| names(&store.json("ls", &[])["manifests"], "name");
+    let json = store.json("rm", &["chat-7/slot0", "chat-7/slot0", "--dry-run"]);
+    assert_eq!(names(&json["removed"], "name"), ["chat-7/slot0"]);
+    assert_eq!(listed(&store).len(), 2, "nothing went");
+
+    // What is there goes, before and after what is not; nothing else does.
+    let args = ["none", "chat-7/slot0", "chat", "--format", "json"];
+    let ran = store.run("rm", &args);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let json = ran.json();
+    assert_eq!(json["schema"], "transload.store.rm/1");
+    assert_eq!(json["missing"], json!(["none", "chat"]));
+    assert_eq!(json["removed"].as_array().map(Vec::len), Some(1));
+    assert!(json["removed"][0]["bytes"].as_u64() > Some(90), "{json}");
+    let told = ran.told();
+    assert!(told.contains("has no manifest none, nor chat"), "{told}");
+    assert_eq!(listed(&store), ["chat-7/slot1"]);
+    assert_eq!(store.json("ls", &[])["usage"]["chunks"], 3, "they stay");
+
+    let table = store.run("rm", &["chat-7/slot1"]).stdout;
+    assert!(table.contains("removed 1 manifest"), "{table}");
+    assert!(table.contains("later gc"), "{table}");
+    assert!(listed(&store).is_empty());
+    assert_eq!(store.run("rm", &[]).code, Some(2), "without a name");
+}
+
+/// What `verify` has found is what one comes to remove.
+#[test]
+fn rm_removes_what_cannot_be_read() {
+    let store = Filled::new();
+    let path = manifest_files(&store.folder()).remove(0);
+    let bytes = fs::read(&path).expect("a file");
+    fs::write(&path, &bytes[..bytes.len() / 2]).expect("written");
+    let ran = store.run("rm", &["chat-7/slot0", "chat-7/slot1", "--format", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let json = ran.json();
+    let removed = json["removed"].as_array().expect("a list").iter();
+    assert_eq!(removed.filter(|one| one["bytes"].is_null()).count(), 1);
+    assert!(manifest_files(&store.folder()).is_empty());
+    assert_eq!(store.json("verify", &[])["ok"], true);
+}
+
+/// The files of a folder's manifests, wherever it keeps them.
+fn manifest_files(folder: &Path) -> Vec<PathBuf> {
+    files(&folder.join("manifests"))
+        .into_iter()
+        .map(|(_, path)| path)
+        .collect()
 }
 
 #[test]
@@ -192,9 +269,28 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
         (&json["usage"]["chunks"], &json["usage"]["manifests"]),
         (&json!(2), &json!(2))
     );
-    let json = store.json("gc", &["--grace", "0", "--cap", "1"]);
-    assert_eq!(json["removed"]["manifests"], 2);
-    assert_eq!(json["usage"]["manifests"], 0);
+    assert_eq!(json["over_cap_bytes"], Value::Null, "there is none");
+    let json = store.json("gc", &["--grace", "0", "--cap", "1GiB"]);
+    assert_eq!(
+        (&json["removed"]["manifests"], &json["over_cap_bytes"]),
+        (&json!(0), &json!(0))
+    );
+    for more in [&["--dry-run"][..], &[]] {
+        let args = [&["--grace", "0", "--cap", "1", "--format", "json"], more].concat();
+        let ran = store.run("gc", &args);
+        assert_eq!(ran.code, Some(1), "{more:?}: {}", ran.stderr);
+        let json = ran.json();
+        assert_eq!(json["removed"]["manifests"], 2, "{more:?}");
+        let over = json["over_cap_bytes"].as_u64().expect("a number");
+        assert!((1..10_000).contains(&over), "{json}");
+        assert!(ran.told().contains("over the cap"), "{}", ran.stderr);
+    }
+    assert_eq!(store.json("ls", &[])["usage"]["manifests"], 0);
+    let table = store.run("gc", &["--cap", "1"]).stdout;
+    assert!(
+        table.contains("over the cap of 1 B: what is left"),
+        "{table}"
+    );
     let ran = store.run("gc", &["--grace", "fortnight"]);
     assert_eq!(ran.code, Some(2));
     assert!(
@@ -217,6 +313,17 @@ fn uris_that_are_none_say_what_would_be_right() {
         assert!(ran.told().contains(says), "{uri}: {}", ran.stderr);
         assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
     }
+    let output = common::command()
+        .env("TRANSLOAD_FILE_CAP", "nonsense")
+        .args(["store", "ls", "file:///var/kv"])
+        .output();
+    let ran = Ran::new(output.expect("it starts"));
+    assert_eq!(ran.code, Some(2));
+    let told = ran.told();
+    assert!(
+        told.contains("cannot be opened: TRANSLOAD_FILE_CAP=nonsense"),
+        "{told}"
+    );
 }
 
 /// The plugin of the guide, compiled as the guide says.
@@ -332,16 +439,20 @@ fn a_library_that_crashes_when_it_is_loaded_fails_its_check() {
         .status()
         .expect("a C compiler");
     assert!(status.success());
-    let output = common::command()
-        .env("KV_STORE_LIBRARY_PATH", dir.path())
-        .args(["store", "check", "crash://x", "--format", "json"])
-        .output();
-    let ran = Ran::new(output.expect("it starts"));
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    let json = ran.json();
-    assert_eq!(json["counts"]["fail"], 1);
-    let seen = json["items"][0]["seen"].as_str().expect("a text");
-    assert!(seen.contains("SIGABRT"), "{seen}");
+    // Also where only the system's loader finds it.
+    for search in ["KV_STORE_LIBRARY_PATH", "LD_LIBRARY_PATH"] {
+        let output = common::command()
+            .env_remove("KV_STORE_LIBRARY_PATH")
+            .env(search, dir.path())
+            .args(["store", "check", "crash://x", "--format", "json"])
+            .output();
+        let ran = Ran::new(output.expect("it starts"));
+        assert_eq!(ran.code, Some(1), "{search}: {}", ran.stderr);
+        let json = ran.json();
+        assert_eq!(json["counts"]["fail"], 1);
+        let seen = json["items"][0]["seen"].as_str().expect("a text");
+        assert!(seen.contains("SIGABRT"), "{seen}");
+    }
 }
 
 /// A library that the system finds and cannot load is not one that is not there.
@@ -361,19 +472,29 @@ fn a_library_that_does_not_load_says_why() {
         .status()
         .expect("a C compiler");
     assert!(status.success());
-    for action in ["show", "check"] {
-        let mut args = vec!["store", action, "needs://x"];
-        args.extend((action == "show").then_some("none"));
+    let run = |args: &[&str]| {
         let output = common::command()
             .env_remove("KV_STORE_LIBRARY_PATH")
             .env("LD_LIBRARY_PATH", dir.path())
             .args(args)
             .output();
-        let ran = Ran::new(output.expect("it starts"));
-        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-        assert!(ran.told().contains("nowhere"), "{}", ran.stderr);
-        assert!(!ran.told().contains("there is no"), "{}", ran.stderr);
-    }
+        Ran::new(output.expect("it starts"))
+    };
+    let ran = run(&["store", "show", "needs://x", "none"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.told().contains("nowhere"), "{}", ran.stderr);
+    assert!(!ran.told().contains("there is no"), "{}", ran.stderr);
+    // It is there and wrong, which is what the check is for.
+    let ran = run(&["store", "check", "needs://x", "--format", "json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let json = ran.json();
+    assert_eq!(json["counts"]["fail"], 1);
+    let seen = json["items"][0]["seen"].as_str().expect("a text");
+    assert!(seen.contains("nowhere"), "{seen}");
+    let ran = run(&["store", "check", "nobody://x"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    let told = ran.told();
+    assert!(told.contains("there is no libkv_store_nobody.so"), "{told}");
 }
 
 #[test]
@@ -396,13 +517,15 @@ fn a_library_can_be_shown_but_not_listed() {
             ran.stderr
         );
     }
-    let ran = run(&["store", "show", "list://x", "none"]);
-    assert_eq!(ran.code, Some(1));
-    assert!(
-        ran.told().contains("has no manifest none"),
-        "{}",
-        ran.stderr
-    );
+    for action in ["show", "rm"] {
+        let ran = run(&["store", action, "list://x", "none"]);
+        assert_eq!(ran.code, Some(1));
+        assert!(
+            ran.told().contains("has no manifest none"),
+            "{}",
+            ran.stderr
+        );
+    }
 }
 
 #[test]
@@ -477,4 +600,42 @@ fn kvc_checks_the_key_if_there_is_one() {
     assert_eq!(ran.code, Some(2));
     let ran = kvc("inspect", Path::new("/nonexistent.kvc"), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    let dir = tempfile::tempdir().expect("a folder");
+    let pipe = dir.path().join("pipe.kvc");
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("mkfifo").success());
+    // Neither waits for a writer nor reads for ever.
+    for path in [&pipe, Path::new("/dev/zero"), dir.path()] {
+        for action in ["inspect", "verify"] {
+            let ran = kvc(action, path, &[]);
+            assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+            let told = ran.told();
+            assert!(told.contains("it is not a regular file"), "{told}");
+        }
+    }
+}
+
+/// Its own server has no password, and what it measures has no cap, whatever the environment says.
+#[test]
+fn bench_store_measures_what_it_has_started() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let output = common::command()
+        .env("TRANSLOAD_REDIS_PASSWORD", "of another server")
+        .env("TRANSLOAD_FILE_CAP", "1MiB")
+        .args(["bench", "store", "--rounds", "1", "--format", "json"])
+        .arg("--dir")
+        .arg(dir.path())
+        .output();
+    let ran = Ran::new(output.expect("it starts"));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let json = ran.json();
+    let notes = json["notes"].as_array().expect("notes").iter();
+    for note in notes.filter_map(Value::as_str) {
+        if note.contains("NOT RUN") {
+            println!("{note}");
+            return;
+        }
+    }
+    let figures = names(&json["results"], "name");
+    assert!(figures.iter().any(|name| name.starts_with("redis, get")));
 }

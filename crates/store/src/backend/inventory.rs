@@ -129,6 +129,13 @@ pub struct Fault {
     pub how: String,
 }
 
+impl Fault {
+    /// The chunk that is damaged or missing, where it is one: `what` is then `chunk` and its hash.
+    pub fn chunk(&self) -> Option<ChunkHash> {
+        self.what.strip_prefix("chunk ")?.parse().ok()
+    }
+}
+
 /// How to collect.
 #[derive(Clone, Debug)]
 #[non_exhaustive]

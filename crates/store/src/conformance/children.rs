@@ -1,25 +1,30 @@
-//! Each item in a process of its own.
+//! Each item in a process of its own: the side of the process that starts them.
 
-use std::io::{ErrorKind, Read};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::collections::BTreeSet;
+use std::io::{self, ErrorKind, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::border::LOADS;
 use super::chosen;
 use super::item::{Item, Stop};
+use super::lines::{self, Search, Told};
 use super::options::Options;
 use super::report::{Finding, Report, Verdict};
+use crate::name::ManifestName;
 
 /// Runs every item in a child process, so that a library that crashes or hangs fails that item and no other.
 ///
-/// `command` makes the command of a child, which runs the item of that name with
-/// [`run_library_item`](super::run_library_item), the same options and the same seed, and prints
-/// [`Finding::to_line`] on its stdout. It inherits stderr unless the command says otherwise: a library's own
-/// words are shown. A child that takes longer than `limit` is killed, which is a failure of any item; one that a
-/// signal ends is a failure or a note, as its item is. `found` hears each finding at once.
+/// `command` makes the command of a child, which calls [`run_in_child`](super::run_in_child) with the item of
+/// that name, the same options and the same seed. It inherits stderr unless the command says otherwise: a
+/// library's own words are shown. A child that takes longer than `limit` is killed, which is a failure of any
+/// item; one that a signal ends is a failure or a note, as its item is. With a child goes every process that it
+/// has started, unless that left its process group, and a further child removes the manifests of one that did
+/// not come to it. `found` hears each finding at once.
 pub fn check_in_children(
     options: &Options,
     limit: Duration,
@@ -31,7 +36,7 @@ pub fn check_in_children(
     for item in chosen(options) {
         let finding = match &unloadable {
             Some(why) => Finding::new(item, Err(Stop::Skip(String::clone(why))), options),
-            None => in_child(item, command(item), limit, options),
+            None => in_child(item, command, limit, options),
         };
         if item.name == LOADS && finding.verdict != Verdict::Pass {
             unloadable = Some("the library does not load or open".to_owned());
@@ -44,128 +49,187 @@ pub fn check_in_children(
 
 fn in_child(
     item: &'static Item,
-    mut command: Command,
+    command: &dyn Fn(&'static Item) -> Command,
     limit: Duration,
     options: &Options,
 ) -> Finding {
-    let mut child = match command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn() {
-        Ok(child) => child,
+    let (mut finding, mut left) = match run(item, command(item), limit, &BTreeSet::new()) {
+        Ok(ended) => (ended.finding(item, limit, options), ended.left),
         Err(error) => {
-            return Finding::untried(item, format!("its process could not be started: {error}"));
+            let seen = format!("its process could not be started: {error}");
+            return Finding::untried(item, seen);
         }
     };
-    let finding = child.stdout.take().map(|stdout| listen(item, stdout));
-    let Some(status) = wait(&mut child, limit) else {
-        let seen = format!(
-            "it did not end within {} s and was killed",
-            limit.as_secs_f32()
-        );
-        return Finding::untried(item, seen);
-    };
-    let finding = finding.and_then(|finding| finding.recv_timeout(GRACE).ok());
-    let died = |seen: String| match status.signal() {
-        // What killed it is what the item saw, and weighs as much as the item does.
-        Some(_) => Finding::new(item, Err(Stop::Broken(seen)), options),
-        None => Finding::untried(item, seen),
-    };
-    match finding {
-        // A finding counts only if the process also ended well: closing may crash after all was seen.
-        Some(finding) if !status.success() && finding.verdict == Verdict::Pass => {
-            died(format!("afterwards its process {}", ended(status)))
+    if !left.is_empty() {
+        let limit = limit.min(CLEAN_UP);
+        if let Ok(ended) = run(item, command(item), limit, &left) {
+            left = ended.left;
         }
-        Some(finding) => finding,
-        None => died(format!("its process {}", ended(status))),
     }
+    finding.left = left.into_iter().collect();
+    finding
 }
+
+/// How long removing the manifests of one item may take that its own process left.
+const CLEAN_UP: Duration = Duration::from_secs(30);
 
 /// How long to wait for a finding after its process has ended. It is in the pipe by then, so this is for a busy
 /// machine, and for a pipe that something which the library started holds open: that one may never end.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// How much of an unfinished line to keep. A finding is shorter by far; what a library prints may be anything.
-const LONGEST: usize = 1 << 20;
+/// A child that has ended, and what it told before.
+struct Ended {
+    /// None if it was killed because its time was over.
+    status: Option<ExitStatus>,
+    finding: Option<Finding>,
+    /// Manifests that it may have put and has not removed.
+    left: BTreeSet<ManifestName>,
+}
 
-/// Reads what a process prints in a thread of its own, and sends the finding as soon as its line is there. The
-/// thread reads on to the end, so that nobody who prints more waits or is killed for it; it keeps none of that.
-fn listen(item: &'static Item, mut stdout: impl Read + Send + 'static) -> Receiver<Finding> {
-    let (found, finding) = channel();
+impl Ended {
+    fn finding(&self, item: &'static Item, limit: Duration, options: &Options) -> Finding {
+        let Some(status) = self.status else {
+            let seen = format!(
+                "it did not end within {} s and was killed",
+                limit.as_secs_f32()
+            );
+            return Finding::untried(item, seen);
+        };
+        let died = |seen: String| match status.signal() {
+            // What killed it is what the item saw, and weighs as much as the item does.
+            Some(_) => Finding::new(item, Err(Stop::Broken(seen)), options),
+            None => Finding::untried(item, seen),
+        };
+        match &self.finding {
+            // A finding counts only if the process also ended well: closing may crash after all was seen.
+            Some(finding) if !status.success() && finding.verdict == Verdict::Pass => {
+                died(format!("afterwards its process {}", described(status)))
+            }
+            Some(finding) => finding.clone(),
+            None => died(format!("its process {}", described(status))),
+        }
+    }
+}
+
+/// Runs a child to its end. It is told to remove these manifests, or to run its item if there are none.
+fn run(
+    item: &'static Item,
+    mut command: Command,
+    limit: Duration,
+    remove: &BTreeSet<ManifestName>,
+) -> io::Result<Ended> {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        // A group of its own, so that what it starts ends with it.
+        .process_group(0);
+    let mut child = command.spawn()?;
+    let _held = child
+        .stdin
+        .take()
+        .map(|stdin| hold(stdin, lines::task(remove)));
+    let told = child.stdout.take().map(|stdout| listen(item, stdout));
+    let mut ended = Ended {
+        status: wait(&mut child, limit),
+        finding: None,
+        left: remove.clone(),
+    };
+    let until = Instant::now() + GRACE;
+    let left = || until.saturating_duration_since(Instant::now());
+    while let Some(told) = told
+        .as_ref()
+        .and_then(|told| told.recv_timeout(left()).ok())
+    {
+        match told {
+            Told::Put(name) => {
+                ended.left.insert(name);
+            }
+            Told::Gone(name) => {
+                ended.left.remove(&name);
+            }
+            // The last that it says.
+            Told::Finding(finding) => {
+                ended.finding = Some(finding);
+                break;
+            }
+        }
+    }
+    Ok(ended)
+}
+
+/// Tells the child its task, and keeps its stdin open until what is returned is dropped. If this process ends
+/// before, in whatever way, the child reads the end there, and ends too.
+fn hold(mut stdin: ChildStdin, task: String) -> Sender<()> {
+    let (held, until) = channel::<()>();
+    // A child that does not read would make this wait.
     thread::spawn(move || {
-        let mut search = Some(Search::default());
+        let _ = stdin.write_all(task.as_bytes());
+        let _ = until.recv();
+    });
+    held
+}
+
+/// Reads what a process prints in a thread of its own, and sends what it tells as soon as its line is there. The
+/// thread reads on to the end, so that nobody who prints more waits or is killed for it; it keeps none of that.
+fn listen(item: &'static Item, mut stdout: impl Read + Send + 'static) -> Receiver<Told> {
+    let (teller, told) = channel();
+    thread::spawn(move || {
+        let mut search = Search::default();
         let mut read = vec![0; 1 << 16];
         loop {
             match stdout.read(&mut read) {
                 Ok(0) => break,
-                Ok(len) => {
-                    let more = search.as_mut();
-                    if let Some(seen) = more.and_then(|search| search.add(item, &read[..len])) {
-                        search = None;
-                        // Nobody listens any more if its time was over.
-                        let _ = found.send(seen);
-                    }
-                }
+                Ok(len) => search.add(item, &read[..len], &mut |line| {
+                    // Nobody listens any more if its time was over.
+                    let _ = teller.send(line);
+                }),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(_) => break,
             }
         }
     });
-    finding
+    told
 }
 
-/// The search for a finding's line in what comes piece by piece.
-#[derive(Default)]
-struct Search {
-    /// From the last mark on, or what may be the beginning of one.
-    kept: Vec<u8>,
-}
-
-impl Search {
-    fn add(&mut self, item: &'static Item, more: &[u8]) -> Option<Finding> {
-        self.kept.extend_from_slice(more);
-        let mark = Finding::MARK.as_bytes();
-        loop {
-            let Some(at) = self.kept.windows(mark.len()).position(|part| part == mark) else {
-                let useless = self.kept.len().saturating_sub(mark.len() - 1);
-                self.kept.drain(..useless);
-                return None;
-            };
-            self.kept.drain(..at);
-            match self.kept.iter().position(|&byte| byte == b'\n') {
-                Some(end) => {
-                    let line = String::from_utf8_lossy(&self.kept[..end]);
-                    if let Some(finding) = Finding::from_output(item, &line) {
-                        return Some(finding);
-                    }
-                }
-                None if self.kept.len() <= LONGEST => return None,
-                None => {}
-            }
-            // It was none.
-            self.kept.drain(..mark.len());
-        }
-    }
-}
-
-/// Waits, and kills at the end of the time: then there is no status.
+/// Waits, and kills at the end of the time: then there is no status. Either way nothing is left of its group.
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     // A limit beyond what a clock can show is none.
     let until = Instant::now().checked_add(limit);
     let mut pause = Duration::from_millis(1);
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if until.is_none_or(|until| Instant::now() < until) => {}
-            Ok(None) | Err(_) => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return None;
-            }
+    let in_time = loop {
+        match has_ended(child) {
+            Ok(true) => break true,
+            Ok(false) if until.is_none_or(|until| Instant::now() < until) => {}
+            Ok(false) | Err(_) => break false,
         }
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));
+    };
+    if let Ok(group) = libc::pid_t::try_from(child.id()) {
+        // SAFETY: a system call on numbers. The group is the child's, which has not been waited for, so its
+        // number is nobody else's.
+        unsafe { libc::kill(-group, libc::SIGKILL) };
+    }
+    let status = child.wait();
+    status.ok().filter(|_| in_time)
+}
+
+/// Whether it has ended; it can still be waited for.
+fn has_ended(child: &Child) -> io::Result<bool> {
+    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+    let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `info` may be written.
+    match unsafe { libc::waitid(libc::P_PID, child.id(), info.as_mut_ptr(), how) } {
+        // SAFETY: zeroes are one, and so is what was written there.
+        0 => Ok(unsafe { info.assume_init() }.si_signo != 0),
+        _ => match io::Error::last_os_error() {
+            error if error.kind() == ErrorKind::Interrupted => Ok(false),
+            error => Err(error),
+        },
     }
 }
 
-fn ended(status: ExitStatus) -> String {
+fn described(status: ExitStatus) -> String {
     match (status.signal(), status.code()) {
         (Some(signal), _) => format!("was ended by signal {signal} ({})", signal_name(signal)),
         (None, Some(code)) => format!("exited with {code} and no finding"),
@@ -192,8 +256,6 @@ fn signal_name(signal: i32) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Seek, SeekFrom};
-
     use super::*;
     use crate::conformance::{Source, items};
 
@@ -207,15 +269,22 @@ mod tests {
         items().find(|item| item.source == source).unwrap()
     }
 
+    fn run_with(item: &'static Item, script: &str, limit: Duration, options: &Options) -> Finding {
+        in_child(item, &|_| shell(script), limit, options)
+    }
+
     fn run(item: &'static Item, script: &str) -> Finding {
-        let limit = Duration::from_secs(60);
-        in_child(item, shell(script), limit, &Options::quick())
+        run_with(item, script, Duration::from_secs(60), &Options::quick())
     }
 
     /// A script that prints a finding of this item.
     fn pass(item: &'static Item) -> String {
         let finding = Finding::new(item, Ok("well".into()), &Options::quick());
-        format!("printf '%s\\n' '{}'", finding.to_line().trim_end())
+        format!("printf '%s\\n' '{}'", lines::finding(&finding).trim_end())
+    }
+
+    fn told(line: &str) -> String {
+        format!("printf '%s\\n' '{}'", line.trim_end())
     }
 
     #[test]
@@ -231,8 +300,7 @@ mod tests {
                 assert!(finding.seen.contains("SIGSEGV"), "{}", finding.seen);
             }
             let strict = Options::quick().with_strict(true);
-            let limit = Duration::from_secs(60);
-            let finding = in_child(item, shell("kill -ABRT $$"), limit, &strict);
+            let finding = run_with(item, "kill -ABRT $$", Duration::from_secs(60), &strict);
             assert_eq!(finding.verdict, Verdict::Fail, "{}", finding.seen);
         }
     }
@@ -241,11 +309,11 @@ mod tests {
     fn an_item_that_was_not_tried_fails() {
         let item = of(Source::Ours);
         let options = Options::quick();
-        let nothing = Command::new("/nowhere/at/all");
-        let finding = in_child(item, nothing, Duration::MAX, &options);
+        let nothing = |_| Command::new("/nowhere/at/all");
+        let finding = in_child(item, &nothing, Duration::MAX, &options);
         assert_eq!(finding.verdict, Verdict::Fail, "{}", finding.seen);
         let limit = Duration::from_millis(50);
-        let finding = in_child(item, shell("exec sleep 60"), limit, &options);
+        let finding = run_with(item, "exec sleep 60", limit, &options);
         assert_eq!(finding.verdict, Verdict::Fail, "{}", finding.seen);
         assert!(finding.seen.contains("did not end"), "{}", finding.seen);
         let finding = run(item, "exit 3");
@@ -256,57 +324,95 @@ mod tests {
     fn a_limit_of_any_length_is_one() {
         let item = of(Source::Contract);
         for limit in [Duration::MAX, Duration::from_secs(u64::MAX)] {
-            let finding = in_child(item, shell(&pass(item)), limit, &Options::quick());
+            let finding = run_with(item, &pass(item), limit, &Options::quick());
             assert_eq!(finding.verdict, Verdict::Pass, "{}", finding.seen);
         }
     }
 
-    /// Without an end of the wait, both would take the ten minutes of the process that stays behind.
+    /// What reads its stderr to the end, which is when nobody is left who could write there. Otherwise it would
+    /// take the ten minutes of the process that stays behind.
+    #[test]
+    fn what_a_child_has_started_ends_with_it() {
+        let item = of(Source::Contract);
+        for (script, limit, verdict) in [
+            (
+                format!("sleep 600 & {}", pass(item)),
+                Duration::MAX,
+                Verdict::Pass,
+            ),
+            (
+                "sleep 600 & kill -SEGV $$".to_owned(),
+                Duration::MAX,
+                Verdict::Fail,
+            ),
+            (
+                "sleep 600 & sleep 600".to_owned(),
+                Duration::from_millis(50),
+                Verdict::Fail,
+            ),
+        ] {
+            let (mut reader, writer) = io::pipe().unwrap();
+            let command = |_: &'static Item| {
+                let mut command = shell(&script);
+                command.stderr(writer.try_clone().unwrap());
+                command
+            };
+            let finding = in_child(item, &command, limit, &Options::quick());
+            assert_eq!(finding.verdict, verdict, "{}", finding.seen);
+            drop(writer);
+            reader.read_to_end(&mut Vec::new()).unwrap();
+        }
+    }
+
+    /// Without an end of the wait, both would take the ten minutes of the process that stays behind, since it has
+    /// left the group.
     #[test]
     fn who_keeps_the_pipe_open_is_not_waited_for() {
         let item = of(Source::Contract);
-        let stays = "sleep 600 & echo $! >&2";
+        if !shell("setsid true").status().is_ok_and(|s| s.success()) {
+            println!("NOT RUN: there is no setsid");
+            return;
+        }
+        let stays = "setsid sleep 600 & echo $! >&2";
         for (script, verdict) in [
             (format!("{stays}; {}", pass(item)), Verdict::Pass),
             (format!("{stays}; exit 0"), Verdict::Fail),
         ] {
-            let mut command = shell(&script);
-            let mut pid = tempfile::tempfile().unwrap();
-            command.stderr(pid.try_clone().unwrap());
-            let finding = in_child(item, command, Duration::MAX, &Options::quick());
+            let (mut reader, writer) = io::pipe().unwrap();
+            // The group is killed only when it has left it.
+            let script = format!("{script}; sleep 1");
+            let command = |_: &'static Item| {
+                let mut command = shell(&script);
+                command.stderr(writer.try_clone().unwrap());
+                command
+            };
+            let finding = in_child(item, &command, Duration::MAX, &Options::quick());
             assert_eq!(finding.verdict, verdict, "{}", finding.seen);
-            let mut text = String::new();
-            pid.seek(SeekFrom::Start(0)).unwrap();
-            pid.read_to_string(&mut text).unwrap();
-            assert!(shell(&format!("kill {text}")).status().unwrap().success());
+            let mut pid = [0; 32];
+            let len = reader.read(&mut pid).unwrap();
+            let pid = std::str::from_utf8(&pid[..len]).unwrap();
+            assert!(shell(&format!("kill {pid}")).status().unwrap().success());
         }
     }
 
     #[test]
-    fn a_finding_is_found_in_any_noise_and_noise_is_not_kept() {
+    fn what_is_left_is_removed_by_a_further_child_or_told() {
         let item = of(Source::Contract);
-        let line = Finding::new(item, Ok("well".into()), &Options::quick()).to_line();
-        let noise = [b'x'; 1 << 16];
-        // In pieces of any length.
-        for len in [1, 7, 64, 1000] {
-            let mut search = Search::default();
-            let output = [&noise[..100], line.as_bytes(), b"more"].concat();
-            let found = output.chunks(len).find_map(|part| search.add(item, part));
-            assert_eq!(found.unwrap().seen, "well", "{len}");
-        }
-        let mut search = Search::default();
-        for _ in 0..64 {
-            assert!(search.add(item, &noise).is_none());
-            assert!(search.kept.len() < 100);
-        }
-        // After a mark that no line follows, not for ever; and a mark in the noise hides nothing.
-        assert!(search.add(item, Finding::MARK.as_bytes()).is_none());
-        for _ in 0..64 {
-            assert!(search.add(item, &noise).is_none());
-            assert!(search.kept.len() <= LONGEST);
-        }
-        assert!(search.add(item, Finding::MARK.as_bytes()).is_none());
-        let found = search.add(item, line.as_bytes());
-        assert_eq!(found.unwrap().seen, "well");
+        let names = ["one", "two\n", ""].map(|name| ManifestName::new(name).unwrap());
+        let [one, two, empty] = &names;
+        let puts: Vec<_> = names.iter().map(|name| told(&lines::put(name))).collect();
+        // Its task is on stdin: `remove` and a name in each line, or nothing but `go`.
+        let script = format!(
+            "read -r task; case \"$task\" in \
+             go) {}; {}; kill -SEGV $$;; \
+             *) {};; esac",
+            puts.join("; "),
+            told(&lines::gone(one)),
+            told(&lines::gone(empty)),
+        );
+        let finding = run(item, &script);
+        assert_eq!(finding.verdict, Verdict::Fail);
+        assert!(finding.seen.contains("SIGSEGV"), "{}", finding.seen);
+        assert_eq!(finding.left, std::slice::from_ref(two));
     }
 }

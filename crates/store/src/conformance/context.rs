@@ -1,5 +1,6 @@
 //! What items work with: handles, fresh names and hashes, and cleaning up.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,6 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
+use super::child;
 use super::item::Stop;
 use super::options::{Options, random_seed};
 use super::random::Random;
@@ -105,6 +107,7 @@ impl<'a> Context<'a> {
     /// A name that was made from [`prefix`](Self::prefix), or of which it is known that nobody has it.
     pub(super) fn exact_name(&self, name: String) -> Result<ManifestName, Stop> {
         let name = ManifestName::new(name)?;
+        child::may_put(&name);
         self.names
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -112,17 +115,26 @@ impl<'a> Context<'a> {
         Ok(name)
     }
 
-    /// Removes the manifests of this run, as well as the store can.
-    pub(super) fn clean_up(&self) {
-        let names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
-        if names.is_empty() {
-            return;
+    /// Removes the manifests of this run, as well as the store can. Returns those that it could not remove.
+    pub(super) fn clean_up(&self) -> Vec<ManifestName> {
+        let mut left =
+            std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner));
+        if left.is_empty() {
+            return left;
         }
-        if let Ok(store) = (self.open)() {
-            for name in names.iter() {
-                let _ = store.delete_manifest(name);
+        // A backend that panicked before may do so again.
+        let _ = catch_unwind(AssertUnwindSafe(|| {
+            if let Ok(store) = (self.open)() {
+                left.retain(|name| match store.delete_manifest(name) {
+                    Ok(()) => {
+                        child::has_removed(name);
+                        false
+                    }
+                    Err(_) => true,
+                });
             }
-        }
+        }));
+        left
     }
 }
 
@@ -144,6 +156,7 @@ impl Handle {
     }
 
     pub(super) fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), Stop> {
+        let _open = child::gate();
         self.0
             .put_manifest(name, data)
             .map_err(failed("put_manifest"))

@@ -20,14 +20,17 @@
 //! ([`Verdict::Note`]). What was not there to be tried is skipped, with the reason.
 //!
 //! The items use hashes and names that no other run has, so a store in use can be checked: only chunks that no
-//! manifest refers to stay behind, until the store's next collection.
+//! manifest refers to stay behind, until the store's next collection. Manifests that could not be removed are
+//! told ([`Report::left`]).
 
 mod border;
+mod child;
 mod children;
 mod chunks;
 mod context;
 mod item;
 mod large;
+mod lines;
 mod manifests;
 #[cfg(target_os = "linux")]
 mod maps;
@@ -42,16 +45,17 @@ mod symbols;
 mod threads;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use child::{Subject, run_in_child};
 pub use children::check_in_children;
 pub use context::Open;
 pub use item::{Item, Source};
 pub use options::Options;
 pub use report::{Finding, Report, Verdict};
 
-use crate::loader::Library;
+use crate::loader::{Library, LoadError};
 use crate::uri::StoreUri;
 use context::{Border, Context};
 use item::Stop;
@@ -81,7 +85,9 @@ fn chosen(options: &Options) -> impl Iterator<Item = &'static Item> {
             .iter()
             .any(|part| item.name.contains(part.as_str()))
     };
-    items().filter(move |item| options.only.is_empty() || is_chosen(item))
+    items()
+        .filter(|item| options.border || !item.border)
+        .filter(move |item| options.only.is_empty() || is_chosen(item))
 }
 
 /// The item of this name.
@@ -121,19 +127,40 @@ pub fn run_library_item(
     uri: &StoreUri,
     options: &Options,
 ) -> Finding {
-    let library = match Library::load(path) {
-        Ok(library) => library,
-        Err(error) if item.name == border::LOADS => {
-            return Finding::new(item, Err(Stop::Broken(error.to_string())), options);
-        }
+    let loaded = Library::load(path).map(|library| (library, path.to_owned()));
+    run_loaded_item(item, loaded, uri, options)
+}
+
+/// The same on what the system finds for the URI's scheme. Where it finds nothing, everything is skipped, that
+/// it loads too.
+fn run_found_item(item: &'static Item, uri: &StoreUri, options: &Options) -> Finding {
+    let loaded = Library::find(uri.scheme()).map(|library| {
+        let path = library.path().to_owned();
+        (library, path)
+    });
+    run_loaded_item(item, loaded, uri, options)
+}
+
+fn run_loaded_item(
+    item: &'static Item,
+    loaded: Result<(Arc<Library>, PathBuf), LoadError>,
+    uri: &StoreUri,
+    options: &Options,
+) -> Finding {
+    let (library, path) = match loaded {
+        Ok(loaded) => loaded,
         Err(error) => {
-            let why = format!("the library does not load: {error}");
-            return Finding::new(item, Err(Stop::Skip(why)), options);
+            let stop = match &error {
+                LoadError::NotFound { .. } => Stop::Skip(error.to_string()),
+                _ if item.name == border::LOADS => Stop::Broken(error.to_string()),
+                _ => Stop::Skip(format!("the library does not load: {error}")),
+            };
+            return Finding::new(item, Err(stop), options);
         }
     };
     let border = Border {
         library: Arc::clone(&library),
-        path: path.to_owned(),
+        path,
         uri: uri.clone(),
     };
     let open = || -> Result<Arc<dyn crate::Backend>, crate::StoreError> {
@@ -152,7 +179,7 @@ fn run(item: &'static Item, context: &Context<'_>) -> Finding {
             .unwrap_or_default();
         Err(Stop::Broken(format!("the backend panicked: {said}")))
     });
-    // What cannot be cleaned up was broken before, and an item has seen it.
-    let _ = catch_unwind(AssertUnwindSafe(|| context.clean_up()));
-    Finding::new(item, outcome, context.options())
+    let mut finding = Finding::new(item, outcome, context.options());
+    finding.left = context.clean_up();
+    finding
 }

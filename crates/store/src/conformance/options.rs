@@ -23,6 +23,8 @@ pub struct Options {
     /// chunks would stay in a store in use, since every manifest seems to refer to them; and names that
     /// everybody may use: `chunks`, `..`, the empty one.
     pub scratch: bool,
+    /// Whether there is a library, whose [C border](super::Item::border) is looked at. It is unless set.
+    pub border: bool,
     /// Only the items whose names contain one of these; all of them unless there is one.
     pub only: Vec<String>,
 }
@@ -37,6 +39,7 @@ impl Default for Options {
             seed: random_seed(),
             strict: false,
             scratch: false,
+            border: true,
             only: Vec::new(),
         }
     }
@@ -98,6 +101,12 @@ impl Options {
     /// Makes notes failures.
     pub fn with_strict(mut self, strict: bool) -> Self {
         self.strict = strict;
+        self
+    }
+
+    /// Says whether there is a library, and not a backend in Rust.
+    pub fn with_border(mut self, border: bool) -> Self {
+        self.border = border;
         self
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::item::{Item, Outcome, Source, Stop};
 use super::options::Options;
+use crate::name::ManifestName;
 
 /// What came of one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,12 +48,11 @@ pub struct Finding {
     pub verdict: Verdict,
     /// What was seen, or why nothing was tried.
     pub seen: String,
+    /// Manifests of the item that could not be removed.
+    pub left: Vec<ManifestName>,
 }
 
 impl Finding {
-    /// Stands in front of a finding on the stdout of a process, among whatever a library prints there.
-    pub(super) const MARK: &str = "\u{1e}kv-store-finding ";
-
     pub(super) fn new(item: &'static Item, outcome: Outcome, options: &Options) -> Self {
         let (verdict, seen) = match outcome {
             Ok(seen) => (Verdict::Pass, seen),
@@ -66,6 +66,7 @@ impl Finding {
             item,
             verdict,
             seen,
+            left: Vec::new(),
         }
     }
 
@@ -75,60 +76,9 @@ impl Finding {
             item,
             verdict: Verdict::Fail,
             seen,
+            left: Vec::new(),
         }
     }
-
-    /// One line for [`check_in_children`](super::check_in_children) to read from the stdout of a child.
-    pub fn to_line(&self) -> String {
-        let seen = self.seen.escape_debug();
-        format!("{}{} {} {seen}\n", Self::MARK, self.item.name, self.verdict)
-    }
-
-    /// Finds the line of an item's finding in what a child printed.
-    pub(super) fn from_output(item: &'static Item, output: &str) -> Option<Self> {
-        let line = output.split(Self::MARK).nth(1)?.lines().next()?;
-        let mut parts = line.splitn(3, ' ');
-        if parts.next()? != item.name {
-            return None;
-        }
-        let verdict = match parts.next()? {
-            "pass" => Verdict::Pass,
-            "fail" => Verdict::Fail,
-            "note" => Verdict::Note,
-            "skipped" => Verdict::Skipped,
-            _ => return None,
-        };
-        Some(Self {
-            item,
-            verdict,
-            seen: unescaped(parts.next()?),
-        })
-    }
-}
-
-/// The reverse of `escape_debug`.
-fn unescaped(text: &str) -> String {
-    let mut plain = String::new();
-    let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
-        if letter != '\\' {
-            plain.push(letter);
-            continue;
-        }
-        match letters.next() {
-            Some('n') => plain.push('\n'),
-            Some('r') => plain.push('\r'),
-            Some('t') => plain.push('\t'),
-            Some('0') => plain.push('\0'),
-            Some('u') => {
-                let digits: String = letters.by_ref().take_while(|&c| c != '}').skip(1).collect();
-                let code = u32::from_str_radix(&digits, 16).ok();
-                plain.extend(code.and_then(char::from_u32));
-            }
-            other => plain.extend(other),
-        }
-    }
-    plain
 }
 
 /// Every item that was run, in order.
@@ -144,11 +94,6 @@ pub struct Report {
 impl Report {
     pub(super) fn new(seed: u64, findings: Vec<Finding>) -> Self {
         Self { seed, findings }
-    }
-
-    /// Of items that were run one by one, with [`run_item`](super::run_item) and the options of this seed.
-    pub fn of(seed: u64, findings: Vec<Finding>) -> Self {
-        Self::new(seed, findings)
     }
 
     /// How many items have this verdict.
@@ -169,6 +114,11 @@ impl Report {
         self.passed() && self.count(Verdict::Note) == 0
     }
 
+    /// The manifests that could not be removed.
+    pub fn left(&self) -> impl Iterator<Item = &ManifestName> {
+        self.findings.iter().flat_map(|finding| &finding.left)
+    }
+
     /// The finding of one item.
     pub fn finding(&self, name: &str) -> Option<&Finding> {
         self.findings
@@ -183,12 +133,16 @@ impl fmt::Display for Report {
             item,
             verdict,
             seen,
+            ..
         } in &self.findings
         {
             writeln!(f, "{verdict:<8}{:<24}{seen}", item.name)?;
             if matches!(verdict, Verdict::Fail | Verdict::Note) {
                 writeln!(f, "{:32}asked for: {} ({})", "", item.asks, item.source)?;
             }
+        }
+        for name in self.left() {
+            writeln!(f, "left behind: manifest {:?}", name.as_str())?;
         }
         write!(
             f,
@@ -204,29 +158,7 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::conformance::items;
-
-    #[test]
-    fn a_finding_survives_the_way_from_a_child() {
-        let item = items().next().unwrap();
-        for seen in [
-            "",
-            "plain",
-            "two\nlines \u{1e} \"quoted\" \\ \u{0} é",
-            "\u{301}x",
-        ] {
-            let finding = Finding {
-                item,
-                verdict: Verdict::Note,
-                seen: seen.into(),
-            };
-            let output = format!("noise\ntest x ... {}more noise", finding.to_line());
-            let read = Finding::from_output(item, &output).unwrap();
-            assert_eq!((read.verdict, &*read.seen), (Verdict::Note, seen));
-        }
-        assert!(Finding::from_output(item, "nothing here").is_none());
-    }
 
     #[test]
     fn names_of_items_are_unique() {

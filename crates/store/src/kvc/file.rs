@@ -1,8 +1,8 @@
 //! Reading a file on disk whose payload need not fit into memory, and its one field that changes.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::error::KvcError;
@@ -19,6 +19,27 @@ const HIT_COUNT: u64 = 12;
 pub struct Head {
     bytes: Vec<u8>,
     file_len: u64,
+}
+
+/// Opens a file to read it, and waits for nobody: a pipe or a device, which has no end that could be known
+/// before, is refused.
+///
+/// # Errors
+/// Those of opening, and [`io::ErrorKind::InvalidInput`] if it is no regular file.
+pub fn open_file(path: &Path) -> io::Result<File> {
+    open_regular(path, OpenOptions::new().read(true))
+}
+
+fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    // Without this, opening a pipe waits for its other end. Regular files do not know it.
+    let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "it is not a regular file",
+        )),
+    }
 }
 
 impl Head {
@@ -99,9 +120,9 @@ impl Info<'_> {
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] with a [`KvcError`] inside if the file's head is wrong, in which case
-/// nothing is written; otherwise those of reading and writing.
+/// nothing is written; otherwise those of [`open_file`], reading and writing.
 pub fn set_hit_count(path: &Path, hit_count: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new().read(true).write(true).open(path)?;
+    let mut file = open_regular(path, OpenOptions::new().read(true).write(true))?;
     let head = Head::read(&mut file)?;
     head.info()
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;

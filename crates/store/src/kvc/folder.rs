@@ -1,13 +1,13 @@
 //! The folder that an engine keeps its files in: `<64 hex digits of the key>.kvc`.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::draft::{Draft, DraftError};
 use super::error::KvcError;
-use super::file::Head;
+use super::file::{Head, open_file};
 use super::key::CacheKey;
 use super::parse::{self, PayloadSum};
 
@@ -86,13 +86,22 @@ pub enum FolderError {
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Folder {
-    /// The folder at `path`, made if it is not there.
+    /// The folder at `path`, made if it is not there, and durable then, as are those above it that were made.
     ///
     /// # Errors
     /// [`FolderError::Io`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FolderError> {
         let path = path.into();
+        let made = path.ancestors().take_while(|above| !above.is_dir());
+        let made: Vec<_> = made.map(Path::to_owned).collect();
         fs::create_dir_all(&path).map_err(failed("make the folder", &path))?;
+        for made in made {
+            let above = match made.parent() {
+                Some(above) if above != Path::new("") => above,
+                _ => Path::new("."),
+            };
+            flush(above)?;
+        }
         Ok(Self { path })
     }
 
@@ -107,8 +116,9 @@ impl Folder {
     /// the key, the temporary name removed, the folder flushed, and what is there read again.
     ///
     /// # Errors
-    /// Nothing was published, except with [`FolderError::Wrong`]: a file of this name was there before and
-    /// is damaged.
+    /// Nothing was published, with two exceptions. With [`FolderError::Wrong`] a file of this name was there
+    /// before and is damaged; and where the folder could not be flushed, the file is there, and may not be any
+    /// more after a loss of power.
     pub fn publish(&self, draft: &Draft, payload: &[u8]) -> Result<Published, FolderError> {
         let mut sum = PayloadSum::new();
         sum.update(payload);
@@ -125,15 +135,18 @@ impl Folder {
             }
             Err(source) => Err(failed("link", &path)(source)),
         });
-        // Ours alone, whether or not it came to a link.
-        let removed = fs::remove_file(&temporary).map_err(failed("remove", &temporary));
+        // Ours alone, whether or not it came to a link. If it stays, it is one more temporary file of the dead.
+        let _ = fs::remove_file(&temporary);
         let published = linked?;
-        removed?;
-        File::open(&self.path)
-            .and_then(|folder| folder.sync_all())
-            .map_err(failed("flush the folder", &self.path))?;
-        self.load(&key)?;
-        Ok(published)
+        flush(&self.path)?;
+        match self.load(&key)? {
+            Some(_) => Ok(published),
+            // Removed meanwhile, or a symbolic link of this name that leads nowhere.
+            None => {
+                let gone = io::Error::from(io::ErrorKind::NotFound);
+                Err(failed("read what was published as", &path)(gone))
+            }
+        }
     }
 
     /// A new file that nobody else has. Names left behind by dead processes are passed over.
@@ -156,7 +169,11 @@ impl Folder {
     /// [`FolderError::Wrong`] if it is damaged or another key's.
     pub fn load(&self, key: &CacheKey) -> Result<Option<Vec<u8>>, FolderError> {
         let path = self.path(key);
-        let file = match fs::read(&path) {
+        let read = open_file(&path).and_then(|mut file| {
+            let mut bytes = Vec::new();
+            file.read_to_end(&mut bytes).map(|_| bytes)
+        });
+        let file = match read {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed("read", &path)(error)),
@@ -168,7 +185,7 @@ impl Folder {
     }
 
     /// The files of the folder that are KVC files by name, in no order; their heads are read, their payloads
-    /// are not. Others are passed over.
+    /// are not. Others are passed over, and so is what is no regular file, whatever its name is.
     ///
     /// # Errors
     /// [`FolderError::Io`], of the folder or of one of its files.
@@ -182,6 +199,10 @@ impl Folder {
                 Ok(entry) => entry.path(),
                 Err(error) => return Some(Err(failed("list", &here)(error))),
             };
+            // A symbolic link is what it leads to. What cannot be looked at tells so when it is read.
+            if path.metadata().is_ok_and(|meta| !meta.is_file()) {
+                return None;
+            }
             match path.extension()?.to_str()? {
                 "tmp" => Some(Ok(Entry::Temporary { path })),
                 "kvc" => look(path).transpose(),
@@ -193,7 +214,7 @@ impl Folder {
 
 /// One `.kvc` file; `None` if it went away in the meantime.
 fn look(path: PathBuf) -> Result<Option<Entry>, FolderError> {
-    let head = match File::open(&path).and_then(|mut file| Head::read(&mut file)) {
+    let head = match open_file(&path).and_then(|mut file| Head::read(&mut file)) {
         Ok(head) => head,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("read", &path)(error)),
@@ -212,6 +233,11 @@ fn look(path: PathBuf) -> Result<Option<Entry>, FolderError> {
         },
         Err(error) => Entry::Wrong { path, error },
     }))
+}
+
+fn flush(folder: &Path) -> Result<(), FolderError> {
+    let flushed = File::open(folder).and_then(|folder| folder.sync_all());
+    flushed.map_err(failed("flush the folder", folder))
 }
 
 fn write(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {

@@ -41,7 +41,7 @@ mod tlv;
 
 pub use draft::{Draft, DraftError};
 pub use error::KvcError;
-pub use file::{Head, set_hit_count};
+pub use file::{Head, open_file, set_hit_count};
 pub use folder::{Entry, Folder, FolderError, Published};
 pub use key::{CacheKey, KeyTextError};
 pub use names::{FingerprintMode, QuantType, SaveReason, UnknownName};

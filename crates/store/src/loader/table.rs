@@ -7,6 +7,10 @@ use crate::abi::{
 };
 
 /// The functions of a table that is one: all of them are there.
+// Called as `extern "C"`, and not as `"C-unwind"`: the contract lets nothing unwind, so a C++ exception that comes
+// out of a library is a fault like a wild pointer, and no Rust code can catch it and go on. As it is, and with
+// "C-unwind" too, the process aborts with "Rust cannot catch foreign exceptions"; but with "C-unwind" the
+// destructors on the way would first call into that library once more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
     pub(crate) version: u32,

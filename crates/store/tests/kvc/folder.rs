@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Barrier;
 
 use transload_store::kvc::{
-    Draft, Entry, FingerprintMode, Folder, FolderError, Published, QuantType, parse,
+    Draft, Entry, FingerprintMode, Folder, FolderError, Published, QuantType, parse, set_hit_count,
 };
 
 fn draft(token: u32) -> Draft {
@@ -128,4 +128,43 @@ fn what_a_dead_writer_left_is_in_nobodys_way() {
     for name in &stale {
         assert_eq!(fs::read(dir.path().join(name)).unwrap(), b"half");
     }
+}
+
+/// Whoever publishes learns that nobody can load it: a name that leads nowhere is taken, and no file.
+#[test]
+fn a_link_that_leads_nowhere_is_no_file_that_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::open(dir.path()).unwrap();
+    let key = draft(1).key();
+    std::os::unix::fs::symlink("nowhere", folder.path(&key)).unwrap();
+    let error = folder.publish(&draft(1), b"payload").unwrap_err();
+    assert!(matches!(&error, FolderError::Io { .. }), "{error}");
+    assert_eq!(folder.load(&key).unwrap(), None);
+    assert_eq!(files(dir.path()), [key.file_name()]);
+}
+
+/// Reading a pipe would wait for a writer.
+#[test]
+fn what_is_no_file_is_passed_over_and_never_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = Folder::open(dir.path()).unwrap();
+    folder.publish(&draft(1), b"good").unwrap();
+    let pipe = folder.path(&draft(2).key());
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    for name in ["folder.kvc", "folder.tmp"] {
+        fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    let entries: Vec<Entry> = folder.entries().unwrap().map(Result::unwrap).collect();
+    assert!(matches!(&entries[..], [Entry::Kvc { .. }]), "{entries:?}");
+    for error in [
+        folder.load(&draft(2).key()).unwrap_err(),
+        folder.publish(&draft(2), b"in the way").unwrap_err(),
+    ] {
+        assert!(
+            error.to_string().contains("it is not a regular file"),
+            "{error}"
+        );
+    }
+    assert!(set_hit_count(&pipe, 1).is_err());
 }

@@ -57,8 +57,8 @@ fn other_process() {
     let item = conformance::item(&variable("CHECK_ITEM")).unwrap();
     let library = PathBuf::from(variable("CHECK_LIBRARY"));
     let uri = variable("CHECK_URI").parse().unwrap();
-    let finding = conformance::run_library_item(item, &library, &uri, &options());
-    print!("{}", finding.to_line());
+    let subject = conformance::Subject::File(library, uri);
+    conformance::run_in_child(item, subject, &options()).unwrap();
 }
 
 /// These items object, each with these words; nobody else fails. Notes are not looked at: the toy in C does

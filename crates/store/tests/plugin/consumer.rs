@@ -94,6 +94,30 @@ pub(crate) fn exports(library: &Path) {
     assert_eq!(names, ["kv_store_get_vtable"], "of {}", library.display());
 }
 
+/// Closing it leaves it where it is: DT_FLAGS_1 has DF_1_NODELETE.
+#[cfg(target_os = "linux")]
+pub(crate) fn stays_loaded(library: &Path) {
+    use object::elf::{DF_1_NODELETE, DT_FLAGS_1, FileHeader64};
+    use object::endian::Endianness;
+    use object::read::elf::{Dyn, ElfFile, FileHeader};
+
+    let bytes = std::fs::read(library).unwrap();
+    let file = ElfFile::<FileHeader64<Endianness>>::parse(&*bytes).unwrap();
+    let (header, endian) = (file.elf_header(), file.endian());
+    let sections = header.sections(endian, &*bytes).unwrap();
+    let (dynamic, _) = sections.dynamic(endian, &*bytes).unwrap().unwrap();
+    let flags = dynamic
+        .iter()
+        .find(|entry| entry.tag(endian) == DT_FLAGS_1)
+        .map_or(0, |entry| entry.val(endian));
+    assert_ne!(
+        flags & DF_1_NODELETE.0,
+        0,
+        "of {}: {flags:x}",
+        library.display()
+    );
+}
+
 #[test]
 fn c_drives_the_memory_plugin() {
     // Not held to one symbol: the example is built with what the tests need, which has functions for C.
@@ -102,7 +126,7 @@ fn c_drives_the_memory_plugin() {
     drives_without_leaks(&library, "memory://consumer", &[]);
 }
 
-fn file_plugin() -> PathBuf {
+pub(crate) fn file_plugin() -> PathBuf {
     plugin(&["-p", "transload-kv-store-file"], "libkv_store_file.so")
 }
 
@@ -110,6 +134,8 @@ fn file_plugin() -> PathBuf {
 fn c_drives_the_file_plugin() {
     let library = file_plugin();
     exports(&library);
+    #[cfg(target_os = "linux")]
+    stays_loaded(&library);
     let folder = tempfile::tempdir().unwrap();
     let uri = |name: &str| format!("file://{}", folder.path().join(name).display());
     drives(&library, &uri("plain"), &[], 2);

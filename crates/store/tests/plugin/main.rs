@@ -6,6 +6,8 @@ mod build;
 mod check;
 mod consumer;
 mod header;
+#[cfg(feature = "file")]
+mod left;
 mod load;
 #[cfg(feature = "redis")]
 mod redis_plugin;

@@ -12,6 +12,12 @@ fn redis_plugin() -> PathBuf {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn it_stays_loaded() {
+    crate::consumer::stays_loaded(&redis_plugin());
+}
+
+#[test]
 fn it_exports_one_symbol() {
     exports(&redis_plugin());
 }

@@ -12,6 +12,12 @@ fn s3_plugin() -> PathBuf {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn it_stays_loaded() {
+    crate::consumer::stays_loaded(&s3_plugin());
+}
+
+#[test]
 fn it_exports_one_symbol() {
     exports(&s3_plugin());
 }

@@ -8,3 +8,4 @@ pub(crate) mod picture;
 pub(crate) mod progress;
 pub(crate) mod table;
 pub(crate) mod terminal;
+pub(crate) mod text;

@@ -42,11 +42,12 @@ impl Course {
         self.case += 1;
     }
 
-    /// Measures several things in turns. Each runs once beforehand, unmeasured.
+    /// Measures several things in turns, each round beginning with the next of them: what one leaves behind (in
+    /// caches, in the clock of the CPU) meets all others alike. Each runs once beforehand, unmeasured.
     pub(super) fn in_turns<E, const N: usize>(
         &mut self,
         name: &str,
-        mut works: [&mut dyn FnMut() -> Result<f64, E>; N],
+        works: [&mut dyn FnMut() -> Result<f64, E>; N],
     ) -> Result<Vec<[f64; N]>, E> {
         self.progress.say(format!("{name}: measuring"));
         self.progress.advance(1);
@@ -54,8 +55,9 @@ impl Course {
         let mut started = Instant::now();
         for round in 0..=self.effort.rounds {
             let mut values = [0.0; N];
-            for (value, work) in values.iter_mut().zip(&mut works) {
-                *value = work()?;
+            for turn in 0..N {
+                let at = (round + turn) % N;
+                values[at] = works[at]()?;
             }
             self.progress.advance(1);
             match round {
@@ -82,20 +84,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figure_and_limit_take_turns() {
+    fn each_takes_its_turn_at_being_first() {
         let log = std::cell::RefCell::new(String::new());
-        let call = |c: char| {
+        let call = |c: char, value: f64| {
             log.borrow_mut().push(c);
-            Ok::<_, ()>(1.0)
+            Ok::<_, ()>(value)
         };
         let effort = Effort {
-            rounds: 2,
+            rounds: 3,
             most: Duration::MAX,
         };
         let mut course = Course::new(effort, 1);
-        let rounds = course.in_turns("it", [&mut || call('f'), &mut || call('l')]);
-        assert_eq!(rounds, Ok(vec![[1.0; 2]; 2]));
-        assert_eq!(log.into_inner(), "flflfl");
+        let rounds = course.in_turns("it", [&mut || call('f', 1.0), &mut || call('l', 2.0)]);
+        assert_eq!(rounds, Ok(vec![[1.0, 2.0]; 3]));
+        assert_eq!(log.into_inner(), "fllffllf");
     }
 
     #[test]

@@ -25,8 +25,9 @@ Examples:
   transload bench local
   transload bench store --dir /mnt/nvme
 
-Each figure stands beside a baseline that was measured in turns with it, so that the ratio holds even
-where the machine is busy or slows down. Ratios are medians over the rounds.";
+Each figure stands beside a baseline that was measured in turns with it, so
+that the ratio holds even where the machine is busy or slows down. Ratios are
+medians over the rounds.";
 
 /// Of each bench alone.
 const PLAN: &str = "Examples:\n  transload bench plan --rounds 101";

@@ -107,11 +107,11 @@ impl Shown {
     }
 }
 
-/// Finds roots and parts that cannot be read, and pieces that are gone.
+/// Finds roots and parts that cannot be read, and pieces that are gone. `fault` hears whose fault it is, too.
 pub(super) fn verify(
     store: &dyn Backend,
     inventory: &dyn Inventory,
-    fault: &mut dyn FnMut(Fault),
+    fault: &mut dyn FnMut(&ManifestName, Fault),
 ) -> Result<(), StoreError> {
     let mut names = Vec::new();
     inventory.manifests(&mut |entry| {
@@ -135,7 +135,7 @@ pub(super) fn verify(
             let record = match Record::read(name, &manifest) {
                 Some(Ok(record)) => record,
                 Some(Err(StoreError::Damaged { what, how })) => {
-                    fault(Fault { what, how });
+                    fault(name, Fault { what, how });
                     continue;
                 }
                 Some(Err(error)) => return Err(error),
@@ -147,10 +147,9 @@ pub(super) fn verify(
                 .count() as u64;
             // Readers need no parts.
             if gone > 0 && matches!(record, Record::Root { .. }) {
-                fault(Fault {
-                    what: format!("saved prefix {name}"),
-                    how: format!("{} of it are gone", number::count(gone, "piece")),
-                });
+                let what = format!("saved prefix {name}");
+                let how = format!("{} of it are gone", number::count(gone, "piece"));
+                fault(name, Fault { what, how });
             }
         }
     }

@@ -1,36 +1,39 @@
 //! `transload store check`: whether a backend keeps the contract of kv_store_v1.
 
 use std::fmt::Write;
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueHint;
 use serde::Serialize;
 use transload::store::conformance::{
-    Finding, Options, Report, Source, Verdict, check_in_children, item, items, run_item,
-    run_library_item,
+    Finding, Item, Options, Report, Source, Subject, Verdict, check_in_children, item, items,
+    run_in_child,
 };
-use transload::store::loader::{Library, LoadError};
-use transload::store::{StoreUri, open};
+use transload::store::loader::Library;
+use transload::store::{ManifestName, StoreUri, open};
 
-use crate::failure::{Failure, chain};
+use super::printable;
+use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
 use crate::show::table::{Lean, Table};
+use crate::show::text;
 
 const EXAMPLES: &str = "\
 Examples:
   transload store check file:///tmp/scratch
   transload store check foo://host/scratch --library ./libkv_store_foo.so
-  KV_STORE_LIBRARY_PATH=. transload store check foo://host/scratch --item manifest --format json
+  KV_STORE_LIBRARY_PATH=. transload store check foo://host/scratch \\
+      --item manifest --format json
 
-A library is run in a process of its own for each item, so that a crash or a hang is what that item saw. What
-the contract of kv_store_v1 asks for fails; where it is silent, and our backends do more, there is a note.
-Chunks that no manifest refers to stay behind until the store's next collection. Exit code 1 means that
-something failed.";
+Each item is run in a process of its own, so that a crash or a hang of a
+library is what that item saw. What the contract of kv_store_v1 asks for
+fails; where it is silent, and our backends do more, there is a note.
+Manifests of the check are removed again; chunks stay until the store's next
+collection. Exit code 1 means that something failed.";
 
 /// Check whether a backend keeps the contract of kv_store_v1, item by item.
 #[derive(Debug, clap::Args)]
@@ -68,8 +71,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     limit: u64,
 
-    /// Runs one item and prints its finding: what a second process is started for.
-    #[arg(long, hide = true, value_name = "NAME", requires_all = ["library", "seed"])]
+    /// Runs one item: what a second process is started for.
+    #[arg(long, hide = true, value_name = "NAME", requires = "seed")]
     child: Option<String>,
 }
 
@@ -80,11 +83,20 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             "name a store as file:///absolute/path or foo://host/scratch",
         )
     })?;
-    let options = args.options();
-    if let Some(name) = &args.child {
-        return child(&args, &uri, name, &options);
+    if let Some(path) = args.library.as_ref().filter(|path| !path.is_file()) {
+        return Err(Failure::input(
+            format!("--library {}: there is no such file", path.display()),
+            "name the file of a library: ./libkv_store_foo.so",
+        ));
     }
-    let chosen = items().filter(|item| args.chooses(item.name)).count();
+    let options = args.options();
+    let subject = args.subject(&uri);
+    if let Some(name) = &args.child {
+        return child(subject, name, &options);
+    }
+    let options = options.with_border(!matches!(subject, Subject::Backend(_)));
+    let chosen = items().filter(|item| args.chooses(item.name, &options));
+    let chosen = chosen.count();
     if chosen == 0 {
         let names: Vec<&str> = items().map(|item| item.name).collect();
         return Err(Failure::input(
@@ -92,21 +104,24 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             format!("there are {}", names.join(", ")),
         ));
     }
+    let called = match &subject {
+        // Once before, so that a store that is not there is no failure of every item.
+        Subject::Backend(_) => {
+            super::Store::open(&args.uri)?;
+            format!("the backend of this program for `{}`", uri.scheme())
+        }
+        Subject::File(path, _) => path.display().to_string(),
+        Subject::System(_) => args.found_by_the_system(&uri)?,
+    };
+    let library = match &subject {
+        Subject::File(path, _) => Some(path),
+        _ => None,
+    };
     let bar = Progress::new("checking", chosen as u64);
-    let mut found = |finding: &Finding| {
+    let report = args.in_children(library, &options, &mut |finding| {
         bar.advance(1);
         bar.say(format!("checked {}", finding.item.name));
-    };
-    let (called, report) = match args.library(&uri)? {
-        Some(library) => {
-            let report = in_children(&args, &library, &options, &mut found)?;
-            (library.display().to_string(), report)
-        }
-        None => (
-            format!("the backend of this program for `{}`", uri.scheme()),
-            in_this_process(&args, &options, &mut found)?,
-        ),
-    };
+    })?;
     drop(bar);
     let checked = Checked {
         uri: &args.uri,
@@ -142,111 +157,88 @@ impl Args {
         items.fold(options, |options, item| options.with_only(item))
     }
 
-    fn chooses(&self, name: &str) -> bool {
-        self.items.is_empty() || self.items.iter().any(|part| name.contains(part.as_str()))
+    fn chooses(&self, name: &str, options: &Options) -> bool {
+        item(name).is_some_and(|item| options.border || !item.border)
+            && (self.items.is_empty() || self.items.iter().any(|part| name.contains(part.as_str())))
     }
 
-    /// The library to check, or none where the backend is ours.
-    fn library(&self, uri: &StoreUri) -> Result<Option<PathBuf>, Failure> {
-        if let Some(path) = &self.library {
-            return match path.is_file() {
-                true => Ok(Some(path.clone())),
-                false => Err(Failure::input(
-                    format!("--library {}: there is no such file", path.display()),
-                    "name the file of a library: ./libkv_store_foo.so",
-                )),
-            };
+    /// What to check. No library is loaded here: what it does to a process is for those that are started for it.
+    fn subject(&self, uri: &StoreUri) -> Subject {
+        let named = self.library.clone();
+        if let Some(path) = named.or_else(|| Library::locate(uri.scheme())) {
+            return Subject::File(path, uri.clone());
         }
-        // Not loaded here: what it does to a process is for those that are started for it.
-        if let Some(path) = Library::locate(uri.scheme()) {
-            return Ok(Some(path));
+        match ["file", "redis", "rediss", "s3"].contains(&uri.scheme()) {
+            true => {
+                let uri = self.uri.clone();
+                Subject::Backend(Box::new(move || open(&uri)))
+            }
+            false => Subject::System(uri.clone()),
         }
-        let ours = ["file", "redis", "rediss", "s3"].contains(&uri.scheme());
-        if ours {
-            return Ok(None);
-        }
-        // Only by loading it the system says where it has found one.
-        match Library::find(uri.scheme()) {
-            Ok(library) => Ok(Some(library.path().to_owned())),
-            Err(error @ LoadError::NotFound { .. }) => Err(Failure::input(
-                chain(&error),
+    }
+
+    /// What to call the library that the system finds, if it does: only by loading it that can be known.
+    fn found_by_the_system(&self, uri: &StoreUri) -> Result<String, Failure> {
+        let mut only = self.options();
+        only.only = vec![LOADS.to_owned()];
+        let report = self.in_children(None, &only, &mut |_| {})?;
+        match report.finding(LOADS) {
+            Some(finding) if finding.verdict == Verdict::Skipped => Err(Failure::input(
+                finding.seen.clone(),
                 "name it with --library, or its folder with KV_STORE_LIBRARY_PATH",
             )),
-            // It is there and wrong, which is what the check is for.
-            Err(
-                LoadError::Io { path, .. }
-                | LoadError::Image { path, .. }
-                | LoadError::NoSymbol { path }
-                | LoadError::Table { path, .. },
-            ) if path.is_absolute() => Ok(Some(path)),
-            Err(error) => Err(Failure::input(chain(&error), "name it with --library")),
+            _ => Ok(format!(
+                "the library for `{}` that the system finds",
+                uri.scheme()
+            )),
         }
+    }
+
+    fn in_children(
+        &self,
+        library: Option<&PathBuf>,
+        options: &Options,
+        found: &mut dyn FnMut(&Finding),
+    ) -> Result<Report, Failure> {
+        let program = std::env::current_exe().map_err(|error| {
+            Failure::input(
+                format!("this program does not find itself: {error}"),
+                "was it removed while it runs?",
+            )
+        })?;
+        let command = |item: &'static Item| {
+            let mut command = Command::new(&program);
+            command.args(["store", "check", &self.uri, "--child", item.name]);
+            command.args(["--seed", &options.seed.to_string()]);
+            if let Some(library) = library {
+                command.arg("--library").arg(library);
+            }
+            for (flag, is_set) in [
+                ("--quick", self.quick),
+                ("--strict", self.strict),
+                ("--scratch", self.scratch),
+            ] {
+                command.args(is_set.then_some(flag));
+            }
+            command
+        };
+        let limit = Duration::from_secs(self.limit);
+        Ok(check_in_children(options, limit, &command, found))
     }
 }
 
-/// The second process: one item, and its finding on stdout.
-fn child(args: &Args, uri: &StoreUri, name: &str, options: &Options) -> Result<(), Failure> {
-    let library = args.library.as_deref().unwrap_or(Path::new(""));
+/// The item that loads a library. It is skipped only where there is none.
+const LOADS: &str = "library-loads";
+
+/// The second process: one item.
+fn child(subject: Subject, name: &str, options: &Options) -> Result<(), Failure> {
     let Some(item) = item(name) else {
         return Err(Failure::input(
             format!("there is no item {name}"),
             "this is for `transload store check` alone",
         ));
     };
-    let finding = run_library_item(item, library, uri, options);
-    let mut stdout = std::io::stdout().lock();
-    stdout.write_all(finding.to_line().as_bytes())?;
-    stdout.flush()?;
-    Ok(())
-}
-
-fn in_children(
-    args: &Args,
-    library: &Path,
-    options: &Options,
-    found: &mut dyn FnMut(&Finding),
-) -> Result<Report, Failure> {
-    let program = std::env::current_exe().map_err(|error| {
-        Failure::input(
-            format!("this program does not find itself: {error}"),
-            "was it removed while it runs?",
-        )
-    })?;
-    let command = |item: &'static transload::store::conformance::Item| {
-        let mut command = Command::new(&program);
-        command.args(["store", "check", &args.uri, "--child", item.name]);
-        command.arg("--library").arg(library);
-        command.args(["--seed", &options.seed.to_string()]);
-        if args.quick {
-            command.arg("--quick");
-        }
-        if args.strict {
-            command.arg("--strict");
-        }
-        if args.scratch {
-            command.arg("--scratch");
-        }
-        command
-    };
-    let limit = Duration::from_secs(args.limit);
-    Ok(check_in_children(options, limit, &command, found))
-}
-
-fn in_this_process(
-    args: &Args,
-    options: &Options,
-    found: &mut dyn FnMut(&Finding),
-) -> Result<Report, Failure> {
-    // Once before, so that a store that is not there is no failure of every item.
-    super::Store::open(&args.uri)?;
-    let opening = || open(&args.uri);
-    let chosen = items().filter(|item| !item.border && args.chooses(item.name));
-    let findings = chosen.map(|item| {
-        let finding = run_item(item, &opening, options);
-        found(&finding);
-        finding
-    });
-    Ok(Report::of(options.seed, findings.collect()))
+    Ok(run_in_child(item, subject, options)?)
 }
 
 struct Checked<'a> {
@@ -266,6 +258,8 @@ struct Json<'a> {
     seed: u64,
     counts: Counts,
     items: Vec<JsonItem<'a>>,
+    /// Manifests of the check that could not be removed.
+    left: Vec<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -308,6 +302,7 @@ impl Checked<'_> {
                 skipped: self.report.count(Verdict::Skipped),
             },
             items: items.collect(),
+            left: self.report.left().map(ManifestName::as_str).collect(),
         }
     }
 
@@ -321,7 +316,7 @@ impl Checked<'_> {
             table.row([
                 finding.item.name,
                 finding.verdict.as_str(),
-                &finding.seen.escape_debug().to_string(),
+                &text::printable(&finding.seen),
             ]);
         }
         let mut text = table.finish();
@@ -334,6 +329,12 @@ impl Checked<'_> {
             }
             let item = finding.item;
             let _ = writeln!(text, " {} asks: {} ({})", item.name, item.asks, item.source);
+        }
+        for (i, name) in self.report.left().enumerate() {
+            if i == 0 {
+                text.push_str("\n could not be removed again:\n");
+            }
+            let _ = writeln!(text, " manifest {}", printable(name));
         }
         let count = |verdict| self.report.count(verdict);
         let _ = writeln!(

@@ -55,7 +55,10 @@ impl Contents {
             Self::Empty => return " it is empty\n".to_owned(),
             Self::Archive(record) => return record.lines(),
             Self::Text(text) => {
-                let lines = text.lines().map(|line| format!(" {line}\n"));
+                // A line end of its own would move the cursor.
+                let lines = text
+                    .lines()
+                    .map(|line| format!(" {}\n", line.replace('\r', "\\r")));
                 (lines.collect::<String>(), text.len())
             }
             Self::Hex(_) => {
@@ -101,6 +104,7 @@ mod tests {
     fn text_is_shown_as_text_and_the_rest_in_hex() {
         assert_eq!(of(b""), Contents::Empty);
         assert_eq!(of(b"{\"a\":\n1}").lines(b"{\"a\":\n1}"), " {\"a\":\n 1}\n");
+        assert_eq!(of(b"a\rb\r\nc").lines(b"a\rb\r\nc"), " a\\rb\n c\n");
         let escapes = b"\x1b[2J";
         assert_eq!(of(escapes), Contents::Hex("1b5b324a".into()));
         assert_eq!(

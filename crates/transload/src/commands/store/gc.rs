@@ -18,9 +18,11 @@ Examples:
   transload store gc file:///var/kv --grace 2h
   transload store gc s3://bucket/kv --cap 500GiB
 
-Chunks that no manifest refers to go, unless they were put or read within the grace period. With a cap,
-manifests go first, those that were not used for longest, until what is left fits. It is safe while others
-read and save, as long as no save takes longer than the grace period.";
+Chunks that no manifest refers to go, unless they were put or read within the
+grace period. With a cap, manifests go first, those that were not used for
+longest, until what is left fits. It is safe while others read and save, as
+long as no save takes longer than the grace period. Exit code 1 means that the
+store is still larger than the cap.";
 
 /// Remove chunks that no manifest needs; with --cap, also manifests that were not used for longest.
 #[derive(Debug, clap::Args)]
@@ -62,7 +64,13 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         usage,
     };
     output.show(|| report.json(), || report.table())?;
-    Ok(())
+    match report.over_cap() {
+        None | Some(0) => Ok(()),
+        Some(over) => Err(Failure::no(
+            format!("{} is {} over the cap", args.uri, number::bytes(over)),
+            report.why_over(),
+        )),
+    }
 }
 
 struct Report<'a> {
@@ -81,6 +89,8 @@ struct Json<'a> {
     cap: Option<u64>,
     removed: Removed,
     in_grace: u64,
+    /// By how much the cap was missed, or would be; `null` without one.
+    over_cap_bytes: Option<u64>,
     usage: JsonUsage,
 }
 
@@ -92,6 +102,29 @@ struct Removed {
 }
 
 impl Report<'_> {
+    fn over_cap(&self) -> Option<u64> {
+        let gone = match self.args.dry_run {
+            true => self.collected.bytes,
+            false => 0,
+        };
+        let total = self.usage.total_bytes.saturating_sub(gone);
+        Some(total.saturating_sub(self.args.cap?))
+    }
+
+    fn why_over(&self) -> String {
+        match (self.collected.in_grace, self.usage.manifests) {
+            (0, 0) => "what is left are the store's own records".to_owned(),
+            (0, _) => {
+                "manifests that were used meanwhile stay, with what they need; try again".to_owned()
+            }
+            (n, _) => format!(
+                "{} that nothing refers to may go when the grace period of {} is over; collect again then",
+                number::count(n, "chunk"),
+                time::period(self.args.grace),
+            ),
+        }
+    }
+
     fn json(&self) -> Json<'_> {
         Json {
             schema: "transload.store.gc/1",
@@ -105,6 +138,7 @@ impl Report<'_> {
                 bytes: self.collected.bytes,
             },
             in_grace: self.collected.in_grace,
+            over_cap_bytes: self.over_cap(),
             usage: (&self.usage).into(),
         }
     }
@@ -129,8 +163,17 @@ impl Report<'_> {
                 time::period(self.args.grace),
             ),
         };
+        let over = match (self.over_cap(), self.args.cap) {
+            (Some(over @ 1..), Some(cap)) => format!(
+                " {} over the cap of {}: {}\n",
+                number::bytes(over),
+                number::bytes(cap),
+                self.why_over(),
+            ),
+            _ => String::new(),
+        };
         format!(
-            " {removed} {} and {}, {}\n{kept}\n{}",
+            " {removed} {} and {}, {}\n{kept}{over}\n{}",
             number::count(manifests, "manifest"),
             number::count(chunks, "chunk"),
             number::bytes(bytes),

@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueHint};
 use serde::Serialize;
-use transload::store::kvc::{CacheKey, Head, Info, KvcError};
+use transload::store::kvc::{CacheKey, Head, Info, KvcError, open_file};
 
 use super::time::utc;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
+use crate::show::text::printable;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,15 +26,18 @@ Examples:
   transload store kvc inspect 60c36f2f.kvc
   transload store kvc inspect 60c36f2f.kvc --format json
 
-Exit code 1 means that it is no KVC file, or a damaged one. The payload is not read.";
+Exit code 1 means that it is no KVC file, or a damaged one. The payload is not
+read.";
 
 const VERIFY: &str = "\
 Examples:
   transload store kvc verify 60c36f2f.kvc
-  transload store kvc verify 60c36f2f.kvc --key 60c36f2f3dc02bf1d2aeacf7ca3db6e465d2d4a31ed55fea9560ad8f7960498f
+  transload store kvc verify 60c36f2f.kvc \\
+      --key 60c36f2f3dc02bf1d2aeacf7ca3db6e465d2d4a31ed55fea9560ad8f7960498f
 
-Exit code 1 means that it is damaged, or another key's. The key is SHA-256 of fingerprint, quant type,
-context parameters and tokens; erllama names files by it.";
+Exit code 1 means that it is damaged, or another key's. The key is SHA-256 of
+fingerprint, quant type, context parameters and tokens; erllama names files
+by it.";
 
 /// Read cache files of erllama.
 #[derive(Debug, clap::Args)]
@@ -80,7 +84,7 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let (head, checked) = read.map_err(|error| {
         Failure::input(
             format!("{} cannot be read: {error}", path.display()),
-            "name a file that exists and may be read",
+            "name a file that exists and may be read; a pipe or a device is none",
         )
     })?;
     let verified = matches!(args.action, Action::Verify { .. });
@@ -108,7 +112,7 @@ fn read(
     path: &Path,
     check: impl FnOnce(&mut File, &Info<'_>) -> std::io::Result<Result<(), KvcError>>,
 ) -> std::io::Result<(Head, Result<(), KvcError>)> {
-    let mut file = File::open(path)?;
+    let mut file = open_file(path)?;
     let head = Head::read(&mut file)?;
     let checked = match head.info() {
         Ok(info) => check(&mut file, &info)?,
@@ -291,5 +295,5 @@ fn shown(bytes: &[u8], most: usize) -> String {
     let mut chars = text.chars();
     let first: String = chars.by_ref().take(most).collect();
     let more = if chars.next().is_some() { "…" } else { "" };
-    format!("{}{more}", first.escape_debug())
+    format!("{}{more}", printable(&first))
 }

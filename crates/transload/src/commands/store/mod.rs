@@ -1,4 +1,4 @@
-//! `transload store`: what a store holds, whether it is whole, and what may go.
+//! `transload store`: what a store holds, whether it is whole, and what goes.
 
 mod archive;
 mod check;
@@ -6,6 +6,8 @@ mod contents;
 mod gc;
 mod kvc;
 mod ls;
+mod needed;
+mod rm;
 mod show;
 mod time;
 mod verify;
@@ -19,21 +21,29 @@ use transload::store::{Backend, ManifestName, StoreError};
 use crate::failure::{Failure, chain};
 use crate::output::Output;
 use crate::show::progress::Progress;
+use crate::show::text;
 
 const EXAMPLES: &str = "\
 Examples:
   transload store ls file:///var/kv
   transload store show file:///var/kv slot0
+  transload store rm file:///var/kv slot0
   transload store verify redis://cache:6379/0
   transload store gc s3://bucket/kv --grace 2h --cap 500GiB --dry-run
   transload store check foo://host/scratch --library ./libkv_store_foo.so
   transload store kvc verify 60c36f2f.kvc
 
-A URI is file:///absolute/path, redis://host[:port][/db[/prefix]], rediss://… (TLS), s3://bucket/prefix,
-or the scheme of a libkv_store_SCHEME.so in a folder of KV_STORE_LIBRARY_PATH, which goes before ours.
+A URI is one of
+  file:///absolute/path
+  redis://host[:port][/db[/prefix]], or rediss://… with TLS
+  s3://bucket/prefix
+  SCHEME://…, with a libkv_store_SCHEME.so in a folder of
+              KV_STORE_LIBRARY_PATH, which goes before our own backends,
+              or where the system looks for libraries
+
 Passwords and keys come from the environment, never from the URI.";
 
-/// Look into a store: list, show, verify, collect; and check backends of others.
+/// Look into a store and tidy it up; and check backends of others.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES, arg_required_else_help = true)]
 pub(crate) struct Args {
@@ -45,6 +55,7 @@ pub(crate) struct Args {
 enum Action {
     Ls(ls::Args),
     Show(show::Args),
+    Rm(rm::Args),
     Verify(verify::Args),
     Gc(gc::Args),
     Check(check::Args),
@@ -55,6 +66,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     match args.action {
         Action::Ls(args) => ls::run(&args, output),
         Action::Show(args) => show::run(&args, output),
+        Action::Rm(args) => rm::run(&args, output),
         Action::Verify(args) => verify::run(&args, output),
         Action::Gc(args) => gc::run(&args, output),
         Action::Check(args) => check::run(args, output),
@@ -94,6 +106,11 @@ impl Store {
                 format!("there is no store at {uri}, nor above it"),
                 "name the place of a store; the first save makes one",
             ),
+            // Opening it is what was not possible; this says why.
+            StoreError::Unsupported { why, .. } => Failure::input(
+                format!("{uri} cannot be opened: {why}"),
+                "`transload store --help` lists the forms of URIs",
+            ),
             // What went wrong says what would be right; the rest depends on the scheme.
             error => Failure::input(
                 format!("{uri} cannot be opened: {}", chain(&error)),
@@ -115,9 +132,19 @@ impl Store {
                     "{} is behind a library that cannot list what it holds: kv_store_v1 has no call for it",
                     self.uri
                 ),
-                "use the tools of the library's vendor; `transload store show` and `check` work with any library",
+                "use the tools of the library's vendor; `transload store show`, `rm` and `check` work with any library",
             )
         })
+    }
+
+    /// What to do about a manifest that is not there.
+    fn what_it_has(&self) -> String {
+        match self.backend.inventory() {
+            Some(_) => format!("`transload store ls {}` lists those that it has", self.uri),
+            None => {
+                "is the name right? It is behind a library that cannot list what it has".to_owned()
+            }
+        }
     }
 
     /// An operation on it did not succeed.
@@ -149,12 +176,11 @@ fn follow(bar: &Progress) -> impl FnMut(Step) {
     }
 }
 
-/// A manifest's name in a table: what would move the cursor is escaped, and so is the empty name.
+/// A manifest's name for people; the empty name can be seen.
 fn printable(name: &ManifestName) -> String {
     match name.as_str() {
         "" => "\"\"".to_owned(),
-        name if name.chars().any(char::is_control) => name.escape_debug().to_string(),
-        name => name.to_owned(),
+        name => text::printable(name),
     }
 }
 
@@ -166,9 +192,8 @@ mod tests {
     fn names_do_no_harm_to_terminals() {
         for (name, shown) in [
             ("slot1/m", "slot1/m"),
-            ("ключ", "ключ"),
             ("", "\"\""),
-            ("a\nb\u{1b}[2J", "a\\nb\\u{1b}[2J"),
+            ("a\nb's\u{1b}[2J", "a\\nb's\\u{1b}[2J"),
         ] {
             let name = ManifestName::new(name).expect("a name");
             assert_eq!(printable(&name), shown);

@@ -21,7 +21,8 @@ Examples:
   transload store show redis://cache/0 slot0 --raw > slot0.manifest
   transload store show s3://bucket/kv slot0 --format json
 
-A manifest refers to a chunk if the chunk's hash stands in its bytes, raw or as hex.";
+A manifest refers to a chunk if the chunk's hash stands in its bytes, raw or
+as hex.";
 
 /// Chunks that a table lists; JSON has all of them.
 const LISTED: usize = 64;
@@ -48,10 +49,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let Some(manifest) = manifest else {
         return Err(Failure::no(
             format!("{} has no manifest {}", args.uri, printable(&args.name)),
-            match store.backend.inventory() {
-                Some(_) => format!("`transload store ls {}` lists those that it has", args.uri),
-                None => "it is behind a library that cannot list what it has".to_owned(),
-            },
+            store.what_it_has(),
         ));
     };
     if args.raw {

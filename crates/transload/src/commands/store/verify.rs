@@ -1,15 +1,18 @@
 //! `transload store verify`: reads everything, and tells what is damaged or missing.
 
 use serde::Serialize;
+use transload::store::ManifestName;
 use transload::store::backend::{Fault, Usage};
 
 use super::ls::{JsonUsage, summary};
-use super::{Store, archive, follow};
+use super::needed::needed_by;
+use super::{Store, archive, follow, printable};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
 use crate::show::table::{Lean, Table};
+use crate::show::text;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -33,32 +36,71 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let mut faults = Vec::new();
     let verified = inventory.verify(&mut follow(&bar), &mut |fault| faults.push(fault));
     verified.map_err(|error| store.failed(&error))?;
+    let mut found = Vec::new();
     // A manifest that could not be read was told of already; here it would be so once more.
     if faults.is_empty() {
-        let verified = archive::verify(&*store.backend, inventory, &mut |fault| faults.push(fault));
+        let verified = archive::verify(&*store.backend, inventory, &mut |name, fault| {
+            found.push(Found {
+                needed_by: Some(vec![name.clone()]),
+                fault,
+            });
+        });
         verified.map_err(|error| store.failed(&error))?;
     }
+    bar.say("looking for who needs it".to_owned());
+    let chunks: Vec<_> = faults.iter().filter_map(Fault::chunk).collect();
+    let needed = needed_by(&*store.backend, inventory, &chunks);
+    let needed = needed.map_err(|error| store.failed(&error))?;
+    found.extend(faults.into_iter().map(|fault| Found {
+        needed_by: fault.chunk().and_then(|hash| {
+            let names = needed.as_ref()?.get(&hash);
+            Some(names.cloned().unwrap_or_default())
+        }),
+        fault,
+    }));
     drop(bar);
     let usage = inventory.usage().map_err(|error| store.failed(&error))?;
     let report = Report {
         uri: &args.uri,
-        faults,
+        found,
         usage,
     };
     output.show(|| report.json(), || report.table())?;
-    match report.faults.len() as u64 {
+    match report.found.len() as u64 {
         0 => Ok(()),
         n => Err(Failure::no(
             format!("{} has {}", args.uri, number::count(n, "fault")),
-            "delete the manifests that need what is damaged, or put it again; \
-             nothing damaged is ever given to a reader",
+            "`transload store rm` removes manifests that need what is damaged; or put that again. \
+             Nothing damaged is ever given to a reader",
         )),
+    }
+}
+
+struct Found {
+    fault: Fault,
+    /// The manifests that need it, where that is known.
+    needed_by: Option<Vec<ManifestName>>,
+}
+
+/// Names of manifests that a row has room for.
+const NAMES: usize = 3;
+
+impl Found {
+    fn names(&self) -> String {
+        let Some(names) = &self.needed_by else {
+            return String::new();
+        };
+        let mut text: Vec<String> = names.iter().take(NAMES).map(printable).collect();
+        if let more @ 1.. = names.len().saturating_sub(NAMES) {
+            text.push(format!("{more} more"));
+        }
+        text.join(", ")
     }
 }
 
 struct Report<'a> {
     uri: &'a str,
-    faults: Vec<Fault>,
+    found: Vec<Found>,
     usage: Usage,
 }
 
@@ -76,33 +118,44 @@ struct Json<'a> {
 struct JsonFault<'a> {
     what: &'a str,
     how: &'a str,
+    /// `null` where nobody knows.
+    needed_by: Option<Vec<&'a str>>,
 }
 
 impl Report<'_> {
     fn json(&self) -> Json<'_> {
-        let faults = self.faults.iter().map(|fault| JsonFault {
-            what: &fault.what,
-            how: &fault.how,
+        let faults = self.found.iter().map(|found| JsonFault {
+            what: &found.fault.what,
+            how: &found.fault.how,
+            needed_by: found
+                .needed_by
+                .as_ref()
+                .map(|names| names.iter().map(ManifestName::as_str).collect()),
         });
         Json {
             schema: "transload.store.verify/1",
             uri: self.uri,
-            ok: self.faults.is_empty(),
+            ok: self.found.is_empty(),
             faults: faults.collect(),
             usage: (&self.usage).into(),
         }
     }
 
     fn table(&self) -> String {
-        if self.faults.is_empty() {
+        if self.found.is_empty() {
             return format!(
                 "{} verified: everything is there and whole\n",
                 summary(&self.usage)
             );
         }
-        let mut table = Table::new(&[("what", Lean::Left), ("how", Lean::Left)]);
-        for fault in &self.faults {
-            table.row([&fault.what, &fault.how]);
+        let mut table = Table::new(&[
+            ("what", Lean::Left),
+            ("how", Lean::Left),
+            ("needed by", Lean::Left),
+        ]);
+        for found in &self.found {
+            let Fault { what, how } = &found.fault;
+            table.row([text::printable(what), text::printable(how), found.names()]);
         }
         format!("{}\n{}", table.finish(), summary(&self.usage))
     }

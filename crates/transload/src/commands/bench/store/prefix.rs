@@ -6,7 +6,6 @@ use redis::cmd;
 use transload::layout::{Deployment, Rank};
 use transload::store::Backend;
 use transload::store::archive::{Archive, ArchiveError, Model, Prompt, SaveRequest, TOKEN_CHUNK};
-use transload::store::backend::redis::{RedisOptions, RedisStore};
 use transload::transfer::memory::Memory;
 use transload::transfer::plan::{BlockTable, Tables};
 
@@ -38,9 +37,7 @@ const MODEL: Llama = Llama {
 pub(super) fn run(course: &mut Course, server: &Server) -> Result<(Vec<Figure>, String), Failure> {
     let name = "redis, longest prefix, 128 K tokens";
     course.prepare(name);
-    let uri = server.uri.parse().map_err(refused(&server.uri))?;
-    let options = RedisOptions::from_env();
-    let store = Arc::new(RedisStore::open(&uri, options).map_err(failed)?);
+    let store = Arc::new(server.open()?);
     let deployment = MODEL.deployment()?;
     let model = Model::new(MODEL.model, "");
     let archive = Archive::new(store.clone(), model, &deployment).map_err(unkept)?;

@@ -1,9 +1,8 @@
-//! `redis`, beside the client library that it is made with, used for the same bytes in one pipeline.
-
-use std::sync::Arc;
+//! `redis`, beside the client library that it is made with, used for the same bytes in pipelines.
 
 use redis::{Connection, pipe};
-use transload::store::{Backend, open};
+use transload::store::backend::redis::RedisStore;
+use transload::store::{Backend, StoreError};
 
 use super::server::Server;
 use super::{Chunks, failed, manifest, name, refused, same};
@@ -19,6 +18,9 @@ pub(super) const CASES: usize = 2;
 const COUNT: usize = 64;
 const CHUNK: usize = 256 << 10;
 
+/// Commands of one pipeline of the plain client: 8 MiB, as a client does that has to bound its memory.
+const PIPELINE: usize = 32;
+
 pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, Failure> {
     let put = "redis, put 256 KiB chunks";
     course.prepare(put);
@@ -26,67 +28,89 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, F
     let keys = chunks.keys();
     let manifest = manifest(&keys);
     let name = name("save")?;
-    let mut plain = server.connect()?;
-    let mut save = || -> Result<f64, Failure> {
-        let store = connected(server)?;
-        server.clear()?;
-        let (done, time) = timed(|| {
-            for (key, chunk) in keys.iter().zip(chunks.all()) {
-                store.put_chunk(key, chunk)?;
-            }
-            store.put_manifest(&name, &manifest)
-        });
-        done.map_err(failed)?;
-        Ok(gigabytes_per_second(chunks.len(), time))
+    let save = |store: &RedisStore| -> Result<(), StoreError> {
+        for (key, chunk) in keys.iter().zip(chunks.all()) {
+            store.put_chunk(key, chunk)?;
+        }
+        store.put_manifest(&name, &manifest)
     };
-    let set = |plain: &mut Connection| -> Result<f64, Failure> {
-        let (done, time) = timed(|| {
+    let set = |plain: &mut Connection| {
+        let all: Vec<_> = keys.iter().zip(chunks.all()).collect();
+        all.chunks(PIPELINE).try_for_each(|some| {
             let mut pipe = pipe();
-            for (key, chunk) in keys.iter().zip(chunks.all()) {
+            for (key, chunk) in some {
                 pipe.cmd("SET").arg(key.as_bytes()).arg(chunk).ignore();
             }
             pipe.exec(plain)
-        });
-        done.map_err(refused(&server.uri))?;
-        Ok(gigabytes_per_second(chunks.len(), time))
+        })
     };
-    let rounds = course.in_turns(put, [&mut save, &mut || set(&mut plain)])?;
-    let baseline = "a plain pipelined client";
+    let mut plain = server.connect()?;
+    let rounds = course.in_turns::<Failure, 2>(
+        put,
+        [
+            &mut || {
+                let store = connected(server)?;
+                server.clear()?;
+                let (done, time) = timed(|| save(&store));
+                done.map_err(failed)?;
+                Ok(gigabytes_per_second(chunks.len(), time))
+            },
+            &mut || {
+                server.clear()?;
+                let (done, time) = timed(|| set(&mut plain));
+                done.map_err(refused(&server.uri))?;
+                Ok(gigabytes_per_second(chunks.len(), time))
+            },
+        ],
+    )?;
+    let baseline = "a plain client's pipelines of 32";
     let mut figures = vec![Figure::new(put, "GB/s", baseline, &rounds, [0, 1])];
 
     let get = "redis, get 256 KiB chunks";
     course.prepare(get);
-    let read = || -> Result<f64, Failure> {
-        let store = connected(server)?;
-        let (read, time) = timed(|| store.get_chunks(&keys));
-        for (read, stored) in read.map_err(failed)?.iter().zip(chunks.all()) {
-            same(read.as_deref(), stored)?;
-        }
-        Ok(gigabytes_per_second(chunks.len(), time))
-    };
-    let get_plain = |plain: &mut Connection| -> Result<f64, Failure> {
-        let (read, time) = timed(|| {
+    server.clear()?;
+    save(&connected(server)?).map_err(failed)?;
+    set(&mut plain).map_err(refused(&server.uri))?;
+    let get_plain = |plain: &mut Connection| {
+        let mut values: Vec<Vec<u8>> = Vec::with_capacity(COUNT);
+        for keys in keys.chunks(PIPELINE) {
             let mut pipe = pipe();
-            for key in &keys {
+            for key in keys {
                 pipe.cmd("GET").arg(key.as_bytes());
             }
-            pipe.query::<Vec<Vec<u8>>>(plain)
-        });
-        let read = read.map_err(refused(&server.uri))?;
-        for (read, stored) in read.iter().zip(chunks.all()) {
-            same(Some(read), stored)?;
+            values.extend(pipe.query::<Vec<Vec<u8>>>(plain)?);
         }
-        Ok(gigabytes_per_second(chunks.len(), time))
+        redis::RedisResult::Ok(values)
     };
-    let rounds = course.in_turns(get, [&mut || read(), &mut || get_plain(&mut plain)])?;
+    let rounds = course.in_turns::<Failure, 2>(
+        get,
+        [
+            &mut || {
+                let store = connected(server)?;
+                let (read, time) = timed(|| store.get_chunks(&keys));
+                for (read, stored) in read.map_err(failed)?.iter().zip(chunks.all()) {
+                    same(read.as_deref(), stored)?;
+                }
+                Ok(gigabytes_per_second(chunks.len(), time))
+            },
+            &mut || {
+                let (read, time) = timed(|| get_plain(&mut plain));
+                let read = read.map_err(refused(&server.uri))?;
+                for (read, stored) in read.iter().zip(chunks.all()) {
+                    same(Some(read), stored)?;
+                }
+                Ok(gigabytes_per_second(chunks.len(), time))
+            },
+        ],
+    )?;
     figures.push(Figure::new(get, "GB/s", baseline, &rounds, [0, 1]));
     server.clear()?;
     Ok(figures)
 }
 
 /// A handle that knows nothing of earlier rounds, and has its connection.
-fn connected(server: &Server) -> Result<Arc<dyn Backend>, Failure> {
-    let store = open(&server.uri).map_err(failed)?;
+fn connected(server: &Server) -> Result<RedisStore, Failure> {
+    let store = server.open()?;
     store.get_manifest(&name("none")?).map_err(failed)?;
     Ok(store)
 }

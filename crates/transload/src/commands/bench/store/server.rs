@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 
 use redis::{Client, Connection, IntoConnectionInfo, RedisResult, cmd};
 use tempfile::TempDir;
+use transload::store::backend::redis::{RedisOptions, RedisStore};
 
-use super::refused;
+use super::{failed, refused};
 use crate::failure::Failure;
 
 /// How long a server may take to start, and to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The password that the backend reads too.
-const PASSWORD: &str = "TRANSLOAD_REDIS_PASSWORD";
-
 /// A server with an empty database.
 pub(super) struct Server {
     pub(super) uri: String,
     client: Client,
+    /// For the backend. The password of the environment is for a server that the user named.
+    options: RedisOptions,
     /// The process and its folder, where it is ours; the process ends first.
     started: Option<(Process, TempDir)>,
 }
@@ -48,13 +48,14 @@ impl Server {
         };
         let info = uri.into_connection_info();
         let mut info = info.map_err(|error| wrong(error.to_string()))?;
-        if let Some(password) = env::var(PASSWORD).ok().filter(|text| !text.is_empty()) {
+        if let Some(password) = RedisOptions::from_env().password {
             let settings = info.redis_settings().clone().set_password(password);
             info = info.set_redis_settings(settings);
         }
         let server = Self {
             uri: uri.to_owned(),
             client: Client::open(info).map_err(|error| wrong(error.to_string()))?,
+            options: RedisOptions::from_env(),
             started: None,
         };
         let keys: u64 = cmd("DBSIZE")
@@ -99,6 +100,7 @@ impl Server {
         let server = Self {
             client: Client::open(&*uri).map_err(refused(&uri))?,
             uri,
+            options: RedisOptions::default(),
             started: Some((Process(process), folder)),
         };
         let since = Instant::now();
@@ -112,6 +114,12 @@ impl Server {
                 Err(_) => sleep(Duration::from_millis(20)),
             }
         }
+    }
+
+    /// A handle of the backend.
+    pub(super) fn open(&self) -> Result<RedisStore, Failure> {
+        let uri = self.uri.parse().map_err(refused(&self.uri))?;
+        RedisStore::open(&uri, self.options.clone()).map_err(failed)
     }
 
     /// A plain client of it.

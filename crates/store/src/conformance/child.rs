@@ -1,0 +1,171 @@
+//! Each item in a process of its own: the side of that process.
+
+use std::fmt;
+use std::io::{self, BufRead, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::thread;
+use std::time::Duration;
+
+use super::item::Item;
+use super::lines::{self, Task};
+use super::options::Options;
+use super::{run_found_item, run_item, run_library_item};
+use crate::backend::Backend;
+use crate::error::StoreError;
+use crate::loader::Library;
+use crate::name::ManifestName;
+use crate::uri::StoreUri;
+
+/// What an item is run on.
+pub enum Subject {
+    /// A backend in Rust. Items of the [C border](Item::border) are skipped.
+    Backend(Box<dyn Fn() -> Result<Arc<dyn Backend>, StoreError> + Send + Sync>),
+    /// The library in a file, whatever its name is.
+    File(PathBuf, StoreUri),
+    /// The library of the URI's scheme, where the system finds it.
+    System(StoreUri),
+}
+
+impl Subject {
+    fn open(&self) -> Result<Arc<dyn Backend>, StoreError> {
+        match self {
+            Self::Backend(open) => open(),
+            Self::File(path, uri) => Ok(Arc::new(Library::load(path)?.open(uri)?)),
+            Self::System(uri) => Ok(Arc::new(Library::find(uri.scheme())?.open(uri)?)),
+        }
+    }
+}
+
+impl fmt::Debug for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Backend(_) => f.write_str("Backend(..)"),
+            Self::File(path, uri) => f.debug_tuple("File").field(path).field(uri).finish(),
+            Self::System(uri) => f.debug_tuple("System").field(uri).finish(),
+        }
+    }
+}
+
+/// Runs one item in a process that [`check_in_children`](super::check_in_children) has started for it and
+/// nothing else, and tells that one on stdout what it waits for.
+///
+/// When the other one ends, this one removes its manifests and ends, with every process of its group.
+///
+/// # Errors
+/// Those of writing to stdout.
+pub fn run_in_child(
+    item: &'static Item,
+    subject: Subject,
+    options: &Options,
+) -> Result<(), io::Error> {
+    let subject = Arc::new(subject);
+    let mut remove = Vec::new();
+    let mut line = String::new();
+    loop {
+        line.clear();
+        io::stdin().lock().read_line(&mut line)?;
+        match Task::read(&line) {
+            Some(Task::Remove(name)) => remove.push(name),
+            Some(Task::Go) => {
+                end_with_parent(Arc::clone(&subject));
+                break;
+            }
+            // Nobody is there who would tell.
+            None => break,
+        }
+    }
+    if !remove.is_empty() {
+        clean_up(&subject, &remove);
+        return Ok(());
+    }
+    CHILD.get_or_init(Mutex::default);
+    let finding = match &*subject {
+        Subject::Backend(open) => run_item(item, &**open, options),
+        Subject::File(path, uri) => run_library_item(item, path, uri, options),
+        Subject::System(uri) => run_found_item(item, uri, options),
+    };
+    tell(&lines::finding(&finding))
+}
+
+/// In a process of an item: the manifests that it may have put.
+static CHILD: OnceLock<Mutex<Vec<ManifestName>>> = OnceLock::new();
+
+/// Held to read by whoever puts a manifest, and to write from the moment on when none may be put any more.
+static GATE: RwLock<()> = RwLock::new(());
+
+/// To be held while a manifest is put. Does not return when this process is about to end.
+pub(super) fn gate() -> RwLockReadGuard<'static, ()> {
+    GATE.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A manifest of this name may be put.
+pub(super) fn may_put(name: &ManifestName) {
+    if let Some(names) = CHILD.get() {
+        names
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(name.clone());
+        // Whoever does not listen any more has ended.
+        let _ = tell(&lines::put(name));
+    }
+}
+
+/// It has been removed.
+pub(super) fn has_removed(name: &ManifestName) {
+    if CHILD.get().is_some() {
+        let _ = tell(&lines::gone(name));
+    }
+}
+
+fn tell(line: &str) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(line.as_bytes())?;
+    stdout.flush()
+}
+
+fn clean_up(subject: &Subject, names: &[ManifestName]) {
+    let Ok(store) = subject.open() else {
+        return;
+    };
+    for name in names {
+        if store.delete_manifest(name).is_ok() {
+            let _ = tell(&lines::gone(name));
+        }
+    }
+}
+
+/// How long this process goes on after the one that started it, to remove its manifests.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits for the end of the process that started this one, which is the end of stdin.
+fn end_with_parent(subject: Arc<Subject>) {
+    thread::spawn(move || {
+        // More than a task is not told.
+        let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
+        thread::spawn(|| {
+            thread::sleep(PATIENCE);
+            end_group();
+        });
+        let _closed = GATE.write().unwrap_or_else(PoisonError::into_inner);
+        let names = CHILD.get().map(|names| {
+            let names = names.lock().unwrap_or_else(PoisonError::into_inner);
+            names.clone()
+        });
+        let names = names.unwrap_or_default();
+        let _ = catch_unwind(AssertUnwindSafe(|| clean_up(&subject, &names)));
+        end_group();
+    });
+}
+
+/// Ends this process, and those that it started where it leads their group.
+fn end_group() {
+    // SAFETY: system calls on numbers. `_exit` runs nothing of what the library has registered.
+    unsafe {
+        if libc::getpgrp() == libc::getpid() {
+            libc::kill(0, libc::SIGKILL);
+        }
+        libc::_exit(1);
+    }
+}

@@ -1,0 +1,148 @@
+//! What a check leaves behind, whatever becomes of it: no process, and no manifest that can be removed.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use transload_store::conformance::{self, Options, Report, Verdict};
+use transload_store::open_existing;
+
+use crate::build::compile;
+use crate::consumer::file_plugin;
+
+/// `tests/c/around.c` around the file plugin, and the store that it is checked with.
+struct Around {
+    folder: TempDir,
+}
+
+impl Around {
+    fn new(define: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let around = Self { folder };
+        let define = format!("-D{define}");
+        let flags = ["-shared", "-fPIC", &define, "-ldl"];
+        compile("cc", "around.c", &around.library(), &flags);
+        around
+    }
+
+    fn library(&self) -> PathBuf {
+        self.folder.path().join("libkv_store_file.so")
+    }
+
+    fn uri(&self) -> String {
+        format!("file://{}", self.folder.path().join("kv").display())
+    }
+
+    /// The manifests that are in the store.
+    fn manifests(&self) -> Vec<String> {
+        let store = open_existing(&self.uri()).unwrap();
+        let mut names = Vec::new();
+        let visited = store.inventory().unwrap().manifests(&mut |entry| {
+            names.push(entry.name.to_string());
+            Ok(())
+        });
+        visited.unwrap();
+        names
+    }
+
+    /// A process that checks it, with stderr to a pipe that everybody has whom it starts.
+    fn checking(&self) -> Command {
+        let mut command = this_program("left::checking_process");
+        self.name_it(&mut command);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command
+    }
+
+    fn name_it(&self, command: &mut Command) {
+        command
+            .env("CHECK_LIBRARY", self.library())
+            .env("CHECK_URI", self.uri())
+            .env("AROUND", file_plugin());
+    }
+
+    fn check(&self, limit: Duration, stderr: &io::PipeWriter) -> Report {
+        let command = |item: &'static conformance::Item| {
+            let mut command = this_program("check::other_process");
+            self.name_it(&mut command);
+            command
+                .env("CHECK_ITEM", item.name)
+                .stderr(stderr.try_clone().unwrap());
+            command
+        };
+        conformance::check_in_children(&one(), limit, &command, &mut |_| ())
+    }
+}
+
+/// One test of this program, in a process of its own.
+fn this_program(test: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--ignored", "--exact", test, "--nocapture"]);
+    command
+}
+
+/// An item that puts manifests and reads them.
+fn one() -> Options {
+    Options::quick().with_only("manifest-replace")
+}
+
+#[test]
+#[ignore = "the process that is killed while it checks"]
+fn checking_process() {
+    // What it checks stands in its environment.
+    let command = |item: &'static conformance::Item| {
+        let mut command = this_program("check::other_process");
+        command.env("CHECK_ITEM", item.name);
+        command
+    };
+    conformance::check_in_children(&one(), Duration::MAX, &command, &mut |_| ());
+}
+
+/// The end of stderr is when nobody is left who could write there; otherwise this never ends.
+#[test]
+fn a_child_that_dies_leaves_nothing() {
+    for (define, limit) in [
+        ("CRASH", Duration::from_secs(60)),
+        ("HANG", Duration::from_secs(2)),
+    ] {
+        let around = Around::new(define);
+        let (mut reader, writer) = io::pipe().unwrap();
+        let report = around.check(limit, &writer);
+        assert_eq!(report.count(Verdict::Fail), 1, "{report}");
+        assert_eq!(report.left().count(), 0, "{report}");
+        assert!(around.manifests().is_empty(), "{define}");
+        drop(writer);
+        reader.read_to_end(&mut Vec::new()).unwrap();
+    }
+}
+
+#[test]
+fn what_cannot_be_removed_is_told() {
+    let around = Around::new("REFUSE");
+    let (mut reader, writer) = io::pipe().unwrap();
+    let report = around.check(Duration::from_secs(60), &writer);
+    let left: Vec<_> = report.left().map(ToString::to_string).collect();
+    assert_eq!(left, around.manifests(), "{report}");
+    assert_eq!(left.len(), 1, "{report}");
+    assert!(report.to_string().contains(&left[0]), "{report}");
+    drop(writer);
+    reader.read_to_end(&mut Vec::new()).unwrap();
+}
+
+#[test]
+fn a_check_that_is_killed_leaves_nothing() {
+    let around = Around::new("HANG");
+    let mut checking = around.checking().spawn().unwrap();
+    let mut stderr = BufReader::new(checking.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("it hangs") {
+        line.clear();
+        assert_ne!(stderr.read_line(&mut line).unwrap(), 0);
+    }
+    assert_eq!(around.manifests().len(), 1);
+    checking.kill().unwrap();
+    checking.wait().unwrap();
+    stderr.read_to_end(&mut Vec::new()).unwrap();
+    assert!(around.manifests().is_empty());
+}

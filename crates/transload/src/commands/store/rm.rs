@@ -1,0 +1,175 @@
+//! `transload store rm`: removes manifests by name.
+
+use std::collections::HashSet;
+use std::fmt::Write;
+
+use serde::Serialize;
+use transload::store::{ManifestName, StoreError};
+
+use super::{Store, printable};
+use crate::failure::{Failure, chain};
+use crate::output::Output;
+use crate::show::number;
+use crate::show::table::{Lean, Table};
+
+const EXAMPLES: &str = "\
+Examples:
+  transload store rm file:///var/kv slot0
+  transload store rm redis://cache/0 slot0 slot1 --dry-run
+  transload store rm s3://bucket/kv -- -a-name-with-a-dash
+
+Their chunks stay. Those that no other manifest needs go with a later `gc`,
+when their grace period is over. Exit code 1 means that some of the names were
+not there; the others are removed all the same.";
+
+/// Remove manifests. Their chunks go with the next gc.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// The store.
+    uri: String,
+
+    /// The manifests' names, as `transload store ls` lists them.
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<ManifestName>,
+
+    /// Only tell what would go.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let store = Store::existing(&args.uri)?;
+    let mut seen = HashSet::new();
+    let mut report = Report {
+        args,
+        removed: Vec::new(),
+        missing: Vec::new(),
+    };
+    for name in args.names.iter().filter(|name| seen.insert(*name)) {
+        let removed = remove(&store, name, args.dry_run);
+        match removed.map_err(|error| report.failed(name, &error))? {
+            Found::There(bytes) => report.removed.push(Removed { name, bytes }),
+            Found::Missing => report.missing.push(name),
+        }
+    }
+    output.show(|| report.json(), || report.table())?;
+    match report.missing.as_slice() {
+        [] => Ok(()),
+        missing => {
+            let names: Vec<String> = missing.iter().map(|name| printable(name)).collect();
+            Err(Failure::no(
+                format!("{} has no manifest {}", args.uri, names.join(", nor ")),
+                store.what_it_has(),
+            ))
+        }
+    }
+}
+
+/// What a name stood for.
+enum Found {
+    /// A manifest of so many bytes, or one that cannot be read.
+    There(Option<u64>),
+    Missing,
+}
+
+fn remove(store: &Store, name: &ManifestName, dry_run: bool) -> Result<Found, StoreError> {
+    let found = match store.backend.get_manifest(name) {
+        Ok(Some(manifest)) => Found::There(Some(manifest.len() as u64)),
+        Ok(None) => Found::Missing,
+        // What is damaged is what one comes to remove.
+        Err(StoreError::Damaged { .. }) => Found::There(None),
+        Err(error) => return Err(error),
+    };
+    // Also of what is missing: a library may call so what it failed to read.
+    if !dry_run {
+        store.backend.delete_manifest(name)?;
+    }
+    Ok(found)
+}
+
+struct Report<'a> {
+    args: &'a Args,
+    removed: Vec<Removed<'a>>,
+    missing: Vec<&'a ManifestName>,
+}
+
+struct Removed<'a> {
+    name: &'a ManifestName,
+    bytes: Option<u64>,
+}
+
+/// The schema `transload.store.rm/1`.
+#[derive(Serialize)]
+struct Json<'a> {
+    schema: &'static str,
+    uri: &'a str,
+    dry_run: bool,
+    removed: Vec<JsonRemoved<'a>>,
+    missing: Vec<&'a str>,
+}
+
+#[derive(Serialize)]
+struct JsonRemoved<'a> {
+    name: &'a str,
+    /// `null` of one that cannot be read.
+    bytes: Option<u64>,
+}
+
+impl Report<'_> {
+    /// The store refused in the middle of it.
+    fn failed(&self, name: &ManifestName, error: &StoreError) -> Failure {
+        let before = match (self.args.dry_run, self.removed.len() as u64) {
+            (true, _) | (_, 0) => "nothing was removed".to_owned(),
+            (_, n) => format!("{} before it went", number::count(n, "manifest")),
+        };
+        Failure::input(
+            format!(
+                "{}: manifest {} cannot be removed: {}; {before}",
+                self.args.uri,
+                printable(name),
+                chain(error)
+            ),
+            "is the store still there, and may you write to it?",
+        )
+    }
+
+    fn json(&self) -> Json<'_> {
+        let removed = self.removed.iter().map(|removed| JsonRemoved {
+            name: removed.name.as_str(),
+            bytes: removed.bytes,
+        });
+        Json {
+            schema: "transload.store.rm/1",
+            uri: &self.args.uri,
+            dry_run: self.args.dry_run,
+            removed: removed.collect(),
+            missing: self.missing.iter().map(|name| name.as_str()).collect(),
+        }
+    }
+
+    fn table(&self) -> String {
+        let mut text = String::new();
+        if !self.removed.is_empty() {
+            let mut table = Table::new(&[("bytes", Lean::Right), ("manifest", Lean::Left)]);
+            for removed in &self.removed {
+                let bytes = removed.bytes;
+                table.row([
+                    bytes.map_or_else(|| "damaged".to_owned(), number::grouped),
+                    printable(removed.name),
+                ]);
+            }
+            let _ = writeln!(text, "{}", table.finish());
+        }
+        let removed = match self.args.dry_run {
+            true => "would remove",
+            false => "removed",
+        };
+        let count = number::count(self.removed.len() as u64, "manifest");
+        let _ = writeln!(text, " {removed} {count}");
+        if !self.removed.is_empty() {
+            text.push_str(" chunks that only they needed go with a later gc\n");
+        }
+        text
+    }
+}
