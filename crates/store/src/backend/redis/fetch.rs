@@ -48,6 +48,11 @@ impl Fetcher {
         }
     }
 
+    /// The longest chunk read so far, with its header; 0 before the first.
+    pub(super) fn longest(&self) -> usize {
+        self.longest.load(Ordering::Relaxed)
+    }
+
     /// Chunks in the order asked for, checked.
     pub(super) fn chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
         self.checked_chunks(hashes, Use::Reading)
@@ -67,7 +72,7 @@ impl Fetcher {
         why: Use,
     ) -> Result<Vec<Option<Bytes>>, StoreError> {
         let keys: Vec<Vec<u8>> = hashes.iter().map(keys::chunk).collect();
-        let first = match self.longest.load(Ordering::Relaxed) {
+        let first = match self.longest() {
             0 => FIRST,
             longest => window(longest),
         };
