@@ -74,7 +74,12 @@ return 1
 /// since every put of a chunk that is there is a use of it.
 ///
 /// `STRLEN` is a use, so it comes last, and only for what goes.
+///
+/// A server that is full refuses a `ZADD`, except from a script that began with a write that needs no memory, such as
+/// a `ZREM` of nothing. It has to be possible: without marks nothing might ever go, and each is much smaller than
+/// its chunk.
 pub(super) const COLLECT: &str = "
+if ARGV[4] ~= '1' then redis.call('ZREM', KEYS[3], '') end
 local now = tonumber(redis.call('TIME')[1])
 local grace = tonumber(ARGV[2])
 local unused = grace
