@@ -13,20 +13,25 @@ use bytes::Bytes;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientConfigKey, Error, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMode, PutPayload, RetryConfig,
+    BackoffConfig, ClientConfigKey, Error, GetOptions, GetResult, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMode, PutPayload, RetryConfig,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::LONGEST;
 use super::options::S3Options;
 use crate::error::StoreError;
 
 /// A thread each for two requests' checksums and encryption.
 const WORKERS: usize = 2;
 
-/// How long making a connection may take.
+/// How long making a connection may take, and getting credentials from somebody who hands them out.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// What to do without credentials.
+const NO_CREDENTIALS: &str = "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and \
+     AWS_ENDPOINT_URL for a store that is not Amazon's";
 
 #[derive(Debug)]
 pub(super) struct Remote {
@@ -70,6 +75,17 @@ impl Remote {
                 .map_err(|error: Error| StoreError::remote("read the options", error))?;
             builder = builder.with_config(key, value);
         }
+        let has = |key| builder.get_config_value(&key).is_some();
+        let (key, secret) = (
+            has(AmazonS3ConfigKey::AccessKeyId),
+            has(AmazonS3ConfigKey::SecretAccessKey),
+        );
+        let action = || format!("open bucket {bucket}");
+        if key != secret {
+            return Err(StoreError::remote(action(), NO_CREDENTIALS));
+        }
+        let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
+        let unsigned = unsigned.is_some_and(|skip| skip == "true");
         let store = builder
             .with_retry(RetryConfig {
                 backoff: BackoffConfig::default(),
@@ -77,7 +93,7 @@ impl Remote {
                 retry_timeout: options.retry,
             })
             .build()
-            .map_err(|error| StoreError::remote(format!("open bucket {bucket}"), error))?;
+            .map_err(|error| StoreError::remote(action(), error))?;
         let (tell, handle) = mpsc::sync_channel(1);
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new()
@@ -102,7 +118,7 @@ impl Remote {
             .recv()
             .map_err(|_| gone())?
             .map_err(StoreError::io("start a runtime"))?;
-        Ok(Self {
+        let this = Self {
             client: Arc::new(Client {
                 store,
                 permits: Semaphore::new(options.concurrency.max(1)),
@@ -111,7 +127,14 @@ impl Remote {
             handle,
             stop: Some(stop),
             thread: Some(thread),
-        })
+        };
+        if !key && !unsigned {
+            let limit = options.timeout.min(CONNECT);
+            let client = this.client.clone();
+            this.wait(async move { client.has_role(limit).await })
+                .map_err(|why| StoreError::remote(action(), format!("{NO_CREDENTIALS} ({why})")))?;
+        }
+        Ok(this)
     }
 
     /// Starts a future and goes on.
@@ -179,6 +202,20 @@ fn gone() -> StoreError {
 }
 
 impl Client {
+    /// Whether the environment, the pod or the instance has a role that credentials can be got for. Asked first and
+    /// in a limited time: a machine that has none is not told so by anybody.
+    async fn has_role(&self, limit: Duration) -> Result<(), StoreError> {
+        let action = "look for those of this pod or instance";
+        match tokio::time::timeout(limit, self.store.credentials().get_credential()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(StoreError::remote(action, error)),
+            Err(_) => Err(StoreError::remote(
+                action,
+                format!("no answer in {limit:?}"),
+            )),
+        }
+    }
+
     /// What is known of an object, or `None`.
     pub(super) async fn head(&self, path: &Path) -> Result<Option<ObjectMeta>, StoreError> {
         let _permit = self.permit().await?;
