@@ -223,13 +223,102 @@ impl Client {
     }
 
     /// The bytes of an object, or `None`.
+    ///
+    /// What is longer than a part is read in parts, each of which has the time of a request, may fail and be read
+    /// again by itself.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if it is longer than any value.
     pub(super) async fn get(&self, path: &Path) -> Result<Option<Bytes>, StoreError> {
         let _permit = self.permit().await?;
-        let got: Result<Option<GetResult>, Error> = found(self.store.get(path).await);
+        for _ in 0..CHANGES {
+            let Some(first) = self.first_part(path).await.map_err(during("get", path))? else {
+                return Ok(None);
+            };
+            let (size, tag) = (first.meta.size, first.meta.e_tag.clone());
+            // With the header and what a manifest has in front.
+            if size > LONGEST.saturating_mul(2) {
+                return Err(StoreError::Damaged {
+                    what: format!("object {path}"),
+                    how: format!("it has {size} bytes, and no value is so long"),
+                });
+            }
+            let begins = first.bytes().await.map_err(during("get", path))?;
+            if begins.len() as u64 >= size {
+                return Ok(Some(begins));
+            }
+            match self.rest(path, begins, size, tag).await {
+                // It was replaced while we read.
+                Err(Error::Precondition { .. } | Error::NotFound { .. }) => {}
+                other => return other.map(Some).map_err(during("get", path)),
+            }
+        }
+        Err(StoreError::remote(
+            format!("get {path}"),
+            "it changed each time while it was read",
+        ))
+    }
+
+    /// The beginning of an object: all of it, if it is not longer.
+    pub(super) async fn beginning(
+        &self,
+        path: &Path,
+        most: u64,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let _permit = self.permit().await?;
+        let got = self.start(path, most).await;
         match got.map_err(during("get", path))? {
             None => Ok(None),
             Some(got) => got.bytes().await.map(Some).map_err(during("get", path)),
         }
+    }
+
+    async fn first_part(&self, path: &Path) -> Result<Option<GetResult>, Error> {
+        self.start(path, self.part_bytes as u64).await
+    }
+
+    async fn start(&self, path: &Path, most: u64) -> Result<Option<GetResult>, Error> {
+        let options = GetOptions::default().with_range(Some(0..most));
+        match found(self.store.get_opts(path, options).await) {
+            // An empty object has no first byte. It is none of ours, and can be got as a whole.
+            Err(error) if error.to_string().contains("416") => found(self.store.get(path).await),
+            other => other,
+        }
+    }
+
+    /// What comes behind the first part, a few parts at a time, as long as the object stays what it was.
+    async fn rest(
+        &self,
+        path: &Path,
+        begins: Bytes,
+        size: u64,
+        tag: Option<String>,
+    ) -> Result<Bytes, Error> {
+        use futures_util::{StreamExt, TryStreamExt};
+        let too_much = |source| Error::Generic {
+            store: "S3",
+            source,
+        };
+        let mut whole = Vec::new();
+        usize::try_from(size)
+            .map_err(|error| too_much(error.into()))
+            .and_then(|size| {
+                let reserved = whole.try_reserve_exact(size);
+                reserved.map_err(|error| too_much(error.into()))
+            })?;
+        whole.extend_from_slice(&begins);
+        let starts = (begins.len() as u64..size).step_by(self.part_bytes);
+        let parts = starts.map(|from| {
+            let options = GetOptions::default()
+                .with_range(Some(from..size.min(from + self.part_bytes as u64)))
+                .with_if_match(tag.clone());
+            async move { self.store.get_opts(path, options).await?.bytes().await }
+        });
+        let mut parts = futures_util::stream::iter(parts).buffered(PARTS);
+        while let Some(part) = parts.try_next().await? {
+            whole.extend_from_slice(&part);
+        }
+        Ok(whole.into())
     }
 
     /// Writes an object, whatever was there.
@@ -345,8 +434,11 @@ impl Client {
     }
 }
 
-/// Parts of one value that are sent together.
+/// Parts of one value that are sent or read together.
 const PARTS: usize = 4;
+
+/// How often a value that is replaced while it is read in parts is read from its beginning.
+const CHANGES: usize = 5;
 
 fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
