@@ -366,6 +366,27 @@ impl Client {
         }
     }
 
+    /// Removes an object if it still is what a listing said. Answers whether it went.
+    ///
+    /// S3 stores and the crate for them know no delete with a condition that all of them keep. So it is looked at
+    /// just before, and what is put between these two requests is lost.
+    pub(super) async fn delete_unchanged(&self, listed: &ObjectMeta) -> Result<bool, StoreError> {
+        let path = &listed.location;
+        let Some(now) = self.head(path).await? else {
+            return Ok(false);
+        };
+        let same = match (&listed.e_tag, &now.e_tag) {
+            // Quotes belong to it in one answer and not in the other, with some.
+            (Some(listed), Some(now)) => listed.trim_matches('"') == now.trim_matches('"'),
+            // A listing knows fractions of seconds, and the answer to a question for one object does not.
+            _ => listed.last_modified.timestamp() == now.last_modified.timestamp(),
+        };
+        if same {
+            self.delete(path).await?;
+        }
+        Ok(same)
+    }
+
     /// Removes an object; not an error if there is none.
     pub(super) async fn delete(&self, path: &Path) -> Result<(), StoreError> {
         let _permit = self.permit().await?;
