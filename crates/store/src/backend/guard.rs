@@ -71,6 +71,10 @@ const MOST_LOST: usize = 65_536;
 pub(super) struct Needed {
     pub(super) chunks: Vec<ChunkHash>,
     /// When each was last put.
+    #[cfg_attr(
+        not(feature = "s3"),
+        expect(dead_code, reason = "a redis script asks for all")
+    )]
     at: Vec<Instant>,
     /// Puts with greater numbers came later.
     last: u64,
@@ -182,6 +186,7 @@ impl State {
     }
 }
 
+#[cfg(feature = "s3")]
 impl Needed {
     /// Those that were last put so long ago or longer.
     pub(super) fn older(&self, age: Duration) -> Vec<ChunkHash> {

@@ -214,6 +214,7 @@ fn a_grace_period_passes_and_begins_anew() {
     store.put_chunk(&hash(&orphan), &orphan).unwrap();
     store.put_chunk(&hash(&used), &used).unwrap();
     store.put_manifest(&name("flush"), b"").unwrap();
+    store.delete_manifest(&name("flush")).unwrap();
     let inventory = store.inventory().unwrap();
     let collect = || inventory.collect(&grace(4), &mut |_| {}).unwrap();
     assert_eq!(collect().in_grace, 2);

@@ -281,11 +281,14 @@ fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
     let other = server.open("/kv");
     assert_eq!(other.put_chunk(&key, &data).unwrap(), Put::AlreadyThere);
     let mut options = server.options();
-    options.refresh = Duration::from_secs(1);
+    options.refresh = Duration::ZERO;
     let saver = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options).unwrap();
     saver.put_chunk(&key, &data).unwrap();
-    saver.put_manifest(&name("first"), b"").unwrap();
-    std::thread::sleep(Duration::from_millis(600));
+    // From another thread: everything is acknowledged, and this thread's manifest is still to come.
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| saver.put_manifest(&name("first"), b"").unwrap());
+        first.join().unwrap();
+    });
     std::fs::remove_file(server.file(&format!("kv/c/{key}"))).unwrap();
     let error = saver.put_manifest(&name("second"), b"").unwrap_err();
     assert!(
