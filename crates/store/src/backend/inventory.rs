@@ -9,9 +9,9 @@ use crate::name::ManifestName;
 /// What a backend that can list its contents offers beside [`Backend`](super::Backend).
 ///
 /// A backend does not understand manifests. A manifest **refers** to a chunk if the chunk's hash stands in
-/// its bytes, raw or as hex; `file` also writes down what was put on the same handle just before. So a consumer
-/// need not register formats. One whose manifests hold no hashes must not be collected where nothing is written
-/// down (`redis`, `s3`).
+/// its bytes, raw or as hex, and to what was put on the same handle just before: the backends of this crate write
+/// that down beside the manifest, until it is replaced. So a consumer need not register formats. One that replaces
+/// the same manifest at every save, and puts no hashes into it, must not be collected.
 pub trait Inventory: Send + Sync {
     /// Calls `visit` with each manifest, in no order. An error of `visit` ends the walk.
     fn manifests(
@@ -133,6 +133,15 @@ impl Fault {
     /// The chunk that is damaged or missing, where it is one: `what` is then `chunk` and its hash.
     pub fn chunk(&self) -> Option<ChunkHash> {
         self.what.strip_prefix("chunk ")?.parse().ok()
+    }
+
+    /// A chunk that a manifest was saved with is not there.
+    #[cfg(any(feature = "redis", feature = "s3"))]
+    pub(super) fn missing(hash: &ChunkHash, manifest: &str) -> Self {
+        Self {
+            what: format!("chunk {hash}"),
+            how: format!("it is not there, and manifest {manifest:?} was saved with it"),
+        }
     }
 }
 

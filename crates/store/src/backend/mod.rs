@@ -7,8 +7,14 @@
 
 #[cfg(feature = "file")]
 pub mod file;
+#[cfg(any(feature = "redis", feature = "s3"))]
+mod guard;
 mod inventory;
+#[cfg(any(feature = "redis", feature = "s3"))]
+mod kept;
 mod memory;
+#[cfg(any(feature = "redis", feature = "s3"))]
+mod recorded;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod references;

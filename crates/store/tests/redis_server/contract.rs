@@ -231,6 +231,72 @@ fn a_manifest_whose_chunk_went_is_not_published() {
 }
 
 #[test]
+fn a_manifest_that_fails_disarms_no_other_thread() {
+    let server = server!();
+    let store = server.open("");
+    let [mine, theirs, fine] = [1, 2, 3].map(|n| bytes(n, 1000));
+    let put = |data: &[u8]| store.put_chunk(&hash(data), data).map(drop).unwrap();
+    let mut client = server.client();
+    let mut lose = |data: &[u8]| {
+        let key = format!("transload:c:{}", hash(data));
+        while client.del::<_, u32>(&key).unwrap() == 0 {
+            std::thread::yield_now();
+        }
+    };
+    let collected = |data: &[u8], result: Result<(), StoreError>| match result {
+        Err(StoreError::Collected { hash: lost }) => assert_eq!(lost, hash(data)),
+        other => panic!("{other:?}"),
+    };
+    let step = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            put(&theirs);
+            put(&fine);
+            step.wait();
+            step.wait();
+            // The other thread was told of both; this one was not.
+            collected(&theirs, store.put_manifest(&name("theirs"), b"no hashes"));
+            // Having been told, another save goes on, and the same one does not.
+            store.put_manifest(&name("another"), b"save").unwrap();
+            let manifest = hash(&theirs).to_string();
+            for _ in 0..2 {
+                let failed = store.put_manifest(&name("theirs"), manifest.as_bytes());
+                collected(&theirs, failed);
+            }
+            put(&theirs);
+            let name = name("theirs");
+            store.put_manifest(&name, manifest.as_bytes()).unwrap();
+        });
+        put(&mine);
+        step.wait();
+        lose(&theirs);
+        lose(&mine);
+        let failed = store.put_manifest(&name("mine"), b"no hashes");
+        assert!(matches!(failed, Err(StoreError::Collected { .. })));
+        put(&mine);
+        store.put_manifest(&name("mine"), b"no hashes").unwrap();
+        step.wait();
+    });
+    assert_eq!(store.get_chunk(&hash(&theirs)).unwrap().unwrap(), theirs);
+}
+
+#[test]
+fn what_another_thread_published_is_still_needed_by_who_put_it() {
+    let server = server!();
+    let store = server.open("");
+    let data = bytes(1, 1000);
+    store.put_chunk(&hash(&data), &data).unwrap();
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| store.put_manifest(&name("other"), b"").unwrap());
+        other.join().unwrap();
+    });
+    let key = format!("transload:c:{}", hash(&data));
+    let _: () = server.client().del(key).unwrap();
+    let error = store.put_manifest(&name("m"), b"").unwrap_err();
+    assert!(matches!(error, StoreError::Collected { .. }), "{error}");
+}
+
+#[test]
 fn a_changed_bit_is_an_error() {
     let server = server!();
     let store = server.open("");

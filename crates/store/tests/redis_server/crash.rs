@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use transload_store::backend::Inventory;
-use transload_store::{Backend, ChunkHash};
+use transload_store::{Backend, ChunkHash, ManifestName, StoreError};
 
 use crate::server;
 use crate::server::{bytes, hash, name};
@@ -34,6 +34,15 @@ fn manifest(save: u64) -> Vec<u8> {
         .collect()
 }
 
+/// What became of the puts of one name.
+#[derive(Default)]
+struct Puts {
+    /// The last one that was acknowledged.
+    done: Option<u64>,
+    /// Since then. Each may have come about all the same.
+    failed: Vec<u64>,
+}
+
 #[test]
 fn killed_at_any_moment() {
     let mut server = server!("--appendonly", "yes", "--appendfsync", "always");
@@ -56,12 +65,16 @@ fn killed_at_any_moment() {
                         let mut acknowledged = acknowledged.lock().unwrap();
                         let done =
                             put.and_then(|()| store.put_manifest(&manifest_name, &manifest(save)));
-                        let entry = acknowledged.entry(manifest_name).or_insert((None, None));
+                        let name: &mut Puts = acknowledged.entry(manifest_name).or_default();
                         match done {
-                            Ok(()) => *entry = (Some(save), None),
-                            // It may have come about all the same.
+                            Ok(()) => {
+                                *name = Puts {
+                                    done: Some(save),
+                                    failed: Vec::new(),
+                                }
+                            }
                             Err(_) => {
-                                entry.1 = Some(save);
+                                name.failed.push(save);
                                 errors.fetch_add(1, Ordering::Relaxed);
                             }
                         }
@@ -90,23 +103,16 @@ fn killed_at_any_moment() {
 }
 
 /// What was acknowledged is there, and everything that is there is whole.
-fn check(
-    store: &(impl Backend + Inventory),
-    acknowledged: &HashMap<transload_store::ManifestName, (Option<u64>, Option<u64>)>,
-) {
-    for (name, (done, unknown)) in acknowledged {
+fn check(store: &(impl Backend + Inventory), acknowledged: &HashMap<ManifestName, Puts>) {
+    for (name, puts) in acknowledged {
         let Some(found) = store.get_manifest(name).unwrap() else {
-            assert_eq!(*done, None, "{name} was acknowledged");
+            assert_eq!(puts.done, None, "{name} was acknowledged");
             continue;
         };
-        let known = [done, unknown]
-            .into_iter()
-            .flatten()
-            .any(|&save| found == manifest(save));
-        // What failed twice may be the one before the last.
+        let mut possible = puts.done.iter().chain(&puts.failed);
         assert!(
-            known || done.is_none() || unknown.is_some(),
-            "{name} is another"
+            possible.any(|&save| found == manifest(save)),
+            "{name} is neither the last that was acknowledged nor one that was tried since"
         );
     }
     let mut visible = Vec::new();
@@ -155,10 +161,7 @@ fn what_waits_for_a_server_is_sent_when_it_is_back() {
     server.kill();
     assert!(store.put_manifest(&name("m"), b"1").is_err());
     server.restart();
-    match store.put_manifest(&name("m"), b"1") {
-        Ok(()) => {}
-        Err(error) => panic!("{error}"),
-    }
+    store.put_manifest(&name("m"), b"1").unwrap();
     let other = server.open("");
     for data in &data {
         assert_eq!(other.get_chunk(&hash(data)).unwrap().unwrap(), data);
@@ -184,7 +187,8 @@ fn a_server_that_forgot_everything_gets_no_manifest_without_chunks() {
         std::thread::yield_now();
     }
     server.restart();
-    assert!(store.put_manifest(&name("m"), b"1").is_err());
+    let error = store.put_manifest(&name("m"), b"1").unwrap_err();
+    assert!(matches!(error, StoreError::Collected { .. }), "{error}");
     assert_eq!(store.get_manifest(&name("m")).unwrap(), None);
     for data in &data {
         store.put_chunk(&hash(data), data).unwrap();

@@ -112,6 +112,82 @@ fn verify_finds_what_was_changed() {
 }
 
 #[test]
+fn what_a_manifest_was_saved_with_is_kept_and_missed() {
+    let server = server!();
+    let store = server.open("/0/slot");
+    let data: Vec<_> = (0..3).map(|n| bytes(n, 1000)).collect();
+    for data in &data {
+        store.put_chunk(&hash(data), data).unwrap();
+    }
+    let opaque = [("a", "no"), ("b", "hashes")].map(|(n, data)| (name(n), data.into()));
+    store.put_manifests(&opaque).unwrap();
+    let inventory = store.inventory().unwrap();
+    let listed = BTreeMap::from([("a".into(), 2), ("b".into(), 6)]);
+    assert_eq!(names(inventory), listed, "without what is recorded");
+    let orphan = bytes(9, 1000);
+    store.put_chunk(&hash(&orphan), &orphan).unwrap();
+    store.put_manifest(&name("c"), b"").unwrap();
+    store.delete_manifest(&name("c")).unwrap();
+    let collected = inventory.collect(&grace(0), &mut |_| {}).unwrap();
+    assert_eq!(collected.chunks, 1, "the orphan");
+    let verify = || {
+        let mut faults = Vec::new();
+        inventory
+            .verify(&mut |_| {}, &mut |fault| faults.push(fault))
+            .unwrap();
+        faults
+    };
+    assert_eq!(verify(), []);
+    let lost = hash(&data[1]);
+    let _: () = server.client().del(format!("transload:c:{lost}")).unwrap();
+    let faults = verify();
+    assert_eq!(faults.len(), 1);
+    assert_eq!(faults[0].what, format!("chunk {lost}"));
+    assert!(faults[0].how.contains("slot/a"), "{}", faults[0].how);
+    store.delete_manifest(&name("a")).unwrap();
+    assert_eq!(verify(), []);
+    assert_eq!(inventory.collect(&grace(0), &mut |_| {}).unwrap().chunks, 2);
+}
+
+#[test]
+fn a_full_server_can_be_collected() {
+    let server = server!();
+    let store = server.open("");
+    save(&store, "old", &(0..50).collect::<Vec<_>>(), 100_000);
+    std::thread::sleep(Duration::from_millis(2100));
+    let mut client = server.client();
+    let mut set = |command: &str, words: &[&str]| {
+        let _: () = redis::cmd(command).arg(words).query(&mut client).unwrap();
+    };
+    set("CONFIG", &["SET", "maxmemory", "3mb"]);
+    let more = bytes(1000, 100_000);
+    let full = || -> Result<(), StoreError> {
+        store.put_chunk(&hash(&more), &more)?;
+        store.put_manifest(&name("new"), b"")
+    };
+    assert!(full().unwrap_err().to_string().contains("OOM"));
+    let inventory = store.inventory().unwrap();
+    // What it notes of chunks that have to wait needs memory, and has to be noted all the same.
+    let collected = inventory
+        .collect(&grace(4).with_cap(1 << 20), &mut |_| {})
+        .unwrap();
+    assert_eq!(
+        (collected.manifests, collected.chunks, collected.in_grace),
+        (1, 0, 50)
+    );
+    assert!(full().is_err());
+    std::thread::sleep(Duration::from_millis(6100));
+    // A manifest has just been removed: only what was noted lets the chunks go.
+    set("CONFIG", &["SET", "maxmemory", "100mb"]);
+    store.put_manifest(&name("short"), b"").unwrap();
+    store.delete_manifest(&name("short")).unwrap();
+    set("CONFIG", &["SET", "maxmemory", "3mb"]);
+    let collected = inventory.collect(&grace(4), &mut |_| {}).unwrap();
+    assert_eq!(collected.chunks, 50);
+    full().unwrap();
+}
+
+#[test]
 fn collects_what_nothing_refers_to_after_its_grace() {
     let server = server!();
     let store = server.open("");
@@ -138,6 +214,7 @@ fn a_grace_period_passes_and_begins_anew() {
     store.put_chunk(&hash(&orphan), &orphan).unwrap();
     store.put_chunk(&hash(&used), &used).unwrap();
     store.put_manifest(&name("flush"), b"").unwrap();
+    store.delete_manifest(&name("flush")).unwrap();
     let inventory = store.inventory().unwrap();
     let collect = || inventory.collect(&grace(4), &mut |_| {}).unwrap();
     assert_eq!(collect().in_grace, 2);
@@ -200,6 +277,41 @@ fn a_cap_evicts_the_least_recently_used() {
     assert_eq!((collected.manifests, collected.chunks), (1, 10));
     assert_eq!(names(inventory).keys().collect::<Vec<_>>(), ["m0", "m2"]);
     assert!(inventory.usage().unwrap().total_bytes <= total * 3 / 4);
+}
+
+#[test]
+fn a_manifest_that_is_put_meanwhile_is_not_evicted() {
+    let server = server!();
+    let store = server.open("");
+    let saved: Vec<_> = (0..4)
+        .map(|n| {
+            let hashes = save(&store, &format!("m{n}"), &[n], 20_000);
+            std::thread::sleep(Duration::from_millis(2100));
+            hashes
+        })
+        .collect();
+    let inventory = store.inventory().unwrap();
+    // Room for the newest one. The next two are put again when that has been read, one of them as it was.
+    let options = grace(0).with_cap(40_000);
+    let other = server.open("");
+    let collected = inventory
+        .collect(&options, &mut |progress| {
+            if (progress.step, progress.done) == ("reading manifests", 1) {
+                let same = store.get_manifest(&name("m2")).unwrap().unwrap();
+                other.put_manifest(&name("m2"), &same).unwrap();
+                other
+                    .put_manifest(&name("m1"), saved[0][0].as_bytes())
+                    .unwrap();
+            }
+        })
+        .unwrap();
+    assert_eq!(collected.manifests, 1);
+    assert_eq!(
+        names(inventory).keys().collect::<Vec<_>>(),
+        ["m1", "m2", "m3"]
+    );
+    let left = |n: usize| store.get_chunk(&saved[n][0]).unwrap().is_some();
+    assert_eq!([0, 1, 2, 3].map(left), [true, false, true, true]);
 }
 
 #[test]

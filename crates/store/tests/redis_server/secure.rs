@@ -57,6 +57,26 @@ fn the_password_comes_from_the_options() {
     assert!(RedisStore::open(&uri(&as_user), quick().with_password("hunter2")).is_err());
 }
 
+#[test]
+fn a_user_is_logged_in_without_a_password_too() {
+    let server = server!();
+    let mut client = server.client();
+    let _: () = redis::cmd("ACL")
+        .arg(&["SETUSER", "kv", "on", "nopass", "~transload:*", "+@all"])
+        .query(&mut client)
+        .unwrap();
+    let open = |user: &str| {
+        let uri = format!("redis://{user}@127.0.0.1:{}/0", server.port);
+        RedisStore::open(&uri.parse().unwrap(), quick())
+    };
+    let store = open("kv").unwrap();
+    let clients: String = redis::cmd("CLIENT").arg("LIST").query(&mut client).unwrap();
+    assert!(clients.contains("user=kv"), "{clients}");
+    store.put_manifest(&name("m"), b"1").unwrap();
+    let error = open("nobody").unwrap_err().to_string();
+    assert!(error.contains("TRANSLOAD_REDIS_PASSWORD"), "{error}");
+}
+
 /// A certificate authority, and a server's certificate and key from it, as files.
 struct Authority {
     ca: PathBuf,

@@ -1,13 +1,13 @@
 //! What `kv_store_v1` asks of a backend.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use transload_store::backend::s3::S3Store;
+use transload_store::backend::s3::{S3Options, S3Store};
 use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
 
-use crate::server::{Server, bytes, hash, name};
+use crate::server::{Impostor, Server, bytes, hash, name};
 
 /// With both servers.
 fn both(test: impl Fn(&Server)) {
@@ -281,11 +281,14 @@ fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
     let other = server.open("/kv");
     assert_eq!(other.put_chunk(&key, &data).unwrap(), Put::AlreadyThere);
     let mut options = server.options();
-    options.refresh = Duration::from_secs(1);
+    options.refresh = Duration::ZERO;
     let saver = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options).unwrap();
     saver.put_chunk(&key, &data).unwrap();
-    saver.put_manifest(&name("first"), b"").unwrap();
-    std::thread::sleep(Duration::from_millis(600));
+    // From another thread: everything is acknowledged, and this thread's manifest is still to come.
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| saver.put_manifest(&name("first"), b"").unwrap());
+        first.join().unwrap();
+    });
     std::fs::remove_file(server.file(&format!("kv/c/{key}"))).unwrap();
     let error = saver.put_manifest(&name("second"), b"").unwrap_err();
     assert!(
@@ -293,6 +296,131 @@ fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
         "{error}"
     );
     assert_eq!(saver.get_manifest(&name("second")).unwrap(), None);
+}
+
+#[test]
+fn a_manifest_that_fails_disarms_no_other_thread() {
+    let mut server = Server::s3s();
+    let mut options = server.options();
+    // So that everything is asked for again.
+    options.refresh = Duration::ZERO;
+    let store = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options).unwrap();
+    let [mine, theirs] = [1, 2].map(|n| bytes(n, 1000));
+    let put = |data: &[u8]| store.put_chunk(&hash(data), data).map(drop).unwrap();
+    let collected = |data: &[u8], result: Result<(), StoreError>| match result {
+        Err(StoreError::Collected { hash: lost }) => assert_eq!(lost, hash(data)),
+        other => panic!("{other:?}"),
+    };
+    let step = Barrier::new(2);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            put(&theirs);
+            step.wait();
+            step.wait();
+            // While the server is gone nothing can be said, and nothing is forgotten.
+            let error = store.put_manifest(&name("theirs"), b"no hashes");
+            assert!(!matches!(error, Ok(()) | Err(StoreError::Collected { .. })));
+            step.wait();
+            step.wait();
+            // The other thread was told; this one was not.
+            collected(&theirs, store.put_manifest(&name("theirs"), b"no hashes"));
+            store.put_manifest(&name("another"), b"save").unwrap();
+            let manifest = hash(&theirs).to_string();
+            let failed = store.put_manifest(&name("theirs"), manifest.as_bytes());
+            collected(&theirs, failed);
+            put(&theirs);
+            let name = name("theirs");
+            store.put_manifest(&name, manifest.as_bytes()).unwrap();
+        });
+        step.wait();
+        put(&mine);
+        // All of it has been acknowledged.
+        store.put_manifest(&name("first"), b"").unwrap();
+        put(&mine);
+        store.put_manifest(&name("second"), b"").unwrap();
+        server.kill();
+        step.wait();
+        step.wait();
+        std::fs::remove_file(server.file(&format!("kv/c/{}", hash(&theirs)))).unwrap();
+        server.start();
+        put(&mine);
+        store.put_manifest(&name("mine"), b"no hashes").unwrap();
+        step.wait();
+    });
+    assert_eq!(store.get_chunk(&hash(&theirs)).unwrap().unwrap(), theirs);
+}
+
+#[test]
+fn opening_what_is_there_makes_nothing() {
+    let server = Server::s3s();
+    let open = |uri: &str| S3Store::open_existing(&uri.parse().unwrap(), server.options());
+    for uri in ["s3://bucket", "s3://bucket/kv", "s3://bucket/kv/slot"] {
+        let error = open(uri).unwrap_err();
+        assert!(matches!(error, StoreError::NotThere { .. }), "{error}");
+        assert!(error.to_string().contains(uri), "{error}");
+    }
+    assert_eq!(server.file("").read_dir().unwrap().count(), 0);
+    server
+        .open("/kv")
+        .put_manifest(&name("slot/m"), b"1")
+        .unwrap();
+    let slot = open("s3://bucket/kv/slot").unwrap();
+    assert_eq!(slot.get_manifest(&name("m")).unwrap().unwrap(), "1");
+    assert!(open("s3://bucket/other").is_err());
+}
+
+#[test]
+fn without_credentials_it_says_which_variables_to_set() {
+    if std::env::vars_os().any(|(key, _)| key.to_string_lossy().starts_with("AWS_")) {
+        println!("NOT RUN: the environment has settings of its own");
+        return;
+    }
+    // Where an instance would be told its credentials: nobody there, and somebody who never answers.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", silent.local_addr().unwrap());
+    let keys = ["aws_access_key_id", "aws_secret_access_key"];
+    let one = keys.map(|key| S3Options::default().with_config(key, "hunter2"));
+    let none = ["http://127.0.0.1:1", &silent].map(|endpoint| {
+        let mut options = S3Options::default().with_config("aws_metadata_endpoint", endpoint);
+        options.timeout = Duration::from_secs(1);
+        options
+    });
+    for options in one.into_iter().chain(none) {
+        let error = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options);
+        let error = error.unwrap_err().to_string();
+        for variable in [
+            "AWS_ACCESS_KEY_ID",
+            "AWS_SECRET_ACCESS_KEY",
+            "AWS_ENDPOINT_URL",
+        ] {
+            assert!(error.contains(variable), "{error}");
+        }
+        assert!(!error.contains("hunter2"), "{error}");
+    }
+}
+
+#[test]
+fn an_object_that_is_too_short_is_damaged() {
+    both(|server| {
+        let store = server.open("/kv");
+        let key = hash(b"a chunk");
+        for content in [&b""[..], b"short"] {
+            server.put(&format!("kv/c/{key}"), content);
+            let error = store.get_chunk(&key).unwrap_err();
+            assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+        }
+    });
+}
+
+#[test]
+fn no_length_of_an_object_is_believed() {
+    let server = Impostor::start(|path| match path.ends_with("/kv_store_format") {
+        true => (b"transload kv_store s3 1\n".to_vec(), 24),
+        false => (vec![7; 16 << 20], 1 << 40),
+    });
+    let store = S3Store::open(&"s3://bucket/kv".parse().unwrap(), server.options()).unwrap();
+    let error = store.get_chunk(&hash(b"a chunk")).unwrap_err();
+    assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
 }
 
 #[test]

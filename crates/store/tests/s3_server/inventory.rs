@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use transload_store::backend::s3::S3Store;
 use transload_store::backend::{CollectOptions, Fault};
-use transload_store::{Backend, ChunkHash};
+use transload_store::{Backend, ChunkHash, StoreError};
 
 use crate::server::{Server, bytes, hash, name};
 
@@ -90,23 +91,120 @@ fn verify_finds_what_was_changed() {
 
 #[test]
 fn a_cap_evicts_what_was_put_longest_ago() {
+    let mut servers = vec![Server::s3s()];
+    servers.extend(Server::moto());
+    for server in &servers {
+        let store = server.open("");
+        for n in 0..3 {
+            save(
+                &store,
+                &format!("m{n}"),
+                &(n * 10..n * 10 + 10).collect::<Vec<_>>(),
+            );
+            std::thread::sleep(Duration::from_millis(1100));
+        }
+        let inventory = store.inventory().unwrap();
+        let total = inventory.usage().unwrap().total_bytes;
+        let options = CollectOptions::new()
+            .with_grace(Duration::ZERO)
+            .with_cap(total * 3 / 4);
+        let collected = inventory.collect(&options, &mut |_| {}).unwrap();
+        assert_eq!((collected.manifests, collected.chunks), (1, 10));
+        assert_eq!(store.get_manifest(&name("m0")).unwrap(), None);
+        assert!(inventory.usage().unwrap().total_bytes <= total * 3 / 4);
+    }
+}
+
+#[test]
+fn a_manifest_that_is_put_meanwhile_is_not_evicted() {
     let server = Server::s3s();
     let store = server.open("");
-    for n in 0..3 {
-        save(
-            &store,
-            &format!("m{n}"),
-            &(n * 10..n * 10 + 10).collect::<Vec<_>>(),
-        );
-        std::thread::sleep(Duration::from_millis(1100));
-    }
+    let saved: Vec<_> = (0..4)
+        .map(|n| {
+            let hashes = save(&store, &format!("m{n}"), &[n]);
+            std::thread::sleep(Duration::from_millis(1100));
+            hashes
+        })
+        .collect();
     let inventory = store.inventory().unwrap();
-    let total = inventory.usage().unwrap().total_bytes;
+    // Room for the newest one. The next two are put again when that has been read, one of them as it was.
     let options = CollectOptions::new()
         .with_grace(Duration::ZERO)
-        .with_cap(total * 3 / 4);
-    let collected = inventory.collect(&options, &mut |_| {}).unwrap();
-    assert_eq!((collected.manifests, collected.chunks), (1, 10));
+        .with_cap(1500);
+    let other = server.open("");
+    let collected = inventory
+        .collect(&options, &mut |progress| {
+            if (progress.step, progress.done) == ("reading manifests", 1) {
+                let same = store.get_manifest(&name("m2")).unwrap().unwrap();
+                other.put_manifest(&name("m2"), &same).unwrap();
+                other
+                    .put_manifest(&name("m1"), saved[0][0].as_bytes())
+                    .unwrap();
+            }
+        })
+        .unwrap();
+    assert_eq!(collected.manifests, 1);
     assert_eq!(store.get_manifest(&name("m0")).unwrap(), None);
-    assert!(inventory.usage().unwrap().total_bytes <= total * 3 / 4);
+    let left = |n: usize| store.get_chunk(&saved[n][0]).unwrap().is_some();
+    assert_eq!([0, 1, 2, 3].map(left), [true, false, true, true]);
+}
+
+#[test]
+fn what_a_manifest_was_saved_with_is_kept_and_missed() {
+    let server = Server::s3s();
+    let store = server.open("/kv");
+    let slot = server.open("/kv/slot");
+    let data: Vec<_> = (0..3).map(|n| bytes(n, 1000)).collect();
+    for data in &data {
+        slot.put_chunk(&hash(data), data).unwrap();
+    }
+    let long = "x".repeat(1000);
+    slot.put_manifest(&name(&long), b"no hashes").unwrap();
+    let orphan = bytes(9, 1000);
+    store.put_chunk(&hash(&orphan), &orphan).unwrap();
+    store.put_manifest(&name("m"), b"").unwrap();
+    store.delete_manifest(&name("m")).unwrap();
+    let inventory = store.inventory().unwrap();
+    assert_eq!(inventory.usage().unwrap().manifest_bytes, 9);
+    let collect = || {
+        let options = CollectOptions::new().with_grace(Duration::ZERO);
+        inventory.collect(&options, &mut |_| {}).unwrap().chunks
+    };
+    assert_eq!(collect(), 1, "the orphan");
+    let verify = || {
+        let mut faults = Vec::new();
+        inventory
+            .verify(&mut |_| {}, &mut |fault| faults.push(fault))
+            .unwrap();
+        faults
+    };
+    assert_eq!(verify(), []);
+    slot.put_chunk(&hash(&orphan), &orphan).unwrap();
+    slot.put_manifest(&name("n"), b"no hashes either").unwrap();
+    std::fs::remove_file(server.file(&format!("kv/c/{}", hash(&data[1])))).unwrap();
+    let faults = verify();
+    assert_eq!(faults.len(), 1, "{faults:?}");
+    assert_eq!(faults[0].what, format!("chunk {}", hash(&data[1])));
+    assert!(faults[0].how.contains("slot/xxx"), "{}", faults[0].how);
+    slot.delete_manifest(&name(&long)).unwrap();
+    assert_eq!(verify(), []);
+    assert_eq!(collect(), 2);
+}
+
+#[test]
+fn a_grace_period_that_saves_cannot_rely_on_is_refused() {
+    let server = Server::s3s();
+    let mut options = server.options();
+    options.refresh = Duration::from_secs(600);
+    let store = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options).unwrap();
+    let inventory = store.inventory().unwrap();
+    let collect = |seconds| {
+        let options = CollectOptions::new().with_grace(Duration::from_secs(seconds));
+        inventory.collect(&options, &mut |_| {})
+    };
+    let error = collect(1199).unwrap_err();
+    assert!(matches!(error, StoreError::Unsupported { .. }), "{error}");
+    assert!(error.to_string().contains("20 minutes"), "{error}");
+    collect(1200).unwrap();
+    collect(0).unwrap();
 }

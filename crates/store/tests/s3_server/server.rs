@@ -1,6 +1,6 @@
 //! S3 servers of one test.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -77,13 +77,34 @@ impl Server {
     }
 
     fn make_bucket(&self) -> bool {
+        self.raw_put("/bucket", b"")
+    }
+
+    /// Puts an object past the store.
+    pub(crate) fn put(&self, key: &str, content: &[u8]) {
+        match &self.run {
+            Run::Moto(_) => assert!(self.raw_put(&format!("/bucket/{key}"), content)),
+            _ => {
+                let file = self.file(key);
+                std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+                std::fs::write(file, content).unwrap();
+            }
+        }
+    }
+
+    /// moto believes any signature.
+    fn raw_put(&self, path: &str, content: &[u8]) -> bool {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else {
             return false;
         };
-        let request = "PUT /bucket HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\
-                       Authorization: AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, \
-                       SignedHeaders=host, Signature=0\r\nConnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).unwrap();
+        let head = format!(
+            "PUT {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {}\r\n\
+             Authorization: AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, \
+             SignedHeaders=host, Signature=0\r\nConnection: close\r\n\r\n",
+            content.len()
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(content).unwrap();
         let mut answer = String::new();
         stream
             .read_to_string(&mut answer)
@@ -142,26 +163,11 @@ impl Server {
 
     /// What another process needs to open stores here.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
-        vec![
-            (
-                "AWS_ENDPOINT_URL",
-                format!("http://127.0.0.1:{}", self.port),
-            ),
-            ("AWS_ALLOW_HTTP", "true".into()),
-            ("AWS_ACCESS_KEY_ID", "key".into()),
-            ("AWS_SECRET_ACCESS_KEY", "secret".into()),
-            ("AWS_REGION", "us-east-1".into()),
-        ]
+        environment(self.port)
     }
 
     pub(crate) fn options(&self) -> S3Options {
-        let mut options = S3Options::default();
-        for (key, value) in self.environment() {
-            options = options.with_config(key.to_ascii_lowercase(), value);
-        }
-        options.timeout = Duration::from_secs(20);
-        options.retry = Duration::from_secs(1);
-        options
+        options(&self.environment())
     }
 
     pub(crate) fn open(&self, rest: &str) -> S3Store {
@@ -182,6 +188,69 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+fn environment(port: u16) -> Vec<(&'static str, String)> {
+    vec![
+        ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{port}")),
+        ("AWS_ALLOW_HTTP", "true".into()),
+        ("AWS_ACCESS_KEY_ID", "key".into()),
+        ("AWS_SECRET_ACCESS_KEY", "secret".into()),
+        ("AWS_REGION", "us-east-1".into()),
+    ]
+}
+
+fn options(environment: &[(&str, String)]) -> S3Options {
+    let mut options = S3Options::default();
+    for (key, value) in environment {
+        options = options.with_config(key.to_ascii_lowercase(), value);
+    }
+    options.timeout = Duration::from_secs(20);
+    options.retry = Duration::from_secs(1);
+    options
+}
+
+/// A server that says of each object what it likes: its first bytes, and how long it is.
+pub(crate) struct Impostor {
+    port: u16,
+}
+
+impl Impostor {
+    pub(crate) fn start(answer: fn(&str) -> (Vec<u8>, u64)) -> Self {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        // Ends with the process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let _ = serve(stream, answer);
+            }
+        });
+        Self { port }
+    }
+
+    pub(crate) fn options(&self) -> S3Options {
+        options(&environment(self.port))
+    }
+}
+
+fn serve(mut stream: TcpStream, answer: fn(&str) -> (Vec<u8>, u64)) -> std::io::Result<()> {
+    let mut request = BufReader::new(stream.try_clone()?);
+    let mut first = String::new();
+    request.read_line(&mut first)?;
+    let mut line = String::from("-");
+    while line.trim() != "" {
+        line.clear();
+        request.read_line(&mut line)?;
+    }
+    let (bytes, size) = answer(first.split(' ').nth(1).unwrap_or_default());
+    write!(
+        stream,
+        "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes 0-{}/{size}\r\n\
+         ETag: \"1\"\r\nLast-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\nConnection: close\r\n\r\n",
+        bytes.len(),
+        bytes.len() - 1
+    )?;
+    stream.write_all(&bytes)
 }
 
 pub(crate) fn hash(data: &[u8]) -> ChunkHash {

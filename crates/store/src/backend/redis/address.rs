@@ -16,15 +16,16 @@ pub const CA_FILE: &str = "TRANSLOAD_REDIS_CA_FILE";
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct RedisOptions {
-    /// The password, where the server wants one.
+    /// The password, where the server wants one. A user whom the URI names is logged in without one too, as
+    /// servers allow for users with `nopass`.
     pub password: Option<String>,
     /// A PEM file of the certificate authorities that may vouch for a `rediss://` server. The system's are
     /// used where there is none.
     pub ca_file: Option<PathBuf>,
     /// How long connecting may take, which includes a server that is still loading its data. 5 s.
     pub connect_timeout: Duration,
-    /// How long the server may take for one reply, not counting the transfer of large values, which is
-    /// given a second for each MiB beyond. 10 s.
+    /// How long the server may say nothing while a reply, or the rest of one, is expected, and take nothing while
+    /// something is sent. 10 s.
     pub timeout: Duration,
     /// How many bytes of chunks may wait for the server's acknowledgement before `put_chunk` waits; a single
     /// larger chunk is taken too. More hides longer round trips. 32 MiB.

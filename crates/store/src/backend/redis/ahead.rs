@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::fetch::Fetcher;
+use super::fetch::{Fetcher, MOST_TOGETHER};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// Chunks of one exchange: enough to hide a round trip, few enough for the first to come soon.
+/// Chunks of the first exchange: few enough for the first to come soon. Each that follows takes twice as many, so
+/// that many small ones cost few round trips, as far as they have no more than so many bytes.
 const TOGETHER: usize = 16;
+const EXCHANGE_BYTES: usize = 8 << 20;
 
 /// The longest list of chunks that wait to be fetched; a hint may be forgotten.
 const MOST_WANTED: usize = 64 << 10;
@@ -43,6 +45,8 @@ struct State {
     wanted: VecDeque<ChunkHash>,
     entries: HashMap<ChunkHash, Entry>,
     bytes: usize,
+    /// Chunks of the last exchange; 0 if nothing was wanted since.
+    together: usize,
     stop: bool,
 }
 
@@ -200,8 +204,13 @@ impl Shared {
                 return None;
             }
             if state.bytes < self.limit {
+                let most = match self.fetcher.longest() {
+                    0 => TOGETHER,
+                    longest => (EXCHANGE_BYTES / longest).clamp(1, MOST_TOGETHER),
+                };
+                let together = state.together.saturating_mul(2).max(TOGETHER).min(most);
                 let mut hashes = Vec::new();
-                while hashes.len() < TOGETHER
+                while hashes.len() < together
                     && let Some(hash) = state.wanted.pop_front()
                 {
                     // Unless a reader took it out of here.
@@ -210,6 +219,7 @@ impl Shared {
                         hashes.push(hash);
                     }
                 }
+                state.together = hashes.len();
                 if !hashes.is_empty() {
                     return Some(hashes);
                 }

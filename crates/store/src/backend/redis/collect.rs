@@ -1,13 +1,14 @@
 //! Removing chunks that no manifest refers to, while others save.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use super::connection::unexpected;
 use super::inventory::{Found, Size, chunk_of, name_of};
 use super::reply::Reply;
 use super::{RedisStore, keys};
-use crate::backend::{CollectOptions, Collected, Progress, References};
+use crate::backend::kept::Kept;
+use crate::backend::{CollectOptions, Collected, Progress};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -21,7 +22,7 @@ pub(super) fn collect(
 ) -> Result<Collected, StoreError> {
     // Chunks before manifests: a chunk put from here on is not looked at.
     let chunks = store.list(keys::CHUNK, Size::Memory, chunk_of, &mut |_| {})?;
-    if options.grace > Duration::ZERO && chunks.iter().any(|chunk| chunk.idle.is_none()) {
+    if options.grace > Duration::ZERO && chunks.iter().any(|chunk| chunk.known.idle.is_none()) {
         return Err(StoreError::Unsupported {
             what: "collecting with a grace period",
             why: "a server with an LFU maxmemory-policy does not say when a key was used".into(),
@@ -35,8 +36,8 @@ pub(super) fn collect(
         began: Instant::now(),
         collected: Collected::default(),
     };
-    let referred = run.keep(&chunks)?;
-    run.remove(&chunks, &referred)?;
+    let kept = run.keep(&chunks)?;
+    run.remove(&chunks, &kept)?;
     Ok(run.collected)
 }
 
@@ -50,45 +51,40 @@ struct Run<'a> {
     collected: Collected,
 }
 
+/// What keeps a manifest from being evicted.
+#[derive(Clone, Copy)]
+enum Unless<'a> {
+    /// A use since the collection began.
+    Used,
+    /// A put since its value began so.
+    PutSince(&'a [u8]),
+}
+
 impl Run<'_> {
-    /// Evicts manifests down to the cap and answers which chunks the others refer to.
-    fn keep(&mut self, chunks: &[Found<ChunkHash>]) -> Result<HashSet<ChunkHash>, StoreError> {
+    /// Evicts manifests down to the cap and answers what the others refer to.
+    fn keep(&mut self, chunks: &[Found<ChunkHash>]) -> Result<Kept, StoreError> {
         let mut manifests = self
             .store
             .list(keys::MANIFEST, Size::Memory, name_of, &mut |_| {})?;
         // The most recently used first. From the one that exceeds the cap on, they go.
-        manifests.sort_by_key(|manifest| manifest.idle.unwrap_or(Duration::MAX));
-        let size: HashMap<ChunkHash, u64> = match self.options.cap {
-            Some(_) => chunks
-                .iter()
-                .map(|chunk| (chunk.what, chunk.bytes))
-                .collect(),
-            None => HashMap::new(),
-        };
-        let cap = self.options.cap.unwrap_or(u64::MAX);
-        let mut references = References::new(chunks.iter().map(|chunk| chunk.what));
-        let mut referred = HashSet::new();
-        let mut held = 0_u64;
+        manifests.sort_by_key(|manifest| manifest.known.idle.unwrap_or(Duration::MAX));
+        let sizes = chunks.iter().map(|chunk| (chunk.what, chunk.known.bytes));
+        let mut kept = Kept::new(sizes, self.options.cap);
         let mut over = false;
         for (at, manifest) in manifests.iter().enumerate() {
-            // One that was used while we were at it stays.
-            let unused = self.began.elapsed().as_secs() + 1;
-            if !over || !self.evict(manifest, unused)? {
+            if !over || !self.evict(manifest, Unless::Used)? {
+                // Before it is read, which may be a use.
+                let unused = !over && self.options.cap.is_some() && self.is_unused(manifest)?;
                 let name = std::slice::from_ref(&manifest.what);
-                let bytes = match self.store.fetcher.manifests_quietly(name) {
-                    Ok(mut values) => values.pop().flatten(),
-                    // Also of one that is damaged: nobody knows what it refers to.
-                    Err(error) => return Err(error),
-                };
-                references.scan(bytes.as_deref().unwrap_or_default());
-                let new = references.take_new();
-                let added = new.iter().filter_map(|hash| size.get(hash)).sum::<u64>();
-                let after = held.saturating_add(manifest.bytes).saturating_add(added);
-                over = over || after > cap;
-                // Nothing asks whether this one was used: reading it may have been a use.
-                if after <= cap || !self.evict(manifest, 0)? {
-                    held = after;
-                    referred.extend(new);
+                // An error also if it is damaged: nobody knows what it refers to.
+                let stored = self.store.fetcher.manifests_quietly(name)?.pop().flatten();
+                if let Some(stored) = stored
+                    && !kept.keep(&stored.recorded, manifest.known.bytes, over)
+                {
+                    over = true;
+                    if !unused || !self.evict(manifest, Unless::PutSince(&stored.identity))? {
+                        self.keep_anyway(manifest, &mut kept)?;
+                    }
                 }
             }
             (self.progress)(Progress {
@@ -97,35 +93,70 @@ impl Run<'_> {
                 total: manifests.len() as u64,
             });
         }
-        Ok(referred)
+        Ok(kept)
     }
 
-    /// Removes a manifest that was not used for so many seconds. Answers whether it went.
-    fn evict(&mut self, manifest: &Found<String>, unused: u64) -> Result<bool, StoreError> {
+    /// A manifest was used while we were about to evict it. Nobody knows whether it is what we read.
+    fn keep_anyway(&self, manifest: &Found<String>, kept: &mut Kept) -> Result<(), StoreError> {
+        let name = std::slice::from_ref(&manifest.what);
+        let stored = self.store.fetcher.manifests_quietly(name)?.pop().flatten();
+        if let Some(stored) = stored {
+            kept.keep(&stored.recorded, manifest.known.bytes, true);
+        }
+        Ok(())
+    }
+
+    /// How long a manifest has to be unused for nobody to have used it since this collection began. Idle times
+    /// are differences of whole seconds, so both of their ends may be almost a second off. A server that knows
+    /// no times is collected while nobody saves.
+    fn unused(&self, manifest: &Found<String>) -> u64 {
+        match manifest.known.idle {
+            Some(_) => self.began.elapsed().as_secs() + 2,
+            None => 0,
+        }
+    }
+
+    fn is_unused(&self, manifest: &Found<String>) -> Result<bool, StoreError> {
+        let unused = self.unused(manifest);
+        if unused == 0 {
+            return Ok(true);
+        }
+        let key = keys::manifest(&manifest.what);
+        match self.store.pool.call(&[b"OBJECT", b"IDLETIME", &key]) {
+            Ok(Reply::Int(idle)) => Ok(u64::try_from(idle).is_ok_and(|idle| idle >= unused)),
+            Ok(Reply::Nothing) => Ok(false),
+            Ok(other) => Err(unexpected(&other)),
+            Err(failure) => Err(failure),
+        }
+        .map_err(|failure| failure.during(format!("look at manifest {:?}", manifest.what)))
+    }
+
+    /// Removes a manifest, unless somebody needed it meanwhile. Answers whether it went.
+    fn evict(&mut self, manifest: &Found<String>, unless: Unless<'_>) -> Result<bool, StoreError> {
+        let (unused, identity) = match unless {
+            Unless::Used => (self.unused(manifest), &[][..]),
+            Unless::PutSince(identity) => (0, identity),
+        };
         if !self.options.dry_run {
             let keys = [keys::REMOVED.into(), keys::manifest(&manifest.what)];
-            let unused = if manifest.idle.is_some() { unused } else { 0 };
+            let values = [unused.to_string().into_bytes(), identity.to_vec()];
             let reply = self
                 .store
-                .script(keys::DELETE, &keys, &[unused.to_string().into_bytes()])
+                .script(keys::DELETE, &keys, &values)
                 .map_err(|failure| failure.during(format!("evict manifest {:?}", manifest.what)))?;
             if reply != Reply::Int(1) {
                 return Ok(false);
             }
         }
         self.collected.manifests += 1;
-        self.collected.bytes += manifest.bytes;
+        self.collected.bytes += manifest.known.bytes;
         Ok(true)
     }
 
-    fn remove(
-        &mut self,
-        chunks: &[Found<ChunkHash>],
-        referred: &HashSet<ChunkHash>,
-    ) -> Result<(), StoreError> {
+    fn remove(&mut self, chunks: &[Found<ChunkHash>], kept: &Kept) -> Result<(), StoreError> {
         let unreferred: Vec<Vec<u8>> = chunks
             .iter()
-            .filter(|chunk| !referred.contains(&chunk.what))
+            .filter(|chunk| !kept.refers(&chunk.what))
             .map(|chunk| keys::chunk(&chunk.what))
             .collect();
         if !self.options.dry_run {
@@ -140,12 +171,12 @@ impl Run<'_> {
                 keys::MARKS.into(),
             ];
             all.extend_from_slice(page);
-            // Idle times are rounded down, so both are rounded up.
+            // As in `unused`.
             let grace = self.options.grace.as_nanos().div_ceil(1_000_000_000);
             let values = [
                 self.generation.clone(),
                 grace.to_string().into_bytes(),
-                (self.began.elapsed().as_secs() + 1)
+                (self.began.elapsed().as_secs() + 2)
                     .to_string()
                     .into_bytes(),
                 flag(self.options.dry_run),

@@ -182,11 +182,12 @@ fn info(address: &Address, options: &RedisOptions) -> Result<ConnectionInfo, Red
     let mut login = RedisConnectionInfo::default()
         .set_db(i64::from(address.database))
         .set_skip_set_lib_name();
+    if let Some(user) = &address.user {
+        // The crate logs in only with a password. A user who needs none takes any.
+        login = login.set_username(user).set_password("");
+    }
     if let Some(password) = &options.password {
         login = login.set_password(password);
-        if let Some(user) = &address.user {
-            login = login.set_username(user);
-        }
     }
     Ok(server
         .into_connection_info()?

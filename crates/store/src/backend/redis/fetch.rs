@@ -11,7 +11,8 @@ use super::inventory::{NO_TOUCH, TOUCH_AGAIN};
 use super::keys;
 use super::pool::Pool;
 use super::reply::{self, Reply};
-use crate::backend::sealed::Seal;
+use crate::backend::recorded::{FIXED, Recorded};
+use crate::backend::sealed::{HEADER, Seal};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -33,6 +34,25 @@ enum Use {
     Looking,
 }
 
+/// A manifest as the server has it.
+#[derive(Debug)]
+pub(super) struct Stored {
+    /// What its value begins with: differs for each put.
+    pub(super) identity: Bytes,
+    pub(super) recorded: Recorded,
+}
+
+impl Stored {
+    fn open(value: Bytes, name: &str) -> Result<Self, StoreError> {
+        let seal = Seal::Manifest(name.as_bytes());
+        let body = seal.open(value.clone())?;
+        Ok(Self {
+            recorded: Recorded::decode(body, || seal.to_string())?,
+            identity: value.slice(..HEADER + FIXED),
+        })
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Fetcher {
     pool: Arc<Pool>,
@@ -46,6 +66,11 @@ impl Fetcher {
             pool,
             longest: AtomicUsize::new(0),
         }
+    }
+
+    /// The longest chunk read so far, with its header; 0 before the first.
+    pub(super) fn longest(&self) -> usize {
+        self.longest.load(Ordering::Relaxed)
     }
 
     /// Chunks in the order asked for, checked.
@@ -67,7 +92,7 @@ impl Fetcher {
         why: Use,
     ) -> Result<Vec<Option<Bytes>>, StoreError> {
         let keys: Vec<Vec<u8>> = hashes.iter().map(keys::chunk).collect();
-        let first = match self.longest.load(Ordering::Relaxed) {
+        let first = match self.longest() {
             0 => FIRST,
             longest => window(longest),
         };
@@ -87,14 +112,15 @@ impl Fetcher {
 
     /// Manifests by their whole names, in the order asked for, checked.
     pub(super) fn manifests(&self, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
-        self.checked_manifests(names, Use::Reading)
+        let found = self.checked_manifests(names, Use::Reading)?.into_iter();
+        Ok(found.map(|found| Some(found?.recorded.data)).collect())
     }
 
-    /// The same, and if the server knows how, it is no use of them.
+    /// All that is known of them, and if the server knows how, it is no use of them.
     pub(super) fn manifests_quietly(
         &self,
         names: &[String],
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+    ) -> Result<Vec<Option<Stored>>, StoreError> {
         self.checked_manifests(names, Use::Looking)
     }
 
@@ -102,15 +128,18 @@ impl Fetcher {
         &self,
         names: &[String],
         why: Use,
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+    ) -> Result<Vec<Option<Stored>>, StoreError> {
         let keys: Vec<Vec<u8>> = names.iter().map(|name| keys::manifest(name)).collect();
         let values = self
             .values(&keys, MOST_TOGETHER, why)
             .map_err(|failure| failure.during(format!("get {} manifests", names.len())))?;
-        open(
-            values,
-            names.iter().map(|name| Seal::Manifest(name.as_bytes())),
-        )
+        let each = values.into_iter().zip(names);
+        each.map(|(value, name)| {
+            value
+                .map(|value| Stored::open(value.into(), name))
+                .transpose()
+        })
+        .collect()
     }
 
     fn values(

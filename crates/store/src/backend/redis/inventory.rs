@@ -10,14 +10,13 @@
 //! collections are those of the whole database. A manifest whose whole name is longer than
 //! [`ManifestName::MAX`] is listed only by a handle whose prefix makes it short enough.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
-
-use bytes::Bytes;
 
 use super::connection::{Failure, unexpected};
 use super::reply::{self, Reply};
 use super::{RedisStore, collect, keys};
+use crate::backend::recorded::{FIXED, references_len};
 use crate::backend::sealed::HEADER;
 use crate::backend::{
     ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
@@ -36,20 +35,28 @@ const READ_BYTES: u64 = 32 << 20;
 #[derive(Debug)]
 pub(super) struct Found<T> {
     pub(super) what: T,
-    /// As the listing asked: of the value with its header, or of memory.
+    pub(super) known: Known,
+}
+
+/// What the server knows of a key.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// As the listing asked: of the whole value, or of memory.
     pub(super) bytes: u64,
+    /// How many bytes of the value are in front of what was put, if the listing asked for its length.
+    front: u64,
     /// Since the last use.
     pub(super) idle: Option<Duration>,
 }
 
-impl<T> Found<T> {
+impl Known {
     fn last_used(&self) -> Option<SystemTime> {
         SystemTime::now().checked_sub(self.idle?)
     }
 
-    /// Without the header.
+    /// Of what was put.
     fn value_bytes(&self) -> u64 {
-        self.bytes.saturating_sub(HEADER as u64)
+        self.bytes.saturating_sub(self.front)
     }
 }
 
@@ -77,8 +84,8 @@ impl Inventory for RedisStore {
                 None => Ok(()),
                 Some(name) => visit(ManifestEntry {
                     name,
-                    bytes: found.value_bytes(),
-                    last_used: found.last_used(),
+                    bytes: found.known.value_bytes(),
+                    last_used: found.known.last_used(),
                 }),
             }
         })
@@ -95,8 +102,8 @@ impl Inventory for RedisStore {
                 None => Ok(()),
                 Some(hash) => visit(ChunkEntry {
                     hash,
-                    bytes: found.value_bytes(),
-                    last_used: found.last_used(),
+                    bytes: found.known.value_bytes(),
+                    last_used: found.known.last_used(),
                 }),
             },
         )
@@ -115,9 +122,9 @@ impl Inventory for RedisStore {
                     match size {
                         Size::Length => {
                             *count += 1;
-                            *bytes += found.value_bytes();
+                            *bytes += found.known.value_bytes();
                         }
-                        Size::Memory => usage.total_bytes += found.bytes,
+                        Size::Memory => usage.total_bytes += found.known.bytes,
                     }
                     Ok(())
                 })?;
@@ -135,11 +142,31 @@ impl Inventory for RedisStore {
         let chunks = self.list(keys::CHUNK, Size::Length, chunk_of, fault)?;
         let manifests = self.list(keys::MANIFEST, Size::Length, name_of, fault)?;
         read_all("reading chunks", &chunks, progress, fault, |hashes| {
-            self.fetcher.chunks_quietly(hashes)
+            self.fetcher.chunks_quietly(hashes).map(drop)
         })?;
+        let there: HashSet<ChunkHash> = chunks.iter().map(|chunk| chunk.what).collect();
+        let mut missing: HashMap<ChunkHash, String> = HashMap::new();
         read_all("reading manifests", &manifests, progress, fault, |names| {
-            self.fetcher.manifests_quietly(names)
-        })
+            let found = self.fetcher.manifests_quietly(names)?;
+            for (name, found) in names.iter().zip(found) {
+                let needed = found.iter().flat_map(|found| found.recorded.references());
+                let needed = needed.filter(|hash| !there.contains(hash));
+                missing.extend(needed.map(|hash| (hash, name.clone())));
+            }
+            Ok(())
+        })?;
+        for (hash, name) in missing {
+            // The chunk may have come, or the manifest have gone, while we read.
+            if self.fetcher.chunks_quietly(&[hash])?[0].is_none()
+                && let Some(found) = &self
+                    .fetcher
+                    .manifests_quietly(std::slice::from_ref(&name))?[0]
+                && found.recorded.references().any(|needed| needed == hash)
+            {
+                fault(Fault::missing(&hash, &name));
+            }
+        }
+        Ok(())
     }
 
     /// A cap is one of the server's memory ([`Usage::total_bytes`]) and is reached by evicting manifests; the
@@ -167,8 +194,7 @@ impl RedisStore {
             match parse(&found.what) {
                 Some(what) => all.push(Found {
                     what,
-                    bytes: found.bytes,
-                    idle: found.idle,
+                    known: found.known,
                 }),
                 None => fault(Fault {
                     what: format!("key {start}{}", found.what.escape_ascii()),
@@ -204,9 +230,9 @@ impl RedisStore {
                 .map_err(|failure| failure.during("list redis"))?;
             for (key, known) in fresh.into_iter().zip(known) {
                 // Gone between the two.
-                if let Some((bytes, idle)) = known {
+                if let Some(known) = known {
                     let what = key[start.len()..].to_vec();
-                    visit(Found { what, bytes, idle })?;
+                    visit(Found { what, known })?;
                 }
             }
             if next == b"0" {
@@ -236,25 +262,28 @@ impl RedisStore {
     }
 
     /// Size and idle time of each key that is there.
-    #[expect(clippy::type_complexity, reason = "used once, just above")]
-    fn look_at(
-        &self,
-        keys: &[Vec<u8>],
-        size: Size,
-    ) -> Result<Vec<Option<(u64, Option<Duration>)>>, Failure> {
+    fn look_at(&self, keys: &[Vec<u8>], size: Size) -> Result<Vec<Option<Known>>, Failure> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
+        // Only a manifest has something in front whose length is not known.
+        let records =
+            |key: &[u8]| size == Size::Length && key.starts_with(keys::MANIFEST.as_bytes());
+        let (from, to) = (HEADER.to_string(), (HEADER + FIXED - 1).to_string());
         let mut out = Vec::new();
         reply::command(NO_TOUCH).write_packed_command(&mut out);
         for key in keys {
-            // Before the other question, which may be a use.
             let size: &[&[u8]] = match size {
                 Size::Length => &[b"STRLEN", key],
                 Size::Memory => &[b"MEMORY", b"USAGE", key],
             };
+            // Before the other questions, which may be a use.
             reply::command(&[b"OBJECT", b"IDLETIME", key]).write_packed_command(&mut out);
             reply::command(size).write_packed_command(&mut out);
+            if records(key) {
+                let record: &[&[u8]] = &[b"GETRANGE", key, from.as_bytes(), to.as_bytes()];
+                reply::command(record).write_packed_command(&mut out);
+            }
         }
         reply::command(TOUCH_AGAIN).write_packed_command(&mut out);
         self.pool.with(|connection| {
@@ -263,7 +292,7 @@ impl RedisStore {
             // Servers before 7.2 refuse it.
             connection.receive()?;
             let mut known = Vec::with_capacity(keys.len());
-            for _ in keys {
+            for key in keys {
                 let idle = match connection.receive()? {
                     Reply::Int(idle) => u64::try_from(idle).ok().map(Duration::from_secs),
                     // The key is gone.
@@ -271,17 +300,23 @@ impl RedisStore {
                     Reply::Error(why) if why.contains("LFU") => None,
                     other => return Err(unexpected(&other)),
                 };
-                known.push(match connection.receive()? {
-                    Reply::Int(bytes) => u64::try_from(bytes)
-                        .ok()
-                        .filter(|&bytes| bytes > 0)
-                        .map(|bytes| (bytes, idle)),
+                let bytes = match connection.receive()? {
+                    Reply::Int(bytes) => u64::try_from(bytes).ok().filter(|&bytes| bytes > 0),
                     // Gone, or not a string and so none of ours. Any other error (a server that is busy) says
                     // nothing about the key.
                     Reply::Nothing => None,
                     Reply::Error(why) if why.starts_with("WRONGTYPE") => None,
                     other => return Err(unexpected(&other)),
-                });
+                };
+                let mut front = HEADER as u64;
+                if records(key) {
+                    front += match connection.receive()? {
+                        Reply::Bulk(record) => references_len(&record).unwrap_or(0) + FIXED as u64,
+                        Reply::Error(why) if why.starts_with("WRONGTYPE") => 0,
+                        other => return Err(unexpected(&other)),
+                    };
+                }
+                known.push(bytes.map(|bytes| Known { bytes, front, idle }));
             }
             connection.receive()?;
             Ok(known)
@@ -323,9 +358,9 @@ fn read_all<T: Clone>(
     all: &[Found<T>],
     progress: &mut dyn FnMut(Progress),
     fault: &mut dyn FnMut(Fault),
-    read: impl Fn(&[T]) -> Result<Vec<Option<Bytes>>, StoreError>,
+    mut read: impl FnMut(&[T]) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    let total = all.iter().map(|found| found.bytes).sum();
+    let total = all.iter().map(|found| found.known.bytes).sum();
     let mut done = 0;
     let mut left = all;
     while !left.is_empty() {
@@ -333,7 +368,7 @@ fn read_all<T: Clone>(
         let together = left
             .iter()
             .take_while(|found| {
-                bytes += found.bytes;
+                bytes += found.known.bytes;
                 bytes <= READ_BYTES
             })
             .count()
@@ -344,13 +379,13 @@ fn read_all<T: Clone>(
             // One of them is damaged, or the server is gone: each by itself tells.
             for what in &whats {
                 match read(std::slice::from_ref(what)) {
-                    Ok(_) => {}
+                    Ok(()) => {}
                     Err(StoreError::Damaged { what, how }) => fault(Fault { what, how }),
                     Err(error) => return Err(error),
                 }
             }
         }
-        done += now.iter().map(|found| found.bytes).sum::<u64>();
+        done += now.iter().map(|found| found.known.bytes).sum::<u64>();
         progress(Progress { step, done, total });
         left = later;
     }

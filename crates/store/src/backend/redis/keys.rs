@@ -26,21 +26,23 @@ pub(super) fn manifest(whole_name: &str) -> Vec<u8> {
 }
 
 /// `KEYS`: generation, removed, `ARGV[1]` manifests, and the chunks that have to be there.
-/// `ARGV`: number of manifests, then their values. Publishes all of them and answers 0, or publishes
-/// nothing and answers the number (from 1) of the first chunk that is missing.
+/// `ARGV`: number of manifests, then their values. Publishes all of them and answers nothing, or publishes
+/// nothing and answers the numbers (from 1) of the chunks that are missing.
 ///
 /// `TOUCH` counts what is there and makes it recently used, for the server's eviction and for collections.
 pub(super) const PUBLISH: &str = "
 local manifests = tonumber(ARGV[1])
 local first = 3 + manifests
+local missing = {}
 for from = first, #KEYS, 1000 do
     local to = math.min(from + 999, #KEYS)
     if redis.call('TOUCH', unpack(KEYS, from, to)) < to - from + 1 then
         for i = from, to do
-            if redis.call('EXISTS', KEYS[i]) == 0 then return i - first + 1 end
+            if redis.call('EXISTS', KEYS[i]) == 0 then missing[#missing + 1] = i - first + 1 end
         end
     end
 end
+if #missing > 0 then return missing end
 redis.call('INCR', KEYS[1])
 for i = 1, manifests do
     if redis.call('STRLEN', KEYS[2 + i]) > 16 then
@@ -48,15 +50,19 @@ for i = 1, manifests do
     end
     redis.call('SET', KEYS[2 + i], ARGV[1 + i])
 end
-return 0
+return missing
 ";
 
-/// `KEYS`: removed, a manifest. `ARGV[1]`: how many seconds it has to be unused. Answers 1 if it went.
+/// `KEYS`: removed, a manifest. `ARGV[1]`: how many seconds it has to be unused. `ARGV[2]`: what its value has to
+/// begin with. Answers 1 if it went.
+///
+/// A server that is full takes the `SET`, since a `DEL` came before: a script that has freed something may go on.
 pub(super) const DELETE: &str = "
 if tonumber(ARGV[1]) > 0 then
     local idle = redis.call('OBJECT', 'IDLETIME', KEYS[2])
     if not idle or idle < tonumber(ARGV[1]) then return 0 end
 end
+if ARGV[2] ~= '' and redis.call('GETRANGE', KEYS[2], 0, #ARGV[2] - 1) ~= ARGV[2] then return 0 end
 if redis.call('DEL', KEYS[2]) == 0 then return 0 end
 redis.call('SET', KEYS[1], redis.call('TIME')[1])
 return 1
@@ -74,7 +80,12 @@ return 1
 /// since every put of a chunk that is there is a use of it.
 ///
 /// `STRLEN` is a use, so it comes last, and only for what goes.
+///
+/// A server that is full refuses a `ZADD`, except from a script that began with a write that needs no memory, such as
+/// a `ZREM` of nothing. It has to be possible: without marks nothing might ever go, and each is much smaller than
+/// its chunk.
 pub(super) const COLLECT: &str = "
+if ARGV[4] ~= '1' then redis.call('ZREM', KEYS[3], '') end
 local now = tonumber(redis.call('TIME')[1])
 local grace = tonumber(ARGV[2])
 local unused = grace

@@ -8,7 +8,7 @@
 //! | key | value |
 //! |---|---|
 //! | `transload:c:<hash in lower-case hex>` | a chunk: 16 bytes of header, then its bytes |
-//! | `transload:m:<prefix><name>` | a manifest, in the same form |
+//! | `transload:m:<prefix><name>` | a manifest: the header, when it was put, what was put before it, its bytes |
 //! | `transload:generation`, `transload:removed`, `transload:marks` | what collections need to know |
 //!
 //! The header holds the length and a CRC32C, so a changed value is an error and not data. Other keys of the
@@ -17,7 +17,12 @@
 //! # What is promised
 //! - A manifest is published by a script, in one step, after the server acknowledged every chunk put before
 //!   on the handle; the script looks whether they are all still there. If one is not, because the server
-//!   evicted it, lost it in a restart or a collection removed it, [`StoreError::Collected`] says which.
+//!   evicted it, lost it in a restart or a collection removed it, [`StoreError::Collected`] says which. That
+//!   holds for what was put since the last manifest that was published, by any thread, and for what the
+//!   publishing thread put since its own last one; a manifest that fails changes nothing about it. Only what
+//!   was reported missing is not asked for again, unless it is put again or stands in a manifest's bytes.
+//! - The chunks that a manifest was published with are recorded in its value. A collection keeps them, and
+//!   verifying misses them, also if the manifest's own bytes do not name them.
 //! - Durability is that of the server: with `appendfsync always` what was acknowledged survives a crash of
 //!   it; with `everysec` the last second may be lost, chunks and manifests in the order they came; without
 //!   persistence everything. What is missing is missing, never wrong.
@@ -36,7 +41,6 @@ mod pool;
 mod reply;
 mod writer;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -50,6 +54,8 @@ use self::fetch::Fetcher;
 use self::pool::Pool;
 use self::reply::Reply;
 use self::writer::Writer;
+use super::guard::{Guard, Needed};
+use super::recorded;
 use super::sealed::{HEADER, Seal};
 use super::{Backend, Inventory, Put};
 use crate::error::StoreError;
@@ -77,6 +83,7 @@ pub struct RedisStore {
     writer: Writer,
     ahead: Ahead,
     fetcher: Arc<Fetcher>,
+    guard: Guard,
 }
 
 impl RedisStore {
@@ -110,6 +117,7 @@ impl RedisStore {
             ahead: Ahead::new(fetcher.clone(), ahead, patience),
             fetcher,
             pool,
+            guard: Guard::default(),
         })
     }
 
@@ -135,41 +143,49 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Publishes manifests at once, if `chunks` are all there.
+    /// Publishes manifests at once, if the chunks they need are all there. The first one records those.
     fn publish(
         &self,
         manifests: &[(ManifestName, Bytes)],
-        chunks: &HashSet<ChunkHash>,
+        needed: &Needed,
     ) -> Result<(), StoreError> {
         let action = || match manifests {
             [(name, _)] => format!("put manifest {:?}", name.as_str()),
             _ => format!("put {} manifests", manifests.len()),
         };
-        let chunks: Vec<ChunkHash> = chunks.iter().copied().collect();
         let mut keys = vec![keys::GENERATION.into(), keys::REMOVED.into()];
         let mut values = vec![manifests.len().to_string().into_bytes()];
+        let mut references = &needed.chunks[..];
         for (name, data) in manifests {
             let name = self.whole_name(name);
             keys.push(keys::manifest(&name));
-            let header = Seal::Manifest(name.as_bytes()).header(data);
-            values.push([&header[..], data].concat());
+            let mut value = recorded::encode(&[0; HEADER], std::mem::take(&mut references), data)?;
+            self.fits(&value[HEADER..])?;
+            let header = Seal::Manifest(name.as_bytes()).header(&value[HEADER..]);
+            value[..HEADER].copy_from_slice(&header);
+            values.push(value);
         }
-        keys.extend(chunks.iter().map(keys::chunk));
+        keys.extend(needed.chunks.iter().map(keys::chunk));
         let reply = self
             .script(keys::PUBLISH, &keys, &values)
             .map_err(|failure| failure.during(action()))?;
-        match reply {
-            Reply::Int(0) => Ok(()),
-            Reply::Int(missing) => {
-                let hash = usize::try_from(missing - 1)
-                    .ok()
-                    .and_then(|at| chunks.get(at).copied());
-                match hash {
-                    Some(hash) => Err(StoreError::Collected { hash }),
-                    None => Err(unexpected(&reply).during(action())),
-                }
-            }
-            other => Err(unexpected(&other).during(action())),
+        let missing = match &reply {
+            Reply::Array(numbers) => numbers
+                .iter()
+                .map(|number| match number {
+                    Reply::Int(number) => {
+                        let at = usize::try_from(number.checked_sub(1)?).ok()?;
+                        needed.chunks.get(at).copied()
+                    }
+                    _ => None,
+                })
+                .collect::<Option<Vec<_>>>(),
+            _ => None,
+        };
+        let missing = missing.ok_or_else(|| unexpected(&reply).during(action()))?;
+        match self.guard.gone(needed, &missing) {
+            Some(error) => Err(error),
+            None => Ok(()),
         }
     }
 
@@ -204,7 +220,8 @@ fn longest_value(pool: &Pool) -> Result<usize, Failure> {
 impl Backend for RedisStore {
     fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
         self.fits(data)?;
-        if self.writer.again(hash) {
+        if self.writer.pending(hash).is_some() {
+            self.guard.put(hash);
             return Ok(Put::AlreadyThere);
         }
         // Counts what is there, and makes it recently used.
@@ -212,10 +229,11 @@ impl Backend for RedisStore {
         match self.pool.call(&[b"TOUCH", &keys::chunk(hash)]) {
             Ok(Reply::Int(0)) => {
                 self.writer.put(*hash, Bytes::copy_from_slice(data))?;
+                self.guard.put(hash);
                 Ok(Put::Stored)
             }
             Ok(Reply::Int(1)) => {
-                self.writer.found(*hash);
+                self.guard.put(hash);
                 Ok(Put::AlreadyThere)
             }
             Ok(other) => Err(unexpected(&other).during(action())),
@@ -242,7 +260,7 @@ impl Backend for RedisStore {
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         let keys = [keys::REMOVED.into(), keys::manifest(&self.whole_name(name))];
-        match self.script(keys::DELETE, &keys, &[b"0".to_vec()]) {
+        match self.script(keys::DELETE, &keys, &[b"0".to_vec(), Vec::new()]) {
             Ok(Reply::Int(_)) => Ok(()),
             Ok(other) => Err(unexpected(&other)),
             Err(failure) => Err(failure),
@@ -299,16 +317,11 @@ impl Backend for RedisStore {
                 .count()
                 .clamp(1, fetch::MOST_TOGETHER);
             let (now, later) = left.split_at(together);
-            let chunks = self.writer.flush()?;
-            match self.publish(now, &chunks) {
-                Ok(()) => {}
-                // They have to be put again, all of them.
-                Err(error @ StoreError::Collected { .. }) => return Err(error),
-                Err(error) => {
-                    self.writer.unpublished(chunks);
-                    return Err(error);
-                }
-            }
+            let datas = now.iter().map(|(_, data)| &data[..]);
+            let needed = self.guard.needed(datas)?;
+            self.writer.flush()?;
+            self.publish(now, &needed)?;
+            self.guard.published(&needed);
             left = later;
         }
         Ok(())

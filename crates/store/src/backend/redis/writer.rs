@@ -6,7 +6,7 @@
 //! handle reads its own, a broken connection costs nothing but time, and after a failure the next attempt
 //! sends it again.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -50,9 +50,6 @@ struct State {
     pending: HashMap<ChunkHash, (u64, Bytes)>,
     bytes: usize,
     last: u64,
-    /// Put since the last manifest: the next manifest needs them. With their numbers, or 0 for what the server
-    /// had; a manifest does not wait for chunks that other threads put after it began.
-    since: HashMap<ChunkHash, u64>,
     /// Why the last attempt failed. The thread rests until somebody wants another.
     failure: Option<String>,
     failures: u64,
@@ -87,21 +84,6 @@ impl Writer {
         state.pending.get(hash).map(|(_, data)| data.clone())
     }
 
-    /// Takes note of a chunk that is put again, if it is not acknowledged yet.
-    pub(super) fn again(&self, hash: &ChunkHash) -> bool {
-        let mut state = self.shared.state();
-        let number = state.pending.get(hash).map(|&(number, _)| number);
-        if let Some(number) = number {
-            state.since.insert(*hash, number);
-        }
-        number.is_some()
-    }
-
-    /// Takes note of a chunk that the server has.
-    pub(super) fn found(&self, hash: ChunkHash) {
-        self.shared.state().since.entry(hash).or_insert(0);
-    }
-
     /// Takes a chunk over. Waits while too many bytes are under way.
     ///
     /// # Errors
@@ -114,13 +96,11 @@ impl Writer {
             state.check(failures)?;
         }
         // Another thread was faster.
-        if let Some(&(number, _)) = state.pending.get(&hash) {
-            state.since.insert(hash, number);
+        if state.pending.contains_key(&hash) {
             return Ok(());
         }
         state.last += 1;
         let number = state.last;
-        state.since.insert(hash, number);
         state.queue.push_back((number, hash));
         state.bytes += data.len();
         state.pending.insert(hash, (number, data));
@@ -128,12 +108,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the server has acknowledged every chunk put before, and hands out the chunks that the
-    /// next manifest needs.
+    /// Waits until the server has acknowledged every chunk put before; not for those that other threads put
+    /// meanwhile.
     ///
     /// # Errors
     /// If it did not. The chunks stay and are sent again by the next call.
-    pub(super) fn flush(&self) -> Result<HashSet<ChunkHash>, StoreError> {
+    pub(super) fn flush(&self) -> Result<(), StoreError> {
         let mut state = self.shared.attempt();
         let (failures, last) = (state.failures, state.last);
         while state
@@ -144,16 +124,7 @@ impl Writer {
             state = self.shared.wait(state);
             state.check(failures)?;
         }
-        let needed = state.since.extract_if(|_, number| *number <= last);
-        Ok(needed.map(|(hash, _)| hash).collect())
-    }
-
-    /// Gives back what [`flush`](Self::flush) handed out, for a manifest that was not published.
-    pub(super) fn unpublished(&self, chunks: HashSet<ChunkHash>) {
-        let mut state = self.shared.state();
-        for hash in chunks {
-            state.since.entry(hash).or_insert(0);
-        }
+        Ok(())
     }
 }
 

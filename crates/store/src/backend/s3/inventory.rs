@@ -3,60 +3,43 @@
 //! A listing shows the manifests below the handle's prefix, named as the handle names them; chunks, usage and
 //! collections are those of the whole root. Times are those of the last put.
 
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
-use super::keys::NameOf;
+use super::remote::Client;
 use super::{S3Store, keys};
-use crate::backend::sealed::{HEADER, Seal};
+use crate::backend::kept::Kept;
+use crate::backend::recorded::{FIXED, Recorded, references_len};
+use crate::backend::sealed::HEADER;
 use crate::backend::{
-    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, References,
-    Usage,
+    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
 };
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// Objects that are read together when all are read.
+/// Objects that are read, or removed, together.
 const TOGETHER: usize = 64;
 
-/// A manifest in a listing.
-struct Listed {
-    path: Path,
-    /// `None` if only the object knows.
-    name: Option<String>,
-    size: u64,
-    modified: SystemTime,
-}
-
 impl Inventory for S3Store {
-    /// Names that are hashed in their keys cost a request each.
+    /// Reads the beginning of each, since only it knows how long the rest is.
     fn manifests(
         &self,
         visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        for listed in self.list_manifests(&mut |_| {})? {
-            let name = match listed.name {
-                Some(name) => name,
-                None => match self.read_manifest(&listed.path)? {
-                    Some((name, _)) => name,
-                    None => continue,
-                },
-            };
-            let overhead = (HEADER + 2 + name.len()) as u64;
+        self.each_beginning(&mut |listed, begins| {
+            let (name, bytes) = begins?;
             let Some(Ok(name)) = name.strip_prefix(&self.prefix).map(ManifestName::new) else {
-                continue;
+                return Ok(());
             };
-            let mut entry = ManifestEntry::new(name, listed.size.saturating_sub(overhead));
-            entry.last_used = Some(listed.modified);
-            visit(entry)?;
-        }
-        Ok(())
+            let mut entry = ManifestEntry::new(name, bytes);
+            entry.last_used = Some(listed.last_modified.into());
+            visit(entry)
+        })
     }
 
     fn chunks(
@@ -73,12 +56,13 @@ impl Inventory for S3Store {
 
     fn usage(&self) -> Result<Usage, StoreError> {
         let mut usage = Usage::default();
-        for listed in self.list_manifests(&mut |_| {})? {
-            let name = listed.name.map_or(0, |name| name.len());
+        self.each_beginning(&mut |listed, begins| {
             usage.manifests += 1;
-            usage.manifest_bytes += listed.size.saturating_sub((HEADER + 2 + name) as u64);
+            // A damaged one counts with its object.
+            usage.manifest_bytes += begins.map_or(listed.size, |(_, bytes)| bytes);
             usage.total_bytes += listed.size;
-        }
+            Ok(())
+        })?;
         for (_, meta) in self.list_chunks(&mut |_| {})? {
             usage.chunks += 1;
             usage.chunk_bytes += meta.size.saturating_sub(HEADER as u64);
@@ -100,123 +84,254 @@ impl Inventory for S3Store {
                 .iter()
                 .map(|(hash, meta)| super::get_chunk(self.client(), meta.location.clone(), *hash));
             for read in self.remote.wait_all(asked)? {
-                report(read.map(drop), fault)?;
+                report(read, fault)?;
             }
             done += page.iter().map(|(_, meta)| meta.size).sum::<u64>();
             progress(Progress { step, done, total });
         }
+        let there: HashSet<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
+        let mut missing: HashMap<ChunkHash, Path> = HashMap::new();
         let manifests = self.list_manifests(fault)?;
         let total = manifests.iter().map(|listed| listed.size).sum();
         let (step, mut done) = ("reading manifests", 0);
-        for listed in &manifests {
-            report(self.read_manifest(&listed.path).map(drop), fault)?;
-            done += listed.size;
+        for page in manifests.chunks(TOGETHER) {
+            for (listed, read) in page.iter().zip(self.read_manifests(page)?) {
+                let read = report(read, fault)?.flatten();
+                let needed = read.iter().flat_map(|(_, recorded)| recorded.references());
+                let needed = needed.filter(|hash| !there.contains(hash));
+                missing.extend(needed.map(|hash| (hash, listed.location.clone())));
+            }
+            done += page.iter().map(|listed| listed.size).sum::<u64>();
             progress(Progress { step, done, total });
+        }
+        for (hash, manifest) in missing {
+            // The chunk may have come, or the manifest have gone, while we read.
+            let (client, path) = (self.client(), keys::chunk(&self.root, &hash));
+            let chunk = self.remote.wait(async move { client.head(&path).await })?;
+            let reading = read_manifest(self.client(), self.root.clone(), manifest);
+            if chunk.is_none()
+                && let Some((name, recorded)) = self.remote.wait(reading)?
+                && recorded.references().any(|needed| needed == hash)
+            {
+                fault(Fault::missing(&hash, &name));
+            }
         }
         Ok(())
     }
 
     /// The cap is reached by evicting the manifests that were put longest ago; a chunk that only they referred
     /// to goes if it is older than the grace period.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] if the grace period is shorter than twice [`S3Options::refresh`], since a save
+    /// relies on chunks that are so old. Zero is allowed, for a store that nobody uses.
+    ///
+    /// [`S3Options::refresh`]: super::S3Options::refresh
     fn collect(
         &self,
         options: &CollectOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Collected, StoreError> {
+        let least = self.options.refresh.saturating_mul(2);
+        if !options.grace.is_zero() && options.grace < least {
+            return Err(StoreError::Unsupported {
+                what: "collecting with so short a grace period",
+                why: format!(
+                    "saves rely on chunks of S3 that were put up to {} minutes ago: make it longer than \
+                     that, or 0 if nobody uses the store",
+                    least.as_secs().div_ceil(60)
+                ),
+            });
+        }
         // Chunks before manifests: a chunk put from here on is not looked at.
         let chunks = self.list_chunks(&mut |_| {})?;
         let mut collected = Collected::default();
-        let referred = self.keep(&chunks, options, &mut collected, progress)?;
-        let young = |modified: SystemTime| {
-            !options.grace.is_zero()
-                && SystemTime::now()
-                    .duration_since(modified)
-                    .unwrap_or(Duration::ZERO)
-                    < options.grace
-        };
+        let kept = self.keep(&chunks, options, &mut collected, progress)?;
         let gone: Vec<_> = chunks
             .iter()
-            .filter(|(hash, _)| !referred.contains(hash))
+            .filter(|(hash, _)| !kept.refers(hash))
             .collect();
-        for (at, (_, meta)) in gone.iter().enumerate() {
-            // Once more, just before: somebody may have needed it since.
-            let (client, path) = (self.client(), meta.location.clone());
-            let now = self.remote.wait(async move { client.head(&path).await })?;
-            let Some(now) = now else {
-                continue;
-            };
-            if young(now.last_modified.into()) {
-                collected.in_grace += 1;
-                continue;
-            }
-            if !options.dry_run {
+        let (step, total) = ("removing chunks", gone.len() as u64);
+        for (at, page) in gone.chunks(TOGETHER).enumerate() {
+            let asked = page.iter().map(|(_, meta)| {
                 let (client, path) = (self.client(), meta.location.clone());
-                self.remote
-                    .wait(async move { client.delete(&path).await })?;
-            }
-            collected.chunks += 1;
-            collected.bytes += now.size;
-            progress(Progress {
-                step: "removing chunks",
-                done: at as u64 + 1,
-                total: gone.len() as u64,
+                remove(client, path, options.grace, options.dry_run)
             });
+            for fate in self.remote.wait_all(asked)? {
+                match fate? {
+                    Fate::Absent => {}
+                    Fate::Young => collected.in_grace += 1,
+                    Fate::Removed(bytes) => {
+                        collected.chunks += 1;
+                        collected.bytes += bytes;
+                    }
+                }
+            }
+            let done = (at * TOGETHER + page.len()) as u64;
+            progress(Progress { step, done, total });
         }
         Ok(collected)
     }
 }
 
+/// A manifest's whole name and how many bytes were put, if it can be read.
+type Begins = Result<(String, u64), StoreError>;
+
+/// What became of a chunk that nothing refers to.
+#[derive(Clone, Copy, Debug)]
+enum Fate {
+    Absent,
+    /// It stays for its grace period.
+    Young,
+    /// So many bytes went, or would go.
+    Removed(u64),
+}
+
+/// Removes a chunk that is older than this.
+async fn remove(
+    client: Arc<Client>,
+    path: Path,
+    grace: Duration,
+    dry_run: bool,
+) -> Result<Fate, StoreError> {
+    // Once more, just before: somebody may have needed it since it was listed.
+    let Some(now) = client.head(&path).await? else {
+        return Ok(Fate::Absent);
+    };
+    let age = SystemTime::now().duration_since(now.last_modified.into());
+    if !grace.is_zero() && age.unwrap_or(Duration::ZERO) < grace {
+        return Ok(Fate::Young);
+    }
+    if !dry_run {
+        client.delete(&path).await?;
+    }
+    Ok(Fate::Removed(now.size))
+}
+
+/// A manifest by its key: its whole name, and what was stored.
+async fn read_manifest(
+    client: Arc<Client>,
+    root: Vec<String>,
+    path: Path,
+) -> Result<Option<(String, Recorded)>, StoreError> {
+    let Some(stored) = client.get(&path).await? else {
+        return Ok(None);
+    };
+    // The checksum covers the name, so the name that it says can be used to check it.
+    let name = name_in(&root, &path, &stored)?;
+    let recorded = super::open_manifest(&name, stored)?;
+    Ok(Some((name, recorded)))
+}
+
+/// The name that a manifest's object says, if it is that of its key.
+fn name_in(root: &[String], path: &Path, beginning: &[u8]) -> Result<String, StoreError> {
+    let body = beginning.get(HEADER..).unwrap_or_default();
+    let (name, _) = keys::split_name(body)?;
+    if keys::manifest(root, name) != *path {
+        return Err(StoreError::Damaged {
+            what: format!("object {path}"),
+            how: format!("it holds the manifest {name:?}"),
+        });
+    }
+    Ok(name.to_owned())
+}
+
 impl S3Store {
-    /// Evicts manifests down to the cap and answers which chunks the others refer to.
+    /// Evicts manifests down to the cap and answers what the others refer to.
     fn keep(
         &self,
         chunks: &[(ChunkHash, ObjectMeta)],
         options: &CollectOptions,
         collected: &mut Collected,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<HashSet<ChunkHash>, StoreError> {
-        let sizes: HashMap<ChunkHash, u64> = chunks
-            .iter()
-            .map(|(hash, meta)| (*hash, meta.size))
-            .collect();
+    ) -> Result<Kept, StoreError> {
+        let sizes = chunks.iter().map(|(hash, meta)| (*hash, meta.size));
+        let mut kept = Kept::new(sizes, options.cap);
         let mut manifests = self.list_manifests(&mut |_| {})?;
-        manifests.sort_by_key(|listed| std::cmp::Reverse(listed.modified));
-        let total = manifests.len() as u64;
-        let mut references = References::new(sizes.keys().copied());
-        let mut referred = HashSet::new();
-        let (mut held, mut over) = (0_u64, false);
-        for (at, listed) in manifests.into_iter().enumerate() {
-            let mut new = Vec::new();
-            if !over {
-                let bytes = match self.read_manifest(&listed.path) {
-                    Ok(read) => read.map(|(_, bytes)| bytes).unwrap_or_default(),
-                    // Also of one that is damaged: nobody knows what it refers to.
-                    Err(error) => return Err(error),
-                };
-                references.scan(&bytes);
-                new = references.take_new();
-                let added = new.iter().filter_map(|hash| sizes.get(hash)).sum::<u64>();
-                held = held.saturating_add(listed.size).saturating_add(added);
-                over = options.cap.is_some_and(|cap| held > cap);
-            }
-            if over {
-                if !options.dry_run {
-                    let (client, path) = (self.client(), listed.path);
-                    self.remote
-                        .wait(async move { client.delete(&path).await })?;
+        manifests.sort_by_key(|listed| std::cmp::Reverse(listed.last_modified));
+        let (step, total) = ("reading manifests", manifests.len() as u64);
+        let mut at = 0;
+        // The most recently put first, as long as they fit.
+        'fit: for page in manifests.chunks(TOGETHER) {
+            for (listed, read) in page.iter().zip(self.read_manifests(page)?) {
+                // An error also if it is damaged: nobody knows what it refers to.
+                if let Some((_, recorded)) = read?
+                    && !kept.keep(&recorded, listed.size, false)
+                {
+                    break 'fit;
                 }
-                collected.manifests += 1;
-                collected.bytes += listed.size;
-            } else {
-                referred.extend(new);
+                at += 1;
+                let done = at as u64;
+                progress(Progress { step, done, total });
             }
-            progress(Progress {
-                step: "reading manifests",
-                done: at as u64 + 1,
-                total,
-            });
         }
-        Ok(referred)
+        // From the first that does not on, they go.
+        for page in manifests[at..].chunks(TOGETHER) {
+            let evicted = page.iter().map(|listed| {
+                let (client, listed, dry_run) = (self.client(), listed.clone(), options.dry_run);
+                async move { Ok(dry_run || client.delete_unchanged(&listed).await?) }
+            });
+            let mut changed = Vec::new();
+            for (listed, gone) in page.iter().zip(self.remote.wait_all(evicted)?) {
+                if gone? {
+                    collected.manifests += 1;
+                    collected.bytes += listed.size;
+                } else {
+                    changed.push(listed.clone());
+                }
+            }
+            for (listed, read) in changed.iter().zip(self.read_manifests(&changed)?) {
+                if let Some((_, recorded)) = read? {
+                    kept.keep(&recorded, listed.size, true);
+                }
+            }
+            at += page.len();
+            let done = at as u64;
+            progress(Progress { step, done, total });
+        }
+        Ok(kept)
+    }
+
+    /// Calls `visit` with what is listed of each manifest and what it begins with.
+    fn each_beginning(
+        &self,
+        visit: &mut dyn FnMut(&ObjectMeta, Begins) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        for page in self.list_manifests(&mut |_| {})?.chunks(TOGETHER) {
+            let asked = page.iter().map(|listed| {
+                let (client, path) = (self.client(), listed.location.clone());
+                async move { client.beginning(&path, keys::BEGINNING).await }
+            });
+            for (listed, read) in page.iter().zip(self.remote.wait_all(asked)?) {
+                let Some(read) = read? else {
+                    continue;
+                };
+                let name = name_in(&self.root, &listed.location, &read);
+                let begins = name.map(|name| {
+                    let front = HEADER + keys::front(&name).len();
+                    let references = read.get(front..).and_then(references_len).unwrap_or(0);
+                    let front = ((front + FIXED) as u64).saturating_add(references);
+                    (name, listed.size.saturating_sub(front))
+                });
+                visit(listed, begins)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads manifests, all at once.
+    #[expect(
+        clippy::type_complexity,
+        reason = "each by itself may be gone or damaged"
+    )]
+    fn read_manifests(
+        &self,
+        listed: &[ObjectMeta],
+    ) -> Result<Vec<Result<Option<(String, Recorded)>, StoreError>>, StoreError> {
+        let asked = listed
+            .iter()
+            .map(|listed| read_manifest(self.client(), self.root.clone(), listed.location.clone()));
+        self.remote.wait_all(asked)
     }
 
     fn list(&self, below: &'static str) -> Result<Vec<ObjectMeta>, StoreError> {
@@ -238,49 +353,16 @@ impl S3Store {
         Ok(chunks)
     }
 
-    fn list_manifests(&self, fault: &mut dyn FnMut(Fault)) -> Result<Vec<Listed>, StoreError> {
-        let mut manifests = Vec::new();
-        for meta in self.list(keys::MANIFESTS)? {
-            let name = match meta.location.filename().map(keys::name_of) {
-                Some(NameOf::Whole(name)) => Some(name),
-                Some(NameOf::Hashed) => None,
-                Some(NameOf::Nothing) | None => {
-                    stray(&meta.location, fault);
-                    continue;
-                }
-            };
-            manifests.push(Listed {
-                path: meta.location,
-                name,
-                size: meta.size,
-                modified: meta.last_modified.into(),
-            });
-        }
+    fn list_manifests(&self, fault: &mut dyn FnMut(Fault)) -> Result<Vec<ObjectMeta>, StoreError> {
+        let mut manifests = self.list(keys::MANIFESTS)?;
+        manifests.retain(|meta| {
+            let ours = meta.location.filename().is_some_and(keys::is_manifest);
+            if !ours {
+                stray(&meta.location, fault);
+            }
+            ours
+        });
         Ok(manifests)
-    }
-
-    /// A manifest by its key: its whole name and its bytes.
-    fn read_manifest(&self, path: &Path) -> Result<Option<(String, Bytes)>, StoreError> {
-        let (client, path) = (self.client(), path.clone());
-        let stored = {
-            let path = path.clone();
-            self.remote.wait(async move { client.get(&path).await })?
-        };
-        let Some(stored) = stored else {
-            return Ok(None);
-        };
-        // The checksum covers the name, so the name that it says can be used to check it.
-        let body = stored.get(HEADER..).unwrap_or_default();
-        let (name, len) = keys::split_name(body)?;
-        let name = name.to_owned();
-        if keys::manifest(&self.root, &name) != path {
-            return Err(StoreError::Damaged {
-                what: format!("object {path}"),
-                how: format!("it holds the manifest {name:?}"),
-            });
-        }
-        let stored = Seal::Manifest(name.as_bytes()).open(stored)?;
-        Ok(Some((name, stored.slice(len..))))
     }
 }
 
@@ -291,10 +373,16 @@ fn stray(path: &Path, fault: &mut dyn FnMut(Fault)) {
     });
 }
 
-fn report(outcome: Result<(), StoreError>, fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
+/// Reports damage; what was read if there is none.
+fn report<T>(
+    outcome: Result<T, StoreError>,
+    fault: &mut dyn FnMut(Fault),
+) -> Result<Option<T>, StoreError> {
     match outcome {
-        Err(StoreError::Damaged { what, how }) => fault(Fault { what, how }),
-        other => return other,
+        Err(StoreError::Damaged { what, how }) => {
+            fault(Fault { what, how });
+            Ok(None)
+        }
+        other => other.map(Some),
     }
-    Ok(())
 }

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `kv_store_format` | text that says what this is |
 //! | `c/<hash in lower-case hex>` | a chunk: 16 bytes of header, then its bytes |
-//! | `m/n-<escaped name>`, `m/h-<BLAKE3 of a long name>` | a manifest: header, its name with its length, its bytes |
+//! | `m/n-<escaped name>`, `m/h-<BLAKE3 of a long name>` | a manifest: header, its name with its length, when it was put, what was put before it, its bytes |
 //!
 //! The header holds the length and a CRC32C of the value and its key, so what was changed is an error.
 //!
@@ -22,13 +22,20 @@
 //! - `put_chunk` asks whether the chunk is there and leaves its bytes to a task in the background; a manifest
 //!   is put after the store acknowledged all of them, in one object, which S3 shows whole or not at all.
 //!   Durability is that of the store.
+//! - A manifest needs what was put on the handle since the last manifest that was published, by any thread, and
+//!   what the publishing thread put since its own last one. What of it was put longer ago than half of
+//!   [`S3Options::refresh`] is looked for once more, and if it is gone, [`StoreError::Collected`] says so. A
+//!   manifest that fails changes nothing about what the next one needs; only what was reported missing is not
+//!   asked for again, unless it is put again or stands in a manifest's bytes.
+//! - The chunks that a manifest was published with are recorded in its object. A collection keeps them, and
+//!   verifying misses them, also if the manifest's own bytes do not name them.
 //! - Two that put one chunk at once: the first stays, by a conditional put (`If-None-Match: *`). A store that
 //!   does not know it is used with `AWS_CONDITIONAL_PUT=disabled`; then the last of those that put it at the
 //!   same moment stays. So it is for values in parts.
 //! - S3 knows when an object was written, not when it was read. So the grace period of a collection counts
 //!   from a chunk's last put; one that is found there and is older than [`S3Options::refresh`] is written
 //!   again, with the bytes it has. [`CollectOptions::grace`](super::CollectOptions::grace) has to exceed that
-//!   by the longest save.
+//!   by the longest save; less than twice as much is refused, apart from zero for a store that nobody uses.
 
 mod ahead;
 mod inventory;
@@ -48,6 +55,8 @@ pub use options::S3Options;
 use self::ahead::Ahead;
 use self::remote::{Client, Remote};
 use self::writer::Writer;
+use super::guard::{Guard, Needed};
+use super::recorded::{self, Recorded};
 use super::sealed::Seal;
 use super::{Backend, Inventory, Put};
 use crate::error::StoreError;
@@ -67,6 +76,7 @@ pub struct S3Store {
     prefix: String,
     options: S3Options,
     writer: Arc<Writer>,
+    guard: Guard,
     ahead: Ahead,
     remote: Remote,
 }
@@ -109,6 +119,7 @@ impl S3Store {
             root: path[..len].to_vec(),
             prefix: path[len..].iter().map(|part| format!("{part}/")).collect(),
             writer: Arc::new(Writer::new(options.pending_bytes)),
+            guard: Guard::default(),
             ahead: Ahead::new(options.ahead_bytes),
             options,
             remote,
@@ -154,23 +165,23 @@ impl S3Store {
     }
 
     /// Waits for everything put before, and sees to it that what was found long ago is still there.
-    fn flush(&self) -> Result<(), StoreError> {
+    fn flush(&self, needed: &Needed) -> Result<(), StoreError> {
         for (hash, data) in self.writer.again() {
             self.send(hash, data);
         }
         self.writer.flush()?;
-        let old = self.writer.found_before(self.options.refresh / 2);
+        let old = needed.older(self.options.refresh / 2);
         let asked = old.iter().map(|hash| {
             let (client, path) = (self.client(), keys::chunk(&self.root, hash));
             async move { client.head(&path).await }
         });
+        let mut gone = Vec::new();
         for (hash, found) in old.iter().zip(self.remote.wait_all(asked)?) {
             if found?.is_none() {
-                self.writer.forget();
-                return Err(StoreError::Collected { hash: *hash });
+                gone.push(*hash);
             }
         }
-        Ok(())
+        self.guard.gone(needed, &gone).map_or(Ok(()), Err)
     }
 }
 
@@ -251,15 +262,22 @@ async fn get_manifest(
     let Some(stored) = client.get(&path).await? else {
         return Ok(None);
     };
-    let stored = Seal::Manifest(whole_name.as_bytes()).open(stored)?;
+    open_manifest(&whole_name, stored).map(|recorded| Some(recorded.data))
+}
+
+/// Takes a manifest's object apart.
+fn open_manifest(whole_name: &str, object: Bytes) -> Result<Recorded, StoreError> {
+    let seal = Seal::Manifest(whole_name.as_bytes());
+    let stored = seal.open(object)?;
     let (_, len) = keys::split_name(&stored)?;
-    Ok(Some(stored.slice(len..)))
+    Recorded::decode(stored.slice(len..), || seal.to_string())
 }
 
 impl Backend for S3Store {
     fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
         fits(data)?;
         if self.writer.has(hash) {
+            self.guard.put(hash);
             return Ok(Put::AlreadyThere);
         }
         let (client, path) = (self.client(), keys::chunk(&self.root, hash));
@@ -271,7 +289,7 @@ impl Backend for S3Store {
         });
         match age {
             Some(age) if age < self.options.refresh => {
-                self.writer.found(*hash);
+                self.guard.put(hash);
                 Ok(Put::AlreadyThere)
             }
             found => {
@@ -280,7 +298,9 @@ impl Backend for S3Store {
                     Some(_) => Put::AlreadyThere,
                     None => Put::Stored,
                 };
-                if self.writer.take(*hash, data.clone())? {
+                let taken = self.writer.take(*hash, data.clone())?;
+                self.guard.put(hash);
+                if taken {
                     match put {
                         Put::Stored => self.send(*hash, data),
                         Put::AlreadyThere => self.refresh(*hash, data),
@@ -304,13 +324,16 @@ impl Backend for S3Store {
 
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
         fits(data)?;
-        self.flush()?;
+        let needed = self.guard.needed([data])?;
+        self.flush(&needed)?;
         let name = self.whole_name(name);
         let (client, path) = (self.client(), keys::manifest(&self.root, &name));
-        let data: Bytes = keys::with_name(&name, data).into();
-        let header = header(Seal::Manifest(name.as_bytes()), &data);
+        let stored = recorded::encode(&keys::front(&name), &needed.chunks, data)?;
+        let stored = Bytes::from(stored);
+        let header = header(Seal::Manifest(name.as_bytes()), &stored);
         self.remote
-            .wait(async move { client.put(&path, [header, data]).await })?;
+            .wait(async move { client.put(&path, [header, stored]).await })?;
+        self.guard.published(&needed);
         Ok(())
     }
 

@@ -17,14 +17,17 @@ pub struct S3Options {
     pub pending_bytes: usize,
     /// How many bytes of prefetched chunks are kept until they are read. 128 MiB.
     pub ahead_bytes: usize,
-    /// Values longer than this are put in parts of this length. 16 MiB; S3 allows no less than 5 MiB.
+    /// Values longer than this are put and read in parts of this length. 16 MiB; S3 allows no less than 5 MiB.
     pub part_bytes: usize,
-    /// How long one request may take, its transfer included. 60 s.
+    /// How long one request may take, its transfer included, which is at most [`part_bytes`](Self::part_bytes).
+    /// 60 s.
     pub timeout: Duration,
-    /// For how long a failed request is tried again, from its beginning on. 30 s.
+    /// For how long after its beginning a request that failed is tried again, at most ten times. Longer than
+    /// [`timeout`](Self::timeout), or one that took too long would not be. 3 min; ten attempts at a server that
+    /// refuses at once take about one.
     pub retry: Duration,
     /// A chunk that is found there is written anew if it is older than this, so that no collection takes it
-    /// from under a save. Has to be well below the grace period of collections. 20 min.
+    /// from under a save. Collections with a grace period below twice as much are refused. 20 min.
     pub refresh: Duration,
     pub(super) config: Config,
 }
@@ -58,7 +61,7 @@ impl Default for S3Options {
             ahead_bytes: 128 << 20,
             part_bytes: 16 << 20,
             timeout: Duration::from_secs(60),
-            retry: Duration::from_secs(30),
+            retry: Duration::from_secs(180),
             refresh: Duration::from_secs(20 * 60),
             config: Config::default(),
         }

@@ -13,20 +13,25 @@ use bytes::Bytes;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientConfigKey, Error, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt,
-    PutMode, PutPayload, RetryConfig,
+    BackoffConfig, ClientConfigKey, Error, GetOptions, GetResult, ObjectMeta, ObjectStore,
+    ObjectStoreExt, PutMode, PutPayload, RetryConfig,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
+use super::LONGEST;
 use super::options::S3Options;
 use crate::error::StoreError;
 
 /// A thread each for two requests' checksums and encryption.
 const WORKERS: usize = 2;
 
-/// How long making a connection may take.
+/// How long making a connection may take, and getting credentials from somebody who hands them out.
 const CONNECT: Duration = Duration::from_secs(5);
+
+/// What to do without credentials.
+const NO_CREDENTIALS: &str = "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and \
+     AWS_ENDPOINT_URL for a store that is not Amazon's";
 
 #[derive(Debug)]
 pub(super) struct Remote {
@@ -70,6 +75,17 @@ impl Remote {
                 .map_err(|error: Error| StoreError::remote("read the options", error))?;
             builder = builder.with_config(key, value);
         }
+        let has = |key| builder.get_config_value(&key).is_some();
+        let (key, secret) = (
+            has(AmazonS3ConfigKey::AccessKeyId),
+            has(AmazonS3ConfigKey::SecretAccessKey),
+        );
+        let action = || format!("open bucket {bucket}");
+        if key != secret {
+            return Err(StoreError::remote(action(), NO_CREDENTIALS));
+        }
+        let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
+        let unsigned = unsigned.is_some_and(|skip| skip == "true");
         let store = builder
             .with_retry(RetryConfig {
                 backoff: BackoffConfig::default(),
@@ -77,7 +93,7 @@ impl Remote {
                 retry_timeout: options.retry,
             })
             .build()
-            .map_err(|error| StoreError::remote(format!("open bucket {bucket}"), error))?;
+            .map_err(|error| StoreError::remote(action(), error))?;
         let (tell, handle) = mpsc::sync_channel(1);
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = std::thread::Builder::new()
@@ -102,7 +118,7 @@ impl Remote {
             .recv()
             .map_err(|_| gone())?
             .map_err(StoreError::io("start a runtime"))?;
-        Ok(Self {
+        let this = Self {
             client: Arc::new(Client {
                 store,
                 permits: Semaphore::new(options.concurrency.max(1)),
@@ -111,7 +127,14 @@ impl Remote {
             handle,
             stop: Some(stop),
             thread: Some(thread),
-        })
+        };
+        if !key && !unsigned {
+            let limit = options.timeout.min(CONNECT);
+            let client = this.client.clone();
+            this.wait(async move { client.has_role(limit).await })
+                .map_err(|why| StoreError::remote(action(), format!("{NO_CREDENTIALS} ({why})")))?;
+        }
+        Ok(this)
     }
 
     /// Starts a future and goes on.
@@ -179,6 +202,20 @@ fn gone() -> StoreError {
 }
 
 impl Client {
+    /// Whether the environment, the pod or the instance has a role that credentials can be got for. Asked first and
+    /// in a limited time: a machine that has none is not told so by anybody.
+    async fn has_role(&self, limit: Duration) -> Result<(), StoreError> {
+        let action = "look for those of this pod or instance";
+        match tokio::time::timeout(limit, self.store.credentials().get_credential()).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(StoreError::remote(action, error)),
+            Err(_) => Err(StoreError::remote(
+                action,
+                format!("no answer in {limit:?}"),
+            )),
+        }
+    }
+
     /// What is known of an object, or `None`.
     pub(super) async fn head(&self, path: &Path) -> Result<Option<ObjectMeta>, StoreError> {
         let _permit = self.permit().await?;
@@ -186,13 +223,102 @@ impl Client {
     }
 
     /// The bytes of an object, or `None`.
+    ///
+    /// What is longer than a part is read in parts, each of which has the time of a request, may fail and be read
+    /// again by itself.
+    ///
+    /// # Errors
+    /// [`StoreError::Damaged`] if it is longer than any value.
     pub(super) async fn get(&self, path: &Path) -> Result<Option<Bytes>, StoreError> {
         let _permit = self.permit().await?;
-        let got: Result<Option<GetResult>, Error> = found(self.store.get(path).await);
+        for _ in 0..CHANGES {
+            let Some(first) = self.first_part(path).await.map_err(during("get", path))? else {
+                return Ok(None);
+            };
+            let (size, tag) = (first.meta.size, first.meta.e_tag.clone());
+            // With the header and what a manifest has in front.
+            if size > LONGEST.saturating_mul(2) {
+                return Err(StoreError::Damaged {
+                    what: format!("object {path}"),
+                    how: format!("it has {size} bytes, and no value is so long"),
+                });
+            }
+            let begins = first.bytes().await.map_err(during("get", path))?;
+            if begins.len() as u64 >= size {
+                return Ok(Some(begins));
+            }
+            match self.rest(path, begins, size, tag).await {
+                // It was replaced while we read.
+                Err(Error::Precondition { .. } | Error::NotFound { .. }) => {}
+                other => return other.map(Some).map_err(during("get", path)),
+            }
+        }
+        Err(StoreError::remote(
+            format!("get {path}"),
+            "it changed each time while it was read",
+        ))
+    }
+
+    /// The beginning of an object: all of it, if it is not longer.
+    pub(super) async fn beginning(
+        &self,
+        path: &Path,
+        most: u64,
+    ) -> Result<Option<Bytes>, StoreError> {
+        let _permit = self.permit().await?;
+        let got = self.start(path, most).await;
         match got.map_err(during("get", path))? {
             None => Ok(None),
             Some(got) => got.bytes().await.map(Some).map_err(during("get", path)),
         }
+    }
+
+    async fn first_part(&self, path: &Path) -> Result<Option<GetResult>, Error> {
+        self.start(path, self.part_bytes as u64).await
+    }
+
+    async fn start(&self, path: &Path, most: u64) -> Result<Option<GetResult>, Error> {
+        let options = GetOptions::default().with_range(Some(0..most));
+        match found(self.store.get_opts(path, options).await) {
+            // An empty object has no first byte. It is none of ours, and can be got as a whole.
+            Err(error) if error.to_string().contains("416") => found(self.store.get(path).await),
+            other => other,
+        }
+    }
+
+    /// What comes behind the first part, a few parts at a time, as long as the object stays what it was.
+    async fn rest(
+        &self,
+        path: &Path,
+        begins: Bytes,
+        size: u64,
+        tag: Option<String>,
+    ) -> Result<Bytes, Error> {
+        use futures_util::{StreamExt, TryStreamExt};
+        let too_much = |source| Error::Generic {
+            store: "S3",
+            source,
+        };
+        let mut whole = Vec::new();
+        usize::try_from(size)
+            .map_err(|error| too_much(error.into()))
+            .and_then(|size| {
+                let reserved = whole.try_reserve_exact(size);
+                reserved.map_err(|error| too_much(error.into()))
+            })?;
+        whole.extend_from_slice(&begins);
+        let starts = (begins.len() as u64..size).step_by(self.part_bytes);
+        let parts = starts.map(|from| {
+            let options = GetOptions::default()
+                .with_range(Some(from..size.min(from + self.part_bytes as u64)))
+                .with_if_match(tag.clone());
+            async move { self.store.get_opts(path, options).await?.bytes().await }
+        });
+        let mut parts = futures_util::stream::iter(parts).buffered(PARTS);
+        while let Some(part) = parts.try_next().await? {
+            whole.extend_from_slice(&part);
+        }
+        Ok(whole.into())
     }
 
     /// Writes an object, whatever was there.
@@ -238,6 +364,27 @@ impl Client {
             Err(Error::NotImplemented { .. }) => self.put(path, parts).await.map(|()| Created::Now),
             Err(error) => Err(during("put", path)(error)),
         }
+    }
+
+    /// Removes an object if it still is what a listing said. Answers whether it went.
+    ///
+    /// S3 stores and the crate for them know no delete with a condition that all of them keep. So it is looked at
+    /// just before, and what is put between these two requests is lost.
+    pub(super) async fn delete_unchanged(&self, listed: &ObjectMeta) -> Result<bool, StoreError> {
+        let path = &listed.location;
+        let Some(now) = self.head(path).await? else {
+            return Ok(false);
+        };
+        let same = match (&listed.e_tag, &now.e_tag) {
+            // Quotes belong to it in one answer and not in the other, with some.
+            (Some(listed), Some(now)) => listed.trim_matches('"') == now.trim_matches('"'),
+            // A listing knows fractions of seconds, and the answer to a question for one object does not.
+            _ => listed.last_modified.timestamp() == now.last_modified.timestamp(),
+        };
+        if same {
+            self.delete(path).await?;
+        }
+        Ok(same)
     }
 
     /// Removes an object; not an error if there is none.
@@ -308,8 +455,11 @@ impl Client {
     }
 }
 
-/// Parts of one value that are sent together.
+/// Parts of one value that are sent or read together.
 const PARTS: usize = 4;
+
+/// How often a value that is replaced while it is read in parts is read from its beginning.
+const CHANGES: usize = 5;
 
 fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {

@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// Which chunks are under way, which failed, and which were found.
+/// Which chunks are under way, and which failed.
 #[derive(Debug)]
 pub(super) struct Writer {
     limit: usize,
@@ -22,8 +21,6 @@ struct State {
     /// Not acknowledged: under way, or failed and to be sent again.
     pending: HashMap<ChunkHash, Pending>,
     bytes: usize,
-    /// Found or acknowledged here since the handle was opened, and when. Old ones are asked for again.
-    known: HashMap<ChunkHash, Instant>,
     last: u64,
 }
 
@@ -33,9 +30,6 @@ struct Pending {
     data: Bytes,
     failed: Option<String>,
 }
-
-/// How many chunks a handle remembers; beyond it asks again, which is only slower.
-const MOST_KNOWN: usize = 1 << 20;
 
 impl Writer {
     pub(super) fn new(limit: usize) -> Self {
@@ -54,11 +48,6 @@ impl Writer {
     pub(super) fn pending(&self, hash: &ChunkHash) -> Option<Bytes> {
         let state = self.state();
         state.pending.get(hash).map(|pending| pending.data.clone())
-    }
-
-    /// Takes note of a chunk that the store has.
-    pub(super) fn found(&self, hash: ChunkHash) {
-        self.state().remember(hash);
     }
 
     /// Takes a chunk over, whose sending is to be started next; `false` if it is under way already. Waits
@@ -100,7 +89,6 @@ impl Writer {
                 if let Some(pending) = state.pending.remove(hash) {
                     state.bytes -= pending.data.len();
                 }
-                state.remember(*hash);
             }
             Err(error) => {
                 if let Some(pending) = state.pending.get_mut(hash) {
@@ -140,23 +128,6 @@ impl Writer {
         }
     }
 
-    /// Chunks that were found or sent so long ago that a collection may have come since. From here on the
-    /// caller looks after them.
-    pub(super) fn found_before(&self, age: Duration) -> Vec<ChunkHash> {
-        let mut state = self.state();
-        let old: Vec<ChunkHash> = state
-            .known
-            .extract_if(|_, since| since.elapsed() >= age)
-            .map(|(hash, _)| hash)
-            .collect();
-        old
-    }
-
-    /// Forgets what it knows: the caller was told to put everything again.
-    pub(super) fn forget(&self) {
-        self.state().known.clear();
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         // Nothing panics between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -170,12 +141,6 @@ impl Writer {
 }
 
 impl State {
-    fn remember(&mut self, hash: ChunkHash) {
-        if self.known.len() < MOST_KNOWN {
-            self.known.insert(hash, Instant::now());
-        }
-    }
-
     fn failure(&self) -> StoreError {
         let why = self
             .pending
