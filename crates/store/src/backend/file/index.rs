@@ -342,12 +342,9 @@ impl Index {
             }
             Err(error) => return Err(failed()(error)),
         };
-        // The index passed its checksum and the pack had room for it, so this is no one's invention.
-        let len = usize::try_from(entry.len).map_err(|_| damaged("it is too long to be read"))?;
-        let mut bytes = vec![0; len];
-        match file.read_exact_at(&mut bytes, entry.offset) {
-            Ok(()) if checksum(&bytes) == entry.checksum => Ok(Some(bytes.into())),
-            Ok(()) => Err(damaged("its bytes fail their checksum")),
+        match file.read_vec_at(entry.len, entry.offset) {
+            Ok(bytes) if checksum(&bytes) == entry.checksum => Ok(Some(bytes.into())),
+            Ok(_) => Err(damaged("its bytes fail their checksum")),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(damaged("its bytes are cut off"))
             }
@@ -500,9 +497,6 @@ fn read_index(file: &dyn File, len: u64) -> io::Result<Vec<Entry>> {
     let mut trailer = [0; TRAILER];
     file.read_exact_at(&mut trailer, at)?;
     let trailer = Trailer::decode(&trailer, len).map_err(flawed)?;
-    // Not longer than the file, as the trailer was checked against it.
-    let len = usize::try_from(trailer.index_len).map_err(io::Error::other)?;
-    let mut index = vec![0; len];
-    file.read_exact_at(&mut index, trailer.data_len)?;
+    let index = file.read_vec_at(trailer.index_len, trailer.data_len)?;
     trailer.decode_index(&index).map_err(flawed)
 }

@@ -3,3 +3,4 @@ mod bits;
 mod crash;
 mod faults;
 mod script;
+mod seams;

@@ -146,11 +146,22 @@ impl dyn File + '_ {
         Ok(())
     }
 
+    /// Exactly that many bytes, which are not allocated before the file is seen to have them.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends before.
+    pub(super) fn read_vec_at(&self, len: u64, offset: u64) -> io::Result<Vec<u8>> {
+        let there = self.stat()?.len;
+        if offset.checked_add(len).is_none_or(|end| end > there) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        self.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
     /// The whole file.
     pub(super) fn read_all(&self) -> io::Result<Vec<u8>> {
-        let len = usize::try_from(self.stat()?.len).map_err(io::Error::other)?;
-        let mut bytes = vec![0; len];
-        self.read_exact_at(&mut bytes, 0)?;
-        Ok(bytes)
+        self.read_vec_at(self.stat()?.len, 0)
     }
 }
