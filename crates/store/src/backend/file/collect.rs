@@ -7,12 +7,11 @@ mod census;
 mod plan;
 
 use std::collections::BTreeSet;
-use std::io;
 use std::time::Duration;
 
 use self::census::Census;
 use self::plan::{Fate, Plan};
-use super::disk::{File, How};
+use super::disk::File;
 use super::format::pack::{self, Entry};
 use super::index::Pack;
 use super::paths::{self, PackId};
@@ -42,8 +41,7 @@ impl FileStore {
             None => 0,
         };
         if !options.dry_run {
-            self.sweep()?;
-            self.settle_packs()?;
+            self.recover()?;
         }
         self.index.refresh(true)?;
         let census = Census::take(self, progress)?;
@@ -73,8 +71,7 @@ impl FileStore {
             return Err(full());
         }
         let _held = self.locks.collecting()?;
-        self.sweep()?;
-        self.settle_packs()?;
+        self.recover()?;
         let over = self
             .space
             .count()?
@@ -100,99 +97,6 @@ impl FileStore {
         if freed < over { Err(full()) } else { Ok(()) }
     }
 
-    /// Removes what dead owners left, if nobody publishes or collects just now. Called on opening.
-    pub(super) fn tidy(&self) -> Result<(), StoreError> {
-        match self.locks.try_collecting()? {
-            Some(_held) => {
-                self.sweep()?;
-                if !self.index.generation_is_whole() {
-                    self.index.announce()?;
-                }
-                self.settle_packs()
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Removes temporary files whose owners are dead.
-    fn sweep(&self) -> Result<(), StoreError> {
-        let failed = || StoreError::io(format!("tidy up {}", paths::TEMPORARY));
-        let mut intents = Vec::new();
-        for name in self.disk.list(paths::TEMPORARY).map_err(failed())? {
-            let path = format!("{}/{name}", paths::TEMPORARY);
-            let file = match self.disk.open(&path, How::Write) {
-                Ok(file) => file,
-                // An intent that cannot be looked at may be one that has to be honoured.
-                Err(error)
-                    if name.ends_with(".intent") && error.kind() != io::ErrorKind::NotFound =>
-                {
-                    return Err(failed()(error));
-                }
-                // Gone already, or no file of ours.
-                Err(_) => continue,
-            };
-            if !file.try_lock().map_err(failed())? {
-                continue;
-            }
-            if name.ends_with(".intent") {
-                intents.push(path);
-            } else {
-                self.space.remove(&path)?;
-            }
-        }
-        if intents.is_empty() {
-            return Ok(());
-        }
-        // Somebody died, or failed, between changing manifests and flushing their folders.
-        for folder in paths::manifest_folders() {
-            let flushed = self.disk.sync_folder(&folder);
-            flushed.map_err(StoreError::io(format!("flush {folder}")))?;
-        }
-        for path in intents {
-            self.disk.unlink(&path).map_err(failed())?;
-        }
-        Ok(())
-    }
-
-    /// Publishes once more what somebody moved to its place and did not come to flush, or to say that he did.
-    /// Under another name: flushing an unchanged folder a second time may do nothing after a first failure.
-    fn settle_packs(&self) -> Result<(), StoreError> {
-        let failed = |path: &str| StoreError::io(format!("publish {path} once more"));
-        let mut any = false;
-        for folder in paths::pack_folders() {
-            for name in self.disk.list(&folder).map_err(failed(&folder))? {
-                let Some(id) = PackId::of_file(&folder, &name) else {
-                    continue;
-                };
-                let path = id.path();
-                // What is no file is for verifying to find.
-                if self
-                    .disk
-                    .stat(&path)
-                    .is_ok_and(|stat| stat.settled || !stat.regular)
-                {
-                    continue;
-                }
-                let settled: Result<(), StoreError> = (|| {
-                    let file = self.disk.open(&path, How::Read).map_err(failed(&path))?;
-                    let new = PackId::random().map_err(failed(&path))?;
-                    // Not while somebody counts: he might find it in neither place.
-                    self.space.shrink(|| {
-                        let moved = self.disk.rename(&path, &new.path());
-                        moved.map(|()| 0).map_err(failed(&path))
-                    })?;
-                    self.disk
-                        .sync_folder(&new.folder())
-                        .and_then(|()| file.settle())
-                        .map_err(failed(&path))
-                })();
-                settled?;
-                any = true;
-            }
-        }
-        if any { self.index.announce() } else { Ok(()) }
-    }
-
     /// Removes what the plan says. How many bytes that gave back.
     fn carry_out(
         &self,
@@ -202,11 +106,9 @@ impl FileStore {
     ) -> Result<u64, StoreError> {
         let mut freed = 0;
         let mut folders = BTreeSet::new();
-        // Should we die in between, the next collection has to flush before it lets a pack go.
-        let intent = match plan.manifests.is_empty() {
-            true => None,
-            false => Some(self.intend()?),
-        };
+        // Should we die in between, the next collection has to make sure of it before it lets a pack go.
+        let evicted = plan.manifests.iter().map(|&n| &*census.manifests[n].path);
+        let intents = self.intend(evicted)?;
         for &n in &plan.manifests {
             let path = &census.manifests[n].path;
             freed += self.space.remove(path)?;
@@ -216,9 +118,7 @@ impl FileStore {
             let flushed = self.disk.sync_folder(folder);
             flushed.map_err(StoreError::io(format!("flush {folder}")))?;
         }
-        if let Some(intent) = intent {
-            self.fulfilled(intent);
-        }
+        self.fulfilled(intents);
         let fates = || census.packs.iter().zip(&plan.fates);
         let dropped = fates().filter(|(_, fate)| **fate == Fate::Drop);
         for (pack, _) in dropped {

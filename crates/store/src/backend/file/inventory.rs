@@ -112,6 +112,7 @@ impl FileStore {
                 }
             };
             let wrong = match Manifest::decode(&bytes) {
+                Err(_) if bytes.is_empty() => None,
                 Err(flaw) => Some(flaw.to_string()),
                 Ok(manifest) if paths::manifest(manifest.name) != path => {
                     Some(format!("it is that of {:?}", manifest.name))
@@ -160,6 +161,9 @@ impl Inventory for FileStore {
             let Some((file, bytes)) = self.manifest_file(path)? else {
                 return Ok(());
             };
+            if bytes.is_empty() {
+                return Ok(());
+            }
             let manifest = Manifest::decode(&bytes).map_err(|flaw| StoreError::Damaged {
                 what: path.to_owned(),
                 how: flaw.to_string(),
@@ -204,6 +208,9 @@ impl Inventory for FileStore {
             let Some((_, bytes)) = self.manifest_file(path)? else {
                 return Ok(());
             };
+            if bytes.is_empty() {
+                return Ok(());
+            }
             usage.manifests += 1;
             // A damaged one counts with its file.
             let data = Manifest::decode(&bytes).map_or(bytes.len(), |manifest| manifest.data.len());

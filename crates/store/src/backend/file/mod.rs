@@ -9,6 +9,7 @@
 //! | `root` | finding and making a store |
 //! | `pending`, `publish` | from a put to what is durable |
 //! | `index` | which chunk lies where; reading |
+//! | `recover` | finishing what others began |
 //! | `space`, `collect` | the size cap; what goes, and when |
 //! | `locks` | who excludes whom, in all processes |
 //! | `inventory` | listing and verifying |
@@ -23,6 +24,7 @@ mod locks;
 mod paths;
 mod pending;
 mod publish;
+mod recover;
 mod root;
 mod space;
 #[cfg(test)]
@@ -239,7 +241,7 @@ impl FileStore {
         Ok(full.as_str().to_owned())
     }
 
-    /// Reads a manifest, named in full, notes that it was used, and calls `then` with it.
+    /// Reads a manifest, named in full, notes that it was used, and calls `then` with it. An empty file is none.
     fn with_manifest<T>(
         &self,
         name: &str,
@@ -260,6 +262,9 @@ impl FileStore {
             }
             other => other.map_err(StoreError::io(format!("read manifest {name:?}")))?,
         };
+        if bytes.is_empty() {
+            return Ok(None);
+        }
         let manifest = Manifest::decode(&bytes).map_err(|flaw| damaged(flaw.to_string()))?;
         if manifest.name != name {
             return Err(damaged(format!("its file is that of {:?}", manifest.name)));

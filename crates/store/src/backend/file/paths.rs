@@ -75,6 +75,20 @@ pub(super) fn is_manifest(folder: &str, name: &str) -> bool {
     unhex::<32>(name).is_some() && folder.ends_with(&name[..2])
 }
 
+/// A new name for an empty file that says that a manifest is going to change: `tmp/ID.HEX.BOOT.intent`
+pub(super) fn intent(manifest: &str, boot: &str) -> io::Result<String> {
+    let digits = manifest.rsplit('/').next().unwrap_or(manifest);
+    temporary(&format!("{digits}.{boot}.intent"))
+}
+
+/// The path of the manifest that such a file of this start of the system is about.
+pub(super) fn intended(name: &str, boot: &str) -> Option<String> {
+    let (_, rest) = name.strip_suffix(".intent")?.split_once('.')?;
+    let (digits, of) = rest.split_once('.')?;
+    unhex::<32>(digits)?;
+    (of == boot).then(|| format!("{MANIFESTS}/{}/{digits}", &digits[..2]))
+}
+
 /// The folder that holds a file.
 pub(super) fn folder_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)

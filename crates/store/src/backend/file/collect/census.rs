@@ -139,6 +139,9 @@ impl Census {
                 }
                 other => other.map_err(StoreError::io(format!("read {path}")))?,
             };
+            if bytes.is_empty() {
+                return Ok(());
+            }
             let manifest = Manifest::decode(&bytes).map_err(|flaw| damaged(flaw.to_string()))?;
             if paths::manifest(manifest.name) != path {
                 return Err(damaged(format!("it is that of {:?}", manifest.name)));

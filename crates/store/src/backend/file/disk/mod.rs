@@ -33,8 +33,14 @@ pub(super) trait Disk: fmt::Debug + Send + Sync {
     /// Moves a file, in the place of another one if there is one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
+    /// Gives a file a second name, which nothing has.
+    fn link(&self, from: &str, to: &str) -> io::Result<()>;
+
     /// Removes a file.
     fn unlink(&self, path: &str) -> io::Result<()>;
+
+    /// Which start of the system this is. What was seen before another one and is seen now has survived it.
+    fn boot(&self) -> &str;
 
     /// The wall clock, in which files carry when they were last used.
     fn now(&self) -> SystemTime;

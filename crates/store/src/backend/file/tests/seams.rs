@@ -1,7 +1,66 @@
 //! Two handles, one of which sees the other one's work half done.
 
-use super::super::disk::{Disk, File, How};
-use super::script::new_store;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::super::disk::File;
+use super::super::disk::simulated::{SimulatedDisk, Trouble};
+use super::super::disk::{Disk, How};
+use super::script::{chunk, name, new_store, open};
+use crate::backend::Backend;
+
+/// A store with one chunk, and the folder of the pack that holds it.
+fn one_chunk(n: u32) -> (SimulatedDisk, String) {
+    let disk = new_store();
+    let store = open(&disk).unwrap();
+    let (hash, data) = chunk(n);
+    store.put_chunk(&hash, &data).unwrap();
+    store.put_manifest(&name(1), hash.as_bytes()).unwrap();
+    let files = disk.files();
+    let pack = files.iter().find(|(path, _)| path.ends_with(".pack"));
+    let folder = pack.unwrap().0.rsplit_once('/').unwrap().0.to_owned();
+    (disk, folder)
+}
+
+/// One handle gives a pack another name while another one lists the folders, and finds it in none of them.
+#[test]
+fn a_pack_that_gets_another_name_is_always_found() {
+    let (hash, data) = chunk(5);
+    let mut listed_between = 0;
+    for round in 0..200 {
+        let (disk, folder) = one_chunk(5);
+        let owner = open(&disk).unwrap();
+        disk.unsettle();
+        let act = {
+            let disk = disk.clone();
+            // In every other round the owner comes no further than its flush while the other one looks.
+            move || {
+                if round % 2 == 0 {
+                    disk.trouble(0, Trouble::Flushes(1, Errno::IO));
+                }
+                assert_eq!(owner.tidy().is_err(), round % 2 == 0);
+            }
+        };
+        let before = |disk: &SimulatedDisk| {
+            let packs = disk.files().into_iter().map(|(path, _)| path);
+            packs
+                .filter(|path| path.ends_with(".pack"))
+                .collect::<Vec<_>>()
+        };
+        let old = before(&disk);
+        disk.before_listing(&folder, act);
+        let reader = super::super::index::Index::open(Arc::new(disk.clone())).unwrap();
+        let new = before(&disk);
+        listed_between += u32::from(
+            new.iter()
+                .any(|path| !old.contains(path) && **path < *folder),
+        );
+        let read = reader.get(&hash).unwrap();
+        assert_eq!(read.as_deref(), Some(&data[..]), "round {round}");
+    }
+    assert!(listed_between > 20, "{listed_between}");
+}
 
 #[test]
 fn no_more_is_allocated_than_a_file_holds() {
