@@ -26,7 +26,12 @@ struct Aim {
     /// How many bytes have to go at least for it to be of use, and how many should.
     must: u64,
     should: u64,
+    /// How much may be written before anything goes, where there is a cap.
+    room: Option<u64>,
 }
+
+/// How often room is made for the same bytes: others may take what was meant for a pack that is written anew.
+const TRIES: usize = 4;
 
 impl FileStore {
     /// Collects and evicts, holding the store's lock.
@@ -49,6 +54,10 @@ impl FileStore {
             grace: options.grace,
             must: over,
             should: over,
+            room: match self.space.cap() {
+                Some(cap) => Some(cap.saturating_sub(self.space.count()?)),
+                None => None,
+            },
         };
         let plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
         let mut collected = plan.collected(&census);
@@ -61,7 +70,7 @@ impl FileStore {
     /// Makes room for so many bytes more under the cap.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if that is not possible; then nothing is removed.
+    /// [`StoreError::Full`] if that is not possible; then nothing is removed, unless others wrote meanwhile.
     pub(super) fn evict(&self, bytes: u64) -> Result<(), StoreError> {
         let Some(cap) = self.space.cap() else {
             return Ok(());
@@ -72,29 +81,31 @@ impl FileStore {
         }
         let _held = self.locks.collecting()?;
         self.recover()?;
-        let over = self
-            .space
-            .count()?
-            .saturating_add(bytes)
-            .saturating_sub(cap);
-        if over == 0 {
-            // Somebody else has made room.
-            return Ok(());
+        for _ in 0..TRIES {
+            let used = self.space.count()?;
+            let over = used.saturating_add(bytes).saturating_sub(cap);
+            if over == 0 {
+                // We have made room, or somebody else has.
+                return Ok(());
+            }
+            self.index.refresh(true)?;
+            let census = Census::take(self, &mut |_| ())?;
+            let aim = Aim {
+                grace: self.options.grace,
+                must: over,
+                // So that not every save that follows has to collect.
+                should: over.saturating_add(cap / 16),
+                room: Some(cap.saturating_sub(used)),
+            };
+            let plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
+            if plan.frees < over {
+                return Err(full());
+            }
+            if self.carry_out(&census, &plan, &mut |_| ())? >= over {
+                return Ok(());
+            }
         }
-        self.index.refresh(true)?;
-        let census = Census::take(self, &mut |_| ())?;
-        let aim = Aim {
-            grace: self.options.grace,
-            must: over,
-            // So that not every save that follows has to collect.
-            should: over.saturating_add(cap / 16),
-        };
-        let plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
-        if plan.frees < over {
-            return Err(full());
-        }
-        let freed = self.carry_out(&census, &plan, &mut |_| ())?;
-        if freed < over { Err(full()) } else { Ok(()) }
+        Err(full())
     }
 
     /// Removes what the plan says. How many bytes that gave back.
@@ -104,6 +115,9 @@ impl FileStore {
         plan: &Plan,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<u64, StoreError> {
+        if plan.is_empty() {
+            return Ok(0);
+        }
         let mut freed = 0;
         let mut folders = BTreeSet::new();
         // Should we die in between, the next collection has to make sure of it before it lets a pack go.
@@ -119,20 +133,18 @@ impl FileStore {
             flushed.map_err(StoreError::io(format!("flush {folder}")))?;
         }
         self.fulfilled(intents);
-        let fates = || census.packs.iter().zip(&plan.fates);
-        let dropped = fates().filter(|(_, fate)| **fate == Fate::Drop);
-        for (pack, _) in dropped {
-            freed += self.space.remove(&pack.pack.id.path())?;
+        for (pack, fate) in census.packs.iter().zip(&plan.fates) {
+            if *fate == Fate::Drop {
+                freed += self.space.remove(&pack.pack.id.path())?;
+            }
         }
-        let rewritten: Vec<_> = fates()
-            .filter(|(_, fate)| **fate == Fate::Rewrite)
-            .collect();
-        for (n, (pack, _)) in rewritten.iter().enumerate() {
+        for (n, &pack) in plan.rewrites.iter().enumerate() {
             progress(Progress {
                 step: "rewriting packs",
                 done: n as u64,
-                total: rewritten.len() as u64,
+                total: plan.rewrites.len() as u64,
             });
+            let pack = &census.packs[pack];
             let live: Vec<Entry> = pack
                 .entries
                 .iter()
