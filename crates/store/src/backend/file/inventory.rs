@@ -65,6 +65,7 @@ impl FileStore {
                 .iter()
                 .flat_map(|(hash, all)| all.iter().map(move |p| (hash, p)))
         };
+        let mut found = false;
         let total = places().map(|(_, place)| place.len).sum();
         let mut done = 0;
         // In the order in which they lie, which a disk reads fastest.
@@ -84,11 +85,18 @@ impl FileStore {
                 checksum: place.checksum,
             };
             match self.index.read_entry(&place.pack, &entry) {
-                Err(StoreError::Damaged { what, how }) => fault(Fault { what, how }),
+                Err(StoreError::Damaged { what, how }) => {
+                    found |= self.index.note_damage(&place.pack, hash);
+                    fault(Fault { what, how });
+                }
                 // Collected meanwhile: somebody else's work.
                 Ok(_) => {}
                 Err(error) => return Err(error),
             }
+        }
+        if found {
+            // What cannot be written can be verified all the same.
+            let _ = self.index.announce();
         }
         Ok(())
     }

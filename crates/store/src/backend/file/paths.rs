@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::hash::ChunkHash;
+
 /// Says that a folder is a store, and which version of the layout it has.
 pub(super) const MARKER: &str = "kv_store_format";
 /// The marker of a store that is being made.
@@ -46,6 +48,18 @@ impl PackId {
     /// `packs/3`
     pub(super) fn folder(&self) -> String {
         format!("{PACKS}/{:x}", self.0[0] >> 4)
+    }
+
+    /// The empty file that says that the pack's copy of a chunk is damaged: `packs/3/3f…e9.HASH.damaged`
+    pub(super) fn note(&self, hash: &ChunkHash) -> String {
+        format!("{}/{}.{hash}.damaged", self.folder(), hex(&self.0))
+    }
+
+    /// From the name of such a file, with the chunk.
+    pub(super) fn of_note(folder: &str, name: &str) -> Option<(Self, ChunkHash)> {
+        let (digits, hash) = name.strip_suffix(".damaged")?.split_once('.')?;
+        let id = Self(unhex(digits)?);
+        (id.folder() == folder).then_some((id, hash.parse().ok()?))
     }
 
     /// From a file's name, if it is one of a pack and lies in its folder.

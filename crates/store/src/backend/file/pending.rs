@@ -457,13 +457,11 @@ fn ascending(hashes: &HashSet<ChunkHash>) -> Vec<ChunkHash> {
 
 /// Finds out whether a chunk can be relied on without writing it.
 pub(super) fn is_there(index: &Index, hash: &ChunkHash) -> Result<bool, StoreError> {
-    loop {
-        if let Some(pack) = index.reliable(hash) {
-            index.used(&pack);
-            return Ok(true);
-        }
-        if !index.refresh(false)? {
-            return Ok(false);
-        }
+    // First: others may have found damaged what we know. Comparing the generation takes less than a microsecond.
+    index.refresh(false)?;
+    let pack = index.reliable(hash);
+    if let Some(pack) = &pack {
+        index.used(pack);
     }
+    Ok(pack.is_some())
 }

@@ -150,6 +150,12 @@ impl FileStore {
                 let stat = self.disk.stat(path);
                 stat.is_ok_and(|stat| !stat.settled && stat.regular)
             }));
+            let notes = names
+                .iter()
+                .filter_map(|name| PackId::of_note(&folder, name));
+            for (id, hash) in notes.filter(|(id, _)| !packs.contains(id)) {
+                let _ = self.disk.unlink(&id.note(&hash));
+            }
         }
         unsettled.sort_unstable();
         let mut durable = Vec::new();

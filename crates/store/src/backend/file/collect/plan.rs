@@ -15,7 +15,7 @@ pub(super) enum Fate {
     Keep,
     /// Nothing in it is kept.
     Drop,
-    /// Most of it is not kept: the rest is copied.
+    /// Most of it is not kept, or some of it is damaged: the rest is copied.
     Rewrite,
 }
 
@@ -199,7 +199,9 @@ impl Plan {
         let (kept, len) = (self.kept[pack], census.packs[pack].pack.len);
         let (fate, gives) = match kept {
             kept if kept == TRAILER as u64 => (Fate::Drop, len),
-            kept if kept <= len / 2 => (Fate::Rewrite, len - kept),
+            kept if kept <= len / 2 || census.packs[pack].spoiled => {
+                (Fate::Rewrite, len.saturating_sub(kept))
+            }
             _ => (Fate::Keep, 0),
         };
         self.frees = self.frees + gives - std::mem::replace(&mut self.gives[pack], gives);
