@@ -106,6 +106,7 @@ impl Index {
 
     /// The bytes of a published chunk, or `None`.
     pub(super) fn get(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.close_gone();
         for _ in 0..TRIES {
             let mut gone = false;
             let mut damage = None;
@@ -177,6 +178,14 @@ impl Index {
     /// Copies of chunks that somebody found damaged.
     pub(super) fn damaged_copies(&self) -> HashSet<(PackId, ChunkHash)> {
         self.read_state().damaged_copies.clone()
+    }
+
+    /// Closes packs that have been removed: as long as a file is open, it takes up its space. Does nothing if no pack
+    /// came or went since the last time.
+    pub(super) fn close_gone(&self) {
+        if let Ok(stamp) = self.stamp() {
+            self.files.close_gone(stamp);
+        }
     }
 
     /// Whether the file of a pack is still there. Learns by the way whether it has been settled.

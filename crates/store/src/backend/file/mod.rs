@@ -251,6 +251,7 @@ impl FileStore {
             what: format!("manifest {name:?}"),
             how,
         };
+        self.index.close_gone();
         let read = self
             .disk
             .open(&paths::manifest(name), How::Read)

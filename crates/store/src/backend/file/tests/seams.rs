@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::super::disk::File;
 use super::super::disk::simulated::{SimulatedDisk, Trouble};
 use super::super::disk::{Disk, How};
-use super::script::{chunk, name, new_store, open};
+use super::script::{chunk, collect, name, new_store, open};
 use crate::backend::Backend;
 
 /// A store with one chunk, and the folder of the pack that holds it.
@@ -60,6 +60,26 @@ fn a_pack_that_gets_another_name_is_always_found() {
         assert_eq!(read.as_deref(), Some(&data[..]), "round {round}");
     }
     assert!(listed_between > 20, "{listed_between}");
+}
+
+/// A handle that has read a pack keeps its file open, and its space taken, until the next call after it is gone.
+#[test]
+fn packs_that_are_gone_do_not_stay_open() {
+    for which in 0..3 {
+        let (disk, _) = one_chunk(5);
+        let (reader, other) = (open(&disk).unwrap(), open(&disk).unwrap());
+        let (hash, data) = chunk(5);
+        assert_eq!(reader.get_chunk(&hash).unwrap().unwrap(), data);
+        other.delete_manifest(&name(1)).unwrap();
+        collect(&other).unwrap();
+        assert_eq!(disk.pinned(), 1);
+        match which {
+            0 => assert_eq!(reader.get_manifest(&name(1)).unwrap(), None),
+            1 => assert_eq!(reader.get_chunk(&chunk(7).0).unwrap(), None),
+            _ => drop(reader.put_chunk(&chunk(7).0, &chunk(7).1).unwrap()),
+        }
+        assert_eq!(disk.pinned(), 0, "{which}");
+    }
 }
 
 #[test]
