@@ -15,7 +15,7 @@ use std::time::UNIX_EPOCH;
 use bytes::Bytes;
 
 use self::files::Files;
-use super::disk::{Disk, File, How};
+use super::disk::{Disk, File, How, open_to_lock};
 use super::format::manifest::Manifest;
 use super::format::pack::{Entry, TRAILER, Trailer};
 use super::format::{checksum, once, twice};
@@ -90,8 +90,7 @@ enum Opened {
 impl Index {
     /// Reads the indices of all packs.
     pub(super) fn open(disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
-        let generation = disk
-            .open(paths::GENERATION, How::Write)
+        let generation = open_to_lock(&*disk, paths::GENERATION)
             .map_err(StoreError::io(format!("open {}", paths::GENERATION)))?;
         let this = Self {
             files: Files::new(disk.clone()),

@@ -38,7 +38,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use self::disk::{Disk, File, How};
+use self::disk::{Disk, File, How, unless_unwritable};
 use self::format::manifest::Manifest;
 use self::index::Index;
 use self::locks::Locks;
@@ -186,7 +186,8 @@ impl FileStore {
         Self::on_disk(root.disk, &root.prefix, options)
     }
 
-    /// As [`open`](Self::open), but never makes a store.
+    /// As [`open`](Self::open), but never makes a store. One that cannot be written, because of the file system or
+    /// for lack of permission, can be read, listed and verified; a write fails.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`StoreError::NotThere`] if neither the folder nor one above it is a store.
@@ -231,7 +232,7 @@ impl FileStore {
                 prefix => format!("{prefix}/"),
             },
         };
-        store.tidy()?;
+        unless_unwritable(store.tidy())?;
         Ok(store)
     }
 

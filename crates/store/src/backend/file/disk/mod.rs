@@ -13,6 +13,8 @@ use std::time::SystemTime;
 
 pub(super) use real::RealDisk;
 
+use crate::error::StoreError;
+
 /// One folder and what is below it.
 pub(super) trait Disk: fmt::Debug + Send + Sync {
     /// Opens a regular file, or the folder `how` says.
@@ -169,5 +171,31 @@ impl dyn File + '_ {
     /// The whole file.
     pub(super) fn read_all(&self) -> io::Result<Vec<u8>> {
         self.read_vec_at(self.stat()?.len, 0)
+    }
+}
+
+/// Whether the system says that nothing can be written here, for now or for this user; reading goes on.
+fn is_unwritable(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(
+        error.kind(),
+        PermissionDenied | ReadOnlyFilesystem | StorageFull | QuotaExceeded
+    )
+}
+
+/// That something could not be tidied up is no reason not to read.
+pub(super) fn unless_unwritable(tidied: Result<(), StoreError>) -> Result<(), StoreError> {
+    match tidied {
+        Err(StoreError::Io { source, .. }) if is_unwritable(&source) => Ok(()),
+        other => other,
+    }
+}
+
+/// Opens a file to write it, or to read it if it cannot be written: locks can be taken on it all the same, and
+/// writing it is an error then.
+pub(super) fn open_to_lock(disk: &dyn Disk, path: &str) -> io::Result<Box<dyn File>> {
+    match disk.open(path, How::Write) {
+        Err(error) if is_unwritable(&error) => disk.open(path, How::Read),
+        other => other,
     }
 }
