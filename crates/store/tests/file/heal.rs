@@ -1,4 +1,5 @@
-//! A chunk that was damaged and put again: the copy that is whole is the one that a collection keeps.
+//! A chunk that was damaged and put again: whoever puts it stores it anew, and the copy that is whole is the one that
+//! a collection keeps.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,76 @@ fn pack(root: &Path) -> PathBuf {
     packs.next().unwrap().unwrap().path()
 }
 
+/// Flips a bit of a chunk of this pack.
+fn damage(path: &Path) {
+    let mut bytes = fs::read(path).unwrap();
+    bytes[100] ^= 1;
+    fs::remove_file(path).unwrap();
+    fs::write(path, bytes).unwrap();
+    let mut permissions = fs::metadata(path).unwrap().permissions();
+    permissions.set_readonly(true);
+    fs::set_permissions(path, permissions).unwrap();
+}
+
+fn faults(store: &FileStore) -> Vec<String> {
+    let mut faults = Vec::new();
+    let mut fault = |fault: transload_store::backend::Fault| faults.push(fault.what);
+    let inventory = store.inventory().unwrap();
+    inventory.verify(&mut |_| (), &mut fault).unwrap();
+    faults
+}
+
+/// One handle finds the damage, by reading or by verifying; another one, which was open before or is opened later, puts
+/// the chunk.
+#[test]
+fn whoever_puts_a_damaged_chunk_stores_it_anew() {
+    for (verifies, opens_later) in [(false, false), (false, true), (true, false), (true, true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("kv");
+        let (hash, data) = (ChunkHash::new(&[7; 32]).unwrap(), vec![7; 5000]);
+        // The same pack holds another chunk, which is whole.
+        let (other, name) = (ChunkHash::new(&[8; 32]).unwrap(), ManifestName::new("m"));
+        let name = name.unwrap();
+        let (finder, before) = (open(&root), open(&root));
+        before.put_chunk(&hash, &data).unwrap();
+        before.put_chunk(&other, &[8; 7000]).unwrap();
+        before.put_manifest(&name, hash.as_bytes()).unwrap();
+        assert_eq!(before.put_chunk(&hash, &data).unwrap(), Put::AlreadyThere);
+        damage(&pack(&root));
+        match verifies {
+            true => assert_eq!(faults(&finder).len(), 1),
+            false => drop(finder.get_chunk(&hash).unwrap_err()),
+        }
+
+        let healer = if opens_later { open(&root) } else { before };
+        assert_eq!(healer.put_chunk(&hash, &data).unwrap(), Put::Stored);
+        assert_eq!(
+            healer.put_chunk(&other, &[8; 7000]).unwrap(),
+            Put::AlreadyThere
+        );
+        let again = ManifestName::new("again").unwrap();
+        healer.put_manifest(&again, hash.as_bytes()).unwrap();
+        assert_eq!(healer.put_chunk(&hash, &data).unwrap(), Put::AlreadyThere);
+        for store in [&healer, &finder, &open(&root)] {
+            assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
+        }
+
+        // The damaged copy is of no more use, though most of its pack is.
+        assert_eq!(faults(&finder).len(), 1);
+        let options = CollectOptions::new().with_grace(Duration::ZERO);
+        let inventory = finder.inventory().unwrap();
+        inventory.collect(&options, &mut |_| ()).unwrap();
+        let last = open(&root);
+        assert_eq!(faults(&last), [""; 0]);
+        assert_eq!(last.get_chunk(&hash).unwrap().unwrap(), data);
+        assert_eq!(last.get_chunk(&other).unwrap().unwrap(), [8; 7000][..]);
+        let names = fs::read_dir(root.join("packs")).unwrap();
+        let names = names.flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+        let mut names = names.map(|name| name.unwrap().file_name().into_string().unwrap());
+        assert!(names.all(|name| name.ends_with(".pack")));
+    }
+}
+
 #[test]
 fn a_collection_keeps_the_copy_that_is_whole() {
     // Which copy a collection meets first is a matter of chance.
@@ -31,14 +102,7 @@ fn a_collection_keeps_the_copy_that_is_whole() {
         store.put_manifest(&name, hash.as_bytes()).unwrap();
         drop(store);
 
-        let path = pack(&root);
-        let mut bytes = fs::read(&path).unwrap();
-        bytes[100] ^= 1;
-        fs::remove_file(&path).unwrap();
-        fs::write(&path, bytes).unwrap();
-        let mut permissions = fs::metadata(&path).unwrap().permissions();
-        permissions.set_readonly(true);
-        fs::set_permissions(&path, permissions).unwrap();
+        damage(&pack(&root));
 
         let store = open(&root);
         let error = store.get_chunk(&hash).unwrap_err();

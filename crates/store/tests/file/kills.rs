@@ -180,7 +180,13 @@ fn a_system_call_that_fails_is_never_acknowledged() {
         for at in (before + 1..=all).step_by(sampled(call)) {
             let output = save(&root, call, &format!("error={errno}"), at);
             failures += 1;
-            check(&root, &output, &format!("{errno} at {call} {at}"));
+            let why = format!("{errno} at {call} {at}");
+            // What strace has fail is not done, and cannot be told from what is done as long as the machine runs. So
+            // the process has to say it: it ends at the first error. Not every file that cannot be opened is needed.
+            if call != "openat" {
+                assert!(!output.status.success(), "{why}: nobody noticed");
+            }
+            check(&root, &output, &why);
         }
     }
     println!("{failures} system calls failed");

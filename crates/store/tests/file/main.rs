@@ -6,4 +6,5 @@ mod heal;
 mod kills;
 mod names;
 mod processes;
+mod read_only;
 mod saving;

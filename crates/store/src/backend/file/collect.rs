@@ -7,12 +7,11 @@ mod census;
 mod plan;
 
 use std::collections::BTreeSet;
-use std::io;
 use std::time::Duration;
 
 use self::census::Census;
 use self::plan::{Fate, Plan};
-use super::disk::{File, How};
+use super::disk::File;
 use super::format::pack::{self, Entry};
 use super::index::Pack;
 use super::paths::{self, PackId};
@@ -27,7 +26,12 @@ struct Aim {
     /// How many bytes have to go at least for it to be of use, and how many should.
     must: u64,
     should: u64,
+    /// How much may be written before anything goes, where there is a cap.
+    room: Option<u64>,
 }
+
+/// How often room is made for the same bytes: others may take what was meant for a pack that is written anew.
+const TRIES: usize = 4;
 
 impl FileStore {
     /// Collects and evicts, holding the store's lock.
@@ -42,8 +46,7 @@ impl FileStore {
             None => 0,
         };
         if !options.dry_run {
-            self.sweep()?;
-            self.settle_packs()?;
+            self.recover()?;
         }
         self.index.refresh(true)?;
         let census = Census::take(self, progress)?;
@@ -51,6 +54,10 @@ impl FileStore {
             grace: options.grace,
             must: over,
             should: over,
+            room: match self.space.cap() {
+                Some(cap) => Some(cap.saturating_sub(self.space.count()?)),
+                None => None,
+            },
         };
         let plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
         let mut collected = plan.collected(&census);
@@ -63,7 +70,7 @@ impl FileStore {
     /// Makes room for so many bytes more under the cap.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if that is not possible; then nothing is removed.
+    /// [`StoreError::Full`] if that is not possible; then nothing is removed, unless others wrote meanwhile.
     pub(super) fn evict(&self, bytes: u64) -> Result<(), StoreError> {
         let Some(cap) = self.space.cap() else {
             return Ok(());
@@ -73,124 +80,32 @@ impl FileStore {
             return Err(full());
         }
         let _held = self.locks.collecting()?;
-        self.sweep()?;
-        self.settle_packs()?;
-        let over = self
-            .space
-            .count()?
-            .saturating_add(bytes)
-            .saturating_sub(cap);
-        if over == 0 {
-            // Somebody else has made room.
-            return Ok(());
-        }
-        self.index.refresh(true)?;
-        let census = Census::take(self, &mut |_| ())?;
-        let aim = Aim {
-            grace: self.options.grace,
-            must: over,
-            // So that not every save that follows has to collect.
-            should: over.saturating_add(cap / 16),
-        };
-        let plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
-        if plan.frees < over {
-            return Err(full());
-        }
-        let freed = self.carry_out(&census, &plan, &mut |_| ())?;
-        if freed < over { Err(full()) } else { Ok(()) }
-    }
-
-    /// Removes what dead owners left, if nobody publishes or collects just now. Called on opening.
-    pub(super) fn tidy(&self) -> Result<(), StoreError> {
-        match self.locks.try_collecting()? {
-            Some(_held) => {
-                self.sweep()?;
-                if !self.index.generation_is_whole() {
-                    self.index.announce()?;
-                }
-                self.settle_packs()
+        self.recover()?;
+        for _ in 0..TRIES {
+            let used = self.space.count()?;
+            let over = used.saturating_add(bytes).saturating_sub(cap);
+            if over == 0 {
+                // We have made room, or somebody else has.
+                return Ok(());
             }
-            None => Ok(()),
-        }
-    }
-
-    /// Removes temporary files whose owners are dead.
-    fn sweep(&self) -> Result<(), StoreError> {
-        let failed = || StoreError::io(format!("tidy up {}", paths::TEMPORARY));
-        let mut intents = Vec::new();
-        for name in self.disk.list(paths::TEMPORARY).map_err(failed())? {
-            let path = format!("{}/{name}", paths::TEMPORARY);
-            let file = match self.disk.open(&path, How::Write) {
-                Ok(file) => file,
-                // An intent that cannot be looked at may be one that has to be honoured.
-                Err(error)
-                    if name.ends_with(".intent") && error.kind() != io::ErrorKind::NotFound =>
-                {
-                    return Err(failed()(error));
-                }
-                // Gone already, or no file of ours.
-                Err(_) => continue,
+            self.index.refresh(true)?;
+            let census = Census::take(self, &mut |_| ())?;
+            let aim = Aim {
+                grace: self.options.grace,
+                must: over,
+                // So that not every save that follows has to collect.
+                should: over.saturating_add(cap / 16),
+                room: Some(cap.saturating_sub(used)),
             };
-            if !file.try_lock().map_err(failed())? {
-                continue;
+            let plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
+            if plan.frees < over {
+                return Err(full());
             }
-            if name.ends_with(".intent") {
-                intents.push(path);
-            } else {
-                self.space.remove(&path)?;
-            }
-        }
-        if intents.is_empty() {
-            return Ok(());
-        }
-        // Somebody died, or failed, between changing manifests and flushing their folders.
-        for folder in paths::manifest_folders() {
-            let flushed = self.disk.sync_folder(&folder);
-            flushed.map_err(StoreError::io(format!("flush {folder}")))?;
-        }
-        for path in intents {
-            self.disk.unlink(&path).map_err(failed())?;
-        }
-        Ok(())
-    }
-
-    /// Publishes once more what somebody moved to its place and did not come to flush, or to say that he did.
-    /// Under another name: flushing an unchanged folder a second time may do nothing after a first failure.
-    fn settle_packs(&self) -> Result<(), StoreError> {
-        let failed = |path: &str| StoreError::io(format!("publish {path} once more"));
-        let mut any = false;
-        for folder in paths::pack_folders() {
-            for name in self.disk.list(&folder).map_err(failed(&folder))? {
-                let Some(id) = PackId::of_file(&folder, &name) else {
-                    continue;
-                };
-                let path = id.path();
-                // What is no file is for verifying to find.
-                if self
-                    .disk
-                    .stat(&path)
-                    .is_ok_and(|stat| stat.settled || !stat.regular)
-                {
-                    continue;
-                }
-                let settled: Result<(), StoreError> = (|| {
-                    let file = self.disk.open(&path, How::Read).map_err(failed(&path))?;
-                    let new = PackId::random().map_err(failed(&path))?;
-                    // Not while somebody counts: he might find it in neither place.
-                    self.space.shrink(|| {
-                        let moved = self.disk.rename(&path, &new.path());
-                        moved.map(|()| 0).map_err(failed(&path))
-                    })?;
-                    self.disk
-                        .sync_folder(&new.folder())
-                        .and_then(|()| file.settle())
-                        .map_err(failed(&path))
-                })();
-                settled?;
-                any = true;
+            if self.carry_out(&census, &plan, &mut |_| ())? >= over {
+                return Ok(());
             }
         }
-        if any { self.index.announce() } else { Ok(()) }
+        Err(full())
     }
 
     /// Removes what the plan says. How many bytes that gave back.
@@ -200,13 +115,14 @@ impl FileStore {
         plan: &Plan,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<u64, StoreError> {
+        if plan.is_empty() {
+            return Ok(0);
+        }
         let mut freed = 0;
         let mut folders = BTreeSet::new();
-        // Should we die in between, the next collection has to flush before it lets a pack go.
-        let intent = match plan.manifests.is_empty() {
-            true => None,
-            false => Some(self.intend()?),
-        };
+        // Should we die in between, the next collection has to make sure of it before it lets a pack go.
+        let evicted = plan.manifests.iter().map(|&n| &*census.manifests[n].path);
+        let intents = self.intend(evicted)?;
         for &n in &plan.manifests {
             let path = &census.manifests[n].path;
             freed += self.space.remove(path)?;
@@ -216,23 +132,19 @@ impl FileStore {
             let flushed = self.disk.sync_folder(folder);
             flushed.map_err(StoreError::io(format!("flush {folder}")))?;
         }
-        if let Some(intent) = intent {
-            self.fulfilled(intent);
+        self.fulfilled(intents);
+        for (pack, fate) in census.packs.iter().zip(&plan.fates) {
+            if *fate == Fate::Drop {
+                freed += self.space.remove(&pack.pack.id.path())?;
+            }
         }
-        let fates = || census.packs.iter().zip(&plan.fates);
-        let dropped = fates().filter(|(_, fate)| **fate == Fate::Drop);
-        for (pack, _) in dropped {
-            freed += self.space.remove(&pack.pack.id.path())?;
-        }
-        let rewritten: Vec<_> = fates()
-            .filter(|(_, fate)| **fate == Fate::Rewrite)
-            .collect();
-        for (n, (pack, _)) in rewritten.iter().enumerate() {
+        for (n, &pack) in plan.rewrites.iter().enumerate() {
             progress(Progress {
                 step: "rewriting packs",
                 done: n as u64,
-                total: rewritten.len() as u64,
+                total: plan.rewrites.len() as u64,
             });
+            let pack = &census.packs[pack];
             let live: Vec<Entry> = pack
                 .entries
                 .iter()

@@ -15,7 +15,7 @@ use std::time::UNIX_EPOCH;
 use bytes::Bytes;
 
 use self::files::Files;
-use super::disk::{Disk, File, How};
+use super::disk::{Disk, File, How, open_to_lock};
 use super::format::manifest::Manifest;
 use super::format::pack::{Entry, TRAILER, Trailer};
 use super::format::{checksum, once, twice};
@@ -71,8 +71,9 @@ struct State {
     chunks: HashMap<ChunkHash, Place>,
     /// Further copies, which concurrent saves have made.
     copies: HashMap<ChunkHash, Vec<Place>>,
-    /// Chunks that failed their checksum: they are stored anew when they are put again.
-    bad: HashSet<ChunkHash>,
+    /// Copies that failed their checksum: nobody relies on them any more, so a chunk that has no other is stored
+    /// anew when it is put again.
+    damaged_copies: HashSet<(PackId, ChunkHash)>,
     /// What hashes begin with.
     starts: Starts,
     /// The lengths of those that are longer than that.
@@ -89,8 +90,7 @@ enum Opened {
 impl Index {
     /// Reads the indices of all packs.
     pub(super) fn open(disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
-        let generation = disk
-            .open(paths::GENERATION, How::Write)
+        let generation = open_to_lock(&*disk, paths::GENERATION)
             .map_err(StoreError::io(format!("open {}", paths::GENERATION)))?;
         let this = Self {
             files: Files::new(disk.clone()),
@@ -105,6 +105,7 @@ impl Index {
 
     /// The bytes of a published chunk, or `None`.
     pub(super) fn get(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.close_gone();
         for _ in 0..TRIES {
             let mut gone = false;
             let mut damage = None;
@@ -115,7 +116,12 @@ impl Index {
                         return Ok(Some(bytes));
                     }
                     Ok(None) => gone = true,
-                    Err(error @ StoreError::Damaged { .. }) => damage = Some(error),
+                    Err(error @ StoreError::Damaged { .. }) => {
+                        if self.note_damage(&place.pack, hash) {
+                            let _ = self.announce();
+                        }
+                        damage = Some(error);
+                    }
                     Err(error) => return Err(error),
                 }
             }
@@ -123,10 +129,7 @@ impl Index {
                 continue;
             }
             return match damage {
-                Some(damage) => {
-                    self.write().bad.insert(*hash);
-                    Err(damage)
-                }
+                Some(damage) => Err(damage),
                 None => self.missing(hash),
             };
         }
@@ -150,18 +153,38 @@ impl Index {
     /// The pack of a chunk that a manifest may rely on: it is durable, and not known to be damaged.
     pub(super) fn reliable(&self, hash: &ChunkHash) -> Option<Arc<Pack>> {
         let state = self.read_state();
-        if state.bad.contains(hash) {
-            return None;
-        }
-        let first = state.chunks.get(hash)?;
-        if first.pack.settled.load(Ordering::Acquire) {
-            return Some(first.pack.clone());
+        let whole = |place: &&Place| !state.is_damaged(hash, place);
+        let mut packs: Vec<_> = Vec::new();
+        for place in state.places(hash).filter(whole) {
+            if place.pack.is_settled() {
+                return Some(place.pack.clone());
+            }
+            packs.push(place.pack.clone());
         }
         drop(state);
-        self.places(hash)
+        packs
             .into_iter()
-            .map(|place| place.pack)
             .find(|pack| self.exists(pack).is_ok_and(|there| there) && pack.is_settled())
+    }
+
+    /// Remembers that this copy of a chunk is damaged, in the store if it can be written: whoever puts the chunk stores
+    /// it anew. Whether that is news, which has to be announced.
+    pub(super) fn note_damage(&self, pack: &Pack, hash: &ChunkHash) -> bool {
+        let news = self.write().damaged_copies.insert((pack.id, *hash));
+        news && self.disk.open(&pack.id.note(hash), How::Create).is_ok()
+    }
+
+    /// Copies of chunks that somebody found damaged.
+    pub(super) fn damaged_copies(&self) -> HashSet<(PackId, ChunkHash)> {
+        self.read_state().damaged_copies.clone()
+    }
+
+    /// Closes packs that have been removed: as long as a file is open, it takes up its space. Does nothing if no pack
+    /// came or went since the last time.
+    pub(super) fn close_gone(&self) {
+        if let Ok(stamp) = self.stamp() {
+            self.files.close_gone(stamp);
+        }
     }
 
     /// Whether the file of a pack is still there. Learns by the way whether it has been settled.
@@ -229,11 +252,12 @@ impl Index {
         if !anyway && self.read_state().stamp == Some(stamp) {
             return Ok(true);
         }
-        let mut found = HashSet::new();
+        let (mut found, mut notes) = (HashSet::new(), Vec::new());
         for folder in paths::pack_folders() {
             let names = self.disk.list(&folder);
             let names = names.map_err(failed(&format!("list {folder}")))?;
             found.extend(names.iter().filter_map(|n| PackId::of_file(&folder, n)));
+            notes.extend(names.iter().filter_map(|n| PackId::of_note(&folder, n)));
         }
         let mut news = Vec::new();
         {
@@ -250,6 +274,7 @@ impl Index {
         state.remove(&found);
         self.files.keep(|id| state.packs.contains_key(id));
         state.damaged.clear();
+        state.damaged_copies.extend(notes);
         for (id, opened) in opened {
             match opened {
                 Opened::Pack(pack, entries) => state.add(pack, &entries),
@@ -342,12 +367,9 @@ impl Index {
             }
             Err(error) => return Err(failed()(error)),
         };
-        // The index passed its checksum and the pack had room for it, so this is no one's invention.
-        let len = usize::try_from(entry.len).map_err(|_| damaged("it is too long to be read"))?;
-        let mut bytes = vec![0; len];
-        match file.read_exact_at(&mut bytes, entry.offset) {
-            Ok(()) if checksum(&bytes) == entry.checksum => Ok(Some(bytes.into())),
-            Ok(()) => Err(damaged("its bytes fail their checksum")),
+        match file.read_vec_at(entry.len, entry.offset) {
+            Ok(bytes) if checksum(&bytes) == entry.checksum => Ok(Some(bytes.into())),
+            Ok(_) => Err(damaged("its bytes fail their checksum")),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(damaged("its bytes are cut off"))
             }
@@ -440,12 +462,15 @@ impl State {
             if entry.hash.as_bytes().len() >= KEY {
                 self.lengths.insert(entry.hash.as_bytes().len());
             }
-            let healed = self.bad.remove(&entry.hash);
+            let whole = !self.is_damaged(&entry.hash, &place);
             match self.chunks.entry(entry.hash) {
                 std::collections::hash_map::Entry::Vacant(vacant) => drop(vacant.insert(place)),
                 std::collections::hash_map::Entry::Occupied(mut first) => {
                     // A copy that others may rely on is the better one, and so is one for a damaged one.
-                    let better = healed || pack.is_settled() && !first.get().pack.is_settled();
+                    let before = first.get();
+                    let better = self.damaged_copies.contains(&(before.pack.id, entry.hash))
+                        || pack.is_settled() && !before.pack.is_settled();
+                    let better = better && whole;
                     let other = if better { first.insert(place) } else { place };
                     self.copies.entry(entry.hash).or_default().push(other);
                 }
@@ -459,8 +484,13 @@ impl State {
         self.chunks.get(hash).into_iter().chain(copies)
     }
 
+    fn is_damaged(&self, hash: &ChunkHash, place: &Place) -> bool {
+        !self.damaged_copies.is_empty() && self.damaged_copies.contains(&(place.pack.id, *hash))
+    }
+
     /// Forgets all packs that are not among these.
     fn remove(&mut self, found: &HashSet<PackId>) {
+        self.damaged_copies.retain(|(id, _)| found.contains(id));
         let before = self.packs.len();
         self.packs.retain(|id, _| found.contains(id));
         if self.packs.len() == before {
@@ -500,9 +530,6 @@ fn read_index(file: &dyn File, len: u64) -> io::Result<Vec<Entry>> {
     let mut trailer = [0; TRAILER];
     file.read_exact_at(&mut trailer, at)?;
     let trailer = Trailer::decode(&trailer, len).map_err(flawed)?;
-    // Not longer than the file, as the trailer was checked against it.
-    let len = usize::try_from(trailer.index_len).map_err(io::Error::other)?;
-    let mut index = vec![0; len];
-    file.read_exact_at(&mut index, trailer.data_len)?;
+    let index = file.read_vec_at(trailer.index_len, trailer.data_len)?;
     trailer.decode_index(&index).map_err(flawed)
 }

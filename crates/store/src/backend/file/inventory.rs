@@ -65,6 +65,7 @@ impl FileStore {
                 .iter()
                 .flat_map(|(hash, all)| all.iter().map(move |p| (hash, p)))
         };
+        let mut found = false;
         let total = places().map(|(_, place)| place.len).sum();
         let mut done = 0;
         // In the order in which they lie, which a disk reads fastest.
@@ -84,11 +85,18 @@ impl FileStore {
                 checksum: place.checksum,
             };
             match self.index.read_entry(&place.pack, &entry) {
-                Err(StoreError::Damaged { what, how }) => fault(Fault { what, how }),
+                Err(StoreError::Damaged { what, how }) => {
+                    found |= self.index.note_damage(&place.pack, hash);
+                    fault(Fault { what, how });
+                }
                 // Collected meanwhile: somebody else's work.
                 Ok(_) => {}
                 Err(error) => return Err(error),
             }
+        }
+        if found {
+            // What cannot be written can be verified all the same.
+            let _ = self.index.announce();
         }
         Ok(())
     }
@@ -112,6 +120,7 @@ impl FileStore {
                 }
             };
             let wrong = match Manifest::decode(&bytes) {
+                Err(_) if bytes.is_empty() => None,
                 Err(flaw) => Some(flaw.to_string()),
                 Ok(manifest) if paths::manifest(manifest.name) != path => {
                     Some(format!("it is that of {:?}", manifest.name))
@@ -160,6 +169,9 @@ impl Inventory for FileStore {
             let Some((file, bytes)) = self.manifest_file(path)? else {
                 return Ok(());
             };
+            if bytes.is_empty() {
+                return Ok(());
+            }
             let manifest = Manifest::decode(&bytes).map_err(|flaw| StoreError::Damaged {
                 what: path.to_owned(),
                 how: flaw.to_string(),
@@ -204,6 +216,9 @@ impl Inventory for FileStore {
             let Some((_, bytes)) = self.manifest_file(path)? else {
                 return Ok(());
             };
+            if bytes.is_empty() {
+                return Ok(());
+            }
             usage.manifests += 1;
             // A damaged one counts with its file.
             let data = Manifest::decode(&bytes).map_or(bytes.len(), |manifest| manifest.data.len());

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::disk::{Disk, File, How, Lock};
+use super::disk::{Disk, File, How, Lock, open_to_lock};
 use super::paths;
 use crate::error::StoreError;
 
@@ -43,21 +43,25 @@ impl Locks {
     /// As [`collecting`](Self::collecting), if nobody is in the way.
     pub(super) fn try_collecting(&self) -> Result<Option<Held>, StoreError> {
         let taken = (|| {
-            let gate = self.disk.open(paths::GATE_LOCK, How::Write)?;
-            let store = self.disk.open(paths::STORE_LOCK, How::Write)?;
+            let gate = open_to_lock(&*self.disk, paths::GATE_LOCK)?;
+            let store = open_to_lock(&*self.disk, paths::STORE_LOCK)?;
             let both = gate.try_lock()? && store.try_lock()?;
             Ok(both.then_some(Held { _file: store }))
         })();
         taken.map_err(StoreError::io("lock the store"))
     }
 
-    /// Waits for the accounts of the cap.
+    /// Waits for the accounts of the cap, for a change of them.
     pub(super) fn usage(&self) -> Result<Box<dyn File>, StoreError> {
-        Ok(self.wait(paths::USAGE, Lock::Exclusive)?._file)
+        let locked = self.disk.open(paths::USAGE, How::Write).and_then(|file| {
+            file.lock(Lock::Exclusive)?;
+            Ok(file)
+        });
+        locked.map_err(StoreError::io(format!("lock {}", paths::USAGE)))
     }
 
     fn wait(&self, path: &str, kind: Lock) -> Result<Held, StoreError> {
-        let locked = self.disk.open(path, How::Write).and_then(|file| {
+        let locked = open_to_lock(&*self.disk, path).and_then(|file| {
             file.lock(kind)?;
             Ok(Held { _file: file })
         });

@@ -9,6 +9,7 @@
 //! | `root` | finding and making a store |
 //! | `pending`, `publish` | from a put to what is durable |
 //! | `index` | which chunk lies where; reading |
+//! | `recover` | finishing what others began |
 //! | `space`, `collect` | the size cap; what goes, and when |
 //! | `locks` | who excludes whom, in all processes |
 //! | `inventory` | listing and verifying |
@@ -23,6 +24,7 @@ mod locks;
 mod paths;
 mod pending;
 mod publish;
+mod recover;
 mod root;
 mod space;
 #[cfg(test)]
@@ -36,7 +38,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use self::disk::{Disk, File, How};
+use self::disk::{Disk, File, How, unless_unwritable};
 use self::format::manifest::Manifest;
 use self::index::Index;
 use self::locks::Locks;
@@ -184,7 +186,8 @@ impl FileStore {
         Self::on_disk(root.disk, &root.prefix, options)
     }
 
-    /// As [`open`](Self::open), but never makes a store.
+    /// As [`open`](Self::open), but never makes a store. One that cannot be written, because of the file system or
+    /// for lack of permission, can be read, listed and verified; a write fails.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`StoreError::NotThere`] if neither the folder nor one above it is a store.
@@ -229,7 +232,7 @@ impl FileStore {
                 prefix => format!("{prefix}/"),
             },
         };
-        store.tidy()?;
+        unless_unwritable(store.tidy())?;
         Ok(store)
     }
 
@@ -239,7 +242,7 @@ impl FileStore {
         Ok(full.as_str().to_owned())
     }
 
-    /// Reads a manifest, named in full, notes that it was used, and calls `then` with it.
+    /// Reads a manifest, named in full, notes that it was used, and calls `then` with it. An empty file is none.
     fn with_manifest<T>(
         &self,
         name: &str,
@@ -249,6 +252,7 @@ impl FileStore {
             what: format!("manifest {name:?}"),
             how,
         };
+        self.index.close_gone();
         let read = self
             .disk
             .open(&paths::manifest(name), How::Read)
@@ -260,6 +264,9 @@ impl FileStore {
             }
             other => other.map_err(StoreError::io(format!("read manifest {name:?}")))?,
         };
+        if bytes.is_empty() {
+            return Ok(None);
+        }
         let manifest = Manifest::decode(&bytes).map_err(|flaw| damaged(flaw.to_string()))?;
         if manifest.name != name {
             return Err(damaged(format!("its file is that of {:?}", manifest.name)));

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::hash::ChunkHash;
+
 /// Says that a folder is a store, and which version of the layout it has.
 pub(super) const MARKER: &str = "kv_store_format";
 /// The marker of a store that is being made.
@@ -48,6 +50,18 @@ impl PackId {
         format!("{PACKS}/{:x}", self.0[0] >> 4)
     }
 
+    /// The empty file that says that the pack's copy of a chunk is damaged: `packs/3/3f…e9.HASH.damaged`
+    pub(super) fn note(&self, hash: &ChunkHash) -> String {
+        format!("{}/{}.{hash}.damaged", self.folder(), hex(&self.0))
+    }
+
+    /// From the name of such a file, with the chunk.
+    pub(super) fn of_note(folder: &str, name: &str) -> Option<(Self, ChunkHash)> {
+        let (digits, hash) = name.strip_suffix(".damaged")?.split_once('.')?;
+        let id = Self(unhex(digits)?);
+        (id.folder() == folder).then_some((id, hash.parse().ok()?))
+    }
+
     /// From a file's name, if it is one of a pack and lies in its folder.
     pub(super) fn of_file(folder: &str, name: &str) -> Option<Self> {
         let digits = name.strip_suffix(".pack")?;
@@ -73,6 +87,20 @@ pub(super) fn manifest(name: &str) -> String {
 /// Whether a file of this name can be a manifest.
 pub(super) fn is_manifest(folder: &str, name: &str) -> bool {
     unhex::<32>(name).is_some() && folder.ends_with(&name[..2])
+}
+
+/// A new name for an empty file that says that a manifest is going to change: `tmp/ID.HEX.BOOT.intent`
+pub(super) fn intent(manifest: &str, boot: &str) -> io::Result<String> {
+    let digits = manifest.rsplit('/').next().unwrap_or(manifest);
+    temporary(&format!("{digits}.{boot}.intent"))
+}
+
+/// The path of the manifest that such a file of this start of the system is about.
+pub(super) fn intended(name: &str, boot: &str) -> Option<String> {
+    let (_, rest) = name.strip_suffix(".intent")?.split_once('.')?;
+    let (digits, of) = rest.split_once('.')?;
+    unhex::<32>(digits)?;
+    (of == boot).then(|| format!("{MANIFESTS}/{}/{digits}", &digits[..2]))
 }
 
 /// The folder that holds a file.

@@ -437,16 +437,18 @@ pub(super) fn create_temporary(
     disk: &dyn Disk,
     extension: &str,
 ) -> Result<(String, Box<dyn File>), StoreError> {
-    let create = || loop {
-        let path = paths::temporary(extension)?;
-        let file = disk.open(&path, How::Create)?;
-        file.lock(Lock::Exclusive)?;
-        // Between these calls it looked like one whose owner is dead, and may have been removed as such.
-        if file.stat()?.linked {
+    loop {
+        let path = paths::temporary(extension).map_err(StoreError::io("name a temporary file"))?;
+        let create = || {
+            let file = disk.open(&path, How::Create)?;
+            file.lock(Lock::Exclusive)?;
+            // Between these calls it looked like one whose owner is dead, and may have been removed as such.
+            Ok(file.stat()?.linked.then_some(file))
+        };
+        if let Some(file) = create().map_err(StoreError::io(format!("make {path}")))? {
             return Ok((path, file));
         }
-    };
-    create().map_err(StoreError::io("make a temporary file"))
+    }
 }
 
 fn ascending(hashes: &HashSet<ChunkHash>) -> Vec<ChunkHash> {
@@ -457,13 +459,11 @@ fn ascending(hashes: &HashSet<ChunkHash>) -> Vec<ChunkHash> {
 
 /// Finds out whether a chunk can be relied on without writing it.
 pub(super) fn is_there(index: &Index, hash: &ChunkHash) -> Result<bool, StoreError> {
-    loop {
-        if let Some(pack) = index.reliable(hash) {
-            index.used(&pack);
-            return Ok(true);
-        }
-        if !index.refresh(false)? {
-            return Ok(false);
-        }
+    // First: others may have found damaged what we know. Comparing the generation takes less than a microsecond.
+    index.refresh(false)?;
+    let pack = index.reliable(hash);
+    if let Some(pack) = &pack {
+        index.used(pack);
     }
+    Ok(pack.is_some())
 }

@@ -238,10 +238,10 @@ impl FileStore {
     /// Gives the drafts their names, the last one after all others are durable. Takes out those that have
     /// theirs.
     fn publish_drafts(&self, drafts: &mut Vec<Draft>) -> Result<(), StoreError> {
-        let intent = self.intend()?;
+        let intents = self.intend(drafts.iter().map(|draft| &*draft.target))?;
         self.move_drafts(drafts, 1)?;
         self.move_drafts(drafts, 0)?;
-        self.fulfilled(intent);
+        self.fulfilled(intents);
         Ok(())
     }
 
@@ -250,13 +250,7 @@ impl FileStore {
         while drafts.len() > leave {
             let draft = &drafts[0];
             self.outdate(&draft.target);
-            self.space.shrink(|| {
-                let before = self.disk.stat(&draft.target).map_or(0, |stat| stat.len);
-                self.disk
-                    .rename(&draft.path, &draft.target)
-                    .map_err(StoreError::io("publish a manifest"))?;
-                Ok(before)
-            })?;
+            self.replace(&draft.path, &draft.target)?;
             moved.push(drafts.remove(0));
         }
         let folders: BTreeSet<&str> = moved
@@ -279,15 +273,14 @@ impl FileStore {
     pub(super) fn remove_manifest(&self, name: &str) -> Result<(), StoreError> {
         let path = paths::manifest(name);
         let _held = self.locks.publishing()?;
-        let intent = self.intend()?;
+        let intents = self.intend([&*path])?;
         self.outdate(&path);
-        self.space.remove(&path)?;
-        // Also if there was none: whoever removed it may not have come to flushing that.
+        self.erase(&path)?;
         let folder = paths::folder_of(&path);
         self.disk
             .sync_folder(folder)
             .map_err(StoreError::io(format!("flush {folder}")))?;
-        self.fulfilled(intent);
+        self.fulfilled(intents);
         Ok(())
     }
 
@@ -308,14 +301,36 @@ impl FileStore {
         }
     }
 
-    /// Says that manifests are going to change, in a file that stays if we die before their folders are
-    /// flushed: a collection then flushes them before it believes what it sees.
-    pub(super) fn intend(&self) -> Result<(String, Box<dyn File>), StoreError> {
-        create_temporary(&*self.disk, "intent")
+    /// Says that the manifests at these paths are going to change, in files that stay if we die or fail before that
+    /// is durable. Whoever collects then [makes sure](Self::make_sure) of it before he believes what he sees. The
+    /// store's lock is held meanwhile, so an intent that a collection finds is nobody's.
+    pub(super) fn intend<'a>(
+        &self,
+        manifests: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut intents = Vec::new();
+        let made = manifests.into_iter().try_for_each(|manifest| {
+            let path = paths::intent(manifest, self.disk.boot())
+                .map_err(StoreError::io("name an intent"))?;
+            let made = self.disk.open(&path, How::Create);
+            made.map_err(StoreError::io(format!("make {path}")))?;
+            intents.push(path);
+            Ok(())
+        });
+        match made {
+            Ok(()) => Ok(intents),
+            // Nothing has changed yet.
+            Err(error) => {
+                self.fulfilled(intents);
+                Err(error)
+            }
+        }
     }
 
-    pub(super) fn fulfilled(&self, (path, _locked): (String, Box<dyn File>)) {
-        // If this fails, a collection flushes folders that are durable.
-        let _ = self.disk.unlink(&path);
+    pub(super) fn fulfilled(&self, intents: Vec<String>) {
+        for path in intents {
+            // If this fails, a collection makes sure of what is durable.
+            let _ = self.disk.unlink(&path);
+        }
     }
 }

@@ -131,22 +131,22 @@ pub(super) fn create(disk: &dyn Disk) -> Result<(), StoreError> {
     if there.iter().any(|name| name == paths::MARKER) {
         return check_marker(disk);
     }
-    if !there.is_empty() && !there.iter().any(|name| name == paths::NEW_MARKER) {
+    if !there.is_empty() && !there.iter().any(|name| name.starts_with(paths::NEW_MARKER)) {
         return Err(StoreError::Unsupported {
             what: "a store here",
             why: "the folder is not empty, and it is not a store".into(),
         });
     }
-    make(disk).map_err(failed())
+    make(disk, !there.is_empty()).map_err(failed())
 }
 
-fn make(disk: &dyn Disk) -> io::Result<()> {
+/// `again`: an earlier attempt was not finished.
+fn make(disk: &dyn Disk, again: bool) -> io::Result<()> {
+    let stir = |path: &str| if again { stir(disk, path) } else { Ok(false) };
     let file = |path: &str, content: &[u8]| {
-        let file = match disk.open(path, How::Create) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                disk.open(path, How::Write)?
-            }
-            other => other?,
+        let file = match stir(path)? {
+            true => disk.open(path, How::Write)?,
+            false => disk.open(path, How::Create)?,
         };
         file.set_len(0)?;
         file.write_all_at(content, 0)?;
@@ -154,11 +154,15 @@ fn make(disk: &dyn Disk) -> io::Result<()> {
     };
     file(paths::NEW_MARKER, format::MARKER)?;
     disk.sync_folder("")?;
-    for path in [paths::TEMPORARY, paths::PACKS, paths::MANIFESTS] {
-        disk.make_folder(path)?;
-    }
-    for folder in paths::pack_folders().chain(paths::manifest_folders()) {
-        disk.make_folder(&folder)?;
+    let above = [paths::TEMPORARY, paths::PACKS, paths::MANIFESTS].map(str::to_owned);
+    for folder in above
+        .into_iter()
+        .chain(paths::pack_folders())
+        .chain(paths::manifest_folders())
+    {
+        if !stir(&folder)? {
+            disk.make_folder(&folder)?;
+        }
     }
     file(paths::GENERATION, &twice(0))?;
     file(paths::USAGE, &twice(0))?;
@@ -168,7 +172,24 @@ fn make(disk: &dyn Disk) -> io::Result<()> {
     disk.sync_folder(paths::MANIFESTS)?;
     disk.sync_folder("")?;
     disk.rename(paths::NEW_MARKER, paths::MARKER)?;
-    disk.sync_folder("")
+    disk.sync_folder("").inspect_err(|_| {
+        // So that the next one who opens does not take it for durable.
+        let _ = disk.rename(paths::MARKER, paths::NEW_MARKER);
+    })
+}
+
+/// Moves what is there since an earlier attempt away and back, and says whether there is anything: a flush that failed
+/// then may have lost it, and the next one only writes what changed since.
+fn stir(disk: &dyn Disk, path: &str) -> io::Result<bool> {
+    let away = format!("{path}.away");
+    match disk.rename(path, &away) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    match disk.rename(&away, path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        other => other.map(|()| true),
+    }
 }
 
 /// Whether this is a store that this program can read.

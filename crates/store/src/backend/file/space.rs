@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::disk::{Disk, File};
+use super::disk::{Disk, File, Lock, open_to_lock, unless_unwritable};
 use super::format::{once, twice};
 use super::locks::Locks;
 use super::paths;
@@ -30,10 +30,14 @@ impl Space {
     ) -> Result<Self, StoreError> {
         let this = Self { disk, locks, cap };
         if cap.is_some() {
-            let accounts = this.locks.usage()?;
-            this.write(&*accounts, this.count()?)?;
+            unless_unwritable(this.recount())?;
         }
         Ok(this)
+    }
+
+    fn recount(&self) -> Result<(), StoreError> {
+        let accounts = self.locks.usage()?;
+        self.write(&*accounts, self.count()?)
     }
 
     pub(super) fn cap(&self) -> Option<u64> {
@@ -129,7 +133,11 @@ impl Space {
 
     /// Whether the file `usage` is whole.
     pub(super) fn is_whole(&self) -> Result<bool, StoreError> {
-        let accounts = self.locks.usage()?;
+        let accounts = open_to_lock(&*self.disk, paths::USAGE).and_then(|file| {
+            file.lock(Lock::Exclusive)?;
+            Ok(file)
+        });
+        let accounts = accounts.map_err(StoreError::io(format!("lock {}", paths::USAGE)))?;
         Ok(self.read(&*accounts).is_some())
     }
 

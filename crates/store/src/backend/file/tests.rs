@@ -2,4 +2,6 @@ mod basic;
 mod bits;
 mod crash;
 mod faults;
+mod protected;
 mod script;
+mod seams;

@@ -40,6 +40,8 @@ pub(super) struct PackCensus {
     pub(super) modified: SystemTime,
     /// What is in it, with the number of the chunk.
     pub(super) entries: Vec<(usize, Entry)>,
+    /// Whether it holds a damaged copy of a chunk that has a whole one elsewhere.
+    pub(super) spoiled: bool,
 }
 
 #[derive(Debug)]
@@ -75,8 +77,10 @@ impl Census {
                 pack,
                 modified: stat.modified,
                 entries: Vec::new(),
+                spoiled: false,
             });
         }
+        let damaged = store.index.damaged_copies();
         let mut chunks: Vec<ChunkCensus> = Vec::new();
         for (hash, places) in store.index.chunks() {
             let mut known = None;
@@ -100,6 +104,8 @@ impl Census {
                     checksum: place.checksum,
                 };
                 packs[pack].entries.push((chunk, entry));
+                packs[pack].spoiled |=
+                    chunks[chunk].pack != pack && damaged.contains(&(place.pack.id, hash));
             }
         }
         for pack in &mut packs {
@@ -139,6 +145,9 @@ impl Census {
                 }
                 other => other.map_err(StoreError::io(format!("read {path}")))?,
             };
+            if bytes.is_empty() {
+                return Ok(());
+            }
             let manifest = Manifest::decode(&bytes).map_err(|flaw| damaged(flaw.to_string()))?;
             if paths::manifest(manifest.name) != path {
                 return Err(damaged(format!("it is that of {:?}", manifest.name)));

@@ -15,7 +15,7 @@ pub(super) enum Fate {
     Keep,
     /// Nothing in it is kept.
     Drop,
-    /// Most of it is not kept: the rest is copied.
+    /// Most of it is not kept, or some of it is damaged: the rest is copied.
     Rewrite,
 }
 
@@ -26,12 +26,16 @@ pub(super) struct Plan {
     pub(super) manifests: Vec<usize>,
     /// What becomes of each pack.
     pub(super) fates: Vec<Fate>,
+    /// The packs that are written anew, in the order in which there is room for that.
+    pub(super) rewrites: Vec<usize>,
     /// How many bytes that gives back.
     pub(super) frees: u64,
     /// Of each chunk, whether it goes.
     goes: Vec<bool>,
     /// Of each pack, how many bytes of its file are kept.
     kept: Vec<u64>,
+    /// Of each pack, how many bytes its fate gives back.
+    gives: Vec<u64>,
     in_grace: u64,
 }
 
@@ -49,9 +53,11 @@ impl Plan {
         let mut plan = Self {
             manifests: Vec::new(),
             fates: vec![Fate::Keep; census.packs.len()],
+            rewrites: Vec::new(),
             frees: 0,
             goes: vec![false; census.chunks.len()],
             kept: vec![0; census.packs.len()],
+            gives: vec![0; census.packs.len()],
             in_grace: 0,
         };
         for pack in &census.packs {
@@ -81,7 +87,7 @@ impl Plan {
         let mut oldest: Vec<usize> = (0..census.manifests.len()).collect();
         oldest.sort_by_key(|&n| census.manifests[n].modified);
         for n in oldest {
-            if plan.frees >= aim.should {
+            if plan.reaches(aim.should, aim.room) {
                 break;
             }
             let manifest = &census.manifests[n];
@@ -111,7 +117,7 @@ impl Plan {
         let mut oldest: Vec<&_> = census.packs.iter().collect();
         oldest.sort_by_key(|pack| pack.modified);
         for pack in oldest {
-            if plan.frees >= aim.must {
+            if plan.reaches(aim.must, aim.room) {
                 break;
             }
             for (chunk, entry) in &pack.entries {
@@ -121,9 +127,21 @@ impl Plan {
             }
             plan.judge(census, pack.number);
         }
+        (plan.rewrites, plan.frees) = plan.with_room(aim.room);
+        for fate in plan.fates.iter_mut().filter(|fate| **fate == Fate::Rewrite) {
+            *fate = Fate::Keep;
+        }
+        for &pack in &plan.rewrites {
+            plan.fates[pack] = Fate::Rewrite;
+        }
         let left = references.iter().zip(&plan.goes);
         plan.in_grace = left.filter(|(n, goes)| **n == 0 && !**goes).count() as u64;
         plan
+    }
+
+    /// Whether nothing goes.
+    pub(super) fn is_empty(&self) -> bool {
+        self.manifests.is_empty() && self.fates.iter().all(|fate| *fate == Fate::Keep)
     }
 
     /// Whether this entry of a pack is the copy of a chunk that stays.
@@ -145,6 +163,30 @@ impl Plan {
         }
     }
 
+    fn reaches(&self, aim: u64, room: Option<u64>) -> bool {
+        self.frees >= aim && (room.is_none() || self.with_room(room).1 >= aim)
+    }
+
+    /// The packs that can be written anew, and what everything gives back then. A copy needs room before the pack
+    /// goes that it is made of; the smallest ones come first, since each makes room for the next.
+    fn with_room(&self, room: Option<u64>) -> (Vec<usize>, u64) {
+        let mut rewrites: Vec<usize> = (0..self.fates.len())
+            .filter(|&pack| self.fates[pack] == Fate::Rewrite)
+            .collect();
+        rewrites.sort_by_key(|&pack| self.kept[pack]);
+        let mut freed = self.frees - rewrites.iter().map(|&pack| self.gives[pack]).sum::<u64>();
+        let mut fitting = 0;
+        for &pack in &rewrites {
+            if room.is_some_and(|room| self.kept[pack] > room.saturating_add(freed)) {
+                break;
+            }
+            freed += self.gives[pack];
+            fitting += 1;
+        }
+        rewrites.truncate(fitting);
+        (rewrites, freed)
+    }
+
     fn remove(&mut self, census: &Census, pack: usize, chunk: usize, entry: &Entry) {
         if is_home(census, pack, chunk, entry) && !self.goes[chunk] {
             self.goes[chunk] = true;
@@ -155,17 +197,14 @@ impl Plan {
     /// Decides what becomes of a pack after something of it went. A copy is worth it when it gives half back.
     fn judge(&mut self, census: &Census, pack: usize) {
         let (kept, len) = (self.kept[pack], census.packs[pack].pack.len);
-        let frees = |fate| match fate {
-            Fate::Keep => 0,
-            Fate::Drop => len,
-            Fate::Rewrite => len.saturating_sub(kept),
+        let (fate, gives) = match kept {
+            kept if kept == TRAILER as u64 => (Fate::Drop, len),
+            kept if kept <= len / 2 || census.packs[pack].spoiled => {
+                (Fate::Rewrite, len.saturating_sub(kept))
+            }
+            _ => (Fate::Keep, 0),
         };
-        let fate = match kept {
-            kept if kept == TRAILER as u64 => Fate::Drop,
-            kept if kept <= len / 2 => Fate::Rewrite,
-            _ => Fate::Keep,
-        };
-        self.frees = self.frees + frees(fate) - frees(self.fates[pack]);
+        self.frees = self.frees + gives - std::mem::replace(&mut self.gives[pack], gives);
         self.fates[pack] = fate;
     }
 }

@@ -13,6 +13,8 @@ use std::time::SystemTime;
 
 pub(super) use real::RealDisk;
 
+use crate::error::StoreError;
+
 /// One folder and what is below it.
 pub(super) trait Disk: fmt::Debug + Send + Sync {
     /// Opens a regular file, or the folder `how` says.
@@ -33,8 +35,14 @@ pub(super) trait Disk: fmt::Debug + Send + Sync {
     /// Moves a file, in the place of another one if there is one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
+    /// Gives a file a second name, which nothing has.
+    fn link(&self, from: &str, to: &str) -> io::Result<()>;
+
     /// Removes a file.
     fn unlink(&self, path: &str) -> io::Result<()>;
+
+    /// Which start of the system this is. What was seen before another one and is seen now has survived it.
+    fn boot(&self) -> &str;
 
     /// The wall clock, in which files carry when they were last used.
     fn now(&self) -> SystemTime;
@@ -146,11 +154,48 @@ impl dyn File + '_ {
         Ok(())
     }
 
+    /// Exactly that many bytes, which are not allocated before the file is seen to have them.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends before.
+    pub(super) fn read_vec_at(&self, len: u64, offset: u64) -> io::Result<Vec<u8>> {
+        let there = self.stat()?.len;
+        if offset.checked_add(len).is_none_or(|end| end > there) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        self.read_exact_at(&mut bytes, offset)?;
+        Ok(bytes)
+    }
+
     /// The whole file.
     pub(super) fn read_all(&self) -> io::Result<Vec<u8>> {
-        let len = usize::try_from(self.stat()?.len).map_err(io::Error::other)?;
-        let mut bytes = vec![0; len];
-        self.read_exact_at(&mut bytes, 0)?;
-        Ok(bytes)
+        self.read_vec_at(self.stat()?.len, 0)
+    }
+}
+
+/// Whether the system says that nothing can be written here, for now or for this user; reading goes on.
+fn is_unwritable(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(
+        error.kind(),
+        PermissionDenied | ReadOnlyFilesystem | StorageFull | QuotaExceeded
+    )
+}
+
+/// That something could not be tidied up is no reason not to read.
+pub(super) fn unless_unwritable(tidied: Result<(), StoreError>) -> Result<(), StoreError> {
+    match tidied {
+        Err(StoreError::Io { source, .. }) if is_unwritable(&source) => Ok(()),
+        other => other,
+    }
+}
+
+/// Opens a file to write it, or to read it if it cannot be written: locks can be taken on it all the same, and
+/// writing it is an error then.
+pub(super) fn open_to_lock(disk: &dyn Disk, path: &str) -> io::Result<Box<dyn File>> {
+    match disk.open(path, How::Write) {
+        Err(error) if is_unwritable(&error) => disk.open(path, How::Read),
+        other => other,
     }
 }

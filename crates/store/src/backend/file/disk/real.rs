@@ -24,6 +24,7 @@ const WRITE_BITS: u32 = 0o222;
 #[derive(Debug)]
 pub(in super::super) struct RealDisk {
     root: OwnedFd,
+    boot: String,
 }
 
 impl RealDisk {
@@ -32,6 +33,7 @@ impl RealDisk {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
             root: rustix::fs::open(root, flags, Mode::empty())?,
+            boot: boot(),
         })
     }
 
@@ -148,10 +150,25 @@ impl Disk for RealDisk {
         inner
     }
 
+    fn link(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut inner = Ok(());
+        self.at(from, |old, old_name| {
+            inner = self.at(to, |new, new_name| {
+                rustix::fs::linkat(old, old_name, new, new_name, AtFlags::empty())
+            });
+            Ok(())
+        })?;
+        inner
+    }
+
     fn unlink(&self, path: &str) -> io::Result<()> {
         self.at(path, |folder, name| {
             rustix::fs::unlinkat(folder, name, AtFlags::empty())
         })
+    }
+
+    fn boot(&self) -> &str {
+        &self.boot
     }
 
     fn now(&self) -> SystemTime {
@@ -258,6 +275,14 @@ impl File for RealFile {
         #[cfg(not(target_os = "linux"))]
         let _ = (offset, len);
     }
+}
+
+/// The same for all times where the system does not say.
+fn boot() -> String {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut id: String = id.chars().filter(char::is_ascii_hexdigit).collect();
+    id.truncate(32);
+    id
 }
 
 fn to_stat(stat: &rustix::fs::Stat) -> Stat {

@@ -21,6 +21,8 @@ struct Open {
     /// With the number of the call that used it last.
     files: HashMap<PackId, (Arc<dyn File>, u64)>,
     calls: u64,
+    /// The generation of the store when those that are gone were last closed.
+    stamp: Option<[u8; 16]>,
 }
 
 impl Files {
@@ -63,6 +65,15 @@ impl Files {
         let calls = open.calls;
         open.files.insert(*id, (file.clone(), calls));
         Ok(file)
+    }
+
+    /// Closes those that no folder lists any more, if the generation is another one than the last time.
+    pub(super) fn close_gone(&self, stamp: [u8; 16]) {
+        let mut open = self.lock();
+        if open.stamp.replace(stamp) != Some(stamp) {
+            let linked = |file: &Arc<dyn File>| file.stat().is_ok_and(|stat| stat.linked);
+            open.files.retain(|_, (file, _)| linked(file));
+        }
     }
 
     /// Closes all others.

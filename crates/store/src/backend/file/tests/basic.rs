@@ -164,6 +164,32 @@ fn the_cap_holds_and_the_least_recently_used_go() {
     );
 }
 
+/// A pack that is written anew needs room before it gives any back.
+#[test]
+fn what_has_no_room_to_be_written_anew_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = FileOptions::new().with_cap(1 << 20);
+    let store = FileStore::open(folder.path(), options).unwrap();
+    let chunks: Vec<_> = (0..9).map(|n| chunk(n, 100_000)).collect();
+    let mut batch = Vec::new();
+    for (n, (hash, data)) in chunks.iter().enumerate() {
+        store.put_chunk(hash, data).unwrap();
+        batch.push((
+            name(&n.to_string()),
+            Bytes::copy_from_slice(hash.as_bytes()),
+        ));
+    }
+    // One pack, of which each manifest needs a ninth.
+    store.put_manifests(&batch).unwrap();
+    let (hash, data) = chunk(99, 300_000);
+    store.put_chunk(&hash, &data).unwrap();
+    store.put_manifest(&name("new"), hash.as_bytes()).unwrap();
+    let usage = store.inventory().unwrap().usage().unwrap();
+    assert!(usage.total_bytes <= 1 << 20, "{usage:?}");
+    assert_eq!((usage.manifests, usage.chunks), (2, 2), "{usage:?}");
+    assert_eq!(store.get_chunk(&chunks[8].0).unwrap().unwrap(), chunks[8].1);
+}
+
 #[test]
 fn a_batch_is_published_whole() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,14 +1,24 @@
 //! Processes that die and power that fails, at every call that changes the disk.
 
-use super::super::disk::simulated::{Mistake, Random, SimulatedDisk};
-use super::super::root;
-use super::script::{Expected, collect, count, live, new_store, open};
+use rustix::io::Errno;
+
+use super::super::disk::simulated::{Mistake, Random, SimulatedDisk, Trouble};
+use super::super::{FileStore, root};
+use super::script::{
+    CAP, Expected, chunk, collect, count, live, live_capped, name, new_store, open, open_capped,
+};
+use crate::backend::Backend;
+use crate::error::StoreError;
 
 /// Lives of so many steps each, each of them ended at every change it makes.
 const LIVES: u64 = 8;
 const STEPS: u32 = 6;
 /// How many different things each of these ends leaves on the disk.
 const LOSSES: u64 = 2;
+
+/// With a cap, lives have to be longer before anything is evicted.
+const CAPPED_LIVES: u64 = 4;
+const CAPPED_STEPS: u32 = 12;
 
 /// Power fails. Returns the number of points and what was wrong at some.
 fn power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<String>) {
@@ -88,6 +98,82 @@ fn check(disk: &SimulatedDisk, expected: &Expected, seed: u64) -> Result<(), Str
         .map_err(|how| format!("the next save: {how}"))
 }
 
+/// As [`power_fails`] and [`dies_and_power_fails`], in a store with a cap.
+fn power_fails_under_a_cap(
+    lives: std::ops::Range<u64>,
+    mistake: Mistake,
+) -> (u64, Vec<String>, u64) {
+    let (empty, mut points, mut wrong, mut evictions) = (new_store(), 0, Vec::new(), 0);
+    for seed in lives {
+        for stop in 0.. {
+            let mut disk = empty.copy().with_mistake(mistake);
+            disk.stop_at(stop);
+            let mut expected = Expected::default();
+            let lived = open_capped(&disk).and_then(|store| {
+                live_capped(&store, &mut expected, &mut Random(seed), CAPPED_STEPS)
+            });
+            assert!(lived.is_ok() || disk.is_stopped(), "{lived:?}");
+            let done = !disk.is_stopped();
+            let mut why = |how: String| wrong.push(format!("life {seed}, change {stop}: {how}"));
+            if disk.most_bytes() > CAP {
+                why(format!("{} bytes", disk.most_bytes()));
+            }
+            if stop % 3 == 0 {
+                // Another process goes on.
+                disk = disk.copy();
+                let lived = open_capped(&disk).and_then(|store| {
+                    live_capped(&store, &mut expected, &mut Random(seed + stop), 2)
+                });
+                if let Err(error) = lived {
+                    why(error.to_string());
+                }
+                if disk.most_bytes() > CAP {
+                    why(format!("{} bytes", disk.most_bytes()));
+                }
+            }
+            evictions += u64::from(expected.evicted(&disk));
+            for loss in 0..LOSSES {
+                points += 1;
+                let left = disk.lose_power(seed << 32 | stop << 8 | loss);
+                if let Err(how) = check_capped(&left.with_mistake(Mistake::None), &expected) {
+                    why(format!("loss {loss}: {how}"));
+                }
+            }
+            if done {
+                break;
+            }
+        }
+    }
+    (points, wrong, evictions)
+}
+
+/// As [`check`]. What was removed just before may be back, and more than the cap there for that; it goes before
+/// anything comes.
+fn check_capped(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String> {
+    let most = CAP.max(disk.most_bytes());
+    let store = open_capped(disk).map_err(|error| format!("cannot be opened: {error}"))?;
+    expected.check(&store)?;
+    let (hash, data) = chunk(65);
+    let saved = store
+        .put_chunk(&hash, &data)
+        .and_then(|_| store.put_manifest(&name(65), hash.as_bytes()));
+    saved.map_err(|error| format!("does not work any more: {error}"))?;
+    drop(store);
+    if disk.most_bytes() > most {
+        return Err("it grew over its cap".to_owned());
+    }
+    let disk = disk.lose_power(0);
+    let store = open_capped(&disk).map_err(|error| error.to_string())?;
+    let there = store
+        .get_manifest(&name(65))
+        .map_err(|error| error.to_string())?;
+    let bytes = store.get_chunk(&hash).map_err(|error| error.to_string())?;
+    match there.as_deref() == Some(hash.as_bytes()) && bytes.as_deref() == Some(&data[..]) {
+        true => Ok(()),
+        false => Err("the next save is gone".to_owned()),
+    }
+}
+
 fn assert_right((points, wrong): (u64, Vec<String>)) {
     println!("{points} losses of power");
     assert!(points > 1000, "{points}");
@@ -111,6 +197,32 @@ fn what_was_acknowledged_survives_a_loss_of_power_at_any_change() {
 fn nobody_relies_on_what_a_dead_process_did_not_flush() {
     let lives = 1000..1000 + count("TRANSLOAD_TEST_LIVES", LIVES);
     assert_right(dies_and_power_fails(lives, Mistake::None));
+}
+
+#[test]
+fn a_store_with_a_cap_survives_a_loss_of_power_at_any_change() {
+    let lives = 2000..2000 + count("TRANSLOAD_TEST_LIVES", CAPPED_LIVES);
+    let (points, wrong, evictions) = power_fails_under_a_cap(lives, Mistake::None);
+    println!("{evictions} evictions");
+    assert!(evictions > points / 10, "{evictions} of {points}");
+    assert_right((points, wrong));
+}
+
+/// Should packs go before it is durable that the manifests are gone that need them, the test above finds it.
+#[test]
+fn unsafe_ways_to_evict_are_found() {
+    for mistake in [
+        Mistake::NoRemovalFlush,
+        Mistake::NoFolderFlush("packs/"),
+        Mistake::NoFileFlush(".pack"),
+    ] {
+        let found = (2000..2020).any(|seed| {
+            !power_fails_under_a_cap(seed..seed + 1, mistake)
+                .1
+                .is_empty()
+        });
+        assert!(found, "nobody noticed {mistake:?}");
+    }
 }
 
 /// The tests above can fail: they find each of these mistakes.
@@ -148,6 +260,34 @@ fn a_store_that_was_never_finished_is_finished() {
         if made.is_ok() {
             assert!(stop > 280, "{stop}");
             break;
+        }
+    }
+}
+
+/// Flushes fail while a store is made: what is made the next time is durable all the same.
+#[test]
+fn a_store_that_could_not_be_flushed_is_made_anew() {
+    for at in 0.. {
+        let disk = SimulatedDisk::new();
+        disk.trouble(at, Trouble::Flushes(1, Errno::IO));
+        let made = root::create(&disk);
+        disk.no_trouble();
+        let Err(StoreError::Io { .. }) = made else {
+            made.unwrap();
+            assert!(at > 280, "{at}");
+            break;
+        };
+        for seed in 0..4 {
+            let disk = disk.copy();
+            root::create(&disk).unwrap();
+            let store = open(&disk).unwrap();
+            let (hash, data) = chunk(5);
+            store.put_chunk(&hash, &data).unwrap();
+            store.put_manifest(&name(5), &[]).unwrap();
+            drop(store);
+            let store: FileStore = open(&disk.lose_power(seed)).unwrap();
+            assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data, "{at}");
+            assert!(store.get_manifest(&name(5)).unwrap().is_some(), "{at}");
         }
     }
 }

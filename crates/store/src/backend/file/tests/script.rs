@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::disk::simulated::{Random, SimulatedDisk};
-use super::super::{FileOptions, FileStore, root};
+use super::super::{FileOptions, FileStore, paths, root};
 use crate::backend::{Backend, CollectOptions};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -56,6 +56,14 @@ pub(super) fn open(disk: &SimulatedDisk) -> Result<FileStore, StoreError> {
     FileStore::on_disk(Arc::new(disk.clone()), "", FileOptions::new())
 }
 
+/// The chunks of the script do not fit under this cap together, and those of one save do.
+pub(super) const CAP: u64 = 4500;
+
+pub(super) fn open_capped(disk: &SimulatedDisk) -> Result<FileStore, StoreError> {
+    let options = FileOptions::new().with_cap(CAP);
+    FileStore::on_disk(Arc::new(disk.clone()), "", options)
+}
+
 /// What may be read: of each manifest the values that it may have, `None` for not being there.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expected(BTreeMap<ManifestName, Vec<Option<Bytes>>>);
@@ -70,6 +78,23 @@ impl Expected {
         let values = self.0.get_mut(name).unwrap();
         let newest = values.pop().unwrap();
         *values = vec![newest];
+    }
+
+    /// What cannot be seen on this disk has been evicted, and may be missing; so may what was being replaced, since it
+    /// can have made room for what replaces it. Whether anything was evicted.
+    pub(super) fn evicted(&mut self, disk: &SimulatedDisk) -> bool {
+        let mut files = disk.files();
+        files.retain(|(_, content)| !content.is_empty());
+        let mut any = false;
+        for (name, values) in &mut self.0 {
+            let path = paths::manifest(name.as_str());
+            let gone = !values.contains(&None) && !files.iter().any(|(file, _)| *file == path);
+            if gone || values.len() > 1 {
+                values.push(None);
+            }
+            any |= gone;
+        }
+        any
     }
 
     /// What was never acknowledged may be missing, and all that was has to be there, whole.
@@ -155,6 +180,45 @@ pub(super) fn step(
             expected.end(&name);
         }
     }
+    Ok(())
+}
+
+/// Saves and reads in a store with a cap, as the seed says. What has no room is no error.
+pub(super) fn live_capped(
+    store: &FileStore,
+    expected: &mut Expected,
+    random: &mut Random,
+    steps: u32,
+) -> Result<(), StoreError> {
+    for _ in 0..steps {
+        match step_capped(store, expected, random) {
+            Err(StoreError::Full { .. } | StoreError::Collected { .. }) => {}
+            other => other?,
+        }
+    }
+    Ok(())
+}
+
+fn step_capped(
+    store: &FileStore,
+    expected: &mut Expected,
+    random: &mut Random,
+) -> Result<(), StoreError> {
+    let name = name(random.below(6));
+    if random.below(6) == 0 {
+        store.get_manifest(&name)?;
+    }
+    let mut chunks = Vec::new();
+    for _ in 0..random.below(4) {
+        let n = random.below(18) as u32;
+        let (hash, data) = chunk(n);
+        store.put_chunk(&hash, &data)?;
+        chunks.push(n);
+    }
+    let data = manifest(random.next(), &chunks);
+    expected.begin(&name, Some(&data));
+    store.put_manifest(&name, &data)?;
+    expected.end(&name);
     Ok(())
 }
 

@@ -1,0 +1,82 @@
+//! A store that can be read and not written.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::super::disk::simulated::{Mistake, Random, SimulatedDisk};
+use super::super::{FileOptions, FileStore};
+use super::script::{Expected, chunk, live, name, new_store, open};
+use crate::backend::{Backend, CollectOptions};
+
+/// With something in it, and with what a process left that died.
+fn used() -> (SimulatedDisk, Expected) {
+    let disk = new_store();
+    let mut expected = Expected::default();
+    let store = open(&disk).unwrap();
+    live(&store, &mut expected, &mut Random(3), 6).unwrap();
+    let (hash, data) = chunk(303);
+    store.put_chunk(&hash, &data).unwrap();
+    let changes = disk.counts().1;
+    disk.stop_at(changes + 1);
+    store.put_manifest(&name(77), b"").unwrap_err();
+    let disk = disk.copy().with_mistake(Mistake::None);
+    assert!(
+        disk.files()
+            .iter()
+            .any(|(path, _)| path.starts_with("tmp/"))
+    );
+    disk.unsettle();
+    (disk, expected)
+}
+
+#[test]
+fn it_is_opened_read_listed_and_verified() {
+    for errno in [Errno::ROFS, Errno::ACCESS, Errno::PERM] {
+        for options in [FileOptions::new(), FileOptions::new().with_cap(1 << 20)] {
+            let (disk, expected) = used();
+            disk.write_protect(errno);
+            let before = disk.files();
+            let store = FileStore::on_disk(Arc::new(disk.clone()), "", options).unwrap();
+            expected.check(&store).unwrap();
+            let inventory = store.inventory().unwrap();
+            let usage = inventory.usage().unwrap();
+            let (mut manifests, mut chunks) = (0, 0);
+            let mut count = |_| {
+                manifests += 1;
+                Ok(())
+            };
+            inventory.manifests(&mut count).unwrap();
+            let mut count = |_| {
+                chunks += 1;
+                Ok(())
+            };
+            inventory.chunks(&mut count).unwrap();
+            assert_eq!((usage.manifests, usage.chunks), (manifests, chunks));
+            assert!(manifests > 0 && chunks > 0);
+            let dry = CollectOptions::new().with_dry_run(true);
+            inventory.collect(&dry, &mut |_| ()).unwrap();
+            assert_eq!(disk.files(), before);
+        }
+    }
+}
+
+#[test]
+fn a_write_says_which_file_it_could_not_make() {
+    let (disk, expected) = used();
+    disk.write_protect(Errno::ROFS);
+    let store = open(&disk).unwrap();
+    let (hash, data) = chunk(500);
+    for error in [
+        store.put_chunk(&hash, &data).unwrap_err(),
+        store.put_manifest(&name(500), b"").unwrap_err(),
+        store.delete_manifest(&name(0)).unwrap_err(),
+    ] {
+        let text = error.to_string();
+        assert!(
+            text.starts_with("cannot make tmp/") && text.contains("Read-only file system"),
+            "{text}"
+        );
+    }
+    expected.check(&store).unwrap();
+}

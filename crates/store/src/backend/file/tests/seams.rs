@@ -1,0 +1,95 @@
+//! Two handles, one of which sees the other one's work half done.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::super::disk::File;
+use super::super::disk::simulated::{SimulatedDisk, Trouble};
+use super::super::disk::{Disk, How};
+use super::script::{chunk, collect, name, new_store, open};
+use crate::backend::Backend;
+
+/// A store with one chunk, and the folder of the pack that holds it.
+fn one_chunk(n: u32) -> (SimulatedDisk, String) {
+    let disk = new_store();
+    let store = open(&disk).unwrap();
+    let (hash, data) = chunk(n);
+    store.put_chunk(&hash, &data).unwrap();
+    store.put_manifest(&name(1), hash.as_bytes()).unwrap();
+    let files = disk.files();
+    let pack = files.iter().find(|(path, _)| path.ends_with(".pack"));
+    let folder = pack.unwrap().0.rsplit_once('/').unwrap().0.to_owned();
+    (disk, folder)
+}
+
+/// One handle gives a pack another name while another one lists the folders, and finds it in none of them.
+#[test]
+fn a_pack_that_gets_another_name_is_always_found() {
+    let (hash, data) = chunk(5);
+    let mut listed_between = 0;
+    for round in 0..200 {
+        let (disk, folder) = one_chunk(5);
+        let owner = open(&disk).unwrap();
+        disk.unsettle();
+        let act = {
+            let disk = disk.clone();
+            // In every other round the owner comes no further than its flush while the other one looks.
+            move || {
+                if round % 2 == 0 {
+                    disk.trouble(0, Trouble::Flushes(1, Errno::IO));
+                }
+                assert_eq!(owner.tidy().is_err(), round % 2 == 0);
+            }
+        };
+        let before = |disk: &SimulatedDisk| {
+            let packs = disk.files().into_iter().map(|(path, _)| path);
+            packs
+                .filter(|path| path.ends_with(".pack"))
+                .collect::<Vec<_>>()
+        };
+        let old = before(&disk);
+        disk.before_listing(&folder, act);
+        let reader = super::super::index::Index::open(Arc::new(disk.clone())).unwrap();
+        let new = before(&disk);
+        listed_between += u32::from(
+            new.iter()
+                .any(|path| !old.contains(path) && **path < *folder),
+        );
+        let read = reader.get(&hash).unwrap();
+        assert_eq!(read.as_deref(), Some(&data[..]), "round {round}");
+    }
+    assert!(listed_between > 20, "{listed_between}");
+}
+
+/// A handle that has read a pack keeps its file open, and its space taken, until the next call after it is gone.
+#[test]
+fn packs_that_are_gone_do_not_stay_open() {
+    for which in 0..3 {
+        let (disk, _) = one_chunk(5);
+        let (reader, other) = (open(&disk).unwrap(), open(&disk).unwrap());
+        let (hash, data) = chunk(5);
+        assert_eq!(reader.get_chunk(&hash).unwrap().unwrap(), data);
+        other.delete_manifest(&name(1)).unwrap();
+        collect(&other).unwrap();
+        assert_eq!(disk.pinned(), 1);
+        match which {
+            0 => assert_eq!(reader.get_manifest(&name(1)).unwrap(), None),
+            1 => assert_eq!(reader.get_chunk(&chunk(7).0).unwrap(), None),
+            _ => drop(reader.put_chunk(&chunk(7).0, &chunk(7).1).unwrap()),
+        }
+        assert_eq!(disk.pinned(), 0, "{which}");
+    }
+}
+
+#[test]
+fn no_more_is_allocated_than_a_file_holds() {
+    let disk = new_store();
+    let file: Box<dyn File> = disk.open("tmp/x", How::Create).unwrap();
+    file.write_all_at(b"0123456789", 0).unwrap();
+    assert_eq!(file.read_vec_at(4, 6).unwrap(), b"6789");
+    for (len, offset) in [(5, 6), (u64::MAX, 0), (u64::MAX, 1), (1 << 62, 0), (0, 11)] {
+        let error = file.read_vec_at(len, offset).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{len}");
+    }
+}
