@@ -40,12 +40,31 @@ pub fn run(started_as: Vec<OsString>, arguments: impl IntoIterator<Item = OsStri
     }
 }
 
-/// A further process of this program, without arguments yet.
-pub(crate) fn another() -> io::Result<process::Command> {
-    let Some([program, arguments @ ..]) = STARTED_AS.get().map(Vec::as_slice) else {
-        return Ok(process::Command::new(std::env::current_exe()?));
-    };
-    let mut command = process::Command::new(program);
-    command.args(arguments);
-    Ok(command)
+/// How to start this program once more.
+pub(crate) struct Itself {
+    program: OsString,
+    arguments: &'static [OsString],
+}
+
+impl Itself {
+    pub(crate) fn find() -> io::Result<Self> {
+        let started_as = STARTED_AS.get().map(Vec::as_slice);
+        Ok(match started_as {
+            Some([program, arguments @ ..]) => Self {
+                program: program.clone(),
+                arguments,
+            },
+            _ => Self {
+                program: std::env::current_exe()?.into(),
+                arguments: &[],
+            },
+        })
+    }
+
+    /// A further process of it, without arguments of its own yet.
+    pub(crate) fn another(&self) -> process::Command {
+        let mut command = process::Command::new(&self.program);
+        command.args(self.arguments);
+        command
+    }
 }

@@ -9,6 +9,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
 use super::talk::{Answer, Order};
+use crate::command::Itself;
 use crate::failure::{Failure, chain};
 
 /// How long the process may take to end once it is told to.
@@ -45,8 +46,8 @@ impl From<PeerError> for Failure {
 impl Peer {
     /// Starts this program again as the source process.
     pub(super) fn start() -> Result<Self, PeerError> {
-        let program = crate::command::another().map_err(PeerError::Start)?;
-        let mut child = Command::from(program)
+        let itself = Itself::find().map_err(PeerError::Start)?;
+        let mut child = Command::from(itself.another())
             .arg(super::SOURCE_PROCESS)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

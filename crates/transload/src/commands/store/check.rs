@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use clap::ValueHint;
@@ -15,6 +14,7 @@ use transload::store::loader::Library;
 use transload::store::{ManifestName, StoreUri, open};
 
 use super::printable;
+use crate::command::Itself;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
@@ -200,14 +200,14 @@ impl Args {
         options: &Options,
         found: &mut dyn FnMut(&Finding),
     ) -> Result<Report, Failure> {
-        let program = std::env::current_exe().map_err(|error| {
+        let itself = Itself::find().map_err(|error| {
             Failure::input(
                 format!("this program does not find itself: {error}"),
                 "was it removed while it runs?",
             )
         })?;
         let command = |item: &'static Item| {
-            let mut command = Command::new(&program);
+            let mut command = itself.another();
             command.args(["store", "check", &self.uri, "--child", item.name]);
             command.args(["--seed", &options.seed.to_string()]);
             if let Some(library) = library {
