@@ -322,7 +322,7 @@ fn a_manifest_that_fails_disarms_no_other_thread() {
             assert!(!matches!(error, Ok(()) | Err(StoreError::Collected { .. })));
             step.wait();
             step.wait();
-            // The other thread was told; this one was not.
+            // Other manifests have been published and have failed since.
             collected(&theirs, store.put_manifest(&name("theirs"), b"no hashes"));
             store.put_manifest(&name("another"), b"save").unwrap();
             let manifest = hash(&theirs).to_string();
@@ -343,6 +343,13 @@ fn a_manifest_that_fails_disarms_no_other_thread() {
         step.wait();
         std::fs::remove_file(server.file(&format!("kv/c/{}", hash(&theirs)))).unwrap();
         server.start();
+        put(&mine);
+        std::thread::scope(|scope| {
+            let third = scope.spawn(|| store.put_manifest(&name("third"), b"").unwrap());
+            third.join().unwrap();
+        });
+        std::fs::remove_file(server.file(&format!("kv/c/{}", hash(&mine)))).unwrap();
+        collected(&mine, store.put_manifest(&name("mine"), b"no hashes"));
         put(&mine);
         store.put_manifest(&name("mine"), b"no hashes").unwrap();
         step.wait();
