@@ -168,13 +168,16 @@ fn verify_finds_a_flipped_bit() {
     let table = ran.stdout;
     assert!(table.contains("chat-7/slot0, chat-7/slot1"), "{table}");
 
-    // With a manifest that cannot be read nobody knows who needs what.
+    // What a manifest needed that cannot be read, nobody knows; of the others it is still told.
     let path = manifest_files(&store.folder()).remove(0);
     fs::write(&path, "nothing").expect("written");
     let json = store.run("verify", &["--format", "json"]).json();
     let faults = json["faults"].as_array().expect("a list");
     assert_eq!(faults.len(), 2, "{json}");
-    assert!(faults.iter().all(|fault| fault["needed_by"].is_null()));
+    let needed: Vec<_> = faults.iter().map(|fault| &fault["needed_by"]).collect();
+    assert_eq!(needed.iter().filter(|by| by.is_null()).count(), 1, "{json}");
+    let names = needed.iter().find_map(|by| by.as_array());
+    assert_eq!(names.map(Vec::len), Some(1), "{json}");
 }
 
 fn largest_file(folder: &Path) -> PathBuf {
@@ -241,6 +244,33 @@ fn rm_removes_what_cannot_be_read() {
     assert_eq!(removed.filter(|one| one["bytes"].is_null()).count(), 1);
     assert!(manifest_files(&store.folder()).is_empty());
     assert_eq!(store.json("verify", &[])["ok"], true);
+}
+
+#[test]
+fn ls_lists_the_rest_of_what_is_damaged() {
+    let store = Filled::new();
+    let path = manifest_files(&store.folder()).remove(0);
+    let bytes = fs::read(&path).expect("a file");
+    fs::write(&path, &bytes[..bytes.len() / 2]).expect("written");
+    let ran = store.run("ls", &[]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(
+        ran.stdout.contains("not listed: 1 manifest"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(
+        store.json("ls", &[])["manifests"].as_array().map(Vec::len),
+        Some(1)
+    );
+    let verified = store.run("verify", &["--format", "json"]);
+    assert_eq!(verified.code, Some(1));
+    assert_eq!(
+        verified.json()["faults"].as_array().map(Vec::len),
+        Some(1),
+        "{}",
+        verified.stdout
+    );
 }
 
 /// The files of a folder's manifests, wherever it keeps them.

@@ -13,7 +13,8 @@ use crate::name::ManifestName;
 /// that down beside the manifest, until it is replaced. So a consumer need not register formats. One that replaces
 /// the same manifest at every save, and puts no hashes into it, must not be collected.
 pub trait Inventory: Send + Sync {
-    /// Calls `visit` with each manifest, in no order. An error of `visit` ends the walk.
+    /// Calls `visit` with each manifest, in no order. One that is damaged is left out, since not even its name
+    /// is sure: [`verify`](Self::verify) tells of it. An error of `visit` ends the walk.
     fn manifests(
         &self,
         visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,

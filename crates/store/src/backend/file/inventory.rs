@@ -169,13 +169,9 @@ impl Inventory for FileStore {
             let Some((file, bytes)) = self.manifest_file(path)? else {
                 return Ok(());
             };
-            if bytes.is_empty() {
+            let Ok(manifest) = Manifest::decode(&bytes) else {
                 return Ok(());
-            }
-            let manifest = Manifest::decode(&bytes).map_err(|flaw| StoreError::Damaged {
-                what: path.to_owned(),
-                how: flaw.to_string(),
-            })?;
+            };
             let Some(name) = manifest.name.strip_prefix(&*self.prefix) else {
                 return Ok(());
             };

@@ -32,7 +32,10 @@ impl Inventory for S3Store {
         visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         self.each_beginning(&mut |listed, begins| {
-            let (name, bytes) = begins?;
+            let (name, bytes) = match begins {
+                Err(StoreError::Damaged { .. }) => return Ok(()),
+                other => other?,
+            };
             let Some(Ok(name)) = name.strip_prefix(&self.prefix).map(ManifestName::new) else {
                 return Ok(());
             };

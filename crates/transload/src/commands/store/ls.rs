@@ -210,6 +210,13 @@ impl Listing<'_> {
             text.push('\n');
         }
         text.push_str(&summary(&self.usage));
+        let listed = self.manifests.len() as u64;
+        if let Some(more @ 1..) = self.usage.manifests.checked_sub(listed) {
+            let more = number::count(more, "manifest");
+            text.push_str(&format!(
+                " not listed: {more}, damaged or not below this URI; `transload store verify` tells more\n"
+            ));
+        }
         text
     }
 }

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use transload::store::backend::{Inventory, References};
 use transload::store::{Backend, ChunkHash, ManifestName, StoreError};
 
-/// For each of these chunks, the manifests in whose bytes it stands, by name. `None` if a manifest cannot be
-/// read: then nobody knows what it needs.
+/// For each of these chunks, the manifests in whose bytes it stands, by name, of those that are listed. `None` if
+/// one of them cannot be read: then nobody knows what it needs.
 pub(super) fn needed_by(
     store: &dyn Backend,
     inventory: &dyn Inventory,
