@@ -2,30 +2,32 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use transload::layout::Rank;
 use transload::transfer::agent::{
-    self, LeaseControl, LeaseRequest, PullReport, PullRequest, TransferControl,
-    TransferError as Failed,
+    self, LeaseControl, LeaseOpenError, LeaseRequest, LeaseUseError, NoticeError, PullReport,
+    PullRequest, TransferControl, TransferError as Failed,
 };
 use transload::transfer::content::ContentDigest;
 use transload::transfer::ids::{Incarnation, LeaseSetId};
-use transload::transfer::wire::{JobError, Path, PathSet, Refusal};
+use transload::transfer::wire::{HelloRefusal, JobError, Path, PathSet, Refusal};
 
-use crate::completion::Completion;
+use crate::completion::{Completion, outcome};
 use crate::deployment::Deployment;
 use crate::errors::{AgentError, LeaseError, TransferError, chain, raise};
 use crate::identity::Identity;
 use crate::memory::Memory;
-use crate::runtime::{handle, seconds, wait};
+use crate::runtime::{Made, handle, seconds};
 use crate::tables;
 use crate::ticket::Ticket;
 
 /// A process that holds KV memory and moves it, for some ranks of one deployment.
+///
+/// It lives until `shutdown`, or until nobody holds it any more; its leases and transfers end with it. Registered memory
+/// is let go of by then.
 ///
 /// Args:
 ///     identity: its certificate and key.
@@ -40,6 +42,7 @@ use crate::ticket::Ticket;
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Agent {
     inner: agent::Agent,
+    made: Made,
 }
 
 #[pymethods]
@@ -77,6 +80,7 @@ impl Agent {
         });
         Ok(Self {
             inner: inner.map_err(raise!(AgentError))?,
+            made: Made::here(),
         })
     }
 
@@ -100,7 +104,7 @@ impl Agent {
 
     /// Digest of its deployment, as tickets name it.
     #[getter]
-    fn deployment(&self) -> [u8; 32] {
+    fn deployment_digest(&self) -> [u8; 32] {
         self.inner.deployment_digest().0
     }
 
@@ -110,7 +114,7 @@ impl Agent {
     ///     set: the lease set, 16 random bytes, the same on all ranks.
     ///     rank: the rank whose blocks they are.
     ///     tables: for each group, block numbers (-1: none), or None for block i = entry i.
-    ///     content: the `content_digest` of what they hold, or will hold when the prefill is over.
+    ///     content: the `Prompt.digest` of what they hold, or will hold when the prefill is over.
     ///     valid_tokens: how many tokens are valid, counted from position 0.
     ///     start: first token that moves.
     ///     ttl: seconds that the lease lives unless it is renewed or used.
@@ -145,8 +149,8 @@ impl Agent {
         )?;
         request.start = start;
         request.prefilled = prefilled;
-        let opened = wait(py, self.inner.lease(request))?;
-        Lease::of(opened.map_err(raise!(LeaseError))?)
+        let opened = self.made.wait(py, self.inner.lease(request))?;
+        Lease::of(opened.map_err(not_opened)?)
     }
 
     /// Opens blocks of a rank to whoever holds a ticket for the set, to be written: the other half of a `push`.
@@ -174,8 +178,8 @@ impl Agent {
             (ttl, hard_bound),
         )?;
         request.start = start;
-        let opened = wait(py, self.inner.open(request))?;
-        Lease::of(opened.map_err(raise!(LeaseError))?)
+        let opened = self.made.wait(py, self.inner.open(request))?;
+        Lease::of(opened.map_err(not_opened)?)
     }
 
     /// Begins to pull what a ticket allows into own blocks. The blocks must not be used before it has ended.
@@ -184,7 +188,7 @@ impl Agent {
     ///     ticket: what allows it.
     ///     ranks: the ranks of this agent that receive; all of them have the same block tables.
     ///     tables: for each group, block numbers (-1: none), or None for block i = entry i.
-    ///     content: the `content_digest` that the blocks there are taken to have.
+    ///     content: the `Prompt.digest` that the blocks there are taken to have.
     ///     tokens: how many tokens, from `start` on.
     ///     start: first token.
     ///     by_layer: whether layers may come before the prefill is over.
@@ -222,7 +226,7 @@ impl Agent {
         )?;
         request.by_layer = by_layer;
         request.keep_leases = keep_leases;
-        let started = wait(py, self.inner.start_pull(request))?;
+        let started = self.made.wait(py, self.inner.start_pull(request))?;
         Transfer::of(started.map_err(|error| failed(py, &error))?)
     }
 
@@ -260,40 +264,47 @@ impl Agent {
         )?;
         request.by_layer = by_layer;
         request.keep_leases = keep_leases;
-        let started = wait(py, self.inner.start_push(request, prefilled))?;
+        let started = self
+            .made
+            .wait(py, self.inner.start_push(request, prefilled))?;
         Transfer::of(started.map_err(|error| failed(py, &error))?)
     }
 
     /// Gives up what a ticket stands for, where no transfer has begun; with `content`, only leases of that content.
-    /// How many agents of the ticket have heard it, of how many.
+    /// It ends with how many agents of the ticket have heard it, of how many, or with a TransferError.
     ///
     /// Raises:
-    ///     TransferError: the ticket is not one of this cluster.
-    ///     AgentError: the agent has stopped.
+    ///     AgentError: the agent was made before a fork.
     #[pyo3(signature = (ticket, content = None))]
-    fn cancel(
-        &self,
-        py: Python<'_>,
-        ticket: &Ticket,
-        content: Option<[u8; 32]>,
-    ) -> PyResult<(usize, usize)> {
-        let told = self
-            .inner
-            .cancel(ticket.inner.clone(), content.map(ContentDigest));
-        let outcome = wait(py, told)?.map_err(|error| notice_failed(py, error))?;
-        Ok(outcome.heard)
+    fn cancel(&self, ticket: &Ticket, content: Option<[u8; 32]>) -> PyResult<Completion> {
+        let (agent, ticket) = (self.inner.clone(), ticket.inner.clone());
+        self.made.later(async move {
+            let told = agent.cancel(ticket, content.map(ContentDigest)).await;
+            outcome(move |py| match &told {
+                Ok(told) => Ok(told.heard.into_pyobject(py)?.into_any().unbind()),
+                Err(error) => Err(notice_failed(py, error)),
+            })
+        })
     }
 
-    /// Asks the owner of a ticket to let its leases live for `ttl` seconds from then at least. For how many they do,
-    /// None if no agent of it has answered so.
+    /// Asks the owner of a ticket to let its leases live for `ttl` seconds from then at least. It ends with how many
+    /// seconds they do, None if no agent of it has answered so, or with a TransferError.
     ///
     /// Raises:
-    ///     TransferError: the ticket is not one of this cluster.
-    ///     AgentError: the agent has stopped.
-    fn renew(&self, py: Python<'_>, ticket: &Ticket, ttl: f64) -> PyResult<Option<f64>> {
-        let told = self.inner.renew(ticket.inner.clone(), seconds("ttl", ttl)?);
-        let outcome = wait(py, told)?.map_err(|error| notice_failed(py, error))?;
-        Ok(outcome.left.map(|left| left.as_secs_f64()))
+    ///     AgentError: the agent was made before a fork.
+    fn renew(&self, ticket: &Ticket, ttl: f64) -> PyResult<Completion> {
+        let (agent, ticket) = (self.inner.clone(), ticket.inner.clone());
+        let ttl = seconds("ttl", ttl)?;
+        self.made.later(async move {
+            let told = agent.renew(ticket, ttl).await;
+            outcome(move |py| match &told {
+                Ok(told) => {
+                    let left = told.left.map(|left| left.as_secs_f64());
+                    Ok(left.into_pyobject(py)?.unbind())
+                }
+                Err(error) => Err(notice_failed(py, error)),
+            })
+        })
     }
 
     /// How much of everything is under way, by name: leases, transfers, jobs, sessions and more.
@@ -301,7 +312,10 @@ impl Agent {
     /// Raises:
     ///     AgentError: the agent has stopped.
     fn gauges<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let gauges = wait(py, self.inner.gauges())?.map_err(raise!(AgentError))?;
+        let gauges = self
+            .made
+            .wait(py, self.inner.gauges())?
+            .map_err(raise!(AgentError))?;
         let named = PyDict::new(py);
         for (name, value) in [
             ("sessions", gauges.sessions),
@@ -322,7 +336,8 @@ impl Agent {
     /// connections.
     #[pyo3(signature = (patience = 5.0))]
     fn shutdown(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
-        wait(py, self.inner.shutdown(seconds("patience", patience)?))
+        self.made
+            .wait(py, self.inner.shutdown(seconds("patience", patience)?))
     }
 
     fn __enter__(agent: Py<Self>) -> Py<Self> {
@@ -346,20 +361,24 @@ pub(crate) struct Lease {
     /// Ends with why: "completed", "cancelled", "expired" or "peer lost". Nothing touches the blocks any more then.
     #[pyo3(get)]
     ended: Completion,
+    made: Made,
 }
 
 impl Lease {
     fn of(lease: agent::Lease) -> PyResult<Self> {
-        let (control, ended) = (lease.control(), Completion::default());
-        let told = ended.clone();
-        handle()?.spawn(async move {
-            let outcome = lease.ended().await.map(|outcome| outcome.end.to_string());
-            told.end(Arc::new(move |py| match &outcome {
+        let (control, made) = (lease.control(), Made::here());
+        let ended = made.later(async move {
+            let ended = lease.ended().await.map(|ended| ended.end.to_string());
+            outcome(move |py| match &ended {
                 Ok(end) => Ok(end.into_pyobject(py)?.into_any().unbind()),
                 Err(error) => Err(AgentError::new_err(error.to_string())),
-            }));
-        });
-        Ok(Self { control, ended })
+            })
+        })?;
+        Ok(Self {
+            control,
+            ended,
+            made,
+        })
     }
 }
 
@@ -382,7 +401,9 @@ impl Lease {
     /// Raises:
     ///     LeaseError: it has ended, or it is for fewer tokens.
     fn ready(&self, py: Python<'_>, layer: u32, tokens: u64) -> PyResult<()> {
-        wait(py, self.control.ready(layer, tokens))?.map_err(raise!(LeaseError))
+        self.made
+            .wait(py, self.control.ready(layer, tokens))?
+            .map_err(not_used)
     }
 
     /// Reports that the prefill is over: everything may be read.
@@ -390,7 +411,9 @@ impl Lease {
     /// Raises:
     ///     LeaseError: it has ended.
     fn finish_prefill(&self, py: Python<'_>) -> PyResult<()> {
-        wait(py, self.control.finish_prefill())?.map_err(raise!(LeaseError))
+        self.made
+            .wait(py, self.control.finish_prefill())?
+            .map_err(not_used)
     }
 
     /// Lets it live for `ttl` seconds from now at least.
@@ -399,7 +422,9 @@ impl Lease {
     ///     LeaseError: it has ended.
     fn renew(&self, py: Python<'_>, ttl: f64) -> PyResult<()> {
         let ttl = seconds("ttl", ttl)?;
-        wait(py, self.control.renew(ttl))?.map_err(raise!(LeaseError))
+        self.made
+            .wait(py, self.control.renew(ttl))?
+            .map_err(not_used)
     }
 
     /// Gives it up. Wait for `ended` before the blocks are used again.
@@ -407,7 +432,9 @@ impl Lease {
     /// Raises:
     ///     AgentError: the agent has stopped.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        wait(py, self.control.cancel())?.map_err(raise!(AgentError))
+        self.made
+            .wait(py, self.control.cancel())?
+            .map_err(raise!(AgentError))
     }
 
     fn __repr__(&self) -> String {
@@ -424,20 +451,24 @@ pub(crate) struct Transfer {
     /// touches the blocks any more.
     #[pyo3(get)]
     ended: Completion,
+    made: Made,
 }
 
 impl Transfer {
     fn of(transfer: agent::Transfer) -> PyResult<Self> {
-        let (control, ended) = (transfer.control(), Completion::default());
-        let told = ended.clone();
-        handle()?.spawn(async move {
-            let outcome = transfer.finish().await;
-            told.end(Arc::new(move |py| match &outcome {
+        let (control, made) = (transfer.control(), Made::here());
+        let ended = made.later(async move {
+            let finished = transfer.finish().await;
+            outcome(move |py| match &finished {
                 Ok(done) => Ok(report(py, done)?.into_any().unbind()),
                 Err(error) => Err(failed(py, error)),
-            }));
-        });
-        Ok(Self { control, ended })
+            })
+        })?;
+        Ok(Self {
+            control,
+            ended,
+            made,
+        })
     }
 }
 
@@ -449,7 +480,7 @@ impl Transfer {
     ///     AgentError: the agent has stopped.
     fn ready(&self, py: Python<'_>, rank: u32, layer: u32, tokens: u64) -> PyResult<()> {
         let told = self.control.ready(Rank(rank), layer, tokens);
-        wait(py, told)?.map_err(raise!(AgentError))
+        self.made.wait(py, told)?.map_err(raise!(AgentError))
     }
 
     /// Of a push whose blocks are still being computed: everything is ready.
@@ -457,7 +488,9 @@ impl Transfer {
     /// Raises:
     ///     AgentError: the agent has stopped.
     fn finish_prefill(&self, py: Python<'_>) -> PyResult<()> {
-        wait(py, self.control.finish_prefill())?.map_err(raise!(AgentError))
+        self.made
+            .wait(py, self.control.finish_prefill())?
+            .map_err(raise!(AgentError))
     }
 
     /// Gives it up. Wait for `ended` before the blocks are used again.
@@ -465,7 +498,9 @@ impl Transfer {
     /// Raises:
     ///     AgentError: the agent has stopped.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        wait(py, self.control.cancel())?.map_err(raise!(AgentError))
+        self.made
+            .wait(py, self.control.cancel())?
+            .map_err(raise!(AgentError))
     }
 }
 
@@ -538,10 +573,24 @@ fn path_name(path: Path) -> &'static str {
     }
 }
 
-fn notice_failed(py: Python<'_>, error: agent::NoticeError) -> PyErr {
+fn not_opened(error: LeaseOpenError) -> PyErr {
     match error {
-        agent::NoticeError::Ticket(error) => failed(py, &Failed::Job(error)),
-        error => AgentError::new_err(chain(&error)),
+        LeaseOpenError::Gone(gone) => AgentError::new_err(gone.to_string()),
+        error => LeaseError::new_err(chain(&error)),
+    }
+}
+
+fn not_used(error: LeaseUseError) -> PyErr {
+    match error {
+        LeaseUseError::Gone(gone) => AgentError::new_err(gone.to_string()),
+        error => LeaseError::new_err(chain(&error)),
+    }
+}
+
+fn notice_failed(py: Python<'_>, error: &NoticeError) -> PyErr {
+    match error {
+        NoticeError::Ticket(error) => failed(py, &Failed::Job(error.clone())),
+        error => AgentError::new_err(chain(error)),
     }
 }
 
@@ -558,8 +607,11 @@ fn failed(py: Python<'_>, error: &Failed) -> PyErr {
 
 /// A word for counters.
 fn kind(error: &Failed) -> &'static str {
-    let Failed::Job(error) = error else {
-        return "ticket";
+    let error = match error {
+        Failed::Job(error) => error,
+        Failed::Direction { .. } => return "ticket",
+        Failed::Tables(_) => return "request",
+        _ => return "other",
     };
     match error {
         JobError::Ticket(_) | JobError::Cluster { .. } | JobError::Audience => "ticket",
@@ -567,13 +619,23 @@ fn kind(error: &Failed) -> &'static str {
         JobError::UnderWay { .. } | JobError::TooMany { .. } => "busy",
         JobError::Plan { .. } => "incompatible",
         JobError::Unreachable { .. } => "unreachable",
-        JobError::Hello { .. } | JobError::MayNotServe { .. } => "refused",
+        JobError::Hello { refusal, .. } => match refusal {
+            HelloRefusal::Cluster { .. } | HelloRefusal::Agent | HelloRefusal::Rank { .. } => {
+                "refused"
+            }
+            HelloRefusal::Superseded { .. } => "restarted",
+            HelloRefusal::ShuttingDown => "shutting_down",
+            _ => "incompatible",
+        },
+        JobError::MayNotServe { .. } => "refused",
         JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
         JobError::Refused { refusal, .. } => match refusal {
             Refusal::Expired => "expired",
             Refusal::Consumed => "consumed",
             Refusal::DigestMismatch { .. } => "content",
             Refusal::Cancelled => "cancelled",
+            Refusal::PeerLost => "peer_lost",
+            Refusal::UnknownLease => "unknown",
             _ => "refused",
         },
         JobError::Failed { .. } => "failed",

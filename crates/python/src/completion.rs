@@ -1,26 +1,44 @@
 //! Something that ends later: waited for, polled, or awaited.
 
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use pyo3::exceptions::PyTimeoutError;
 use pyo3::prelude::*;
 
-use crate::runtime::seconds;
-
-/// How long a wait may keep Ctrl-C waiting.
-const SIGNALS: Duration = Duration::from_millis(100);
+use crate::runtime::{SIGNALS, handle, seconds};
 
 /// Makes the result, or the exception, of what has ended; each time that somebody asks.
 pub(crate) type Outcome = Arc<dyn Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync>;
 
-/// The end of a lease or of a transfer.
+/// An [`Outcome`] of a closure.
+pub(crate) fn outcome(
+    make: impl Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync + 'static,
+) -> Outcome {
+    Arc::new(make)
+}
+
+/// The end of a lease, a transfer or a notice.
 ///
 /// It is polled with `done`, waited for with `wait` or `result`, awaited in asyncio, or told with a callback.
-#[pyclass(frozen, module = "transload")]
+#[pyclass(frozen, eq, hash, module = "transload")]
 #[derive(Clone, Default)]
 pub(crate) struct Completion {
     shared: Arc<Shared>,
+}
+
+/// Every handle of one end is equal.
+impl PartialEq for Completion {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+}
+
+impl Hash for Completion {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.shared).hash(state);
+    }
 }
 
 #[derive(Default)]
@@ -47,12 +65,20 @@ impl Completion {
         if callbacks.is_empty() {
             return;
         }
-        // Nobody is told once the interpreter ends.
-        let _ = Python::try_attach(|py| {
-            for callback in callbacks {
-                self.call(py, &callback);
-            }
-        });
+        let completion = self.clone();
+        let tell = move || {
+            // Nobody is told once the interpreter ends.
+            let _ = Python::try_attach(|py| {
+                for callback in callbacks {
+                    completion.call(py, &callback);
+                }
+            });
+        };
+        // A callback that waits shall keep nothing else waiting.
+        match handle() {
+            Ok(handle) => drop(handle.spawn_blocking(tell)),
+            Err(_) => tell(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -121,8 +147,7 @@ impl Completion {
         }
     }
 
-    /// Calls `callback(completion)` when it has ended: at once if it has, otherwise on a thread of Transload, where it
-    /// has to be quick and must not wait.
+    /// Calls `callback(completion)` when it has ended: at once if it has, otherwise on a thread of Transload's.
     fn add_done_callback(&self, py: Python<'_>, callback: Py<PyAny>) {
         {
             let mut state = self.state();
@@ -132,6 +157,16 @@ impl Completion {
             }
         }
         self.call(py, &callback);
+    }
+
+    /// Calls `callback` no more, if it was not called yet. Whether there was one.
+    fn remove_done_callback(&self, callback: &Bound<'_, PyAny>) -> bool {
+        let removed = {
+            let mut state = self.state();
+            let at = state.callbacks.iter().position(|one| one.is(callback));
+            at.map(|at| state.callbacks.swap_remove(at))
+        };
+        removed.is_some()
     }
 
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

@@ -1,10 +1,11 @@
 //! Deployments: how an engine lays its cache out.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyDict, PyString, PyType};
 use transload::layout::document::Value;
 use transload::layout::{self, Rank};
 use transload::transfer::ids::DeploymentDigest;
@@ -18,10 +19,26 @@ use crate::errors::{DocumentError, raise};
 ///
 /// Raises:
 ///     DocumentError: it lists all faults, each with its key path.
-#[pyclass(frozen, module = "transload", eq)]
-#[derive(Clone, PartialEq)]
+#[pyclass(frozen, module = "transload", eq, hash)]
+#[derive(Clone)]
 pub(crate) struct Deployment {
     pub(crate) inner: Arc<layout::Deployment>,
+    /// As it was given, in JSON.
+    text: Arc<str>,
+}
+
+impl PartialEq for Deployment {
+    fn eq(&self, other: &Self) -> bool {
+        self.inner == other.inner
+    }
+}
+
+impl Hash for Deployment {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Equal ones have equal names; the rest is for `eq`.
+        self.inner.name().hash(state);
+        (self.inner.tp(), self.inner.pp(), self.inner.groups().len()).hash(state);
+    }
 }
 
 #[pymethods]
@@ -31,8 +48,13 @@ impl Deployment {
         let text: String = match document.cast::<PyString>() {
             Ok(text) => text.extract()?,
             Err(_) => {
-                let json = document.py().import("json")?;
-                json.call_method1("dumps", (document,))?.extract()?
+                let py = document.py();
+                // Shapes come as numpy's integers, too.
+                let options = PyDict::new(py);
+                options.set_item("default", py.import("operator")?.getattr("index")?)?;
+                let json = py.import("json")?;
+                json.call_method("dumps", (document,), Some(&options))?
+                    .extract()?
             }
         };
         let value: Value = serde_json::from_str(&text)
@@ -40,7 +62,18 @@ impl Deployment {
         let inner = layout::Deployment::from_value(&value).map_err(raise!(DocumentError))?;
         Ok(Self {
             inner: Arc::new(inner),
+            text: text.into(),
         })
+    }
+
+    /// The document that it was made from, as JSON text.
+    #[getter]
+    fn document(&self) -> &str {
+        &self.text
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (&str,)) {
+        (py.get_type::<Self>(), (&self.text,))
     }
 
     /// The side's name, for people.

@@ -40,7 +40,7 @@ create_exception!(
     transload,
     TicketError,
     TransloadError,
-    "A ticket cannot be minted, or a text is not a ticket of this cluster."
+    "A ticket cannot be minted or opened, or a text is no ticket."
 );
 create_exception!(
     transload,
@@ -65,13 +65,14 @@ create_exception!(
     transload,
     StoreError,
     TransloadError,
-    "A store could not be opened, read or written."
+    "A store could not be opened."
 );
 create_exception!(
     transload,
     ArchiveError,
     TransloadError,
-    "Blocks could not be saved or restored; blocks that were to be restored hold nothing of use then."
+    "Blocks could not be saved or restored, or their store failed; blocks that were to be restored hold nothing of use \
+     then."
 );
 
 pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
@@ -83,7 +84,9 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("IdentityError", py.get_type::<IdentityError>())?;
     module.add("TicketError", py.get_type::<TicketError>())?;
     module.add("LeaseError", py.get_type::<LeaseError>())?;
-    module.add("TransferError", py.get_type::<TransferError>())?;
+    let transfer = py.get_type::<TransferError>();
+    transfer.setattr("kind", "other")?;
+    module.add("TransferError", transfer)?;
     module.add("AgentError", py.get_type::<AgentError>())?;
     module.add("StoreError", py.get_type::<StoreError>())?;
     module.add("ArchiveError", py.get_type::<ArchiveError>())

@@ -32,7 +32,14 @@ pub(crate) struct Memory {
 impl Memory {
     #[new]
     #[pyo3(signature = (allocations, *, writable = true))]
-    fn new(allocations: Vec<Bound<'_, PyAny>>, writable: bool) -> PyResult<Self> {
+    fn new(allocations: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+        // A list of its elements would be one of temporary objects.
+        if allocations.hasattr("data_ptr")? || allocations.hasattr("__array_interface__")? {
+            return Err(PyTypeError::new_err(
+                "give a list of allocations, also where there is one: [tensor]",
+            ));
+        }
+        let allocations: Vec<Bound<'_, PyAny>> = allocations.extract()?;
         let parts = allocations.iter().enumerate();
         let parts = parts.map(|(number, object)| part(number, object, writable));
         let parts = parts.collect::<PyResult<Vec<_>>>()?;
@@ -90,7 +97,7 @@ impl Memory {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let address = self.address(offset, length, allocation)?;
         PyBytes::new_with(py, length, |out| {
-            let read = self.inner.read(address, out);
+            let read = py.detach(|| self.inner.read(address, out));
             read.map_err(raise!(CacheMemoryError))
         })
     }
@@ -100,9 +107,9 @@ impl Memory {
     /// Raises:
     ///     CacheMemoryError: they do not all go into it, or it may only be read.
     #[pyo3(signature = (offset, data, allocation = 0))]
-    fn write(&self, offset: u64, data: &[u8], allocation: usize) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, offset: u64, data: &[u8], allocation: usize) -> PyResult<()> {
         let address = self.address(offset, data.len(), allocation)?;
-        let written = self.inner.write(address, data);
+        let written = py.detach(|| self.inner.write(address, data));
         written.map_err(raise!(CacheMemoryError))
     }
 
@@ -164,17 +171,23 @@ fn part(number: usize, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<(*
             false => object.call_method0("nbytes")?.extract()?,
         };
         (object.call_method0("data_ptr")?.extract()?, len)
-    } else if let Some(interface) = object.getattr_opt("__array_interface__")? {
-        let interface = interface.cast_into::<PyDict>()?;
-        let (address, read_only): (usize, bool) = match interface.get_item("data")? {
-            Some(data) => data.extract()?,
-            None => return refused("the array does not tell where it is"),
+    } else if is_array(object)? {
+        let interface = object
+            .getattr("__array_interface__")?
+            .cast_into::<PyDict>()?;
+        let item = |key| {
+            let item = interface.get_item(key)?;
+            item.ok_or_else(|| PyTypeError::new_err(format!("an array without {key:?}")))
         };
+        let (address, read_only): (usize, bool) = item("data")?.extract()?;
         if interface
             .get_item("strides")?
             .is_some_and(|strides| !strides.is_none())
         {
             return refused("the array is not contiguous");
+        }
+        if item("typestr")?.extract::<String>()?.contains('O') {
+            return refused("the array is one of Python objects");
         }
         if read_only && writable {
             return refused("the array is read-only; register it with writable=False");
@@ -187,4 +200,12 @@ fn part(number: usize, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<(*
         )));
     };
     Ok((std::ptr::with_exposed_provenance_mut(address), len))
+}
+
+/// Whether it is a numpy array, and not a scalar, which looks like one and owns nothing. Who has one has imported
+/// numpy.
+fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let modules = object.py().import("sys")?.getattr("modules")?;
+    let numpy = modules.call_method1("get", ("numpy",))?;
+    Ok(!numpy.is_none() && object.is_instance(&numpy.getattr("ndarray")?)?)
 }

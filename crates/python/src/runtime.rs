@@ -1,6 +1,7 @@
 //! The one runtime of the process, on which agents and what waits for them run.
 
 use std::future::Future;
+use std::pin::pin;
 use std::process;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -8,9 +9,16 @@ use std::time::Duration;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::time::timeout;
+
+use crate::completion::{Completion, Outcome};
+use crate::errors::AgentError;
 
 /// Threads for control messages and for waiting. The bytes move on threads of their own.
 const THREADS: usize = 2;
+
+/// How long a wait may keep Ctrl-C waiting.
+pub(crate) const SIGNALS: Duration = Duration::from_millis(100);
 
 /// The process that made the runtime, and the runtime. Engines fork their workers, and threads do not survive
 /// that: a child makes its own, and forgets the one that it cannot use.
@@ -36,19 +44,61 @@ pub(crate) fn handle() -> PyResult<Handle> {
     Ok(made.handle().clone())
 }
 
-/// Waits for a short answer of an agent, without the interpreter's lock.
-pub(crate) fn wait<T: Send>(py: Python<'_>, answer: impl Future<Output = T> + Send) -> PyResult<T> {
-    let handle = handle()?;
-    if Handle::try_current().is_ok() {
-        return Err(PyRuntimeError::new_err(
-            "this waits, and cannot be called from a callback of a completion",
-        ));
+/// The process that something was made in. Agents do not survive a fork: their threads do not.
+#[derive(Clone, Copy)]
+pub(crate) struct Made(u32);
+
+impl Made {
+    pub(crate) fn here() -> Self {
+        Self(process::id())
     }
-    Ok(py.detach(|| handle.block_on(answer)))
+
+    fn check(self) -> PyResult<()> {
+        if self.0 == process::id() {
+            return Ok(());
+        }
+        Err(AgentError::new_err(
+            "this was made before the process forked: make an agent of its own in each process",
+        ))
+    }
+
+    /// Waits for a short answer of an agent, without the interpreter's lock. Ctrl-C ends the wait.
+    pub(crate) fn wait<T: Send>(
+        self,
+        py: Python<'_>,
+        answer: impl Future<Output = T> + Send,
+    ) -> PyResult<T> {
+        self.check()?;
+        let handle = handle()?;
+        let mut answer = pin!(answer);
+        loop {
+            let answered = py.detach(|| {
+                let _entered = handle.enter();
+                handle.block_on(async { timeout(SIGNALS, &mut answer).await })
+            });
+            if let Ok(answer) = answered {
+                return Ok(answer);
+            }
+            py.check_signals()?;
+        }
+    }
+
+    /// A completion of what runs on by itself.
+    pub(crate) fn later(
+        self,
+        work: impl Future<Output = Outcome> + Send + 'static,
+    ) -> PyResult<Completion> {
+        self.check()?;
+        let completion = Completion::default();
+        let told = completion.clone();
+        handle()?.spawn(async move { told.end(work.await) });
+        Ok(completion)
+    }
 }
 
 /// A time in seconds from Python.
 pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|_| PyValueError::new_err(format!("{what} is {seconds}: give seconds, 0 or more")))
+    Duration::try_from_secs_f64(seconds).map_err(|_| {
+        PyValueError::new_err(format!("{what} is {seconds}: give seconds, from 0 to 1e18"))
+    })
 }

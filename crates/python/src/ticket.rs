@@ -1,6 +1,7 @@
 //! Tickets.
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use transload::transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId};
 use transload::transfer::ticket::{self, Audience, Claims, RankAddress};
 
@@ -95,6 +96,33 @@ impl Ticket {
         Ok(Self {
             inner: inner.map_err(raise!(TicketError))?,
         })
+    }
+
+    /// Checks that it is one of this cluster, and reads what it says.
+    ///
+    /// Returns:
+    ///     A dict of `set`, `push`, `deployment`, `incarnation`, `start`, `valid_tokens`, `ranks` and `time_left`, as they
+    ///     were given to `mint`.
+    ///
+    /// Raises:
+    ///     TicketError: it was not sealed with this cluster's key, or was changed since.
+    fn open<'py>(&self, py: Python<'py>, identity: &Identity) -> PyResult<Bound<'py, PyDict>> {
+        let claims = self.inner.open(&identity.ticket_key());
+        let claims = claims.map_err(raise!(TicketError))?;
+        let ranks = claims.ranks.iter().map(|rank| {
+            let agent = rank.agent.as_str();
+            (agent, rank.host.as_str(), rank.port)
+        });
+        let said = PyDict::new(py);
+        said.set_item("set", claims.set.0)?;
+        said.set_item("push", claims.direction == Direction::Push)?;
+        said.set_item("deployment", claims.owner.0)?;
+        said.set_item("incarnation", claims.incarnation.0)?;
+        said.set_item("start", claims.start)?;
+        said.set_item("valid_tokens", claims.valid_tokens)?;
+        said.set_item("ranks", ranks.collect::<Vec<_>>())?;
+        said.set_item("time_left", claims.time_left.as_secs_f64())?;
+        Ok(said)
     }
 
     /// The text, to be handed to whoever shall use it. Never log it.

@@ -63,7 +63,7 @@ class Engine:
             self.identity,
             set,
             [address] * self.deployment.ranks,
-            deployment=self.agent.deployment,
+            deployment=self.agent.deployment_digest,
             incarnation=self.agent.incarnation,
             valid_tokens=tokens,
             **more,

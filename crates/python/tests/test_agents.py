@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Engine, expected, fill
+from test_package import typed_dict
 
 import transload
 
@@ -22,8 +23,10 @@ def lease(engine, set, **more):
     return engine.agent.lease(set, 0, TABLES[0], CONTENT, len(TOKENS), **more)
 
 
-@pytest.mark.parametrize("paths", ["any", "quic"])
-def test_a_pull_delivers_every_byte(pair, paths):
+@pytest.mark.parametrize(
+    ("paths", "path"), [("any", "ring"), ("local", "ring"), ("quic", "quic")]
+)
+def test_a_pull_delivers_every_byte(pair, paths, path):
     prefill, decode = pair
     fill(prefill.memories[0][0])
     set = os.urandom(16)
@@ -36,8 +39,9 @@ def test_a_pull_delivers_every_byte(pair, paths):
     report = transfer.ended.result(30)
     assert report["bytes"] == 30 * 4 * 2 * 256
     assert {route["rank"] for route in report["routes"]} == {0, 1}
-    if paths == "quic":
-        assert {route["path"] for route in report["routes"]} == {"quic"}
+    assert {route["path"] for route in report["routes"]} == {path}
+    assert report.keys() == typed_dict("TransferReport")
+    assert report["routes"][0].keys() == typed_dict("RouteReport")
     assert leased.ended.result(30) == "completed"
     for rank, bytes in expected(prefill, decode, TABLES, 30).items():
         memory = decode.memories[rank][0]
@@ -94,10 +98,19 @@ def test_completions_can_be_awaited_and_called_back(pair):
 
     assert asyncio.run(pull()) == (30 * 4 * 2 * 256, "completed")
     leased = lease(prefill, os.urandom(16))
-    told = threading.Event()
-    leased.ended.add_done_callback(lambda ended: told.set() if ended.done() else None)
+    assert leased.ended == leased.ended and len({leased.ended, leased.ended}) == 1
+    told = []
+    leased.ended.add_done_callback(told.append)
+    done = threading.Event()
+    leased.ended.add_done_callback(lambda _: done.set())
+    unwanted = []
+    remove = unwanted.append
+    leased.ended.add_done_callback(remove)
+    assert leased.ended.remove_done_callback(remove)
+    assert not leased.ended.remove_done_callback(remove)
     leased.cancel()
-    assert told.wait(30)
+    assert done.wait(30)
+    assert told == [leased.ended] and not unwanted
     late = []
     leased.ended.add_done_callback(late.append)
     assert [ended.result(0) for ended in late] == ["cancelled"]
@@ -163,10 +176,42 @@ def test_what_goes_wrong_is_told(pair):
     assert pull(prefill.ticket(set, 30, push=True))[0] == "ticket"
     with pytest.raises(transload.TicketError, match="begins with"):
         transload.Ticket("not a ticket")
-    # Tables that do not suit.
     lease(prefill, set).cancel()
-    with pytest.raises(transload.LeaseError):
+    with pytest.raises(transload.LeaseError, match="rank"):
         prefill.agent.lease(set, 3, TABLES[0], CONTENT, 30)
+
+
+def test_tables_that_do_not_suit_are_refused_at_once(pair):
+    prefill, decode = pair
+    set = os.urandom(16)
+    for tables, message in [
+        ([], "gives 0 block tables for 1 groups"),
+        ([[5]], "has 1 blocks, 2 are needed"),
+        ([[5, 16]], "is block 16, but there are 16 blocks"),
+    ]:
+        with pytest.raises(transload.LeaseError, match=message):
+            prefill.agent.lease(set, 0, tables, CONTENT, 30)
+    leased = lease(prefill, set)
+    ticket = prefill.ticket(set, 30)
+    with pytest.raises(transload.TransferError, match="is block 99") as raised:
+        decode.agent.pull(ticket, [0, 1], [[99]], CONTENT, 30)
+    assert raised.value.kind == "request"
+    # The lease is as good as before.
+    decode.agent.pull(ticket, [0, 1], TABLES[1], CONTENT, 30).ended.result(30)
+    assert leased.ended.result(30) == "completed"
+
+
+def test_sides_of_two_models_are_told(certs):
+    prefill = Engine(certs, "prefill", heads=4)
+    decode = Engine(certs, "decode", heads=2)
+    set = os.urandom(16)
+    lease(prefill, set)
+    transfer = decode.agent.pull(prefill.ticket(set, 30), [0], [[6, 7]], CONTENT, 30)
+    with pytest.raises(transload.TransferError, match="heads") as raised:
+        transfer.ended.result(30)
+    assert raised.value.kind == "incompatible"
+    for engine in (prefill, decode):
+        engine.agent.shutdown(0)
 
 
 def test_leases_are_renewed_and_given_up_by_ticket(pair):
@@ -174,10 +219,31 @@ def test_leases_are_renewed_and_given_up_by_ticket(pair):
     set = os.urandom(16)
     leased = lease(prefill, set, ttl=5)
     ticket = prefill.ticket(set, 30)
-    left = decode.agent.renew(ticket, 30)
+    left = decode.agent.renew(ticket, 30).result(30)
     assert left is not None and 5 < left <= 31
-    assert decode.agent.cancel(ticket) == (1, 1)
+    assert decode.agent.cancel(ticket).result(30) == (1, 1)
     assert leased.ended.result(30) == "cancelled"
+
+
+def test_a_ticket_says_what_it_is_for(pair):
+    prefill, decode = pair
+    set = os.urandom(16)
+    ticket = prefill.ticket(set, 30, start=7, push=True, time_left=5.0)
+    # Whoever is of the cluster can read it.
+    claims = transload.Ticket(ticket.text).open(decode.identity)
+    assert claims == {
+        "set": set,
+        "push": True,
+        "deployment": prefill.agent.deployment_digest,
+        "incarnation": prefill.agent.incarnation,
+        "start": 7,
+        "valid_tokens": 30,
+        "ranks": [("prefill", "127.0.0.1", prefill.agent.port)],
+        "time_left": 5.0,
+    }
+    assert set and claims.keys() == typed_dict("Claims")
+    with pytest.raises(transload.TicketError, match="sealed"):
+        transload.Ticket(ticket.text[:-4] + "AAAA").open(decode.identity)
 
 
 def test_tickets_are_secrets(pair):
@@ -217,12 +283,25 @@ def test_an_agent_needs_what_its_deployment_says(certs):
     with pytest.raises(transload.IdentityError):
         transload.Identity(Path(certs) / "nowhere")
     engine.agent.shutdown(0)
-    with pytest.raises((transload.AgentError, transload.LeaseError), match="stopped"):
+    with pytest.raises(transload.AgentError, match="stopped"):
         engine.agent.lease(bytes(16), 0, TABLES[0], CONTENT, 30)
 
 
+def test_callbacks_that_wait_keep_nobody_waiting(pair):
+    prefill, _ = pair
+    leases = [lease(prefill, os.urandom(16)) for _ in range(6)]
+    other = lease(prefill, os.urandom(16))
+    for leased in leases:
+        leased.ended.add_done_callback(lambda _: other.ended.wait(30))
+        leased.cancel()
+    for leased in leases:
+        assert leased.ended.result(30) == "cancelled"
+    other.cancel()
+    assert other.ended.result(30) == "cancelled"
+
+
 FORKED = """
-import os, sys
+import os, sys, transload
 from conftest import Engine
 from pathlib import Path
 certs = Path(sys.argv[1])
@@ -232,7 +311,11 @@ if child == 0:
     own = Engine(certs, "decode")
     own.agent.gauges()
     own.agent.shutdown(0)
-    os._exit(0)
+    try:
+        parent.agent.gauges()
+    except transload.AgentError as error:
+        os._exit("before the process forked" not in str(error))
+    os._exit(2)
 _, status = os.waitpid(child, 0)
 parent.agent.gauges()
 sys.exit(os.waitstatus_to_exitcode(status))

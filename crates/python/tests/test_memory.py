@@ -81,6 +81,7 @@ def test_what_cannot_be_registered_is_refused():
         (Tensor(array, contiguous=False), "untyped_storage"),
         (Tensor(array, device="cuda"), "it is on cuda"),
         ((0, 8), "null pointer"),
+        (numpy.array([object()]), "Python objects"),
     ]:
         with pytest.raises(transload.CacheMemoryError, match=message):
             transload.Memory([given])
@@ -89,6 +90,12 @@ def test_what_cannot_be_registered_is_refused():
         transload.Memory([array])
     with pytest.raises(TypeError, match="is a str"):
         transload.Memory(["tensor"])
+    # What they would be the memory of goes at once.
+    with pytest.raises(TypeError, match="is a float32"):
+        transload.Memory([numpy.float32(1)])
+    for alone in (array, Tensor(array)):
+        with pytest.raises(TypeError, match="give a list"):
+            transload.Memory(alone)
     with pytest.raises(TypeError):
         transload.Memory([(-1, 8)])
     memory = transload.Memory([array], writable=False)

@@ -44,7 +44,7 @@ def real_parameters(callable):
 
 def test_the_stubs_are_those_of_the_module():
     tree = ast.parse(STUBS.read_text())
-    typed_dicts = {"RestoreReport", "RouteReport", "TransferReport"}
+    typed_dicts = {"Claims", "RestoreReport", "RouteReport", "TransferReport"}
     classes = {n.name: n for n in tree.body if isinstance(n, ast.ClassDef)}
     functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
     real = {name for name in dir(_transload) if not name.startswith("_")}
@@ -68,11 +68,22 @@ def test_the_stubs_are_those_of_the_module():
                 isinstance(d, ast.Name) and d.id == "property"
                 for d in function.decorator_list
             )
-            if is_property or member.startswith("__") and member != "__new__":
+            if is_property:
+                assert inspect.isgetsetdescriptor(vars(cls)[member]), (name, member)
+                assert vars(cls)[member].__doc__, (name, member)
+                continue
+            if member.startswith("__") and member != "__new__":
                 continue
             real_member = cls if member == "__new__" else getattr(cls, member)
             assert parameters(function) == real_parameters(real_member), (name, member)
             assert (cls if member == "__new__" else real_member).__doc__, (name, member)
+
+
+def typed_dict(name):
+    """The keys of a dict in the stubs."""
+    tree = ast.parse(STUBS.read_text())
+    [found] = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
+    return {entry.target.id for entry in found.body}
 
 
 def test_everything_is_exported():
@@ -89,12 +100,12 @@ def run(*arguments):
     )
 
 
-def test_the_command_is_there():
+def test_the_command_is_there(tmp_path):
     done = run("--version")
     assert (done.returncode, done.stdout) == (0, f"transload {transload.__version__}\n")
     assert run("nonsense").returncode == 2
-    # It starts itself a second time.
-    done = run("demo", "--tokens", "300", "--format", "json")
+    # It starts itself once more, for each item of the check.
+    done = run("store", "check", f"file://{tmp_path}/kv", "--quick")
     assert done.returncode == 0, done.stderr
 
 

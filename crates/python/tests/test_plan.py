@@ -1,6 +1,7 @@
 """Deployments and plans."""
 
 import json
+import pickle
 
 import numpy
 import pytest
@@ -15,6 +16,9 @@ def test_a_deployment_says_what_it_is():
     assert len(side.digest) == 32
     assert side == transload.Deployment(json.dumps(document(tp=2)))
     assert side != transload.Deployment(document(tp=1))
+    assert pickle.loads(pickle.dumps(side)) == side and len({side, side}) == 1
+    assert json.loads(side.document) == document(tp=2)
+    assert transload.Deployment(document(tp=numpy.int64(2))) == side
     [group] = side.groups
     assert (group.name, group.block_size, group.num_blocks) == ("attn", 16, 16)
     assert group.layers == [0, 1, 2, 3]

@@ -6,12 +6,12 @@ from typing import Any
 from ._transload import Completion
 
 
-async def wait_for(completion: Completion) -> Any:
+async def wait_for(completion: "Completion[Any]") -> Any:
     """Its result, or its exception. Cancelling the wait does not cancel what is waited for."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 
-    def tell(_: Completion) -> None:
+    def tell(_: "Completion[Any]") -> None:
         try:
             loop.call_soon_threadsafe(ended.set)
         except RuntimeError:
@@ -19,5 +19,8 @@ async def wait_for(completion: Completion) -> Any:
             pass
 
     completion.add_done_callback(tell)
-    await ended.wait()
+    try:
+        await ended.wait()
+    finally:
+        completion.remove_done_callback(tell)
     return completion.result(0)

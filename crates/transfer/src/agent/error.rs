@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::ids::Direction;
 use crate::lease::{LeaseError, LeaseKey, OpenFault};
-use crate::plan::Tables;
+use crate::plan::{BindError, Tables};
 use crate::wire::JobError;
 
 /// The agent has stopped. Whoever gets this in answer to a lease or a transfer has its blocks back:
@@ -25,6 +25,14 @@ pub enum LeaseOpenError {
         /// Why not.
         reason: OpenFault,
         /// The blocks, which are still the caller's.
+        tables: Tables,
+    },
+    /// The block tables cannot be those of this agent's deployment.
+    #[error("the blocks cannot be leased: {fault}")]
+    Tables {
+        /// What is wrong with them.
+        fault: BindError,
+        /// The tables.
         tables: Tables,
     },
     /// The agent has stopped.
@@ -57,6 +65,9 @@ pub enum TransferError {
         /// What it is for.
         allowed: Direction,
     },
+    /// The block tables cannot be those of this agent's deployment. Nothing was asked of the peer.
+    #[error("the blocks cannot be used: {0}")]
+    Tables(BindError),
     /// The agent has stopped.
     #[error(transparent)]
     Gone(#[from] AgentGone),

@@ -20,7 +20,7 @@ use crate::lease::{LeaseKey, LeaseSpec};
 use crate::ticket::{RankAddress, Ticket, TicketKey};
 use crate::transport::quic::{CloseCode, Endpoints};
 use crate::wire::{Gauges, JobError, JobSpec, Refusal};
-use transload_layout::Deployment;
+use transload_layout::{Deployment, Side};
 
 /// An agent. Clones are the same agent; it stops when the last is dropped, or at
 /// [`shutdown`](Self::shutdown).
@@ -144,6 +144,19 @@ impl Agent {
         request: LeaseRequest,
         direction: Direction,
     ) -> Result<Lease, LeaseOpenError> {
+        let side = match direction {
+            Direction::Pull => Side::Source,
+            Direction::Push => Side::Destination,
+        };
+        let checked = request
+            .tables
+            .check(self.deployment(), side, request.valid_tokens);
+        if let Err(fault) = checked {
+            return Err(LeaseOpenError::Tables {
+                fault,
+                tables: request.tables,
+            });
+        }
         let key = LeaseKey {
             set: request.set,
             rank: request.rank,
@@ -225,6 +238,13 @@ impl Agent {
         if allowed != wanted {
             return Err(TransferError::Direction { allowed });
         }
+        let side = match wanted {
+            Direction::Pull => Side::Destination,
+            Direction::Push => Side::Source,
+        };
+        let end = request.start.saturating_add(request.tokens);
+        let checked = request.tables.check(self.deployment(), side, end);
+        checked.map_err(TransferError::Tables)?;
         let spec = JobSpec {
             ticket: request.ticket,
             ranks: request.ranks,

@@ -1,7 +1,7 @@
 //! Block tables: which physical block holds which tokens.
 
 use thiserror::Error;
-use transload_layout::Side;
+use transload_layout::{Deployment, Side};
 
 use super::Plan;
 
@@ -53,6 +53,52 @@ impl Tables {
     /// Tables in which block i is entry i, in every group of a plan.
     pub fn identity(plan: &Plan) -> Self {
         Self(vec![BlockTable::Identity; plan.group_names().len()])
+    }
+
+    /// Whether these can be tables of a deployment, listed as its document lists the groups, for a sequence of
+    /// `tokens` tokens: what can be known before there is a plan.
+    ///
+    /// # Errors
+    /// When there is not one for each group, one of a group that is not recurrent ends before the sequence does, or
+    /// one lists a block that does not exist.
+    pub fn check(&self, deployment: &Deployment, side: Side, tokens: u64) -> Result<(), BindError> {
+        let groups = deployment.groups();
+        if self.0.len() != groups.len() {
+            return Err(BindError::TableCount {
+                side,
+                given: self.0.len(),
+                groups: groups.len(),
+            });
+        }
+        for (group, table) in groups.iter().zip(&self.0) {
+            let BlockTable::List(blocks) = table else {
+                continue;
+            };
+            let needed = match group.is_recurrent() {
+                true => 0,
+                false => tokens.div_ceil(group.block_size()),
+            };
+            if (blocks.len() as u64) < needed {
+                return Err(BindError::TooShort {
+                    side,
+                    group: group.name().to_owned(),
+                    given: blocks.len() as u64,
+                    needed,
+                });
+            }
+            let num_blocks = group.num_blocks();
+            let strange = |block: u32| block != BlockTable::NONE && block >= num_blocks;
+            if let Some(entry) = blocks.iter().position(|&block| strange(block)) {
+                return Err(BindError::NoSuchBlock {
+                    side,
+                    group: group.name().to_owned(),
+                    entry: entry as u64,
+                    block: blocks[entry].into(),
+                    num_blocks,
+                });
+            }
+        }
+        Ok(())
     }
 }
 
