@@ -168,6 +168,13 @@ fn verify_finds_a_flipped_bit() {
     let table = ran.stdout;
     assert!(table.contains("chat-7/slot0, chat-7/slot1"), "{table}");
 
+    // Other prefixes do not list those manifests. Their chunk is needed all the same.
+    let other = uri(&store.folder().join("other"));
+    let ran = transload(&["store", "verify", other.as_str(), "--format", "json"]);
+    let fault = &ran.json()["faults"][0];
+    assert_eq!(fault["what"], format!("chunk {}", HASHES[0]));
+    assert!(fault["needed_by"].is_null(), "{fault}");
+
     // What a manifest needed that cannot be read, nobody knows; of the others it is still told.
     let path = manifest_files(&store.folder()).remove(0);
     fs::write(&path, "nothing").expect("written");

@@ -52,10 +52,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let needed = needed_by(&*store.backend, inventory, &chunks);
     let needed = needed.map_err(|error| store.failed(&error))?;
     found.extend(faults.into_iter().map(|fault| Found {
-        needed_by: fault.chunk().and_then(|hash| {
-            let names = needed.as_ref()?.get(&hash);
-            Some(names.cloned().unwrap_or_default())
-        }),
+        needed_by: fault.chunk().and_then(|hash| needed.get(&hash).cloned()),
         fault,
     }));
     drop(bar);
