@@ -187,6 +187,31 @@ fn verify_finds_a_flipped_bit() {
     assert_eq!(names.map(Vec::len), Some(1), "{json}");
 }
 
+/// What cannot even be read as a file ends the count of what a store takes up.
+#[test]
+fn verify_tells_what_it_found_though_the_rest_fails() {
+    let store = Filled::new();
+    let largest = largest_file(&store.folder());
+    let mut bytes = fs::read(&largest).expect("a file");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&largest, bytes).expect("written");
+    let path = manifest_files(&store.folder()).remove(0);
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("a folder");
+    let ran = store.run("verify", &["--format", "json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let json = ran.json();
+    let faults = json["faults"].as_array().expect("a list");
+    assert_eq!(faults.len(), 2, "{json}");
+    assert!(json["usage"].is_null(), "{json}");
+    let why = ran.told();
+    assert!(why.contains("2 faults, and not all"), "{why}");
+    let table = store.run("verify", &[]).stdout;
+    assert!(table.contains(HASHES[0]), "{table}");
+    assert!(table.contains("could not be counted"), "{table}");
+}
+
 fn largest_file(folder: &Path) -> PathBuf {
     files(folder).into_iter().max().expect("a file").1
 }
