@@ -103,10 +103,7 @@ fn checking_process() {
 #[test]
 fn a_child_that_dies_leaves_nothing() {
     // One that hangs takes all of its time, and needs enough of it to come that far.
-    for (define, limits, says) in [
-        ("CRASH", &[60][..], ""),
-        ("HANG", &[10, 60], "it hangs"),
-    ] {
+    for (define, limits, says) in [("CRASH", &[60][..], ""), ("HANG", &[10, 60], "it hangs")] {
         let came_so_far = limits.iter().any(|&seconds| {
             let around = Around::new(define);
             let (mut reader, writer) = io::pipe().unwrap();
@@ -125,6 +122,18 @@ fn a_child_that_dies_leaves_nothing() {
         });
         assert!(came_so_far, "{define}");
     }
+}
+
+/// A child that was started by nobody, or by one that has ended since.
+#[test]
+fn a_child_without_a_task_does_nothing() {
+    let around = Around::new("REFUSE");
+    let mut command = this_program("check::other_process");
+    around.name_it(&mut command);
+    command.env("CHECK_ITEM", "manifest-replace");
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    assert!(command.status().unwrap().success());
+    assert!(!around.folder.path().join("kv").exists());
 }
 
 #[test]
