@@ -7,6 +7,7 @@ mod stores;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 use common::{Ran, root, transload};
 use serde_json::{Value, json};
@@ -185,6 +186,39 @@ fn verify_finds_a_flipped_bit() {
     assert_eq!(needed.iter().filter(|by| by.is_null()).count(), 1, "{json}");
     let names = needed.iter().find_map(|by| by.as_array());
     assert_eq!(names.map(Vec::len), Some(1), "{json}");
+}
+
+/// Whoever looks at a store does not change what goes first.
+#[test]
+fn looking_is_no_use() {
+    let store = Filled::new();
+    // Verifying reads manifests for those who need this one.
+    let largest = largest_file(&store.folder());
+    let mut bytes = fs::read(&largest).expect("a file");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&largest, bytes).expect("written");
+    let long_ago = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let paths = manifest_files(&store.folder());
+    for path in &paths {
+        let file = fs::File::options().append(true).open(path);
+        file.and_then(|file| file.set_modified(long_ago))
+            .expect("a time");
+    }
+    let used = || {
+        let times = paths.iter().map(|path| fs::metadata(path)?.modified());
+        times.collect::<Result<Vec<_>, _>>().expect("times")
+    };
+    for (action, more) in [
+        ("ls", &[][..]),
+        ("verify", &[]),
+        ("rm", &["chat-7/slot0", "chat-7/slot1", "--dry-run"]),
+    ] {
+        store.run(action, more);
+        assert!(used().iter().all(|used| *used == long_ago), "{action}");
+    }
+    store.run("show", &["chat-7/slot0"]);
+    assert!(used().iter().any(|used| *used > long_ago));
 }
 
 /// What cannot even be read as a file ends the count of what a store takes up.

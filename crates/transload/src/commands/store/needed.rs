@@ -44,7 +44,7 @@ fn find(
         Ok(())
     })?;
     for names in names.chunks(store.batch().max(1)) {
-        for (name, manifest) in names.iter().zip(store.get_manifests(names)?) {
+        for (name, manifest) in names.iter().zip(inventory.peek_manifests(names)?) {
             // It may be gone since it was listed.
             let manifest: Bytes = manifest.unwrap_or_default();
             references.find(&manifest, &mut |hash| {
