@@ -256,7 +256,7 @@ fn looking_at_manifests_is_no_use() {
     // Servers before 7.2 cannot tell looking from using.
     let mut no_touch = redis::cmd("CLIENT");
     no_touch.arg("NO-TOUCH").arg("ON");
-    assert_eq!(idle > 0, no_touch.query::<()>(&mut client).is_ok());
+    assert!(idle > 0 || no_touch.query::<()>(&mut client).is_err());
 }
 
 #[test]
