@@ -7,6 +7,7 @@ mod stores;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
 
 use common::{Ran, root, transload};
 use serde_json::{Value, json};
@@ -168,6 +169,13 @@ fn verify_finds_a_flipped_bit() {
     let table = ran.stdout;
     assert!(table.contains("chat-7/slot0, chat-7/slot1"), "{table}");
 
+    // Other prefixes do not list those manifests. Their chunk is needed all the same.
+    let other = uri(&store.folder().join("other"));
+    let ran = transload(&["store", "verify", other.as_str(), "--format", "json"]);
+    let fault = &ran.json()["faults"][0];
+    assert_eq!(fault["what"], format!("chunk {}", HASHES[0]));
+    assert!(fault["needed_by"].is_null(), "{fault}");
+
     // What a manifest needed that cannot be read, nobody knows; of the others it is still told.
     let path = manifest_files(&store.folder()).remove(0);
     fs::write(&path, "nothing").expect("written");
@@ -178,6 +186,64 @@ fn verify_finds_a_flipped_bit() {
     assert_eq!(needed.iter().filter(|by| by.is_null()).count(), 1, "{json}");
     let names = needed.iter().find_map(|by| by.as_array());
     assert_eq!(names.map(Vec::len), Some(1), "{json}");
+}
+
+/// Whoever looks at a store does not change what goes first.
+#[test]
+fn looking_is_no_use() {
+    let store = Filled::new();
+    // Verifying reads manifests for those who need this one.
+    let largest = largest_file(&store.folder());
+    let mut bytes = fs::read(&largest).expect("a file");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&largest, bytes).expect("written");
+    let long_ago = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let paths = manifest_files(&store.folder());
+    for path in &paths {
+        let file = fs::File::options().append(true).open(path);
+        file.and_then(|file| file.set_modified(long_ago))
+            .expect("a time");
+    }
+    let used = || {
+        let times = paths.iter().map(|path| fs::metadata(path)?.modified());
+        times.collect::<Result<Vec<_>, _>>().expect("times")
+    };
+    for (action, more) in [
+        ("ls", &[][..]),
+        ("verify", &[]),
+        ("rm", &["chat-7/slot0", "chat-7/slot1", "--dry-run"]),
+    ] {
+        store.run(action, more);
+        assert!(used().iter().all(|used| *used == long_ago), "{action}");
+    }
+    store.run("show", &["chat-7/slot0"]);
+    assert!(used().iter().any(|used| *used > long_ago));
+}
+
+/// What cannot even be read as a file ends the count of what a store takes up.
+#[test]
+fn verify_tells_what_it_found_though_the_rest_fails() {
+    let store = Filled::new();
+    let largest = largest_file(&store.folder());
+    let mut bytes = fs::read(&largest).expect("a file");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&largest, bytes).expect("written");
+    let path = manifest_files(&store.folder()).remove(0);
+    fs::remove_file(&path).expect("removed");
+    fs::create_dir(&path).expect("a folder");
+    let ran = store.run("verify", &["--format", "json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let json = ran.json();
+    let faults = json["faults"].as_array().expect("a list");
+    assert_eq!(faults.len(), 2, "{json}");
+    assert!(json["usage"].is_null(), "{json}");
+    let why = ran.told();
+    assert!(why.contains("2 faults, and not all"), "{why}");
+    let table = store.run("verify", &[]).stdout;
+    assert!(table.contains(HASHES[0]), "{table}");
+    assert!(table.contains("could not be counted"), "{table}");
 }
 
 fn largest_file(folder: &Path) -> PathBuf {

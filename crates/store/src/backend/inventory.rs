@@ -2,6 +2,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -19,6 +21,10 @@ pub trait Inventory: Send + Sync {
         &self,
         visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
     ) -> Result<(), StoreError>;
+
+    /// These manifests, or `None`, in that order: as [`get_manifests`](super::Backend::get_manifests), but for an
+    /// operator who looks, so it is no use of them where the backend can tell the two apart.
+    fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError>;
 
     /// Calls `visit` with each published chunk, in no order. An error of `visit` ends the walk.
     fn chunks(

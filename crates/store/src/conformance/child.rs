@@ -72,8 +72,8 @@ pub fn run_in_child(
                 end_with_parent(Arc::clone(&subject));
                 break;
             }
-            // Nobody is there who would tell.
-            None => break,
+            // Whoever started it has ended, and nobody would end this one if the item hung, nor remove what it left.
+            None => return Ok(()),
         }
     }
     if !remove.is_empty() {

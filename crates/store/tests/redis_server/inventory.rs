@@ -237,6 +237,29 @@ fn a_grace_period_passes_and_begins_anew() {
 }
 
 #[test]
+fn looking_at_manifests_is_no_use() {
+    let server = server!();
+    let store = server.open("/0/a");
+    let mut client = server.client();
+    let inventory = store.inventory().unwrap();
+    let names = ["m", "none"].map(name);
+    store.put_manifest(&names[0], b"data").unwrap();
+    std::thread::sleep(Duration::from_millis(2100));
+    let peeked = inventory.peek_manifests(&names).unwrap();
+    assert_eq!(peeked[0].as_deref(), Some(&b"data"[..]));
+    assert_eq!(peeked[1], None);
+    let idle: u64 = redis::cmd("OBJECT")
+        .arg("IDLETIME")
+        .arg("transload:m:a/m")
+        .query(&mut client)
+        .unwrap();
+    // Servers before 7.2 cannot tell looking from using.
+    let mut no_touch = redis::cmd("CLIENT");
+    no_touch.arg("NO-TOUCH").arg("ON");
+    assert!(idle > 0 || no_touch.query::<()>(&mut client).is_err());
+}
+
+#[test]
 fn a_cap_evicts_the_least_recently_used() {
     let server = server!();
     let store = server.open("");

@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::io;
 
+use bytes::Bytes;
+
 use super::disk::{File, How};
 use super::format::manifest::Manifest;
 use super::format::pack::Entry;
@@ -180,6 +182,15 @@ impl Inventory for FileStore {
             entry.last_used = file.stat().ok().map(|stat| stat.modified);
             visit(entry)
         })
+    }
+
+    fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let each = names.iter().map(|name| {
+            self.look_at_manifest(&self.full_name(name)?, |_, manifest| {
+                Bytes::copy_from_slice(manifest.data)
+            })
+        });
+        each.collect()
     }
 
     fn chunks(

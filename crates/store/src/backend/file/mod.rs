@@ -248,6 +248,22 @@ impl FileStore {
         name: &str,
         then: impl FnOnce(&dyn File, Manifest<'_>) -> T,
     ) -> Result<Option<T>, StoreError> {
+        self.look_at_manifest(name, |file, manifest| {
+            let now = self.disk.now();
+            if file.stat().is_ok_and(|stat| is_older(now, stat.modified)) {
+                // It may be another user's file. Then it looks older than it is.
+                let _ = file.touch(now);
+            }
+            then(file, manifest)
+        })
+    }
+
+    /// The same, but it is no use.
+    fn look_at_manifest<T>(
+        &self,
+        name: &str,
+        then: impl FnOnce(&dyn File, Manifest<'_>) -> T,
+    ) -> Result<Option<T>, StoreError> {
         let damaged = |how: String| StoreError::Damaged {
             what: format!("manifest {name:?}"),
             how,
@@ -270,11 +286,6 @@ impl FileStore {
         let manifest = Manifest::decode(&bytes).map_err(|flaw| damaged(flaw.to_string()))?;
         if manifest.name != name {
             return Err(damaged(format!("its file is that of {:?}", manifest.name)));
-        }
-        let now = self.disk.now();
-        if file.stat().is_ok_and(|stat| is_older(now, stat.modified)) {
-            // It may be another user's file. Then it looks older than it is.
-            let _ = file.touch(now);
         }
         Ok(Some(then(&*file, manifest)))
     }

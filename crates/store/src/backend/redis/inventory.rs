@@ -13,6 +13,8 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+
 use super::connection::{Failure, unexpected};
 use super::reply::{self, Reply};
 use super::{RedisStore, collect, keys};
@@ -89,6 +91,12 @@ impl Inventory for RedisStore {
                 }),
             }
         })
+    }
+
+    fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let names: Vec<String> = names.iter().map(|name| self.whole_name(name)).collect();
+        let found = self.fetcher.manifests_quietly(&names)?.into_iter();
+        Ok(found.map(|found| Some(found?.recorded.data)).collect())
     }
 
     fn chunks(

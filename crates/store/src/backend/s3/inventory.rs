@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
 use object_store::ObjectMeta;
 use object_store::path::Path;
 
@@ -16,7 +17,8 @@ use crate::backend::kept::Kept;
 use crate::backend::recorded::{FIXED, Recorded, references_len};
 use crate::backend::sealed::HEADER;
 use crate::backend::{
-    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
+    Backend, ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress,
+    Usage,
 };
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -43,6 +45,11 @@ impl Inventory for S3Store {
             entry.last_used = Some(listed.last_modified.into());
             visit(entry)
         })
+    }
+
+    /// Reading is never a use here.
+    fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        self.get_manifests(names)
     }
 
     fn chunks(

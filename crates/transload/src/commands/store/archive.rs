@@ -129,7 +129,7 @@ pub(super) fn verify(
         Ok(())
     })?;
     for names in names.chunks(store.batch().max(1)) {
-        for (name, manifest) in names.iter().zip(store.get_manifests(names)?) {
+        for (name, manifest) in names.iter().zip(inventory.peek_manifests(names)?) {
             // Gone since it was listed.
             let Some(manifest) = manifest else { continue };
             let record = match Record::read(name, &manifest) {

@@ -6,24 +6,27 @@ use bytes::Bytes;
 use transload::store::backend::{Inventory, References};
 use transload::store::{Backend, ChunkHash, ManifestName, StoreError};
 
-/// For each of these chunks, the manifests in whose bytes it stands, by name, of those that are listed. `None` if
-/// one of them cannot be read: then nobody knows what it needs.
+/// For each of these chunks, the manifests in whose bytes it stands, by name, of those that are listed. None of a
+/// chunk is not nobody: it may be needed by a manifest that cannot be read or that another prefix has, or only by
+/// what a store wrote down beside a manifest. So such a chunk is left out here, and all are if one of those that
+/// are listed cannot be read.
 pub(super) fn needed_by(
     store: &dyn Backend,
     inventory: &dyn Inventory,
     chunks: &[ChunkHash],
-) -> Result<Option<HashMap<ChunkHash, Vec<ManifestName>>>, StoreError> {
+) -> Result<HashMap<ChunkHash, Vec<ManifestName>>, StoreError> {
     let mut needed: HashMap<_, Vec<_>> = chunks.iter().map(|hash| (*hash, Vec::new())).collect();
     match find(store, inventory, &mut needed) {
         Ok(()) => {}
-        Err(StoreError::Damaged { .. }) => return Ok(None),
+        Err(StoreError::Damaged { .. }) => return Ok(HashMap::new()),
         Err(error) => return Err(error),
     }
-    for names in needed.values_mut() {
+    needed.retain(|_, names| {
         names.sort_unstable();
         names.dedup();
-    }
-    Ok(Some(needed))
+        !names.is_empty()
+    });
+    Ok(needed)
 }
 
 fn find(
@@ -41,7 +44,7 @@ fn find(
         Ok(())
     })?;
     for names in names.chunks(store.batch().max(1)) {
-        for (name, manifest) in names.iter().zip(store.get_manifests(names)?) {
+        for (name, manifest) in names.iter().zip(inventory.peek_manifests(names)?) {
             // It may be gone since it was listed.
             let manifest: Bytes = manifest.unwrap_or_default();
             references.find(&manifest, &mut |hash| {

@@ -74,7 +74,14 @@ enum Found {
 }
 
 fn remove(store: &Store, name: &ManifestName, dry_run: bool) -> Result<Found, StoreError> {
-    let found = match store.backend.get_manifest(name) {
+    // Only looking at it is no use of it, where the store can tell.
+    let manifest = match store.backend.inventory() {
+        Some(inventory) => inventory
+            .peek_manifests(std::slice::from_ref(name))
+            .map(|mut found| found.pop().flatten()),
+        None => store.backend.get_manifest(name),
+    };
+    let found = match manifest {
         Ok(Some(manifest)) => Found::There(Some(manifest.len() as u64)),
         Ok(None) => Found::Missing,
         // What is damaged is what one comes to remove.

@@ -1,5 +1,7 @@
 //! `transload store verify`: reads everything, and tells what is damaged or missing.
 
+use std::collections::HashMap;
+
 use serde::Serialize;
 use transload::store::ManifestName;
 use transload::store::backend::{Fault, Usage};
@@ -7,7 +9,7 @@ use transload::store::backend::{Fault, Usage};
 use super::ls::{JsonUsage, summary};
 use super::needed::needed_by;
 use super::{Store, archive, follow, printable};
-use crate::failure::Failure;
+use crate::failure::{Failure, chain};
 use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
@@ -37,6 +39,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let verified = inventory.verify(&mut follow(&bar), &mut |fault| faults.push(fault));
     verified.map_err(|error| store.failed(&error))?;
     let mut found = Vec::new();
+    // What was found is told whatever fails from here on.
+    let mut failed = None;
     // A manifest that could not be read was told of already; here it would be so once more.
     if faults.is_empty() {
         let verified = archive::verify(&*store.backend, inventory, &mut |name, fault| {
@@ -45,31 +49,45 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
                 fault,
             });
         });
-        verified.map_err(|error| store.failed(&error))?;
+        match verified {
+            Err(error) if found.is_empty() => return Err(store.failed(&error)),
+            verified => failed = verified.err(),
+        }
     }
     bar.say("looking for who needs it".to_owned());
     let chunks: Vec<_> = faults.iter().filter_map(Fault::chunk).collect();
     let needed = needed_by(&*store.backend, inventory, &chunks);
-    let needed = needed.map_err(|error| store.failed(&error))?;
+    let needed = needed.unwrap_or_else(|error| {
+        failed.get_or_insert(error);
+        HashMap::new()
+    });
     found.extend(faults.into_iter().map(|fault| Found {
-        needed_by: fault.chunk().and_then(|hash| {
-            let names = needed.as_ref()?.get(&hash);
-            Some(names.cloned().unwrap_or_default())
-        }),
+        needed_by: fault.chunk().and_then(|hash| needed.get(&hash).cloned()),
         fault,
     }));
     drop(bar);
-    let usage = inventory.usage().map_err(|error| store.failed(&error))?;
+    let usage = inventory.usage().map_err(|error| {
+        failed.get_or_insert(error);
+    });
     let report = Report {
         uri: &args.uri,
         found,
-        usage,
+        usage: usage.ok(),
     };
     output.show(|| report.json(), || report.table())?;
-    match report.found.len() as u64 {
-        0 => Ok(()),
-        n => Err(Failure::no(
-            format!("{} has {}", args.uri, number::count(n, "fault")),
+    match (report.found.len() as u64, failed) {
+        (0, None) => Ok(()),
+        (0, Some(error)) => Err(store.failed(&error)),
+        (n, failed) => Err(Failure::no(
+            format!(
+                "{} has {}{}",
+                args.uri,
+                number::count(n, "fault"),
+                failed.map_or_else(String::new, |error| format!(
+                    ", and not all about them could be told: {}",
+                    chain(&error)
+                )),
+            ),
             "`transload store rm` removes manifests that need what is damaged; or put that again. \
              Nothing damaged is ever given to a reader",
         )),
@@ -101,7 +119,8 @@ impl Found {
 struct Report<'a> {
     uri: &'a str,
     found: Vec<Found>,
-    usage: Usage,
+    /// What it takes up, if that could be counted.
+    usage: Option<Usage>,
 }
 
 /// The schema `transload.store.verify/1`.
@@ -111,7 +130,8 @@ struct Json<'a> {
     uri: &'a str,
     ok: bool,
     faults: Vec<JsonFault<'a>>,
-    usage: JsonUsage,
+    /// `null` where it could not be counted.
+    usage: Option<JsonUsage>,
 }
 
 #[derive(Serialize)]
@@ -137,16 +157,17 @@ impl Report<'_> {
             uri: self.uri,
             ok: self.found.is_empty(),
             faults: faults.collect(),
-            usage: (&self.usage).into(),
+            usage: self.usage.as_ref().map(JsonUsage::from),
         }
     }
 
     fn table(&self) -> String {
+        let usage = self.usage.as_ref().map_or_else(
+            || " what it takes up could not be counted\n".to_owned(),
+            summary,
+        );
         if self.found.is_empty() {
-            return format!(
-                "{} verified: everything is there and whole\n",
-                summary(&self.usage)
-            );
+            return format!("{usage} verified: everything is there and whole\n");
         }
         let mut table = Table::new(&[
             ("what", Lean::Left),
@@ -157,6 +178,6 @@ impl Report<'_> {
             let Fault { what, how } = &found.fault;
             table.row([text::printable(what), text::printable(how), found.names()]);
         }
-        format!("{}\n{}", table.finish(), summary(&self.usage))
+        format!("{}\n{usage}", table.finish())
     }
 }

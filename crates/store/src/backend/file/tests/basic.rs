@@ -53,6 +53,30 @@ fn keeps_what_is_put() {
 }
 
 #[test]
+fn looking_at_a_manifest_is_no_use_and_reading_it_is_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = open(&folder);
+    store.put_manifest(&name("m"), b"data").unwrap();
+    let inventory = store.inventory().unwrap();
+    let last_used = || {
+        let mut times = Vec::new();
+        let listed = inventory.manifests(&mut |entry| {
+            times.push(entry.last_used.unwrap());
+            Ok(())
+        });
+        listed.unwrap();
+        times
+    };
+    let put = last_used();
+    std::thread::sleep(Duration::from_millis(50));
+    let peeked = inventory.peek_manifests(&[name("m"), name("n")]).unwrap();
+    assert_eq!(peeked, [Some(Bytes::from_static(b"data")), None]);
+    assert_eq!(last_used(), put);
+    store.get_manifest(&name("m")).unwrap().unwrap();
+    assert!(last_used() > put);
+}
+
+#[test]
 fn collects_what_nothing_refers_to() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);
