@@ -146,6 +146,9 @@ impl Inventory for S3Store {
                 ),
             });
         }
+        // Ages are those of this moment, however long it takes: a save that finds a chunk while we go on relies on
+        // its age then, and we do not see its manifest any more.
+        let began = SystemTime::now();
         // Chunks before manifests: a chunk put from here on is not looked at.
         let chunks = self.list_chunks(&mut |_| {})?;
         let mut collected = Collected::default();
@@ -158,7 +161,7 @@ impl Inventory for S3Store {
         for (at, page) in gone.chunks(TOGETHER).enumerate() {
             let asked = page.iter().map(|(_, meta)| {
                 let (client, path) = (self.client(), meta.location.clone());
-                remove(client, path, options.grace, options.dry_run)
+                remove(client, path, began, options.grace, options.dry_run)
             });
             for fate in self.remote.wait_all(asked)? {
                 match fate? {
@@ -190,10 +193,12 @@ enum Fate {
     Removed(u64),
 }
 
-/// Removes a chunk that is older than this.
+/// Removes a chunk that was older than the grace period when the collection began. By the store's clock and ours:
+/// where the store's is behind, chunks seem older than they are, and the grace period has to cover that too.
 async fn remove(
     client: Arc<Client>,
     path: Path,
+    began: SystemTime,
     grace: Duration,
     dry_run: bool,
 ) -> Result<Fate, StoreError> {
@@ -201,7 +206,8 @@ async fn remove(
     let Some(now) = client.head(&path).await? else {
         return Ok(Fate::Absent);
     };
-    let age = SystemTime::now().duration_since(now.last_modified.into());
+    // What is younger than that has no age.
+    let age = began.duration_since(now.last_modified.into());
     if !grace.is_zero() && age.unwrap_or(Duration::ZERO) < grace {
         return Ok(Fate::Young);
     }
