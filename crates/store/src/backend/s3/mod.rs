@@ -54,7 +54,7 @@ pub use options::S3Options;
 
 use self::ahead::Ahead;
 use self::remote::{Client, Remote};
-use self::writer::Writer;
+use self::writer::{How, Writer};
 use super::guard::{Guard, Needed};
 use super::recorded::{self, Recorded};
 use super::sealed::Seal;
@@ -135,7 +135,15 @@ impl S3Store {
     }
 
     /// Sends a chunk in the background.
-    fn send(&self, hash: ChunkHash, data: Bytes) {
+    fn send(&self, hash: ChunkHash, data: Bytes, how: How) {
+        match how {
+            How::Create => self.create(hash, data),
+            How::Refresh => self.refresh(hash, data),
+        }
+    }
+
+    /// Writes a chunk if it is not there.
+    fn create(&self, hash: ChunkHash, data: Bytes) {
         let (client, writer) = (self.client(), self.writer.clone());
         let path = keys::chunk(&self.root, &hash);
         self.remote.start(async move {
@@ -166,8 +174,8 @@ impl S3Store {
 
     /// Waits for everything put before, and sees to it that what was found long ago is still there.
     fn flush(&self, needed: &Needed) -> Result<(), StoreError> {
-        for (hash, data) in self.writer.again() {
-            self.send(hash, data);
+        for (hash, data, how) in self.writer.again() {
+            self.send(hash, data, how);
         }
         self.writer.flush()?;
         let old = needed.older(self.options.refresh / 2);
@@ -294,17 +302,14 @@ impl Backend for S3Store {
             }
             found => {
                 let data = Bytes::copy_from_slice(data);
-                let put = match found {
-                    Some(_) => Put::AlreadyThere,
-                    None => Put::Stored,
+                let (put, how) = match found {
+                    Some(_) => (Put::AlreadyThere, How::Refresh),
+                    None => (Put::Stored, How::Create),
                 };
-                let taken = self.writer.take(*hash, data.clone())?;
+                let taken = self.writer.take(*hash, data.clone(), how)?;
                 self.guard.put(hash);
                 if taken {
-                    match put {
-                        Put::Stored => self.send(*hash, data),
-                        Put::AlreadyThere => self.refresh(*hash, data),
-                    }
+                    self.send(*hash, data, how);
                     return Ok(put);
                 }
                 // Another thread was faster.
