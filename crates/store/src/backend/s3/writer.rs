@@ -65,12 +65,7 @@ impl Writer {
     ///
     /// # Errors
     /// If everything that takes up the room failed. It stays and is sent again by the next flush.
-    pub(super) fn take(
-        &self,
-        hash: ChunkHash,
-        data: Bytes,
-        how: How,
-    ) -> Result<bool, StoreError> {
+    pub(super) fn take(&self, hash: ChunkHash, data: Bytes, how: How) -> Result<bool, StoreError> {
         let mut state = self.state();
         while state.bytes > 0 && state.bytes.saturating_add(data.len()) > self.limit {
             if state
