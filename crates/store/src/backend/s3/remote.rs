@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::LONGEST;
-use super::options::S3Options;
+use super::options::{self, S3Options};
 use crate::error::StoreError;
 
 /// A thread each for two requests' checksums and encryption.
@@ -85,7 +85,7 @@ impl Remote {
             return Err(StoreError::remote(action(), NO_CREDENTIALS));
         }
         let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
-        let unsigned = unsigned.is_some_and(|skip| skip == "true");
+        let unsigned = unsigned.is_some_and(|skip| options::truth(&skip));
         let store = builder
             .with_retry(RetryConfig {
                 backoff: BackoffConfig::default(),
