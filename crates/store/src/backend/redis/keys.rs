@@ -68,6 +68,20 @@ redis.call('SET', KEYS[1], redis.call('TIME')[1])
 return 1
 ";
 
+/// `KEYS[1]`: a chunk. Answers its value, if there is one, and what tells that from any other.
+pub(super) const LOOK: &str = "
+local value = redis.call('GET', KEYS[1])
+if not value then return {} end
+return {value, redis.sha1hex(value)}
+";
+
+/// `KEYS[1]`: a chunk. `ARGV[1]`: what `LOOK` answered. Removes that value and no other.
+pub(super) const REMOVE: &str = "
+local value = redis.call('GET', KEYS[1])
+if value and redis.sha1hex(value) == ARGV[1] then return redis.call('UNLINK', KEYS[1]) end
+return 0
+";
+
 /// Removes chunks that nothing refers to.
 ///
 /// `KEYS`: generation, removed, marks, then the chunks. `ARGV`: the generation when the manifests were

@@ -32,6 +32,7 @@
 //! - Two that put one chunk at once: the first stays, by a conditional put (`If-None-Match: *`). A store that
 //!   does not know it is used with `AWS_CONDITIONAL_PUT=disabled`; then the last of those that put it at the
 //!   same moment stays. So it is for values in parts.
+//! - A chunk that a handle read and found damaged is written when it is put on that handle again.
 //! - S3 knows when an object was written, not when it was read. So the grace period of a collection counts
 //!   from a chunk's last put; one that is found there and is older than [`S3Options::refresh`] is written
 //!   again, with the bytes it has. [`CollectOptions::grace`](super::CollectOptions::grace) has to exceed that
@@ -257,9 +258,11 @@ async fn get_chunk(
     hash: ChunkHash,
 ) -> Result<Option<Bytes>, StoreError> {
     let stored = client.get(&path).await?;
-    stored
+    let read = stored
         .map(|stored| Seal::Chunk(hash.as_bytes()).open(stored))
-        .transpose()
+        .transpose();
+    client.damaged.note(&hash, &read);
+    read
 }
 
 async fn get_manifest(
@@ -295,20 +298,25 @@ impl Backend for S3Store {
                 .duration_since(meta.last_modified.into())
                 .unwrap_or_default()
         });
+        let damaged = self.remote.client.damaged.has(hash);
         match age {
-            Some(age) if age < self.options.refresh => {
+            Some(age) if age < self.options.refresh && !damaged => {
                 self.guard.put(hash);
                 Ok(Put::AlreadyThere)
             }
             found => {
                 let data = Bytes::copy_from_slice(data);
                 let (put, how) = match found {
+                    // What is there stays if it is whole after all.
+                    Some(_) if damaged => (Put::Stored, How::Refresh),
                     Some(_) => (Put::AlreadyThere, How::Refresh),
                     None => (Put::Stored, How::Create),
                 };
                 let taken = self.writer.take(*hash, data.clone(), how)?;
                 self.guard.put(hash);
                 if taken {
+                    // From here on it is known from how it is to be sent.
+                    self.remote.client.damaged.forget(hash);
                     self.send(*hash, data, how);
                     return Ok(put);
                 }

@@ -21,6 +21,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::LONGEST;
 use super::options::{self, S3Options};
+use crate::backend::damaged::Damaged;
 use crate::error::StoreError;
 
 /// A thread each for two requests' checksums and encryption.
@@ -47,6 +48,7 @@ pub(super) struct Client {
     store: AmazonS3,
     permits: Semaphore,
     part_bytes: usize,
+    pub(super) damaged: Damaged,
 }
 
 /// Whether a conditional put wrote.
@@ -123,6 +125,7 @@ impl Remote {
                 store,
                 permits: Semaphore::new(options.concurrency.max(1)),
                 part_bytes: options.part_bytes.max(5 << 20),
+                damaged: Damaged::default(),
             }),
             handle,
             stop: Some(stop),
