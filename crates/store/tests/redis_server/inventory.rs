@@ -154,8 +154,16 @@ fn a_full_server_can_be_collected() {
     let server = server!();
     let store = server.open("");
     save(&store, "old", &(0..50).collect::<Vec<_>>(), 100_000);
-    std::thread::sleep(Duration::from_millis(2100));
     let mut client = server.client();
+    // A collection evicts what was not used for two seconds before it, and whatever time it took so far.
+    let idle = |client: &mut redis::Connection| -> u64 {
+        let mut command = redis::cmd("OBJECT");
+        let command = command.arg("IDLETIME").arg("transload:m:old");
+        command.query(client).unwrap()
+    };
+    while idle(&mut client) < 4 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let mut set = |command: &str, words: &[&str]| {
         let _: () = redis::cmd(command).arg(words).query(&mut client).unwrap();
     };
