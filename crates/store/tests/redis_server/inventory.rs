@@ -196,6 +196,23 @@ fn a_full_server_can_be_collected() {
 }
 
 #[test]
+fn what_a_manifest_needs_again_has_its_grace_once_more() {
+    let server = server!();
+    let store = server.open("");
+    save(&store, "m", &[1, 2, 3], 1000);
+    store.delete_manifest(&name("m")).unwrap();
+    let inventory = store.inventory().unwrap();
+    let collected = inventory.collect(&grace(3600), &mut |_| {}).unwrap();
+    assert_eq!((collected.chunks, collected.in_grace), (0, 3));
+    let mut client = server.client();
+    let mut noted = || client.zcard::<_, u64>("transload:marks").unwrap();
+    assert_eq!(noted(), 3);
+    // If that manifest comes and goes before another collection, what was noted before it must not count.
+    save(&store, "n", &[2, 3], 1000);
+    assert_eq!(noted(), 1);
+}
+
+#[test]
 fn collects_what_nothing_refers_to_after_its_grace() {
     let server = server!();
     let store = server.open("");

@@ -25,14 +25,17 @@ pub(super) fn manifest(whole_name: &str) -> Vec<u8> {
     format!("{MANIFEST}{whole_name}").into_bytes()
 }
 
-/// `KEYS`: generation, removed, `ARGV[1]` manifests, and the chunks that have to be there.
+/// `KEYS`: generation, removed, marks, `ARGV[1]` manifests, and the chunks that have to be there.
 /// `ARGV`: number of manifests, then their values. Publishes all of them and answers nothing, or publishes
 /// nothing and answers the numbers (from 1) of the chunks that are missing.
 ///
 /// `TOUCH` counts what is there and makes it recently used, for the server's eviction and for collections.
+///
+/// The marks of these chunks go: when the last manifest that refers to them does, their grace period begins. Last,
+/// since a full server has to refuse the script at its first write.
 pub(super) const PUBLISH: &str = "
 local manifests = tonumber(ARGV[1])
-local first = 3 + manifests
+local first = 4 + manifests
 local missing = {}
 for from = first, #KEYS, 1000 do
     local to = math.min(from + 999, #KEYS)
@@ -45,10 +48,13 @@ end
 if #missing > 0 then return missing end
 redis.call('INCR', KEYS[1])
 for i = 1, manifests do
-    if redis.call('STRLEN', KEYS[2 + i]) > 16 then
+    if redis.call('STRLEN', KEYS[3 + i]) > 16 then
         redis.call('SET', KEYS[2], redis.call('TIME')[1])
     end
-    redis.call('SET', KEYS[2 + i], ARGV[1 + i])
+    redis.call('SET', KEYS[3 + i], ARGV[1 + i])
+end
+for from = first, #KEYS, 1000 do
+    redis.call('ZREM', KEYS[3], unpack(KEYS, from, math.min(from + 999, #KEYS)))
 end
 return missing
 ";

@@ -154,7 +154,11 @@ impl RedisStore {
             [(name, _)] => format!("put manifest {:?}", name.as_str()),
             _ => format!("put {} manifests", manifests.len()),
         };
-        let mut keys = vec![keys::GENERATION.into(), keys::REMOVED.into()];
+        let mut keys = vec![
+            keys::GENERATION.into(),
+            keys::REMOVED.into(),
+            keys::MARKS.into(),
+        ];
         let mut values = vec![manifests.len().to_string().into_bytes()];
         let mut references = &needed.chunks[..];
         for (name, data) in manifests {
