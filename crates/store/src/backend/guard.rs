@@ -16,7 +16,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use super::references::References;
 use crate::error::StoreError;
@@ -42,7 +42,34 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 struct Put {
     number: u64,
-    at: Instant,
+    at: Moment,
+}
+
+/// By both clocks: one stands still while the machine sleeps, the other may be set.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(
+    not(feature = "s3"),
+    expect(dead_code, reason = "a redis script asks for all")
+)]
+struct Moment {
+    steady: Instant,
+    wall: SystemTime,
+}
+
+impl Moment {
+    fn now() -> Self {
+        Self {
+            steady: Instant::now(),
+            wall: SystemTime::now(),
+        }
+    }
+
+    /// The larger one: what seems old is only looked at once more.
+    #[cfg(feature = "s3")]
+    fn age(&self) -> Duration {
+        let wall = self.wall.elapsed().unwrap_or_default();
+        self.steady.elapsed().max(wall)
+    }
 }
 
 #[derive(Debug)]
@@ -75,7 +102,7 @@ pub(super) struct Needed {
         not(feature = "s3"),
         expect(dead_code, reason = "a redis script asks for all")
     )]
-    at: Vec<Instant>,
+    at: Vec<Moment>,
     /// Puts with greater numbers came later.
     last: u64,
 }
@@ -87,7 +114,7 @@ impl Guard {
         state.last += 1;
         let put = Put {
             number: state.last,
-            at: Instant::now(),
+            at: Moment::now(),
         };
         state.lost.remove(hash);
         state.common.insert(*hash, put);
@@ -191,7 +218,7 @@ impl Needed {
     /// Those that were last put so long ago or longer.
     pub(super) fn older(&self, age: Duration) -> Vec<ChunkHash> {
         let all = self.chunks.iter().zip(&self.at);
-        all.filter(|(_, at)| at.elapsed() >= age)
+        all.filter(|(_, at)| at.age() >= age)
             .map(|(hash, _)| *hash)
             .collect()
     }
@@ -276,6 +303,21 @@ mod tests {
         guard.put(&hash(1));
         guard.gone(&began, &[hash(1)]).unwrap();
         assert_eq!(needed(&guard, hash(1).as_bytes()).chunks, [hash(1)]);
+    }
+
+    #[cfg(feature = "s3")]
+    #[test]
+    fn a_put_is_as_old_as_the_older_clock_says() {
+        let hour = Duration::from_secs(3600);
+        let mut put = Moment::now();
+        assert!(put.age() < hour);
+        // The machine slept.
+        put.wall -= hour;
+        assert!(put.age() >= hour);
+        // The clock was set back.
+        put = Moment::now();
+        put.wall += hour;
+        assert!(put.age() < hour);
     }
 
     #[test]

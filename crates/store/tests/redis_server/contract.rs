@@ -297,6 +297,33 @@ fn what_another_thread_published_is_still_needed_by_who_put_it() {
 }
 
 #[test]
+fn what_was_found_damaged_is_healed_by_putting_it_again() {
+    let server = server!();
+    let data = bytes(1, 1000);
+    let key = hash(&data);
+    let store = server.open("");
+    store.put_chunk(&key, &data).unwrap();
+    store.put_manifest(&name("m"), b"").unwrap();
+    let mut client = server.client();
+    let at = format!("transload:c:{key}");
+    let mut changed: Vec<u8> = client.get(&at).unwrap();
+    *changed.last_mut().unwrap() ^= 1;
+    let _: () = client.set(&at, changed).unwrap();
+    let (first, second) = (server.open(""), server.open(""));
+    for store in [&first, &second] {
+        let error = store.get_chunks(&[key]).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    }
+    assert_eq!(first.put_chunk(&key, &data).unwrap(), Put::Stored);
+    first.put_manifest(&name("m"), b"").unwrap();
+    assert_eq!(first.put_chunk(&key, &data).unwrap(), Put::AlreadyThere);
+    // Another one that found it damaged leaves it now, though it begins as it did then.
+    assert_eq!(second.put_chunk(&key, b"x").unwrap(), Put::AlreadyThere);
+    second.put_manifest(&name("m"), b"").unwrap();
+    assert_eq!(server.open("").get_chunk(&key).unwrap().unwrap(), data);
+}
+
+#[test]
 fn a_changed_bit_is_an_error() {
     let server = server!();
     let store = server.open("");

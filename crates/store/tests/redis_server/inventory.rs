@@ -154,8 +154,16 @@ fn a_full_server_can_be_collected() {
     let server = server!();
     let store = server.open("");
     save(&store, "old", &(0..50).collect::<Vec<_>>(), 100_000);
-    std::thread::sleep(Duration::from_millis(2100));
     let mut client = server.client();
+    // A collection evicts what was not used for two seconds before it, and whatever time it took so far.
+    let idle = |client: &mut redis::Connection| -> u64 {
+        let mut command = redis::cmd("OBJECT");
+        let command = command.arg("IDLETIME").arg("transload:m:old");
+        command.query(client).unwrap()
+    };
+    while idle(&mut client) < 4 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
     let mut set = |command: &str, words: &[&str]| {
         let _: () = redis::cmd(command).arg(words).query(&mut client).unwrap();
     };
@@ -185,6 +193,23 @@ fn a_full_server_can_be_collected() {
     let collected = inventory.collect(&grace(4), &mut |_| {}).unwrap();
     assert_eq!(collected.chunks, 50);
     full().unwrap();
+}
+
+#[test]
+fn what_a_manifest_needs_again_has_its_grace_once_more() {
+    let server = server!();
+    let store = server.open("");
+    save(&store, "m", &[1, 2, 3], 1000);
+    store.delete_manifest(&name("m")).unwrap();
+    let inventory = store.inventory().unwrap();
+    let collected = inventory.collect(&grace(3600), &mut |_| {}).unwrap();
+    assert_eq!((collected.chunks, collected.in_grace), (0, 3));
+    let mut client = server.client();
+    let mut noted = || client.zcard::<_, u64>("transload:marks").unwrap();
+    assert_eq!(noted(), 3);
+    // If that manifest comes and goes before another collection, what was noted before it must not count.
+    save(&store, "n", &[2, 3], 1000);
+    assert_eq!(noted(), 1);
 }
 
 #[test]

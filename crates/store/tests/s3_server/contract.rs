@@ -299,6 +299,55 @@ fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
 }
 
 #[test]
+fn what_was_found_damaged_is_healed_by_putting_it_again() {
+    let server = Server::s3s();
+    let store = server.open("/kv");
+    let data = bytes(1, 1000);
+    let key = hash(&data);
+    store.put_chunk(&key, &data).unwrap();
+    store.put_manifest(&name("m"), b"").unwrap();
+    server.put(&format!("kv/c/{key}"), b"damaged");
+    let (first, second) = (server.open("/kv"), server.open("/kv"));
+    for store in [&first, &second] {
+        let error = store.get_chunks(&[key]).unwrap_err();
+        assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
+    }
+    assert_eq!(first.put_chunk(&key, &data).unwrap(), Put::Stored);
+    first.put_manifest(&name("m"), b"").unwrap();
+    assert_eq!(first.put_chunk(&key, &data).unwrap(), Put::AlreadyThere);
+    // Another one that found it damaged leaves it now.
+    second.put_chunk(&key, b"other").unwrap();
+    second.put_manifest(&name("m"), b"").unwrap();
+    assert_eq!(server.open("/kv").get_chunk(&key).unwrap().unwrap(), data);
+}
+
+#[test]
+fn what_could_not_be_made_young_is_made_so_by_the_next_attempt() {
+    let mut server = Server::s3s();
+    let uri = "s3://bucket/kv".parse().unwrap();
+    let store = S3Store::open(&uri, server.options()).unwrap();
+    // Takes a while, and goes in one part.
+    let data = bytes(1, 15 << 20);
+    let key = hash(&data);
+    store.put_chunk(&key, &data).unwrap();
+    store.put_manifest(&name("m"), b"").unwrap();
+    let file = server.file(&format!("kv/c/{key}"));
+    let modified = || std::fs::metadata(&file).unwrap().modified().unwrap();
+    let hour = Duration::from_secs(3600);
+    let old = modified() - hour;
+    let options = std::fs::File::options().write(true).open(&file);
+    options.unwrap().set_modified(old).unwrap();
+    assert_eq!(store.put_chunk(&key, &data).unwrap(), Put::AlreadyThere);
+    server.kill();
+    // The first attempt ends after the server did.
+    store.put_manifest(&name("m"), b"").unwrap_err();
+    assert_eq!(modified(), old);
+    server.start();
+    store.put_manifest(&name("m"), b"").unwrap();
+    assert!(modified() > old + hour / 2);
+}
+
+#[test]
 fn a_manifest_that_fails_disarms_no_other_thread() {
     let mut server = Server::s3s();
     let mut options = server.options();

@@ -192,6 +192,30 @@ fn what_a_manifest_was_saved_with_is_kept_and_missed() {
 }
 
 #[test]
+fn what_a_save_finds_while_a_long_collection_runs_stays() {
+    let server = Server::s3s();
+    let mut options = server.options();
+    options.refresh = Duration::from_secs(3);
+    let store = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options).unwrap();
+    save(&store, "other", &[1]);
+    let found = save(&store, "m", &[2])[0];
+    store.delete_manifest(&name("m")).unwrap();
+    let options = CollectOptions::new().with_grace(Duration::from_secs(6));
+    let inventory = store.inventory().unwrap();
+    let collected = inventory
+        .collect(&options, &mut |progress| {
+            if progress.step == "reading manifests" {
+                assert_eq!(save(&store, "m", &[2]), [found]);
+                // By now it would be old enough.
+                std::thread::sleep(Duration::from_millis(6500));
+            }
+        })
+        .unwrap();
+    assert_eq!((collected.chunks, collected.in_grace), (0, 1));
+    assert!(store.get_chunk(&found).unwrap().is_some());
+}
+
+#[test]
 fn a_grace_period_that_saves_cannot_rely_on_is_refused() {
     let server = Server::s3s();
     let mut options = server.options();

@@ -10,7 +10,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use tempfile::TempDir;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Runtime;
 use transload_store::backend::s3::{S3Options, S3Store};
 use transload_store::{ChunkHash, ManifestName, StoreError};
@@ -20,6 +20,8 @@ pub(crate) struct Server {
     dir: TempDir,
     pub(crate) port: u16,
     run: Run,
+    /// Keeps the port while no server listens there: it is nobody else's, and refuses connections.
+    _port: TcpSocket,
 }
 
 enum Run {
@@ -33,10 +35,12 @@ impl Server {
     pub(crate) fn s3s() -> Self {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("bucket")).unwrap();
+        let (held, port) = hold_port();
         let mut server = Self {
             dir,
-            port: 0,
+            port,
             run: Run::Stopped,
+            _port: held,
         };
         server.start();
         server
@@ -52,10 +56,7 @@ impl Server {
             println!("NOT RUN: there is no moto_server ({})", program.display());
             return None;
         }
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .unwrap()
-            .port();
+        let (held, port) = hold_port();
         let child = Command::new(program)
             .args(["-H", "127.0.0.1", "-p", &port.to_string()])
             .stdin(Stdio::null())
@@ -67,6 +68,7 @@ impl Server {
             dir: tempfile::tempdir().unwrap(),
             port,
             run: Run::Moto(child),
+            _port: held,
         };
         let began = Instant::now();
         while !server.make_bucket() {
@@ -111,7 +113,7 @@ impl Server {
             .is_ok_and(|_| answer.contains(" 200 "))
     }
 
-    /// Starts s3s-fs, on its old port if it had one.
+    /// Starts s3s-fs, on its port.
     pub(crate) fn start(&mut self) {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -131,7 +133,6 @@ impl Server {
                 }
             }
         });
-        self.port = listener.local_addr().unwrap().port();
         runtime.spawn(async move {
             loop {
                 let Ok((socket, _)) = listener.accept().await else {
@@ -188,6 +189,15 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// A port of ours, bound but not listened on. A server binds it beside us, since both allow it to be used again.
+fn hold_port() -> (TcpSocket, u16) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_reuseaddr(true).unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = socket.local_addr().unwrap().port();
+    (socket, port)
 }
 
 fn environment(port: u16) -> Vec<(&'static str, String)> {

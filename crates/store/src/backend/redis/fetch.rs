@@ -11,6 +11,7 @@ use super::inventory::{NO_TOUCH, TOUCH_AGAIN};
 use super::keys;
 use super::pool::Pool;
 use super::reply::{self, Reply};
+use crate::backend::damaged::Damaged;
 use crate::backend::recorded::{FIXED, Recorded};
 use crate::backend::sealed::{HEADER, Seal};
 use crate::error::StoreError;
@@ -58,6 +59,7 @@ pub(super) struct Fetcher {
     pool: Arc<Pool>,
     /// The longest chunk seen, 0 before the first.
     longest: AtomicUsize,
+    pub(super) damaged: Damaged,
 }
 
 impl Fetcher {
@@ -65,6 +67,7 @@ impl Fetcher {
         Self {
             pool,
             longest: AtomicUsize::new(0),
+            damaged: Damaged::default(),
         }
     }
 
@@ -104,10 +107,14 @@ impl Fetcher {
         })?;
         let longest = values.iter().flatten().map(Vec::len).max().unwrap_or(0);
         self.longest.fetch_max(longest, Ordering::Relaxed);
-        open(
-            values,
-            hashes.iter().map(|hash| Seal::Chunk(hash.as_bytes())),
-        )
+        let values = values.into_iter().zip(hashes).map(|(value, hash)| {
+            let seal = Seal::Chunk(hash.as_bytes());
+            let read = value.map(|value| seal.open(value.into())).transpose();
+            self.damaged.note(hash, &read);
+            read
+        });
+        // All of them are looked at before the first that is damaged is an error.
+        values.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// Manifests by their whole names, in the order asked for, checked.
@@ -217,15 +224,4 @@ impl Fetcher {
 /// How many values of this length may be under way.
 fn window(longest: usize) -> usize {
     (IN_FLIGHT / longest.max(1)).clamp(1, MOST_TOGETHER)
-}
-
-fn open<'a>(
-    values: Vec<Option<Vec<u8>>>,
-    seals: impl Iterator<Item = Seal<'a>>,
-) -> Result<Vec<Option<Bytes>>, StoreError> {
-    values
-        .into_iter()
-        .zip(seals)
-        .map(|(value, seal)| value.map(|value| seal.open(value.into())).transpose())
-        .collect()
 }

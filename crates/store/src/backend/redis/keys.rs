@@ -25,14 +25,17 @@ pub(super) fn manifest(whole_name: &str) -> Vec<u8> {
     format!("{MANIFEST}{whole_name}").into_bytes()
 }
 
-/// `KEYS`: generation, removed, `ARGV[1]` manifests, and the chunks that have to be there.
+/// `KEYS`: generation, removed, marks, `ARGV[1]` manifests, and the chunks that have to be there.
 /// `ARGV`: number of manifests, then their values. Publishes all of them and answers nothing, or publishes
 /// nothing and answers the numbers (from 1) of the chunks that are missing.
 ///
 /// `TOUCH` counts what is there and makes it recently used, for the server's eviction and for collections.
+///
+/// The marks of these chunks go: when the last manifest that refers to them does, their grace period begins. Last,
+/// since a full server has to refuse the script at its first write.
 pub(super) const PUBLISH: &str = "
 local manifests = tonumber(ARGV[1])
-local first = 3 + manifests
+local first = 4 + manifests
 local missing = {}
 for from = first, #KEYS, 1000 do
     local to = math.min(from + 999, #KEYS)
@@ -45,10 +48,13 @@ end
 if #missing > 0 then return missing end
 redis.call('INCR', KEYS[1])
 for i = 1, manifests do
-    if redis.call('STRLEN', KEYS[2 + i]) > 16 then
+    if redis.call('STRLEN', KEYS[3 + i]) > 16 then
         redis.call('SET', KEYS[2], redis.call('TIME')[1])
     end
-    redis.call('SET', KEYS[2 + i], ARGV[1 + i])
+    redis.call('SET', KEYS[3 + i], ARGV[1 + i])
+end
+for from = first, #KEYS, 1000 do
+    redis.call('ZREM', KEYS[3], unpack(KEYS, from, math.min(from + 999, #KEYS)))
 end
 return missing
 ";
@@ -66,6 +72,20 @@ if ARGV[2] ~= '' and redis.call('GETRANGE', KEYS[2], 0, #ARGV[2] - 1) ~= ARGV[2]
 if redis.call('DEL', KEYS[2]) == 0 then return 0 end
 redis.call('SET', KEYS[1], redis.call('TIME')[1])
 return 1
+";
+
+/// `KEYS[1]`: a chunk. Answers its value, if there is one, and what tells that from any other.
+pub(super) const LOOK: &str = "
+local value = redis.call('GET', KEYS[1])
+if not value then return {} end
+return {value, redis.sha1hex(value)}
+";
+
+/// `KEYS[1]`: a chunk. `ARGV[1]`: what `LOOK` answered. Removes that value and no other.
+pub(super) const REMOVE: &str = "
+local value = redis.call('GET', KEYS[1])
+if value and redis.sha1hex(value) == ARGV[1] then return redis.call('UNLINK', KEYS[1]) end
+return 0
 ";
 
 /// Removes chunks that nothing refers to.

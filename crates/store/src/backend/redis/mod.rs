@@ -23,6 +23,7 @@
 //!   was reported missing is not asked for again, unless it is put again or stands in a manifest's bytes.
 //! - The chunks that a manifest was published with are recorded in its value. A collection keeps them, and
 //!   verifying misses them, also if the manifest's own bytes do not name them.
+//! - A chunk that a handle read and found damaged is written when it is put on that handle again.
 //! - Durability is that of the server: with `appendfsync always` what was acknowledged survives a crash of
 //!   it; with `everysec` the last second may be lost, chunks and manifests in the order they came; without
 //!   persistence everything. What is missing is missing, never wrong.
@@ -153,7 +154,11 @@ impl RedisStore {
             [(name, _)] => format!("put manifest {:?}", name.as_str()),
             _ => format!("put {} manifests", manifests.len()),
         };
-        let mut keys = vec![keys::GENERATION.into(), keys::REMOVED.into()];
+        let mut keys = vec![
+            keys::GENERATION.into(),
+            keys::REMOVED.into(),
+            keys::MARKS.into(),
+        ];
         let mut values = vec![manifests.len().to_string().into_bytes()];
         let mut references = &needed.chunks[..];
         for (name, data) in manifests {
@@ -187,6 +192,25 @@ impl RedisStore {
             Some(error) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// Removes a chunk that was found damaged, unless it has been healed since.
+    fn remove_damaged(&self, hash: &ChunkHash) -> Result<(), StoreError> {
+        let action = || format!("put chunk {hash}");
+        let key = [keys::chunk(hash)];
+        let found = self.script(keys::LOOK, &key, &[]);
+        let found = match found.map_err(|failure| failure.during(action()))? {
+            Reply::Array(items) => items,
+            other => return Err(unexpected(&other).during(action())),
+        };
+        if let Ok([Reply::Bulk(value), Reply::Bulk(sum)]) = <[Reply; 2]>::try_from(found)
+            && Seal::Chunk(hash.as_bytes()).open(value.into()).is_err()
+        {
+            self.script(keys::REMOVE, &key, &[sum])
+                .map_err(|failure| failure.during(action()))?;
+        }
+        self.fetcher.damaged.forget(hash);
+        Ok(())
     }
 
     /// Runs a script, in one round trip.
@@ -223,6 +247,9 @@ impl Backend for RedisStore {
         if self.writer.pending(hash).is_some() {
             self.guard.put(hash);
             return Ok(Put::AlreadyThere);
+        }
+        if self.fetcher.damaged.has(hash) {
+            self.remove_damaged(hash)?;
         }
         // Counts what is there, and makes it recently used.
         let action = || format!("put chunk {hash}");

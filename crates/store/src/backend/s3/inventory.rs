@@ -27,6 +27,9 @@ use crate::name::ManifestName;
 /// Objects that are read, or removed, together.
 const TOGETHER: usize = 64;
 
+/// Bytes of objects that are read together, if it is more than one. As with Redis.
+const READ_BYTES: u64 = 32 << 20;
+
 impl Inventory for S3Store {
     /// Reads the beginning of each, since only it knows how long the rest is.
     fn manifests(
@@ -89,10 +92,12 @@ impl Inventory for S3Store {
         let chunks = self.list_chunks(fault)?;
         let total = chunks.iter().map(|(_, meta)| meta.size).sum();
         let (step, mut done) = ("reading chunks", 0);
-        for page in chunks.chunks(TOGETHER) {
-            let asked = page
-                .iter()
-                .map(|(hash, meta)| super::get_chunk(self.client(), meta.location.clone(), *hash));
+        for page in pages(&chunks, |(_, meta)| meta.size) {
+            let asked = page.iter().map(|(hash, meta)| {
+                let read = super::get_chunk(self.client(), meta.location.clone(), *hash);
+                // Here and not below, where the others would have to be waited for.
+                async move { read.await.map(drop) }
+            });
             for read in self.remote.wait_all(asked)? {
                 report(read, fault)?;
             }
@@ -104,7 +109,7 @@ impl Inventory for S3Store {
         let manifests = self.list_manifests(fault)?;
         let total = manifests.iter().map(|listed| listed.size).sum();
         let (step, mut done) = ("reading manifests", 0);
-        for page in manifests.chunks(TOGETHER) {
+        for page in pages(&manifests, |listed| listed.size) {
             for (listed, read) in page.iter().zip(self.read_manifests(page)?) {
                 let read = report(read, fault)?.flatten();
                 let needed = read.iter().flat_map(|(_, recorded)| recorded.references());
@@ -153,6 +158,9 @@ impl Inventory for S3Store {
                 ),
             });
         }
+        // Ages are those of this moment, however long it takes: a save that finds a chunk while we go on relies on
+        // its age then, and we do not see its manifest any more.
+        let began = SystemTime::now();
         // Chunks before manifests: a chunk put from here on is not looked at.
         let chunks = self.list_chunks(&mut |_| {})?;
         let mut collected = Collected::default();
@@ -165,7 +173,7 @@ impl Inventory for S3Store {
         for (at, page) in gone.chunks(TOGETHER).enumerate() {
             let asked = page.iter().map(|(_, meta)| {
                 let (client, path) = (self.client(), meta.location.clone());
-                remove(client, path, options.grace, options.dry_run)
+                remove(client, path, began, options.grace, options.dry_run)
             });
             for fate in self.remote.wait_all(asked)? {
                 match fate? {
@@ -197,10 +205,12 @@ enum Fate {
     Removed(u64),
 }
 
-/// Removes a chunk that is older than this.
+/// Removes a chunk that was older than the grace period when the collection began. By the store's clock and ours:
+/// where the store's is behind, chunks seem older than they are, and the grace period has to cover that too.
 async fn remove(
     client: Arc<Client>,
     path: Path,
+    began: SystemTime,
     grace: Duration,
     dry_run: bool,
 ) -> Result<Fate, StoreError> {
@@ -208,7 +218,8 @@ async fn remove(
     let Some(now) = client.head(&path).await? else {
         return Ok(Fate::Absent);
     };
-    let age = SystemTime::now().duration_since(now.last_modified.into());
+    // What is younger than that has no age.
+    let age = began.duration_since(now.last_modified.into());
     if !grace.is_zero() && age.unwrap_or(Duration::ZERO) < grace {
         return Ok(Fate::Young);
     }
@@ -262,7 +273,7 @@ impl S3Store {
         let (step, total) = ("reading manifests", manifests.len() as u64);
         let mut at = 0;
         // The most recently put first, as long as they fit.
-        'fit: for page in manifests.chunks(TOGETHER) {
+        'fit: for page in pages(&manifests, |listed| listed.size) {
             for (listed, read) in page.iter().zip(self.read_manifests(page)?) {
                 // An error also if it is damaged: nobody knows what it refers to.
                 if let Some((_, recorded)) = read?
@@ -376,6 +387,21 @@ impl S3Store {
     }
 }
 
+/// What is read together, in the order given.
+fn pages<T>(all: &[T], size: impl Fn(&T) -> u64) -> impl Iterator<Item = &[T]> {
+    let mut left = all;
+    std::iter::from_fn(move || {
+        let mut bytes = 0_u64;
+        let fit = left.iter().take(TOGETHER).take_while(|object| {
+            bytes = bytes.saturating_add(size(object));
+            bytes <= READ_BYTES
+        });
+        let (page, rest) = left.split_at_checked(fit.count().max(1))?;
+        left = rest;
+        Some(page)
+    })
+}
+
 fn stray(path: &Path, fault: &mut dyn FnMut(Fault)) {
     fault(Fault {
         what: format!("object {path}"),
@@ -394,5 +420,24 @@ fn report<T>(
             Ok(None)
         }
         other => other.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_cut_by_bytes_and_by_number() {
+        let lens = |sizes: &[u64]| -> Vec<usize> {
+            pages(sizes, |size| *size).map(<[u64]>::len).collect()
+        };
+        let half = READ_BYTES / 2;
+        assert_eq!(lens(&[]), [0; 0]);
+        assert_eq!(
+            lens(&[half, half, 1, u64::MAX, u64::MAX, 1]),
+            [2, 1, 1, 1, 1]
+        );
+        assert_eq!(lens(&[1; 2 * TOGETHER + 1]), [TOGETHER, TOGETHER, 1]);
     }
 }

@@ -32,6 +32,7 @@
 //! - Two that put one chunk at once: the first stays, by a conditional put (`If-None-Match: *`). A store that
 //!   does not know it is used with `AWS_CONDITIONAL_PUT=disabled`; then the last of those that put it at the
 //!   same moment stays. So it is for values in parts.
+//! - A chunk that a handle read and found damaged is written when it is put on that handle again.
 //! - S3 knows when an object was written, not when it was read. So the grace period of a collection counts
 //!   from a chunk's last put; one that is found there and is older than [`S3Options::refresh`] is written
 //!   again, with the bytes it has. [`CollectOptions::grace`](super::CollectOptions::grace) has to exceed that
@@ -54,7 +55,7 @@ pub use options::S3Options;
 
 use self::ahead::Ahead;
 use self::remote::{Client, Remote};
-use self::writer::Writer;
+use self::writer::{How, Writer};
 use super::guard::{Guard, Needed};
 use super::recorded::{self, Recorded};
 use super::sealed::Seal;
@@ -135,7 +136,15 @@ impl S3Store {
     }
 
     /// Sends a chunk in the background.
-    fn send(&self, hash: ChunkHash, data: Bytes) {
+    fn send(&self, hash: ChunkHash, data: Bytes, how: How) {
+        match how {
+            How::Create => self.create(hash, data),
+            How::Refresh => self.refresh(hash, data),
+        }
+    }
+
+    /// Writes a chunk if it is not there.
+    fn create(&self, hash: ChunkHash, data: Bytes) {
         let (client, writer) = (self.client(), self.writer.clone());
         let path = keys::chunk(&self.root, &hash);
         self.remote.start(async move {
@@ -166,8 +175,8 @@ impl S3Store {
 
     /// Waits for everything put before, and sees to it that what was found long ago is still there.
     fn flush(&self, needed: &Needed) -> Result<(), StoreError> {
-        for (hash, data) in self.writer.again() {
-            self.send(hash, data);
+        for (hash, data, how) in self.writer.again() {
+            self.send(hash, data, how);
         }
         self.writer.flush()?;
         let old = needed.older(self.options.refresh / 2);
@@ -249,9 +258,11 @@ async fn get_chunk(
     hash: ChunkHash,
 ) -> Result<Option<Bytes>, StoreError> {
     let stored = client.get(&path).await?;
-    stored
+    let read = stored
         .map(|stored| Seal::Chunk(hash.as_bytes()).open(stored))
-        .transpose()
+        .transpose();
+    client.damaged.note(&hash, &read);
+    read
 }
 
 async fn get_manifest(
@@ -287,24 +298,26 @@ impl Backend for S3Store {
                 .duration_since(meta.last_modified.into())
                 .unwrap_or_default()
         });
+        let damaged = self.remote.client.damaged.has(hash);
         match age {
-            Some(age) if age < self.options.refresh => {
+            Some(age) if age < self.options.refresh && !damaged => {
                 self.guard.put(hash);
                 Ok(Put::AlreadyThere)
             }
             found => {
                 let data = Bytes::copy_from_slice(data);
-                let put = match found {
-                    Some(_) => Put::AlreadyThere,
-                    None => Put::Stored,
+                let (put, how) = match found {
+                    // What is there stays if it is whole after all.
+                    Some(_) if damaged => (Put::Stored, How::Refresh),
+                    Some(_) => (Put::AlreadyThere, How::Refresh),
+                    None => (Put::Stored, How::Create),
                 };
-                let taken = self.writer.take(*hash, data.clone())?;
+                let taken = self.writer.take(*hash, data.clone(), how)?;
                 self.guard.put(hash);
                 if taken {
-                    match put {
-                        Put::Stored => self.send(*hash, data),
-                        Put::AlreadyThere => self.refresh(*hash, data),
-                    }
+                    // From here on it is known from how it is to be sent.
+                    self.remote.client.damaged.forget(hash);
+                    self.send(*hash, data, how);
                     return Ok(put);
                 }
                 // Another thread was faster.

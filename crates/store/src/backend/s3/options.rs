@@ -104,9 +104,26 @@ pub(super) fn parse(uri: &StoreUri) -> Result<(String, Vec<String>), UriError> {
     Ok((bucket.to_owned(), segments))
 }
 
+/// Whether a setting is on, written in any way that the crate for S3 takes.
+pub(super) fn truth(setting: &str) -> bool {
+    ["1", "true", "on", "yes", "y"]
+        .iter()
+        .any(|yes| setting.eq_ignore_ascii_case(yes))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_on_is_written_in_many_ways() {
+        assert!(
+            ["1", "true", "True", "ON", "yes", "Y"]
+                .into_iter()
+                .all(truth)
+        );
+        assert!(!["", "0", "false", "off", "no", "2"].into_iter().any(truth));
+    }
 
     #[test]
     fn takes_a_uri_apart() {

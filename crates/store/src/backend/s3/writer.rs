@@ -24,10 +24,20 @@ struct State {
     last: u64,
 }
 
+/// How a chunk is to be written, also when that failed and is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// If there is none: what is there stays.
+    Create,
+    /// Though there is one, so that it is young and whole.
+    Refresh,
+}
+
 #[derive(Debug)]
 struct Pending {
     number: u64,
     data: Bytes,
+    how: How,
     failed: Option<String>,
 }
 
@@ -55,7 +65,7 @@ impl Writer {
     ///
     /// # Errors
     /// If everything that takes up the room failed. It stays and is sent again by the next flush.
-    pub(super) fn take(&self, hash: ChunkHash, data: Bytes) -> Result<bool, StoreError> {
+    pub(super) fn take(&self, hash: ChunkHash, data: Bytes, how: How) -> Result<bool, StoreError> {
         let mut state = self.state();
         while state.bytes > 0 && state.bytes.saturating_add(data.len()) > self.limit {
             if state
@@ -75,6 +85,7 @@ impl Writer {
         let pending = Pending {
             number: state.last,
             data,
+            how,
             failed: None,
         };
         state.pending.insert(hash, pending);
@@ -101,11 +112,11 @@ impl Writer {
     }
 
     /// What failed and is to be sent once more.
-    pub(super) fn again(&self) -> Vec<(ChunkHash, Bytes)> {
+    pub(super) fn again(&self) -> Vec<(ChunkHash, Bytes, How)> {
         let mut state = self.state();
         let failed = state.pending.iter_mut().filter_map(|(hash, pending)| {
             pending.failed.take()?;
-            Some((*hash, pending.data.clone()))
+            Some((*hash, pending.data.clone(), pending.how))
         });
         failed.collect()
     }
