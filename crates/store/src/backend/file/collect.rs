@@ -221,7 +221,12 @@ impl FileStore {
         for (from, to) in live.iter().zip(&entries) {
             match self.index.read_entry(old, from) {
                 Ok(Some(bytes)) => file.write_all_at(&bytes, to.offset).map_err(failed())?,
-                Ok(None) | Err(StoreError::Damaged { .. }) => return Ok(None),
+                Ok(None) => return Ok(None),
+                Err(StoreError::Damaged { .. }) => {
+                    // So that the next plan does not count on this pack. Whoever collects announces it at the end.
+                    self.index.note_damage(old, &from.hash);
+                    return Ok(None);
+                }
                 Err(error) => return Err(error),
             }
         }

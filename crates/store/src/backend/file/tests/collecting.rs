@@ -1,0 +1,60 @@
+//! Collections of stores in which something is wrong.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::super::disk::simulated::SimulatedDisk;
+use super::super::{FileOptions, FileStore};
+use super::script::{name, new_store};
+use crate::backend::Backend;
+use crate::hash::ChunkHash;
+
+fn open_with_cap(disk: &SimulatedDisk, cap: u64) -> FileStore {
+    let options = FileOptions::new()
+        .with_cap(cap)
+        .with_grace(Duration::ZERO);
+    FileStore::on_disk(Arc::new(disk.clone()), "", options).unwrap()
+}
+
+/// A chunk of this length that nothing else is like.
+fn chunk(n: u8, len: usize) -> (ChunkHash, Vec<u8>) {
+    (blake3::hash(&[n]).into(), vec![n; len])
+}
+
+/// The pack cannot be copied, so what it would give back is not counted on: older manifests go instead.
+#[test]
+fn a_damaged_chunk_in_a_half_empty_pack_keeps_nothing_from_going() {
+    let disk = new_store();
+    let store = open_with_cap(&disk, 120_000);
+    let (damaged, deleted) = (chunk(1, 20_000), chunk(2, 30_000));
+    let batch: Vec<_> = [(1, &damaged), (2, &deleted)]
+        .map(|(n, (hash, data))| {
+            store.put_chunk(hash, data).unwrap();
+            (name(n), Bytes::copy_from_slice(hash.as_bytes()))
+        })
+        .into();
+    // References go into the first manifest: here the data alone says who needs what.
+    store.put_manifest(&name(0), b"").unwrap();
+    store.put_manifests(&batch).unwrap();
+    store.delete_manifest(&name(0)).unwrap();
+    store.delete_manifest(&name(2)).unwrap();
+    for (path, content) in disk.files() {
+        if path.ends_with(".pack") {
+            let at = content.iter().position(|&byte| byte == 1).unwrap();
+            disk.tamper(&path, |content| content[at] ^= 1);
+        }
+    }
+    let (hash, data) = chunk(3, 30_000);
+    store.put_chunk(&hash, &data).unwrap();
+    store.put_manifest(&name(3), hash.as_bytes()).unwrap();
+    let (hash, data) = chunk(4, 50_000);
+    store.put_chunk(&hash, &data).unwrap();
+    store.put_manifest(&name(4), hash.as_bytes()).unwrap();
+    assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
+    assert!(disk.most_bytes() <= 120_000);
+    // The oldest one went, and the pack with it.
+    assert_eq!(store.get_manifest(&name(1)).unwrap(), None);
+    assert!(store.get_manifest(&name(3)).unwrap().is_some());
+}
