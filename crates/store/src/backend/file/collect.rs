@@ -41,13 +41,14 @@ impl FileStore {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Collected, StoreError> {
         let _held = self.locks.collecting()?;
+        if !options.dry_run {
+            self.recover()?;
+        }
+        // What dead owners left is gone by now, and nothing has to go for it.
         let over = match options.cap {
             Some(cap) => self.space.count()?.saturating_sub(cap),
             None => 0,
         };
-        if !options.dry_run {
-            self.recover()?;
-        }
         self.index.refresh(true)?;
         let census = Census::take(self, progress)?;
         let aim = Aim {

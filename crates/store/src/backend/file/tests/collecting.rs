@@ -6,15 +6,14 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::disk::simulated::SimulatedDisk;
+use super::super::disk::{Disk, How};
 use super::super::{FileOptions, FileStore};
-use super::script::{name, new_store};
-use crate::backend::Backend;
+use super::script::{name, new_store, open};
+use crate::backend::{Backend, CollectOptions};
 use crate::hash::ChunkHash;
 
 fn open_with_cap(disk: &SimulatedDisk, cap: u64) -> FileStore {
-    let options = FileOptions::new()
-        .with_cap(cap)
-        .with_grace(Duration::ZERO);
+    let options = FileOptions::new().with_cap(cap).with_grace(Duration::ZERO);
     FileStore::on_disk(Arc::new(disk.clone()), "", options).unwrap()
 }
 
@@ -57,4 +56,21 @@ fn a_damaged_chunk_in_a_half_empty_pack_keeps_nothing_from_going() {
     // The oldest one went, and the pack with it.
     assert_eq!(store.get_manifest(&name(1)).unwrap(), None);
     assert!(store.get_manifest(&name(3)).unwrap().is_some());
+}
+
+#[test]
+fn no_manifest_goes_for_what_a_dead_process_left() {
+    let disk = new_store();
+    let store = open(&disk).unwrap();
+    let (hash, data) = chunk(1, 1000);
+    store.put_chunk(&hash, &data).unwrap();
+    store.put_manifest(&name(1), hash.as_bytes()).unwrap();
+    let inventory = store.inventory().unwrap();
+    let cap = inventory.usage().unwrap().total_bytes;
+    let left = disk.open(&format!("tmp/{}.pack", "0".repeat(32)), How::Create);
+    left.unwrap().write_all_at(&[1; 5000], 0).unwrap();
+    let options = CollectOptions::new().with_cap(cap);
+    let collected = inventory.collect(&options, &mut |_| ()).unwrap();
+    assert_eq!(collected.manifests, 0);
+    assert_eq!(inventory.usage().unwrap().total_bytes, cap);
 }
