@@ -134,10 +134,16 @@ impl FileStore {
             flushed.map_err(StoreError::io(format!("flush {folder}")))?;
         }
         self.fulfilled(intents);
-        for (pack, fate) in census.packs.iter().zip(&plan.fates) {
-            if *fate == Fate::Drop {
+        let drops = census.packs.iter().zip(&plan.fates);
+        let mut drops = drops.filter(|(_, fate)| **fate == Fate::Drop).peekable();
+        if drops.peek().is_some() {
+            let dropped: Result<(), StoreError> = drops.try_for_each(|(pack, _)| {
                 freed += self.space.remove(&pack.pack.id.path())?;
-            }
+                Ok(())
+            });
+            // Whatever comes of the rest: readers close the files of those that are gone.
+            self.index.announce()?;
+            dropped?;
         }
         for (n, &pack) in plan.rewrites.iter().enumerate() {
             progress(Progress {

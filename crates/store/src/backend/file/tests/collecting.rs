@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rustix::io::Errno;
 
-use super::super::disk::simulated::SimulatedDisk;
+use super::super::disk::simulated::{SimulatedDisk, Trouble};
 use super::super::disk::{Disk, How};
 use super::super::{FileOptions, FileStore};
-use super::script::{name, new_store, open};
+use super::script::{collect, name, new_store, open};
 use crate::backend::{Backend, CollectOptions};
 use crate::hash::ChunkHash;
 
@@ -73,4 +74,49 @@ fn no_manifest_goes_for_what_a_dead_process_left() {
     let collected = inventory.collect(&options, &mut |_| ()).unwrap();
     assert_eq!(collected.manifests, 0);
     assert_eq!(inventory.usage().unwrap().total_bytes, cap);
+}
+
+/// Otherwise readers would keep the files of removed packs open.
+#[test]
+fn a_collection_that_fails_has_told_of_what_went() {
+    let base = new_store();
+    let store = open(&base).unwrap();
+    for (n, chunks) in [(1, &[1][..]), (2, &[2, 3, 4])] {
+        for &chunk_number in chunks {
+            let (hash, data) = chunk(chunk_number, 1000);
+            store.put_chunk(&hash, &data).unwrap();
+        }
+        store.put_manifest(&name(n), b"").unwrap();
+    }
+    let (kept, data) = chunk(4, 1000);
+    store.put_manifest(&name(3), kept.as_bytes()).unwrap();
+    store.delete_manifest(&name(1)).unwrap();
+    store.delete_manifest(&name(2)).unwrap();
+    drop(store);
+    let packs = |disk: &SimulatedDisk| {
+        let files = disk.files().into_iter().map(|(path, _)| path);
+        let packs = files.filter(|path| path.ends_with(".pack"));
+        packs.collect::<std::collections::BTreeSet<_>>()
+    };
+    let (before, mut told) = (packs(&base), 0);
+    for at in 0.. {
+        let disk = base.copy();
+        let (reader, collector) = (open(&disk).unwrap(), open(&disk).unwrap());
+        let at = disk.counts().0 + at;
+        disk.trouble(at, Trouble::Error(Errno::IO));
+        let collected = collect(&collector);
+        disk.no_trouble();
+        if disk.counts().0 <= at {
+            break;
+        }
+        // Not every call that fails makes it fail.
+        let Err(error) = collected else { continue };
+        let gone = !before.is_subset(&packs(&disk));
+        if gone && !error.to_string().contains("write generation") {
+            told += 1;
+            assert!(reader.index.refresh(false).unwrap(), "call {at}: {error}");
+        }
+        assert_eq!(reader.get_chunk(&kept).unwrap().unwrap(), data);
+    }
+    assert!(told > 5, "{told}");
 }
