@@ -60,10 +60,10 @@ fn in_child(
             return Finding::untried(item, seen);
         }
     };
-    if !left.is_empty() {
-        if let Ok(ended) = run(item, command(item), CLEAN_UP, &left) {
-            left = ended.left;
-        }
+    if !left.is_empty()
+        && let Ok(ended) = run(item, command(item), CLEAN_UP, &left)
+    {
+        left = ended.left;
     }
     finding.left = left.into_iter().collect();
     finding

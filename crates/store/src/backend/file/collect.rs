@@ -41,13 +41,14 @@ impl FileStore {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Collected, StoreError> {
         let _held = self.locks.collecting()?;
+        if !options.dry_run {
+            self.recover()?;
+        }
+        // What dead owners left is gone by now, and nothing has to go for it.
         let over = match options.cap {
             Some(cap) => self.space.count()?.saturating_sub(cap),
             None => 0,
         };
-        if !options.dry_run {
-            self.recover()?;
-        }
         self.index.refresh(true)?;
         let census = Census::take(self, progress)?;
         let aim = Aim {
@@ -133,10 +134,16 @@ impl FileStore {
             flushed.map_err(StoreError::io(format!("flush {folder}")))?;
         }
         self.fulfilled(intents);
-        for (pack, fate) in census.packs.iter().zip(&plan.fates) {
-            if *fate == Fate::Drop {
+        let drops = census.packs.iter().zip(&plan.fates);
+        let mut drops = drops.filter(|(_, fate)| **fate == Fate::Drop).peekable();
+        if drops.peek().is_some() {
+            let dropped: Result<(), StoreError> = drops.try_for_each(|(pack, _)| {
                 freed += self.space.remove(&pack.pack.id.path())?;
-            }
+                Ok(())
+            });
+            // Whatever comes of the rest: readers close the files of those that are gone.
+            self.index.announce()?;
+            dropped?;
         }
         for (n, &pack) in plan.rewrites.iter().enumerate() {
             progress(Progress {
@@ -221,7 +228,12 @@ impl FileStore {
         for (from, to) in live.iter().zip(&entries) {
             match self.index.read_entry(old, from) {
                 Ok(Some(bytes)) => file.write_all_at(&bytes, to.offset).map_err(failed())?,
-                Ok(None) | Err(StoreError::Damaged { .. }) => return Ok(None),
+                Ok(None) => return Ok(None),
+                Err(StoreError::Damaged { .. }) => {
+                    // So that the next plan does not count on this pack. Whoever collects announces it at the end.
+                    self.index.note_damage(old, &from.hash);
+                    return Ok(None);
+                }
                 Err(error) => return Err(error),
             }
         }

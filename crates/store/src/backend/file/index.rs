@@ -418,11 +418,14 @@ impl Index {
         }
     }
 
-    /// The number of the last change, whatever it is: one that was damaged only makes us list again.
+    /// The number of the last change, whatever it is: one that was damaged only makes us list again. One that was cut
+    /// off counts as zeros, which none that is written are.
     fn stamp(&self) -> io::Result<[u8; 16]> {
         let mut stamp = [0; 16];
-        self.generation.read_exact_at(&mut stamp, 0)?;
-        Ok(stamp)
+        match self.generation.read_exact_at(&mut stamp, 0) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok([0; 16]),
+            other => other.map(|()| stamp),
+        }
     }
 
     /// Whether the file `generation` is whole.

@@ -161,6 +161,17 @@ impl FileStore {
     }
 }
 
+/// Whether it is this one file that cannot be read: no regular file, another user's, or on a bad place of the disk.
+fn is_unreadable(error: &StoreError) -> bool {
+    use io::ErrorKind::{InvalidData, IsADirectory, PermissionDenied, UnexpectedEof};
+    let StoreError::Io { source, .. } = error else {
+        return false;
+    };
+    let bad_disk = source.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
+    let one_file = [InvalidData, IsADirectory, PermissionDenied, UnexpectedEof];
+    bad_disk || one_file.contains(&source.kind())
+}
+
 impl Inventory for FileStore {
     /// Of a handle with a prefix: the manifests that it can name, as it names them.
     fn manifests(
@@ -168,8 +179,12 @@ impl Inventory for FileStore {
         visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         self.each_manifest_path(&mut |_| (), &mut |path| {
-            let Some((file, bytes)) = self.manifest_file(path)? else {
-                return Ok(());
+            let (file, bytes) = match self.manifest_file(path) {
+                Ok(Some(there)) => there,
+                Ok(None) => return Ok(()),
+                // For verifying to tell of, as what cannot be decoded.
+                Err(error) if is_unreadable(&error) => return Ok(()),
+                Err(error) => return Err(error),
             };
             let Ok(manifest) = Manifest::decode(&bytes) else {
                 return Ok(());
@@ -220,8 +235,17 @@ impl Inventory for FileStore {
             ..Usage::default()
         };
         self.each_manifest_path(&mut |_| (), &mut |path| {
-            let Some((_, bytes)) = self.manifest_file(path)? else {
-                return Ok(());
+            let bytes = match self.manifest_file(path) {
+                Ok(Some((_, bytes))) => bytes,
+                Ok(None) => return Ok(()),
+                // It is there, and for verifying to tell of.
+                Err(error) if is_unreadable(&error) => {
+                    usage.manifests += 1;
+                    let stat = self.disk.stat(path).ok().filter(|stat| stat.regular);
+                    usage.manifest_bytes += stat.map_or(0, |stat| stat.len);
+                    return Ok(());
+                }
+                Err(error) => return Err(error),
             };
             if bytes.is_empty() {
                 return Ok(());

@@ -95,12 +95,14 @@ pub(super) fn intent(manifest: &str, boot: &str) -> io::Result<String> {
     temporary(&format!("{digits}.{boot}.intent"))
 }
 
-/// The path of the manifest that such a file of this start of the system is about.
+/// The path of the manifest that such a file of this start of the system is about. Where one of the two does not know
+/// which start it is, it counts as this one: making sure once more does no harm.
 pub(super) fn intended(name: &str, boot: &str) -> Option<String> {
     let (_, rest) = name.strip_suffix(".intent")?.split_once('.')?;
     let (digits, of) = rest.split_once('.')?;
     unhex::<32>(digits)?;
-    (of == boot).then(|| format!("{MANIFESTS}/{}/{digits}", &digits[..2]))
+    let same = of == boot || of.is_empty() || boot.is_empty();
+    same.then(|| format!("{MANIFESTS}/{}/{digits}", &digits[..2]))
 }
 
 /// The folder that holds a file.
@@ -138,4 +140,26 @@ fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
         *byte = value(pair[0])? << 4 | value(pair[1])?;
     }
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{intended, intent, manifest};
+
+    #[test]
+    fn an_intent_of_an_unknown_start_counts_as_one_of_this() {
+        let path = manifest("m");
+        for (of, boot, same) in [
+            ("1", "1", true),
+            ("1", "2", false),
+            ("", "2", true),
+            ("1", "", true),
+            ("", "", true),
+        ] {
+            let intent = intent(&path, of).unwrap();
+            let name = intent.rsplit('/').next().unwrap();
+            let found = intended(name, boot);
+            assert_eq!(found, same.then(|| path.clone()), "{of:?} {boot:?}");
+        }
+    }
 }

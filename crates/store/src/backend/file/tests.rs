@@ -1,5 +1,6 @@
 mod basic;
 mod bits;
+mod collecting;
 mod crash;
 mod faults;
 mod protected;

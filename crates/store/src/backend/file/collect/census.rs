@@ -42,6 +42,8 @@ pub(super) struct PackCensus {
     pub(super) entries: Vec<(usize, Entry)>,
     /// Whether it holds a damaged copy of a chunk that has a whole one elsewhere.
     pub(super) spoiled: bool,
+    /// Chunks of which it holds the only copy, a damaged one. As long as one of them stays, it cannot be copied.
+    pub(super) damaged: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -78,6 +80,7 @@ impl Census {
                 modified: stat.modified,
                 entries: Vec::new(),
                 spoiled: false,
+                damaged: Vec::new(),
             });
         }
         let damaged = store.index.damaged_copies();
@@ -104,8 +107,12 @@ impl Census {
                     checksum: place.checksum,
                 };
                 packs[pack].entries.push((chunk, entry));
-                packs[pack].spoiled |=
-                    chunks[chunk].pack != pack && damaged.contains(&(place.pack.id, hash));
+                if damaged.contains(&(place.pack.id, hash)) {
+                    match chunks[chunk].pack == pack {
+                        true => packs[pack].damaged.push(chunk),
+                        false => packs[pack].spoiled = true,
+                    }
+                }
             }
         }
         for pack in &mut packs {

@@ -197,8 +197,10 @@ impl Plan {
     /// Decides what becomes of a pack after something of it went. A copy is worth it when it gives half back.
     fn judge(&mut self, census: &Census, pack: usize) {
         let (kept, len) = (self.kept[pack], census.packs[pack].pack.len);
+        let mut damaged = census.packs[pack].damaged.iter();
         let (fate, gives) = match kept {
             kept if kept == TRAILER as u64 => (Fate::Drop, len),
+            _ if damaged.any(|&chunk| !self.goes[chunk]) => (Fate::Keep, 0),
             kept if kept <= len / 2 || census.packs[pack].spoiled => {
                 (Fate::Rewrite, len.saturating_sub(kept))
             }

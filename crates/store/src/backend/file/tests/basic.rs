@@ -253,6 +253,37 @@ fn a_store_is_found_from_below_and_nothing_else_becomes_one() {
     assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1);
 }
 
+/// Verifying tells of it, and everything else of the store is listed and counted.
+#[test]
+fn what_cannot_be_read_in_the_place_of_a_manifest_is_no_hindrance() {
+    for which in 0..2 {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(&folder);
+        store.put_manifest(&name("a"), b"1").unwrap();
+        store.put_manifest(&name("b"), b"2").unwrap();
+        let path = folder.path().join(super::super::paths::manifest("a"));
+        std::fs::remove_file(&path).unwrap();
+        match which {
+            0 => std::os::unix::fs::symlink("/etc/hostname", &path).unwrap(),
+            _ => std::fs::create_dir(&path).unwrap(),
+        }
+        let inventory = store.inventory().unwrap();
+        let mut names = Vec::new();
+        let mut list = |entry: crate::backend::ManifestEntry| {
+            names.push(entry.name.to_string());
+            Ok(())
+        };
+        inventory.manifests(&mut list).unwrap();
+        assert_eq!(names, ["b"]);
+        let usage = inventory.usage().unwrap();
+        assert_eq!((usage.manifests, usage.manifest_bytes), (2, 1));
+        let mut faults = 0;
+        let mut count = |_| faults += 1;
+        inventory.verify(&mut |_| (), &mut count).unwrap();
+        assert_eq!(faults, 1);
+    }
+}
+
 #[test]
 fn sizes_are_read_as_people_write_them() {
     assert_eq!(parse_size("500GiB"), Some(500 << 30));

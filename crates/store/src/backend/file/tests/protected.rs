@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::super::disk::simulated::Trouble;
 use super::super::disk::simulated::{Mistake, Random, SimulatedDisk};
-use super::super::{FileOptions, FileStore};
+use super::super::index::Index;
+use super::super::{FileOptions, FileStore, root};
 use super::script::{Expected, chunk, live, name, new_store, open};
 use crate::backend::{Backend, CollectOptions};
 
@@ -79,4 +81,54 @@ fn a_write_says_which_file_it_could_not_make() {
         );
     }
     expected.check(&store).unwrap();
+}
+
+/// Whatever fails of what opening finishes for others, the store can be read.
+#[test]
+fn what_cannot_be_tidied_up_is_no_hindrance() {
+    let (disk, expected) = used();
+    let begun = {
+        let disk = disk.copy();
+        root::check_marker(&disk).unwrap();
+        Index::open(Arc::new(disk.clone())).unwrap();
+        disk.counts().0
+    };
+    let all = {
+        let disk = disk.copy();
+        open(&disk).unwrap();
+        disk.counts().0
+    };
+    assert!(all > begun + 50, "{begun}, {all}");
+    for at in begun..all {
+        let disk = disk.copy();
+        disk.trouble(at, Trouble::Error(Errno::IO));
+        let store = open(&disk).unwrap_or_else(|error| panic!("call {at}: {error}"));
+        disk.no_trouble();
+        expected.check(&store).unwrap();
+    }
+}
+
+#[test]
+fn packs_of_another_user_are_left_unsettled() {
+    let (disk, expected) = used();
+    disk.give_away();
+    let store = open(&disk).unwrap();
+    store.tidy().unwrap();
+    expected.check(&store).unwrap();
+}
+
+#[test]
+fn a_generation_that_was_cut_off_is_none() {
+    for protected in [false, true] {
+        let (disk, _) = used();
+        disk.tamper("generation", |content| content.truncate(5));
+        if protected {
+            disk.write_protect(Errno::ROFS);
+        }
+        let store = open(&disk).unwrap();
+        assert_eq!(store.index.generation_is_whole(), !protected);
+        let usage = store.inventory().unwrap().usage().unwrap();
+        assert!(usage.manifests > 0 && usage.chunks > 0);
+        assert_eq!(store.get_chunk(&chunk(999).0).unwrap(), None);
+    }
 }

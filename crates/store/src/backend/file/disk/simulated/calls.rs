@@ -190,6 +190,9 @@ impl File for SimulatedFile {
     fn settle(&self) -> io::Result<()> {
         let mut world = self.disk.world();
         world.change()?;
+        if world.faults.foreign {
+            return Err(Errno::PERM.into());
+        }
         world.file_mut(self.inode).settled = true;
         Ok(())
     }

@@ -47,6 +47,8 @@ pub(super) struct Faults {
     pub(super) stopped: bool,
     /// Nothing can be changed.
     pub(super) protected: Option<Errno>,
+    /// The files are another user's: their modes cannot be changed.
+    pub(super) foreign: bool,
     pub(super) mistake: Mistake,
     /// Files that the mistake will flush when it is too late.
     pub(super) late: Vec<u64>,

@@ -89,6 +89,11 @@ impl SimulatedDisk {
         self.world().faults.protected = Some(errno);
     }
 
+    /// From now on all files are another user's.
+    pub(in super::super) fn give_away(&self) {
+        self.world().faults.foreign = true;
+    }
+
     /// The process dies instead of making this change.
     pub(in super::super) fn stop_at(&self, change: u64) {
         self.world().faults.stop = Some(change);
