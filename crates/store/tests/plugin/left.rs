@@ -49,7 +49,7 @@ impl Around {
 
     /// A process that checks it, with stderr to a pipe that everybody has whom it starts.
     fn checking(&self) -> Command {
-        let mut command = this_program("left::checking_process");
+        let mut command = this_program("left::other_process");
         self.name_it(&mut command);
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         command
@@ -89,7 +89,7 @@ fn one() -> Options {
 
 #[test]
 #[ignore = "the process that is killed while it checks"]
-fn checking_process() {
+fn other_process() {
     // What it checks stands in its environment.
     let command = |item: &'static conformance::Item| {
         let mut command = this_program("check::other_process");

@@ -214,7 +214,8 @@ impl Agent {
     }
 
     /// Begins to push. Own blocks are read, so the ticket has to be one for a push. Where they are not
-    /// `prefilled` but still being computed, tell [`Transfer::ready`] and [`Transfer::finish_prefill`].
+    /// `prefilled` but still being computed, tell [`ready`](super::TransferControl::ready) and
+    /// [`finish_prefill`](super::TransferControl::finish_prefill).
     ///
     /// # Errors
     /// [`TransferError`].

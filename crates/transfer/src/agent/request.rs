@@ -33,8 +33,8 @@ pub struct LeaseRequest {
     pub ttl: Duration,
     /// How long a transfer under way can keep it alive.
     pub hard_bound: Duration,
-    /// Whether the blocks hold everything already. Otherwise tell [`Lease::ready`](super::Lease::ready)
-    /// and [`Lease::finish_prefill`](super::Lease::finish_prefill).
+    /// Whether the blocks hold everything already. Otherwise tell [`ready`](super::LeaseControl::ready)
+    /// and [`finish_prefill`](super::LeaseControl::finish_prefill).
     pub prefilled: bool,
     /// Dropped when nothing touches the blocks any more, however the lease ends and whether or not
     /// anybody waits for that: where the blocks are to be given back without a word from
