@@ -82,11 +82,12 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<Vec<Figure>, F
         }
         redis::RedisResult::Ok(values)
     };
+    // A connection each for all rounds: windows of a new one are small.
+    let store = connected(server)?;
     let rounds = course.in_turns::<Failure, 2>(
         get,
         [
             &mut || {
-                let store = connected(server)?;
                 let (read, time) = timed(|| store.get_chunks(&keys));
                 for (read, stored) in read.map_err(failed)?.iter().zip(chunks.all()) {
                     same(read.as_deref(), stored)?;
