@@ -235,11 +235,11 @@ impl Toy {
                 }
             }
             Fault::LateManifest => {
-                // The next two readers get what was there before.
+                // The next readers get what was there before: more than can come before the put has returned.
                 let mut store = self.store.lock();
                 let old = store.manifests.get(name).cloned();
                 if old.is_some() {
-                    store.late_manifests.insert(name.to_vec(), (2, old));
+                    store.late_manifests.insert(name.to_vec(), (50, old));
                 }
             }
             Fault::OneNamespace => {
