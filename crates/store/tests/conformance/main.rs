@@ -202,7 +202,7 @@ toys! {
         "model": "it was published",
     ]
     hashes_count_up_to_32_bytes: HashCut exactly ["hash-any-length": "under a hash of 33 bytes"]
-    hashes_are_c_strings: HashUntilNul among_others ["hash-whole": "under a hash of 3"]
+    hashes_are_c_strings: HashUntilNul among_others ["hash-whole": "under a hash of "]
     only_one_length_of_hash_is_taken: HashOnly32 among_others [
         "hash-8-16-32": "a chunk's hash has 1 to 64 bytes, not 8",
     ]
