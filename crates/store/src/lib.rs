@@ -20,6 +20,7 @@ pub mod backend;
 pub mod conformance;
 mod error;
 pub mod export;
+mod folder;
 mod hash;
 pub mod kvc;
 pub mod loader;

@@ -14,10 +14,12 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+#[cfg(feature = "s3")]
+use std::time::Duration;
+use std::time::{Instant, SystemTime};
 
+use super::by_thread::ByThread;
 use super::references::References;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -33,7 +35,7 @@ struct State {
     /// Put since the last manifest, by whichever thread.
     common: HashMap<ChunkHash, Put>,
     /// Put by a thread since its own last manifest.
-    own: HashMap<ThreadId, Own>,
+    own: ByThread<HashMap<ChunkHash, Put>>,
     /// Gone when a manifest needed them, and not put again.
     lost: HashSet<ChunkHash>,
 }
@@ -72,24 +74,6 @@ impl Moment {
     }
 }
 
-#[derive(Debug)]
-struct Own {
-    chunks: HashMap<ChunkHash, Put>,
-    last: Instant,
-    /// Whether the thread lives.
-    thread: Weak<()>,
-}
-
-thread_local! {
-    /// Goes with its thread.
-    static ALIVE: Arc<()> = Arc::default();
-}
-
-/// What a thread put and never published itself is forgotten after this time, or when it has become so much:
-/// it is needed by the manifest of the thread that did publish. 65,536 take 8 MiB.
-const OWN_TIME: Duration = Duration::from_secs(3600);
-const OWN_CHUNKS: usize = 65_536;
-
 /// How many lost chunks are remembered beside those of the last manifest that failed.
 const MOST_LOST: usize = 65_536;
 
@@ -118,7 +102,7 @@ impl Guard {
         };
         state.lost.remove(hash);
         state.common.insert(*hash, put);
-        state.own().chunks.insert(*hash, put);
+        state.own.mine_mut().insert(*hash, put);
     }
 
     /// What manifests with these bytes need.
@@ -140,8 +124,7 @@ impl Guard {
                 return Err(StoreError::Collected { hash });
             }
         }
-        let own = state.own.get(&thread::current().id());
-        let own = own.into_iter().flat_map(|own| &own.chunks);
+        let own = state.own.mine().into_iter().flatten();
         // Of the two times of a chunk the later one is the common one's.
         let all: HashMap<ChunkHash, Put> =
             own.chain(&state.common).map(|(h, p)| (*h, *p)).collect();
@@ -164,13 +147,8 @@ impl Guard {
                 put.remove();
             }
         }
-        state.own.remove(&thread::current().id());
-        let now = Instant::now();
-        state.own.retain(|_, own| {
-            own.chunks.len() <= OWN_CHUNKS
-                && now.duration_since(own.last) < OWN_TIME
-                && own.thread.strong_count() > 0
-        });
+        state.own.forget_mine();
+        state.own.tidy(HashMap::len);
     }
 
     /// Some of what a manifest of this thread needed are gone; the error for its caller.
@@ -181,7 +159,7 @@ impl Guard {
             state.lost.clear();
         }
         for hash in gone {
-            state.own().chunks.remove(hash);
+            state.own.mine_mut().remove(hash);
             match state.common.entry(*hash) {
                 // Put again since we looked.
                 Entry::Occupied(put) if put.get().number > needed.last => continue,
@@ -199,20 +177,6 @@ impl Guard {
     }
 }
 
-impl State {
-    fn own(&mut self) -> &mut Own {
-        let own = self.own.entry(thread::current().id());
-        let own = own.or_insert_with(|| Own {
-            chunks: HashMap::new(),
-            last: Instant::now(),
-            // A thread that is ending already publishes nothing.
-            thread: ALIVE.try_with(Arc::downgrade).unwrap_or_default(),
-        });
-        own.last = Instant::now();
-        own
-    }
-}
-
 #[cfg(feature = "s3")]
 impl Needed {
     /// Those that were last put so long ago or longer.
@@ -226,6 +190,8 @@ impl Needed {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     fn hash(n: u8) -> ChunkHash {

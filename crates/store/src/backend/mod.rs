@@ -5,6 +5,8 @@
 //! What is behind the calls is nobody's business but [`Inventory`]'s, which is for operators: it lists,
 //! verifies and collects.
 
+#[cfg(any(feature = "file", feature = "redis", feature = "s3"))]
+mod by_thread;
 #[cfg(any(feature = "redis", feature = "s3"))]
 mod damaged;
 #[cfg(feature = "file")]

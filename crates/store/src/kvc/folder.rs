@@ -10,6 +10,7 @@ use super::error::KvcError;
 use super::file::{Head, open_file};
 use super::key::CacheKey;
 use super::parse::{self, PayloadSum};
+use crate::folder;
 
 /// A folder of KVC files.
 ///
@@ -92,16 +93,7 @@ impl Folder {
     /// [`FolderError::Io`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FolderError> {
         let path = path.into();
-        let made = path.ancestors().take_while(|above| !above.is_dir());
-        let made: Vec<_> = made.map(Path::to_owned).collect();
-        fs::create_dir_all(&path).map_err(failed("make the folder", &path))?;
-        for made in made {
-            let above = match made.parent() {
-                Some(above) if above != Path::new("") => above,
-                _ => Path::new("."),
-            };
-            flush(above)?;
-        }
+        folder::make(&path).map_err(failed("make the folder", &path))?;
         Ok(Self { path })
     }
 
@@ -138,7 +130,7 @@ impl Folder {
         // Ours alone, whether or not it came to a link. If it stays, it is one more temporary file of the dead.
         let _ = fs::remove_file(&temporary);
         let published = linked?;
-        flush(&self.path)?;
+        folder::flush(&self.path).map_err(failed("flush the folder", &self.path))?;
         match self.load(&key)? {
             Some(_) => Ok(published),
             // Removed meanwhile, or a symbolic link of this name that leads nowhere.
@@ -233,11 +225,6 @@ fn look(path: PathBuf) -> Result<Option<Entry>, FolderError> {
         },
         Err(error) => Entry::Wrong { path, error },
     }))
-}
-
-fn flush(folder: &Path) -> Result<(), FolderError> {
-    let flushed = File::open(folder).and_then(|folder| folder.sync_all());
-    flushed.map_err(failed("flush the folder", folder))
 }
 
 fn write(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {

@@ -1,9 +1,7 @@
 //! What was put on a handle and is not published yet.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -14,6 +12,7 @@ use super::index::Index;
 use super::paths;
 use super::space::Space;
 use crate::backend::Put;
+use crate::backend::by_thread::ByThread;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -33,32 +32,13 @@ struct State {
     chunks: HashMap<ChunkHash, Chunk>,
     /// Chunks put since the last manifest, by whichever thread.
     unrecorded: HashSet<ChunkHash>,
-    /// Chunks that a thread put since its own last manifest: threads that share a handle save at the same
-    /// time, and the manifest of one may go before the other one has come to his.
-    own: HashMap<ThreadId, Own>,
+    /// Chunks that a thread put since its own last manifest.
+    own: ByThread<HashSet<ChunkHash>>,
     /// The references of the manifest that is being published.
     publishing: HashSet<ChunkHash>,
     /// Chunks that could not be published and were not put again.
     lost: HashSet<ChunkHash>,
 }
-
-#[derive(Debug)]
-struct Own {
-    chunks: HashSet<ChunkHash>,
-    last: Instant,
-    /// Whether the thread lives.
-    thread: Weak<()>,
-}
-
-thread_local! {
-    /// Goes with its thread.
-    static ALIVE: Arc<()> = Arc::default();
-}
-
-/// What a thread put and never published itself is forgotten after this time, or when it has become so much:
-/// it is recorded in the manifest of the thread that did publish. 65,536 are 5 MiB.
-const OWN_TIME: Duration = Duration::from_secs(3600);
-const OWN_CHUNKS: usize = 65_536;
 
 /// How much is written before the disk is told to begin, so that it works while further chunks come. On a
 /// virtual disk with ext4 a save of 96 MiB took 57 ms with it and 83 ms without; 1 MiB did as well as 8.
@@ -235,7 +215,7 @@ impl Pending {
     /// Forgets these references, because a manifest that was there before has them.
     pub(super) fn referred(&self, references: &[ChunkHash]) {
         let mut state = self.lock();
-        state.own.remove(&thread::current().id());
+        state.own.forget_mine();
         for hash in references {
             state.unrecorded.remove(hash);
         }
@@ -254,7 +234,7 @@ impl Pending {
         let references = state.wanted();
         state.publishing.clone_from(&references);
         state.unrecorded.clear();
-        state.own.remove(&thread::current().id());
+        state.own.forget_mine();
         let mut entries = Vec::new();
         if let Some(pack) = &pack {
             pack.fill().taken = true;
@@ -304,20 +284,14 @@ impl Pending {
             publishing.remove(gone);
         }
         state.unrecorded.extend(&publishing);
-        state.own().chunks.extend(publishing);
+        state.own.mine_mut().extend(publishing);
     }
 
-    /// A manifest has been published. What threads put that have ended (a save may put its chunks from threads of
-    /// its own) nobody will publish any more.
+    /// A manifest has been published.
     pub(super) fn done(&self) {
         let mut state = self.lock();
         state.publishing.clear();
-        let now = Instant::now();
-        state.own.retain(|_, own| {
-            own.chunks.len() <= OWN_CHUNKS
-                && now.duration_since(own.last) < OWN_TIME
-                && own.thread.strong_count() > 0
-        });
+        state.own.tidy(HashSet::len);
     }
 
     /// The file of a pack that nobody will publish: the handle is being closed.
@@ -328,7 +302,7 @@ impl Pending {
     /// Everything that this handle is going to refer to.
     pub(super) fn protected(&self) -> HashSet<ChunkHash> {
         let state = self.lock();
-        let own = state.own.values().flat_map(|own| &own.chunks);
+        let own = state.own.all().flatten();
         let rest = state.unrecorded.iter().chain(&state.publishing);
         own.chain(rest).copied().collect()
     }
@@ -348,25 +322,12 @@ impl State {
     fn refer(&mut self, hash: &ChunkHash) {
         self.lost.remove(hash);
         self.unrecorded.insert(*hash);
-        self.own().chunks.insert(*hash);
-    }
-
-    fn own(&mut self) -> &mut Own {
-        let own = self.own.entry(thread::current().id());
-        let own = own.or_insert_with(|| Own {
-            chunks: HashSet::new(),
-            last: Instant::now(),
-            // A thread that is ending already publishes nothing.
-            thread: ALIVE.try_with(Arc::downgrade).unwrap_or_default(),
-        });
-        own.last = Instant::now();
-        own
+        self.own.mine_mut().insert(*hash);
     }
 
     /// What a manifest of this thread refers to.
     fn wanted(&self) -> HashSet<ChunkHash> {
-        let own = self.own.get(&thread::current().id());
-        let own = own.into_iter().flat_map(|own| &own.chunks);
+        let own = self.own.mine().into_iter().flatten();
         self.unrecorded.iter().chain(own).copied().collect()
     }
 }

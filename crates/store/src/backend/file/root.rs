@@ -9,6 +9,7 @@ use super::disk::{Disk, How, Lock, RealDisk};
 use super::format::{self, twice};
 use super::paths;
 use crate::error::StoreError;
+use crate::folder;
 
 /// A root, and what is left of the path behind it.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ pub(super) fn open(path: &Path) -> Result<Root, StoreError> {
     if let Some(root) = nearest(&path)? {
         return Ok(root);
     }
-    make_folders(&path)?;
+    folder::make(&path).map_err(StoreError::io(format!("make {}", path.display())))?;
     let disk = open_disk(&path)?;
     create(&*disk).map_err(|error| match error {
         StoreError::Unsupported { why, .. } => refused(&path, &why),
@@ -103,20 +104,6 @@ fn refused(path: &Path, why: &str) -> StoreError {
         what: "a store here",
         why: format!("{}: {why}", path.display()),
     }
-}
-
-/// Makes the folder and those above it, and flushes the entries of what was made.
-fn make_folders(path: &Path) -> Result<(), StoreError> {
-    let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
-    let failed = |path: &Path| StoreError::io(format!("make {}", path.display()));
-    fs::create_dir_all(path).map_err(failed(path))?;
-    for made in missing {
-        if let Some(parent) = made.parent() {
-            let flushed = fs::File::open(parent).and_then(|parent| parent.sync_all());
-            flushed.map_err(failed(made))?;
-        }
-    }
-    Ok(())
 }
 
 /// Makes a store of an empty folder, unless it is one already.
