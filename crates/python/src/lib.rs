@@ -10,12 +10,14 @@ mod completion;
 mod deployment;
 mod errors;
 mod identity;
+mod lease;
 mod memory;
 mod plan;
 mod prompt;
 mod runtime;
 mod tables;
 mod ticket;
+mod transfer;
 
 use std::ffi::OsString;
 
@@ -33,8 +35,8 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(run_command, module)?)?;
     module.add_class::<agent::Agent>()?;
-    module.add_class::<agent::Lease>()?;
-    module.add_class::<agent::Transfer>()?;
+    module.add_class::<lease::Lease>()?;
+    module.add_class::<transfer::Transfer>()?;
     module.add_class::<archive::Archive>()?;
     module.add_class::<archive::Found>()?;
     module.add_class::<archive::Missing>()?;

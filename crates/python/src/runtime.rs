@@ -72,10 +72,8 @@ impl Made {
         let handle = handle()?;
         let mut answer = pin!(answer);
         loop {
-            let answered = py.detach(|| {
-                let _entered = handle.enter();
-                handle.block_on(async { timeout(SIGNALS, &mut answer).await })
-            });
+            let answered =
+                py.detach(|| handle.block_on(async { timeout(SIGNALS, &mut answer).await }));
             if let Ok(answer) = answered {
                 return Ok(answer);
             }

@@ -1,0 +1,130 @@
+//! Leases: an owner's promise to keep blocks.
+
+use pyo3::prelude::*;
+use transload::layout::Rank;
+use transload::transfer::agent::{self, LeaseControl, LeaseOpenError, LeaseRequest, LeaseUseError};
+use transload::transfer::content::ContentDigest;
+use transload::transfer::ids::LeaseSetId;
+
+use crate::completion::{Completion, outcome};
+use crate::errors::{AgentError, LeaseError, chain, raise};
+use crate::runtime::{Made, seconds};
+use crate::tables;
+
+/// A promise to keep blocks as they are until `ended`. Dropping it does not end it.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Lease {
+    control: LeaseControl,
+    /// Ends with why: "completed", "cancelled", "expired" or "peer lost". Nothing touches the blocks any more then.
+    #[pyo3(get)]
+    ended: Completion,
+    made: Made,
+}
+
+impl Lease {
+    pub(crate) fn of(lease: agent::Lease) -> PyResult<Self> {
+        let (control, made) = (lease.control(), Made::here());
+        let ended = made.later(async move {
+            let ended = lease.ended().await.map(|ended| ended.end.to_string());
+            outcome(move |py| match &ended {
+                Ok(end) => Ok(end.into_pyobject(py)?.into_any().unbind()),
+                Err(error) => Err(AgentError::new_err(error.to_string())),
+            })
+        })?;
+        Ok(Self {
+            control,
+            ended,
+            made,
+        })
+    }
+}
+
+#[pymethods]
+impl Lease {
+    /// The lease set, 16 bytes.
+    #[getter]
+    fn set(&self) -> [u8; 16] {
+        self.control.key().set.0
+    }
+
+    /// The rank whose blocks they are.
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.control.key().rank.0
+    }
+
+    /// Reports that the first `tokens` tokens of a global layer are computed.
+    ///
+    /// Raises:
+    ///     LeaseError: it has ended, or it is for fewer tokens.
+    fn ready(&self, py: Python<'_>, layer: u32, tokens: u64) -> PyResult<()> {
+        self.made
+            .wait(py, self.control.ready(layer, tokens))?
+            .map_err(not_used)
+    }
+
+    /// Reports that the prefill is over: everything may be read.
+    ///
+    /// Raises:
+    ///     LeaseError: it has ended.
+    fn finish_prefill(&self, py: Python<'_>) -> PyResult<()> {
+        self.made
+            .wait(py, self.control.finish_prefill())?
+            .map_err(not_used)
+    }
+
+    /// Lets it live for `ttl` seconds from now at least.
+    ///
+    /// Raises:
+    ///     LeaseError: it has ended.
+    fn renew(&self, py: Python<'_>, ttl: f64) -> PyResult<()> {
+        let ttl = seconds("ttl", ttl)?;
+        self.made
+            .wait(py, self.control.renew(ttl))?
+            .map_err(not_used)
+    }
+
+    /// Gives it up. Wait for `ended` before the blocks are used again.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.made
+            .wait(py, self.control.cancel())?
+            .map_err(raise!(AgentError))
+    }
+
+    fn __repr__(&self) -> String {
+        let key = self.control.key();
+        format!("<transload.Lease {} of rank {}>", key.set, key.rank)
+    }
+}
+
+pub(crate) fn lease_request(
+    (set, rank): ([u8; 16], u32),
+    tables: &Bound<'_, PyAny>,
+    content: [u8; 32],
+    valid_tokens: u64,
+    (ttl, hard_bound): (f64, f64),
+) -> PyResult<LeaseRequest> {
+    let (set, content) = (LeaseSetId(set), ContentDigest(content));
+    let tables = tables::read(tables)?;
+    let mut request = LeaseRequest::new(set, Rank(rank), tables, content, valid_tokens);
+    request.ttl = seconds("ttl", ttl)?;
+    request.hard_bound = seconds("hard_bound", hard_bound)?;
+    Ok(request)
+}
+
+pub(crate) fn not_opened(error: LeaseOpenError) -> PyErr {
+    match error {
+        LeaseOpenError::Gone(gone) => AgentError::new_err(gone.to_string()),
+        error => LeaseError::new_err(chain(&error)),
+    }
+}
+
+fn not_used(error: LeaseUseError) -> PyErr {
+    match error {
+        LeaseUseError::Gone(gone) => AgentError::new_err(gone.to_string()),
+        error => LeaseError::new_err(chain(&error)),
+    }
+}

@@ -1,0 +1,191 @@
+//! Pulls and pushes, and why they fail.
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use transload::layout::Rank;
+use transload::transfer::agent::{
+    self, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
+};
+use transload::transfer::content::ContentDigest;
+use transload::transfer::wire::{HelloRefusal, JobError, Path, PathSet, Refusal};
+
+use crate::completion::{Completion, outcome};
+use crate::errors::{AgentError, TransferError, chain, raise};
+use crate::runtime::{Made, seconds};
+use crate::tables;
+use crate::ticket::Ticket;
+
+/// A pull or push under way. Dropping it does not end it.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Transfer {
+    control: TransferControl,
+    /// Ends with a report, a dict of `bytes`, `seconds` and `routes`, or with a `TransferError`; either way nothing
+    /// touches the blocks any more.
+    #[pyo3(get)]
+    ended: Completion,
+    made: Made,
+}
+
+impl Transfer {
+    pub(crate) fn of(transfer: agent::Transfer) -> PyResult<Self> {
+        let (control, made) = (transfer.control(), Made::here());
+        let ended = made.later(async move {
+            let finished = transfer.finish().await;
+            outcome(move |py| match &finished {
+                Ok(done) => Ok(report(py, done)?.into_any().unbind()),
+                Err(error) => Err(failed(py, error)),
+            })
+        })?;
+        Ok(Self {
+            control,
+            ended,
+            made,
+        })
+    }
+}
+
+#[pymethods]
+impl Transfer {
+    /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn ready(&self, py: Python<'_>, rank: u32, layer: u32, tokens: u64) -> PyResult<()> {
+        let told = self.control.ready(Rank(rank), layer, tokens);
+        self.made.wait(py, told)?.map_err(raise!(AgentError))
+    }
+
+    /// Of a push whose blocks are still being computed: everything is ready.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn finish_prefill(&self, py: Python<'_>) -> PyResult<()> {
+        self.made
+            .wait(py, self.control.finish_prefill())?
+            .map_err(raise!(AgentError))
+    }
+
+    /// Gives it up. Wait for `ended` before the blocks are used again.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn cancel(&self, py: Python<'_>) -> PyResult<()> {
+        self.made
+            .wait(py, self.control.cancel())?
+            .map_err(raise!(AgentError))
+    }
+}
+
+pub(crate) fn transfer_request(
+    ticket: &Ticket,
+    ranks: Vec<u32>,
+    tables: &Bound<'_, PyAny>,
+    content: [u8; 32],
+    (start, tokens): (u64, u64),
+    (paths, timeout): (&str, f64),
+) -> PyResult<PullRequest> {
+    let (ticket, content) = (ticket.inner.clone(), ContentDigest(content));
+    let ranks = ranks.into_iter().map(Rank);
+    let mut request = PullRequest::new(ticket, ranks, tables::read(tables)?, content, tokens);
+    request.start = start;
+    request.paths = path_set(paths)?;
+    request.timeout = seconds("timeout", timeout)?;
+    Ok(request)
+}
+
+fn path_set(name: &str) -> PyResult<PathSet> {
+    match name {
+        "any" => Ok(PathSet::ANY),
+        "quic" => Ok(PathSet::QUIC),
+        "local" => Ok(PathSet::LOCAL),
+        other => Err(PyValueError::new_err(format!(
+            "paths is {other:?}: give \"any\", \"quic\" or \"local\""
+        ))),
+    }
+}
+
+/// What a transfer has done, as a dict.
+fn report<'py>(py: Python<'py>, done: &PullReport) -> PyResult<Bound<'py, PyDict>> {
+    let routes = done.routes.iter().map(|route| {
+        let item = PyDict::new(py);
+        item.set_item("rank", route.rank.0)?;
+        item.set_item("peer_rank", route.peer_rank.0)?;
+        item.set_item("bytes", route.bytes)?;
+        item.set_item("path", path_name(route.path))?;
+        item.set_item("attempts", route.attempts)?;
+        Ok(item)
+    });
+    let report = PyDict::new(py);
+    report.set_item("bytes", done.bytes)?;
+    report.set_item("seconds", done.took.as_secs_f64())?;
+    report.set_item("routes", routes.collect::<PyResult<Vec<_>>>()?)?;
+    Ok(report)
+}
+
+fn path_name(path: Path) -> &'static str {
+    match path {
+        Path::Quic => "quic",
+        Path::Ring => "ring",
+        Path::Shared => "shared",
+    }
+}
+
+pub(crate) fn notice_failed(py: Python<'_>, error: &NoticeError) -> PyErr {
+    match error {
+        NoticeError::Ticket(error) => failed(py, &Failed::Job(error.clone())),
+        error => AgentError::new_err(chain(error)),
+    }
+}
+
+/// A `TransferError` with its `kind`.
+pub(crate) fn failed(py: Python<'_>, error: &Failed) -> PyErr {
+    if let Failed::Gone(gone) = error {
+        return AgentError::new_err(gone.to_string());
+    }
+    let raised = TransferError::new_err(chain(error));
+    // Without it, the exception is still the right one.
+    let _ = raised.value(py).setattr("kind", kind(error));
+    raised
+}
+
+/// A word for counters.
+fn kind(error: &Failed) -> &'static str {
+    let error = match error {
+        Failed::Job(error) => error,
+        Failed::Direction { .. } => return "ticket",
+        Failed::Tables(_) => return "request",
+        _ => return "other",
+    };
+    match error {
+        JobError::Ticket(_) | JobError::Cluster { .. } | JobError::Audience => "ticket",
+        JobError::NotOurs { .. } | JobError::NoRanks | JobError::Tokens { .. } => "request",
+        JobError::UnderWay { .. } | JobError::TooMany { .. } => "busy",
+        JobError::Plan { .. } => "incompatible",
+        JobError::Unreachable { .. } => "unreachable",
+        JobError::Hello { refusal, .. } => match refusal {
+            HelloRefusal::Cluster { .. } | HelloRefusal::Agent | HelloRefusal::Rank { .. } => {
+                "refused"
+            }
+            HelloRefusal::Superseded { .. } => "restarted",
+            HelloRefusal::ShuttingDown => "shutting_down",
+            _ => "incompatible",
+        },
+        JobError::MayNotServe { .. } => "refused",
+        JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
+        JobError::Refused { refusal, .. } => match refusal {
+            Refusal::Expired => "expired",
+            Refusal::Consumed => "consumed",
+            Refusal::DigestMismatch { .. } => "content",
+            Refusal::Cancelled => "cancelled",
+            Refusal::PeerLost => "peer_lost",
+            Refusal::UnknownLease => "unknown",
+            _ => "refused",
+        },
+        JobError::Failed { .. } => "failed",
+        JobError::TimedOut { .. } => "timed_out",
+        JobError::Cancelled => "cancelled",
+        JobError::ShuttingDown => "shutting_down",
+        _ => "other",
+    }
+}
