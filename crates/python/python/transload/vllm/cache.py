@@ -1,0 +1,202 @@
+"""How vLLM lays its cache out: read off the tensors that it registers, never off the names of layouts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transload import Deployment, Memory
+from vllm.model_executor.models.utils import extract_layer_index
+from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
+
+from .specs import Layer, UnsupportedCache, describe
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from .messages import Blocks
+
+NULL_BLOCK = 0
+"""vLLM's entry for "no block here"."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of the deployment."""
+
+    source: int
+    """Which of vLLM's cache groups its block table is that of."""
+    split: int
+    """Into how many blocks the kernels divide one of the manager's: block tables count the manager's."""
+    recurrent: bool
+    scratch: int
+
+    def table(self, blocks: list[int]) -> list[int]:
+        """A request's block table, in the deployment's blocks."""
+        if self.recurrent:
+            # The running state is in the last block that is not for drafts; before it are superseded states.
+            return blocks[len(blocks) - 1 - min(self.scratch, len(blocks) - 1) :][:1] if blocks else []
+        return [
+            -1 if block == NULL_BLOCK else block * self.split + part for block in blocks for part in range(self.split)
+        ]
+
+
+@dataclass(frozen=True)
+class Cache:
+    """The cache of one rank."""
+
+    deployment: Deployment
+    groups: list[Group]
+    memories: list[Memory]
+
+    def tables(self, blocks: Blocks) -> list[list[int]]:
+        """The block table of each group of the deployment."""
+        return [group.table(blocks[group.source]) for group in self.groups]
+
+
+def read(
+    vllm_config: VllmConfig,
+    kv_cache_config: KVCacheConfig,
+    kv_caches: dict[str, torch.Tensor],
+    name: str,
+) -> Cache:
+    """Describes the registered tensors, and registers their memory.
+
+    Raises:
+        UnsupportedCache: the connector does not know how to read them.
+    """
+    documents, groups, memories, kinds = [], [], [], {}
+    for source, group in enumerate(kv_cache_config.kv_cache_groups):
+        if not group.enable_kv_transfer:
+            continue
+        for layer, names in _alike(vllm_config, group, kv_caches):
+            kinds[layer.kind] = kinds.get(layer.kind, 0) + 1
+            tensors = [kv_caches[each] for each in names]
+            place, memory = _place(tensors, names, layer)
+            number = kinds[layer.kind]
+            documents.append(
+                {
+                    "name": layer.kind if number == 1 else f"{layer.kind}-{number}",
+                    "layers": ",".join(str(extract_layer_index(each)) for each in names),
+                    "spec": layer.specs,
+                }
+                | place
+            )
+            split = _split(tensors[0], kv_cache_config.num_blocks, names[0])
+            if not layer.recurrent:
+                documents[-1]["block_size"] = group.kv_cache_spec.block_size // split
+            groups.append(Group(source, split, layer.recurrent, layer.scratch))
+            memories.append(memory)
+    document = {
+        "schema": "transload.deployment/1",
+        "name": name,
+        "model": vllm_config.model_config.served_model_name or "",
+        "tp": vllm_config.parallel_config.tensor_parallel_size,
+        "group": documents,
+    }
+    return Cache(Deployment(document), groups, memories)
+
+
+def _alike(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> list[tuple[Layer, list[str]]]:
+    """The layers of one of vLLM's groups, by what they cache, in order of their numbers."""
+    found: list[tuple[Layer, list[str]]] = []
+    seen = set()
+    for name in sorted(group.layer_names, key=extract_layer_index):
+        if name not in kv_caches:
+            continue
+        tensor = kv_caches[name]
+        if not isinstance(tensor, torch.Tensor):
+            raise UnsupportedCache(f"layer {name}: its cache is a {type(tensor).__name__}, not one tensor")
+        if tensor.device.type != "cpu":
+            raise UnsupportedCache(
+                f"layer {name}: its cache is on {tensor.device}; this version moves caches in host memory only"
+            )
+        # Layers that share another's cache.
+        if tensor.data_ptr() in seen:
+            continue
+        seen.add(tensor.data_ptr())
+        spec = group.kv_cache_spec
+        if isinstance(spec, UniformTypeKVCacheSpecs):
+            spec = spec.kv_cache_specs[name]
+        layer = describe(vllm_config, spec, name)
+        for other, names in found:
+            if other == layer and kv_caches[names[0]].stride() == tensor.stride():
+                names.append(name)
+                break
+        else:
+            found.append((layer, [name]))
+    for _, names in found:
+        numbers = [extract_layer_index(name) for name in names]
+        if len(set(numbers)) < len(numbers):
+            raise UnsupportedCache(f"layers {', '.join(names)}: several caches of one layer cannot be told apart")
+    return found
+
+
+def _place(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tuple[dict[str, Any], Memory]:
+    """Where the layers' blocks are: fields of a group's document, and the memory they are in."""
+    first = tensors[0]
+    storage = first.untyped_storage()
+    starts = [tensor.data_ptr() - storage.data_ptr() for tensor in tensors]
+    one = all(tensor.untyped_storage().data_ptr() == storage.data_ptr() for tensor in tensors)
+    steps = {after - before for before, after in zip(starts, starts[1:])}
+    layer_stride = next(iter(steps), None)
+    size = first.element_size()
+    block_stride = first.stride(0) * size
+    place: dict[str, Any] = {"num_blocks": first.shape[0], "block_stride": block_stride}
+    if one and len(steps) <= 1 and (layer_stride is None or layer_stride > 0):
+        memory = Memory([storage])
+        place["offset"] = starts[0]
+        if layer_stride is not None:
+            place["layer_stride"] = layer_stride
+    else:
+        memory = Memory([_from(tensor) for tensor in tensors])
+        place["allocation"] = "per_layer"
+        layer_stride = None
+    strides = {"B": block_stride, "H": first.stride(1) * size, "S": first.stride(2) * size, "C": size}
+    extents = dict(zip("BHS", first.shape)) | {"C": 1}
+    if layer_stride is not None:
+        strides["L"], extents["L"] = layer_stride, len(tensors)
+    if first.stride(3) != 1:
+        raise UnsupportedCache(f"layer {names[0]}: the elements of a state are not neighbours in memory")
+    place["order"] = _order(strides, extents, first.shape[3] * size, layer, names[0])
+    return place, memory
+
+
+def _order(strides: dict[str, int], extents: dict[str, int], content: int, layer: Layer, name: str) -> str:
+    """The order of the axes in memory, outermost first; raises where they are not dense but for blocks and layers."""
+    # An axis of one element may be anywhere: outermost.
+    alone = [axis for axis in "LBHS" if extents.get(axis, 1) == 1]
+    others = sorted((axis for axis in "LBHS" if axis not in alone), key=lambda axis: -strides[axis])
+    axes = alone + others
+    dense = content
+    for axis in reversed(others):
+        if axis in "HS" and strides[axis] != dense or strides[axis] < dense:
+            raise UnsupportedCache(
+                f"layer {name}: {strides[axis]} B from one {axis} to the next, where {dense} B are one; "
+                f"strides {strides}, extents {extents}"
+            )
+        dense = strides[axis] * extents[axis]
+    if len(layer.specs) > 1:
+        return "LB"  # A page; the strides tell the rest.
+    if not layer.inside:
+        return "".join(axes) + "C"
+    if axes.index("S") != 3 and extents["S"] > 1:
+        raise UnsupportedCache(f"layer {name}: a block of one head is not in one piece")
+    return "".join(axis for axis in axes if axis != "S") + layer.inside
+
+
+def _split(tensor: torch.Tensor, num_blocks: int, name: str) -> int:
+    split, rest = divmod(tensor.shape[0], num_blocks)
+    if rest or not split:
+        raise UnsupportedCache(f"layer {name}: {tensor.shape[0]} blocks of the kernels for {num_blocks} of the manager")
+    return split
+
+
+def _from(tensor: torch.Tensor) -> torch.Tensor:
+    """The bytes of a storage from where a tensor begins."""
+    storage = tensor.untyped_storage()
+    start = tensor.data_ptr() - storage.data_ptr()
+    whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return whole.set_(storage, start, (storage.nbytes() - start,))

@@ -1,0 +1,112 @@
+"""The settings of the connector."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transload import Identity, IdentityError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+class ConfigError(ValueError):
+    """A setting that is missing, unknown or wrong; the message says where and what would be right."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """``kv_connector_extra_config``, and what follows from vLLM's own settings."""
+
+    certs: Path
+    """Folder that ``transload certs init`` made."""
+    agent: str
+    """Name of this server in the cluster. With several ranks, rank r is the agent ``NAME-r``."""
+    host: str
+    """Host name or address by which other servers reach this one. Default: vLLM's own (``VLLM_HOST_IP``)."""
+    port: int = 7600
+    """UDP port of rank 0; rank r takes ``port + r``."""
+    require: str = "any"
+    """Which paths bytes may take: ``any``, ``quic`` (the network only) or ``local`` (what stays on one host)."""
+    lease_seconds: float = 60.0
+    """How long prefilled blocks are kept for a decode server that does not come. It renews while a request waits."""
+    timeout_seconds: float = 300.0
+    """How long a load may take, retries included."""
+
+    @classmethod
+    def read(cls, vllm_config: VllmConfig) -> Config:
+        """The settings of this server.
+
+        Raises:
+            ConfigError: one is missing, unknown, or of the wrong type.
+        """
+        transfer = vllm_config.kv_transfer_config
+        given: dict[str, Any] = dict(transfer.kv_connector_extra_config or {})
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        for name in ("mode", "store"):
+            if name in given and given[name] not in (None, "", "pull"):
+                raise ConfigError(f"{_at(name)} is {given[name]!r}, which this version does not support yet")
+            given.pop(name, None)
+        for name in given:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+                raise ConfigError(f"{_at(name)} is not a setting{hint}")
+        if "certs" not in given:
+            raise ConfigError(
+                f"{_at('certs')} is missing: the folder with this server's certificate, "
+                "as `transload certs init` makes it"
+            )
+        given["certs"] = Path(_of("certs", given["certs"], str)).expanduser()
+        given.setdefault("agent", "prefill" if transfer.kv_role == "kv_producer" else "decode")
+        if "host" not in given:
+            from vllm.utils.network_utils import get_ip
+
+            given["host"] = get_ip()
+        for name in ("agent", "host", "require"):
+            _of(name, given.get(name, ""), str)
+        if given.get("require", "any") not in ("any", "quic", "local"):
+            raise ConfigError(f"{_at('require')} is {given['require']!r}: give any, quic or local")
+        port = _of("port", given.get("port", cls.port), int)
+        if not 1 <= port <= 65535:
+            raise ConfigError(f"{_at('port')} is {port}: give a port from 1 to 65535")
+        for name in ("lease_seconds", "timeout_seconds"):
+            if name in given:
+                given[name] = float(_of(name, given[name], (int, float)))
+                if not 1 <= given[name] <= 86_400 or math.isnan(given[name]):
+                    raise ConfigError(f"{_at(name)} is {given[name]}: give 1 to 86400 seconds")
+        return cls(**given)
+
+    def identity(self, rank: int, ranks: int) -> Identity:
+        """The certificate of a rank: that of ``AGENT-rank``, or of ``AGENT`` itself where there is one rank only.
+
+        Raises:
+            ConfigError: it is not there, or unusable.
+        """
+        name = f"{self.agent}-{rank}"
+        if ranks == 1 and not (self.certs / f"{name}.pem").exists():
+            name = self.agent
+        try:
+            return Identity(self.certs, name)
+        except IdentityError as error:
+            roles = "serve,pull,push,renew,map"
+            made = " ".join(f"{self.agent}-{each}={roles}" for each in range(ranks))
+            raise ConfigError(
+                f"no certificate for agent {name!r} ({error}). Every rank of a server is an agent of its own; "
+                f"`transload certs add {self.certs} {made}` makes those of this server"
+            ) from error
+
+
+def _at(name: str) -> str:
+    return f"kv_connector_extra_config.{name}"
+
+
+def _of(name: str, value: Any, kind: Any) -> Any:
+    if not isinstance(value, kind) or isinstance(value, bool):
+        wanted = {str: "a text", int: "a whole number"}.get(kind, "a number")
+        raise ConfigError(f"{_at(name)} is {value!r}: give {wanted}")
+    return value

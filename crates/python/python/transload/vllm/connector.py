@@ -1,0 +1,175 @@
+"""The class that vLLM makes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorTransferResults,
+    SupportsHMA,
+)
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from .config import Config, ConfigError
+from .messages import Step
+from .scheduler import Scheduler
+from .stats import PromMetrics, Stats
+from .worker import Worker
+
+if TYPE_CHECKING:
+    import torch
+    from vllm.config import VllmConfig
+    from vllm.forward_context import ForwardContext
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+
+class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
+    """Moves KV cache between vLLM servers that lay it out differently.
+
+    Raises:
+        ConfigError: a setting is wrong, or vLLM is set up in a way that this connector does not handle.
+    """
+
+    _cache_hit_source = CacheHitSource.P2P
+
+    def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        refuse_what_is_not_handled(vllm_config)
+        config = Config.read(vllm_config)
+        self._scheduler: Scheduler | None = None
+        self._worker: Worker | None = None
+        if role is KVConnectorRole.SCHEDULER:
+            self._scheduler = Scheduler(vllm_config, kv_cache_config, config)
+        else:
+            self._worker = Worker(vllm_config, kv_cache_config, config)
+        self._computed = False
+
+    # --- in the scheduler ------------------------------------------------------------
+
+    @property
+    def supports_divergent_local_hybrid_hits(self) -> bool:
+        """Recurrent state is loaded whole, however much of the rest is cached here."""
+        return True
+
+    def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
+        super().bind_kv_cache_manager(kv_cache_manager)
+        self._in_scheduler.bind_manager(kv_cache_manager)
+
+    def set_xfer_handshake_metadata_pp_aware(
+        self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
+    ) -> None:
+        self._in_scheduler.meet_workers(metadata)
+
+    def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
+        return self._kv_cache_config.transfer_group_ids
+
+    def on_new_request(self, request: Request) -> None:
+        self._in_scheduler.on_new_request(request)
+
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+        return self._in_scheduler.matched_tokens(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
+        self._in_scheduler.allocated(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
+        return self._in_scheduler.build_step(scheduler_output)
+
+    def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
+        self._in_scheduler.loaded(connector_output.finished_recving)
+
+    def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        return self._in_scheduler.finished(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self._in_scheduler.finished(request, block_ids)
+
+    # --- in a worker -----------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        self._in_worker.register(kv_caches)
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        return self._in_worker.address()
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        super().bind_connector_metadata(connector_metadata)
+        # Not in `start_load_kv`, which comes after the computation of the step.
+        self._in_worker.begin_step(self._step)
+
+    def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
+        self._computed = forward_context.attn_metadata is not None
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        pass
+
+    def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
+        pass
+
+    def wait_for_save(self) -> None:
+        self._in_worker.end_step(self._step)
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        return self._in_worker.results(idle=not self._computed)
+
+    def get_kv_connector_stats(self) -> Stats | None:
+        return None if self._worker is None else self._worker.stats.take()
+
+    def shutdown(self) -> None:
+        if self._worker is not None:
+            self._worker.shutdown()
+
+    # --- figures ---------------------------------------------------------------------
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> Stats:
+        return Stats() if data is None else Stats(data)
+
+    @classmethod
+    def build_prom_metrics(cls, vllm_config, metric_types, labelnames, per_engine_labelvalues) -> PromMetrics:
+        return PromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+    # --- which half this is ----------------------------------------------------------
+
+    @property
+    def _in_scheduler(self) -> Scheduler:
+        assert self._scheduler is not None, "this is the half of a worker"
+        return self._scheduler
+
+    @property
+    def _in_worker(self) -> Worker:
+        assert self._worker is not None, "this is the half of the scheduler"
+        return self._worker
+
+    @property
+    def _step(self) -> Step:
+        step = self._get_connector_metadata()
+        assert isinstance(step, Step)
+        return step
+
+
+def refuse_what_is_not_handled(vllm_config: VllmConfig) -> None:
+    """Says by name what this connector would get wrong.
+
+    Raises:
+        ConfigError: it names the option, and what it has to be.
+    """
+    parallel = vllm_config.parallel_config
+    for option, size in (
+        ("pipeline-parallel-size", parallel.pipeline_parallel_size),
+        ("decode-context-parallel-size", parallel.decode_context_parallel_size),
+        ("prefill-context-parallel-size", parallel.prefill_context_parallel_size),
+        ("data-parallel-size", parallel.data_parallel_size),
+    ):
+        if size > 1:
+            raise ConfigError(f"--{option} is {size}: TransloadConnector supports 1 so far")

@@ -1,0 +1,245 @@
+"""Which requests are lent or loaded, and when: the half of the connector that is in vLLM's scheduler.
+
+A request that is prefilled here for somebody else::
+
+    its last prompt token is scheduled   workers are told to lease its blocks when the step is over
+    it is finished                       a ticket goes out with the answer; the blocks stay
+    the lease ends on every rank         vLLM frees the blocks
+
+A request that was prefilled elsewhere::
+
+    it waits                             its leases are renewed
+    it gets blocks                       workers are told to pull into those that are not cached here
+    it is loaded on every rank           vLLM computes its last token again, and goes on
+
+No ticket goes out before its request is finished. So a lease of a request that is preempted or aborted before is one
+that nobody can use, whatever becomes of the blocks meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from transload import Prompt, Ticket
+from vllm.logger import init_logger
+from vllm.v1.request import RequestStatus
+
+from .content import prompt_of
+from .messages import Blocks, Lend, Load, RankAddress, Step
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+    from vllm.v1.core.sched.output import SchedulerOutput
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.request import Request
+
+    from .config import Config
+
+logger = init_logger("vllm." + __name__)
+
+PARAMETER = "transload_ticket"
+"""The field of ``kv_transfer_params`` that the ticket travels in."""
+
+
+@dataclass
+class _Lending:
+    """A request that is prefilled for another server."""
+
+    request: Request
+    prompt: Prompt
+    set: bytes | None = None
+    """The lease set, once the last prompt token is scheduled."""
+
+
+@dataclass
+class _Waiting:
+    """A request that was prefilled elsewhere, and has no blocks yet."""
+
+    ticket: str
+    renewed: float
+
+
+class Scheduler:
+    """One for each engine, in the process of its scheduler."""
+
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
+        ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._config = config
+        self._identity = config.identity(0, ranks)
+        self._held_back = _held_back(vllm_config, kv_cache_config)
+        self._manager: KVCacheManager | None = None
+        self._ranks: list[RankAddress] = []
+        self._lending: dict[str, _Lending] = {}
+        self._waiting: dict[str, _Waiting] = {}
+        self._loading: set[str] = set()
+        self._step = Step()
+
+    def bind_manager(self, manager: KVCacheManager) -> None:
+        """vLLM has made the manager of blocks."""
+        self._manager = manager
+
+    def meet_workers(self, workers: dict[tuple[int, int], RankAddress]) -> None:
+        """The workers are up: they are what tickets name."""
+        self._ranks = [workers[key] for key in sorted(workers)]
+        first = self._ranks[0]
+        for number, rank in enumerate(self._ranks):
+            if (rank.deployment, rank.incarnation) != (first.deployment, first.incarnation):
+                raise RuntimeError(f"rank {number} lays its cache out otherwise than rank 0, or is of an earlier start")
+
+    # --- a request comes -------------------------------------------------------------
+
+    def on_new_request(self, request: Request) -> None:
+        """A request has come; nothing is computed or loaded yet."""
+        params = request.kv_transfer_params or {}
+        if params.get("do_remote_decode"):
+            self._hold_back(request)
+            self._lending[request.request_id] = _Lending(request, prompt_of(request))
+        elif params.get("do_remote_prefill"):
+            ticket = params.get(PARAMETER)
+            if isinstance(ticket, str):
+                self._waiting[request.request_id] = _Waiting(ticket, time.monotonic())
+            else:
+                logger.error("request %s has no %s: it will not be loaded", request.request_id, PARAMETER)
+
+    def matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
+        """How many tokens behind the `computed` ones are loaded, and that they come meanwhile."""
+        params = request.kv_transfer_params or {}
+        if not params.get("do_remote_prefill"):
+            return 0, False
+        # What was prefilled is known without being told: the pull is refused if the other side disagrees.
+        tokens = self._prefilled(request.num_prompt_tokens) - computed
+        return (tokens, True) if tokens > 0 else (0, False)
+
+    def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> None:
+        """The request has blocks; `tokens` of it are to be loaded into them."""
+        params = request.kv_transfer_params or {}
+        if not params.get("do_remote_prefill"):
+            return
+        params["do_remote_prefill"] = False
+        waited = self._waiting.pop(request.request_id, None)
+        ticket = waited.ticket if waited else ""
+        if tokens == 0:
+            # All of it is cached here.
+            if ticket:
+                self._step.give_up.append(ticket)
+            return
+        valid = self._prefilled(request.num_prompt_tokens)
+        self._loading.add(request.request_id)
+        self._step.load[request.request_id] = Load(
+            ticket=ticket,
+            blocks=blocks.get_block_ids(),
+            content=prompt_of(request).digest(valid),
+            start=valid - tokens,
+            tokens=tokens,
+        )
+
+    # --- each step -------------------------------------------------------------------
+
+    def build_step(self, scheduled: SchedulerOutput) -> Step:
+        """What the workers have to do in this step."""
+        for request_id, tokens in scheduled.num_scheduled_tokens.items():
+            lending = self._lending.get(request_id)
+            if lending is not None:
+                self._lend(request_id, lending, tokens)
+        now = time.monotonic()
+        for waiting in self._waiting.values():
+            if now - waiting.renewed >= self._config.lease_seconds / 3:
+                waiting.renewed = now
+                self._step.renew.append(waiting.ticket)
+        step, self._step = self._step, Step()
+        return step
+
+    def _lend(self, request_id: str, lending: _Lending, scheduled: int) -> None:
+        request = lending.request
+        tokens = request.num_prompt_tokens
+        if not request.num_computed_tokens < tokens <= request.num_computed_tokens + scheduled:
+            return
+        # A request that was preempted comes here again, with other blocks.
+        if lending.set is not None:
+            self._step.take_back.append(request_id)
+        lending.set = os.urandom(16)
+        self._step.lend[request_id] = Lend(
+            set=lending.set,
+            blocks=self._blocks(request_id),
+            content=lending.prompt.digest(tokens),
+            tokens=tokens,
+        )
+
+    def loaded(self, request_ids: set[str] | None) -> None:
+        """Requests are loaded, or have failed to be, on every rank."""
+        self._loading.difference_update(request_ids or ())
+
+    # --- a request ends --------------------------------------------------------------
+
+    def finished(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
+        """Whether the blocks of a finished request stay, and what goes out with the answer."""
+        request_id = request.request_id
+        lending = self._lending.pop(request_id, None)
+        if lending is not None:
+            return self._hand_over(request, lending, blocks)
+        waiting = self._waiting.pop(request_id, None)
+        if waiting is not None:
+            # Aborted before it had blocks.
+            self._step.give_up.append(waiting.ticket)
+        if request_id in self._loading:
+            # vLLM keeps the blocks until the workers report the end of it.
+            self._step.stop_loading.append(request_id)
+        return False, None
+
+    def _hand_over(self, request: Request, lending: _Lending, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
+        prefilled = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
+        if lending.set is None:
+            return False, None
+        if request.status not in prefilled or not any(blocks):
+            self._step.take_back.append(request.request_id)
+            return False, None
+        first = self._ranks[0]
+        ticket = Ticket.mint(
+            self._identity,
+            lending.set,
+            [(rank.agent, rank.host, rank.port) for rank in self._ranks],
+            deployment=first.deployment,
+            incarnation=first.incarnation,
+            valid_tokens=request.num_prompt_tokens,
+            time_left=self._config.lease_seconds,
+        )
+        self._step.handed_over.append(request.request_id)
+        return True, {"do_remote_prefill": True, "do_remote_decode": False, PARAMETER: ticket.text}
+
+    # --- how far a prefill goes ------------------------------------------------------
+
+    def _prefilled(self, prompt_tokens: int) -> int:
+        """How many tokens of a prompt the prefill server computes."""
+        return prompt_tokens - self._held_back if prompt_tokens > self._held_back else prompt_tokens
+
+    def _hold_back(self, request: Request) -> None:
+        """Takes the last tokens off a prompt: the decode server computes them itself."""
+        count = request.num_prompt_tokens - self._prefilled(request.num_prompt_tokens)
+        # Prompt logprobs are of all of the prompt; nothing is loaded for them elsewhere.
+        if not count or request.get_skip_reading_prefix_cache():
+            return
+        if request.prompt_token_ids is not None:
+            del request.prompt_token_ids[-count:]
+        elif request.prompt_embeds is not None:
+            request.prompt_embeds = request.prompt_embeds[:-count]
+        del request._all_token_ids[-count:]
+        request.num_prompt_tokens -= count
+        request.max_tokens = 1
+
+    def _blocks(self, request_id: str) -> Blocks:
+        assert self._manager is not None
+        return tuple(list(group) for group in self._manager.get_block_ids(request_id))
+
+
+def _held_back(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
+    """How many tokens at the end of a prompt the decode server computes itself.
+
+    Recurrent state cannot go back: the decode server needs the one before the last token, whose logits it wants.
+    Drafts that look several tokens ahead would leave caches of tokens that nobody has accepted.
+    """
+    recurrent = 1 if kv_cache_config.has_mamba_layers else 0
+    return max(recurrent, vllm_config.num_prefill_lookahead_tokens - 1)

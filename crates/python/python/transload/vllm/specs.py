@@ -1,0 +1,250 @@
+"""What a layer of vLLM caches, in the words of deployment documents: the whole model's, before TP."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.model_executor.layers.mamba.mamba_utils import is_conv_state_dim_first
+from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    ChunkedLocalAttentionSpec,
+    CrossAttentionSpec,
+    EncoderOnlyAttentionSpec,
+    KVCacheSpec,
+    KVQuantMode,
+    MambaSpec,
+    MLAAttentionSpec,
+    SlidingWindowSpec,
+)
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+DTYPES = {
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.float8_e4m3fn: "f8e4m3",
+    torch.float8_e5m2: "f8e5m2",
+    torch.uint8: "u8",
+    torch.int8: "i8",
+}
+
+KEY_THEN_VALUE = {
+    "FLASH_ATTN",
+    "FLASHINFER",
+    "FLEX_ATTENTION",
+    "FLASH_ATTN_DIFFKV",
+    "TRITON_ATTN",
+    "TRITON_MLA",
+    "FLASHMLA",
+    "FLASHINFER_MLA",
+    "FLASH_ATTN_MLA",
+    "CUTLASS_MLA",
+    "CPU_MLA",
+}
+"""Attention backends whose state is, for one head, a key and then its value, or one latent."""
+
+KEYS_TRANSPOSED = "[DS,SD]"
+"""Of a block and head: all keys, element by element, and then all values, state by state."""
+
+
+class UnsupportedCache(NotImplementedError):
+    """A cache that this connector does not know how to read: refusing it is better than wrong tokens."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one layer caches."""
+
+    kind: str
+    """What the deployment's group is called after."""
+    specs: list[dict[str, Any]]
+    """As in a deployment document; several for one page."""
+    inside: str = ""
+    """Order inside a block of one head, where it is not state by state."""
+    recurrent: bool = False
+    scratch: int = field(default=0, compare=False)
+    """Blocks of a request behind its running state, for drafts."""
+
+
+def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
+    """What the layer `name` caches.
+
+    Raises:
+        UnsupportedCache: nobody has written down how it lies in memory.
+    """
+    if isinstance(spec, MambaSpec):
+        return _recurrent(vllm_config, spec, name)
+    if isinstance(spec, (CrossAttentionSpec, EncoderOnlyAttentionSpec)) or not isinstance(spec, AttentionSpec):
+        raise UnsupportedCache(f"layer {name}: a cache of {type(spec).__name__} cannot be moved")
+    return _attention(vllm_config, spec, name)
+
+
+def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer:
+    if spec.tokens_per_state != 1:
+        raise UnsupportedCache(f"layer {name}: a state of {spec.tokens_per_state} tokens cannot be moved yet")
+    if spec.kv_quant_mode not in (KVQuantMode.NONE, KVQuantMode.FP8_PER_TENSOR):
+        raise UnsupportedCache(f"layer {name}: a cache quantized as {spec.kv_quant_mode.name} cannot be moved yet")
+    if spec.num_heads != spec.num_kv_heads:
+        raise UnsupportedCache(
+            f"layer {name}: {spec.num_heads} head slots for {spec.num_kv_heads} heads cannot be moved yet"
+        )
+    backend = vllm_config.compilation_config.static_forward_context[name].get_attn_backend().get_name()
+    dtype = _dtype(spec.dtype, name)
+    if isinstance(spec, MLAAttentionSpec):
+        latent = spec.head_size * spec.dtype.itemsize
+        if backend not in KEY_THEN_VALUE or spec.state_content_size_bytes != latent:
+            raise UnsupportedCache(
+                f"layer {name}: how {backend} keeps {spec.state_content_size_bytes} B of a latent of {latent} B "
+                "is not known here"
+            )
+        return Layer("mla", [{"kind": "mla", "latent": spec.head_size, "dtype": dtype}])
+    content = (spec.head_size + spec.head_size_v) * spec.dtype.itemsize
+    if spec.state_content_size_bytes != content:
+        raise UnsupportedCache(
+            f"layer {name}: {backend} keeps {spec.state_content_size_bytes} B of a head and token, "
+            f"a key and a value are {content} B"
+        )
+    described = {
+        "kind": "attention",
+        "heads": _heads(vllm_config, spec, name),
+        "head_dim": spec.head_size,
+        "dtype": dtype,
+    }
+    if spec.head_size_v != spec.head_size:
+        described["v_head_dim"] = spec.head_size_v
+    kind = "attention"
+    # A window that full attention merely applies frees no blocks, and so plays no part here.
+    if isinstance(spec, SlidingWindowSpec):
+        kind, described["sliding_window"] = "sliding", spec.sliding_window
+    elif isinstance(spec, ChunkedLocalAttentionSpec):
+        kind, described["chunk_size"] = "chunked", spec.attention_chunk_size
+    return Layer(kind, [described], inside=_inside(vllm_config, spec, backend, name))
+
+
+def _inside(vllm_config: VllmConfig, spec: AttentionSpec, backend: str, name: str) -> str:
+    if backend in KEY_THEN_VALUE:
+        return ""
+    if backend != "CPU_ATTN":
+        raise UnsupportedCache(f"layer {name}: how {backend} orders a block is not known here")
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    cache_dtype = vllm_config.cache_config.cache_dtype
+    isa = _get_attn_isa(vllm_config.model_config.dtype, spec.block_size, spec.head_size, cache_dtype)
+    if isa != "vec":
+        raise UnsupportedCache(
+            f"layer {name}: how CPU_ATTN orders a block for {isa!r} is not known here; it is for 'vec', which takes "
+            "float32, blocks of a multiple of 32 tokens, and heads of a multiple of 32 elements"
+        )
+    return KEYS_TRANSPOSED
+
+
+def _heads(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> int:
+    """KV heads of the whole model: `spec` counts those of one rank."""
+    tp = vllm_config.parallel_config.tensor_parallel_size
+    if tp == 1:
+        return spec.num_kv_heads
+    if spec.max_tp_shards is not None:
+        return spec.num_kv_heads * min(tp, spec.max_tp_shards)
+    total = vllm_config.model_config.get_total_num_kv_heads()
+    if max(1, total // tp) != spec.num_kv_heads:
+        raise UnsupportedCache(
+            f"layer {name}: {spec.num_kv_heads} KV heads on each of {tp} ranks, but the model has {total}"
+        )
+    return total
+
+
+def _recurrent(vllm_config: VllmConfig, spec: MambaSpec, name: str) -> Layer:
+    tp = vllm_config.parallel_config.tensor_parallel_size
+    if len(spec.shapes) != 2 or spec.tp_replicated:
+        raise UnsupportedCache(f"layer {name}: a recurrent cache of {len(spec.shapes)} parts cannot be moved yet")
+    conv, state = spec.shapes
+    channels, taps = conv if is_conv_state_dim_first() else (conv[1], conv[0])
+    conv_dtype, state_dtype = (_dtype(dtype, name) for dtype in spec.dtypes)
+    described = {
+        "conv_kernel": taps - spec.num_speculative_blocks + 1,
+        "conv_layout": "DS" if is_conv_state_dim_first() else "SD",
+        "dtype": conv_dtype,
+    }
+    if spec.num_speculative_blocks:
+        described["conv_states"] = taps
+    scratch = spec.num_speculative_blocks
+    if spec.mamba_type is MambaAttentionBackendEnum.MAMBA2:
+        heads, head_dim, state_size = state[0] * tp, state[1], state[2]
+        groups = _groups(vllm_config, (channels - state[0] * head_dim) // (2 * state_size), name)
+        return Layer(
+            "mamba2",
+            [
+                described
+                | {
+                    "kind": "mamba2_conv",
+                    "d_inner": heads * head_dim,
+                    "heads": heads,
+                    "groups": groups,
+                    "state_size": state_size,
+                },
+                {
+                    "kind": "mamba2_ssm",
+                    "heads": heads,
+                    "head_dim": head_dim,
+                    "state_size": state_size,
+                    "dtype": state_dtype,
+                },
+            ],
+            recurrent=True,
+            scratch=scratch,
+        )
+    if spec.mamba_type is MambaAttentionBackendEnum.GDN_ATTN:
+        value_heads, value_dim, key_dim = state
+        keys = channels - value_heads * value_dim
+        if keys <= 0 or keys % (2 * key_dim):
+            raise UnsupportedCache(f"layer {name}: {channels} channels are not keys and values of {state}")
+        heads = {
+            "value_heads": value_heads * tp,
+            "value_head_dim": value_dim,
+            "key_head_dim": key_dim,
+        }
+        return Layer(
+            "gdn",
+            [
+                described | heads | {"kind": "gdn_conv", "key_heads": keys // (2 * key_dim) * tp},
+                heads | {"kind": "gdn_ssm", "dtype": state_dtype},
+            ],
+            recurrent=True,
+            scratch=scratch,
+        )
+    if spec.mamba_type is MambaAttentionBackendEnum.MAMBA1:
+        inner = {"d_inner": channels * tp}
+        return Layer(
+            "mamba1",
+            [
+                described | inner | {"kind": "mamba1_conv"},
+                inner | {"kind": "mamba1_ssm", "state_size": state[1], "dtype": state_dtype},
+            ],
+            recurrent=True,
+            scratch=scratch,
+        )
+    raise UnsupportedCache(f"layer {name}: recurrent state of {spec.mamba_type.name} cannot be moved yet")
+
+
+def _groups(vllm_config: VllmConfig, local: int, name: str) -> int:
+    """Groups of a Mamba2 model whose rank holds `local`. One on each rank may be parts of many, or copies of one."""
+    tp = vllm_config.parallel_config.tensor_parallel_size
+    if tp == 1 or local > 1:
+        return local * tp
+    config = vllm_config.model_config.hf_text_config
+    for field_name in ("mamba_n_groups", "n_groups", "mamba_num_groups", "mamba_ngroups"):
+        groups = getattr(config, field_name, None)
+        if groups in (1, tp):
+            return groups
+    raise UnsupportedCache(f"layer {name}: the model's config does not say how many Mamba2 groups it has")
+
+
+def _dtype(dtype: torch.dtype, name: str) -> str:
+    if dtype not in DTYPES:
+        raise UnsupportedCache(f"layer {name}: elements of {dtype} cannot be moved")
+    return DTYPES[dtype]

@@ -1,0 +1,113 @@
+"""Figures of transfers, for vLLM's log and for Prometheus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
+
+_LISTS = ("bytes", "seconds")
+
+
+@dataclass
+class Stats(KVConnectorStats):
+    """What has happened since the last look, on one rank or on several."""
+
+    data: dict[str, Any] = field(default_factory=lambda: Stats._empty())
+
+    @staticmethod
+    def _empty() -> dict[str, Any]:
+        return {"bytes": [], "seconds": [], "paths": {}, "failures": {}, "leases": {}}
+
+    def reset(self) -> None:
+        self.data = self._empty()
+
+    def is_empty(self) -> bool:
+        return not any(self.data.values())
+
+    def take(self) -> Stats | None:
+        """What there is, which begins anew; None where there is nothing."""
+        if self.is_empty():
+            return None
+        taken = Stats(self.data)
+        self.reset()
+        return taken
+
+    def loaded(self, report: dict[str, Any], seconds: float) -> None:
+        """A request's blocks have landed on this rank."""
+        self.data["bytes"].append(report["bytes"])
+        self.data["seconds"].append(seconds)
+        for route in report["routes"]:
+            _add(self.data["paths"], route["path"], route["bytes"])
+
+    def failed(self, kind: str) -> None:
+        """A request's blocks have not landed on this rank."""
+        _add(self.data["failures"], kind, 1)
+
+    def lease_ended(self, end: str) -> None:
+        """Blocks that were lent are one's own again."""
+        _add(self.data["leases"], end, 1)
+
+    def aggregate(self, other: KVConnectorStats) -> Stats:
+        for name, value in other.data.items():
+            if isinstance(value, list):
+                self.data[name].extend(value)
+            else:
+                for key, count in value.items():
+                    _add(self.data[name], key, count)
+        return self
+
+    def reduce(self) -> dict[str, int | float]:
+        moved, seconds = sum(self.data["bytes"]), sorted(self.data["seconds"])
+        figures: dict[str, int | float] = {"Transfers": len(seconds)}
+        if seconds:
+            figures |= {
+                "MB": round(moved / 1e6, 1),
+                "Median ms": round(seconds[len(seconds) // 2] * 1e3, 2),
+                "Longest ms": round(seconds[-1] * 1e3, 2),
+            }
+        figures |= {f"Failed ({kind})": count for kind, count in sorted(self.data["failures"].items())}
+        figures |= {f"Leases {end}": count for end, count in sorted(self.data["leases"].items())}
+        return figures
+
+
+class PromMetrics(KVConnectorPromMetrics):
+    """The same for Prometheus; names begin with ``vllm:transload_``."""
+
+    def __init__(self, vllm_config, metric_types, labelnames, per_engine_labelvalues) -> None:
+        super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+        self._seconds = self._histogram_cls(
+            name="vllm:transload_load_seconds",
+            documentation="Time from a load's begin on a rank until its blocks were there, or were seen to be.",
+            buckets=[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60],
+            labelnames=labelnames,
+        )
+        self._loads = self._histogram_cls(
+            name="vllm:transload_load_bytes",
+            documentation="Bytes of a load on a rank.",
+            buckets=[4**power for power in range(6, 18)],
+            labelnames=labelnames,
+        )
+        self._bytes = self._counter("bytes", "Bytes loaded, by the path they took.", "path")
+        self._failures = self._counter("failures", "Loads that failed on a rank, by kind.", "kind")
+        self._leases = self._counter("leases_ended", "Leases of this server that ended, by how.", "end")
+
+    def _counter(self, name: str, documentation: str, label: str):
+        return self._counter_cls(
+            name=f"vllm:transload_{name}", documentation=documentation, labelnames=[*self._labelnames, label]
+        )
+
+    def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
+        labels = self.per_engine_labelvalues[engine_idx]
+        for seconds in transfer_stats_data["seconds"]:
+            self._seconds.labels(*labels).observe(seconds)
+        for size in transfer_stats_data["bytes"]:
+            self._loads.labels(*labels).observe(size)
+        for metric, name in ((self._bytes, "paths"), (self._failures, "failures"), (self._leases, "leases")):
+            for key, count in transfer_stats_data[name].items():
+                metric.labels(*labels, key).inc(count)
+
+
+def _add(counts: dict[str, int], key: str, count: int) -> None:
+    counts[key] = counts.get(key, 0) + count

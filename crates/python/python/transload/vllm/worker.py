@@ -1,0 +1,232 @@
+"""Leases and pulls of one rank's blocks: the half of the connector that is in each of vLLM's workers.
+
+Nothing here waits for a peer: transfers go on in the agent's own threads, and each step looks what has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+from transload import Agent, Completion, Lease, LeaseError, Ticket, TicketError, Transfer, TransferError
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
+from vllm.distributed.parallel_state import get_tp_group
+from vllm.logger import init_logger
+
+from . import cache
+from .messages import Lend, Load, RankAddress, Step
+from .stats import Stats
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+    from .config import Config
+
+logger = init_logger("vllm." + __name__)
+
+IDLE_SECONDS = 0.001
+"""How long a step that computes nothing waits for a transfer. A new request waits so much longer, at most."""
+
+
+class Worker:
+    """One for each rank."""
+
+    def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
+        self._vllm_config = vllm_config
+        self._kv_cache_config = kv_cache_config
+        self._config = config
+        group = get_tp_group()
+        self._rank, ranks = group.rank_in_group, group.world_size
+        self._identity = config.identity(self._rank, ranks)
+        self._cache: cache.Cache | None = None
+        self._agent: Agent | None = None
+        self._leases: dict[str, Lease | None] = {}
+        self._handed_over: dict[str, None] = {}
+        self._loads: dict[str, tuple[Transfer | None, float]] = {}
+        self._notices: list[tuple[str, Completion]] = []
+        self.stats = Stats()
+
+    # --- start and end ---------------------------------------------------------------
+
+    def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """vLLM has allocated its cache: the agent starts."""
+        name = self._identity.agent
+        self._cache = cache.read(self._vllm_config, self._kv_cache_config, kv_caches, name)
+        # All ranks are of one life, which begins later than any before it.
+        incarnation = get_tp_group().broadcast_object(time.time_ns() if self._rank == 0 else None, src=0)
+        host = "[::]" if ":" in self._config.host else "0.0.0.0"
+        self._agent = Agent(
+            self._identity,
+            self._cache.deployment,
+            {self._rank: self._cache.memories},
+            bind=f"{host}:{self._config.port + self._rank}",
+            incarnation=incarnation,
+        )
+        groups = ", ".join(repr(group) for group in self._cache.deployment.groups)
+        logger.info("agent %s is on UDP port %d: %s", name, self._agent.port, groups)
+
+    def address(self) -> RankAddress | None:
+        """What tickets say of this rank."""
+        if self._agent is None:
+            return None
+        return RankAddress(
+            agent=self._agent.name,
+            host=self._config.host,
+            port=self._agent.port,
+            deployment=self._agent.deployment_digest,
+            incarnation=self._agent.incarnation,
+        )
+
+    def shutdown(self) -> None:
+        """vLLM is ending."""
+        if self._agent is not None:
+            self._agent.shutdown(1.0)
+
+    # --- each step -------------------------------------------------------------------
+
+    def begin_step(self, step: Step) -> None:
+        """Before anything is computed: what does not depend on it."""
+        for request_id in step.take_back:
+            self._take_back(request_id)
+        for request_id in step.handed_over:
+            self._hand_over(request_id)
+        for request_id, load in step.load.items():
+            self._load(request_id, load)
+        for request_id in step.stop_loading:
+            transfer, _ = self._loads.get(request_id, (None, 0.0))
+            if transfer is not None:
+                transfer.cancel()
+        if self._rank == 0:
+            self._notify(step)
+
+    def end_step(self, step: Step) -> None:
+        """The step is computed: what it prefilled can be read."""
+        for request_id, lend in step.lend.items():
+            self._lend(request_id, lend)
+
+    def results(self, idle: bool) -> KVConnectorTransferResults:
+        """What has ended since the last step. `idle`: whether this one had nothing to compute."""
+        if idle:
+            self._wait_a_moment()
+        results = KVConnectorTransferResults()
+        for request_id in list(self._handed_over):
+            lease = self._leases[request_id]
+            if lease is None or lease.ended.done():
+                del self._handed_over[request_id]
+                del self._leases[request_id]
+                results.finished_sending.add(request_id)
+                self.stats.lease_ended("failed" if lease is None else lease.ended.result(0))
+        for request_id, (transfer, begun) in list(self._loads.items()):
+            if transfer is None or transfer.ended.done():
+                del self._loads[request_id]
+                results.finished_recving.add(request_id)
+                if not self._loaded(request_id, transfer, begun):
+                    results.failed_recving.add(request_id)
+        self._hear_notices()
+        return results
+
+    def _wait_a_moment(self) -> None:
+        """Waits for the oldest of what is under way, shortly: vLLM steps without a pause while there is something."""
+        lent = (self._leases[request_id] for request_id in self._handed_over)
+        under_way = [transfer for transfer, _ in self._loads.values()] or list(lent)
+        if under_way and under_way[0] is not None:
+            under_way[0].ended.wait(IDLE_SECONDS)
+
+    # --- lending ---------------------------------------------------------------------
+
+    def _lend(self, request_id: str, lend: Lend) -> None:
+        assert self._agent is not None and self._cache is not None
+        try:
+            self._leases[request_id] = self._agent.lease(
+                lend.set,
+                self._rank,
+                self._cache.tables(lend.blocks),
+                lend.content,
+                lend.tokens,
+                ttl=self._config.lease_seconds,
+                hard_bound=self._config.lease_seconds + self._config.timeout_seconds,
+            )
+        except LeaseError as error:
+            # Whoever comes for it is told that there is no such lease.
+            logger.error("blocks of request %s cannot be lent: %s", request_id, error)
+            self._leases[request_id] = None
+
+    def _hand_over(self, request_id: str) -> None:
+        self._handed_over[request_id] = None
+        lease = self._leases.setdefault(request_id, None)
+        if lease is not None:
+            try:
+                lease.renew(self._config.lease_seconds)
+            except LeaseError as error:
+                logger.warning("the lease of request %s ended before its ticket went out: %s", request_id, error)
+
+    def _take_back(self, request_id: str) -> None:
+        lease = self._leases.pop(request_id, None)
+        if lease is not None:
+            lease.cancel()
+
+    # --- loading ---------------------------------------------------------------------
+
+    def _load(self, request_id: str, load: Load) -> None:
+        assert self._agent is not None and self._cache is not None
+        transfer = None
+        try:
+            transfer = self._agent.pull(
+                Ticket(load.ticket),
+                [self._rank],
+                self._cache.tables(load.blocks),
+                load.content,
+                load.tokens,
+                start=load.start,
+                paths=self._config.require,
+                timeout=self._config.timeout_seconds,
+            )
+        except (TicketError, TransferError) as error:
+            self._failed(request_id, error)
+        self._loads[request_id] = (transfer, time.monotonic())
+
+    def _loaded(self, request_id: str, transfer: Transfer | None, begun: float) -> bool:
+        if transfer is None:
+            return False
+        try:
+            report = transfer.ended.result(0)
+        except TransferError as error:
+            self._failed(request_id, error)
+            return False
+        self.stats.loaded(report, time.monotonic() - begun)
+        return True
+
+    def _failed(self, request_id: str, error: TicketError | TransferError) -> None:
+        kind = error.kind if isinstance(error, TransferError) else "ticket"
+        self.stats.failed(kind)
+        log = logger.debug if kind == "cancelled" else logger.error
+        log("request %s was not loaded (%s): %s", request_id, kind, error)
+
+    # --- telling owners --------------------------------------------------------------
+
+    def _notify(self, step: Step) -> None:
+        assert self._agent is not None
+        for text in step.renew:
+            self._say("renew", text, lambda ticket: self._agent.renew(ticket, self._config.lease_seconds))
+        for text in step.give_up:
+            self._say("give up", text, self._agent.cancel)
+
+    def _say(self, what, text, say) -> None:
+        try:
+            self._notices.append((what, say(Ticket(text))))
+        except TicketError as error:
+            logger.error("cannot %s a ticket: %s", what, error)
+
+    def _hear_notices(self) -> None:
+        waiting = []
+        for what, notice in self._notices:
+            if not notice.done():
+                waiting.append((what, notice))
+                continue
+            try:
+                notice.result(0)
+            except TransferError as error:
+                logger.warning("cannot %s a ticket: %s", what, error)
+        self._notices = waiting

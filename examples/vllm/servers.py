@@ -1,0 +1,157 @@
+"""Starts vLLM servers on the CPU, and asks them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ALONE = {
+    "VLLM_TARGET_DEVICE": "cpu",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "VLLM_HOST_IP": "127.0.0.1",
+}
+
+
+class Server:
+    """A vLLM server of this Python environment, in a process of its own."""
+
+    def __init__(self, model: Path, folder: Path, name: str, *, tp=1, block_size=32, core=0, transfer=None, options=()):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.name, self.port = name, free_port()
+        self.log = folder / f"{name}.log"
+        self._output = self.log.open("a")
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
+        command += ["--host", "127.0.0.1", "--port", self.port, "--dtype", "float32", "--seed", 0]
+        command += ["--max-model-len", 1024, "--max-num-seqs", 8, "--enforce-eager"]
+        command += ["--tensor-parallel-size", tp, "--block-size", block_size, *options]
+        if transfer is not None:
+            command += ["--kv-transfer-config", json.dumps(transfer)]
+        # Each rank computes on a core of its own, as far as there are some.
+        cores = sorted(os.sched_getaffinity(0))
+        bind = "|".join(str(cores[(core + rank) % len(cores)]) for rank in range(tp))
+        caches = {
+            variable: str(folder / "cache" / part)
+            for variable, part in (
+                ("HF_HOME", "huggingface"),
+                ("VLLM_CACHE_ROOT", "vllm"),
+                ("VLLM_CONFIG_ROOT", "vllm-config"),
+                ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
+            )
+        }
+        self.process = subprocess.Popen(
+            list(map(str, command)),
+            env=os.environ | ALONE | caches | {"VLLM_CPU_OMP_THREADS_BIND": bind},
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def wait(self, seconds: float = 300) -> "Server":
+        """Waits until it answers."""
+        end = time.monotonic() + seconds
+        while True:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"{self.name} ended with {self.process.returncode}:\n{self.tail()}")
+            try:
+                urllib.request.urlopen(f"{self.url}/health", timeout=5).close()
+                return self
+            except OSError:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"{self.name} does not answer after {seconds} s:\n{self.tail()}") from None
+                time.sleep(0.5)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def complete(self, prompt, tokens: int = 16, **more) -> dict:
+        """Asks for a completion of token ids; see `complete`."""
+        return complete(self.url, prompt, tokens, **more)
+
+    def metrics(self) -> dict[str, float]:
+        """The server's metrics, by name and labels."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        parts = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
+        return {name: float(value) for name, _, value in parts}
+
+    def tail(self, lines: int = 40) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """Ends it, and the processes it has started."""
+        self._end(15, 20)
+        self._end(9, 20)
+        self._output.close()
+
+    def kill(self) -> None:
+        """Ends it as a crash would."""
+        self._end(9, 20)
+
+    def _end(self, signal: int, seconds: float) -> None:
+        if self.process.poll() is None or signal == 9:
+            try:
+                # All of its session: the processes of its engine and ranks.
+                os.killpg(self.process.pid, signal)
+            except ProcessLookupError:
+                return
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            pass
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+
+def connector(role: str, certs: Path, **settings) -> dict:
+    """The ``--kv-transfer-config`` of a server with Transload."""
+    return {
+        "kv_connector": "TransloadConnector",
+        "kv_connector_module_path": "transload.vllm",
+        "kv_role": role,
+        "kv_connector_extra_config": {"certs": str(certs)} | settings,
+    }
+
+
+def complete(url: str, prompt, tokens: int = 16, **more) -> dict:
+    """Asks a server, or the proxy, for `tokens` tokens, the best one each time. The answer is that of
+    ``/v1/completions``, with ``token_ids`` in each choice.
+
+    Raises:
+        urllib.error.HTTPError: with the server's words in it.
+    """
+    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "return_token_ids": True, **more}
+    with post(f"{url}/v1/completions", body) as answer:
+        return json.load(answer)
+
+
+def post(url: str, body: dict, timeout: float = 300):
+    """Posts JSON."""
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    try:
+        return urllib.request.urlopen(request, timeout=timeout)
+    except urllib.error.HTTPError as error:
+        error.msg = f"{error.msg}: {error.read().decode(errors='replace')}"
+        raise
+
+
+def free_port() -> int:
+    """A TCP port that is free now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]

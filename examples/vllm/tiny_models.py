@@ -1,0 +1,108 @@
+"""Makes tiny models with random weights, for trying disaggregation on a CPU and offline.
+
+    python tiny_models.py llama FOLDER
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+VOCABULARY = 1024
+
+# With the usual range of 0.02 the logits of random weights are so flat that rounding decides which token is best.
+WEIGHTS = 0.2
+
+
+def llama():
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        max_position_embeddings=2048,
+        initializer_range=WEIGHTS,
+    )
+
+
+def falcon_h1():
+    """Mamba2 with one group, and attention, in every layer."""
+    from transformers import FalconH1Config
+
+    return FalconH1Config(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=32,
+        mamba_d_ssm=512,
+        mamba_n_heads=16,
+        mamba_d_head=32,
+        mamba_n_groups=1,
+        mamba_d_state=32,
+        mamba_d_conv=4,
+        mamba_chunk_size=64,
+        max_position_embeddings=2048,
+        initializer_range=WEIGHTS,
+    )
+
+
+def qwen3_next():
+    """Three gated delta nets to one attention."""
+    from transformers import Qwen3NextConfig
+
+    return Qwen3NextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        linear_num_key_heads=4,
+        linear_num_value_heads=8,
+        linear_key_head_dim=32,
+        linear_value_head_dim=32,
+        linear_conv_kernel_dim=4,
+        num_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=128,
+        shared_expert_intermediate_size=128,
+        decoder_sparse_step=1,
+        max_position_embeddings=2048,
+        initializer_range=WEIGHTS,
+    )
+
+
+MODELS = {"llama": llama, "falcon_h1": falcon_h1, "qwen3_next": qwen3_next}
+
+
+def make(name: str, folder: Path) -> Path:
+    """The model `name` in `folder`, made if it is not there; the same weights each time."""
+    if (folder / "config.json").exists():
+        return folder
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(MODELS[name](), dtype=torch.float32)
+    model.generation_config.eos_token_id = None
+    model.save_pretrained(folder)
+    words = {f"t{number}": number for number in range(VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="t0").save_pretrained(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("model", choices=MODELS)
+    arguments.add_argument("folder", type=Path)
+    given = arguments.parse_args()
+    print(make(given.model, given.folder))
