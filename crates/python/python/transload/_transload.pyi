@@ -65,6 +65,18 @@ class Deployment:
     @property
     def groups(self) -> list[Group]: ...
 
+class View(TypedDict):
+    layer: int
+    spec: int
+    kind: str
+    component: str
+    units: tuple[int, int]
+    allocation: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
 class Group:
     @property
     def name(self) -> str: ...
@@ -79,6 +91,7 @@ class Group:
     @property
     def is_recurrent(self) -> bool: ...
     def allocations(self, rank: int = 0) -> list[int]: ...
+    def views(self, rank: int = 0) -> list[View]: ...
 
 class Plan:
     def __new__(
