@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use transload::layout::Rank;
-use transload::transfer::agent;
+use transload::transfer::agent::{self, AgentOptions};
 use transload::transfer::content::ContentDigest;
 use transload::transfer::ids::Incarnation;
 
@@ -21,6 +21,13 @@ use crate::runtime::{Made, handle, seconds};
 use crate::ticket::Ticket;
 use crate::transfer::{Transfer, failed, notice_failed, transfer_request};
 
+/// A fresh number for the life of an engine instance, as agents draw it: greater than those drawn before, by the clock.
+/// All agents of one instance are made with the same.
+#[pyfunction]
+pub(crate) fn new_incarnation() -> PyResult<u128> {
+    Ok(Incarnation::draw()?.0)
+}
+
 /// A process that holds KV memory and moves it, for some ranks of one deployment.
 ///
 /// It lives until `shutdown`, or until nobody holds it any more; its leases and transfers end with it. Registered memory
@@ -32,10 +39,19 @@ use crate::transfer::{Transfer, failed, notice_failed, transfer_request};
 ///     memories: for each rank, the memory of each group, in the order of the document.
 ///     bind: UDP address of the control port, `host:port`; port 0 takes a free one.
 ///     incarnation: the life of the deployment, the same number on all ranks of one engine instance, greater after
-///         a restart; drawn from the clock if None.
+///         a restart: `new_incarnation`, which is also what None draws.
+///     lanes: data connections to each peer over the network, each with a socket, a port and a thread of its own. One
+///         fills about one core. If None, half as many as there are cores, 4 at most.
+///     lane_ports: first and last UDP port for the lanes, as `(7700, 7703)`: at least as many as there are lanes. If None,
+///         the system chooses.
+///     early_wait: seconds that a pull which comes before its lease waits for it. If None, 10.
+///     notice_wait: seconds that an owner which cannot be reached is tried, to be told that its leases are done with or
+///         given up. If None, 60.
+///     keep_idle: seconds that a connection is kept which nothing needs; at least twice `early_wait`. If None, 60.
 ///
 /// Raises:
-///     AgentError: memory or ranks do not suit the deployment, or the address cannot be bound.
+///     AgentError: memory or ranks do not suit the deployment, an option cannot be (it is named), or the address cannot
+///         be bound.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Agent {
     inner: agent::Agent,
@@ -45,7 +61,9 @@ pub(crate) struct Agent {
 #[pymethods]
 impl Agent {
     #[new]
-    #[pyo3(signature = (identity, deployment, memories, *, bind = "0.0.0.0:0", incarnation = None))]
+    #[pyo3(signature = (identity, deployment, memories, *, bind = "0.0.0.0:0", incarnation = None, lanes = None,
+        lane_ports = None, early_wait = None, notice_wait = None, keep_idle = None))]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         identity: &Identity,
@@ -53,14 +71,34 @@ impl Agent {
         memories: BTreeMap<u32, Vec<PyRef<'_, Memory>>>,
         bind: &str,
         incarnation: Option<u128>,
+        lanes: Option<u16>,
+        lane_ports: Option<(u16, u16)>,
+        early_wait: Option<f64>,
+        notice_wait: Option<f64>,
+        keep_idle: Option<f64>,
     ) -> PyResult<Self> {
+        let mut options = AgentOptions::default();
+        if let Some(lanes) = lanes {
+            options.quic.lanes = lanes;
+        }
+        options.quic.lane_ports = lane_ports.map(|(first, last)| first..=last);
+        for (name, given, option) in [
+            ("early_wait", early_wait, &mut options.wire.early_wait),
+            ("notice_wait", notice_wait, &mut options.wire.notice_wait),
+            ("keep_idle", keep_idle, &mut options.keep_idle),
+        ] {
+            if let Some(given) = given {
+                *option = seconds(name, given)?;
+            }
+        }
         let addr: SocketAddr = bind.parse().map_err(|_| {
             PyValueError::new_err(format!(
                 "bind is {bind:?}: give an address and a port, as 0.0.0.0:7600 or [::1]:0"
             ))
         })?;
         let mut builder =
-            agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone());
+            agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone())
+                .options(options);
         for (rank, groups) in &memories {
             let groups = groups.iter().map(|memory| memory.inner.clone()).collect();
             builder = builder

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -285,6 +286,51 @@ def test_an_agent_needs_what_its_deployment_says(certs):
     engine.agent.shutdown(0)
     with pytest.raises(transload.AgentError, match="stopped"):
         engine.agent.lease(bytes(16), 0, TABLES[0], CONTENT, 30)
+
+
+def test_options_are_those_of_the_agent(certs):
+    life = transload.new_incarnation()
+    assert transload.new_incarnation() != life
+    options = {"incarnation": life, "early_wait": 0.1, "notice_wait": 1, "keep_idle": 5.0}
+    prefill = Engine(certs, "prefill", options=options)
+    assert prefill.agent.incarnation == life
+    decode = Engine(certs, "decode", options={"lanes": 1, "lane_ports": (21000, 21999)})
+    # It takes less than the ten seconds that a pull waits for its lease by default.
+    ticket = prefill.ticket(os.urandom(16), 30)
+    pull = decode.agent.pull(ticket, [0], [[6, 7]], CONTENT, 30, timeout=5)
+    with pytest.raises(transload.TransferError) as raised:
+        pull.ended.result(30)
+    assert raised.value.kind == "unknown"
+    assert any(21000 <= port <= 21999 for port in udp_ports())
+    for options, message in [
+        ({"lanes": 0}, "lanes is 0; it must be 1 to 256"),
+        ({"lanes": 3, "lane_ports": (21000, 21001)}, "lane_ports has 2 ports for 3 lanes"),
+        ({"lane_ports": (0, 99)}, "lane_ports is 0..=99"),
+    ]:
+        with pytest.raises(transload.AgentError, match=message):
+            Engine(certs, "decode", options=options)
+    for name in ("early_wait", "notice_wait", "keep_idle"):
+        with pytest.raises(ValueError, match=f"{name} is -1"):
+            Engine(certs, "decode", options={name: -1})
+    for engine in (prefill, decode):
+        engine.agent.shutdown(0)
+
+
+def udp_ports():
+    """Local ports of all UDP sockets."""
+    lines = Path("/proc/net/udp").read_text().splitlines()[1:]
+    return {int(line.split()[1].split(":")[1], 16) for line in lines}
+
+
+def test_prompts_and_tickets_travel(pair):
+    ticket = pair[0].ticket(os.urandom(16), 30)
+    assert pickle.loads(pickle.dumps(ticket)).text == ticket.text
+    prompt = transload.Prompt(
+        TOKENS, adapter="a", multimodal=[("b", 3, 4)], salt="c", embeddings=bytes(32)
+    )
+    copy = pickle.loads(pickle.dumps(prompt))
+    assert len(copy) == 30 and copy.digest() == prompt.digest()
+    assert copy.digest() != transload.Prompt(TOKENS).digest()
 
 
 def test_callbacks_that_wait_keep_nobody_waiting(pair):
