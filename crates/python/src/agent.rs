@@ -17,6 +17,7 @@ use crate::errors::{AgentError, raise};
 use crate::identity::Identity;
 use crate::lease::{Lease, lease_request, not_opened};
 use crate::memory::Memory;
+use crate::metrics::metrics;
 use crate::runtime::{Made, handle, seconds};
 use crate::ticket::Ticket;
 use crate::transfer::{Transfer, failed, notice_failed, transfer_request};
@@ -365,6 +366,29 @@ impl Agent {
             named.set_item(name, value)?;
         }
         Ok(named)
+    }
+
+    /// What it has done since it was made. Nothing in it ever goes down: take differences.
+    ///
+    /// Returns:
+    ///     A dict, with times in seconds:
+    ///
+    ///     - `pulls`, `pushes`: of its own: how many were `begun`, have `succeeded`, and have `failed`, these by the `kind`
+    ///       of their `TransferError`; of those that succeeded, the `seconds` they took, and those of them that they were
+    ///       `queued`, until their first byte moved. What raised at once was never begun.
+    ///     - `served`, `received`: what others have pulled out of blocks that were leased here, and pushed into blocks that
+    ///       were opened here; by route (what one rank sends to one other) and attempt.
+    ///     - `bytes_out`, `bytes_in`: bytes that have left this memory and come into it, by path, of routes that have landed.
+    ///     - `busy`: seconds in which at least one route was moving, from its first byte to its end.
+    ///     - `chunks`: how many runs of memory were gathered or scattered here, by length: the key is the smallest power of
+    ///       two that is not below their bytes.
+    ///     - `leases`: how many were `opened`, and how they have ended.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let read = self.made.wait(py, self.inner.metrics())?;
+        metrics(py, &read.map_err(raise!(AgentError))?)
     }
 
     /// Takes nothing new, waits up to `patience` seconds for what is under way, gives up what is left, and closes all

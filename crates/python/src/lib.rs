@@ -12,6 +12,7 @@ mod errors;
 mod identity;
 mod lease;
 mod memory;
+mod metrics;
 mod plan;
 mod prompt;
 mod runtime;

@@ -208,6 +208,42 @@ class Completion(Generic[_T]):
     ) -> bool: ...
     def __await__(self) -> Generator[Any, None, _T]: ...
 
+class TransferMetrics(TypedDict):
+    begun: int
+    succeeded: int
+    failed: dict[str, int]
+    seconds: float
+    queued: float
+
+class RouteMetrics(TypedDict):
+    begun: int
+    succeeded: int
+    failed: int
+    seconds: float
+
+class PathBytes(TypedDict):
+    quic: int
+    ring: int
+    shared: int
+
+class LeaseMetrics(TypedDict):
+    opened: int
+    completed: int
+    cancelled: int
+    expired: int
+    peer_lost: int
+
+class AgentMetrics(TypedDict):
+    pulls: TransferMetrics
+    pushes: TransferMetrics
+    served: RouteMetrics
+    received: RouteMetrics
+    bytes_out: PathBytes
+    bytes_in: PathBytes
+    busy: float
+    chunks: dict[int, int]
+    leases: LeaseMetrics
+
 class Agent:
     def __new__(
         cls,
@@ -290,6 +326,7 @@ class Agent:
     ) -> Completion[tuple[int, int]]: ...
     def renew(self, ticket: Ticket, ttl: float) -> Completion[float | None]: ...
     def gauges(self) -> dict[str, int]: ...
+    def metrics(self) -> AgentMetrics: ...
     def shutdown(self, patience: float = 5.0) -> None: ...
     def __enter__(self) -> Agent: ...
     def __exit__(
@@ -323,6 +360,7 @@ class RouteReport(TypedDict):
 class TransferReport(TypedDict):
     bytes: int
     seconds: float
+    queued: float
     routes: list[RouteReport]
 
 class Transfer:

@@ -21,6 +21,7 @@ use super::lease::LeaseOutcome;
 use super::loans::SharedMemories;
 #[cfg(feature = "local")]
 use super::local::Local;
+use super::metrics::Counters;
 use super::plans::Plans;
 use super::{Blocks, NoticeOutcome};
 use crate::ids::{AgentId, TransferId};
@@ -83,6 +84,7 @@ pub(super) struct Driver {
     look: Duration,
     keep_idle: Duration,
     stopping: Option<Stopping>,
+    counters: Counters,
 }
 
 /// What a driver is made of.
@@ -133,6 +135,7 @@ impl Driver {
             keep_idle: parts.keep_idle,
             look: LOOK.min(parts.stall / 4).max(Duration::from_millis(1)),
             stopping: None,
+            counters: Counters::default(),
         }
     }
 

@@ -10,13 +10,14 @@ use super::data::RingOut;
 use super::lease::{Lease, OpenRefused};
 #[cfg(feature = "local")]
 use super::loans::Part;
+use super::metrics::AgentMetrics;
 use super::request::Keeper;
 #[cfg(feature = "local")]
 use super::ring::OfferError;
 use super::transfer::Transfer;
 use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
-use crate::ids::{AgentId, Rank, TransferId};
+use crate::ids::{AgentId, Direction, Rank, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec};
 #[cfg(feature = "local")]
 use crate::memory::Memory;
@@ -154,6 +155,7 @@ pub(super) enum Command {
     },
     Start {
         spec: JobSpec<Blocks>,
+        direction: Direction,
         keeper: Option<Keeper>,
         started: oneshot::Sender<Result<Transfer, JobError>>,
     },
@@ -181,6 +183,9 @@ pub(super) enum Command {
     },
     Gauges {
         answer: oneshot::Sender<Gauges>,
+    },
+    Metrics {
+        answer: oneshot::Sender<Box<AgentMetrics>>,
     },
     /// Take nothing new; answer once idle or after the patience, then stop.
     Shutdown {

@@ -10,6 +10,7 @@ use super::builder::Builder;
 use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
 use super::event::{Command, Event, NoticeBegun};
 use super::lease::Lease;
+use super::metrics::AgentMetrics;
 use super::own_tables;
 use super::request::{LeaseRequest, PullRequest, PushRequest};
 use super::transfer::{PullReport, Transfer};
@@ -263,6 +264,7 @@ impl Agent {
         let keeper = request.keeper;
         let started = self.ask(|started| Command::Start {
             spec,
+            direction: wanted,
             keeper,
             started,
         });
@@ -314,6 +316,15 @@ impl Agent {
     /// [`AgentGone`].
     pub async fn gauges(&self) -> Result<Gauges, AgentGone> {
         self.ask(|answer| Command::Gauges { answer }).await
+    }
+
+    /// What it has done since it was bound.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn metrics(&self) -> Result<AgentMetrics, AgentGone> {
+        let metrics = self.ask(|answer| Command::Metrics { answer }).await?;
+        Ok(*metrics)
     }
 
     /// Takes nothing new, waits up to `patience` for what is under way, gives up what is left, and

@@ -40,6 +40,7 @@ impl Driver {
             Action::Lanes { conn, message } => self.on_lanes(conn, message),
             Action::Read(flow) => {
                 self.note_use(&flow);
+                self.counters.route_begun(&flow, true);
                 self.read(flow);
             }
             Action::Readable {
@@ -54,6 +55,7 @@ impl Driver {
             }
             Action::Receive(flow) => {
                 self.note_use(&flow);
+                self.counters.route_begun(&flow, false);
                 self.receive(flow);
             }
             Action::Flowing { transfer, path } => self.carry(transfer, path),
@@ -67,11 +69,16 @@ impl Driver {
             // Shared memory is not among the paths that are offered.
             #[cfg(not(feature = "local"))]
             Action::Copy { transfer } => self.failed(transfer, "nothing was lent".to_owned()),
-            Action::Fence { transfer } => self.fence(transfer),
+            Action::Fence { transfer } => {
+                self.counters.route_failed(transfer);
+                self.fence(transfer);
+            }
             Action::Finished { transfer } => {
-                self.forget(transfer);
+                let under = self.forget(transfer);
+                self.counters.route_landed(transfer, under.as_ref());
             }
             Action::LeaseEnded { key, end, blocks } => {
+                self.counters.lease_ended(end);
                 self.users.remove(&key);
                 if let Some(promise) = self.leases.remove(&key) {
                     let tables = own_tables(blocks);
@@ -79,8 +86,10 @@ impl Driver {
                 }
             }
             Action::JobDone { job, result, .. } => {
+                let result = result.map_err(TransferError::from);
+                self.counters.job_done(job, &result);
                 if let Some(promise) = self.jobs.remove(&job) {
-                    promise.keep(result.map_err(TransferError::from));
+                    promise.keep(result);
                 }
             }
             Action::NoticeDone {

@@ -33,6 +33,7 @@ impl Driver {
             } => {
                 let key = spec.key;
                 let answer = self.machine.lease(now, spec).map(|()| {
+                    self.counters.lease_opened();
                     let (sender, outcome) = oneshot::channel();
                     self.leases.insert(key, Promise::new(sender, keeper));
                     Lease::new(key, self.events.clone(), self.urgent(), outcome)
@@ -59,11 +60,13 @@ impl Driver {
             }
             Command::Start {
                 spec,
+                direction,
                 keeper,
                 started,
             } => {
                 let answer = match self.machine.start(now, spec) {
                     Ok(job) => {
+                        self.counters.job_begun(job, direction);
                         let (sender, result) = oneshot::channel();
                         self.jobs.insert(job, Promise::new(sender, keeper));
                         let (events, urgent) = (self.events.clone(), self.urgent());
@@ -99,6 +102,9 @@ impl Driver {
             }
             Command::Gauges { answer } => {
                 let _ = answer.send(self.machine.gauges());
+            }
+            Command::Metrics { answer } => {
+                let _ = answer.send(Box::new(self.counters.read()));
             }
             Command::Shutdown { patience, done } => {
                 let until = Instant::now() + patience.min(NEVER);

@@ -143,8 +143,10 @@ fn pull_and_tell_every_owner() {
         crc: 1,
     };
     let owner = agent("owner");
+    t.wait(secs(2));
     t.do_(|machine, now, _| machine.admit(now, &owner, &header))
         .unwrap();
+    t.wait(secs(1));
     t.do_(|machine, now, _| machine.stream_arrived(now, &header, &trailer, 1));
     t.hear(Message::Accepted {
         transfer,
@@ -159,6 +161,7 @@ fn pull_and_tell_every_owner() {
     });
     let report = t.job().unwrap();
     assert_eq!((report.bytes, report.routes.len()), (flow.bytes, 1));
+    assert_eq!((report.took, report.queued), (secs(3), secs(2)));
     let Some(Message::Notice(notice)) = t.said.pop() else {
         panic!("{:?}", t.said);
     };
