@@ -16,6 +16,7 @@ use crate::deployment::Deployment;
 use crate::errors::{AgentError, raise};
 use crate::identity::Identity;
 use crate::lease::{Lease, lease_request, not_opened};
+use crate::logs;
 use crate::memory::Memory;
 use crate::metrics::metrics;
 use crate::runtime::{Made, handle, seconds};
@@ -78,6 +79,7 @@ impl Agent {
         notice_wait: Option<f64>,
         keep_idle: Option<f64>,
     ) -> PyResult<Self> {
+        logs::start(py)?;
         let mut options = AgentOptions::default();
         if let Some(lanes) = lanes {
             options.quic.lanes = lanes;

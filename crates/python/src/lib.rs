@@ -11,6 +11,7 @@ mod deployment;
 mod errors;
 mod identity;
 mod lease;
+mod logs;
 mod memory;
 mod metrics;
 mod plan;

@@ -38,6 +38,7 @@ mod commands;
 mod connections;
 #[cfg(feature = "local")]
 mod lending;
+mod logs;
 mod promises;
 #[cfg(feature = "local")]
 mod rings;
@@ -265,7 +266,7 @@ impl Driver {
                 agent,
                 result: Err(error),
             } => {
-                tracing::debug!(%agent, %error, "could not connect");
+                tracing::warn!(%agent, %error, "could not connect");
                 self.machine.connect_failed(now, &agent);
             }
             Event::Received { conn, envelope } => {
@@ -341,7 +342,7 @@ impl Driver {
                 trailer,
                 crc,
             } => self.machine.stream_arrived(now, &header, &trailer, crc),
-            Event::StreamFailed { transfer, why } => self.machine.stream_failed(now, transfer, why),
+            Event::StreamFailed { transfer, why } => self.failed(transfer, why),
             Event::Fenced { transfer } => {
                 self.fencing.remove(&transfer);
                 self.machine.fenced(now, transfer);

@@ -10,14 +10,14 @@ use super::data::RingOut;
 use super::lease::{Lease, OpenRefused};
 #[cfg(feature = "local")]
 use super::loans::Part;
-use super::metrics::AgentMetrics;
+use super::metrics::{AgentMetrics, JobUnderWay};
 use super::request::Keeper;
 #[cfg(feature = "local")]
 use super::ring::OfferError;
 use super::transfer::Transfer;
 use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
-use crate::ids::{AgentId, Direction, Rank, TransferId};
+use crate::ids::{AgentId, Rank, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec};
 #[cfg(feature = "local")]
 use crate::memory::Memory;
@@ -155,7 +155,7 @@ pub(super) enum Command {
     },
     Start {
         spec: JobSpec<Blocks>,
-        direction: Direction,
+        job: JobUnderWay,
         keeper: Option<Keeper>,
         started: oneshot::Sender<Result<Transfer, JobError>>,
     },

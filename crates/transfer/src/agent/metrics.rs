@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::error::TransferError;
 use super::flows::Under;
-use crate::ids::{Direction, TransferId};
+use crate::ids::{Direction, LeaseSetId, TransferId};
 use crate::lease::LeaseEnd;
 use crate::plan::RouteStream;
 use crate::wire::{BlocksOf, Flow, JobId, JobReport, Path};
@@ -123,11 +123,18 @@ impl Chunks {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     metrics: AgentMetrics,
-    jobs: HashMap<JobId, Direction>,
+    jobs: HashMap<JobId, JobUnderWay>,
     routes: HashMap<TransferId, RouteUnderWay>,
     moving: usize,
     /// While something moves: since when.
     busy_since: Option<Instant>,
+}
+
+/// A pull or push of our own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JobUnderWay {
+    pub(super) direction: Direction,
+    pub(super) set: LeaseSetId,
 }
 
 #[derive(Debug)]
@@ -148,16 +155,19 @@ impl Counters {
         metrics
     }
 
-    pub(super) fn job_begun(&mut self, job: JobId, direction: Direction) {
-        self.jobs.insert(job, direction);
-        self.transfers(direction).begun += 1;
+    pub(super) fn job_begun(&mut self, id: JobId, job: JobUnderWay) {
+        self.jobs.insert(id, job);
+        self.transfers(job.direction).begun += 1;
     }
 
-    pub(super) fn job_done(&mut self, job: JobId, result: &Result<JobReport, TransferError>) {
-        let Some(direction) = self.jobs.remove(&job) else {
-            return;
-        };
-        let of = self.transfers(direction);
+    /// What it was.
+    pub(super) fn job_done(
+        &mut self,
+        id: JobId,
+        result: &Result<JobReport, TransferError>,
+    ) -> Option<JobUnderWay> {
+        let job = self.jobs.remove(&id)?;
+        let of = self.transfers(job.direction);
         match result {
             Ok(report) => {
                 of.succeeded += 1;
@@ -166,6 +176,7 @@ impl Counters {
             }
             Err(error) => *of.failed.entry(error.kind()).or_default() += 1,
         }
+        Some(job)
     }
 
     fn transfers(&mut self, direction: Direction) -> &mut TransferMetrics {

@@ -4,12 +4,14 @@ use std::time::Instant;
 
 use super::Driver;
 use super::connections::dial;
+use super::logs::{log_job_failed, log_lease_ended};
 use crate::agent::error::TransferError;
 use crate::agent::flows::Moving;
 use crate::agent::lease::LeaseOutcome;
 use crate::agent::{Blocks, NoticeOutcome, own_tables};
 use crate::ids::TransferId;
 use crate::wire::Action;
+use crate::wire::message::Message;
 
 impl Driver {
     pub(super) fn act(&mut self, action: Action<Blocks>) {
@@ -25,9 +27,13 @@ impl Driver {
                 self.endpoints.spawn_control(dialling);
             }
             Action::Close { conn, reason } => {
+                self.log_close(conn, &reason);
                 self.hang_up(conn, &reason);
             }
             Action::Send { conn, envelope } => {
+                if let Message::Refused { transfer, refusal } = &envelope.message {
+                    self.log_refused(conn, *transfer, refusal);
+                }
                 let Some(connection) = self.connections.get_mut(&conn) else {
                     return;
                 };
@@ -79,6 +85,7 @@ impl Driver {
             }
             Action::LeaseEnded { key, end, blocks } => {
                 self.counters.lease_ended(end);
+                log_lease_ended(key, end);
                 self.users.remove(&key);
                 if let Some(promise) = self.leases.remove(&key) {
                     let tables = own_tables(blocks);
@@ -87,7 +94,10 @@ impl Driver {
             }
             Action::JobDone { job, result, .. } => {
                 let result = result.map_err(TransferError::from);
-                self.counters.job_done(job, &result);
+                let done = self.counters.job_done(job, &result);
+                if let (Some(done), Err(error)) = (done, &result) {
+                    log_job_failed(done, error);
+                }
                 if let Some(promise) = self.jobs.remove(&job) {
                     promise.keep(result);
                 }

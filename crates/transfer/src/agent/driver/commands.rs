@@ -60,17 +60,17 @@ impl Driver {
             }
             Command::Start {
                 spec,
-                direction,
+                job,
                 keeper,
                 started,
             } => {
                 let answer = match self.machine.start(now, spec) {
-                    Ok(job) => {
-                        self.counters.job_begun(job, direction);
+                    Ok(id) => {
+                        self.counters.job_begun(id, job);
                         let (sender, result) = oneshot::channel();
-                        self.jobs.insert(job, Promise::new(sender, keeper));
+                        self.jobs.insert(id, Promise::new(sender, keeper));
                         let (events, urgent) = (self.events.clone(), self.urgent());
-                        Ok(Transfer::new(job, result, events, urgent))
+                        Ok(Transfer::new(id, result, events, urgent))
                     }
                     Err(refused) => Err(*refused.error),
                 };

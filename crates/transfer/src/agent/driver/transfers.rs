@@ -94,6 +94,7 @@ impl Driver {
     }
 
     pub(super) fn failed(&mut self, transfer: TransferId, why: String) {
+        tracing::info!(%transfer, why, "an attempt has failed here");
         let now = self.now();
         self.machine.stream_failed(now, transfer, why);
     }

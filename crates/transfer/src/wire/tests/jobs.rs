@@ -114,6 +114,24 @@ fn that_cannot_be_are_not_begun() {
 }
 
 #[test]
+fn tell_a_refusal_as_seen_from_here() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+        .unwrap();
+    t.connect("owner", Permits::ALL);
+    let differ = |ours: &str, theirs: &str| {
+        HelloRefusal::Specs(Difference {
+            field: "heads".into(),
+            ours: ours.into(),
+            theirs: theirs.into(),
+        })
+    };
+    t.hear(Message::Unwelcome(differ("4", "2")));
+    let (agent, refusal) = (agent("owner"), differ("2", "4"));
+    assert_eq!(t.job(), Err(JobError::Hello { agent, refusal }));
+}
+
+#[test]
 fn do_not_run_twice_at_a_time() {
     let (mut t, _) = holder(Direction::Pull);
     let rank = Rank(0);
