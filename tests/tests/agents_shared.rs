@@ -66,6 +66,14 @@ async fn memory_that_is_lent_is_copied_once() {
         assert_eq!(paths(&report), [Path::Shared; 4]);
         assert!(report.routes.iter().all(|route| route.attempts == 1));
     }
+    // Copied here, out of memory there.
+    let (ours, theirs) = (pair.dst.agent.metrics(), pair.src.agent.metrics());
+    let (ours, theirs) = (ours.await.unwrap(), theirs.await.unwrap());
+    assert_eq!((ours.pulls.begun, ours.pulls.succeeded), (2, 2));
+    assert_eq!((theirs.served.begun, theirs.served.succeeded), (8, 8));
+    assert!(ours.bytes_in.shared > 0 && ours.pulls.queued <= ours.pulls.took);
+    assert_eq!(ours.bytes_in, theirs.bytes_out);
+    assert!(!ours.chunks.is_empty() && theirs.chunks.is_empty());
     let report = pull(&pair, 3, PathSet::LOCAL.without(Path::Shared)).await;
     assert_eq!(paths(&report), [Path::Ring; 4]);
     let report = pull(&pair, 4, PathSet::QUIC).await;

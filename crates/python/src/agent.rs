@@ -7,7 +7,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use transload::layout::Rank;
-use transload::transfer::agent;
+use transload::transfer::agent::{self, AgentOptions};
 use transload::transfer::content::ContentDigest;
 use transload::transfer::ids::Incarnation;
 
@@ -16,10 +16,19 @@ use crate::deployment::Deployment;
 use crate::errors::{AgentError, raise};
 use crate::identity::Identity;
 use crate::lease::{Lease, lease_request, not_opened};
+use crate::logs;
 use crate::memory::Memory;
+use crate::metrics::metrics;
 use crate::runtime::{Made, handle, seconds};
 use crate::ticket::Ticket;
 use crate::transfer::{Transfer, failed, notice_failed, transfer_request};
+
+/// A fresh number for the life of an engine instance, as agents draw it: greater than those drawn before, by the clock.
+/// All agents of one instance are made with the same.
+#[pyfunction]
+pub(crate) fn new_incarnation() -> PyResult<u128> {
+    Ok(Incarnation::draw()?.0)
+}
 
 /// A process that holds KV memory and moves it, for some ranks of one deployment.
 ///
@@ -32,10 +41,19 @@ use crate::transfer::{Transfer, failed, notice_failed, transfer_request};
 ///     memories: for each rank, the memory of each group, in the order of the document.
 ///     bind: UDP address of the control port, `host:port`; port 0 takes a free one.
 ///     incarnation: the life of the deployment, the same number on all ranks of one engine instance, greater after
-///         a restart; drawn from the clock if None.
+///         a restart: `new_incarnation`, which is also what None draws.
+///     lanes: data connections to each peer over the network, each with a socket, a port and a thread of its own. One
+///         fills about one core. If None, half as many as there are cores, 4 at most.
+///     lane_ports: first and last UDP port for the lanes, as `(7700, 7703)`: at least as many as there are lanes. If None,
+///         the system chooses.
+///     early_wait: seconds that a pull which comes before its lease waits for it. If None, 10.
+///     notice_wait: seconds that an owner which cannot be reached is tried, to be told that its leases are done with or
+///         given up. If None, 60.
+///     keep_idle: seconds that a connection is kept which nothing needs; at least twice `early_wait`. If None, 60.
 ///
 /// Raises:
-///     AgentError: memory or ranks do not suit the deployment, or the address cannot be bound.
+///     AgentError: memory or ranks do not suit the deployment, an option cannot be (it is named), or the address cannot
+///         be bound.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Agent {
     inner: agent::Agent,
@@ -45,7 +63,9 @@ pub(crate) struct Agent {
 #[pymethods]
 impl Agent {
     #[new]
-    #[pyo3(signature = (identity, deployment, memories, *, bind = "0.0.0.0:0", incarnation = None))]
+    #[pyo3(signature = (identity, deployment, memories, *, bind = "0.0.0.0:0", incarnation = None, lanes = None,
+        lane_ports = None, early_wait = None, notice_wait = None, keep_idle = None))]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         identity: &Identity,
@@ -53,14 +73,35 @@ impl Agent {
         memories: BTreeMap<u32, Vec<PyRef<'_, Memory>>>,
         bind: &str,
         incarnation: Option<u128>,
+        lanes: Option<u16>,
+        lane_ports: Option<(u16, u16)>,
+        early_wait: Option<f64>,
+        notice_wait: Option<f64>,
+        keep_idle: Option<f64>,
     ) -> PyResult<Self> {
+        logs::start(py)?;
+        let mut options = AgentOptions::default();
+        if let Some(lanes) = lanes {
+            options.quic.lanes = lanes;
+        }
+        options.quic.lane_ports = lane_ports.map(|(first, last)| first..=last);
+        for (name, given, option) in [
+            ("early_wait", early_wait, &mut options.wire.early_wait),
+            ("notice_wait", notice_wait, &mut options.wire.notice_wait),
+            ("keep_idle", keep_idle, &mut options.keep_idle),
+        ] {
+            if let Some(given) = given {
+                *option = seconds(name, given)?;
+            }
+        }
         let addr: SocketAddr = bind.parse().map_err(|_| {
             PyValueError::new_err(format!(
                 "bind is {bind:?}: give an address and a port, as 0.0.0.0:7600 or [::1]:0"
             ))
         })?;
         let mut builder =
-            agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone());
+            agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone())
+                .options(options);
         for (rank, groups) in &memories {
             let groups = groups.iter().map(|memory| memory.inner.clone()).collect();
             builder = builder
@@ -327,6 +368,29 @@ impl Agent {
             named.set_item(name, value)?;
         }
         Ok(named)
+    }
+
+    /// What it has done since it was made. Nothing in it ever goes down: take differences.
+    ///
+    /// Returns:
+    ///     A dict, with times in seconds:
+    ///
+    ///     - `pulls`, `pushes`: of its own: how many were `begun`, have `succeeded`, and have `failed`, these by the `kind`
+    ///       of their `TransferError`; of those that succeeded, the `seconds` they took, and those of them that they were
+    ///       `queued`, until their first byte moved. What raised at once was never begun.
+    ///     - `served`, `received`: what others have pulled out of blocks that were leased here, and pushed into blocks that
+    ///       were opened here; by route (what one rank sends to one other) and attempt.
+    ///     - `bytes_out`, `bytes_in`: bytes that have left this memory and come into it, by path, of routes that have landed.
+    ///     - `busy`: seconds in which at least one route was moving, from its first byte to its end.
+    ///     - `chunks`: how many runs of memory were gathered or scattered here, by length: the key is the smallest power of
+    ///       two that is not below their bytes.
+    ///     - `leases`: how many were `opened`, and how they have ended.
+    ///
+    /// Raises:
+    ///     AgentError: the agent has stopped.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let read = self.made.wait(py, self.inner.metrics())?;
+        metrics(py, &read.map_err(raise!(AgentError))?)
     }
 
     /// Takes nothing new, waits up to `patience` seconds for what is under way, gives up what is left, and closes all

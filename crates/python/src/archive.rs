@@ -12,6 +12,7 @@ use transload::transfer::memory;
 
 use crate::deployment::Deployment;
 use crate::errors::{ArchiveError, StoreError, raise};
+use crate::logs;
 use crate::memory::Memory;
 use crate::prompt::Prompt;
 use crate::tables;
@@ -50,6 +51,7 @@ impl Archive {
         weights: String,
         deployment: &Deployment,
     ) -> PyResult<Self> {
+        logs::start(py)?;
         let store = py
             .detach(|| store::open(store))
             .map_err(raise!(StoreError))?;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyType};
+use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use transload::layout::document::Value;
+use transload::layout::view::{Axis, ComponentView, Dim, split_address};
 use transload::layout::{self, Rank};
 use transload::transfer::ids::DeploymentDigest;
 
@@ -147,7 +148,8 @@ impl Group {
         &self.deployment.groups()[self.index]
     }
 
-    fn stage(&self, rank: u32) -> PyResult<u32> {
+    /// The TP rank and the pipeline stage of a rank.
+    fn split(&self, rank: u32) -> PyResult<(u32, u32)> {
         let ranks = self.deployment.tp() * self.deployment.pp();
         if rank >= ranks {
             return Err(PyIndexError::new_err(format!(
@@ -155,7 +157,7 @@ impl Group {
                 ranks - 1
             )));
         }
-        Ok(self.deployment.split_rank(Rank(rank)).1)
+        Ok(self.deployment.split_rank(Rank(rank)))
     }
 }
 
@@ -200,11 +202,44 @@ impl Group {
     /// Bytes of each allocation that a rank's memory of this group has.
     #[pyo3(signature = (rank = 0))]
     fn allocations(&self, rank: u32) -> PyResult<Vec<u64>> {
-        let placement = self.inner().placement(self.stage(rank)?);
+        let (_, stage) = self.split(rank)?;
+        let placement = self.inner().placement(stage);
         Ok(vec![
             placement.allocation_bytes;
             placement.allocations as usize
         ])
+    }
+
+    /// Where a rank's memory holds what: for each of its layers, each component of each spec as a strided array. An
+    /// engine's tensor lies as the document says if it has the same offset, shape and strides.
+    ///
+    /// Returns:
+    ///     A list of dicts, by layer, spec and component:
+    ///
+    ///     - `layer`: global layer number.
+    ///     - `spec`, `kind`, `component`: index and kind of the spec, name of the component: `k`, `v`, `latent` ...
+    ///     - `units`: first and end of the heads (groups, channels) of the whole model that this rank holds of it.
+    ///     - `allocation`, `offset`: index in `allocations`, and bytes from its start to the first element.
+    ///     - `shape`: blocks, states of a block (tokens, but for recurrent and compressed kinds), units, and then the axes
+    ///       of a unit's content, outermost first, in elements.
+    ///     - `strides`: bytes from one to the next along each axis of `shape`. Where an axis has one position, its stride
+    ///       says nothing.
+    ///     - `itemsize`: bytes of one element; 1 where the kind knows bytes only.
+    ///
+    /// Raises:
+    ///     IndexError: there is no such rank.
+    #[pyo3(signature = (rank = 0))]
+    fn views<'py>(&self, py: Python<'py>, rank: u32) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let (tp_rank, stage) = self.split(rank)?;
+        let group = self.inner();
+        let components: Vec<_> = group.views(tp_rank, stage).collect();
+        let slots = group.stage_slots(stage);
+        let layers = (0..).zip(&group.layers().ids()[slots]);
+        let views = layers.flat_map(|(slot, layer)| {
+            let components = components.iter();
+            components.map(move |component| view(py, group, *layer, slot, component))
+        });
+        views.collect()
     }
 
     fn __repr__(&self) -> String {
@@ -217,4 +252,39 @@ impl Group {
             group.physical_order(),
         )
     }
+}
+
+/// One component in the layer at a slot, as numpy or torch would describe it.
+fn view<'py>(
+    py: Python<'py>,
+    group: &layout::Group,
+    layer: u32,
+    slot: u64,
+    of: &ComponentView,
+) -> PyResult<Bound<'py, PyDict>> {
+    let view = &of.view;
+    let (allocation, offset) = split_address(view.offset + slot * view.dim(Axis::Layer).stride);
+    let content = view.dims.iter().copied();
+    let content = content.filter(|dim| matches!(dim.axis, Axis::Content(_)));
+    let outer = [Axis::Block, Axis::State, Axis::Unit].map(|axis| view.dim(axis));
+    let dims: Vec<Dim> = outer.into_iter().chain(content).collect();
+    let spec = &group.specs()[of.spec];
+    let item = PyDict::new(py);
+    item.set_item("layer", layer)?;
+    item.set_item("spec", of.spec)?;
+    item.set_item("kind", spec.kind())?;
+    item.set_item("component", spec.geometry().components[of.component].name)?;
+    item.set_item("units", (of.units.start, of.units.end))?;
+    item.set_item("allocation", allocation)?;
+    item.set_item("offset", offset)?;
+    item.set_item(
+        "shape",
+        PyTuple::new(py, dims.iter().map(|dim| dim.extent))?,
+    )?;
+    item.set_item(
+        "strides",
+        PyTuple::new(py, dims.iter().map(|dim| dim.stride))?,
+    )?;
+    item.set_item("itemsize", view.dim(Axis::Byte).extent)?;
+    Ok(item)
 }

@@ -11,7 +11,9 @@ mod deployment;
 mod errors;
 mod identity;
 mod lease;
+mod logs;
 mod memory;
+mod metrics;
 mod plan;
 mod prompt;
 mod runtime;
@@ -34,6 +36,7 @@ fn run_command(py: Python<'_>, started_as: Vec<OsString>, arguments: Vec<OsStrin
 fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(run_command, module)?)?;
+    module.add_function(wrap_pyfunction!(agent::new_incarnation, module)?)?;
     module.add_class::<agent::Agent>()?;
     module.add_class::<lease::Lease>()?;
     module.add_class::<transfer::Transfer>()?;

@@ -2,6 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use transload::store::archive;
 use transload::transfer::content::Content;
 
@@ -65,6 +66,15 @@ impl Prompt {
             content = content.prompt_embeddings(digest);
         }
         Ok(content.digest().0)
+    }
+
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<((&[u32],), Bound<'py, PyDict>)> {
+        let more = PyDict::new(py);
+        more.set_item("adapter", &self.adapter)?;
+        more.set_item("multimodal", &self.multimodal)?;
+        more.set_item("salt", &self.salt)?;
+        more.set_item("embeddings", self.embeddings)?;
+        Ok(((&self.tokens,), more))
     }
 
     fn __len__(&self) -> usize {

@@ -1,7 +1,7 @@
 //! Tickets.
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyType};
 use transload::transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId};
 use transload::transfer::ticket::{self, Audience, Claims, RankAddress};
 
@@ -129,6 +129,10 @@ impl Ticket {
     #[getter]
     fn text(&self) -> &str {
         self.inner.expose()
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> (Bound<'py, PyType>, (&str,)) {
+        (py.get_type::<Self>(), (self.text(),))
     }
 
     fn __repr__(&self) -> String {

@@ -8,7 +8,7 @@ use transload::transfer::agent::{
     self, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
 };
 use transload::transfer::content::ContentDigest;
-use transload::transfer::wire::{HelloRefusal, JobError, Path, PathSet, Refusal};
+use transload::transfer::wire::{Path, PathSet};
 
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, TransferError, chain, raise};
@@ -20,8 +20,8 @@ use crate::ticket::Ticket;
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Transfer {
     control: TransferControl,
-    /// Ends with a report, a dict of `bytes`, `seconds` and `routes`, or with a `TransferError`; either way nothing
-    /// touches the blocks any more.
+    /// Ends with a report, a dict of `bytes`, `seconds` (of which it was `queued` until its first byte moved) and
+    /// `routes`, or with a `TransferError`; either way nothing touches the blocks any more.
     #[pyo3(get)]
     ended: Completion,
     made: Made,
@@ -119,6 +119,7 @@ fn report<'py>(py: Python<'py>, done: &PullReport) -> PyResult<Bound<'py, PyDict
     let report = PyDict::new(py);
     report.set_item("bytes", done.bytes)?;
     report.set_item("seconds", done.took.as_secs_f64())?;
+    report.set_item("queued", done.queued.as_secs_f64())?;
     report.set_item("routes", routes.collect::<PyResult<Vec<_>>>()?)?;
     Ok(report)
 }
@@ -145,47 +146,6 @@ pub(crate) fn failed(py: Python<'_>, error: &Failed) -> PyErr {
     }
     let raised = TransferError::new_err(chain(error));
     // Without it, the exception is still the right one.
-    let _ = raised.value(py).setattr("kind", kind(error));
+    let _ = raised.value(py).setattr("kind", error.kind());
     raised
-}
-
-/// A word for counters.
-fn kind(error: &Failed) -> &'static str {
-    let error = match error {
-        Failed::Job(error) => error,
-        Failed::Direction { .. } => return "ticket",
-        Failed::Tables(_) => return "request",
-        _ => return "other",
-    };
-    match error {
-        JobError::Ticket(_) | JobError::Cluster { .. } | JobError::Audience => "ticket",
-        JobError::NotOurs { .. } | JobError::NoRanks | JobError::Tokens { .. } => "request",
-        JobError::UnderWay { .. } | JobError::TooMany { .. } => "busy",
-        JobError::Plan { .. } => "incompatible",
-        JobError::Unreachable { .. } => "unreachable",
-        JobError::Hello { refusal, .. } => match refusal {
-            HelloRefusal::Cluster { .. } | HelloRefusal::Agent | HelloRefusal::Rank { .. } => {
-                "refused"
-            }
-            HelloRefusal::Superseded { .. } => "restarted",
-            HelloRefusal::ShuttingDown => "shutting_down",
-            _ => "incompatible",
-        },
-        JobError::MayNotServe { .. } => "refused",
-        JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
-        JobError::Refused { refusal, .. } => match refusal {
-            Refusal::Expired => "expired",
-            Refusal::Consumed => "consumed",
-            Refusal::DigestMismatch { .. } => "content",
-            Refusal::Cancelled => "cancelled",
-            Refusal::PeerLost => "peer_lost",
-            Refusal::UnknownLease => "unknown",
-            _ => "refused",
-        },
-        JobError::Failed { .. } => "failed",
-        JobError::TimedOut { .. } => "timed_out",
-        JobError::Cancelled => "cancelled",
-        JobError::ShuttingDown => "shutting_down",
-        _ => "other",
-    }
 }

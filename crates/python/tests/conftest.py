@@ -42,7 +42,7 @@ def certs(tmp_path_factory) -> Path:
 class Engine:
     """An engine of one process: a deployment, memory of each rank, and an agent."""
 
-    def __init__(self, certs, name, **shape):
+    def __init__(self, certs, name, *, options=None, **shape):
         self.deployment = transload.Deployment(document(**shape))
         self.memories = {
             rank: [
@@ -53,7 +53,7 @@ class Engine:
         }
         self.identity = transload.Identity(certs, name)
         self.agent = transload.Agent(
-            self.identity, self.deployment, self.memories, bind="127.0.0.1:0"
+            self.identity, self.deployment, self.memories, bind="127.0.0.1:0", **(options or {})
         )
 
     def ticket(self, set, tokens, **more):

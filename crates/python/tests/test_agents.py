@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -285,6 +286,132 @@ def test_an_agent_needs_what_its_deployment_says(certs):
     engine.agent.shutdown(0)
     with pytest.raises(transload.AgentError, match="stopped"):
         engine.agent.lease(bytes(16), 0, TABLES[0], CONTENT, 30)
+
+
+def test_metrics_count_what_was_done(pair):
+    prefill, decode = pair
+    metrics = prefill.agent.metrics()
+    assert metrics.keys() == typed_dict("AgentMetrics")
+    for key, of in [
+        ("pulls", "TransferMetrics"),
+        ("pushes", "TransferMetrics"),
+        ("served", "RouteMetrics"),
+        ("received", "RouteMetrics"),
+        ("bytes_in", "PathBytes"),
+        ("bytes_out", "PathBytes"),
+        ("leases", "LeaseMetrics"),
+    ]:
+        assert metrics[key].keys() == typed_dict(of), key
+
+    def pull(paths, waits=0.0):
+        set = os.urandom(16)
+        begun = time.monotonic()
+        transfer = decode.agent.pull(
+            prefill.ticket(set, 30), [0, 1], TABLES[1], CONTENT, 30, paths=paths
+        )
+        time.sleep(waits)
+        leased = lease(prefill, set)
+        report = transfer.ended.result(30)
+        assert waits <= report["queued"] <= report["seconds"] <= time.monotonic() - begun
+        assert leased.ended.result(30) == "completed"
+        return report
+
+    bytes = 30 * 4 * 2 * 256
+    reports = [pull("quic", 0.3), pull("local")]
+    done = decode.agent.metrics()
+    assert (done["pulls"]["begun"], done["pulls"]["succeeded"]) == (2, 2)
+    assert done["pulls"]["failed"] == {}
+    for key in ("seconds", "queued"):
+        assert done["pulls"][key] == pytest.approx(sum(r[key] for r in reports))
+    assert done["bytes_in"] == {"quic": bytes, "ring": bytes, "shared": 0}
+    assert not any(done["bytes_out"].values())
+    # Twice 30 tokens of 4 layers and 2 heads, 256 bytes each. Here the tokens of a head lie together, as far as they are
+    # of one block there: 16 and 14 of them. There each lies apart.
+    assert done["chunks"] == {4096: 2 * 2 * 4 * 2}
+    # It was not busy while it waited for the lease.
+    assert 0 < done["busy"] < done["pulls"]["seconds"] - 0.3 + 0.01
+    given = prefill.agent.metrics()
+    assert (given["served"]["begun"], given["served"]["succeeded"]) == (4, 4)
+    assert given["bytes_out"] == done["bytes_in"] and not any(given["bytes_in"].values())
+    assert given["chunks"] == {256: 2 * 30 * 4 * 2}
+    assert given["leases"]["opened"] == given["leases"]["completed"] == 2
+    assert given["pulls"]["begun"] == 0 and given["served"]["seconds"] > 0
+
+    # What fails, and what is left.
+    lease(prefill, os.urandom(16)).cancel()
+    set = os.urandom(16)
+    assert lease(prefill, set, ttl=0.05).ended.result(30) == "expired"
+    pull = decode.agent.pull(prefill.ticket(set, 30), [0, 1], TABLES[1], CONTENT, 30)
+    with pytest.raises(transload.TransferError):
+        pull.ended.result(30)
+    assert decode.agent.metrics()["pulls"]["failed"] == {"expired": 1}
+    leases = prefill.agent.metrics()["leases"]
+    assert leases == {
+        "opened": 4, "completed": 2, "cancelled": 1, "expired": 1, "peer_lost": 0
+    }  # fmt: skip
+
+
+def test_metrics_count_pushes(pair):
+    prefill, decode = pair
+    set = os.urandom(16)
+    opened = [decode.agent.open(set, rank, TABLES[1], CONTENT, 30) for rank in (0, 1)]
+    ticket = decode.ticket(set, 30, push=True)
+    push = prefill.agent.push(ticket, [0], TABLES[0], CONTENT, 30, prefilled=False)
+    time.sleep(0.2)
+    push.finish_prefill()
+    assert push.ended.result(30)["queued"] >= 0.2
+    assert [lease.ended.result(30) for lease in opened] == ["completed"] * 2
+    pushed, received = prefill.agent.metrics(), decode.agent.metrics()
+    assert (pushed["pushes"]["begun"], pushed["pushes"]["succeeded"]) == (1, 1)
+    assert (received["received"]["begun"], received["received"]["succeeded"]) == (2, 2)
+    assert pushed["bytes_out"] == received["bytes_in"]
+    assert sum(pushed["bytes_out"].values()) == 30 * 4 * 2 * 256
+    assert received["served"]["begun"] == pushed["served"]["begun"] == 0
+
+
+def test_options_are_those_of_the_agent(certs):
+    life = transload.new_incarnation()
+    assert transload.new_incarnation() != life
+    options = {"incarnation": life, "early_wait": 0.1, "notice_wait": 1, "keep_idle": 5.0}
+    prefill = Engine(certs, "prefill", options=options)
+    assert prefill.agent.incarnation == life
+    decode = Engine(certs, "decode", options={"lanes": 1, "lane_ports": (21000, 21999)})
+    # It takes less than the ten seconds that a pull waits for its lease by default.
+    ticket = prefill.ticket(os.urandom(16), 30)
+    pull = decode.agent.pull(ticket, [0], [[6, 7]], CONTENT, 30, timeout=5)
+    with pytest.raises(transload.TransferError) as raised:
+        pull.ended.result(30)
+    assert raised.value.kind == "unknown"
+    assert any(21000 <= port <= 21999 for port in udp_ports())
+    for options, message in [
+        ({"lanes": 0}, "lanes is 0; it must be 1 to 256"),
+        ({"lanes": 3, "lane_ports": (21000, 21001)}, "lane_ports has 2 ports for 3 lanes"),
+        ({"lane_ports": (0, 99)}, "lane_ports is 0..=99"),
+    ]:
+        with pytest.raises(transload.AgentError, match=message):
+            Engine(certs, "decode", options=options)
+    for name in ("early_wait", "notice_wait", "keep_idle"):
+        with pytest.raises(ValueError, match=f"{name} is -1"):
+            Engine(certs, "decode", options={name: -1})
+    for engine in (prefill, decode):
+        engine.agent.shutdown(0)
+
+
+def udp_ports():
+    """Local ports of all UDP sockets."""
+    lines = Path("/proc/net/udp").read_text().splitlines()[1:]
+    return {int(line.split()[1].split(":")[1], 16) for line in lines}
+
+
+def test_prompts_and_tickets_travel(pair):
+    ticket = pair[0].ticket(os.urandom(16), 30)
+    assert pickle.loads(pickle.dumps(ticket)).text == ticket.text
+    prompt = transload.Prompt(
+        TOKENS, adapter="a", multimodal=[("b", 3, 4)], salt="c", embeddings=bytes(32)
+    )
+    copy = pickle.loads(pickle.dumps(prompt))
+    assert len(copy) == 30 and copy.digest() == prompt.digest()
+    assert copy.digest() != transload.Prompt(TOKENS).digest()
 
 
 def test_callbacks_that_wait_keep_nobody_waiting(pair):

@@ -6,6 +6,7 @@ import pickle
 import numpy
 import pytest
 from conftest import document
+from test_package import typed_dict
 
 import transload
 
@@ -29,6 +30,88 @@ def test_a_deployment_says_what_it_is():
     with pytest.raises(IndexError, match="there is no rank 2"):
         group.allocations(2)
     assert "attn" in repr(side) and "LBSHC" in repr(group)
+
+
+def lies_at(view):
+    """What has to be the same for a view and an array: allocation, offset, shape, strides that mean something."""
+    strides = [
+        stride for size, stride in zip(view["shape"], view["strides"]) if size > 1
+    ]
+    return view["allocation"], view["offset"], view["shape"], strides
+
+
+def described(array, base, allocation=0):
+    """The same of an array [blocks, tokens, heads, elements], as an engine reads it off its tensor."""
+    offset = array.ctypes.data - base.ctypes.data
+    strides = [stride for size, stride in zip(array.shape, array.strides) if size > 1]
+    return allocation, offset, array.shape, strides
+
+
+# Shapes of an engine's tensors (keys and values last, or outside), and how to get from one to [L, B, S, H, C].
+@pytest.mark.parametrize(
+    ("order", "shape", "axes"),
+    [
+        ("NHD", (4, 16, 16, 2, 128), "LBSHC"),
+        ("HND", (4, 16, 2, 16, 128), "LBHSC"),
+        ("BLHSC", (16, 4, 2, 16, 128), "BLHSC"),
+        ("LKBSHD", (4, 2, 16, 16, 2, 64), "LKBSHD"),
+        ("LBKHSD", (4, 16, 2, 2, 16, 64), "LBKHSD"),
+    ],
+)
+def test_views_are_the_strides_of_an_engines_tensor(order, shape, axes):
+    tensor = numpy.zeros(shape, dtype=numpy.uint16)
+    at = tensor.transpose([axes.index(axis) for axis in "LBSHCKD" if axis in axes])
+    [group] = transload.Deployment(document(order=order)).groups
+    views = group.views()
+    assert [(v["layer"], v["component"]) for v in views] == [
+        (layer, component) for layer in range(4) for component in "kv"
+    ]
+    for view in views:
+        number = "kv".index(view["component"])
+        layer = at[view["layer"]]
+        if "C" in axes:
+            part = layer[..., 64 * number : 64 * (number + 1)]
+        else:
+            part = layer[:, :, :, number]
+        assert lies_at(view) == described(part, tensor)
+        assert view["itemsize"] == tensor.itemsize
+        assert (view["kind"], view["spec"], view["units"]) == ("attention", 0, (0, 2))
+        assert view.keys() == typed_dict("View")
+
+
+def test_views_of_ranks_stages_and_allocations():
+    sides = document(tp=2, heads=2)
+    sides["pp"] = 2
+    sides["group"][0]["allocation"] = "per_layer"
+    [group] = transload.Deployment(sides).groups
+    # Rank 3 is TP rank 1 of stage 1: the second head of the last two layers, an allocation for each.
+    assert group.allocations(3) == [16 * 16 * 256] * 2
+    keys = [view for view in group.views(3) if view["component"] == "k"]
+    assert [(v["layer"], v["allocation"], v["offset"]) for v in keys] == [(2, 0, 0), (3, 1, 0)]
+    assert {view["units"] for view in keys} == {(1, 2)}
+    assert keys[0]["shape"] == (16, 16, 1, 64)
+    with pytest.raises(IndexError, match="there is no rank 4"):
+        group.views(4)
+
+
+def test_views_of_recurrent_state_cover_it_once():
+    sides = document()
+    del sides["order"]
+    heads = {"heads": 4, "state_size": 16}
+    conv = {"d_inner": 32, "groups": 2, "conv_kernel": 4, "conv_layout": "SD"}
+    sides["group"][0]["spec"] = [
+        {"kind": "mamba2_conv", **heads, **conv, "dtype": "bf16"},
+        {"kind": "mamba2_ssm", **heads, "head_dim": 8, "dtype": "f32"},
+    ]
+    [group] = transload.Deployment(sides).groups
+    [bytes] = group.allocations()
+    touched = numpy.zeros(bytes, dtype=numpy.uint8)
+    for view in group.views():
+        shape = view["shape"] + (view["itemsize"],)
+        strides = view["strides"] + (1,)
+        array = numpy.ndarray(shape, numpy.uint8, touched, view["offset"], strides)
+        array += 1
+    assert (touched == 1).all()
 
 
 def test_faults_of_a_document_are_all_named():

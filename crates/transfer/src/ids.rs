@@ -197,6 +197,20 @@ impl Incarnation {
     pub fn new(started_ms: u64, random: u64) -> Self {
         Self((u128::from(started_ms) << 64) | u128::from(random))
     }
+
+    /// A life that starts now, as agents without one draw it: for whoever shares one out among the agents
+    /// of an engine instance.
+    ///
+    /// # Errors
+    /// The system has no randomness to give.
+    #[cfg(feature = "quic")]
+    pub fn draw() -> std::io::Result<Self> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(std::io::Error::other)?;
+        let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let started = started.map_or(0, |since| since.as_millis() as u64);
+        Ok(Self::new(started, u64::from_le_bytes(random)))
+    }
 }
 
 impl fmt::Display for Incarnation {

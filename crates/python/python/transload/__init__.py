@@ -42,6 +42,7 @@ from ._transload import (
     TransferError,
     TransloadError,
     __version__,
+    new_incarnation,
 )
 
 __all__ = [
@@ -73,4 +74,5 @@ __all__ = [
     "TransferError",
     "TransloadError",
     "__version__",
+    "new_incarnation",
 ]

@@ -65,6 +65,18 @@ class Deployment:
     @property
     def groups(self) -> list[Group]: ...
 
+class View(TypedDict):
+    layer: int
+    spec: int
+    kind: str
+    component: str
+    units: tuple[int, int]
+    allocation: int
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    itemsize: int
+
 class Group:
     @property
     def name(self) -> str: ...
@@ -79,6 +91,7 @@ class Group:
     @property
     def is_recurrent(self) -> bool: ...
     def allocations(self, rank: int = 0) -> list[int]: ...
+    def views(self, rank: int = 0) -> list[View]: ...
 
 class Plan:
     def __new__(
@@ -195,6 +208,42 @@ class Completion(Generic[_T]):
     ) -> bool: ...
     def __await__(self) -> Generator[Any, None, _T]: ...
 
+class TransferMetrics(TypedDict):
+    begun: int
+    succeeded: int
+    failed: dict[str, int]
+    seconds: float
+    queued: float
+
+class RouteMetrics(TypedDict):
+    begun: int
+    succeeded: int
+    failed: int
+    seconds: float
+
+class PathBytes(TypedDict):
+    quic: int
+    ring: int
+    shared: int
+
+class LeaseMetrics(TypedDict):
+    opened: int
+    completed: int
+    cancelled: int
+    expired: int
+    peer_lost: int
+
+class AgentMetrics(TypedDict):
+    pulls: TransferMetrics
+    pushes: TransferMetrics
+    served: RouteMetrics
+    received: RouteMetrics
+    bytes_out: PathBytes
+    bytes_in: PathBytes
+    busy: float
+    chunks: dict[int, int]
+    leases: LeaseMetrics
+
 class Agent:
     def __new__(
         cls,
@@ -204,6 +253,11 @@ class Agent:
         *,
         bind: str = "0.0.0.0:0",
         incarnation: int | None = None,
+        lanes: int | None = None,
+        lane_ports: tuple[int, int] | None = None,
+        early_wait: float | None = None,
+        notice_wait: float | None = None,
+        keep_idle: float | None = None,
     ) -> Agent: ...
     @property
     def name(self) -> str: ...
@@ -272,6 +326,7 @@ class Agent:
     ) -> Completion[tuple[int, int]]: ...
     def renew(self, ticket: Ticket, ttl: float) -> Completion[float | None]: ...
     def gauges(self) -> dict[str, int]: ...
+    def metrics(self) -> AgentMetrics: ...
     def shutdown(self, patience: float = 5.0) -> None: ...
     def __enter__(self) -> Agent: ...
     def __exit__(
@@ -305,6 +360,7 @@ class RouteReport(TypedDict):
 class TransferReport(TypedDict):
     bytes: int
     seconds: float
+    queued: float
     routes: list[RouteReport]
 
 class Transfer:
@@ -361,4 +417,5 @@ class Found:
     def shorten(self, tokens: int) -> Found: ...
     def encode(self) -> bytes: ...
 
+def new_incarnation() -> int: ...
 def run_command(started_as: Sequence[str], arguments: Sequence[str]) -> int: ...

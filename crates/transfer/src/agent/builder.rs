@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -229,13 +228,7 @@ impl Builder {
         getrandom::fill(&mut secret).map_err(std::io::Error::other)?;
         let incarnation = match self.incarnation {
             Some(incarnation) => incarnation,
-            None => {
-                let mut random = [0; 8];
-                getrandom::fill(&mut random).map_err(std::io::Error::other)?;
-                let started = SystemTime::now().duration_since(UNIX_EPOCH);
-                let started = started.map_or(0, |since| since.as_millis() as u64);
-                Incarnation::new(started, u64::from_le_bytes(random))
-            }
+            None => Incarnation::draw()?,
         };
         let document = canonical(&self.deployment).map_err(BindAgentError::Encode)?;
         let digest = DeploymentDigest::of(&document);
@@ -252,12 +245,13 @@ impl Builder {
         let plans = Plans::new(self.deployment.clone());
         let machine = Machine::new(me, self.options.wire.clone(), plans)?;
         let lanes = self.options.quic.lanes;
+        let early_wait = self.options.wire.early_wait;
         let endpoints = Endpoints::bind(self.identity, self.options.quic, addr)?;
         let (sender, events) = mpsc::channel(EVENTS);
         let driver = Driver::new(Parts {
             stall: self.options.wire.stall,
             // Not before what was asked of us, and waits for its lease, is over.
-            keep_idle: self.options.keep_idle.max(2 * self.options.wire.early_wait),
+            keep_idle: self.options.keep_idle.max(early_wait.saturating_mul(2)),
             machine,
             endpoints: endpoints.clone(),
             #[cfg(feature = "local")]

@@ -21,6 +21,7 @@ use super::lease::LeaseOutcome;
 use super::loans::SharedMemories;
 #[cfg(feature = "local")]
 use super::local::Local;
+use super::metrics::Counters;
 use super::plans::Plans;
 use super::{Blocks, NoticeOutcome};
 use crate::ids::{AgentId, TransferId};
@@ -37,6 +38,7 @@ mod commands;
 mod connections;
 #[cfg(feature = "local")]
 mod lending;
+mod logs;
 mod promises;
 #[cfg(feature = "local")]
 mod rings;
@@ -83,6 +85,7 @@ pub(super) struct Driver {
     look: Duration,
     keep_idle: Duration,
     stopping: Option<Stopping>,
+    counters: Counters,
 }
 
 /// What a driver is made of.
@@ -133,6 +136,7 @@ impl Driver {
             keep_idle: parts.keep_idle,
             look: LOOK.min(parts.stall / 4).max(Duration::from_millis(1)),
             stopping: None,
+            counters: Counters::default(),
         }
     }
 
@@ -262,7 +266,7 @@ impl Driver {
                 agent,
                 result: Err(error),
             } => {
-                tracing::debug!(%agent, %error, "could not connect");
+                tracing::warn!(%agent, %error, "could not connect");
                 self.machine.connect_failed(now, &agent);
             }
             Event::Received { conn, envelope } => {
@@ -338,7 +342,7 @@ impl Driver {
                 trailer,
                 crc,
             } => self.machine.stream_arrived(now, &header, &trailer, crc),
-            Event::StreamFailed { transfer, why } => self.machine.stream_failed(now, transfer, why),
+            Event::StreamFailed { transfer, why } => self.failed(transfer, why),
             Event::Fenced { transfer } => {
                 self.fencing.remove(&transfer);
                 self.machine.fenced(now, transfer);

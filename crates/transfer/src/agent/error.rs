@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::ids::Direction;
 use crate::lease::{LeaseError, LeaseKey, OpenFault};
 use crate::plan::{BindError, Tables};
-use crate::wire::JobError;
+use crate::wire::{HelloRefusal, JobError, Refusal};
 
 /// The agent has stopped. Whoever gets this in answer to a lease or a transfer has its blocks back:
 /// nothing touches them any more.
@@ -71,6 +71,52 @@ pub enum TransferError {
     /// The agent has stopped.
     #[error(transparent)]
     Gone(#[from] AgentGone),
+}
+
+impl TransferError {
+    /// A word for counters and logs: `content`, `consumed`, `expired`, `unknown`, `cancelled`, `refused`,
+    /// `peer_lost`, `restarted`, `unreachable`, `incompatible`, `failed`, `timed_out`, `busy`, `ticket`, `request`,
+    /// `shutting_down` or `other`.
+    pub fn kind(&self) -> &'static str {
+        let error = match self {
+            TransferError::Job(error) => error,
+            TransferError::Direction { .. } => return "ticket",
+            TransferError::Tables(_) => return "request",
+            TransferError::Gone(_) => return "other",
+        };
+        match error {
+            JobError::Ticket(_) | JobError::Cluster { .. } | JobError::Audience => "ticket",
+            JobError::NotOurs { .. } | JobError::NoRanks | JobError::Tokens { .. } => "request",
+            JobError::UnderWay { .. } | JobError::TooMany { .. } => "busy",
+            JobError::Plan { .. } => "incompatible",
+            JobError::Unreachable { .. } => "unreachable",
+            JobError::Hello { refusal, .. } => match refusal {
+                HelloRefusal::Cluster { .. } | HelloRefusal::Agent | HelloRefusal::Rank { .. } => {
+                    "refused"
+                }
+                HelloRefusal::Superseded { .. } => "restarted",
+                HelloRefusal::ShuttingDown => "shutting_down",
+                HelloRefusal::Version { .. }
+                | HelloRefusal::Document { .. }
+                | HelloRefusal::Specs(_) => "incompatible",
+            },
+            JobError::MayNotServe { .. } => "refused",
+            JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
+            JobError::Refused { refusal, .. } => match refusal {
+                Refusal::Expired => "expired",
+                Refusal::Consumed => "consumed",
+                Refusal::DigestMismatch { .. } => "content",
+                Refusal::Cancelled => "cancelled",
+                Refusal::PeerLost => "peer_lost",
+                Refusal::UnknownLease => "unknown",
+                _ => "refused",
+            },
+            JobError::Failed { .. } => "failed",
+            JobError::TimedOut { .. } => "timed_out",
+            JobError::Cancelled => "cancelled",
+            JobError::ShuttingDown => "shutting_down",
+        }
+    }
 }
 
 /// Why a ticket could not be cancelled or renewed.

@@ -10,6 +10,7 @@ use super::data::RingOut;
 use super::lease::{Lease, OpenRefused};
 #[cfg(feature = "local")]
 use super::loans::Part;
+use super::metrics::{AgentMetrics, JobUnderWay};
 use super::request::Keeper;
 #[cfg(feature = "local")]
 use super::ring::OfferError;
@@ -154,6 +155,7 @@ pub(super) enum Command {
     },
     Start {
         spec: JobSpec<Blocks>,
+        job: JobUnderWay,
         keeper: Option<Keeper>,
         started: oneshot::Sender<Result<Transfer, JobError>>,
     },
@@ -181,6 +183,9 @@ pub(super) enum Command {
     },
     Gauges {
         answer: oneshot::Sender<Gauges>,
+    },
+    Metrics {
+        answer: oneshot::Sender<Box<AgentMetrics>>,
     },
     /// Take nothing new; answer once idle or after the patience, then stop.
     Shutdown {

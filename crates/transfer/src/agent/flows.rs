@@ -10,6 +10,7 @@ use super::data::SharedCopy;
 use super::data::{Landing, Outgoing, RouteBytes, SendEvents};
 #[cfg(feature = "local")]
 use super::loans::Copying;
+use super::metrics::Chunks;
 use crate::ids::Rank;
 use crate::memory::Memory;
 use crate::plan::{Plan, Side};
@@ -40,6 +41,7 @@ pub(super) struct Under {
     pub(super) path: Option<Path>,
     /// Bytes that had moved when we last looked; before its turn, how far those before it had come.
     pub(super) seen: u64,
+    pub(super) chunks: Chunks,
 }
 
 impl Under {
@@ -153,7 +155,7 @@ fn route(
     side: Side,
     blocks: &Blocks,
     memories: &Memories,
-) -> Result<RouteBytes, String> {
+) -> Result<(RouteBytes, Chunks), String> {
     let (src, dst) = match side {
         Side::Source => (flow.rank, flow.peer_rank),
         Side::Destination => (flow.peer_rank, flow.rank),
@@ -167,6 +169,7 @@ fn route(
     let stream = plan
         .bind_stream(route, side, &tables)
         .map_err(|error| error.to_string())?;
+    let chunks = Chunks::of(&stream);
     let memory = memories
         .get(&flow.rank)
         .ok_or_else(|| format!("rank {} has no memory here", flow.rank))?;
@@ -179,7 +182,7 @@ fn route(
             flow.bytes
         ));
     }
-    Ok(bound)
+    Ok((bound, chunks))
 }
 
 /// The source's half of a transfer. Nothing is read before it is opened.
@@ -188,8 +191,8 @@ pub(super) fn outgoing(
     plan: &Plan,
     blocks: &Blocks,
     memories: &Memories,
-) -> Result<(Outgoing, SendEvents), String> {
-    let bytes = route(flow, plan, Side::Source, blocks, memories)?;
+) -> Result<(Outgoing, SendEvents, Chunks), String> {
+    let (bytes, chunks) = route(flow, plan, Side::Source, blocks, memories)?;
     // SAFETY: the blocks belong to a lease or a job of this agent until the machine has been told that
     // the transfer is fenced, or that every stream was sent and every loan is back; until then whoever
     // registered the memory keeps everybody else from writing to them (`Builder::register`).
@@ -199,7 +202,7 @@ pub(super) fn outgoing(
     if flow.all_readable {
         outgoing.open_all();
     }
-    Ok((outgoing, events))
+    Ok((outgoing, events, chunks))
 }
 
 /// The destination's half of a transfer.
@@ -208,6 +211,7 @@ pub(super) fn landing(
     plan: &Plan,
     blocks: &Blocks,
     memories: &Memories,
-) -> Result<Landing, String> {
-    route(flow, plan, Side::Destination, blocks, memories).map(Landing::new)
+) -> Result<(Landing, Chunks), String> {
+    let (bytes, chunks) = route(flow, plan, Side::Destination, blocks, memories)?;
+    Ok((Landing::new(bytes), chunks))
 }

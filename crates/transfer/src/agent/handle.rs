@@ -10,6 +10,7 @@ use super::builder::Builder;
 use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
 use super::event::{Command, Event, NoticeBegun};
 use super::lease::Lease;
+use super::metrics::{AgentMetrics, JobUnderWay};
 use super::own_tables;
 use super::request::{LeaseRequest, PullRequest, PushRequest};
 use super::transfer::{PullReport, Transfer};
@@ -235,7 +236,8 @@ impl Agent {
         prefilled: bool,
     ) -> Result<Transfer, TransferError> {
         let claims = request.ticket.open(&self.ticket_key());
-        let allowed = claims.map_err(JobError::from)?.direction;
+        let claims = claims.map_err(JobError::from)?;
+        let (allowed, set) = (claims.direction, claims.set);
         if allowed != wanted {
             return Err(TransferError::Direction { allowed });
         }
@@ -261,8 +263,13 @@ impl Agent {
             blocks: Arc::new(request.tables),
         };
         let keeper = request.keeper;
+        let job = JobUnderWay {
+            direction: wanted,
+            set,
+        };
         let started = self.ask(|started| Command::Start {
             spec,
+            job,
             keeper,
             started,
         });
@@ -314,6 +321,15 @@ impl Agent {
     /// [`AgentGone`].
     pub async fn gauges(&self) -> Result<Gauges, AgentGone> {
         self.ask(|answer| Command::Gauges { answer }).await
+    }
+
+    /// What it has done since it was bound.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn metrics(&self) -> Result<AgentMetrics, AgentGone> {
+        let metrics = self.ask(|answer| Command::Metrics { answer }).await?;
+        Ok(*metrics)
     }
 
     /// Takes nothing new, waits up to `patience` for what is under way, gives up what is left, and

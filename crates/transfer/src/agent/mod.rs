@@ -52,6 +52,7 @@ mod lease;
 mod loans;
 #[cfg(feature = "local")]
 mod local;
+mod metrics;
 mod plans;
 mod request;
 #[cfg(feature = "local")]
@@ -64,6 +65,7 @@ pub use builder::{BindAgentError, Builder, RegisterError};
 pub use error::{AgentGone, LeaseOpenError, LeaseUseError, NoticeError, TransferError};
 pub use handle::{Agent, NoticeOutcome};
 pub use lease::{Lease, LeaseControl, LeaseOutcome};
+pub use metrics::{AgentMetrics, LeaseMetrics, PathBytes, RouteMetrics, TransferMetrics};
 pub use request::{Keeper, LeaseRequest, PullRequest, PushRequest};
 pub use transfer::{PullReport, Transfer, TransferControl};
 

@@ -81,8 +81,14 @@ impl<B, P: Planner> Machine<B, P> {
             destination.admit_fenced();
         }
         let admitted = destination.admit(header);
+        let side = transfer.side;
         match &admitted {
-            Ok(()) => self.moving(now, id),
+            Ok(()) => {
+                self.moving(now, id);
+                if let Side::Job { job, .. } = side {
+                    self.job_moves(now, job);
+                }
+            }
             Err(StreamRefusal::Faulty(failure)) => self.fail(now, id, failure.clone(), true),
             Err(StreamRefusal::Unknown) => {}
         }
@@ -174,6 +180,9 @@ impl<B, P: Planner> Machine<B, P> {
             }
             (Message::Progress { .. }, Role::Destination(_)) => self.moving(now, id),
             (Message::Lent { .. }, Role::Destination(destination)) if destination.may_copy() => {
+                if let Side::Job { job, .. } = t.side {
+                    self.job_moves(now, job);
+                }
                 self.moving(now, id);
                 self.actions.push_back(Action::Copy { transfer: id });
             }
@@ -279,7 +288,10 @@ impl<B, P: Planner> Machine<B, P> {
                     .map(|(layers, _)| layers.collect())
                     .unwrap_or_default()
             }
-            Side::Job { job, .. } => self.job_progress(job, rank),
+            Side::Job { job, .. } => {
+                self.job_moves(now, job);
+                self.job_progress(job, rank)
+            }
         };
         if let Some(t) = self.transfers.get_mut(&id) {
             t.under_way = true;

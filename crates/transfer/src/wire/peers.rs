@@ -296,6 +296,8 @@ impl<B, P: Planner> Machine<B, P> {
     }
 
     fn on_unwelcome(&mut self, now: Moment, conn: ConnId, refusal: HelloRefusal) {
+        // It is told as seen from there.
+        let refusal = refusal.mirrored();
         self.greeting_failed(now, conn, &refusal);
         self.close(now, conn, CloseReason::Unwelcome(refusal));
     }

@@ -114,6 +114,33 @@ pub enum HelloRefusal {
     ShuttingDown,
 }
 
+impl HelloRefusal {
+    /// The same as the other side would say it: what is here is there.
+    #[must_use]
+    pub fn mirrored(self) -> Self {
+        match self {
+            HelloRefusal::Version { ours, theirs } => HelloRefusal::Version {
+                ours: theirs,
+                theirs: ours,
+            },
+            HelloRefusal::Cluster { ours, theirs } => HelloRefusal::Cluster {
+                ours: theirs,
+                theirs: ours,
+            },
+            HelloRefusal::Specs(Difference {
+                field,
+                ours,
+                theirs,
+            }) => HelloRefusal::Specs(Difference {
+                field,
+                ours: theirs,
+                theirs: ours,
+            }),
+            same => same,
+        }
+    }
+}
+
 /// What a certificate may allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {

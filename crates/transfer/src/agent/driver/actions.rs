@@ -4,12 +4,14 @@ use std::time::Instant;
 
 use super::Driver;
 use super::connections::dial;
+use super::logs::{log_job_failed, log_lease_ended};
 use crate::agent::error::TransferError;
 use crate::agent::flows::Moving;
 use crate::agent::lease::LeaseOutcome;
 use crate::agent::{Blocks, NoticeOutcome, own_tables};
 use crate::ids::TransferId;
 use crate::wire::Action;
+use crate::wire::message::Message;
 
 impl Driver {
     pub(super) fn act(&mut self, action: Action<Blocks>) {
@@ -25,9 +27,13 @@ impl Driver {
                 self.endpoints.spawn_control(dialling);
             }
             Action::Close { conn, reason } => {
+                self.log_close(conn, &reason);
                 self.hang_up(conn, &reason);
             }
             Action::Send { conn, envelope } => {
+                if let Message::Refused { transfer, refusal } = &envelope.message {
+                    self.log_refused(conn, *transfer, refusal);
+                }
                 let Some(connection) = self.connections.get_mut(&conn) else {
                     return;
                 };
@@ -40,6 +46,7 @@ impl Driver {
             Action::Lanes { conn, message } => self.on_lanes(conn, message),
             Action::Read(flow) => {
                 self.note_use(&flow);
+                self.counters.route_begun(&flow, true);
                 self.read(flow);
             }
             Action::Readable {
@@ -54,6 +61,7 @@ impl Driver {
             }
             Action::Receive(flow) => {
                 self.note_use(&flow);
+                self.counters.route_begun(&flow, false);
                 self.receive(flow);
             }
             Action::Flowing { transfer, path } => self.carry(transfer, path),
@@ -67,11 +75,17 @@ impl Driver {
             // Shared memory is not among the paths that are offered.
             #[cfg(not(feature = "local"))]
             Action::Copy { transfer } => self.failed(transfer, "nothing was lent".to_owned()),
-            Action::Fence { transfer } => self.fence(transfer),
+            Action::Fence { transfer } => {
+                self.counters.route_failed(transfer);
+                self.fence(transfer);
+            }
             Action::Finished { transfer } => {
-                self.forget(transfer);
+                let under = self.forget(transfer);
+                self.counters.route_landed(transfer, under.as_ref());
             }
             Action::LeaseEnded { key, end, blocks } => {
+                self.counters.lease_ended(end);
+                log_lease_ended(key, end);
                 self.users.remove(&key);
                 if let Some(promise) = self.leases.remove(&key) {
                     let tables = own_tables(blocks);
@@ -79,8 +93,13 @@ impl Driver {
                 }
             }
             Action::JobDone { job, result, .. } => {
+                let result = result.map_err(TransferError::from);
+                let done = self.counters.job_done(job, &result);
+                if let (Some(done), Err(error)) = (done, &result) {
+                    log_job_failed(done, error);
+                }
                 if let Some(promise) = self.jobs.remove(&job) {
-                    promise.keep(result.map_err(TransferError::from));
+                    promise.keep(result);
                 }
             }
             Action::NoticeDone {

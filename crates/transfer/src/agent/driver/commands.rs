@@ -33,6 +33,7 @@ impl Driver {
             } => {
                 let key = spec.key;
                 let answer = self.machine.lease(now, spec).map(|()| {
+                    self.counters.lease_opened();
                     let (sender, outcome) = oneshot::channel();
                     self.leases.insert(key, Promise::new(sender, keeper));
                     Lease::new(key, self.events.clone(), self.urgent(), outcome)
@@ -59,15 +60,17 @@ impl Driver {
             }
             Command::Start {
                 spec,
+                job,
                 keeper,
                 started,
             } => {
                 let answer = match self.machine.start(now, spec) {
-                    Ok(job) => {
+                    Ok(id) => {
+                        self.counters.job_begun(id, job);
                         let (sender, result) = oneshot::channel();
-                        self.jobs.insert(job, Promise::new(sender, keeper));
+                        self.jobs.insert(id, Promise::new(sender, keeper));
                         let (events, urgent) = (self.events.clone(), self.urgent());
-                        Ok(Transfer::new(job, result, events, urgent))
+                        Ok(Transfer::new(id, result, events, urgent))
                     }
                     Err(refused) => Err(*refused.error),
                 };
@@ -99,6 +102,9 @@ impl Driver {
             }
             Command::Gauges { answer } => {
                 let _ = answer.send(self.machine.gauges());
+            }
+            Command::Metrics { answer } => {
+                let _ = answer.send(Box::new(self.counters.read()));
             }
             Command::Shutdown { patience, done } => {
                 let until = Instant::now() + patience.min(NEVER);

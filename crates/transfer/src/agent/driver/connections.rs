@@ -73,9 +73,10 @@ impl Driver {
         let arrived = self.connections.values();
         let arrived = arrived.filter(|other| !other.dialled && other.peer.agent == peer.agent);
         if !dialled && arrived.count() >= FROM_ONE_AGENT {
-            tracing::debug!(%peer, "too many connections of one agent");
+            tracing::warn!(%peer, "too many connections of one agent");
             return connection.close(CloseCode::BUSY, "too many connections of one agent");
         }
+        tracing::info!(%peer, %address, dialled, "connected");
         let (sender, receiver) = connection.split();
         let (outbox, outgoing) = control::outbox();
         let events = self.events.clone();
@@ -164,7 +165,7 @@ impl Driver {
         let Some(connection) = self.connections.remove(&conn) else {
             return false;
         };
-        tracing::debug!(peer = %connection.peer, %why, "a connection is over");
+        tracing::info!(peer = %connection.peer, %why, "a connection is over");
         let agent = connection.peer.agent.clone();
         drop(connection.close());
         let mut others = self.connections.values();

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::Driver;
 use crate::agent::flows::{Moving, Under};
 use crate::agent::loans::{self, Copying, Part};
+use crate::agent::metrics::Chunks;
 use crate::agent::ring::{self, OfferError};
 use crate::agent::telling::Pieces;
 use crate::ids::{Rank, TransferId};
@@ -36,6 +37,7 @@ impl Driver {
             moving: Moving::Lent,
             path: Some(Path::Shared),
             seen: 0,
+            chunks: Chunks::default(),
         };
         self.under_way.insert(transfer, under);
         if let Some(connection) = self.connections.get_mut(&conn) {
@@ -236,6 +238,7 @@ impl Driver {
             None => {}
             Some(Ok(copy)) => match &self.local {
                 Some(local) => {
+                    self.counters.moves(transfer);
                     let copying = local.copy(copy);
                     local.spawn(loans::run(copying, transfer, self.moved.clone()));
                 }

@@ -19,7 +19,10 @@ impl Driver {
             return None;
         }
         match &self.under_way.get(&header.transfer)?.moving {
-            Moving::In(landing) => Some(landing.clone()),
+            Moving::In(landing) => {
+                self.counters.moves(header.transfer);
+                Some(landing.clone())
+            }
             Moving::Out(_) => None,
             #[cfg(feature = "local")]
             Moving::Lent | Moving::Copy(_) => None,
@@ -36,7 +39,7 @@ impl Driver {
             let plan = self.machine.planner_mut().of_flow(&flow, true)?;
             flows::outgoing(&flow, &plan, &blocks, &self.memories)
         });
-        let (outgoing, events) = match made {
+        let (outgoing, events, chunks) = match made {
             Ok(made) => made,
             Err(why) => return self.failed(transfer, why),
         };
@@ -48,6 +51,7 @@ impl Driver {
             moving: Moving::Out(outgoing),
             path: None,
             seen: 0,
+            chunks,
         };
         self.under_way.insert(transfer, under);
         for (layer, tokens) in ready {
@@ -65,12 +69,13 @@ impl Driver {
             flows::landing(&flow, &plan, &blocks, &self.memories)
         });
         match made {
-            Ok(landing) => {
+            Ok((landing, chunks)) => {
                 let under = Under {
                     flow,
                     moving: Moving::In(landing),
                     path: None,
                     seen: 0,
+                    chunks,
                 };
                 self.under_way.insert(transfer, under);
                 if let Some(path) = path {
@@ -89,6 +94,7 @@ impl Driver {
     }
 
     pub(super) fn failed(&mut self, transfer: TransferId, why: String) {
+        tracing::info!(%transfer, why, "an attempt has failed here");
         let now = self.now();
         self.machine.stream_failed(now, transfer, why);
     }

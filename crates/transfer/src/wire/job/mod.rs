@@ -69,6 +69,8 @@ pub struct JobReport {
     pub bytes: u64,
     /// How long it took.
     pub took: Duration,
+    /// How long of that it waited until its first byte moved: for a connection, the lease, the prefill.
+    pub queued: Duration,
     /// The routes.
     pub routes: Vec<RouteReport>,
 }
@@ -104,6 +106,8 @@ pub(crate) struct Job<B> {
     pub(crate) spec: JobSpec<B>,
     pub(crate) claims: Claims,
     pub(crate) started: Moment,
+    /// When its first byte moved.
+    moved: Option<Moment>,
     routes: Option<Vec<JobRoute>>,
     /// Layers and tokens that are ready, by local rank (pushes only).
     progress: BTreeMap<(Rank, u32), u64>,

@@ -36,6 +36,7 @@ impl<B, P: Planner> Machine<B, P> {
             spec,
             claims,
             started: now,
+            moved: None,
             routes: None,
             progress: BTreeMap::new(),
             admitted: false,
@@ -371,6 +372,13 @@ impl<B, P: Planner> Machine<B, P> {
         }
     }
 
+    /// Bytes of a job are about to move.
+    pub(crate) fn job_moves(&mut self, now: Moment, job: JobId) {
+        if let Some(job) = self.jobs.get_mut(&job) {
+            job.moved.get_or_insert(now);
+        }
+    }
+
     /// Of a push: a route has said its commit.
     pub(crate) fn route_committed(&mut self, job: JobId, route: usize) {
         let routes = self.jobs.get_mut(&job).and_then(|job| job.routes.as_mut());
@@ -541,6 +549,7 @@ impl<B, P: Planner> Machine<B, P> {
         let report = JobReport {
             bytes: routes.iter().map(|route| route.bytes).sum(),
             took: now.since(job.started),
+            queued: job.moved.unwrap_or(now).since(job.started),
             routes,
         };
         self.actions.push_back(Action::JobDone {

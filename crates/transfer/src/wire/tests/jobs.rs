@@ -114,6 +114,24 @@ fn that_cannot_be_are_not_begun() {
 }
 
 #[test]
+fn tell_a_refusal_as_seen_from_here() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+        .unwrap();
+    t.connect("owner", Permits::ALL);
+    let differ = |ours: &str, theirs: &str| {
+        HelloRefusal::Specs(Difference {
+            field: "heads".into(),
+            ours: ours.into(),
+            theirs: theirs.into(),
+        })
+    };
+    t.hear(Message::Unwelcome(differ("4", "2")));
+    let (agent, refusal) = (agent("owner"), differ("2", "4"));
+    assert_eq!(t.job(), Err(JobError::Hello { agent, refusal }));
+}
+
+#[test]
 fn do_not_run_twice_at_a_time() {
     let (mut t, _) = holder(Direction::Pull);
     let rank = Rank(0);
@@ -143,8 +161,10 @@ fn pull_and_tell_every_owner() {
         crc: 1,
     };
     let owner = agent("owner");
+    t.wait(secs(2));
     t.do_(|machine, now, _| machine.admit(now, &owner, &header))
         .unwrap();
+    t.wait(secs(1));
     t.do_(|machine, now, _| machine.stream_arrived(now, &header, &trailer, 1));
     t.hear(Message::Accepted {
         transfer,
@@ -159,6 +179,7 @@ fn pull_and_tell_every_owner() {
     });
     let report = t.job().unwrap();
     assert_eq!((report.bytes, report.routes.len()), (flow.bytes, 1));
+    assert_eq!((report.took, report.queued), (secs(3), secs(2)));
     let Some(Message::Notice(notice)) = t.said.pop() else {
         panic!("{:?}", t.said);
     };

@@ -1,0 +1,141 @@
+"""What agents log, in Python's `logging`."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Engine
+
+import transload
+
+CONTENT = transload.Prompt(range(30)).digest()
+
+
+def until(what):
+    """Waits for what comes by way of another thread."""
+    deadline = time.monotonic() + 20
+    while not (found := what()):
+        assert time.monotonic() < deadline, "it has not come"
+        time.sleep(0.01)
+    return found
+
+
+def pull(prefill, decode):
+    """Pulls out of a lease of `prefill`; why it failed, if it did."""
+    set = os.urandom(16)
+    prefill.agent.lease(set, 0, [[5, 2]], CONTENT, 30)
+    try:
+        decode.agent.pull(
+            prefill.ticket(set, 30), [0], [[6, 7]], CONTENT, 30
+        ).ended.result(30)
+    except transload.TransferError as error:
+        return str(error)
+
+
+def test_sides_that_differ_are_logged_on_both(certs, caplog):
+    caplog.set_level(logging.INFO, "transload")
+    prefill = Engine(certs, "prefill", heads=4)
+    decode = Engine(certs, "decode", heads=2)
+    error = pull(prefill, decode)
+    assert "heads" in error and "2 here, 4 there" in error
+
+    def found(peer, ours, theirs):
+        told = f'field=group "attn": spec[0].heads ours={ours} theirs={theirs}'
+        return [
+            record
+            for record in caplog.records
+            if f"agent={peer} " in record.message and told in record.message
+        ]
+
+    for said in (("decode", 4, 2), ("prefill", 2, 4)):
+        [record] = until(lambda: found(*said))
+        assert (record.name, record.levelname) == ("transload.transfer", "WARNING")
+        assert record.message.startswith("refused ")
+        assert record.filename == "logs.rs" and record.lineno > 0
+    until(lambda: [r for r in caplog.records if "kind=\"incompatible\"" in r.message])
+    for engine in (prefill, decode):
+        engine.agent.shutdown(0)
+
+
+def test_refusals_are_logged_on_both_sides(pair, caplog):
+    caplog.set_level(logging.WARNING, "transload")
+    prefill, decode = pair
+    set = os.urandom(16)
+    leased = prefill.agent.lease(set, 0, [[5, 2]], CONTENT, 30, ttl=0.05)
+    assert leased.ended.result(30) == "expired"
+    ticket = prefill.ticket(set, 30)
+    with pytest.raises(transload.TransferError):
+        decode.agent.pull(ticket, [0, 1], [[6]], CONTENT, 30).ended.result(30)
+
+    def found(*parts):
+        messages = [record.message for record in caplog.records]
+        return [text for text in messages if all(part in text for part in parts)]
+
+    until(lambda: found("a lease has ended", set.hex(), "expired"))
+    until(lambda: found("refused a transfer", "agent=decode", "the lease has expired"))
+    until(lambda: found("a transfer has failed", set.hex(), "the lease has expired"))
+    # Tickets are secrets.
+    assert ticket.text not in caplog.text
+    # What is not wanted is not told.
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+
+
+def test_a_handler_may_use_the_agent(pair):
+    """Nobody who logs waits for a handler."""
+    prefill, _ = pair
+    logger = logging.getLogger("transload")
+    gauges = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            gauges.append(prefill.agent.gauges())
+
+    handler = Handler()
+    logger.addHandler(handler)
+    try:
+        prefill.agent.lease(os.urandom(16), 0, [[5, 2]], CONTENT, 30, ttl=0.05)
+        assert until(lambda: gauges)[0]["jobs"] == 0
+    finally:
+        logger.removeHandler(handler)
+
+
+LAST_WORDS = """
+import logging, os, sys, transload
+from conftest import Engine
+from pathlib import Path
+logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
+def work():
+    engine = Engine(Path(sys.argv[1]), "prefill")
+    content = transload.Prompt(range(30)).digest()
+    lease = engine.agent.lease(os.urandom(16), 0, [[5, 2]], content, 30, ttl=0.01)
+    assert lease.ended.result(30) == "expired"
+    return engine
+engine = work()
+if sys.argv[2] == "fork":
+    engine.agent.shutdown(0)
+    logging.getLogger().handlers[0].flush()
+    if child := os.fork():
+        _, status = os.waitpid(child, 0)
+        sys.exit(os.waitstatus_to_exitcode(status))
+    logging.info("child")
+    engine = work()
+"""
+
+
+@pytest.mark.parametrize("how", ["alone", "fork"])
+def test_what_is_logged_last_is_told(certs, how):
+    """The process ends with its agent alive, and does not hang."""
+    done = subprocess.run(
+        [sys.executable, "-c", LAST_WORDS, str(certs), how],
+        cwd=Path(__file__).parent,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    last = done.stderr.split("root INFO child")[-1]
+    assert "transload.transfer WARNING a lease has ended" in last, done.stderr

@@ -1,0 +1,77 @@
+//! What the driver tells whoever reads the log: who came and went, what was refused, and what failed.
+//!
+//! Warnings are what somebody should look at; a refusal is one at both sides.
+
+use super::Driver;
+use crate::agent::error::TransferError;
+use crate::agent::metrics::JobUnderWay;
+use crate::ids::TransferId;
+use crate::lease::{LeaseEnd, LeaseKey};
+use crate::wire::{CloseReason, ConnId, HelloRefusal, JobError, Refusal};
+
+impl Driver {
+    /// The machine closes a connection.
+    pub(super) fn log_close(&self, conn: ConnId, reason: &CloseReason) {
+        let Some(connection) = self.connections.get(&conn) else {
+            return;
+        };
+        let (agent, address) = (&connection.peer.agent, connection.address);
+        match reason {
+            CloseReason::Refused(HelloRefusal::Specs(why)) => tracing::warn!(
+                %agent, %address, field = %why.field, ours = %why.ours, theirs = %why.theirs,
+                "refused an agent that caches something else"
+            ),
+            CloseReason::Unwelcome(HelloRefusal::Specs(why)) => tracing::warn!(
+                %agent, %address, field = %why.field, ours = %why.ours, theirs = %why.theirs,
+                "refused by an agent that caches something else"
+            ),
+            CloseReason::Refused(why) => tracing::warn!(%agent, %address, %why, "refused an agent"),
+            CloseReason::Unwelcome(why) => {
+                tracing::warn!(%agent, %address, %why, "refused by an agent");
+            }
+            CloseReason::HelloLate | CloseReason::Violation(_) => {
+                tracing::warn!(%agent, %address, why = %reason, "hung up on an agent");
+            }
+            CloseReason::Replaced => {
+                tracing::info!(%agent, %address, why = %reason, "hung up on an agent");
+            }
+        }
+    }
+
+    /// A transfer that a peer has asked for is refused.
+    pub(super) fn log_refused(&self, conn: ConnId, transfer: TransferId, why: &Refusal) {
+        let Some(connection) = self.connections.get(&conn) else {
+            return;
+        };
+        let agent = &connection.peer.agent;
+        match why {
+            // It is tried again, or was.
+            Refusal::Busy { .. } | Refusal::Superseded { .. } => {
+                tracing::debug!(%agent, %transfer, %why, "refused a transfer");
+            }
+            _ => tracing::warn!(%agent, %transfer, %why, "refused a transfer"),
+        }
+    }
+}
+
+pub(super) fn log_lease_ended(key: LeaseKey, end: LeaseEnd) {
+    match end {
+        LeaseEnd::Completed | LeaseEnd::Cancelled => {
+            tracing::debug!(lease = %key, %end, "a lease has ended");
+        }
+        LeaseEnd::Expired | LeaseEnd::PeerLost => {
+            tracing::warn!(lease = %key, %end, "a lease has ended");
+        }
+    }
+}
+
+pub(super) fn log_job_failed(job: JobUnderWay, error: &TransferError) {
+    let JobUnderWay { direction, set } = job;
+    let kind = error.kind();
+    match error {
+        TransferError::Job(JobError::Cancelled | JobError::ShuttingDown) => {
+            tracing::info!(%direction, %set, kind, %error, "a transfer was given up");
+        }
+        _ => tracing::warn!(%direction, %set, kind, %error, "a transfer has failed"),
+    }
+}

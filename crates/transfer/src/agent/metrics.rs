@@ -1,0 +1,288 @@
+//! What an agent has done so far: plain counters, for whoever exports them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::{Duration, Instant};
+
+use super::error::TransferError;
+use super::flows::Under;
+use crate::ids::{Direction, LeaseSetId, TransferId};
+use crate::lease::LeaseEnd;
+use crate::plan::RouteStream;
+use crate::wire::{BlocksOf, Flow, JobId, JobReport, Path};
+
+/// What an agent has done since it was bound. Nothing in it ever goes down, so that differences of two
+/// readings tell what came to pass between them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AgentMetrics {
+    /// Own pulls.
+    pub pulls: TransferMetrics,
+    /// Own pushes.
+    pub pushes: TransferMetrics,
+    /// What others have pulled out of blocks that were leased here: one for each route, and for each attempt at it.
+    pub served: RouteMetrics,
+    /// What others have pushed into blocks that were opened here, counted like [`served`](Self::served).
+    pub received: RouteMetrics,
+    /// Bytes that have left the memory here, of routes that have landed.
+    pub bytes_out: PathBytes,
+    /// Bytes that have come into the memory here, of routes that have landed.
+    pub bytes_in: PathBytes,
+    /// The time in which at least one route was moving, from its first byte to its end, whoever asked for it.
+    pub busy: Duration,
+    /// How many runs of memory of which length were gathered or scattered here, of routes that have landed: the key is
+    /// the smallest power of two that is not below the length in bytes. Of memory that was lent, whoever copied
+    /// out of it counts.
+    pub chunks: BTreeMap<u64, u64>,
+    /// Leases and openings of own blocks.
+    pub leases: LeaseMetrics,
+}
+
+/// Pulls or pushes that this agent has begun. Those that are neither `succeeded` nor `failed` are under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TransferMetrics {
+    /// How many were begun.
+    pub begun: u64,
+    /// How many have landed whole.
+    pub succeeded: u64,
+    /// How many have failed, by [kind](TransferError::kind).
+    pub failed: BTreeMap<&'static str, u64>,
+    /// How long those that succeeded took, added up.
+    pub took: Duration,
+    /// How long those waited until their first byte moved, added up: for their turn, a connection, the lease, the
+    /// prefill. It is part of `took`.
+    pub queued: Duration,
+}
+
+/// Routes that others have asked for: what one rank sends to one other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RouteMetrics {
+    /// How many were begun.
+    pub begun: u64,
+    /// How many have landed.
+    pub succeeded: u64,
+    /// How many attempts came to nothing.
+    pub failed: u64,
+    /// How long those that succeeded took, from their first byte, added up.
+    pub took: Duration,
+}
+
+/// Bytes by the path they took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PathBytes {
+    /// Over the network.
+    pub quic: u64,
+    /// Through a staging ring.
+    pub ring: u64,
+    /// Out of shared memory.
+    pub shared: u64,
+}
+
+/// Leases by how they ended. Those that have not are open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseMetrics {
+    /// How many were opened, to be read or to be written.
+    pub opened: u64,
+    /// How many were used up, as meant.
+    pub completed: u64,
+    /// How many were given up, by either side.
+    pub cancelled: u64,
+    /// How many ran out of time.
+    pub expired: u64,
+    /// How many ended since their holder was lost.
+    pub peer_lost: u64,
+}
+
+/// Runs of memory by length, as [`AgentMetrics::chunks`] counts them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chunks(BTreeMap<u64, u64>);
+
+impl Chunks {
+    /// Of one side of a route. Costs O(places), as binding it did, however many chunks they have.
+    pub(super) fn of(stream: &RouteStream) -> Self {
+        let mut counts = BTreeMap::new();
+        for section in &stream.sections {
+            let program = section.program.program();
+            let mut places = vec![0; program.nests.len()];
+            for placed in &program.placed {
+                places[placed.nest as usize] += 1;
+            }
+            for (nest, places) in program.nests.iter().zip(places) {
+                let bound = nest.run.checked_next_power_of_two().unwrap_or(1 << 63);
+                *counts.entry(bound).or_default() += nest.chunks() * places;
+            }
+        }
+        Self(counts)
+    }
+}
+
+/// The metrics, and what is under way that will change them.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    metrics: AgentMetrics,
+    jobs: HashMap<JobId, JobUnderWay>,
+    routes: HashMap<TransferId, RouteUnderWay>,
+    moving: usize,
+    /// While something moves: since when.
+    busy_since: Option<Instant>,
+}
+
+/// A pull or push of our own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JobUnderWay {
+    pub(super) direction: Direction,
+    pub(super) set: LeaseSetId,
+}
+
+#[derive(Debug)]
+struct RouteUnderWay {
+    /// Whether a lease or opening here is behind it, and not a job of our own.
+    of_lease: bool,
+    out: bool,
+    moving_since: Option<Instant>,
+}
+
+impl Counters {
+    /// The metrics as of now.
+    pub(super) fn read(&self) -> AgentMetrics {
+        let mut metrics = self.metrics.clone();
+        metrics.busy += self
+            .busy_since
+            .map_or(Duration::ZERO, |since| since.elapsed());
+        metrics
+    }
+
+    pub(super) fn job_begun(&mut self, id: JobId, job: JobUnderWay) {
+        self.jobs.insert(id, job);
+        self.transfers(job.direction).begun += 1;
+    }
+
+    /// What it was.
+    pub(super) fn job_done(
+        &mut self,
+        id: JobId,
+        result: &Result<JobReport, TransferError>,
+    ) -> Option<JobUnderWay> {
+        let job = self.jobs.remove(&id)?;
+        let of = self.transfers(job.direction);
+        match result {
+            Ok(report) => {
+                of.succeeded += 1;
+                of.took += report.took;
+                of.queued += report.queued;
+            }
+            Err(error) => *of.failed.entry(error.kind()).or_default() += 1,
+        }
+        Some(job)
+    }
+
+    fn transfers(&mut self, direction: Direction) -> &mut TransferMetrics {
+        match direction {
+            Direction::Pull => &mut self.metrics.pulls,
+            Direction::Push => &mut self.metrics.pushes,
+        }
+    }
+
+    pub(super) fn lease_opened(&mut self) {
+        self.metrics.leases.opened += 1;
+    }
+
+    pub(super) fn lease_ended(&mut self, end: LeaseEnd) {
+        let leases = &mut self.metrics.leases;
+        *match end {
+            LeaseEnd::Completed => &mut leases.completed,
+            LeaseEnd::Cancelled => &mut leases.cancelled,
+            LeaseEnd::Expired => &mut leases.expired,
+            LeaseEnd::PeerLost => &mut leases.peer_lost,
+        } += 1;
+    }
+
+    /// A route is to be read here (`out`), or received. It ends with [`route_landed`](Self::route_landed) or
+    /// [`route_failed`](Self::route_failed).
+    pub(super) fn route_begun(&mut self, flow: &Flow, out: bool) {
+        let of_lease = matches!(flow.blocks, BlocksOf::Lease(_));
+        let route = RouteUnderWay {
+            of_lease,
+            out,
+            moving_since: None,
+        };
+        self.routes.insert(flow.transfer, route);
+        if of_lease {
+            self.of_others(out).begun += 1;
+        }
+        if out {
+            self.moves(flow.transfer);
+        }
+    }
+
+    fn of_others(&mut self, out: bool) -> &mut RouteMetrics {
+        match out {
+            true => &mut self.metrics.served,
+            false => &mut self.metrics.received,
+        }
+    }
+
+    /// The first byte of a route moves, or a further one.
+    pub(super) fn moves(&mut self, transfer: TransferId) {
+        let Some(route) = self.routes.get_mut(&transfer) else {
+            return;
+        };
+        if route.moving_since.is_none() {
+            let now = Instant::now();
+            route.moving_since = Some(now);
+            self.moving += 1;
+            self.busy_since.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn route_landed(&mut self, transfer: TransferId, under: Option<&Under>) {
+        let Some(route) = self.end(transfer) else {
+            return;
+        };
+        if route.of_lease {
+            let took = route.moving_since.map(|since| since.elapsed());
+            let of = self.of_others(route.out);
+            of.succeeded += 1;
+            of.took += took.unwrap_or_default();
+        }
+        let Some((under, path)) = under.and_then(|under| Some((under, under.path?))) else {
+            return;
+        };
+        let by_path = match route.out {
+            true => &mut self.metrics.bytes_out,
+            false => &mut self.metrics.bytes_in,
+        };
+        *match path {
+            Path::Quic => &mut by_path.quic,
+            Path::Ring => &mut by_path.ring,
+            Path::Shared => &mut by_path.shared,
+        } += under.flow.bytes;
+        for (bound, chunks) in &under.chunks.0 {
+            *self.metrics.chunks.entry(*bound).or_default() += chunks;
+        }
+    }
+
+    pub(super) fn route_failed(&mut self, transfer: TransferId) {
+        if let Some(route) = self.end(transfer)
+            && route.of_lease
+        {
+            self.of_others(route.out).failed += 1;
+        }
+    }
+
+    fn end(&mut self, transfer: TransferId) -> Option<RouteUnderWay> {
+        let route = self.routes.remove(&transfer)?;
+        if route.moving_since.is_some() {
+            self.moving -= 1;
+            if self.moving == 0
+                && let Some(since) = self.busy_since.take()
+            {
+                self.metrics.busy += since.elapsed();
+            }
+        }
+        Some(route)
+    }
+}
