@@ -85,9 +85,11 @@ class Server:
         parts = (line.rpartition(" ") for line in lines if line and not line.startswith("#"))
         return {name: float(value) for name, _, value in parts}
 
-    def tail(self, lines: int = 40) -> str:
-        """The end of its log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+    def tail(self, lines: int = 25) -> str:
+        """What its log says of errors, and the end of it."""
+        log = self.log.read_text(errors="replace").splitlines()
+        errors = [line for line in log[:-lines] if "ERROR" in line and "Traceback" not in line]
+        return "\n".join([*errors[-lines:], "...", *log[-lines:]])
 
     def stop(self) -> None:
         """Ends it, and the processes it has started."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def read(
     Raises:
         UnsupportedCache: the connector does not know how to read them.
     """
-    documents, groups, memories, kinds = [], [], [], {}
+    documents, groups, memories, members, kinds = [], [], [], [], {}
     for source, group in enumerate(kv_cache_config.kv_cache_groups):
         if not group.enable_kv_transfer:
             continue
@@ -89,6 +90,7 @@ def read(
                 documents[-1]["block_size"] = group.kv_cache_spec.block_size // split
             groups.append(Group(source, split, layer.recurrent, layer.scratch))
             memories.append(memory)
+            members.append(tensors)
     document = {
         "schema": "transload.deployment/1",
         "name": name,
@@ -96,7 +98,9 @@ def read(
         "tp": vllm_config.parallel_config.tensor_parallel_size,
         "group": documents,
     }
-    return Cache(Deployment(document), groups, memories)
+    deployment = Deployment(document)
+    _compare(deployment, vllm_config.parallel_config.rank, members)
+    return Cache(deployment, groups, memories)
 
 
 def _alike(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> list[tuple[Layer, list[str]]]:
@@ -185,6 +189,31 @@ def _order(strides: dict[str, int], extents: dict[str, int], content: int, layer
     if axes.index("S") != 3 and extents["S"] > 1:
         raise UnsupportedCache(f"layer {name}: a block of one head is not in one piece")
     return "".join(axis for axis in axes if axis != "S") + layer.inside
+
+
+def _compare(deployment: Deployment, rank: int, members: list[list[torch.Tensor]]) -> None:
+    """Holds the deployment's strides against the tensors': what has been described is what is there."""
+    for group, tensors in zip(deployment.groups, members):
+        views = group.views(rank)
+        for layer, tensor in zip(group.layers, tensors):
+            parts = [view for view in views if view["layer"] == layer]
+            one = len(group.allocations(rank)) == 1
+            start = tensor.data_ptr() - tensor.untyped_storage().data_ptr() if one else 0
+            size = tensor.element_size()
+            blocks, heads = (tensor.stride(axis) * size for axis in range(2))
+            found = {"offset": min(part["offset"] for part in parts), "blocks": set(), "heads": set(), "bytes": 0}
+            wanted = {"offset": start, "blocks": {blocks}, "heads": set(), "bytes": tensor[0].numel() * size}
+            for part in parts:
+                found["blocks"].add(part["strides"][0])
+                found["bytes"] += math.prod(part["shape"][1:]) * part["itemsize"]
+                if not group.is_recurrent and part["shape"][2] > 1:
+                    found["heads"].add(part["strides"][2])
+                    wanted["heads"].add(heads)
+            if found != wanted:
+                raise UnsupportedCache(
+                    f"layer {layer} of group {group.name!r} does not lie as it was described: {found}, but the tensor "
+                    f"has {wanted}"
+                )
 
 
 def _split(tensor: torch.Tensor, num_blocks: int, name: str) -> int:

@@ -52,8 +52,7 @@ class Worker:
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
         """vLLM has allocated its cache: the agent starts."""
-        name = self._identity.agent
-        self._cache = cache.read(self._vllm_config, self._kv_cache_config, kv_caches, name)
+        self._cache = cache.read(self._vllm_config, self._kv_cache_config, kv_caches, self._config.agent)
         # All ranks are of one life, which begins later than any before it.
         incarnation = get_tp_group().broadcast_object(time.time_ns() if self._rank == 0 else None, src=0)
         host = "[::]" if ":" in self._config.host else "0.0.0.0"
@@ -65,7 +64,7 @@ class Worker:
             incarnation=incarnation,
         )
         groups = ", ".join(repr(group) for group in self._cache.deployment.groups)
-        logger.info("agent %s is on UDP port %d: %s", name, self._agent.port, groups)
+        logger.info("agent %s is on UDP port %d: %s", self._agent.name, self._agent.port, groups)
 
     def address(self) -> RankAddress | None:
         """What tickets say of this rank."""

@@ -1,0 +1,63 @@
+"""Two servers answer as one does, whatever the layouts of their caches."""
+
+import threading
+
+import pytest
+from conftest import total
+from disaggregated import prompts
+
+LENGTHS = [5, 100, 900]
+
+
+def check(pair, expected, asked):
+    """Asks one after the other, and then all at once: the second time most of it is cached at the decode server."""
+    for prompt, tokens in zip(asked, expected):
+        assert pair.tokens(prompt) == tokens, f"prompt of {len(prompt)} tokens"
+    assert pair.loaded() > 0, "nothing was transferred"
+    answers = [None] * len(asked)
+
+    def ask(number):
+        answers[number] = pair.tokens(asked[number])
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(asked))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == expected
+    assert total(pair.decode, "vllm:transload_failures_total") == 0
+
+
+@pytest.mark.parametrize("prefix_caching", [True, False], ids=["cached", "uncached"])
+@pytest.mark.parametrize("blocks", [(32, 64), (64, 32), (32, 32)], ids=lambda blocks: "%s-%s" % blocks)
+@pytest.mark.parametrize("tp", [(1, 1), (1, 2), (2, 1)], ids=lambda tp: "tp%s-tp%s" % tp)
+def test_llama(start, alone, tp, blocks, prefix_caching):
+    asked = prompts(LENGTHS + [33, 64, 65, 257], seed=1)
+    expected = alone.tokens("llama", asked)
+    options = [] if prefix_caching else ["--no-enable-prefix-caching"]
+    sides = [{"tp": ranks, "block_size": size, "options": options} for ranks, size in zip(tp, blocks)]
+    check(start("llama", prefill=sides[0], decode=sides[1]), expected, asked)
+
+
+@pytest.mark.parametrize("tp", [(1, 1), (1, 2), (2, 1)], ids=lambda tp: "tp%s-tp%s" % tp)
+def test_falcon_h1(start, alone, tp):
+    """Mamba2 with one group, whole on every rank, and attention."""
+    asked = prompts(LENGTHS, seed=2)
+    expected = alone.tokens("falcon_h1", asked)
+    check(start("falcon_h1", prefill={"tp": tp[0]}, decode={"tp": tp[1]}), expected, asked)
+
+
+@pytest.mark.parametrize("tp", [(1, 1), (1, 2)], ids=lambda tp: "tp%s-tp%s" % tp)
+def test_qwen3_next(start, alone, tp):
+    """Gated delta nets, and attention."""
+    asked = prompts(LENGTHS, seed=3)
+    expected = alone.tokens("qwen3_next", asked)
+    check(start("qwen3_next", prefill={"tp": tp[0]}, decode={"tp": tp[1]}), expected, asked)
+
+
+def test_chunked_prefill(start, alone):
+    """A prompt that is prefilled in parts is lent when the last one is computed."""
+    asked = prompts([900, 300], seed=4)
+    expected = alone.tokens("llama", asked)
+    options = ["--max-num-batched-tokens", "128"]
+    check(start("llama", prefill={"options": options}, decode={"block_size": 64}), expected, asked)
