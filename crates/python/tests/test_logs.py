@@ -104,10 +104,15 @@ def test_a_handler_may_use_the_agent(pair):
 
 
 LAST_WORDS = """
-import logging, os, sys, transload
+import logging, os, sys, time, transload
 from conftest import Engine
 from pathlib import Path
 logging.basicConfig(level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
+class Slow(logging.Filter):
+    def filter(self, record):
+        time.sleep(0.3)
+        return True
+logging.getLogger("transload.transfer").addFilter(Slow())
 def work():
     engine = Engine(Path(sys.argv[1]), "prefill")
     content = transload.Prompt(range(30)).digest()
