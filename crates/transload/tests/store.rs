@@ -146,6 +146,7 @@ fn verify_finds_a_flipped_bit() {
     let store = Filled::new();
     let json = store.json("verify", &[]);
     assert_eq!((&json["ok"], &json["faults"]), (&json!(true), &json!([])));
+    assert_eq!(json["complete"], true);
     flip_a_bit(&store.folder());
     let ran = store.run("verify", &["--format", "json"]);
     assert_eq!(ran.code, Some(1));
@@ -238,6 +239,36 @@ fn flip_a_bit(folder: &Path) {
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;
     fs::write(&largest, bytes).expect("written");
+}
+
+/// Something keeps it from reading everything: what it has found until then is told, and that it is not all.
+#[test]
+fn verify_tells_what_it_found_before_an_error() {
+    let store = Filled::new();
+    flip_a_bit(&store.folder());
+    let folders = fs::read_dir(store.folder().join("manifests")).expect("a folder");
+    let mut folders = folders.map(|folder| folder.expect("an entry").path());
+    // Fails where it is empty: the others hold manifests.
+    let empty = folders.find(|folder| fs::remove_dir(folder).is_ok());
+    fs::write(empty.expect("one without manifests"), "").expect("written");
+    let ran = store.run("verify", &["--format", "json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let json = ran.json();
+    assert_eq!(
+        (&json["ok"], &json["complete"]),
+        (&json!(false), &json!(false))
+    );
+    assert_eq!(json["faults"].as_array().map(Vec::len), Some(1), "{json}");
+    let told = ran.told();
+    assert!(
+        told.contains("has 1 fault, and the rest could not be verified: cannot list manifests"),
+        "{told}"
+    );
+    let table = store.run("verify", &[]).stdout;
+    assert!(
+        table.contains(HASHES[0]) && table.contains("there may be more"),
+        "{table}"
+    );
 }
 
 /// All files below, with their lengths.

@@ -35,7 +35,8 @@ pub trait Inventory: Send + Sync {
     /// What the store holds and takes up.
     fn usage(&self) -> Result<Usage, StoreError>;
 
-    /// Reads everything and reports what is damaged or missing to `fault`.
+    /// Reads everything and reports what is damaged or missing to `fault`, as soon as it is found. What an error ends is
+    /// incomplete, and what was reported before stays true.
     fn verify(
         &self,
         progress: &mut dyn FnMut(Progress),
