@@ -42,7 +42,7 @@ impl FileStore {
     ) -> Result<Collected, StoreError> {
         let _held = self.locks.collecting()?;
         if !options.dry_run {
-            self.recover()?;
+            self.recover(true)?;
         }
         // What dead owners left is gone by now, and nothing has to go for it.
         let over = match options.cap {
@@ -81,7 +81,7 @@ impl FileStore {
             return Err(full());
         }
         let _held = self.locks.collecting()?;
-        self.recover()?;
+        self.recover(true)?;
         for _ in 0..TRIES {
             let used = self.space.count()?;
             let over = used.saturating_add(bytes).saturating_sub(cap);
@@ -123,10 +123,9 @@ impl FileStore {
         let mut folders = BTreeSet::new();
         // Should we die in between, the next collection has to make sure of it before it lets a pack go.
         let evicted = plan.manifests.iter().map(|&n| &*census.manifests[n].path);
-        let intents = self.intend(evicted)?;
-        for &n in &plan.manifests {
-            let path = &census.manifests[n].path;
-            freed += self.space.remove(path)?;
+        let intents = self.intend(evicted.clone())?;
+        for path in evicted {
+            freed += self.erase(path)?;
             folders.insert(paths::folder_of(path));
         }
         for folder in folders {
