@@ -11,6 +11,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use common::{Ran, transload};
 use serde_json::{Value, json};
 use stores::{HASHES, fill, uri};
+use transload::store::{ChunkHash, ManifestName, open};
 
 /// A filled store; what is asked of it.
 struct Filled(tempfile::TempDir);
@@ -414,6 +415,40 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
         ran.told().contains("write it as 90s, 30min, 1h or 2d"),
         "{}",
         ran.stderr
+    );
+}
+
+/// What has to be copied is read, and what is damaged is not copied.
+#[test]
+fn gc_goes_on_past_what_is_damaged() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let uri = uri(&dir.path().join("kv"));
+    let hash = |i: usize| -> ChunkHash { HASHES[i].parse().expect("a hash") };
+    let name = |name: &str| ManifestName::new(name).expect("a name");
+    let store = open(&uri).expect("a store");
+    store.put_chunk(&hash(0), &[1; 10_000]).expect("put");
+    store.put_chunk(&hash(1), &[2; 30_000]).expect("put");
+    store.put_manifest(&name("both"), b"").expect("published");
+    let one = HASHES[0].as_bytes();
+    let store = open(&uri).expect("a store");
+    store.put_manifest(&name("one"), one).expect("published");
+    store.delete_manifest(&name("both")).expect("deleted");
+    let (_, pack) = files(dir.path()).into_iter().max().expect("a file");
+    let mut bytes = fs::read(&pack).expect("a file");
+    bytes[5000] ^= 1;
+    fs::write(&pack, bytes).expect("written");
+    let args = ["store", "gc", &uri, "--grace", "0"];
+    let ran = transload(&[&args[..], &["--format", "json"]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let json = ran.json();
+    assert_eq!(
+        (&json["damaged"], &json["removed"]["chunks"]),
+        (&json!(1), &json!(0))
+    );
+    let table = transload(&args).stdout;
+    assert!(
+        table.contains("kept 1 chunk that the store knows"),
+        "{table}"
     );
 }
 

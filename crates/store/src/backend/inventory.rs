@@ -215,4 +215,7 @@ pub struct Collected {
     pub bytes: u64,
     /// Chunks that no manifest refers to, kept because of the grace period.
     pub in_grace: u64,
+    /// Chunks that stay and are known to be damaged, with what lies beside them and cannot go without them. Not all
+    /// that are: collecting reads only what it has to, and [`Inventory::verify`] tells which they are.
+    pub damaged: u64,
 }
