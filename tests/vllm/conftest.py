@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "vllm"))
+EXAMPLES = Path(__file__).parents[2] / "examples" / "vllm"
+sys.path.insert(0, str(EXAMPLES))
 
 import tiny_models  # noqa: E402
 from disaggregated import certificates, pair  # noqa: E402
