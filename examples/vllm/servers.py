@@ -25,13 +25,12 @@ ALONE = {
 class Server:
     """A vLLM server of this Python environment, in a process of its own."""
 
-    def __init__(self, model: Path, folder: Path, name: str, *, tp=1, block_size=32, core=0, transfer=None, options=()):
+    def __init__(self, model: Path, folder: Path, name: str, *, tp=1, block_size=32, dtype="float32", core=0, transfer=None, options=()):
         folder.mkdir(parents=True, exist_ok=True)
         self.name, self.port = name, free_port()
         self.log = folder / f"{name}.log"
-        self._output = self.log.open("a")
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", model]
-        command += ["--host", "127.0.0.1", "--port", self.port, "--dtype", "float32", "--seed", 0]
+        command += ["--host", "127.0.0.1", "--port", self.port, "--dtype", dtype, "--seed", 0]
         command += ["--max-model-len", 1024, "--max-num-seqs", 8, "--enforce-eager"]
         command += ["--tensor-parallel-size", tp, "--block-size", block_size, *options]
         if transfer is not None:
@@ -48,13 +47,17 @@ class Server:
                 ("TORCHINDUCTOR_CACHE_DIR", "inductor"),
             )
         }
-        self.process = subprocess.Popen(
-            list(map(str, command)),
-            env=os.environ | ALONE | caches | {"VLLM_CPU_OMP_THREADS_BIND": bind},
-            stdout=self._output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self.command = list(map(str, command))
+        self._environment = os.environ | ALONE | caches | {"VLLM_CPU_OMP_THREADS_BIND": bind}
+        self.start()
+
+    def start(self) -> "Server":
+        """Starts it, again if it has ended."""
+        with self.log.open("a") as output:
+            self.process = subprocess.Popen(
+                self.command, env=self._environment, stdout=output, stderr=output, start_new_session=True
+            )
+        return self
 
     def wait(self, seconds: float = 300) -> "Server":
         """Waits until it answers."""
@@ -95,7 +98,6 @@ class Server:
         """Ends it, and the processes it has started."""
         self._end(15, 20)
         self._end(9, 20)
-        self._output.close()
 
     def kill(self) -> None:
         """Ends it as a crash would."""
@@ -120,9 +122,10 @@ class Server:
         self.stop()
 
 
-def connector(role: str, certs: Path, **settings) -> dict:
-    """The ``--kv-transfer-config`` of a server with Transload."""
+def connector(role: str, certs: Path, policy: str = "fail", **settings) -> dict:
+    """The ``--kv-transfer-config`` of a server with Transload; `policy` is what to do where a load fails."""
     return {
+        "kv_load_failure_policy": policy,
         "kv_connector": "TransloadConnector",
         "kv_connector_module_path": "transload.vllm",
         "kv_role": role,

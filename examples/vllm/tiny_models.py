@@ -49,7 +49,7 @@ def falcon_h1():
         mamba_n_groups=1,
         mamba_d_state=32,
         mamba_d_conv=4,
-        mamba_chunk_size=64,
+        mamba_chunk_size=256,
         max_position_embeddings=2048,
         initializer_range=WEIGHTS,
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "vllm"))
+EXAMPLES = Path(__file__).parents[2] / "examples" / "vllm"
+sys.path.insert(0, str(EXAMPLES))
 
 import tiny_models  # noqa: E402
 from disaggregated import certificates, pair  # noqa: E402
@@ -39,7 +40,8 @@ class Alone:
                 for prompt in missing:
                     tokens = alone.complete(prompt, count)["choices"][0]["token_ids"]
                     self.answers[json.dumps([model, count, prompt])] = tokens
-            for prompt in missing:
+            # Transformers round otherwise where there is something to round.
+            for prompt in missing if "dtype" not in server else ():
                 assert self.answers[json.dumps([model, count, prompt])] == self.reference(model, prompt, count)
         return [self.answers[key] for key in keys]
 
@@ -77,6 +79,11 @@ class Pair:
 
     def tokens(self, prompt: list[int], count: int = 16, **more) -> list[int]:
         return complete(self.url, prompt, count, **more)["choices"][0]["token_ids"]
+
+    def settings(self, server: Server) -> dict:
+        """The connector's settings of one of the two."""
+        config = json.loads(server.command[server.command.index("--kv-transfer-config") + 1])
+        return config["kv_connector_extra_config"]
 
     def loaded(self) -> float:
         """Bytes that the decode server has loaded."""

@@ -43,16 +43,19 @@ def test_llama(start, alone, tp, blocks, prefix_caching):
 def test_falcon_h1(start, alone, tp):
     """Mamba2 with one group, whole on every rank, and attention."""
     asked = prompts(LENGTHS, seed=2)
-    expected = alone.tokens("falcon_h1", asked)
-    check(start("falcon_h1", prefill={"tp": tp[0]}, decode={"tp": tp[1]}), expected, asked)
+    # vLLM ends on the CPU when it caches prefixes of Mamba2.
+    side = {"options": ["--no-enable-prefix-caching"]}
+    expected = alone.tokens("falcon_h1", asked, **side)
+    check(start("falcon_h1", prefill=side | {"tp": tp[0]}, decode=side | {"tp": tp[1]}), expected, asked)
 
 
-@pytest.mark.parametrize("tp", [(1, 1), (1, 2)], ids=lambda tp: "tp%s-tp%s" % tp)
-def test_qwen3_next(start, alone, tp):
-    """Gated delta nets, and attention."""
+def test_qwen3_next(start, alone):
+    """Gated delta nets, and attention. vLLM computes the former on the CPU in bfloat16 only, where TP changes tokens by
+    itself."""
     asked = prompts(LENGTHS, seed=3)
-    expected = alone.tokens("qwen3_next", asked)
-    check(start("qwen3_next", prefill={"tp": tp[0]}, decode={"tp": tp[1]}), expected, asked)
+    side = {"dtype": "bfloat16"}
+    expected = alone.tokens("qwen3_next", asked, **side)
+    check(start("qwen3_next", prefill=side, decode=side), expected, asked)
 
 
 def test_chunked_prefill(start, alone):

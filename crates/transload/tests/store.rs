@@ -1,4 +1,4 @@
-//! `transload store`.
+//! `transload store`, on stores of our own.
 
 mod common;
 #[path = "common/stores.rs"]
@@ -6,12 +6,12 @@ mod stores;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
 
-use common::{Ran, root, transload};
+use common::{Ran, transload};
 use serde_json::{Value, json};
 use stores::{HASHES, fill, uri};
+use transload::store::{ChunkHash, ManifestName, open};
 
 /// A filled store; what is asked of it.
 struct Filled(tempfile::TempDir);
@@ -147,11 +147,8 @@ fn verify_finds_a_flipped_bit() {
     let store = Filled::new();
     let json = store.json("verify", &[]);
     assert_eq!((&json["ok"], &json["faults"]), (&json!(true), &json!([])));
-    let largest = largest_file(&store.folder());
-    let mut bytes = fs::read(&largest).expect("a file");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&largest, bytes).expect("written");
+    assert_eq!(json["complete"], true);
+    flip_a_bit(&store.folder());
     let ran = store.run("verify", &["--format", "json"]);
     assert_eq!(ran.code, Some(1));
     let json = ran.json();
@@ -193,11 +190,7 @@ fn verify_finds_a_flipped_bit() {
 fn looking_is_no_use() {
     let store = Filled::new();
     // Verifying reads manifests for those who need this one.
-    let largest = largest_file(&store.folder());
-    let mut bytes = fs::read(&largest).expect("a file");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&largest, bytes).expect("written");
+    flip_a_bit(&store.folder());
     let long_ago = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let paths = manifest_files(&store.folder());
     for path in &paths {
@@ -225,11 +218,7 @@ fn looking_is_no_use() {
 #[test]
 fn verify_tells_of_what_is_no_manifest() {
     let store = Filled::new();
-    let largest = largest_file(&store.folder());
-    let mut bytes = fs::read(&largest).expect("a file");
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    fs::write(&largest, bytes).expect("written");
+    flip_a_bit(&store.folder());
     let path = manifest_files(&store.folder()).remove(0);
     fs::remove_file(&path).expect("removed");
     fs::create_dir(&path).expect("a folder");
@@ -244,8 +233,43 @@ fn verify_tells_of_what_is_no_manifest() {
     assert!(table.contains("it is not a regular file"), "{table}");
 }
 
-fn largest_file(folder: &Path) -> PathBuf {
-    files(folder).into_iter().max().expect("a file").1
+/// Damages the chunk in the middle of the largest file.
+fn flip_a_bit(folder: &Path) {
+    let (_, largest) = files(folder).into_iter().max().expect("a file");
+    let mut bytes = fs::read(&largest).expect("a file");
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&largest, bytes).expect("written");
+}
+
+/// Something keeps it from reading everything: what it has found until then is told, and that it is not all.
+#[test]
+fn verify_tells_what_it_found_before_an_error() {
+    let store = Filled::new();
+    flip_a_bit(&store.folder());
+    let folders = fs::read_dir(store.folder().join("manifests")).expect("a folder");
+    let mut folders = folders.map(|folder| folder.expect("an entry").path());
+    // Fails where it is empty: the others hold manifests.
+    let empty = folders.find(|folder| fs::remove_dir(folder).is_ok());
+    fs::write(empty.expect("one without manifests"), "").expect("written");
+    let ran = store.run("verify", &["--format", "json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let json = ran.json();
+    assert_eq!(
+        (&json["ok"], &json["complete"]),
+        (&json!(false), &json!(false))
+    );
+    assert_eq!(json["faults"].as_array().map(Vec::len), Some(1), "{json}");
+    let told = ran.told();
+    assert!(
+        told.contains("has 1 fault, and the rest could not be verified: cannot list manifests"),
+        "{told}"
+    );
+    let table = store.run("verify", &[]).stdout;
+    assert!(
+        table.contains(HASHES[0]) && table.contains("there may be more"),
+        "{table}"
+    );
 }
 
 /// All files below, with their lengths.
@@ -394,6 +418,40 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
     );
 }
 
+/// What has to be copied is read, and what is damaged is not copied.
+#[test]
+fn gc_goes_on_past_what_is_damaged() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let uri = uri(&dir.path().join("kv"));
+    let hash = |i: usize| -> ChunkHash { HASHES[i].parse().expect("a hash") };
+    let name = |name: &str| ManifestName::new(name).expect("a name");
+    let store = open(&uri).expect("a store");
+    store.put_chunk(&hash(0), &[1; 10_000]).expect("put");
+    store.put_chunk(&hash(1), &[2; 30_000]).expect("put");
+    store.put_manifest(&name("both"), b"").expect("published");
+    let one = HASHES[0].as_bytes();
+    let store = open(&uri).expect("a store");
+    store.put_manifest(&name("one"), one).expect("published");
+    store.delete_manifest(&name("both")).expect("deleted");
+    let (_, pack) = files(dir.path()).into_iter().max().expect("a file");
+    let mut bytes = fs::read(&pack).expect("a file");
+    bytes[5000] ^= 1;
+    fs::write(&pack, bytes).expect("written");
+    let args = ["store", "gc", &uri, "--grace", "0"];
+    let ran = transload(&[&args[..], &["--format", "json"]].concat());
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let json = ran.json();
+    assert_eq!(
+        (&json["damaged"], &json["removed"]["chunks"]),
+        (&json!(1), &json!(0))
+    );
+    let table = transload(&args).stdout;
+    assert!(
+        table.contains("kept 1 chunk that the store knows"),
+        "{table}"
+    );
+}
+
 #[test]
 fn uris_that_are_none_say_what_would_be_right() {
     for (uri, says) in [
@@ -418,295 +476,6 @@ fn uris_that_are_none_say_what_would_be_right() {
         told.contains("cannot be opened: TRANSLOAD_FILE_CAP=nonsense"),
         "{told}"
     );
-}
-
-/// The plugin of the guide, compiled as the guide says.
-fn list_plugin(folder: &Path) -> PathBuf {
-    let library = folder.join("libkv_store_list.so");
-    let status = Command::new("cc")
-        .args([
-            "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread",
-        ])
-        .arg("-I")
-        .arg(root().join("crates/store/include"))
-        .arg("-o")
-        .arg(&library)
-        .arg(root().join("docs/examples/store/kv_store_list.c"))
-        .status()
-        .expect("a C compiler");
-    assert!(status.success());
-    library
-}
-
-#[test]
-fn the_plugin_of_the_guide_keeps_the_contract() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let library = list_plugin(dir.path());
-    let library = library.to_str().expect("UTF-8");
-    let ran = transload(&[
-        "store",
-        "check",
-        "list://x",
-        "--library",
-        library,
-        "--quick",
-        "--scratch",
-        // No clock goes so far.
-        "--limit",
-        "18446744073709551615",
-        "--format",
-        "json",
-    ]);
-    // Its stderr has what the library says of calls that are wrong.
-    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
-    let json = ran.json();
-    assert_eq!(json["schema"], "transload.store.check/1");
-    assert_eq!(
-        (&json["ok"], &json["counts"]["fail"]),
-        (&json!(true), &json!(0))
-    );
-    // Every item was tried; version 1 has no prefetch.
-    let count = |verdict: &str| json["counts"][verdict].as_u64().expect("a number");
-    let all = transload::store::conformance::items().count() as u64;
-    assert_eq!(count("pass") + count("note") + count("skipped"), all);
-    assert!(count("pass") > 30, "{json}");
-    assert!(count("skipped") <= 1, "{json}");
-}
-
-/// A crash is what the item saw that crashed; the others still run.
-#[test]
-fn a_library_that_crashes_fails_its_item_alone() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let source = fs::read_to_string(root().join("docs/examples/store/kv_store_list.c"));
-    let source = source.expect("a file");
-    let broken = source.replace(
-        "return get(1, name, strlen(name), out, out_len);",
-        "abort();",
-    );
-    assert_ne!(source, broken);
-    let file = dir.path().join("broken.c");
-    fs::write(&file, broken).expect("written");
-    let library = dir.path().join("libkv_store_broken.so");
-    let status = Command::new("cc")
-        .args(["-w", "-shared", "-fPIC", "-pthread", "-I"])
-        .arg(root().join("crates/store/include"))
-        .arg("-o")
-        .args([&library, &file])
-        .status()
-        .expect("a C compiler");
-    assert!(status.success());
-    // Found by its scheme, in a folder of the search path.
-    let output = common::command()
-        .env("KV_STORE_LIBRARY_PATH", dir.path())
-        .args([
-            "store",
-            "check",
-            "broken://x",
-            "--quick",
-            "--format",
-            "json",
-        ])
-        .args(["--item", "manifest-replace", "--item", "chunk-again"])
-        .output();
-    let ran = Ran::new(output.expect("it starts"));
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    let json = ran.json();
-    let items = json["items"].as_array().expect("a list");
-    let of = |name: &str| items.iter().find(|item| item["name"] == name).expect("it");
-    assert_eq!(of("manifest-replace")["verdict"], "fail");
-    let seen = of("manifest-replace")["seen"].as_str().expect("a text");
-    assert!(seen.contains("SIGABRT"), "{seen}");
-    assert_eq!(of("chunk-again")["verdict"], "pass");
-}
-
-/// Whoever checks it does not load it: that would be the end of the whole check.
-#[test]
-fn a_library_that_crashes_when_it_is_loaded_fails_its_check() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let file = dir.path().join("crash.c");
-    let source =
-        "#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }\n";
-    fs::write(&file, source).expect("written");
-    let status = Command::new("cc")
-        .args(["-shared", "-fPIC", "-o"])
-        .args([&dir.path().join("libkv_store_crash.so"), &file])
-        .status()
-        .expect("a C compiler");
-    assert!(status.success());
-    // Also where only the system's loader finds it.
-    for search in ["KV_STORE_LIBRARY_PATH", "LD_LIBRARY_PATH"] {
-        let output = common::command()
-            .env_remove("KV_STORE_LIBRARY_PATH")
-            .env(search, dir.path())
-            .args(["store", "check", "crash://x", "--format", "json"])
-            .output();
-        let ran = Ran::new(output.expect("it starts"));
-        assert_eq!(ran.code, Some(1), "{search}: {}", ran.stderr);
-        let json = ran.json();
-        assert_eq!(json["counts"]["fail"], 1);
-        let seen = json["items"][0]["seen"].as_str().expect("a text");
-        assert!(seen.contains("SIGABRT"), "{seen}");
-    }
-}
-
-/// A library that the system finds and cannot load is not one that is not there.
-#[test]
-#[cfg(target_os = "linux")]
-fn a_library_that_does_not_load_says_why() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let file = dir.path().join("needs.c");
-    fs::write(
-        &file,
-        "int nowhere(void); int x(void) { return nowhere(); }",
-    )
-    .expect("written");
-    let status = Command::new("cc")
-        .args(["-shared", "-fPIC", "-o"])
-        .args([&dir.path().join("libkv_store_needs.so"), &file])
-        .status()
-        .expect("a C compiler");
-    assert!(status.success());
-    let run = |args: &[&str]| {
-        let output = common::command()
-            .env_remove("KV_STORE_LIBRARY_PATH")
-            .env("LD_LIBRARY_PATH", dir.path())
-            .args(args)
-            .output();
-        Ran::new(output.expect("it starts"))
-    };
-    let ran = run(&["store", "show", "needs://x", "none"]);
-    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    assert!(ran.told().contains("nowhere"), "{}", ran.stderr);
-    assert!(!ran.told().contains("there is no"), "{}", ran.stderr);
-    // It is there and wrong, which is what the check is for.
-    let ran = run(&["store", "check", "needs://x", "--format", "json"]);
-    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
-    let json = ran.json();
-    assert_eq!(json["counts"]["fail"], 1);
-    let seen = json["items"][0]["seen"].as_str().expect("a text");
-    assert!(seen.contains("nowhere"), "{seen}");
-    let ran = run(&["store", "check", "nobody://x"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-    let told = ran.told();
-    assert!(told.contains("there is no libkv_store_nobody.so"), "{told}");
-}
-
-#[test]
-fn a_library_can_be_shown_but_not_listed() {
-    let dir = tempfile::tempdir().expect("a folder");
-    list_plugin(dir.path());
-    let run = |args: &[&str]| {
-        let output = common::command()
-            .env("KV_STORE_LIBRARY_PATH", dir.path())
-            .args(args)
-            .output();
-        Ran::new(output.expect("it starts"))
-    };
-    for action in ["ls", "verify", "gc"] {
-        let ran = run(&["store", action, "list://x"]);
-        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{action}");
-        assert!(
-            ran.told().contains("cannot list what it holds"),
-            "{}",
-            ran.stderr
-        );
-    }
-    for action in ["show", "rm"] {
-        let ran = run(&["store", action, "list://x", "none"]);
-        assert_eq!(ran.code, Some(1));
-        assert!(
-            ran.told().contains("has no manifest none"),
-            "{}",
-            ran.stderr
-        );
-    }
-}
-
-#[test]
-fn items_that_are_none_are_told() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let ran = transload(&["store", "check", &uri(dir.path()), "--item", "chunk-agian"]);
-    assert_eq!(ran.code, Some(2));
-    assert!(ran.told().contains("chunk-again"), "{}", ran.stderr);
-}
-
-/// Where the vectors are that erllama made.
-fn vectors() -> PathBuf {
-    root().join("crates/store/tests/kvc/vectors")
-}
-
-fn kvc(action: &str, file: &Path, more: &[&str]) -> Ran {
-    let file = file.to_str().expect("UTF-8");
-    transload(&[&["store", "kvc", action, file, "--format", "json"], more].concat())
-}
-
-#[test]
-fn kvc_tells_what_erllama_reads_and_what_it_refuses() {
-    for kind in ["golden", "corrupt"] {
-        let index = fs::read_to_string(vectors().join(format!("{kind}.json"))).expect("an index");
-        let index: Value = serde_json::from_str(&index).expect("JSON");
-        for said in index["files"].as_array().expect("a list") {
-            let file = vectors()
-                .join(kind)
-                .join(said["file"].as_str().expect("a name"));
-            if !file.exists() {
-                // The one that is too long to be kept.
-                assert!(said.get("tokens_count").is_some());
-                continue;
-            }
-            let read = match said.get("info") {
-                Some(but) => {
-                    let mut info = index["base"].clone();
-                    let fields = info.as_object_mut().expect("an object");
-                    fields.extend(but.as_object().expect("an object").clone());
-                    json!({"ok": true, "info": info})
-                }
-                None => {
-                    let error = said.get("error").unwrap_or(&said["parse_meta"]["tag"]);
-                    json!({"ok": false, "error": error})
-                }
-            };
-            let ran = kvc("inspect", &file, &[]);
-            assert_eq!(ran.json(), read, "{}", file.display());
-            assert_eq!(ran.code, Some(i32::from(read["ok"] == false)));
-
-            let key = said["key"].as_str().expect("a key");
-            let verified = match said.get("parse") {
-                Some(error) => json!({"ok": false, "error": error["tag"]}),
-                None => read,
-            };
-            let ran = kvc("verify", &file, &["--key", key]);
-            assert_eq!(ran.json(), verified, "{}", file.display());
-            assert_eq!(ran.code, Some(i32::from(verified["ok"] == false)));
-        }
-    }
-}
-
-#[test]
-fn kvc_checks_the_key_if_there_is_one() {
-    let file = vectors().join("golden/00_base_cold.kvc");
-    assert_eq!(kvc("verify", &file, &[]).code, Some(0));
-    let ran = kvc("verify", &file, &["--key", &"0".repeat(64)]);
-    assert_eq!(ran.code, Some(1));
-    assert_eq!(ran.json(), json!({"ok": false, "error": "key_mismatch"}));
-    assert!(ran.told().contains("60c36f2f"), "{}", ran.stderr);
-    let ran = kvc("verify", &file, &["--key", "60c3"]);
-    assert_eq!(ran.code, Some(2));
-    let ran = kvc("inspect", Path::new("/nonexistent.kvc"), &[]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-    let dir = tempfile::tempdir().expect("a folder");
-    let pipe = dir.path().join("pipe.kvc");
-    let made = Command::new("mkfifo").arg(&pipe).status();
-    assert!(made.expect("mkfifo").success());
-    // Neither waits for a writer nor reads for ever.
-    for path in [&pipe, Path::new("/dev/zero"), dir.path()] {
-        for action in ["inspect", "verify"] {
-            let ran = kvc(action, path, &[]);
-            assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-            let told = ran.told();
-            assert!(told.contains("it is not a regular file"), "{told}");
-        }
-    }
 }
 
 /// Its own server has no password, and what it measures has no cap, whatever the environment says.

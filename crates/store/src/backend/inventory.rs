@@ -35,7 +35,8 @@ pub trait Inventory: Send + Sync {
     /// What the store holds and takes up.
     fn usage(&self) -> Result<Usage, StoreError>;
 
-    /// Reads everything and reports what is damaged or missing to `fault`.
+    /// Reads everything and reports what is damaged or missing to `fault`, as soon as it is found. What an error ends is
+    /// incomplete, and what was reported before stays true.
     fn verify(
         &self,
         progress: &mut dyn FnMut(Progress),
@@ -214,4 +215,7 @@ pub struct Collected {
     pub bytes: u64,
     /// Chunks that no manifest refers to, kept because of the grace period.
     pub in_grace: u64,
+    /// Chunks that stay and are known to be damaged, with what lies beside them and cannot go without them. Not all
+    /// that are: collecting reads only what it has to, and [`Inventory::verify`] tells which they are.
+    pub damaged: u64,
 }

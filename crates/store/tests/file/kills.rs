@@ -5,7 +5,9 @@ use std::process::{Command, Output};
 
 use transload_store::backend::{Backend, CollectOptions};
 
-use crate::saving::{again, called, chunk, count, manifest, name, open, verify, wrong_chunk};
+use crate::saving::{
+    again, called, chunk, count, intent, manifest, name, open, verify, wrong_chunk,
+};
 
 /// The calls a save makes.
 const CALLS: [&str; 16] = [
@@ -27,8 +29,8 @@ const CALLS: [&str; 16] = [
     "close",
 ];
 
-/// Runs the save below under strace, which does `what` at call number `at` of this kind.
-fn save(root: &Path, call: &str, what: &str, at: usize) -> Output {
+/// Runs the process below under strace, which does `what` at call number `at` of this kind.
+fn run(root: &Path, role: &str, call: &str, what: &str, at: usize) -> Output {
     let mut command = Command::new("strace");
     let inject = format!("inject={call}:{what}:when={at}");
     command
@@ -36,7 +38,7 @@ fn save(root: &Path, call: &str, what: &str, at: usize) -> Output {
         .arg(format!("trace={call}"))
         .args(["-e", &inject])
         .arg(std::env::current_exe().unwrap());
-    again(&mut command, "kills::other_process", root, "save");
+    again(&mut command, "kills::other_process", root, role);
     command.output().unwrap()
 }
 
@@ -116,8 +118,9 @@ fn check(root: &Path, output: &Output, why: &str) {
         }
     }
     verify(&store);
-    store.delete_manifest(&name("a")).unwrap();
-    store.delete_manifest(&name("b")).unwrap();
+    for which in ["a", "b", "1", "2"] {
+        store.delete_manifest(&name(which)).unwrap();
+    }
     let now = CollectOptions::new().with_grace(std::time::Duration::ZERO);
     store
         .inventory()
@@ -141,7 +144,7 @@ fn a_process_killed_at_any_system_call_loses_nothing_that_was_saved() {
     let (mut kills, mut survived) = (0, 0);
     for (call, before, all) in calls(&root, &folder.path().join("log")) {
         for at in (before + 1..=all).step_by(sampled(call)) {
-            let output = save(&root, call, "signal=KILL", at);
+            let output = run(&root, "save", call, "signal=KILL", at);
             match output.status.success() {
                 // A call fewer than the first time: folders that were new are not any more.
                 true => survived += 1,
@@ -155,6 +158,52 @@ fn a_process_killed_at_any_system_call_loses_nothing_that_was_saved() {
         kills > 60 && survived < kills / 4,
         "{kills} killed, {survived} not"
     );
+}
+
+/// Who finishes what another one left moves manifests away and back. Those who are there already find them meanwhile.
+#[test]
+fn a_process_killed_while_it_finishes_what_another_one_left_hides_nothing() {
+    if !has_strace() {
+        return;
+    }
+    let (mut kills, mut away) = (0, 0);
+    for call in ["renameat", "linkat", "unlinkat", "fsync"] {
+        for at in 1.. {
+            let folder = tempfile::tempdir().unwrap();
+            let root = folder.path().join("store");
+            let store = open(&root);
+            for n in [1, 2] {
+                let (hash, data) = chunk(n);
+                store.put_chunk(&hash, &data).unwrap();
+                let which = name(&n.to_string());
+                store.put_manifest(&which, &manifest(n, &[n])).unwrap();
+            }
+            for which in ["1", "2", "never"] {
+                std::fs::write(intent(&root, which), "").unwrap();
+            }
+            let output = run(&root, "collect", call, "signal=KILL", at);
+            let why = format!("killed at {call} {at}");
+            let files = std::fs::read_dir(root.join("manifests")).unwrap();
+            let files = files.flat_map(|folder| std::fs::read_dir(folder.unwrap().path()).unwrap());
+            let mut names = files.map(|file| file.unwrap().file_name());
+            away += u32::from(names.any(|name| name.to_string_lossy().ends_with(".away")));
+            for n in [1, 2] {
+                let there = store.get_manifest(&name(&n.to_string())).unwrap();
+                let there = there.unwrap_or_else(|| panic!("{why}: {n} is gone"));
+                assert_eq!(wrong_chunk(&store, &there).unwrap(), None, "{why}");
+                let other = open(&root);
+                assert!(other.get_manifest(&name(&n.to_string())).unwrap().is_some());
+                verify(&other);
+            }
+            check(&root, &output, &why);
+            if output.status.success() {
+                break;
+            }
+            kills += 1;
+        }
+    }
+    println!("killed {kills} times, with a manifest away {away} times");
+    assert!(kills > 10 && away > 1, "{kills}, {away}");
 }
 
 #[test]
@@ -178,7 +227,7 @@ fn a_system_call_that_fails_is_never_acknowledged() {
             continue;
         };
         for at in (before + 1..=all).step_by(sampled(call)) {
-            let output = save(&root, call, &format!("error={errno}"), at);
+            let output = run(&root, "save", call, &format!("error={errno}"), at);
             failures += 1;
             let why = format!("{errno} at {call} {at}");
             // What strace has fail is not done, and cannot be told from what is done as long as the machine runs. So
@@ -196,10 +245,18 @@ fn a_system_call_that_fails_is_never_acknowledged() {
 #[test]
 #[ignore = "a process of the tests above"]
 fn other_process() {
-    let Some((root, _)) = called() else { return };
+    let Some((root, role)) = called() else {
+        return;
+    };
     let _ = std::fs::metadata(BEGIN);
     let _ = std::fs::File::open(BEGIN);
     let store = open(Path::new(&root));
+    if role == "collect" {
+        let inventory = store.inventory().unwrap();
+        let collected = inventory.collect(&CollectOptions::new(), &mut |_| ());
+        collected.unwrap();
+        return;
+    }
     for (version, which, chunks) in [(1, "a", 0..3), (2, "b", 2..5), (3, "a", 3..8)] {
         let chunks: Vec<u64> = chunks.collect();
         for &n in &chunks {

@@ -2,6 +2,7 @@
 
 mod cap;
 mod corpus;
+mod full;
 mod heal;
 mod kills;
 mod names;

@@ -1,6 +1,6 @@
 //! What the processes of these tests save, and how it is checked.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use transload_store::backend::Backend;
@@ -52,6 +52,12 @@ pub(crate) fn wrong_chunk(
 
 pub(crate) fn open(root: &Path) -> FileStore {
     FileStore::open(root, FileOptions::new()).unwrap()
+}
+
+/// What a process leaves that dies while this manifest is about to change: an empty file of this path.
+pub(crate) fn intent(root: &Path, which: &str) -> PathBuf {
+    let digits = blake3::hash(which.as_bytes()).to_hex();
+    root.join(format!("tmp/{}.{digits}.intent", &digits[..32]))
 }
 
 /// Nothing in it is damaged or missing.

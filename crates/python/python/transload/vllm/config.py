@@ -30,6 +30,8 @@ class Config:
     """Host name or address by which other servers reach this one. Default: vLLM's own (``VLLM_HOST_IP``)."""
     port: int = 7600
     """UDP port of rank 0; rank r takes ``port + r``."""
+    lanes: int | None = None
+    """Connections to each other rank that bytes are spread over. Default: the agent's own choice."""
     require: str = "any"
     """Which paths bytes may take: ``any``, ``quic`` (the network only) or ``local`` (what stays on one host)."""
     lease_seconds: float = 60.0
@@ -74,6 +76,8 @@ class Config:
         port = _of("port", given.get("port", cls.port), int)
         if not 1 <= port <= 65535:
             raise ConfigError(f"{_at('port')} is {port}: give a port from 1 to 65535")
+        if "lanes" in given and not 1 <= _of("lanes", given["lanes"], int) <= 64:
+            raise ConfigError(f"{_at('lanes')} is {given['lanes']}: give 1 to 64")
         for name in ("lease_seconds", "timeout_seconds"):
             if name in given:
                 given[name] = float(_of(name, given[name], (int, float)))

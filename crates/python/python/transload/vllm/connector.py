@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -42,6 +43,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
 
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
+        log_as_vllm_does()
         refuse_what_is_not_handled(vllm_config)
         config = Config.read(vllm_config)
         self._scheduler: Scheduler | None = None
@@ -123,7 +125,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         return self._in_worker.results(idle=not self._computed)
 
     def get_kv_connector_stats(self) -> Stats | None:
-        return None if self._worker is None else self._worker.stats.take()
+        return None if self._worker is None else self._worker.take_stats()
 
     def shutdown(self) -> None:
         if self._worker is not None:
@@ -156,6 +158,14 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
         return step
+
+
+def log_as_vllm_does() -> None:
+    """Has Transload's own records written where vLLM's are."""
+    ours, theirs = logging.getLogger("transload"), logging.getLogger("vllm")
+    if not ours.handlers:
+        ours.handlers, ours.propagate = theirs.handlers, theirs.propagate
+        ours.setLevel(theirs.level)
 
 
 def refuse_what_is_not_handled(vllm_config: VllmConfig) -> None:

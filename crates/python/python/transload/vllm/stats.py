@@ -7,7 +7,6 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
-_LISTS = ("bytes", "seconds")
 
 
 @dataclass
@@ -18,7 +17,16 @@ class Stats(KVConnectorStats):
 
     @staticmethod
     def _empty() -> dict[str, Any]:
-        return {"bytes": [], "seconds": [], "paths": {}, "failures": {}, "leases": {}}
+        return {
+            "bytes": [],  # of each load
+            "seconds": [],  # of each load, with those in the queue
+            "queued": [],  # of each load, until its first byte was asked for
+            "paths": {},  # bytes by the path they took
+            "chunks": {},  # how many jointly contiguous chunks, by their bytes, rounded up to a power of two
+            "failures": {},  # loads by why they failed
+            "leases": {},  # by how they ended
+            "busy": 0.0,  # seconds with a transfer under way, added up over ranks
+        }
 
     def reset(self) -> None:
         self.data = self._empty()
@@ -26,18 +34,11 @@ class Stats(KVConnectorStats):
     def is_empty(self) -> bool:
         return not any(self.data.values())
 
-    def take(self) -> Stats | None:
-        """What there is, which begins anew; None where there is nothing."""
-        if self.is_empty():
-            return None
-        taken = Stats(self.data)
-        self.reset()
-        return taken
-
     def loaded(self, report: dict[str, Any], seconds: float) -> None:
         """A request's blocks have landed on this rank."""
         self.data["bytes"].append(report["bytes"])
         self.data["seconds"].append(seconds)
+        self.data["queued"].append(report["queued"])
         for route in report["routes"]:
             _add(self.data["paths"], route["path"], route["bytes"])
 
@@ -49,24 +50,37 @@ class Stats(KVConnectorStats):
         """Blocks that were lent are one's own again."""
         _add(self.data["leases"], end, 1)
 
+    def worked(self, before: dict[str, Any], now: dict[str, Any]) -> None:
+        """What an agent's own counters say of the time between two looks."""
+        self.data["busy"] += now["busy"] - before.get("busy", 0.0)
+        for size, count in now["chunks"].items():
+            if more := count - before.get("chunks", {}).get(size, 0):
+                _add(self.data["chunks"], size, more)
+
     def aggregate(self, other: KVConnectorStats) -> Stats:
         for name, value in other.data.items():
             if isinstance(value, list):
                 self.data[name].extend(value)
+            elif isinstance(value, float):
+                self.data[name] += value
             else:
                 for key, count in value.items():
                     _add(self.data[name], key, count)
         return self
 
     def reduce(self) -> dict[str, int | float]:
-        moved, seconds = sum(self.data["bytes"]), sorted(self.data["seconds"])
-        figures: dict[str, int | float] = {"Transfers": len(seconds)}
+        seconds = sorted(self.data["seconds"])
+        figures: dict[str, int | float] = {}
         if seconds:
             figures |= {
-                "MB": round(moved / 1e6, 1),
+                "Loads": len(seconds),
+                "Loaded MB": round(sum(self.data["bytes"]) / 1e6, 3),
                 "Median ms": round(seconds[len(seconds) // 2] * 1e3, 2),
                 "Longest ms": round(seconds[-1] * 1e3, 2),
+                "Longest queue ms": round(max(self.data["queued"]) * 1e3, 2),
             }
+        if self.data["busy"]:
+            figures["Busy s"] = round(self.data["busy"], 3)
         figures |= {f"Failed ({kind})": count for kind, count in sorted(self.data["failures"].items())}
         figures |= {f"Leases {end}": count for end, count in sorted(self.data["leases"].items())}
         return figures
@@ -89,6 +103,18 @@ class PromMetrics(KVConnectorPromMetrics):
             buckets=[4**power for power in range(6, 18)],
             labelnames=labelnames,
         )
+        self._queued = self._histogram_cls(
+            name="vllm:transload_queue_seconds",
+            documentation="Time from a load's begin on a rank until its first bytes were on their way.",
+            buckets=[0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60],
+            labelnames=labelnames,
+        )
+        self._busy = self._counter_cls(
+            name="vllm:transload_busy_seconds",
+            documentation="Wall-clock time with a transfer under way, added up over ranks.",
+            labelnames=labelnames,
+        )
+        self._chunks = self._counter("chunks", "Chunks moved, by their bytes, rounded up to a power of two.", "size")
         self._bytes = self._counter("bytes", "Bytes loaded, by the path they took.", "path")
         self._failures = self._counter("failures", "Loads that failed on a rank, by kind.", "kind")
         self._leases = self._counter("leases_ended", "Leases of this server that ended, by how.", "end")
@@ -104,10 +130,18 @@ class PromMetrics(KVConnectorPromMetrics):
             self._seconds.labels(*labels).observe(seconds)
         for size in transfer_stats_data["bytes"]:
             self._loads.labels(*labels).observe(size)
-        for metric, name in ((self._bytes, "paths"), (self._failures, "failures"), (self._leases, "leases")):
+        for seconds in transfer_stats_data["queued"]:
+            self._queued.labels(*labels).observe(seconds)
+        self._busy.labels(*labels).inc(transfer_stats_data["busy"])
+        for metric, name in (
+            (self._bytes, "paths"),
+            (self._chunks, "chunks"),
+            (self._failures, "failures"),
+            (self._leases, "leases"),
+        ):
             for key, count in transfer_stats_data[name].items():
                 metric.labels(*labels, key).inc(count)
 
 
-def _add(counts: dict[str, int], key: str, count: int) -> None:
+def _add(counts: dict[Any, int], key: Any, count: int) -> None:
     counts[key] = counts.get(key, 0) + count

@@ -6,10 +6,19 @@ Nothing here waits for a peer: transfers go on in the agent's own threads, and e
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import torch
-from transload import Agent, Completion, Lease, LeaseError, Ticket, TicketError, Transfer, TransferError
+from transload import (
+    Agent,
+    Completion,
+    Lease,
+    LeaseError,
+    Ticket,
+    TicketError,
+    Transfer,
+    TransferError,
+    new_incarnation,
+)
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.logger import init_logger
@@ -19,6 +28,7 @@ from .messages import Lend, Load, RankAddress, Step
 from .stats import Stats
 
 if TYPE_CHECKING:
+    import torch
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
@@ -46,7 +56,8 @@ class Worker:
         self._handed_over: dict[str, None] = {}
         self._loads: dict[str, tuple[Transfer | None, float]] = {}
         self._notices: list[tuple[str, Completion]] = []
-        self.stats = Stats()
+        self._stats = Stats()
+        self._counted: dict[str, Any] = {}
 
     # --- start and end ---------------------------------------------------------------
 
@@ -54,7 +65,7 @@ class Worker:
         """vLLM has allocated its cache: the agent starts."""
         self._cache = cache.read(self._vllm_config, self._kv_cache_config, kv_caches, self._config.agent)
         # All ranks are of one life, which begins later than any before it.
-        incarnation = get_tp_group().broadcast_object(time.time_ns() if self._rank == 0 else None, src=0)
+        incarnation = get_tp_group().broadcast_object(new_incarnation() if self._rank == 0 else None, src=0)
         host = "[::]" if ":" in self._config.host else "0.0.0.0"
         self._agent = Agent(
             self._identity,
@@ -62,6 +73,7 @@ class Worker:
             {self._rank: self._cache.memories},
             bind=f"{host}:{self._config.port + self._rank}",
             incarnation=incarnation,
+            lanes=self._config.lanes,
         )
         groups = ", ".join(repr(group) for group in self._cache.deployment.groups)
         logger.info("agent %s is on UDP port %d: %s", self._agent.name, self._agent.port, groups)
@@ -116,7 +128,7 @@ class Worker:
                 del self._handed_over[request_id]
                 del self._leases[request_id]
                 results.finished_sending.add(request_id)
-                self.stats.lease_ended("failed" if lease is None else lease.ended.result(0))
+                self._stats.lease_ended("failed" if lease is None else lease.ended.result(0))
         for request_id, (transfer, begun) in list(self._loads.items()):
             if transfer is None or transfer.ended.done():
                 del self._loads[request_id]
@@ -125,6 +137,15 @@ class Worker:
                     results.failed_recving.add(request_id)
         self._hear_notices()
         return results
+
+    def take_stats(self) -> Stats | None:
+        """What has happened since the last time."""
+        if self._agent is None or self._stats.is_empty():
+            return None
+        counted = self._agent.metrics()
+        self._stats.worked(self._counted, counted)
+        taken, self._stats, self._counted = self._stats, Stats(), counted
+        return taken
 
     def _wait_a_moment(self) -> None:
         """Waits for the oldest of what is under way, shortly: vLLM steps without a pause while there is something."""
@@ -194,12 +215,12 @@ class Worker:
         except TransferError as error:
             self._failed(request_id, error)
             return False
-        self.stats.loaded(report, time.monotonic() - begun)
+        self._stats.loaded(report, time.monotonic() - begun)
         return True
 
     def _failed(self, request_id: str, error: TicketError | TransferError) -> None:
         kind = error.kind if isinstance(error, TransferError) else "ticket"
-        self.stats.failed(kind)
+        self._stats.failed(kind)
         log = logger.debug if kind == "cancelled" else logger.error
         log("request %s was not loaded (%s): %s", request_id, kind, error)
 

@@ -15,7 +15,7 @@ use std::time::UNIX_EPOCH;
 use bytes::Bytes;
 
 use self::files::Files;
-use super::disk::{Disk, File, How, open_to_lock};
+use super::disk::{Disk, File, How, is_bad_place, open_to_lock};
 use super::format::manifest::Manifest;
 use super::format::pack::{Entry, TRAILER, Trailer};
 use super::format::{checksum, once, twice};
@@ -27,6 +27,9 @@ use crate::hash::ChunkHash;
 /// How often a read is tried again when packs vanish under it. Each time a collection has moved the chunk
 /// in between, and collections take milliseconds at least.
 const TRIES: usize = 1000;
+
+/// What a disk says of its bad places. It is damage like any other: there may be another copy, and the rest is whole.
+const BAD_PLACE: &str = "the disk cannot read its bytes";
 
 /// Published chunks of a store, as one handle knows them.
 #[derive(Debug)]
@@ -365,6 +368,7 @@ impl Index {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(damaged("there is no regular file"));
             }
+            Err(error) if is_bad_place(&error) => return Err(damaged(BAD_PLACE)),
             Err(error) => return Err(failed()(error)),
         };
         match file.read_vec_at(entry.len, entry.offset) {
@@ -373,6 +377,7 @@ impl Index {
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Err(damaged("its bytes are cut off"))
             }
+            Err(error) if is_bad_place(&error) => Err(damaged(BAD_PLACE)),
             Err(error) => Err(failed()(error)),
         }
     }

@@ -5,7 +5,7 @@ use std::io;
 
 use bytes::Bytes;
 
-use super::disk::{File, How};
+use super::disk::{File, is_bad_place};
 use super::format::manifest::Manifest;
 use super::format::pack::Entry;
 use super::{FileStore, paths};
@@ -30,10 +30,15 @@ impl FileStore {
         for folder in paths::manifest_folders() {
             let names = self.disk.list(&folder);
             let names = names.map_err(StoreError::io(format!("list {folder}")))?;
-            let ours = names
-                .iter()
-                .filter(|name| paths::is_manifest(&folder, name));
-            paths.extend(ours.map(|name| format!("{folder}/{name}")));
+            for name in &names {
+                let place = paths::place_of(&folder, name);
+                // What is away counts where nothing lies in its place.
+                if let Some(place) = place
+                    && (place == name || !names.iter().any(|other| other == place))
+                {
+                    paths.push(format!("{folder}/{place}"));
+                }
+            }
         }
         for (n, path) in paths.iter().enumerate() {
             progress(Progress {
@@ -48,7 +53,7 @@ impl FileStore {
 
     /// The file of a manifest; `None` if it is gone.
     fn manifest_file(&self, path: &str) -> Result<Option<OpenManifest>, StoreError> {
-        let read = self.disk.open(path, How::Read);
+        let read = self.open_manifest(path);
         match read.and_then(|file| Ok((file.read_all()?, file))) {
             Ok((bytes, file)) => Ok(Some((file, bytes))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -93,6 +98,10 @@ impl FileStore {
                 }
                 // Collected meanwhile: somebody else's work.
                 Ok(_) => {}
+                Err(error) if is_unreadable(&error) => fault(Fault {
+                    what: format!("chunk {hash}"),
+                    how: error.to_string(),
+                }),
                 Err(error) => return Err(error),
             }
         }
@@ -167,9 +176,8 @@ fn is_unreadable(error: &StoreError) -> bool {
     let StoreError::Io { source, .. } = error else {
         return false;
     };
-    let bad_disk = source.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error());
     let one_file = [InvalidData, IsADirectory, PermissionDenied, UnexpectedEof];
-    bad_disk || one_file.contains(&source.kind())
+    is_bad_place(source) || one_file.contains(&source.kind())
 }
 
 impl Inventory for FileStore {

@@ -9,6 +9,7 @@
 //! | `root` | finding and making a store |
 //! | `pending`, `publish` | from a put to what is durable |
 //! | `index` | which chunk lies where; reading |
+//! | `place` | where a manifest lies, and how it goes |
 //! | `recover` | finishing what others began |
 //! | `space`, `collect` | the size cap; what goes, and when |
 //! | `locks` | who excludes whom, in all processes |
@@ -23,6 +24,7 @@ mod inventory;
 mod locks;
 mod paths;
 mod pending;
+mod place;
 mod publish;
 mod recover;
 mod root;
@@ -38,7 +40,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use self::disk::{Disk, File, How};
+use self::disk::{Disk, File};
 use self::format::manifest::Manifest;
 use self::index::Index;
 use self::locks::Locks;
@@ -274,8 +276,7 @@ impl FileStore {
         };
         self.index.close_gone();
         let read = self
-            .disk
-            .open(&paths::manifest(name), How::Read)
+            .open_manifest(&paths::manifest(name))
             .and_then(|file| Ok((file.read_all()?, file)));
         let (bytes, file) = match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -21,6 +21,9 @@ pub(super) const TEMPORARY: &str = "tmp";
 pub(super) const PACKS: &str = "packs";
 pub(super) const MANIFESTS: &str = "manifests";
 
+/// Behind the name of what is on its way.
+const AWAY: &str = ".away";
+
 /// Files of the root that a store has from its beginning, beside the marker.
 pub(super) const ROOT_FILES: [&str; 4] = [GENERATION, USAGE, STORE_LOCK, GATE_LOCK];
 
@@ -84,25 +87,29 @@ pub(super) fn manifest(name: &str) -> String {
     format!("{MANIFESTS}/{}/{digits}", &digits[..2])
 }
 
-/// Whether a file of this name can be a manifest.
-pub(super) fn is_manifest(folder: &str, name: &str) -> bool {
-    unhex::<32>(name).is_some() && folder.ends_with(&name[..2])
+/// The name that a file has on its way from its place and back, in the same folder.
+pub(super) fn away(path: &str) -> String {
+    format!("{path}{AWAY}")
 }
 
-/// A new name for an empty file that says that a manifest is going to change: `tmp/ID.HEX.BOOT.intent`
-pub(super) fn intent(manifest: &str, boot: &str) -> io::Result<String> {
+/// The name of a manifest's place, from that of a file which lies there or is away from there.
+pub(super) fn place_of<'a>(folder: &str, name: &'a str) -> Option<&'a str> {
+    let place = name.strip_suffix(AWAY).unwrap_or(name);
+    unhex::<32>(place)?;
+    folder.ends_with(&place[..2]).then_some(place)
+}
+
+/// A new name for an empty file that says that a manifest is going to change: `tmp/ID.HEX.intent`
+pub(super) fn intent(manifest: &str) -> io::Result<String> {
     let digits = manifest.rsplit('/').next().unwrap_or(manifest);
-    temporary(&format!("{digits}.{boot}.intent"))
+    temporary(&format!("{digits}.intent"))
 }
 
-/// The path of the manifest that such a file of this start of the system is about. Where one of the two does not know
-/// which start it is, it counts as this one: making sure once more does no harm.
-pub(super) fn intended(name: &str, boot: &str) -> Option<String> {
-    let (_, rest) = name.strip_suffix(".intent")?.split_once('.')?;
-    let (digits, of) = rest.split_once('.')?;
+/// The path of the manifest that such a file is about.
+pub(super) fn intended(name: &str) -> Option<String> {
+    let (_, digits) = name.strip_suffix(".intent")?.split_once('.')?;
     unhex::<32>(digits)?;
-    let same = of == boot || of.is_empty() || boot.is_empty();
-    same.then(|| format!("{MANIFESTS}/{}/{digits}", &digits[..2]))
+    Some(format!("{MANIFESTS}/{}/{digits}", &digits[..2]))
 }
 
 /// The folder that holds a file.
@@ -144,22 +151,24 @@ fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
 
 #[cfg(test)]
 mod tests {
-    use super::{intended, intent, manifest};
+    use super::{away, folder_of, intended, intent, manifest, place_of};
 
     #[test]
-    fn an_intent_of_an_unknown_start_counts_as_one_of_this() {
+    fn names_of_files_say_which_manifest_they_are_about() {
         let path = manifest("m");
-        for (of, boot, same) in [
-            ("1", "1", true),
-            ("1", "2", false),
-            ("", "2", true),
-            ("1", "", true),
-            ("", "", true),
-        ] {
-            let intent = intent(&path, of).unwrap();
-            let name = intent.rsplit('/').next().unwrap();
-            let found = intended(name, boot);
-            assert_eq!(found, same.then(|| path.clone()), "{of:?} {boot:?}");
+        let name = |path: &str| path.rsplit('/').next().unwrap().to_owned();
+        assert_eq!(intended(&name(&intent(&path).unwrap())), Some(path.clone()));
+        let (folder, place) = (folder_of(&path), name(&path));
+        for file in [&*path, &away(&path)] {
+            assert_eq!(place_of(folder, &name(file)), Some(&*place));
+        }
+        let elsewhere = ["manifests/00", "manifests/01"].iter();
+        let elsewhere = elsewhere.filter(|other| **other != folder);
+        for other in elsewhere {
+            assert_eq!(place_of(other, &place), None);
+        }
+        for wrong in [".away", "x.away", &away(&away(&place)), &place[1..], ""] {
+            assert_eq!(place_of(folder, wrong), None, "{wrong}");
         }
     }
 }

@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::PoisonError;
 
 use super::FileStore;
-use super::disk::{File, How};
+use super::disk::{File, How, is_full};
 use super::format::{manifest, pack};
 use super::locks::Held;
 use super::paths::{self, PackId};
@@ -286,11 +286,7 @@ impl FileStore {
 
     /// The grace period of the chunks that a manifest refers to begins when it goes.
     fn outdate(&self, path: &str) {
-        let file = self
-            .disk
-            .open(path, How::Read)
-            .and_then(|file| file.read_all());
-        let Ok(file) = file else {
+        let Ok(file) = self.open_manifest(path).and_then(|file| file.read_all()) else {
             return;
         };
         let Ok(manifest) = manifest::Manifest::decode(&file) else {
@@ -302,7 +298,7 @@ impl FileStore {
     }
 
     /// Says that the manifests at these paths are going to change, in files that stay if we die or fail before that
-    /// is durable. Whoever collects then [makes sure](Self::make_sure) of it before he believes what he sees. The
+    /// is durable. Whoever collects then [makes sure](Self::put_again) of it before he believes what he sees. The
     /// store's lock is held meanwhile, so an intent that a collection finds is nobody's.
     pub(super) fn intend<'a>(
         &self,
@@ -310,9 +306,12 @@ impl FileStore {
     ) -> Result<Vec<String>, StoreError> {
         let mut intents = Vec::new();
         let made = manifests.into_iter().try_for_each(|manifest| {
-            let path = paths::intent(manifest, self.disk.boot())
-                .map_err(StoreError::io("name an intent"))?;
-            let made = self.disk.open(&path, How::Create);
+            let path = paths::intent(manifest).map_err(StoreError::io("name an intent"))?;
+            let made = match self.disk.open(&path, How::Create) {
+                // Where there is no room for a file, there may be for a name: things are removed to make room.
+                Err(error) if is_full(&error) => self.disk.link(paths::STORE_LOCK, &path),
+                made => made.map(drop),
+            };
             made.map_err(StoreError::io(format!("make {path}")))?;
             intents.push(path);
             Ok(())

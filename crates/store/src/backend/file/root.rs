@@ -168,7 +168,7 @@ fn make(disk: &dyn Disk, again: bool) -> io::Result<()> {
 /// Moves what is there since an earlier attempt away and back, and says whether there is anything: a flush that failed
 /// then may have lost it, and the next one only writes what changed since.
 fn stir(disk: &dyn Disk, path: &str) -> io::Result<bool> {
-    let away = format!("{path}.away");
+    let away = paths::away(path);
     match disk.rename(path, &away) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

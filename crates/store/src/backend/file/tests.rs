@@ -3,6 +3,7 @@ mod bits;
 mod collecting;
 mod crash;
 mod faults;
+mod full;
 mod protected;
 mod script;
 mod seams;

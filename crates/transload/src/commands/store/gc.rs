@@ -89,6 +89,7 @@ struct Json<'a> {
     cap: Option<u64>,
     removed: Removed,
     in_grace: u64,
+    damaged: u64,
     /// By how much the cap was missed, or would be; `null` without one.
     over_cap_bytes: Option<u64>,
     usage: JsonUsage,
@@ -138,6 +139,7 @@ impl Report<'_> {
                 bytes: self.collected.bytes,
             },
             in_grace: self.collected.in_grace,
+            damaged: self.collected.damaged,
             over_cap_bytes: self.over_cap(),
             usage: (&self.usage).into(),
         }
@@ -153,6 +155,7 @@ impl Report<'_> {
             chunks,
             bytes,
             in_grace,
+            damaged,
             ..
         } = self.collected;
         let kept = match in_grace {
@@ -161,6 +164,13 @@ impl Report<'_> {
                 " kept {} that nothing refers to, used in the last {}\n",
                 number::count(n, "chunk"),
                 time::period(self.args.grace),
+            ),
+        };
+        let damaged = match damaged {
+            0 => String::new(),
+            n => format!(
+                " kept {} that the store knows to be damaged: `transload store verify` tells which\n",
+                number::count(n, "chunk"),
             ),
         };
         let over = match (self.over_cap(), self.args.cap) {
@@ -173,7 +183,7 @@ impl Report<'_> {
             _ => String::new(),
         };
         format!(
-            " {removed} {} and {}, {}\n{kept}{over}\n{}",
+            " {removed} {} and {}, {}\n{kept}{damaged}{over}\n{}",
             number::count(manifests, "manifest"),
             number::count(chunks, "chunk"),
             number::bytes(bytes),

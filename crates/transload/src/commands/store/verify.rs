@@ -36,24 +36,23 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let inventory = store.inventory()?;
     let bar = Progress::new("verifying", 1);
     let mut faults = Vec::new();
-    let verified = inventory.verify(&mut follow(&bar), &mut |fault| faults.push(fault));
-    verified.map_err(|error| store.failed(&error))?;
+    let mut verified = inventory.verify(&mut follow(&bar), &mut |fault| faults.push(fault));
     let mut found = Vec::new();
-    // What was found is told whatever fails from here on.
-    let mut failed = None;
     // A manifest that could not be read was told of already; here it would be so once more.
-    if faults.is_empty() {
-        let verified = archive::verify(&*store.backend, inventory, &mut |name, fault| {
+    if faults.is_empty() && verified.is_ok() {
+        verified = archive::verify(&*store.backend, inventory, &mut |name, fault| {
             found.push(Found {
                 needed_by: Some(vec![name.clone()]),
                 fault,
             });
         });
-        match verified {
-            Err(error) if found.is_empty() => return Err(store.failed(&error)),
-            verified => failed = verified.err(),
-        }
     }
+    // What was found is told whatever fails, and that it is not all.
+    let complete = verified.is_ok();
+    let mut failed = match verified {
+        Err(error) if faults.is_empty() && found.is_empty() => return Err(store.failed(&error)),
+        verified => verified.err(),
+    };
     bar.say("looking for who needs it".to_owned());
     let chunks: Vec<_> = faults.iter().filter_map(Fault::chunk).collect();
     let needed = needed_by(&*store.backend, inventory, &chunks);
@@ -72,6 +71,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let report = Report {
         uri: &args.uri,
         found,
+        complete,
         usage: usage.ok(),
     };
     output.show(|| report.json(), || report.table())?;
@@ -84,7 +84,11 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
                 args.uri,
                 number::count(n, "fault"),
                 failed.map_or_else(String::new, |error| format!(
-                    ", and not all about them could be told: {}",
+                    ", and {}: {}",
+                    match complete {
+                        true => "not all about them could be told",
+                        false => "the rest could not be verified",
+                    },
                     chain(&error)
                 )),
             ),
@@ -119,6 +123,8 @@ impl Found {
 struct Report<'a> {
     uri: &'a str,
     found: Vec<Found>,
+    /// Whether everything was looked at.
+    complete: bool,
     /// What it takes up, if that could be counted.
     usage: Option<Usage>,
 }
@@ -129,6 +135,8 @@ struct Json<'a> {
     schema: &'static str,
     uri: &'a str,
     ok: bool,
+    /// Whether everything was looked at. Where it was not, there may be more faults.
+    complete: bool,
     faults: Vec<JsonFault<'a>>,
     /// `null` where it could not be counted.
     usage: Option<JsonUsage>,
@@ -156,6 +164,7 @@ impl Report<'_> {
             schema: "transload.store.verify/1",
             uri: self.uri,
             ok: self.found.is_empty(),
+            complete: self.complete,
             faults: faults.collect(),
             usage: self.usage.as_ref().map(JsonUsage::from),
         }
@@ -178,6 +187,10 @@ impl Report<'_> {
             let Fault { what, how } = &found.fault;
             table.row([text::printable(what), text::printable(how), found.names()]);
         }
-        format!("{}\n{usage}", table.finish())
+        let rest = match self.complete {
+            true => "",
+            false => " not everything could be verified: there may be more\n",
+        };
+        format!("{}\n{rest}{usage}", table.finish())
     }
 }

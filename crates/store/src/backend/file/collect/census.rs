@@ -5,7 +5,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::super::disk::How;
 use super::super::format::manifest::Manifest;
 use super::super::format::pack::Entry;
 use super::super::index::{Index, Pack, Place};
@@ -141,7 +140,7 @@ impl Census {
                 what: path.to_owned(),
                 how: format!("{how}; nothing can be collected before it is repaired or deleted"),
             };
-            let read = store.disk.open(path, How::Read).and_then(|file| {
+            let read = store.open_manifest(path).and_then(|file| {
                 let stat = file.stat()?;
                 Ok((stat, file.read_all()?))
             });

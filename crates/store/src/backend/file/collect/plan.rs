@@ -155,11 +155,13 @@ impl Plan {
         let gone = |chunk: &usize| {
             self.goes[*chunk] && self.fates[census.chunks[*chunk].pack] != Fate::Keep
         };
+        let damaged = census.packs.iter().flat_map(|pack| &pack.damaged);
         Collected {
             manifests: self.manifests.len() as u64,
             chunks: (0..census.chunks.len()).filter(gone).count() as u64,
             bytes: self.frees,
             in_grace: self.in_grace,
+            damaged: damaged.filter(|&&chunk| !self.goes[chunk]).count() as u64,
         }
     }
 

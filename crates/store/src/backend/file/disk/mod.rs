@@ -41,9 +41,6 @@ pub(super) trait Disk: fmt::Debug + Send + Sync {
     /// Removes a file.
     fn unlink(&self, path: &str) -> io::Result<()>;
 
-    /// Which start of the system this is. What was seen before another one and is seen now has survived it.
-    fn boot(&self) -> &str;
-
     /// The wall clock, in which files carry when they were last used.
     fn now(&self) -> SystemTime;
 }
@@ -176,11 +173,19 @@ impl dyn File + '_ {
 
 /// Whether the system says that nothing can be written here, for now or for this user; reading goes on.
 fn is_unwritable(error: &io::Error) -> bool {
-    use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(
-        error.kind(),
-        PermissionDenied | ReadOnlyFilesystem | StorageFull | QuotaExceeded
-    )
+    use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+    is_full(error) || matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
+}
+
+/// Whether the system says that there is no room. Things can be moved and removed all the same.
+pub(super) fn is_full(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), QuotaExceeded | StorageFull)
+}
+
+/// Whether it is this one place of the disk that cannot be read.
+pub(super) fn is_bad_place(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
 /// That something could not be tidied up is no reason not to read.

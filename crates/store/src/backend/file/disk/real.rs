@@ -24,7 +24,6 @@ const WRITE_BITS: u32 = 0o222;
 #[derive(Debug)]
 pub(in super::super) struct RealDisk {
     root: OwnedFd,
-    boot: String,
 }
 
 impl RealDisk {
@@ -33,7 +32,6 @@ impl RealDisk {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
             root: rustix::fs::open(root, flags, Mode::empty())?,
-            boot: boot(),
         })
     }
 
@@ -167,10 +165,6 @@ impl Disk for RealDisk {
         })
     }
 
-    fn boot(&self) -> &str {
-        &self.boot
-    }
-
     fn now(&self) -> SystemTime {
         SystemTime::now()
     }
@@ -275,14 +269,6 @@ impl File for RealFile {
         #[cfg(not(target_os = "linux"))]
         let _ = (offset, len);
     }
-}
-
-/// The same for all times where the system does not say.
-fn boot() -> String {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let mut id: String = id.chars().filter(char::is_ascii_hexdigit).collect();
-    id.truncate(32);
-    id
 }
 
 fn to_stat(stat: &rustix::fs::Stat) -> Stat {

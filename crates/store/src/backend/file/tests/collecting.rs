@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::super::disk::simulated::{SimulatedDisk, Trouble};
 use super::super::disk::{Disk, How};
 use super::super::{FileOptions, FileStore};
-use super::script::{collect, name, new_store, open};
+use super::script::{collect, collect_with, name, new_store, open};
 use crate::backend::{Backend, CollectOptions};
 use crate::hash::ChunkHash;
 
@@ -23,29 +23,42 @@ fn chunk(n: u8, len: usize) -> (ChunkHash, Vec<u8>) {
     (blake3::hash(&[n]).into(), vec![n; len])
 }
 
+/// Saves chunks into one pack, each needed by the manifest of its number, and removes some of these manifests.
+fn save(store: &FileStore, chunks: &[(u8, usize)], gone: &[u8]) {
+    let mut batch = Vec::new();
+    for &(n, len) in chunks {
+        let (hash, data) = chunk(n, len);
+        store.put_chunk(&hash, &data).unwrap();
+        batch.push((name(n.into()), Bytes::copy_from_slice(hash.as_bytes())));
+    }
+    // References go into the first manifest: here the data alone says who needs what.
+    store.put_manifest(&name(0), b"").unwrap();
+    store.put_manifests(&batch).unwrap();
+    store.delete_manifest(&name(0)).unwrap();
+    for &n in gone {
+        store.delete_manifest(&name(n.into())).unwrap();
+    }
+}
+
+/// The file that holds this chunk, and where.
+fn lies(disk: &SimulatedDisk, n: u8) -> (String, usize) {
+    let files = disk.files().into_iter();
+    let mut packs = files.filter(|(path, _)| path.ends_with(".pack"));
+    let found = packs.find_map(|(path, content)| {
+        let at = content.windows(64).position(|bytes| *bytes == [n; 64])?;
+        Some((path, at))
+    });
+    found.unwrap()
+}
+
 /// The pack cannot be copied, so what it would give back is not counted on: older manifests go instead.
 #[test]
 fn a_damaged_chunk_in_a_half_empty_pack_keeps_nothing_from_going() {
     let disk = new_store();
     let store = open_with_cap(&disk, 120_000);
-    let (damaged, deleted) = (chunk(1, 20_000), chunk(2, 30_000));
-    let batch: Vec<_> = [(1, &damaged), (2, &deleted)]
-        .map(|(n, (hash, data))| {
-            store.put_chunk(hash, data).unwrap();
-            (name(n), Bytes::copy_from_slice(hash.as_bytes()))
-        })
-        .into();
-    // References go into the first manifest: here the data alone says who needs what.
-    store.put_manifest(&name(0), b"").unwrap();
-    store.put_manifests(&batch).unwrap();
-    store.delete_manifest(&name(0)).unwrap();
-    store.delete_manifest(&name(2)).unwrap();
-    for (path, content) in disk.files() {
-        if path.ends_with(".pack") {
-            let at = content.iter().position(|&byte| byte == 1).unwrap();
-            disk.tamper(&path, |content| content[at] ^= 1);
-        }
-    }
+    save(&store, &[(1, 20_000), (2, 30_000)], &[2]);
+    let (pack, at) = lies(&disk, 1);
+    disk.tamper(&pack, |content| content[at] ^= 1);
     let (hash, data) = chunk(3, 30_000);
     store.put_chunk(&hash, &data).unwrap();
     store.put_manifest(&name(3), hash.as_bytes()).unwrap();
@@ -119,4 +132,87 @@ fn a_collection_that_fails_has_told_of_what_went() {
         assert_eq!(reader.get_chunk(&kept).unwrap().unwrap(), data);
     }
     assert!(told > 5, "{told}");
+}
+
+/// A pack that holds what the disk cannot read stays as it is, and the collection goes on and tells of it.
+#[test]
+fn a_chunk_that_the_disk_cannot_read_stops_no_collection() {
+    for which in [1, 3] {
+        let disk = new_store();
+        let store = open(&disk).unwrap();
+        save(&store, &[(1, 20_000), (2, 30_000)], &[2]);
+        save(&store, &[(3, 20_000), (4, 30_000)], &[4]);
+        let (bad, at) = lies(&disk, which);
+        disk.spoil(&bad, at + 100);
+        let collected = collect(&store).unwrap();
+        assert_eq!((collected.chunks, collected.damaged), (1, 1), "{which}");
+        assert_eq!(lies(&disk, which).0, bad);
+        let (hash, data) = chunk(4 - which, 20_000);
+        assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
+        for store in [&store, &open(&disk).unwrap()] {
+            let again = collect(store).unwrap();
+            assert_eq!((again.chunks, again.bytes, again.damaged), (0, 0, 1));
+        }
+        let mut faults = Vec::new();
+        let inventory = store.inventory().unwrap();
+        let verified = inventory.verify(&mut |_| (), &mut |fault| faults.push(fault.chunk()));
+        verified.unwrap();
+        assert_eq!(faults, [Some(chunk(which, 0).0)]);
+        // Whoever puts it heals it.
+        let (hash, data) = chunk(which, 20_000);
+        store.put_chunk(&hash, &data).unwrap();
+        store.put_manifest(&name(9), hash.as_bytes()).unwrap();
+        assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
+        assert_eq!(collect(&store).unwrap().damaged, 0);
+    }
+}
+
+/// What the first plan counted on turns out to be damaged: the second one does without.
+#[test]
+fn a_collection_that_finds_damage_reaches_its_cap_all_the_same() {
+    let disk = new_store();
+    let store = open(&disk).unwrap();
+    save(&store, &[(1, 20_000), (2, 30_000)], &[2]);
+    save(&store, &[(3, 30_000)], &[]);
+    let (bad, at) = lies(&disk, 1);
+    disk.tamper(&bad, |content| content[at] ^= 1);
+    let inventory = store.inventory().unwrap();
+    let cap = inventory.usage().unwrap().total_bytes - 25_000;
+    let options = CollectOptions::new().with_cap(cap);
+    let before = inventory.usage().unwrap().total_bytes;
+    let collected = collect_with(&store, options).unwrap();
+    let after = inventory.usage().unwrap().total_bytes;
+    assert!(after <= cap, "{after}, {cap}");
+    assert_eq!((collected.manifests, collected.chunks), (1, 2));
+    assert_eq!((collected.bytes, collected.damaged), (before - after, 0));
+    assert!(store.get_manifest(&name(3)).unwrap().is_some());
+}
+
+/// There is no room on the disk for a copy. What can go without goes, and for a cap manifests go instead.
+#[test]
+fn a_full_disk_gives_back_what_needs_no_copy() {
+    for errno in [Errno::NOSPC, Errno::DQUOT] {
+        let disk = new_store();
+        let store = open(&disk).unwrap();
+        save(&store, &[(1, 20_000), (2, 30_000)], &[2]);
+        save(&store, &[(3, 10_000)], &[3]);
+        save(&store, &[(4, 10_000)], &[]);
+        let (half_empty, _) = lies(&disk, 2);
+        disk.fill(errno);
+        let inventory = store.inventory().unwrap();
+        let before = inventory.usage().unwrap().total_bytes;
+        let collected = collect(&store).unwrap();
+        let after = inventory.usage().unwrap().total_bytes;
+        assert_eq!((collected.chunks, collected.bytes), (1, before - after));
+        assert_eq!(lies(&disk, 2).0, half_empty);
+        let options = CollectOptions::new().with_cap(after - 25_000);
+        let collected = collect_with(&store, options).unwrap();
+        assert_eq!((collected.manifests, collected.chunks), (1, 2));
+        assert!(store.get_manifest(&name(4)).unwrap().is_some());
+        store.delete_manifest(&name(4)).unwrap();
+        assert_eq!(collect(&store).unwrap().chunks, 1);
+        assert_eq!(inventory.usage().unwrap().manifests, 0);
+        let mut fault = |fault| panic!("{fault:?}");
+        inventory.verify(&mut |_| (), &mut fault).unwrap();
+    }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::super::disk::simulated::{Random, SimulatedDisk};
 use super::super::{FileOptions, FileStore, paths, root};
-use crate::backend::{Backend, CollectOptions};
+use crate::backend::{Backend, CollectOptions, Collected};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -78,6 +78,37 @@ impl Expected {
         let values = self.0.get_mut(name).unwrap();
         let newest = values.pop().unwrap();
         *values = vec![newest];
+    }
+
+    /// Publishes a manifest of these chunks, which have been put.
+    pub(super) fn put(
+        &mut self,
+        store: &FileStore,
+        name: &ManifestName,
+        version: u64,
+        chunks: &[u32],
+    ) -> Result<(), StoreError> {
+        let data = manifest(version, chunks);
+        self.begin(name, Some(&data));
+        store.put_manifest(name, &data)?;
+        self.end(name);
+        Ok(())
+    }
+
+    pub(super) fn delete(
+        &mut self,
+        store: &FileStore,
+        name: &ManifestName,
+    ) -> Result<(), StoreError> {
+        self.begin(name, None);
+        store.delete_manifest(name)?;
+        self.end(name);
+        Ok(())
+    }
+
+    /// Everything is going to be evicted.
+    pub(super) fn may_go(&mut self) {
+        self.0.values_mut().for_each(|values| values.push(None));
     }
 
     /// What cannot be seen on this disk has been evicted, and may be missing; so may what was being replaced, since it
@@ -151,11 +182,9 @@ pub(super) fn step(
     match random.below(8) {
         0 => {
             let name = name_of(random);
-            expected.begin(&name, None);
-            store.delete_manifest(&name)?;
-            expected.end(&name);
+            expected.delete(store, &name)?;
         }
-        1 => collect(store)?,
+        1 => drop(collect(store)?),
         2 => {
             let chunks = put_some(store, random)?;
             let version = random.next();
@@ -174,10 +203,8 @@ pub(super) fn step(
         }
         _ => {
             let chunks = put_some(store, random)?;
-            let (name, data) = (name_of(random), manifest(random.next(), &chunks));
-            expected.begin(&name, Some(&data));
-            store.put_manifest(&name, &data)?;
-            expected.end(&name);
+            let name = name_of(random);
+            expected.put(store, &name, random.next(), &chunks)?;
         }
     }
     Ok(())
@@ -215,18 +242,21 @@ fn step_capped(
         store.put_chunk(&hash, &data)?;
         chunks.push(n);
     }
-    let data = manifest(random.next(), &chunks);
-    expected.begin(&name, Some(&data));
-    store.put_manifest(&name, &data)?;
-    expected.end(&name);
-    Ok(())
+    expected.put(store, &name, random.next(), &chunks)
 }
 
 /// Collects without grace.
-pub(super) fn collect(store: &FileStore) -> Result<(), StoreError> {
-    let now = CollectOptions::new().with_grace(Duration::ZERO);
-    let collected = store.inventory().unwrap().collect(&now, &mut |_| ());
-    collected.map(drop)
+pub(super) fn collect(store: &FileStore) -> Result<Collected, StoreError> {
+    collect_with(store, CollectOptions::new())
+}
+
+/// As these options say, but without grace.
+pub(super) fn collect_with(
+    store: &FileStore,
+    options: CollectOptions,
+) -> Result<Collected, StoreError> {
+    let now = options.with_grace(Duration::ZERO);
+    store.inventory().unwrap().collect(&now, &mut |_| ())
 }
 
 fn put_some(store: &FileStore, random: &mut Random) -> Result<Vec<u32>, StoreError> {

@@ -7,8 +7,9 @@ use rustix::io::Errno;
 use super::super::disk::File;
 use super::super::disk::simulated::{SimulatedDisk, Trouble};
 use super::super::disk::{Disk, How};
+use super::super::paths;
 use super::script::{chunk, collect, name, new_store, open};
-use crate::backend::Backend;
+use crate::backend::{Backend, ManifestEntry};
 
 /// A store with one chunk, and the folder of the pack that holds it.
 fn one_chunk(n: u32) -> (SimulatedDisk, String) {
@@ -49,7 +50,7 @@ fn a_pack_that_gets_another_name_is_always_found() {
                 .collect::<Vec<_>>()
         };
         let old = before(&disk);
-        disk.before_listing(&folder, act);
+        disk.before(&folder, act);
         let reader = super::super::index::Index::open(Arc::new(disk.clone())).unwrap();
         let new = before(&disk);
         listed_between += u32::from(
@@ -91,5 +92,74 @@ fn no_more_is_allocated_than_a_file_holds() {
     for (len, offset) in [(5, 6), (u64::MAX, 0), (u64::MAX, 1), (1 << 62, 0), (0, 11)] {
         let error = file.read_vec_at(len, offset).unwrap_err();
         assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof, "{len}");
+    }
+}
+
+/// Whoever makes sure of a manifest moves it away and back, or dies in between.
+#[test]
+fn a_manifest_that_is_away_or_on_its_way_is_found_and_listed_once() {
+    let (disk, _) = one_chunk(5);
+    let store = open(&disk).unwrap();
+    let data = store.get_manifest(&name(1)).unwrap().unwrap();
+    let place = paths::manifest(name(1).as_str());
+    let away = paths::away(&place);
+    let there_and_back = {
+        let (disk, place, away) = (disk.clone(), place.clone(), away.clone());
+        move || {
+            disk.rename(&place, &away).unwrap();
+            let (other, from, to) = (disk.clone(), away.clone(), place);
+            disk.before(&away, move || other.rename(&from, &to).unwrap());
+        }
+    };
+    disk.before(&place, there_and_back);
+    assert_eq!(store.get_manifest(&name(1)).unwrap(), Some(data.clone()));
+
+    let inventory = store.inventory().unwrap();
+    let listed = || {
+        let mut names = Vec::new();
+        let mut list = |entry: ManifestEntry| {
+            names.push(entry.name);
+            Ok(())
+        };
+        inventory.manifests(&mut list).unwrap();
+        assert_eq!(inventory.usage().unwrap().manifests, names.len() as u64);
+        names
+    };
+    disk.rename(&place, &away).unwrap();
+    assert_eq!(store.get_manifest(&name(1)).unwrap(), Some(data.clone()));
+    assert_eq!(listed(), [name(1)]);
+    // Its chunk stays.
+    assert_eq!(collect(&store).unwrap().chunks, 0);
+    // A disk may have left both names of one file. What lies in its place counts, and both go with it.
+    disk.rename(&place, &away).unwrap();
+    for delete in [true, false] {
+        disk.link(&away, &place).unwrap();
+        assert_eq!(listed(), [name(1)]);
+        let other = disk.copy();
+        let store = open(&other).unwrap();
+        match delete {
+            true => store.delete_manifest(&name(1)).unwrap(),
+            false => drop(collect(&store).unwrap()),
+        }
+        assert_eq!(store.get_manifest(&name(1)).unwrap().is_some(), !delete);
+        let files = other.files();
+        let left = files.iter().filter(|(path, _)| path.starts_with(&place));
+        assert_eq!(left.count(), usize::from(!delete));
+        disk.unlink(&place).unwrap();
+    }
+    disk.link(&away, &place).unwrap();
+    store.put_manifest(&name(1), b"new").unwrap();
+    assert_eq!(store.get_manifest(&name(1)).unwrap().unwrap(), "new");
+    store.delete_manifest(&name(1)).unwrap();
+    assert_eq!(store.get_manifest(&name(1)).unwrap(), None);
+    assert!(listed().is_empty());
+    // No name that a client gives is that of the file.
+    disk.open(&away, How::Create)
+        .unwrap()
+        .write_all_at(b"x", 0)
+        .unwrap();
+    for text in [&*away, "manifest 1.away", &away["manifests/00/".len()..]] {
+        let name = crate::name::ManifestName::new(text).unwrap();
+        assert_eq!(store.get_manifest(&name).unwrap(), None, "{text}");
     }
 }

@@ -12,6 +12,7 @@ use super::world::{Change, put};
 
 impl Disk for SimulatedDisk {
     fn open(&self, path: &str, how: How) -> io::Result<Box<dyn File>> {
+        self.others_come_first(path);
         let mut world = self.world();
         let inode = match how {
             How::Create => {
@@ -19,6 +20,7 @@ impl Disk for SimulatedDisk {
                 if world.find(path).is_ok() {
                     return Err(Errno::EXIST.into());
                 }
+                world.faults.grow()?;
                 let inode = world.create_file();
                 world.set(path, Some(inode), None)?;
                 inode
@@ -50,10 +52,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
-        let meanwhile = self.meanwhile().take_if(|other| other.folder == folder);
-        if let Some(meanwhile) = meanwhile {
-            (meanwhile.act)();
-        }
+        self.others_come_first(folder);
         let mut world = self.world();
         world.call()?;
         let inode = world.find(folder)?;
@@ -66,6 +65,7 @@ impl Disk for SimulatedDisk {
         if world.find(path).is_ok() {
             return Ok(());
         }
+        world.faults.grow()?;
         let inode = world.create_folder();
         world.set(path, Some(inode), None)
     }
@@ -91,6 +91,10 @@ impl Disk for SimulatedDisk {
         let mut world = self.world();
         world.change()?;
         let inode = world.find(from)?;
+        if world.find(to).is_ok_and(|other| other == inode) {
+            // As POSIX has it, both names stay.
+            return Ok(());
+        }
         let number = world.number();
         if world.faults.mistake == Mistake::RenameBeforeFlush {
             world.faults.late.push(inode);
@@ -116,10 +120,6 @@ impl Disk for SimulatedDisk {
         world.set(path, None, None)
     }
 
-    fn boot(&self) -> &str {
-        &self.boot
-    }
-
     fn now(&self) -> SystemTime {
         self.world().clock()
     }
@@ -137,6 +137,9 @@ impl File for SimulatedFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut world = self.disk.world();
         let half = world.call()?;
+        world
+            .faults
+            .read(self.inode, offset as usize, bytes.len())?;
         let file = world.file_mut(self.inode);
         let rest = file.seen.get(offset as usize..).unwrap_or_default();
         let mut len = rest.len().min(bytes.len());
@@ -155,6 +158,9 @@ impl File for SimulatedFile {
             _ => bytes,
         };
         let modified = world.clock();
+        if offset as usize + bytes.len() > world.file_mut(self.inode).seen.len() {
+            world.faults.grow()?;
+        }
         let file = world.file_mut(self.inode);
         put(&mut file.seen, offset as usize, bytes);
         file.changes
@@ -166,6 +172,9 @@ impl File for SimulatedFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut world = self.disk.world();
         world.change()?;
+        if len as usize > world.file_mut(self.inode).seen.len() {
+            world.faults.grow()?;
+        }
         let file = world.file_mut(self.inode);
         file.seen.resize(len as usize, 0);
         file.changes.push(Change::Length(len as usize));

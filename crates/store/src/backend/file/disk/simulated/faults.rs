@@ -47,6 +47,10 @@ pub(super) struct Faults {
     pub(super) stopped: bool,
     /// Nothing can be changed.
     pub(super) protected: Option<Errno>,
+    /// There is no room: nothing can be made or extended. What is there can be changed, moved and removed.
+    pub(super) full: Option<Errno>,
+    /// Bytes that the disk cannot read: number of the inode, offset.
+    pub(super) bad: Vec<(u64, usize)>,
     /// The files are another user's: their modes cannot be changed.
     pub(super) foreign: bool,
     pub(super) mistake: Mistake,
@@ -61,6 +65,21 @@ impl Faults {
             mistake: self.mistake,
             ..Self::default()
         }
+    }
+
+    /// Takes note that these bytes are read.
+    pub(super) fn read(&self, inode: u64, offset: usize, len: usize) -> io::Result<()> {
+        let within =
+            |(bad, at): &(u64, usize)| *bad == inode && (offset..offset + len).contains(at);
+        match self.bad.iter().any(within) {
+            true => Err(Errno::IO.into()),
+            false => Ok(()),
+        }
+    }
+
+    /// Takes note that something is made or extended.
+    pub(super) fn grow(&self) -> io::Result<()> {
+        self.full.map_or(Ok(()), |errno| Err(errno.into()))
     }
 
     /// Takes note that a call is made at a disk whose nature forbids it.

@@ -30,20 +30,18 @@ use self::world::{Inode, ROOT, World};
 #[derive(Clone, Debug)]
 pub(in super::super) struct SimulatedDisk {
     world: Arc<Mutex<World>>,
-    /// How often power was lost, in words.
-    boot: String,
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
 }
 
-/// What somebody else does just before a folder is listed.
+/// What somebody else does just before a folder is listed or a file opened.
 struct Meanwhile {
-    folder: String,
+    path: String,
     act: Box<dyn FnOnce() + Send>,
 }
 
 impl std::fmt::Debug for Meanwhile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.folder)
+        f.write_str(&self.path)
     }
 }
 
@@ -54,17 +52,12 @@ impl SimulatedDisk {
 
     /// Another disk with the same content, unflushed things included, and no open files.
     pub(in super::super) fn copy(&self) -> Self {
-        let world = self.world().copy();
-        Self {
-            boot: self.boot.clone(),
-            ..Self::of(world)
-        }
+        Self::of(self.world().copy())
     }
 
     fn of(world: World) -> Self {
         Self {
             world: Arc::new(Mutex::new(world)),
-            boot: String::new(),
             meanwhile: Arc::default(),
         }
     }
@@ -89,6 +82,18 @@ impl SimulatedDisk {
         self.world().faults.protected = Some(errno);
     }
 
+    /// From now on there is no room for anything more, and the system says so.
+    pub(in super::super) fn fill(&self, errno: Errno) {
+        self.world().faults.full = Some(errno);
+    }
+
+    /// From now on this byte of a file cannot be read.
+    pub(in super::super) fn spoil(&self, path: &str, at: usize) {
+        let mut world = self.world();
+        let inode = world.find(path).unwrap();
+        world.faults.bad.push((inode, at));
+    }
+
     /// From now on all files are another user's.
     pub(in super::super) fn give_away(&self) {
         self.world().faults.foreign = true;
@@ -97,6 +102,14 @@ impl SimulatedDisk {
     /// The process dies instead of making this change.
     pub(in super::super) fn stop_at(&self, change: u64) {
         self.world().faults.stop = Some(change);
+    }
+
+    /// It was another process that died, or met what went wrong.
+    pub(in super::super) fn go_on(&self) {
+        let mut world = self.world();
+        world.faults.stop = None;
+        world.faults.stopped = false;
+        world.faults.trouble = None;
     }
 
     pub(in super::super) fn is_stopped(&self) -> bool {
@@ -111,8 +124,7 @@ impl SimulatedDisk {
 
     /// The disk as it is found after a loss of power. The seed says what survives.
     pub(in super::super) fn lose_power(&self, seed: u64) -> Self {
-        let mut copy = self.copy();
-        copy.boot.push('1');
+        let copy = self.copy();
         copy.world().lose_power(&mut Random(seed));
         copy
     }
@@ -141,14 +153,10 @@ impl SimulatedDisk {
         std::mem::replace(&mut world.most_bytes, now).max(now)
     }
 
-    /// Somebody else does something just before this folder is listed the next time.
-    pub(in super::super) fn before_listing(
-        &self,
-        folder: &str,
-        act: impl FnOnce() + Send + 'static,
-    ) {
+    /// Somebody else does something just before this folder is listed, or this file opened, the next time.
+    pub(in super::super) fn before(&self, path: &str, act: impl FnOnce() + Send + 'static) {
         *self.meanwhile() = Some(Meanwhile {
-            folder: folder.to_owned(),
+            path: path.to_owned(),
             act: Box::new(act),
         });
     }
@@ -181,6 +189,13 @@ impl SimulatedDisk {
 
     fn world(&self) -> MutexGuard<'_, World> {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn others_come_first(&self, path: &str) {
+        let meanwhile = self.meanwhile().take_if(|other| other.path == path);
+        if let Some(meanwhile) = meanwhile {
+            (meanwhile.act)();
+        }
     }
 
     fn meanwhile(&self) -> MutexGuard<'_, Option<Meanwhile>> {

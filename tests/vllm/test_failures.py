@@ -1,0 +1,214 @@
+"""What fails is never taken for loaded, and what is left serves on."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+
+import pytest
+from conftest import total
+from disaggregated import prompts
+from proxy import prefill
+
+LEASE = 3.0
+
+
+def ticket(pair, prompt) -> dict:
+    """Has a prompt prefilled; the parameters for the decode server."""
+    params = prefill(pair.prefill.url, "/v1/completions", {"prompt": prompt, "temperature": 0})
+    assert params["transload_ticket"]
+    return params
+
+
+def wait_until(holds, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it does not come true"
+        time.sleep(0.2)
+
+
+def idle(server):
+    """All blocks are free, and nothing is under way."""
+    return total(server, "vllm:kv_cache_usage_perc") == 0 and total(server, "vllm:num_requests_") == 0
+
+
+class Refused:
+    """The tokens of a request that the decode server must not load."""
+
+    def __init__(self, pair, policy, alone):
+        self.pair, self.policy, self.alone = pair, policy, alone
+
+    def ask(self, prompt, params, kind):
+        [expected] = self.alone.tokens("llama", [prompt])
+        failures = total(self.pair.decode, "vllm:transload_failures_total", f'kind="{kind}"')
+        if self.policy == "fail":
+            with pytest.raises(urllib.error.HTTPError) as raised:
+                self.pair.decode.complete(prompt, kv_transfer_params=params)
+            assert raised.value.code == 500
+        else:
+            answer = self.pair.decode.complete(prompt, kv_transfer_params=params)
+            assert answer["choices"][0]["token_ids"] == expected
+        found = total(self.pair.decode, "vllm:transload_failures_total", f'kind="{kind}"')
+        assert found == failures + 1, self.pair.decode.tail()
+        wait_until(lambda: idle(self.pair.decode))
+
+
+@pytest.mark.parametrize("policy", ["fail", "recompute"])
+def test_a_ticket_that_is_not_good(start, alone, policy):
+    asked = prompts([200, 200, 200, 100], seed=11)
+    [expected] = alone.tokens("llama", asked[3:])
+    decode = {"block_size": 64, "options": ["--no-enable-prefix-caching"]}
+    pair = start("llama", decode=decode, policy=policy, lease_seconds=LEASE)
+    refused = Refused(pair, policy, alone)
+
+    # Its lease has expired, and others have its blocks.
+    late = ticket(pair, asked[0])
+    wait_until(lambda: idle(pair.prefill))
+    for prompt in prompts([900] * 8, seed=12):
+        ticket(pair, prompt)
+    refused.ask(asked[0], late, "expired")
+
+    # Somebody has used it.
+    used = ticket(pair, asked[1])
+    assert pair.decode.complete(asked[1], kv_transfer_params=used)
+    refused.ask(asked[1], used, "consumed")
+
+    # It is for another prompt of this length.
+    other = ticket(pair, asked[1])
+    refused.ask(asked[2], other, "content")
+
+    # It is none.
+    garbled = {"do_remote_prefill": True, "do_remote_decode": False, "transload_ticket": "none"}
+    refused.ask(asked[2], garbled, "ticket")
+
+    # And all of this has changed nothing for the next one.
+    assert pair.tokens(asked[3]) == expected
+    wait_until(lambda: idle(pair.prefill))
+    assert total(pair.prefill, "vllm:transload_leases_ended_total", 'end="expired"') >= 1
+
+
+@pytest.mark.parametrize("policy", ["fail", "recompute"])
+def test_prefill_killed_after_its_answer(start, alone, policy):
+    asked = prompts([300, 300, 100], seed=13)
+    expected = alone.tokens("llama", asked)
+    pair = start("llama", decode={"block_size": 64}, policy=policy, lease_seconds=LEASE, timeout_seconds=20)
+    assert pair.tokens(asked[0]) == expected[0]
+    params = ticket(pair, asked[1])
+    pair.prefill.kill()
+    if policy == "fail":
+        with pytest.raises(urllib.error.HTTPError):
+            pair.decode.complete(asked[1], kv_transfer_params=params)
+    else:
+        answer = pair.decode.complete(asked[1], kv_transfer_params=params)
+        assert answer["choices"][0]["token_ids"] == expected[1]
+    wait_until(lambda: idle(pair.decode))
+
+    # It comes back, as another life of the same server; old tickets are not good there.
+    pair.prefill.start().wait()
+    assert pair.tokens(asked[2]) == expected[2]
+    refused = Refused(pair, policy, alone)
+    refused.ask(asked[0] + asked[1], params, "restarted")
+
+
+def test_decode_killed_at_any_moment_of_a_load(start, alone):
+    asked = prompts([900] * 4 + [100], seed=14)
+    [expected] = alone.tokens("llama", asked[4:])
+    pair = start("llama", decode={"block_size": 64}, lease_seconds=LEASE)
+    chosen = random.Random(0)
+    for prompt in asked[:2]:
+        params = ticket(pair, prompt)
+
+        def ask(prompt=prompt, params=params):
+            try:
+                pair.decode.complete(prompt, kv_transfer_params=params)
+            except OSError:
+                pass
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(chosen.uniform(0.0, 0.1))
+        pair.decode.kill()
+        asking.join()
+        wait_until(lambda: idle(pair.prefill))
+        pair.decode.start().wait()
+    assert pair.tokens(asked[4]) == expected
+    wait_until(lambda: idle(pair.prefill))
+
+
+def test_whoever_comes_to_the_port(start, alone, tmp_path):
+    asked = prompts([200] * 4, seed=15)
+    expected = alone.tokens("llama", asked)
+    pair = start("llama", decode={"block_size": 64})
+    ports = [pair.settings(server)["port"] for server in (pair.prefill, pair.decode)]
+    assert pair.tokens(asked[0]) == expected[0]
+
+    # Garbage of every length.
+    chosen = random.Random(1)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        for port in ports:
+            for length in [0, 1, 20, 1200, 1472, 9000] * 50:
+                sender.sendto(chosen.randbytes(length), ("127.0.0.1", port))
+    assert pair.tokens(asked[1]) == expected[1]
+
+    # A peer of another cluster with a ticket that it cannot have.
+    script = """
+import subprocess, sys, transload
+subprocess.run([sys.executable, "-m", "transload", "certs", "init", "other"], check=True, capture_output=True)
+document = {"schema": "transload.deployment/1", "block_size": 16, "num_blocks": 8, "group": [{"name": "attention",
+    "layers": "0-3", "spec": [{"kind": "attention", "heads": 4, "head_dim": 32, "dtype": "f32"}]}]}
+deployment = transload.Deployment(document)
+memory = transload.Memory.allocate(deployment.groups[0].allocations())
+identity = transload.Identity("other", "decode")
+agent = transload.Agent(identity, deployment, {0: [memory]}, bind="127.0.0.1:0")
+ticket = transload.Ticket.mint(identity, bytes(16), [("prefill-0", "127.0.0.1", int(sys.argv[1]))],
+    deployment=deployment.digest, incarnation=1, valid_tokens=16)
+try:
+    agent.pull(ticket, [0], [[1]], bytes(32), 16, timeout=5).ended.result(20)
+except transload.TransferError as error:
+    print(error.kind)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(ports[0])], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() in ("unreachable", "timed_out"), done
+    assert pair.tokens(asked[2]) == expected[2]
+
+    # A thousand that begin a handshake and say no more.
+    initial = bytes([0xC3]) + bytes([0, 0, 0, 1, 8]) + os.urandom(8) + bytes([0, 0]) + os.urandom(1180)
+    strangers = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(1000)]
+    try:
+        for stranger in strangers:
+            for port in ports:
+                stranger.sendto(initial[:6] + os.urandom(8) + initial[14:], ("127.0.0.1", port))
+        assert pair.tokens(asked[3]) == expected[3]
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_client_that_goes_away(start, alone):
+    """Aborted at either side at any moment: all blocks come back."""
+    asked = prompts([900] * 12 + [100], seed=16)
+    [expected] = alone.tokens("llama", asked[12:])
+    pair = start("llama", decode={"block_size": 64}, lease_seconds=LEASE)
+    chosen = random.Random(2)
+    script = (
+        "import sys, json; sys.path.insert(0, sys.argv[1]); from servers import complete;"
+        "complete(sys.argv[2], json.loads(sys.argv[3]), 64)"
+    )
+    for prompt in asked[:12]:
+        client = subprocess.Popen(
+            [sys.executable, "-c", script, os.path.dirname(sys.modules["servers"].__file__), pair.url, str(prompt)],
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(chosen.uniform(0.1, 1.0))
+        client.send_signal(signal.SIGKILL)
+        client.wait()
+    assert pair.tokens(asked[12]) == expected
+    wait_until(lambda: idle(pair.prefill))
+    wait_until(lambda: idle(pair.decode))
