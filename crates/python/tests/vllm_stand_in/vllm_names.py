@@ -234,6 +234,10 @@ class UniformTypeKVCacheSpecs(KVCacheSpec):
     kv_cache_specs: dict = None
 
 
+def iter_layer_specs(spec):
+    return spec.kv_cache_specs.values() if isinstance(spec, UniformTypeKVCacheSpecs) else [spec]
+
+
 @dataclass
 class KVCacheGroupSpec:
     layer_names: list[str]
