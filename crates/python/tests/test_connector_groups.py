@@ -3,7 +3,7 @@
 import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import load, move, prefilled, prompt
+from vllm_stand_in.fixtures import assert_loaded, load, move, prefilled, prompt
 from vllm_stand_in.model import Attention, gdn, mamba1, mamba2
 
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -11,18 +11,19 @@ SIDES = {"tp": 2, "block_size": 16}, {"block_size": 32}
 
 
 @pytest.mark.parametrize("budget", [10_000, 24])
-@pytest.mark.parametrize("tokens", [20, 41, 103, 104, 105, 112, 113, 200])
-def test_a_window(two_engines, tokens, budget):
+def test_a_window(two_engines, budget):
     prefill, decode = two_engines(*SIDES, WINDOW, budget=budget)
-    request = move(prefill, decode, prompt(tokens))
-    _, _, (_, window) = decode.loads[request.request_id]
-    assert (0 in window) == (tokens > 32 + 40)
+    for tokens in 20, 41, 103, 104, 105, 112, 113, 200:
+        request = move(prefill, decode, prompt(tokens))
+        _, _, (_, window) = decode.loads[request.request_id]
+        assert (0 in window) == (tokens > 32 + 40)
 
 
-@pytest.mark.parametrize("tokens", [20, 96, 97, 128, 129, 150])
-def test_chunks_of_attention(two_engines, tokens):
+def test_chunks_of_attention(two_engines):
     groups = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), chunk=64)]
-    move(*two_engines(*SIDES, groups), prompt(tokens))
+    sides = two_engines(*SIDES, groups)
+    for tokens in 20, 96, 97, 128, 129, 150:
+        move(*sides, prompt(tokens))
 
 
 HYBRIDS = {
@@ -33,15 +34,15 @@ HYBRIDS = {
 }
 
 
-@pytest.mark.parametrize("first", ["conv rows", "channel rows"])
+@pytest.mark.parametrize("channels_first", [False, True])
 @pytest.mark.parametrize("ranks", [(1, 2), (2, 1), (4, 2)])
 @pytest.mark.parametrize("kind", HYBRIDS)
-def test_recurrent_state(two_engines, monkeypatch, kind, ranks, first):
-    monkeypatch.setattr(vllm, "conv_state_dim_first", first == "channel rows")
+def test_recurrent_state(two_engines, monkeypatch, kind, ranks, channels_first):
+    monkeypatch.setattr(vllm, "conv_state_dim_first", channels_first)
     groups = [Attention(range(2, 4)), HYBRIDS[kind]]
-    prefill, decode = two_engines(
-        {"tp": ranks[0]}, {"tp": ranks[1], "block_size": 64}, groups, backend="CPU_ATTN", model_groups=1 if kind != "mamba2" else 4
-    )
+    sides = {"tp": ranks[0]}, {"tp": ranks[1], "block_size": 64}
+    model = {"backend": "CPU_ATTN", "model_groups": 4 if kind == "mamba2" else 1}
+    prefill, decode = two_engines(*sides, groups, **model)
     tokens = prompt(100)
     request = move(prefill, decode, tokens)
     # The last token is for the decode server.
@@ -59,9 +60,10 @@ def test_state_and_attention_in_every_layer(two_engines):
     move(*two_engines({"order": "BLHSC"}, {"tp": 2}, groups, model_groups=1), prompt(100))
 
 
-@pytest.mark.parametrize("tokens", [1, 2, 3, 33])
-def test_short_prompts(two_engines, tokens):
-    move(*two_engines({}, {"tp": 2}, [Attention(range(2, 4)), mamba2(range(2))], model_groups=1), prompt(tokens))
+def test_short_prompts(two_engines):
+    sides = two_engines({}, {"tp": 2}, [Attention(range(2, 4)), mamba2(range(2))], model_groups=1)
+    for tokens in 1, 2, 3, 33:
+        move(*sides, prompt(tokens))
 
 
 def test_drafts_that_look_ahead(two_engines):
@@ -75,8 +77,5 @@ def test_a_group_that_does_not_travel(two_engines):
     prefill, decode = two_engines({"tp": 2}, {}, groups)
     params = prefilled(prefill, prompt(100))
     request, before = load(decode, prompt(100), params)
-    [start, end, tables] = decode.loads[request.request_id]
     decode.groups = groups[:1]
-    from vllm_stand_in.fixtures import assert_loaded
-
     assert_loaded(decode, request, before)

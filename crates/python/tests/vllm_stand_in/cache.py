@@ -8,10 +8,14 @@ from . import vllm_names as vllm
 
 
 class Cache:
-    """`order` is as in deployment documents, `kernel` the tokens of a kernel's block."""
+    """A buffer that layers have in common, or are `separate` in.
+
+    `order` is as in deployment documents, `kernel` the tokens of a kernel's block; `shared` are layers of the first group
+    that have no cache of their own.
+    """
 
     def __init__(self, groups, *, tp, rank, blocks, block_size, kernel=None, order="LBHSC", backend="FLASH_ATTN",
-                 separate=False, device="cpu"):  # fmt: skip
+                 separate=False, shared={}, device="cpu"):  # fmt: skip
         self.groups, self.tp, self.rank = groups, tp, rank
         self.blocks, self.block_size, self.kernel = blocks, block_size, kernel or block_size
         self.order, self.backend, self.device = order, backend, device
@@ -25,6 +29,8 @@ class Cache:
         for group in groups:
             for at, layer in enumerate(group.layers):
                 self.tensors[self.name(group, layer)] = self._tensor(group, at, separate)
+        self._shared = [self.name(groups[0], layer) for layer in shared]
+        self.tensors |= {self.name(groups[0], to): self.tensors[self.name(groups[0], of)] for to, of in shared.items()}
 
     @staticmethod
     def name(group, layer):
@@ -38,6 +44,7 @@ class Cache:
             )
             for group in self.groups
         ]
+        specs[0].layer_names.extend(self._shared)
         return vllm.KVCacheConfig(self.blocks, specs)
 
     def _page(self, group):

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -42,8 +43,11 @@ def engine(connector, server_certs):
         return made
 
     yield start
-    for each in engines:
-        each.shutdown()
+    # All at once: each waits for its connections to end.
+    workers = [worker for each in engines for worker in each.workers]
+    if workers:
+        with ThreadPoolExecutor(len(workers)) as pool:
+            list(pool.map(lambda worker: worker.shutdown(), workers))
 
 
 @pytest.fixture
