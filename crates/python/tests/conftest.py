@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from vllm_stand_in.fixtures import connector, engine, server_certs, two_engines
 
 import transload
 
@@ -102,4 +103,5 @@ def expected(src, dst, tables, tokens):
     return {rank: memory.read(0, memory.nbytes) for rank, memory in fresh.items()}
 
 
-__all__ = ["Engine", "document", "expected", "fill"]
+# Fixtures of the vLLM connector's tests, for pytest to find, are the rest.
+__all__ = ["Engine", "connector", "document", "engine", "expected", "fill", "server_certs", "two_engines"]

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from transload import Prompt, Ticket
 from vllm.logger import init_logger
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec, iter_layer_specs
 from vllm.v1.request import RequestStatus
 
 from .content import prompt_of
@@ -259,7 +260,10 @@ def _held_back(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
     """How many tokens at the end of a prompt the decode server computes itself.
 
     Recurrent state cannot go back: the decode server needs the one before the last token, whose logits it wants.
+    Neither can a window: for the last token it has to begin one token earlier than behind it.
     Drafts that look several tokens ahead would leave caches of tokens that nobody has accepted.
     """
-    recurrent = 1 if kv_cache_config.has_mamba_layers else 0
-    return max(recurrent, vllm_config.num_prefill_lookahead_tokens - 1)
+    specs = [spec for group in kv_cache_config.kv_cache_groups for spec in iter_layer_specs(group.kv_cache_spec)]
+    windows = any(isinstance(spec, (SlidingWindowSpec, ChunkedLocalAttentionSpec)) for spec in specs)
+    last = 1 if windows or kv_cache_config.has_mamba_layers else 0
+    return max(last, vllm_config.num_prefill_lookahead_tokens - 1)

@@ -1,0 +1,65 @@
+"""vLLM's connector between engines that lay their caches out differently: every byte is as if prefilled here."""
+
+import pytest
+from vllm_stand_in import torch_numpy as torch
+from vllm_stand_in.fixtures import move, prompt
+from vllm_stand_in.model import Attention
+
+ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
+
+
+@pytest.mark.parametrize(("prefill", "decode"), [(1, 1), (1, 2), (2, 1), (4, 2), (1, 4)])
+def test_ranks(two_engines, prefill, decode):
+    move(*two_engines({"tp": prefill}, {"tp": decode}), prompt(100))
+
+
+def test_ranks_that_hold_the_same_head(two_engines):
+    move(*two_engines({"tp": 4}, {"tp": 1}, [Attention(range(3), heads=2)]), prompt(100))
+    move(*two_engines({"tp": 2}, {"tp": 4}, [Attention(range(3), heads=2)]), prompt(100))
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTN", "CPU_ATTN"])
+@pytest.mark.parametrize(("prefill", "decode"), [(32, 64), (64, 32), (32, 48)])
+def test_block_sizes(two_engines, prefill, decode, backend):
+    sides = two_engines({"block_size": prefill}, {"block_size": decode}, backend=backend)
+    for tokens in 1, 31, 64, 200:
+        move(*sides, prompt(tokens))
+
+
+@pytest.mark.parametrize("backend", ["FLASH_ATTN", "CPU_ATTN"])
+@pytest.mark.parametrize(("prefill", "decode"), [((64, 32), (64, 64)), ((32, 32), (96, 32)), ((64, 16), (96, 32))])
+def test_blocks_that_kernels_divide(two_engines, prefill, decode, backend):
+    sides = [dict(zip(("block_size", "kernel"), side)) for side in (prefill, decode)]
+    move(*two_engines(*sides, backend=backend, tp=2), prompt(150))
+
+
+@pytest.mark.parametrize("prefill", ORDERS)
+@pytest.mark.parametrize("decode", ORDERS)
+def test_orders(two_engines, prefill, decode):
+    groups = [Attention(range(3), head_dim=16, dtype=torch.bfloat16)]
+    sides = {"order": prefill, "tp": 2, "block_size": 16}, {"order": decode, "block_size": 32}
+    move(*two_engines(*sides, groups), prompt(90))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_from_transposed_keys_to_tokens(two_engines, order):
+    sides = {"backend": "CPU_ATTN"}, {"order": order, "tp": 2, "block_size": 64}
+    move(*two_engines(*sides), prompt(90))
+    move(*two_engines(*reversed(sides)), prompt(90))
+
+
+def test_a_tensor_for_each_layer(two_engines):
+    move(*two_engines({"separate": True}, {"tp": 2}), prompt(100))
+    move(*two_engines({"tp": 2}, {"separate": True}), prompt(100))
+
+
+def test_a_latent_is_on_every_rank(two_engines):
+    groups = [Attention(range(3), heads=1, head_dim=48, dtype=torch.bfloat16, mla=True)]
+    move(*two_engines({"tp": 2}, {"block_size": 64}, groups, backend="FLASHMLA"), prompt(100))
+    move(*two_engines({"tp": 1}, {"tp": 4}, groups, backend="CPU_MLA"), prompt(100))
+
+
+def test_layers_that_share_a_cache(engine):
+    # Layer 9 reads what layer 3 has written.
+    sides = [engine(name, block_size=size, shared={9: 3}) for name, size in (("prefill", 32), ("decode", 64))]
+    move(*sides, prompt(100))

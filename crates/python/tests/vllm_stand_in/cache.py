@@ -1,0 +1,146 @@
+"""The cache of one rank: one buffer, which the layers of all groups overlay (vllm/v1/kv_cache_interface.py)."""
+
+import numpy
+from numpy.lib.stride_tricks import as_strided
+
+from . import torch_numpy as torch
+from . import vllm_names as vllm
+
+
+class Cache:
+    """A buffer that layers have in common, or are `separate` in.
+
+    `order` is as in deployment documents, `kernel` the tokens of a kernel's block; `shared` are layers of the first group
+    that have no cache of their own.
+    """
+
+    def __init__(self, groups, *, tp, rank, blocks, block_size, kernel=None, order="LBHSC", backend="FLASH_ATTN",
+                 separate=False, shared={}, device="cpu"):  # fmt: skip
+        self.groups, self.tp, self.rank = groups, tp, rank
+        self.blocks, self.block_size, self.kernel = blocks, block_size, kernel or block_size
+        self.order, self.backend, self.device = order, backend, device
+        self.page = max(self._page(group) for group in groups)
+        self.layers = max(len(group.layers) for group in groups)
+        number = self.layers if separate else 1
+        self.storages = [
+            torch.Storage(numpy.zeros(self.page * blocks * self.layers // number, numpy.uint8)) for _ in range(number)
+        ]
+        self.tensors = {}
+        for group in groups:
+            for at, layer in enumerate(group.layers):
+                self.tensors[self.name(group, layer)] = self._tensor(group, at, separate)
+        self._shared = [self.name(groups[0], layer) for layer in shared]
+        self.tensors |= {self.name(groups[0], to): self.tensors[self.name(groups[0], of)] for to, of in shared.items()}
+
+    @staticmethod
+    def name(group, layer):
+        return f"model.layers.{layer}.{group.suffix}"
+
+    def config(self):
+        """What vLLM's KVCacheConfig says of it."""
+        specs = [
+            vllm.KVCacheGroupSpec(
+                [self.name(group, layer) for layer in group.layers], group.spec(self.tp, self.block_size), group.transfer
+            )
+            for group in self.groups
+        ]
+        specs[0].layer_names.extend(self._shared)
+        return vllm.KVCacheConfig(self.blocks, specs)
+
+    def _page(self, group):
+        spec = group.spec(self.tp, self.block_size)
+        size = spec.state_content_size_bytes
+        return size if group.recurrent else size * spec.num_heads * self.block_size
+
+    def _tensor(self, group, at, separate):
+        spec = group.spec(self.tp, self.block_size)
+        content = spec.state_content_size_bytes
+        split = 1 if group.recurrent else self.block_size // self.kernel
+        heads, states = (1, 1) if group.recurrent else (spec.num_heads, self.kernel)
+        extents = {"L": 1 if separate else self.layers, "B": self.blocks * split, "H": heads, "S": states, "C": content}
+        strides, current = {}, 1
+        for number, axis in reversed(list(enumerate(self.order))):
+            # What a page does not need of its place is padding.
+            if axis in "LB" and set(self.order[: number + 1]) <= set("LB") and not set("LB") & set(self.order[number + 1 :]):
+                current = max(current, self.page // split)
+            strides[axis] = current
+            current *= extents[axis]
+        dtype = torch.int8 if group.recurrent else group.dtype
+        shape = (extents["B"], heads, states, content // dtype.itemsize)
+        offset = 0 if separate else at * strides["L"]
+        inner = (strides["B"], strides["H"], strides["S"], dtype.itemsize)
+        return torch.Tensor(self.storages[at if separate else 0], dtype, shape, inner, offset, self.device)
+
+    def _key_value(self, group, layer):
+        """Views of keys and of values: by block of the kernels, head, token and element."""
+        array = self.tensors[self.name(group, layer)].numpy()
+        if self.backend != "CPU_ATTN":
+            return [array]
+        size, (by_block, by_head, _, _) = array.itemsize, array.strides
+        shape = (*array.shape[:3], group.head_dim)
+        # Of a block and head: all keys, element by element, then all values, token by token.
+        keys = as_strided(array, shape, (by_block, by_head, size, self.kernel * size))
+        values = as_strided(array[:, :, self.kernel // 2 :, :], shape, (by_block, by_head, group.head_dim * size, size))
+        return [keys, values]
+
+    def write(self, group, table, tokens, start, end):
+        """Computes tokens from `start` to `end` of a request whose blocks are `table`."""
+        if start >= end:
+            return
+        if group.recurrent:
+            content = self._state(group, tokens, end)
+            for layer, page in self._pages(group, table):
+                page[: len(content[layer])] = content[layer]
+            return
+        positions = numpy.arange(start, end)
+        positions = positions[numpy.array(table)[positions // self.block_size] != 0]
+        for view, where, content in self._places(group, table, tokens, positions):
+            view[where] = content
+
+    def assert_seen(self, group, table, tokens, start):
+        """What the computation of the token at `start` reads is what it has to be."""
+        if start == 0:
+            return
+        if group.recurrent:
+            content = self._state(group, tokens, start)
+            same = all((page[: len(content[layer])] == content[layer]).all() for layer, page in self._pages(group, table))
+            assert same, f"rank {self.rank} computes on from a state that is not that after {start} tokens"
+            return
+        positions = numpy.arange(group.skipped(start), start)
+        for view, where, content in self._places(group, table, tokens, positions):
+            wrong = positions[(view[where] != content).any(axis=(1, 2))]
+            assert not wrong.size, f"rank {self.rank} sees wrong tokens from {start}, {wrong.size} of them: {wrong[:9]}"
+
+    def _places(self, group, table, tokens, positions):
+        """Of each layer and part: a view, where in it tokens are, and what they are."""
+        blocks = numpy.array(table)[positions // self.block_size] * (self.block_size // self.kernel)
+        blocks = blocks + positions % self.block_size // self.kernel
+        heads = group.local_heads(self.tp, self.rank)
+        where = blocks[:, None], numpy.arange(len(heads)), (positions % self.kernel)[:, None]
+        for layer in group.layers:
+            content = group.content(tokens, positions, layer, heads)
+            views = self._key_value(group, layer)
+            for view, part in zip(views, numpy.split(content, len(views), axis=2)):
+                yield view, where, part
+
+    def _pages(self, group, table):
+        block = table[-1 - min(group.drafts, len(table) - 1)]
+        for layer in group.layers:
+            yield layer, self.tensors[self.name(group, layer)].numpy()[block, 0, 0]
+
+    def _state(self, group, tokens, end):
+        """What a page of each layer holds after `end` tokens."""
+        found = {}
+        for layer in group.layers:
+            conv, state = group.content(tokens, end, layer, self.tp, self.rank)
+            taps = numpy.zeros(group.shapes(self.tp)[0], conv.dtype)
+            taps[tuple(slice(extent) for extent in conv.shape)] = conv
+            found[layer] = numpy.frombuffer(taps.tobytes() + state.tobytes(), numpy.uint8)
+        return found
+
+    def bytes(self):
+        return [storage.array.copy() for storage in self.storages]
+
+    def restore(self, bytes):
+        for storage, old in zip(self.storages, bytes):
+            storage.array[:] = old

@@ -1,0 +1,274 @@
+"""An engine: the scheduler's loop and the workers' steps, in vLLM's order, with the connector in both.
+
+vllm/v1/core/sched/scheduler.py, vllm/v1/worker/kv_connector_model_runner_mixin.py, and of
+vllm/distributed/kv_transfer/kv_connector/utils.py the aggregation over ranks.
+"""
+
+import importlib
+import pickle
+import random
+import socket
+import time
+from types import SimpleNamespace
+
+import numpy
+
+from . import vllm_names as vllm
+from .blocks import Blocks
+from .cache import Cache
+from .request import Request
+
+Status = vllm.RequestStatus
+
+
+class Engine:
+    """`shape` is that of `Cache`. `policy`: what becomes of a request whose load failed."""
+
+    def __init__(self, certs, agent, groups, *, tp=1, blocks=64, block_size=32, budget=10_000, policy="recompute",
+                 prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, **shape):  # fmt: skip
+        self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
+        self.caches = [Cache(groups, tp=tp, rank=rank, blocks=blocks, block_size=block_size, **shape) for rank in range(tp)]
+        self.manager = Blocks(groups, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent)
+        self.all_blocks = self.manager.free_blocks
+        self.port = port or free_ports(tp)
+        settings = {"certs": str(certs), "agent": agent, "host": "127.0.0.1", "port": self.port} | (extra or {})
+        self._options = {
+            "role": "kv_producer" if agent == "prefill" else "kv_consumer",
+            "extra": settings,
+            "tp": tp,
+            "heads": next((group.heads for group in groups if not group.recurrent), 0),
+            "backends": dict.fromkeys(self.caches[0].tensors, self.caches[0].backend),
+            "lookahead": lookahead,
+            "groups": model_groups,
+        }
+        self.requests, self.waiting, self.running = {}, [], []
+        self.received, self.failed, self.finished_ids, self.answers = set(), set(), set(), {}
+        self._counts = {"sending": {}, "recving": {}}
+        self._failures = set()
+        self.loads = {}
+        self._start()
+
+    def _start(self):
+        self._connector = importlib.import_module("transload.vllm").TransloadConnector
+        self.figures = self._connector.build_kv_connector_stats()
+        vllm.tp_group = vllm.Group(self.tp)
+        self.workers = []
+        for rank, cache in enumerate(self.caches):
+            vllm.tp_group.rank_in_group = rank
+            config = vllm.vllm_config(**self._options, rank=rank)
+            worker = self._connector(config, vllm.KVConnectorRole.WORKER, cache.config())
+            self.workers.append(worker)
+            worker.register_kv_caches(cache.tensors)
+        config = vllm.vllm_config(**self._options)
+        self.scheduler = self._connector(config, vllm.KVConnectorRole.SCHEDULER, self.caches[0].config())
+        self.scheduler.bind_kv_cache_manager(self.manager)
+        addresses = {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)}
+        self.scheduler.set_xfer_handshake_metadata_pp_aware(pickle.loads(pickle.dumps(addresses)))
+
+    def shutdown(self):
+        for worker in self.workers:
+            worker.shutdown()
+
+    # --- what tests ask of it --------------------------------------------------------
+
+    def add(self, tokens, params=None, **more):
+        request = Request(tokens, params, **more)
+        self.requests[request.request_id] = request
+        self.waiting.append(request)
+        self.scheduler.on_new_request(request)
+        return request
+
+    def run(self, until=None, seconds=20):
+        """Steps until something is so, or there is nothing left to do."""
+        end = time.monotonic() + seconds
+        while not until() if until else self.requests or self.finished_ids:
+            assert time.monotonic() < end, f"{[vars(request) for request in self.requests.values()]}"
+            self.step()
+
+    def abort(self, request):
+        held = request.status is Status.WAITING_FOR_REMOTE_KVS and request.request_id not in self.received
+        self.received.discard(request.request_id)
+        self.failed.discard(request.request_id)
+        self._finish(request, Status.FINISHED_ABORTED, held)
+
+    def preempt(self, request):
+        self.running.remove(request)
+        self.manager.free(request)
+        request.status, request.num_computed_tokens = Status.PREEMPTED, 0
+        request.preempted = True
+        self.waiting.insert(0, request)
+
+    # --- the scheduler's loop --------------------------------------------------------
+
+    def step(self):
+        scheduled = self._schedule()
+        output = SimpleNamespace(num_scheduled_tokens=scheduled)
+        step = pickle.dumps(self.scheduler.build_connector_meta(output))
+        finished, self.finished_ids = self.finished_ids, set()
+        work = [
+            (self.requests[each], self.requests[each].num_computed_tokens, count) for each, count in scheduled.items()
+        ]
+        for request, _, count in work:
+            request.num_computed_tokens += count
+        results = [self._work(rank, pickle.loads(step), work, finished) for rank in range(self.tp)]
+        self._update(work, *self._aggregate(results))
+
+    def _schedule(self):
+        scheduled = {}
+        for request in self.running:
+            count = min(request.num_tokens - request.num_computed_tokens, self.budget)
+            computed = request.num_computed_tokens
+            assert self.manager.allocate(request, computed + count, computed), "tests preempt by hand"
+            scheduled[request.request_id] = count
+        for request in list(self.waiting):
+            if request.status is Status.WAITING_FOR_REMOTE_KVS:
+                if request.request_id not in self.received:
+                    continue
+                self._loaded(request)
+            if not self._admit(request, scheduled):
+                break
+        return scheduled
+
+    def _admit(self, request, scheduled):
+        cached = loaded = 0
+        later = False
+        if request.num_computed_tokens == 0:
+            cached = self.manager.cached(request)
+            loaded, later = self.scheduler.get_num_new_matched_tokens(request, cached)
+            if request.get_skip_reading_prefix_cache():
+                loaded, later = 0, False
+            computed = cached + loaded
+        else:
+            computed = request.num_computed_tokens
+        count = 0 if later else min(request.num_tokens - computed, self.budget)
+        if not self.manager.allocate(request, computed + count, computed, cached):
+            return False
+        blocks = self.manager.get_blocks(request.request_id)
+        self.scheduler.update_state_after_alloc(request, blocks, loaded)
+        request.num_computed_tokens = computed
+        if later:
+            request.status = Status.WAITING_FOR_REMOTE_KVS
+            self.loads[request.request_id] = (cached, computed, self.manager.get_block_ids(request.request_id))
+        else:
+            self.waiting.remove(request)
+            self.running.append(request)
+            request.status = Status.RUNNING
+            scheduled[request.request_id] = count
+        return True
+
+    def _loaded(self, request):
+        self.received.remove(request.request_id)
+        request.status = Status.PREEMPTED if request.preempted else Status.WAITING
+        if request.request_id in self.failed:
+            self.failed.remove(request.request_id)
+            self.manager.free(request)
+            return
+        self.manager.cache(request, request.num_computed_tokens)
+        if request.num_computed_tokens == request.num_tokens:
+            request.num_computed_tokens -= 1
+
+    # --- a rank's step ---------------------------------------------------------------
+
+    def _work(self, rank, step, work, finished):
+        worker, cache = self.workers[rank], self.caches[rank]
+        vllm.tp_group.rank_in_group = rank
+        worker.handle_preemptions(step)
+        worker.bind_connector_metadata(step)
+        for request, start, count in work:
+            tables = self.manager.get_block_ids(request.request_id)
+            for group, table in zip(self.groups, tables):
+                tokens = numpy.array(request.all_token_ids)
+                cache.assert_seen(group, table, tokens, start)
+                cache.write(group, table, tokens, start, start + count)
+        worker.start_load_kv(SimpleNamespace(attn_metadata={} if work else None))
+        worker.wait_for_save()
+        results = worker.get_transfer_results(finished)
+        assert results.failed_recving <= results.finished_recving
+        assert not worker.get_block_ids_with_load_errors()
+        figures = worker.get_kv_connector_stats()
+        worker.clear_connector_metadata()
+        if figures is not None:
+            self.figures = self.figures.aggregate(pickle.loads(pickle.dumps(figures)))
+        return results
+
+    def _aggregate(self, results):
+        """What is finished on every rank, and what failed on any."""
+        finished = {}
+        for kind, counts in self._counts.items():
+            finished[kind] = set()
+            for result in results:
+                for request_id in getattr(result, f"finished_{kind}"):
+                    counts[request_id] = counts.get(request_id, 0) + 1
+                    if counts[request_id] == self.tp:
+                        del counts[request_id]
+                        finished[kind].add(request_id)
+        for result in results:
+            self._failures |= result.failed_recving
+        failed = self._failures & finished["recving"]
+        self._failures -= failed
+        return finished["sending"], finished["recving"], failed
+
+    # --- what came of a step ---------------------------------------------------------
+
+    def _update(self, work, sent, received, failed):
+        for request_id in failed:
+            request = self.requests[request_id]
+            if request.status is Status.WAITING_FOR_REMOTE_KVS and self.policy == "recompute":
+                request.num_computed_tokens = 0
+                self.failed.add(request_id)
+        for request, _, _ in work:
+            self.manager.cache(request, request.num_computed_tokens)
+            if request.num_computed_tokens == request.num_tokens:
+                request.sample(random.Random(str(request.all_token_ids)).randrange(1000))
+                if len(request.all_token_ids) - request.num_prompt_tokens >= request.max_tokens:
+                    self._finish(request, Status.FINISHED_LENGTH_CAPPED)
+        if self.policy == "fail":
+            for request_id in failed:
+                if self.requests[request_id].status is Status.WAITING_FOR_REMOTE_KVS:
+                    self._finish(self.requests[request_id], Status.FINISHED_ERROR, held=True)
+        output = SimpleNamespace(finished_sending=sent, finished_recving=received)
+        self.scheduler.update_connector_output(output)
+        for request_id in received:
+            request = self.requests[request_id]
+            if request.status is Status.WAITING_FOR_REMOTE_KVS:
+                self.received.add(request_id)
+            else:
+                assert request.finished
+                self._free(request)
+        for request_id in sent:
+            self._free(self.requests[request_id])
+
+    def _finish(self, request, status, held=False):
+        for queue in (self.waiting, self.running):
+            if request in queue:
+                queue.remove(request)
+        request.status = status
+        self.manager.remove_skipped(request, request.num_computed_tokens)
+        blocks = self.manager.clipped(request)
+        kept, params = self.scheduler.request_finished_all_groups(request, blocks)
+        self.answers[request.request_id] = pickle.loads(pickle.dumps(params))
+        self.finished_ids.add(request.request_id)
+        if not (held or kept):
+            self._free(request)
+
+    def _free(self, request):
+        assert request.finished
+        self.manager.free(request)
+        del self.requests[request.request_id]
+
+
+def free_ports(count):
+    """The first of some neighbouring ports that nobody has."""
+    for _ in range(100):
+        first = random.randrange(20_000, 32_000)
+        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
+        try:
+            for at, each in enumerate(sockets):
+                each.bind(("0.0.0.0", first + at))
+            return first
+        except OSError:
+            continue
+        finally:
+            for each in sockets:
+                each.close()
+    raise OSError("no free ports")

@@ -1,0 +1,120 @@
+"""Pairs of engines for tests, and what tests do with them."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy
+import pytest
+
+from . import vllm_names as vllm
+from .engine import Engine
+from .installed import installed
+from .model import Attention
+
+
+@pytest.fixture(scope="module")
+def connector():
+    """The connector's package, `transload.vllm`, for all tests of a module."""
+    with installed() as package:
+        yield package
+
+
+@pytest.fixture(scope="session")
+def server_certs(tmp_path_factory):
+    """Certificates for servers `prefill` and `decode` of up to four ranks."""
+    folder = tmp_path_factory.mktemp("servers") / "certs"
+    roles = "serve,pull,push,renew,map"
+    agents = [f"--agent={name}-{rank}={roles}" for name in ("prefill", "decode") for rank in range(4)]
+    command = [sys.executable, "-m", "transload", "certs", "init", str(folder), *agents]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture
+def engine(connector, server_certs):
+    """Starts engines, which end with the test."""
+    engines = []
+
+    def start(agent, groups=None, **shape):
+        made = Engine(server_certs, agent, groups or [Attention(range(4))], **shape)
+        engines.append(made)
+        return made
+
+    yield start
+    # All at once: each waits for its connections to end.
+    workers = [worker for each in engines for worker in each.workers]
+    if workers:
+        with ThreadPoolExecutor(len(workers)) as pool:
+            list(pool.map(lambda worker: worker.shutdown(), workers))
+
+
+@pytest.fixture
+def two_engines(engine):
+    """Starts a prefill and a decode engine of one model."""
+
+    def start(prefill=None, decode=None, groups=None, **both):
+        first = engine("prefill", groups, **(both | (prefill or {})))
+        return first, engine("decode", groups, **(both | (decode or {})))
+
+    return start
+
+
+FOR_DECODE = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None}
+"""What a proxy sends along to the prefill server."""
+
+
+def prompt(count, seed=0):
+    return [int(token) for token in numpy.random.default_rng(seed).integers(0, 32_000, count)]
+
+
+def prefilled(engine, tokens, **more):
+    """What a prefill server answers with."""
+    request = engine.add(tokens, dict(FOR_DECODE), **more)
+    engine.run(lambda: request.request_id in engine.answers)
+    params = engine.answers[request.request_id]
+    assert params and params["do_remote_prefill"], "there is no ticket"
+    return params
+
+
+def load(engine, tokens, params, **more):
+    """A request at the decode server, as soon as its load has ended, and the memory from before."""
+    before = [cache.bytes() for cache in engine.caches]
+    request = engine.add(tokens, dict(params), **more)
+    engine.run(lambda: request.request_id in engine.received or request.request_id not in engine.requests)
+    return request, before
+
+
+def assert_loaded(engine, request, before):
+    """Of all memory, what a prefill here would have written has changed, and nothing else."""
+    start, end, tables = engine.loads[request.request_id]
+    assert request.request_id not in engine.failed
+    for cache, old in zip(engine.caches, before):
+        new = cache.bytes()
+        cache.restore(old)
+        for group, table in zip(engine.groups, tables):
+            first = start if group.recurrent else max(start, group.skipped(end))
+            cache.write(group, table, numpy.array(request.all_token_ids), first, end)
+        for number, (found, wanted) in enumerate(zip(new, cache.bytes())):
+            differ = numpy.flatnonzero(found != wanted)
+            assert not differ.size, f"rank {cache.rank}: {differ.size} bytes of {number} differ, from {differ[0]} on"
+        cache.restore(new)
+
+
+def move(prefill, decode, tokens, **more):
+    """Prefills and loads a prompt, checks every byte, lets it be decoded, and sees that no block is lost."""
+    params = prefilled(prefill, tokens, **more)
+    request, before = load(decode, tokens, params, max_tokens=3, **more)
+    assert_loaded(decode, request, before)
+    decode.run()
+    assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED
+    end_alike(prefill, decode)
+    return request
+
+
+def end_alike(*engines):
+    """Everything is over, and all blocks are free again."""
+    for engine in engines:
+        engine.run()
+        assert engine.manager.free_blocks == engine.all_blocks

@@ -1,0 +1,56 @@
+"""Puts the stand-ins where `import vllm` and `import torch` find them, for as long as tests want them."""
+
+import contextlib
+import importlib
+import logging
+import sys
+from types import ModuleType
+
+from . import torch_numpy, vllm_names
+
+PLACES = [
+    "distributed.kv_transfer.kv_connector.v1.base",
+    "distributed.kv_transfer.kv_connector.v1.metrics",
+    "distributed.parallel_state",
+    "model_executor.layers.mamba.mamba_utils",
+    "model_executor.models.utils",
+    "v1.attention.backends.cpu_attn",
+    "v1.attention.backends.registry",
+    "v1.kv_cache_interface",
+    "v1.metrics.cache_hit_source",
+    "v1.request",
+]
+
+
+@contextlib.contextmanager
+def installed():
+    """Within it the connector can be imported; its package is what this gives."""
+    before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_concerned(name)}
+    sys.modules |= _modules()
+    try:
+        yield importlib.import_module("transload.vllm")
+    finally:
+        for name in list(sys.modules):
+            if _is_concerned(name):
+                del sys.modules[name]
+        sys.modules |= before
+
+
+def _is_concerned(name):
+    return any(name == package or name.startswith(package + ".") for package in ("vllm", "torch", "transload.vllm"))
+
+
+def _modules():
+    modules = {"torch": torch_numpy, "vllm": ModuleType("vllm")}
+    # vllm/logger.py and vllm/utils/network_utils.py
+    logger, network = ModuleType("vllm.logger"), ModuleType("vllm.utils.network_utils")
+    logger.init_logger = logging.getLogger
+    network.get_ip = lambda: "192.0.2.7"
+    modules |= {"vllm.logger": logger, "vllm.utils": ModuleType("vllm.utils"), network.__name__: network}
+    for place in PLACES:
+        parts = place.split(".")
+        for length in range(1, len(parts)):
+            package = ".".join(["vllm", *parts[:length]])
+            modules.setdefault(package, ModuleType(package))
+        modules[f"vllm.{place}"] = vllm_names
+    return modules

@@ -1,0 +1,48 @@
+"""A request (vllm/v1/request.py)."""
+
+import itertools
+from types import SimpleNamespace
+
+from . import vllm_names as vllm
+
+_numbers = itertools.count()
+
+
+class Request:
+    def __init__(self, tokens, params=None, *, max_tokens=1, adapter=None, salt=None, images=(), logprobs=False,
+                 embeddings=None):  # fmt: skip
+        self.request_id = f"request-{next(_numbers)}"
+        self.prompt_token_ids = None if embeddings is not None else list(tokens)
+        self._all_token_ids = list(tokens)
+        self.num_prompt_tokens = len(self._all_token_ids)
+        self.num_computed_tokens = 0
+        self.max_tokens = max_tokens
+        self.kv_transfer_params = params
+        self.status = vllm.RequestStatus.WAITING
+        self.preempted = False
+        self.lora_request = None if adapter is None else SimpleNamespace(lora_name=adapter)
+        self.cache_salt = salt
+        self.mm_features = [
+            SimpleNamespace(identifier=name, mm_position=SimpleNamespace(offset=offset, length=length))
+            for name, offset, length in images
+        ]
+        self.prompt_embeds, self.prompt_is_token_ids = embeddings, None
+        self._logprobs = logprobs
+
+    @property
+    def all_token_ids(self):
+        return self._all_token_ids
+
+    @property
+    def num_tokens(self):
+        return len(self._all_token_ids)
+
+    @property
+    def finished(self):
+        return self.status >= vllm.RequestStatus.FINISHED_STOPPED
+
+    def get_skip_reading_prefix_cache(self):
+        return self._logprobs
+
+    def sample(self, token):
+        self._all_token_ids.append(token)

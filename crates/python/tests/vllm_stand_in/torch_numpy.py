@@ -1,0 +1,99 @@
+"""Stands for `torch`: as much of it as the connector asks of a tensor, over numpy arrays."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import numpy
+
+
+@dataclass(frozen=True)
+class dtype:
+    name: str
+    itemsize: int
+
+    def __str__(self):
+        return f"torch.{self.name}"
+
+
+float32, float16, bfloat16 = dtype("float32", 4), dtype("float16", 2), dtype("bfloat16", 2)
+float8_e4m3fn, float8_e5m2 = dtype("float8_e4m3fn", 1), dtype("float8_e5m2", 1)
+uint8, int8, float64 = dtype("uint8", 1), dtype("int8", 1), dtype("float64", 8)
+
+UNSIGNED = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64}
+"""Elements are compared bit by bit, so numbers of the same size will do for all of them."""
+
+
+class Storage:
+    """The bytes behind tensors; as in torch, every question makes another object of it."""
+
+    def __init__(self, array):
+        self.array = array
+        self.device = SimpleNamespace(type="cpu")
+
+    def data_ptr(self):
+        return self.array.ctypes.data
+
+    def nbytes(self):
+        return self.array.nbytes
+
+
+class Tensor:
+    """A view of a storage, with strides that count elements."""
+
+    def __init__(self, storage, dtype, shape, strides, offset=0, device="cpu"):
+        """`strides` and `offset` are in bytes here."""
+        self._storage, self._offset, self._strides = storage, offset, strides
+        self.dtype, self.shape = dtype, tuple(shape)
+        self.device = SimpleNamespace(type=device.split(":")[0])
+
+    def set_(self, storage, offset, shape):
+        assert self.dtype.itemsize == 1
+        return Tensor(storage, self.dtype, shape, (1,), offset)
+
+    def __getitem__(self, index):
+        offset = self._offset + index * self._strides[0]
+        return Tensor(self._storage, self.dtype, self.shape[1:], self._strides[1:], offset)
+
+    def untyped_storage(self):
+        return Storage(self._storage.array)
+
+    def data_ptr(self):
+        return self._storage.data_ptr() + self._offset
+
+    def element_size(self):
+        return self.dtype.itemsize
+
+    def numel(self):
+        return int(numpy.prod(self.shape))
+
+    def stride(self, axis=None):
+        strides = tuple(stride // self.dtype.itemsize for stride in self._strides)
+        return strides if axis is None else strides[axis]
+
+    def is_contiguous(self):
+        dense = self.dtype.itemsize
+        for extent, stride in reversed(list(zip(self.shape, self._strides))):
+            if extent > 1 and stride != dense:
+                return False
+            dense *= extent
+        return True
+
+    def cpu(self):
+        return self
+
+    def contiguous(self):
+        assert self.is_contiguous()
+        return self
+
+    def view(self, dtype):
+        assert dtype.itemsize == 1
+        size = self.dtype.itemsize
+        return Tensor(self._storage, dtype, (*self.shape[:-1], self.shape[-1] * size), (*self._strides[:-1], 1))
+
+    def numpy(self):
+        kind = UNSIGNED[self.dtype.itemsize]
+        return numpy.ndarray(self.shape, kind, self._storage.array, self._offset, self._strides)
+
+
+def empty(count, dtype, device):
+    return Tensor(Storage(numpy.zeros(count, numpy.uint8)), dtype, (count,), (dtype.itemsize,))

@@ -1,0 +1,290 @@
+"""Stands for the parts of vLLM 0.32 that the connector imports. Above each is the file of vLLM that has the real one."""
+
+import enum
+from dataclasses import dataclass, field
+from math import prod
+from types import SimpleNamespace
+from typing import Any
+
+# --- vllm/distributed/kv_transfer/kv_connector/v1/base.py ------------------------------
+
+
+class KVConnectorRole(enum.Enum):
+    SCHEDULER = 0
+    WORKER = 1
+
+
+class KVConnectorMetadata:
+    pass
+
+
+class KVConnectorHandshakeMetadata:
+    pass
+
+
+@dataclass
+class KVConnectorTransferResults:
+    finished_sending: set[str] = field(default_factory=set)
+    finished_recving: set[str] = field(default_factory=set)
+    failed_recving: set[str] = field(default_factory=set)
+
+
+class SupportsHMA:
+    pass
+
+
+class KVConnectorBase_V1:
+    def __init__(self, vllm_config, role, kv_cache_config):
+        self._vllm_config, self._role, self._kv_cache_config = vllm_config, role, kv_cache_config
+        self._connector_metadata = None
+
+    def bind_kv_cache_manager(self, kv_cache_manager):
+        self._kv_cache_manager = kv_cache_manager
+
+    def handle_preemptions(self, metadata):
+        pass
+
+    def bind_connector_metadata(self, metadata):
+        self._connector_metadata = metadata
+
+    def clear_connector_metadata(self):
+        self._connector_metadata = None
+
+    def _get_connector_metadata(self):
+        assert self._connector_metadata is not None
+        return self._connector_metadata
+
+    def get_block_ids_with_load_errors(self):
+        return set()
+
+
+# --- vllm/distributed/kv_transfer/kv_connector/v1/metrics.py ---------------------------
+
+
+@dataclass
+class KVConnectorStats:
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+class KVConnectorPromMetrics:
+    def __init__(self, vllm_config, metric_types, labelnames, per_engine_labelvalues):
+        # There the types are prometheus_client's.
+        self._gauge_cls = metric_types["Gauge"]
+        self._counter_cls = metric_types["Counter"]
+        self._histogram_cls = metric_types["Histogram"]
+        self._labelnames = labelnames
+        self.per_engine_labelvalues = per_engine_labelvalues
+
+
+# --- vllm/v1/metrics/cache_hit_source.py -----------------------------------------------
+
+
+class CacheHitSource(enum.Enum):
+    P2P = "p2p"
+
+
+# --- vllm/distributed/parallel_state.py ------------------------------------------------
+
+
+class Group:
+    """The ranks of an engine, which here are made one after another in one process."""
+
+    def __init__(self, ranks):
+        self.world_size, self.rank_in_group, self._said = ranks, 0, None
+
+    def broadcast_object(self, value, src):
+        if self.rank_in_group == src:
+            self._said = value
+        return self._said
+
+
+tp_group: Group | None = None
+
+
+def get_tp_group():
+    return tp_group
+
+
+# --- vllm/v1/request.py ----------------------------------------------------------------
+
+
+class RequestStatus(enum.IntEnum):
+    WAITING = 0
+    WAITING_FOR_REMOTE_KVS = 1
+    RUNNING = 2
+    PREEMPTED = 3
+    FINISHED_STOPPED = 4
+    FINISHED_LENGTH_CAPPED = 5
+    FINISHED_ABORTED = 6
+    FINISHED_ERROR = 7
+
+
+# --- vllm/model_executor/models/utils.py -----------------------------------------------
+
+
+def extract_layer_index(name):
+    [number] = [int(part) for part in name.split(".") if part.isdigit()]
+    return number
+
+
+# --- vllm/model_executor/layers/mamba/mamba_utils.py -----------------------------------
+
+conv_state_dim_first = False
+
+
+def is_conv_state_dim_first():
+    return conv_state_dim_first
+
+
+# --- vllm/v1/attention/backends/registry.py --------------------------------------------
+
+MambaAttentionBackendEnum = enum.Enum("MambaAttentionBackendEnum", "MAMBA1 MAMBA2 SHORT_CONV GDN_ATTN")
+
+# --- vllm/v1/attention/backends/cpu_attn.py --------------------------------------------
+
+attn_isa = "vec"
+
+
+def _get_attn_isa(dtype, block_size, head_size=None, kv_cache_dtype=None):
+    return attn_isa
+
+
+# --- vllm/v1/kv_cache_interface.py -----------------------------------------------------
+
+
+class KVQuantMode(enum.IntEnum):
+    NONE = 0
+    FP8_PER_TENSOR = 1
+    INT8_PER_TOKEN_HEAD = 2
+
+
+@dataclass(frozen=True)
+class KVCacheSpec:
+    block_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionSpec(KVCacheSpec):
+    num_kv_heads: int
+    head_size: int
+    dtype: Any
+    max_tp_shards: int | None = None
+    head_size_v: int = None
+    kv_quant_mode: KVQuantMode = KVQuantMode.NONE
+    num_head_slots: int | None = None
+    state_content_bytes: int | None = None
+    tokens_per_state: int = 1
+
+    def __post_init__(self):
+        if self.head_size_v is None:
+            object.__setattr__(self, "head_size_v", self.head_size)
+
+    @property
+    def num_heads(self):
+        return self.num_head_slots or self.num_kv_heads
+
+    @property
+    def state_content_size_bytes(self):
+        return self.state_content_bytes or (self.head_size + self.head_size_v) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullAttentionSpec(AttentionSpec):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLAAttentionSpec(FullAttentionSpec):
+    head_size_v: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChunkedLocalAttentionSpec(AttentionSpec):
+    attention_chunk_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingWindowSpec(AttentionSpec):
+    sliding_window: int
+
+
+class CrossAttentionSpec(AttentionSpec):
+    pass
+
+
+class EncoderOnlyAttentionSpec(AttentionSpec):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class MambaSpec(KVCacheSpec):
+    shapes: tuple
+    dtypes: tuple
+    mamba_type: Any
+    num_speculative_blocks: int = 0
+    tp_replicated: bool = False
+
+    @property
+    def state_content_size_bytes(self):
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in zip(self.shapes, self.dtypes))
+
+
+@dataclass(frozen=True)
+class UniformTypeKVCacheSpecs(KVCacheSpec):
+    kv_cache_specs: dict = None
+
+
+def iter_layer_specs(spec):
+    return spec.kv_cache_specs.values() if isinstance(spec, UniformTypeKVCacheSpecs) else [spec]
+
+
+@dataclass
+class KVCacheGroupSpec:
+    layer_names: list[str]
+    kv_cache_spec: KVCacheSpec
+    enable_kv_transfer: bool = True
+
+
+@dataclass
+class KVCacheConfig:
+    num_blocks: int
+    kv_cache_groups: list[KVCacheGroupSpec]
+
+    @property
+    def transfer_group_ids(self):
+        return tuple(at for at, group in enumerate(self.kv_cache_groups) if group.enable_kv_transfer)
+
+    @property
+    def has_mamba_layers(self):
+        return any(isinstance(group.kv_cache_spec, MambaSpec) for group in self.kv_cache_groups)
+
+
+# --- vllm/config -----------------------------------------------------------------------
+
+
+def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None):
+    """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer."""
+    layers = {
+        name: SimpleNamespace(get_attn_backend=lambda backend=backend: SimpleNamespace(get_name=lambda: backend))
+        for name, backend in (backends or {}).items()
+    }
+    return SimpleNamespace(
+        kv_transfer_config=SimpleNamespace(kv_role=role, kv_connector_extra_config=extra),
+        parallel_config=SimpleNamespace(
+            tensor_parallel_size=tp,
+            pipeline_parallel_size=1,
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            data_parallel_size=1,
+            rank=rank,
+        ),
+        model_config=SimpleNamespace(
+            served_model_name="stand-in",
+            dtype=None,
+            get_total_num_kv_heads=lambda: heads,
+            hf_text_config=SimpleNamespace(n_groups=groups),
+        ),
+        cache_config=SimpleNamespace(cache_dtype="auto"),
+        compilation_config=SimpleNamespace(static_forward_context=layers),
+        num_prefill_lookahead_tokens=lookahead,
+    )
