@@ -4,6 +4,7 @@
 """
 
 import argparse
+import json
 from pathlib import Path
 
 import torch
@@ -67,10 +68,10 @@ def qwen3_next():
         num_attention_heads=8,
         num_key_value_heads=2,
         head_dim=32,
-        linear_num_key_heads=4,
-        linear_num_value_heads=8,
-        linear_key_head_dim=32,
-        linear_value_head_dim=32,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
         linear_conv_kernel_dim=4,
         num_experts=4,
         num_experts_per_tok=2,
@@ -97,6 +98,30 @@ def make(name: str, folder: Path) -> Path:
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="t0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="t0").save_pretrained(folder)
+    return folder
+
+
+def adapter(name: str, folder: Path) -> Path:
+    """A LoRA adapter of the tiny Llama: other keys, other values, as its name decides."""
+    if (folder / "adapter_config.json").exists():
+        return folder
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config, rank = llama(), 8
+    chosen = torch.Generator().manual_seed(int.from_bytes(name.encode(), "little") % 2**63)
+    head = config.hidden_size // config.num_attention_heads
+    outputs = {"q_proj": config.hidden_size, "k_proj": head * config.num_key_value_heads}
+    outputs["v_proj"] = outputs["k_proj"]
+    weights = {}
+    for layer in range(config.num_hidden_layers):
+        for part, size in outputs.items():
+            where = f"base_model.model.model.layers.{layer}.self_attn.{part}"
+            weights[f"{where}.lora_A.weight"] = torch.randn(rank, config.hidden_size, generator=chosen) * WEIGHTS
+            weights[f"{where}.lora_B.weight"] = torch.randn(size, rank, generator=chosen) * WEIGHTS
+    save_file(weights, folder / "adapter_model.safetensors")
+    described = {"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": list(outputs), "bias": "none"}
+    (folder / "adapter_config.json").write_text(json.dumps(described))
     return folder
 
 

@@ -9,11 +9,17 @@ from disaggregated import prompts
 LENGTHS = [5, 100, 900]
 
 
-def check(pair, expected, asked):
+def check(pair, expected, asked, together=True):
     """Asks one after the other, and then all at once: the second time most of it is cached at the decode server."""
     for prompt, tokens in zip(asked, expected):
         assert pair.tokens(prompt) == tokens, f"prompt of {len(prompt)} tokens"
     assert pair.loaded() > 0, "nothing was transferred"
+    if together:
+        assert ask_together(pair, asked) == expected
+    assert total(pair.decode, "vllm:transload_failures_total") == 0
+
+
+def ask_together(pair, asked):
     answers = [None] * len(asked)
 
     def ask(number):
@@ -24,8 +30,7 @@ def check(pair, expected, asked):
         thread.start()
     for thread in threads:
         thread.join()
-    assert answers == expected
-    assert total(pair.decode, "vllm:transload_failures_total") == 0
+    return answers
 
 
 @pytest.mark.parametrize("prefix_caching", [True, False], ids=["cached", "uncached"])
@@ -50,12 +55,15 @@ def test_falcon_h1(start, alone, tp):
 
 
 def test_qwen3_next(start, alone):
-    """Gated delta nets, and attention. vLLM computes the former on the CPU in bfloat16 only, where TP changes tokens by
-    itself."""
-    asked = prompts(LENGTHS, seed=3)
-    side = {"dtype": "bfloat16"}
-    expected = alone.tokens("qwen3_next", asked, **side)
-    check(start("qwen3_next", prefill=side, decode=side), expected, asked)
+    """Gated delta nets, and attention. vLLM computes the former on the CPU in bfloat16 only, where answers depend on TP,
+    on what else is computed in a step, and on how a prompt is divided: so the server alone takes the last token of each
+    for itself, as the decode server does."""
+    length = 100
+    asked = prompts([length] * 4, seed=3)
+    side = {"dtype": "bfloat16", "options": ["--no-enable-prefix-caching"]}
+    divided = {"dtype": "bfloat16", "options": [*side["options"], "--long-prefill-token-threshold", str(length - 1)]}
+    expected = alone.tokens("qwen3_next", asked, **divided)
+    check(start("qwen3_next", prefill=side, decode=side), expected, asked, together=False)
 
 
 def test_chunked_prefill(start, alone):

@@ -11,16 +11,12 @@ from transload import Deployment, Memory
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 
+from .messages import NULL_BLOCK, Blocks
 from .specs import Layer, UnsupportedCache, describe
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
-
-    from .messages import Blocks
-
-NULL_BLOCK = 0
-"""vLLM's entry for "no block here"."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,11 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorMetadata,
 )
 
+NULL_BLOCK = 0
+"""vLLM's entry for "no block here"."""
+
 Blocks = tuple[list[int], ...]
-"""Block numbers of a request as vLLM's manager counts them, for each of its cache groups; 0 is no block."""
+"""Block numbers of a request as vLLM's manager counts them, for each of its cache groups."""
 
 
 @dataclass(frozen=True)

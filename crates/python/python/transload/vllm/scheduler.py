@@ -12,8 +12,8 @@ A request that was prefilled elsewhere::
     it gets blocks                       workers are told to pull into those that are not cached here
     it is loaded on every rank           vLLM computes its last token again, and goes on
 
-No ticket goes out before its request is finished. So a lease of a request that is preempted or aborted before is one
-that nobody can use, whatever becomes of the blocks meanwhile.
+No ticket goes out before its request is finished, and none if it has other blocks then. So the lease of a request that
+is preempted or aborted before is one that nobody can use, whatever becomes of its blocks meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowS
 from vllm.v1.request import RequestStatus
 
 from .content import prompt_of
-from .messages import Blocks, Lend, Load, RankAddress, Step
+from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Step
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -52,8 +52,8 @@ class _Lending:
 
     request: Request
     prompt: Prompt
-    set: bytes | None = None
-    """The lease set, once the last prompt token is scheduled."""
+    lent: Lend | None = None
+    """Its lease, once the last prompt token is scheduled."""
 
 
 @dataclass
@@ -90,6 +90,8 @@ class Scheduler:
         for number, rank in enumerate(self._ranks):
             if (rank.deployment, rank.incarnation) != (first.deployment, first.incarnation):
                 raise RuntimeError(f"rank {number} lays its cache out otherwise than rank 0, or is of an earlier start")
+        # What cannot be in a ticket is told now, and not by the first request.
+        self._ticket(bytes(16), 1)
 
     # --- a request comes -------------------------------------------------------------
 
@@ -112,7 +114,10 @@ class Scheduler:
         params = request.kv_transfer_params or {}
         if not params.get("do_remote_prefill"):
             return 0, False
-        # What was prefilled is known without being told: the pull is refused if the other side disagrees.
+        # What was prefilled is known without being told: the pull is refused if the other side disagrees. Of a prompt
+        # that is too short to hold something back, the state is past the token that is computed here.
+        if request.num_prompt_tokens <= self._held_back:
+            return 0, False
         tokens = self._prefilled(request.num_prompt_tokens) - computed
         return (tokens, True) if tokens > 0 else (0, False)
 
@@ -143,9 +148,15 @@ class Scheduler:
 
     def build_step(self, scheduled: SchedulerOutput) -> Step:
         """What the workers have to do in this step."""
+        for request_id in scheduled.preempted_req_ids or ():
+            lending = self._lending.get(request_id)
+            if lending is not None and lending.lent is not None:
+                # Its blocks are somebody else's by now. It is lent again when it has others.
+                lending.lent = None
+                self._step.take_back.append(request_id)
         for request_id, tokens in scheduled.num_scheduled_tokens.items():
             lending = self._lending.get(request_id)
-            if lending is not None:
+            if lending is not None and lending.lent is None:
                 self._lend(request_id, lending, tokens)
         now = time.monotonic()
         for waiting in self._waiting.values():
@@ -158,14 +169,10 @@ class Scheduler:
     def _lend(self, request_id: str, lending: _Lending, scheduled: int) -> None:
         request = lending.request
         tokens = request.num_prompt_tokens
-        if not request.num_computed_tokens < tokens <= request.num_computed_tokens + scheduled:
+        if request.num_computed_tokens + scheduled < tokens:
             return
-        # A request that was preempted comes here again, with other blocks.
-        if lending.set is not None:
-            self._step.take_back.append(request_id)
-        lending.set = os.urandom(16)
-        self._step.lend[request_id] = Lend(
-            set=lending.set,
+        lending.lent = self._step.lend[request_id] = Lend(
+            set=os.urandom(16),
             blocks=self._blocks(request_id),
             content=lending.prompt.digest(tokens),
             tokens=tokens,
@@ -194,23 +201,29 @@ class Scheduler:
 
     def _hand_over(self, request: Request, lending: _Lending, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
         prefilled = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
-        if lending.set is None:
+        if lending.lent is None:
             return False, None
-        if request.status not in prefilled or not any(blocks):
+        moved = not _still_there(lending.lent.blocks, blocks)
+        if moved:
+            logger.error("request %s has other blocks than those that were lent: nothing is handed over", request.request_id)
+        if moved or request.status not in prefilled:
             self._step.take_back.append(request.request_id)
             return False, None
+        ticket = self._ticket(lending.lent.set, lending.lent.tokens)
+        self._step.handed_over.append(request.request_id)
+        return True, {"do_remote_prefill": True, "do_remote_decode": False, PARAMETER: ticket.text}
+
+    def _ticket(self, lease_set: bytes, tokens: int) -> Ticket:
         first = self._ranks[0]
-        ticket = Ticket.mint(
+        return Ticket.mint(
             self._identity,
-            lending.set,
+            lease_set,
             [(rank.agent, rank.host, rank.port) for rank in self._ranks],
             deployment=first.deployment,
             incarnation=first.incarnation,
-            valid_tokens=request.num_prompt_tokens,
+            valid_tokens=tokens,
             time_left=self._config.lease_seconds,
         )
-        self._step.handed_over.append(request.request_id)
-        return True, {"do_remote_prefill": True, "do_remote_decode": False, PARAMETER: ticket.text}
 
     # --- how far a prefill goes ------------------------------------------------------
 
@@ -235,6 +248,13 @@ class Scheduler:
     def _blocks(self, request_id: str) -> Blocks:
         assert self._manager is not None
         return tuple(list(group) for group in self._manager.get_block_ids(request_id))
+
+
+def _still_there(lent: Blocks, now: Blocks) -> bool:
+    """Whether the blocks that were lent are those of the request, but for those that left its window."""
+    return all(
+        new in (old, NULL_BLOCK) for before, after in zip(lent, now, strict=True) for old, new in zip(before, after)
+    )
 
 
 def _held_back(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
