@@ -151,7 +151,7 @@ def test_a_prefill_server_that_was_started_again(two_engines, engine):
 
 
 def test_a_prefill_server_that_is_gone(two_engines):
-    prefill, decode = two_engines({}, {"tp": 2}, extra={"timeout_seconds": 2})
+    prefill, decode = two_engines({}, {"tp": 2}, extra={"timeout_seconds": 1})
     params = prefilled(prefill, TOKENS)
     prefill.shutdown()
     request, _ = load(decode, TOKENS, params)
@@ -162,7 +162,7 @@ def test_a_prefill_server_that_is_gone(two_engines):
 
 
 def test_one_rank_that_fails(two_engines, server_certs):
-    prefill, decode = two_engines({"tp": 2}, {"tp": 2}, extra={"timeout_seconds": 2})
+    prefill, decode = two_engines({"tp": 2}, {"tp": 2}, extra={"timeout_seconds": 1})
     params = prefilled(prefill, TOKENS)
     set = prefill.workers[0]._worker._leases
     [lease] = set.values()

@@ -45,7 +45,7 @@ class Engine:
         self.requests, self.waiting, self.running = {}, [], []
         self.received, self.failed, self.finished_ids, self.answers = set(), set(), set(), {}
         self._counts = {"sending": {}, "recving": {}}
-        self._failures = set()
+        self._failures, self.preempted = set(), set()
         self.loads = {}
         self._start()
 
@@ -100,13 +100,15 @@ class Engine:
         self.manager.free(request)
         request.status, request.num_computed_tokens = Status.PREEMPTED, 0
         request.preempted = True
+        self.preempted.add(request.request_id)
         self.waiting.insert(0, request)
 
     # --- the scheduler's loop --------------------------------------------------------
 
     def step(self):
         scheduled = self._schedule()
-        output = SimpleNamespace(num_scheduled_tokens=scheduled)
+        output = SimpleNamespace(num_scheduled_tokens=scheduled, preempted_req_ids=self.preempted or None)
+        self.preempted = set()
         step = pickle.dumps(self.scheduler.build_connector_meta(output))
         finished, self.finished_ids = self.finished_ids, set()
         work = [
