@@ -25,7 +25,7 @@ ALONE = {
 class Server:
     """A vLLM server of this Python environment, in a process of its own."""
 
-    def __init__(self, model: Path, folder: Path, name: str, *, tp=1, block_size=32, dtype="float32", core=0, transfer=None, options=()):
+    def __init__(self, model: Path, folder: Path, name: str, *, tp=1, block_size=32, dtype="float32", core=0, transfer=None, options=(), environment=None):
         folder.mkdir(parents=True, exist_ok=True)
         self.name, self.port = name, free_port()
         self.log = folder / f"{name}.log"
@@ -48,7 +48,7 @@ class Server:
             )
         }
         self.command = list(map(str, command))
-        self._environment = os.environ | ALONE | caches | {"VLLM_CPU_OMP_THREADS_BIND": bind}
+        self._environment = os.environ | ALONE | caches | {"VLLM_CPU_OMP_THREADS_BIND": bind} | (environment or {})
         self.start()
 
     def start(self) -> "Server":

@@ -44,8 +44,9 @@ class Engine:
         }
         self.requests, self.waiting, self.running = {}, [], []
         self.received, self.failed, self.finished_ids, self.answers = set(), set(), set(), {}
+        self.preempted_ids = set()
         self._counts = {"sending": {}, "recving": {}}
-        self._failures, self.preempted = set(), set()
+        self._failures = set()
         self.loads = {}
         self._start()
 
@@ -100,15 +101,15 @@ class Engine:
         self.manager.free(request)
         request.status, request.num_computed_tokens = Status.PREEMPTED, 0
         request.preempted = True
-        self.preempted.add(request.request_id)
+        self.preempted_ids.add(request.request_id)
         self.waiting.insert(0, request)
 
     # --- the scheduler's loop --------------------------------------------------------
 
     def step(self):
         scheduled = self._schedule()
-        output = SimpleNamespace(num_scheduled_tokens=scheduled, preempted_req_ids=self.preempted or None)
-        self.preempted = set()
+        output = SimpleNamespace(num_scheduled_tokens=scheduled, preempted_req_ids=self.preempted_ids)
+        self.preempted_ids = set()
         step = pickle.dumps(self.scheduler.build_connector_meta(output))
         finished, self.finished_ids = self.finished_ids, set()
         work = [
