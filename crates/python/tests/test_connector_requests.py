@@ -201,3 +201,15 @@ def test_requests_that_are_for_this_server_alone(two_engines):
         side.run()
         assert len(request.all_token_ids) == 103 and side.answers[request.request_id] is None
         end_alike(side)
+
+
+def test_a_request_whose_blocks_are_gone_hands_nothing_over(engine):
+    prefill = engine("prefill")
+    request = prefill.add(TOKENS, dict(FOR_DECODE), max_tokens=4)
+    prefill.step()
+    prefill.preempt(request)
+    # An output that was under way ends it before it is computed again.
+    prefill._finish(request, Status.FINISHED_STOPPED)
+    assert prefill.answers[request.request_id] is None
+    end_alike(prefill)
+    assert [worker._worker._leases for worker in prefill.workers] == [{}]

@@ -203,7 +203,8 @@ class Scheduler:
         prefilled = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
         if lending.lent is None:
             return False, None
-        moved = not _still_there(lending.lent.blocks, blocks)
+        # One that was preempted and yet ends, by an output that was under way, has none.
+        moved = not any(blocks) or not _still_there(lending.lent.blocks, blocks)
         if moved:
             logger.error("request %s has other blocks than those that were lent: nothing is handed over", request.request_id)
         if moved or request.status not in prefilled:
