@@ -85,3 +85,40 @@ def test_a_group_that_does_not_travel(two_engines):
     request, before = load(decode, prompt(100), params)
     decode.groups = groups[:1]
     assert_loaded(decode, request, before)
+
+
+def test_state_beside_blocks_that_kernels_divide(two_engines):
+    groups = [Attention(range(2, 4)), gdn(range(2))]
+    sides = {"tp": 2, "block_size": 96, "kernel": 32}, {"block_size": 48, "kernel": 16}
+    move(*two_engines(*sides, groups), prompt(150))
+
+
+def test_a_window_in_blocks_that_kernels_divide(two_engines):
+    sides = two_engines({"block_size": 32, "kernel": 16}, {"tp": 2, "block_size": 64, "kernel": 32}, WINDOW)
+    for tokens in 60, 103, 200:
+        move(*sides, prompt(tokens))
+
+
+def test_blocks_behind_the_window_may_be_of_others(two_engines):
+    prefill, decode = two_engines({"tp": 2, "block_size": 16, "blocks": 24}, {}, WINDOW, budget=32)
+    tokens = prompt(150)
+    params = prefilled(prefill, tokens)
+    # What left the window, and nothing else, is computed over.
+    free = prefill.manager.free_blocks
+    assert free > 0
+    prefill.add(prompt(16 * (free // 2) - 1, seed=1))
+    prefill.run(lambda: len(prefill.requests) == 1)
+    request, before = load(decode, tokens, params)
+    assert_loaded(decode, request, before)
+    decode.run()
+    end_alike(prefill, decode)
+
+
+def test_tables_count_the_blocks_of_kernels(connector):
+    from transload.vllm.cache import Group
+
+    attention = Group(source=0, split=2, recurrent=False, scratch=0)
+    # Nobody may write into what vLLM calls block 0.
+    assert attention.table([0, 5, 3]) == [-1, -1, 10, 11, 6, 7]
+    state = Group(source=0, split=1, recurrent=True, scratch=2)
+    assert [state.table(blocks) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[], [4], [4], [4]]
