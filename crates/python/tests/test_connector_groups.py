@@ -3,7 +3,7 @@
 import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import assert_loaded, load, move, prefilled, prompt
+from vllm_stand_in.fixtures import assert_loaded, end_alike, load, move, prefilled, prompt
 from vllm_stand_in.model import Attention, gdn, mamba1, mamba2
 
 WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
@@ -34,8 +34,7 @@ HYBRIDS = {
 }
 
 
-@pytest.mark.parametrize("channels_first", [False, True])
-@pytest.mark.parametrize("ranks", [(1, 2), (2, 1), (4, 2)])
+@pytest.mark.parametrize(("ranks", "channels_first"), [((1, 2), False), ((2, 1), True), ((4, 2), False)])
 @pytest.mark.parametrize("kind", HYBRIDS)
 def test_recurrent_state(two_engines, monkeypatch, kind, ranks, channels_first):
     monkeypatch.setattr(vllm, "conv_state_dim_first", channels_first)
@@ -64,6 +63,13 @@ def test_short_prompts(two_engines):
     sides = two_engines({}, {"tp": 2}, [Attention(range(2, 4)), mamba2(range(2))], model_groups=1)
     for tokens in 2, 3, 33:
         move(*sides, prompt(tokens))
+    # Of one token nothing can be left to the decode server; it has no use for what is behind it.
+    prefill, decode = sides
+    request = decode.add(prompt(1), prefilled(prefill, prompt(1)))
+    decode.run()
+    assert request.request_id not in decode.loads
+    end_alike(*sides)
+    assert prefill.figures.data["leases"].pop("cancelled") == 1
 
 
 def test_drafts_that_look_ahead(two_engines):

@@ -4,6 +4,7 @@ vllm/v1/core/sched/scheduler.py, vllm/v1/worker/kv_connector_model_runner_mixin.
 vllm/distributed/kv_transfer/kv_connector/utils.py the aggregation over ranks.
 """
 
+import gc
 import importlib
 import pickle
 import random
@@ -30,7 +31,7 @@ class Engine:
         self.caches = [Cache(groups, tp=tp, rank=rank, blocks=blocks, block_size=block_size, **shape) for rank in range(tp)]
         self.manager = Blocks(groups, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent)
         self.all_blocks = self.manager.free_blocks
-        self.port = port or free_ports(tp)
+        self.port = free_ports(tp, port)
         settings = {"certs": str(certs), "agent": agent, "host": "127.0.0.1", "port": self.port} | (extra or {})
         self._options = {
             "role": "kv_producer" if agent == "prefill" else "kv_consumer",
@@ -69,6 +70,9 @@ class Engine:
     def shutdown(self):
         for worker in self.workers:
             worker.shutdown()
+        # Its port is free when nobody has the agent any more.
+        self.workers.clear()
+        gc.collect()
 
     # --- what tests ask of it --------------------------------------------------------
 
@@ -260,17 +264,17 @@ class Engine:
         del self.requests[request.request_id]
 
 
-def free_ports(count):
-    """The first of some neighbouring ports that nobody has."""
+def free_ports(count, first=None):
+    """The first of some neighbouring ports that nobody has. If `first` is given: that, once it is free."""
     for _ in range(100):
-        first = random.randrange(20_000, 32_000)
+        port = first or random.randrange(20_000, 32_000)
         sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(count)]
         try:
             for at, each in enumerate(sockets):
-                each.bind(("0.0.0.0", first + at))
-            return first
+                each.bind(("0.0.0.0", port + at))
+            return port
         except OSError:
-            continue
+            time.sleep(0.05)
         finally:
             for each in sockets:
                 each.close()

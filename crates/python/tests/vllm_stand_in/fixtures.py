@@ -1,11 +1,14 @@
 """Pairs of engines for tests, and what tests do with them."""
 
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
+
+import transload
 
 from . import vllm_names as vllm
 from .engine import Engine
@@ -43,11 +46,10 @@ def engine(connector, server_certs):
         return made
 
     yield start
-    # All at once: each waits for its connections to end.
-    workers = [worker for each in engines for worker in each.workers]
-    if workers:
-        with ThreadPoolExecutor(len(workers)) as pool:
-            list(pool.map(lambda worker: worker.shutdown(), workers))
+    # All at once and without patience for what is still lent: what connectors do takes a second.
+    workers = [worker._worker for each in engines for worker in each.workers]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda worker: worker._agent and worker._agent.shutdown(0), workers))
 
 
 @pytest.fixture
@@ -78,6 +80,15 @@ def prefilled(engine, tokens, **more):
     return params
 
 
+def early_ticket(server_certs, params, **claims):
+    """A ticket like that in `params`, but for a lease that there is not yet, or with other claims."""
+    identity = transload.Identity(server_certs, "prefill-0")
+    known = transload.Ticket(params["transload_ticket"]).open(identity) | {"set": os.urandom(16)} | claims
+    named = {name: known[name] for name in ("deployment", "incarnation", "valid_tokens")}
+    ticket = transload.Ticket.mint(identity, known["set"], known["ranks"], **named)
+    return params | {"transload_ticket": ticket.text}
+
+
 def load(engine, tokens, params, **more):
     """A request at the decode server, as soon as its load has ended, and the memory from before."""
     before = [cache.bytes() for cache in engine.caches]
@@ -100,6 +111,17 @@ def assert_loaded(engine, request, before):
             differ = numpy.flatnonzero(found != wanted)
             assert not differ.size, f"rank {cache.rank}: {differ.size} bytes of {number} differ, from {differ[0]} on"
         cache.restore(new)
+
+
+def refuse(decode, tokens, params, kind, **more):
+    """A load has to fail on all ranks, be counted as `kind`, and the request be computed here instead."""
+    request, _ = load(decode, tokens, params, **more)
+    assert request.request_id in decode.failed
+    assert decode.figures.data["failures"] == {kind: decode.tp}
+    assert not decode.figures.data["bytes"]
+    decode.run()
+    assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED
+    assert decode.manager.free_blocks == decode.all_blocks
 
 
 def move(prefill, decode, tokens, **more):

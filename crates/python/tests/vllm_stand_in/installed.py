@@ -27,6 +27,9 @@ def installed():
     """Within it the connector can be imported; its package is what this gives."""
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_concerned(name)}
     sys.modules |= _modules()
+    # The connector has the package's records written as vLLM's are.
+    ours = logging.getLogger("transload")
+    logged = ours.handlers, ours.propagate, ours.level
     try:
         yield importlib.import_module("transload.vllm")
     finally:
@@ -34,6 +37,8 @@ def installed():
             if _is_concerned(name):
                 del sys.modules[name]
         sys.modules |= before
+        ours.handlers, ours.propagate = logged[:2]
+        ours.setLevel(logged[2])
 
 
 def _is_concerned(name):

@@ -51,6 +51,9 @@ class Tensor:
         return Tensor(storage, self.dtype, shape, (1,), offset)
 
     def __getitem__(self, index):
+        if isinstance(index, slice):
+            count = len(range(self.shape[0])[index])
+            return Tensor(self._storage, self.dtype, (count, *self.shape[1:]), self._strides, self._offset)
         offset = self._offset + index * self._strides[0]
         return Tensor(self._storage, self.dtype, self.shape[1:], self._strides[1:], offset)
 
@@ -93,6 +96,10 @@ class Tensor:
     def numpy(self):
         kind = UNSIGNED[self.dtype.itemsize]
         return numpy.ndarray(self.shape, kind, self._storage.array, self._offset, self._strides)
+
+
+def from_numpy(array, dtype):
+    return Tensor(Storage(array.view(numpy.uint8).reshape(-1)), dtype, array.shape, array.strides)
 
 
 def empty(count, dtype, device):

@@ -99,8 +99,9 @@ class Scheduler:
         """A request has come; nothing is computed or loaded yet."""
         params = request.kv_transfer_params or {}
         if params.get("do_remote_decode"):
-            self._hold_back(request)
+            # Of all of the prompt, as the decode server has it: embeddings are told apart by a digest of all of them.
             self._lending[request.request_id] = _Lending(request, prompt_of(request))
+            self._hold_back(request)
         elif params.get("do_remote_prefill"):
             ticket = params.get(PARAMETER)
             if isinstance(ticket, str):

@@ -1,0 +1,194 @@
+"""vLLM's connector: a load that may not be is refused, counted and told of, and its request is computed here."""
+
+import time
+
+import numpy
+import pytest
+from vllm_stand_in import torch_numpy as torch
+from vllm_stand_in import vllm_names as vllm
+from vllm_stand_in.fixtures import (
+    assert_loaded,
+    early_ticket,
+    end_alike,
+    load,
+    move,
+    prefilled,
+    prompt,
+    refuse,
+)
+from vllm_stand_in.model import Attention, mamba2
+
+TOKENS = prompt(100)
+
+
+def test_a_lease_that_has_expired(two_engines):
+    prefill, decode = two_engines({"tp": 2, "extra": {"lease_seconds": 1}}, {"tp": 2})
+    params = prefilled(prefill, TOKENS)
+    end_alike(prefill)
+    # Its blocks are somebody else's.
+    prefilled(prefill, prompt(100, seed=1))
+    refuse(decode, TOKENS, params, "expired")
+
+
+def test_a_ticket_that_is_used_up(two_engines):
+    prefill, decode = two_engines({"tp": 2}, {"tp": 2})
+    params = prefilled(prefill, TOKENS)
+    load(decode, TOKENS, params)
+    end_alike(prefill, decode)
+    decode.figures.reset()
+    refuse(decode, TOKENS, params, "consumed")
+
+
+def test_a_request_that_fails_is_told(two_engines):
+    prefill, decode = two_engines({}, {"tp": 2, "policy": "fail"})
+    params = prefilled(prefill, TOKENS)
+    request, _ = load(decode, prompt(100, seed=1), params)
+    assert request.status is vllm.RequestStatus.FINISHED_ERROR
+    end_alike(decode)
+    load(decode, TOKENS, params)
+    end_alike(prefill, decode)
+
+
+OTHERS = {
+    "another last token": {"tokens": TOKENS[:-1] + [TOKENS[-1] + 1]},
+    "another first token": {"tokens": [TOKENS[0] + 1] + TOKENS[1:]},
+    "a shorter prompt": {"tokens": TOKENS[:-1]},
+    "another adapter": {"adapter": "b"},
+    "no adapter": {"adapter": None},
+    "another salt": {"salt": "b"},
+    "no salt": {"salt": None},
+    "another image": {"images": [("b", 3, 20)]},
+    "another place of the image": {"images": [("a", 4, 20)]},
+    "no image": {"images": []},
+}
+
+
+def test_a_ticket_for_other_content(two_engines):
+    prefill, decode = two_engines({"tp": 2}, {"tp": 2})
+    same = {"tokens": TOKENS, "adapter": "a", "salt": "a", "images": [("a", 3, 20)]}
+    params = prefilled(prefill, **same)
+    for other in OTHERS.values():
+        decode.figures.reset()
+        refuse(decode, params=params, kind="content", **(same | other))
+    # For what it is for, it is as good as before.
+    more = {name: value for name, value in same.items() if name != "tokens"}
+    request, before = load(decode, TOKENS, params, **more)
+    assert_loaded(decode, request, before)
+    end_alike(prefill, decode)
+
+
+def test_a_ticket_for_fewer_tokens(two_engines):
+    prefill, decode = two_engines()
+    refuse(decode, TOKENS + [1], prefilled(prefill, TOKENS), "request")
+
+
+def embeddings(seed):
+    return torch.from_numpy(numpy.random.default_rng(seed).random((100, 8), numpy.float32), torch.float32)
+
+
+@pytest.mark.parametrize("groups", [None, [Attention(range(2)), mamba2(range(2, 4))]])
+def test_prompts_of_embeddings(two_engines, groups):
+    prefill, decode = two_engines({}, {"tp": 2}, groups, model_groups=1)
+    params = prefilled(prefill, [0] * 100, embeddings=embeddings(1))
+    refuse(decode, [0] * 100, params, "content", embeddings=embeddings(2))
+    request, before = load(decode, [0] * 100, params, embeddings=embeddings(1))
+    assert_loaded(decode, request, before)
+    end_alike(prefill, decode)
+
+
+def test_an_image_at_the_end_of_a_prompt(two_engines):
+    # The last token of it is left to the decode server.
+    groups = [Attention(range(2)), mamba2(range(2, 4))]
+    move(*two_engines({}, {"tp": 2}, groups, model_groups=1), TOKENS, images=[("a", 90, 10)])
+
+
+def garbled(params):
+    text = params["transload_ticket"]
+    return {
+        "forged": text[:-4] + ("AAAA" if text[-4:] != "AAAA" else "BBBB"),
+        "cut off": text[:20],
+        "no ticket": "hello",
+        "empty": "",
+        "none": None,
+        "a number": 7,
+    }
+
+
+def test_tickets_that_are_none(two_engines):
+    prefill, decode = two_engines({}, {"tp": 2})
+    params = prefilled(prefill, TOKENS)
+    for ticket in garbled(params).values():
+        decode.figures.reset()
+        refuse(decode, TOKENS, params | {"transload_ticket": ticket}, "ticket")
+    decode.figures.reset()
+    # What a connector of another kind answers.
+    refuse(decode, TOKENS, {"do_remote_prefill": True, "remote_block_ids": [[1, 2]]}, "ticket")
+
+
+def test_tickets_that_are_none_while_requests_wait_and_go(two_engines, server_certs):
+    prefill, decode = two_engines({}, {"blocks": 5}, extra={"lease_seconds": 1})
+    params = prefilled(prefill, TOKENS)
+    other = decode.add(prompt(90, seed=1), early_ticket(server_certs, params))
+    decode.step()
+    for ticket in garbled(params).values():
+        decode.add(TOKENS, params | {"transload_ticket": ticket})
+    end = time.monotonic() + 0.5
+    while time.monotonic() < end:
+        decode.step()
+    for request in list(decode.requests.values()):
+        decode.abort(request)
+    end_alike(decode)
+    assert other.status is vllm.RequestStatus.FINISHED_ABORTED
+
+
+def test_a_prefill_server_that_was_started_again(two_engines, engine):
+    prefill, decode = two_engines({}, {"tp": 2})
+    params = prefilled(prefill, TOKENS)
+    prefill.shutdown()
+    again = engine("prefill", port=prefill.port)
+    refuse(decode, TOKENS, params, "restarted")
+    move(again, decode, TOKENS)
+
+
+def test_a_prefill_server_that_is_gone(two_engines):
+    prefill, decode = two_engines({}, {"tp": 2}, extra={"timeout_seconds": 1})
+    params = prefilled(prefill, TOKENS)
+    prefill.shutdown()
+    request, _ = load(decode, TOKENS, params)
+    assert request.request_id in decode.failed
+    [(kind, count)] = decode.figures.data["failures"].items()
+    assert kind in ("unreachable", "timed_out", "peer_lost") and count == 2
+    end_alike(decode)
+
+
+def test_one_rank_that_fails(two_engines, server_certs):
+    prefill, decode = two_engines({"tp": 2}, {"tp": 2}, extra={"timeout_seconds": 1})
+    params = prefilled(prefill, TOKENS)
+    set = prefill.workers[0]._worker._leases
+    [lease] = set.values()
+    # Where rank 1 is said to be, there is nobody.
+    ranks = [("prefill-0", "127.0.0.1", prefill.port), ("prefill-1", "127.0.0.1", decode.port + 7)]
+    params = early_ticket(server_certs, params, set=lease.set, ranks=ranks)
+    request, _ = load(decode, TOKENS, params)
+    assert request.request_id in decode.failed
+    assert sum(decode.figures.data["failures"].values()) == 1 and len(decode.figures.data["bytes"]) == 1
+    end_alike(decode)
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ([Attention(range(4), heads=2)], ["heads", "2", "4"]),
+        ([Attention(range(4), head_dim=64)], ["head_dim", "32", "64"]),
+        ([Attention(range(4), dtype=torch.bfloat16)], ["dtype", "f32", "bf16"]),
+        ([Attention(range(5))], ["layer", "4"]),
+    ],
+)
+def test_sides_of_two_models(engine, caplog, groups, words):
+    prefill, decode = engine("prefill"), engine("decode", groups)
+    params = prefilled(prefill, TOKENS)
+    refuse(decode, TOKENS, params, "incompatible")
+    [message] = [record.getMessage() for record in caplog.records if "was not loaded" in record.getMessage()]
+    assert "(incompatible)" in message
+    missing = [word for word in words if word not in message]
+    assert not missing, message

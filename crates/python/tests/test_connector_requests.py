@@ -1,0 +1,203 @@
+"""vLLM's connector: how requests come, wait, are interrupted and end. No block is lost, and none is freed too early."""
+
+import time
+
+import pytest
+from vllm_stand_in import vllm_names as vllm
+from vllm_stand_in.fixtures import (
+    FOR_DECODE,
+    assert_loaded,
+    early_ticket,
+    end_alike,
+    load,
+    move,
+    prefilled,
+    prompt,
+)
+from vllm_stand_in.model import Attention, mamba2
+
+TOKENS = prompt(100)
+Status = vllm.RequestStatus
+
+
+def test_what_is_cached_at_decode_is_not_loaded(two_engines):
+    prefill, decode = two_engines({"tp": 2}, {"block_size": 16}, prefix_caching=True)
+    move(prefill, decode, TOKENS)
+    other = TOKENS[:70] + prompt(60, seed=1)
+    request = move(prefill, decode, other)
+    assert decode.loads[request.request_id][:2] == (64, 130)
+    # The very same prompt: but for its last block, which is never taken from the cache.
+    request = move(prefill, decode, other[:128])
+    assert decode.loads[request.request_id][:2] == (112, 128)
+
+
+@pytest.mark.parametrize("why", ["cached", "prompt logprobs"])
+def test_a_ticket_that_is_not_needed_is_given_up(two_engines, why):
+    # With drafts two tokens ahead, all that the prefill server computes may be cached here.
+    prefill, decode = two_engines({"tp": 2}, {"tp": 2}, prefix_caching=True, lookahead=2)
+    tokens = prompt(97)
+    decode.add(tokens)
+    decode.run()
+    params = prefilled(prefill, tokens)
+    assert prefill.manager.free_blocks < prefill.all_blocks
+    request = decode.add(tokens, params, logprobs=why != "cached")
+    decode.run()
+    assert request.status is Status.FINISHED_LENGTH_CAPPED and request.request_id not in decode.loads
+    end_alike(prefill, decode)
+    assert prefill.figures.data["leases"] == {"cancelled": 2}
+
+
+def test_many_at_a_time(two_engines):
+    prefill, decode = two_engines({"tp": 2}, {"block_size": 16}, blocks=200)
+    prompts = [prompt(10 + 17 * number, seed=number) for number in range(12)]
+    asked = [prefill.add(tokens, dict(FOR_DECODE)) for tokens in prompts]
+    prefill.run(lambda: len(prefill.answers) == len(prompts))
+    requests = [
+        decode.add(tokens, prefill.answers[request.request_id], max_tokens=5) for tokens, request in zip(prompts, asked)
+    ]
+    decode.run()
+    assert {request.status for request in requests} == {Status.FINISHED_LENGTH_CAPPED}
+    assert not decode.figures.data["failures"] and len(decode.figures.data["bytes"]) == 12
+    end_alike(prefill, decode)
+
+
+def test_prompts_in_chunks(two_engines):
+    move(*two_engines({"budget": 24, "tp": 2}, {"budget": 40}), TOKENS)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_prefill_that_is_preempted_is_lent_again(two_engines, steps):
+    # Two steps for the prompt. All blocks are needed, and are taken again in another order.
+    prefill, decode = two_engines({"budget": 60, "blocks": 5}, {})
+    request = prefill.add(TOKENS, dict(FOR_DECODE), max_tokens=4)
+    for _ in range(steps):
+        prefill.step()
+    first = prefill.manager.get_block_ids(request.request_id)
+    prefill.preempt(request)
+    prefill.run(lambda: request.request_id in prefill.answers)
+    assert prefill.manager.get_block_ids(request.request_id) != first
+    loaded, before = load(decode, TOKENS, prefill.answers[request.request_id])
+    assert_loaded(decode, loaded, before)
+    end_alike(prefill, decode)
+    assert prefill.figures.data["leases"] == {"completed": 1}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3])
+def test_a_prefill_that_is_aborted_is_not_lent(engine, steps):
+    prefill = engine("prefill", tp=2, budget=60)
+    request = prefill.add(TOKENS, dict(FOR_DECODE), max_tokens=4)
+    for _ in range(steps):
+        prefill.step()
+    prefill.abort(request)
+    assert prefill.answers[request.request_id] is None
+    assert prefill.manager.free_blocks == prefill.all_blocks
+    prefill.run()
+    # Two steps later they would be lent.
+    assert [worker._worker._leases for worker in prefill.workers] == [{}, {}]
+
+
+def test_a_prefill_that_is_aborted_when_preempted(engine):
+    prefill = engine("prefill")
+    request = prefill.add(TOKENS, dict(FOR_DECODE), max_tokens=4)
+    prefill.step()
+    prefill.preempt(request)
+    prefill.abort(request)
+    assert prefill.answers[request.request_id] is None
+    end_alike(prefill)
+
+
+def test_blocks_stay_until_every_rank_is_read(two_engines):
+    prefill, decode = two_engines({"tp": 2}, {"tp": 2})
+    params = prefilled(prefill, TOKENS)
+    held = prefill.all_blocks - prefill.manager.free_blocks
+    assert held == 4
+    for _ in range(5):
+        prefill.step()
+    assert prefill.all_blocks - prefill.manager.free_blocks == held
+    load(decode, TOKENS, params)
+    end_alike(prefill, decode)
+    assert prefill.figures.data["leases"] == {"completed": 2}
+
+
+def test_blocks_are_free_when_nobody_comes(engine):
+    prefill = engine("prefill", tp=2, extra={"lease_seconds": 1})
+    prefilled(prefill, TOKENS)
+    end_alike(prefill)
+    assert prefill.figures.data["leases"] == {"expired": 2}
+
+
+def test_a_lease_is_renewed_while_its_request_waits(two_engines, server_certs):
+    prefill, decode = two_engines({"tp": 2, "blocks": 5}, {"blocks": 5}, extra={"lease_seconds": 1})
+    params = prefilled(prefill, TOKENS)
+    # All blocks but one are somebody else's, who loads for ever.
+    other = decode.add(prompt(90, seed=1), early_ticket(server_certs, params))
+    decode.step()
+    request = decode.add(TOKENS, params)
+    end = time.monotonic() + 2.5
+    while time.monotonic() < end:
+        decode.step()
+        time.sleep(0.02)
+    assert request.status is Status.WAITING
+    before = [cache.bytes() for cache in decode.caches]
+    decode.abort(other)
+    decode.run(lambda: request.request_id in decode.received)
+    assert_loaded(decode, request, before)
+    end_alike(prefill, decode)
+    assert prefill.figures.data["leases"] == {"completed": 2}
+
+
+def test_a_request_that_is_aborted_before_it_has_blocks(two_engines):
+    prefill, decode = two_engines({"tp": 2}, {"tp": 2, "blocks": 4})
+    request = decode.add(TOKENS, prefilled(prefill, TOKENS))
+    decode.step()
+    assert request.status is Status.WAITING
+    decode.abort(request)
+    decode.run()
+    # Long before the lease would end by itself.
+    end_alike(prefill, decode)
+    assert prefill.figures.data["leases"] == {"cancelled": 2}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_a_request_that_is_aborted_while_it_is_loaded(two_engines, server_certs, steps):
+    prefill, decode = two_engines({"tp": 2}, {"tp": 2})
+    params = prefilled(prefill, TOKENS)
+    # What it waits for never comes.
+    request = decode.add(TOKENS, early_ticket(server_certs, params))
+    decode.step()
+    for _ in range(steps):
+        decode.step()
+    assert request.status is Status.WAITING_FOR_REMOTE_KVS and not decode.received
+    decode.abort(request)
+    # Bytes may still arrive.
+    assert decode.manager.free_blocks < decode.all_blocks
+    end_alike(decode)
+    assert decode.figures.data["failures"] == {"cancelled": 2}
+    load(decode, TOKENS, params)
+    end_alike(prefill, decode)
+
+
+def test_a_request_that_is_aborted_when_it_is_loaded(two_engines):
+    prefill, decode = two_engines({}, {"tp": 2})
+    request, _ = load(decode, TOKENS, prefilled(prefill, TOKENS))
+    decode.abort(request)
+    end_alike(prefill, decode)
+
+
+def test_a_request_that_is_preempted_after_its_load_is_computed_here(two_engines):
+    prefill, decode = two_engines({}, {"tp": 2})
+    request, _ = load(decode, TOKENS, prefilled(prefill, TOKENS), max_tokens=5)
+    for _ in range(2):
+        decode.step()
+    decode.preempt(request)
+    decode.run()
+    assert request.status is Status.FINISHED_LENGTH_CAPPED
+    end_alike(prefill, decode)
+
+
+def test_requests_that_are_for_this_server_alone(two_engines):
+    for side in two_engines([], {"tp": 2}, [Attention(range(2)), mamba2(range(2, 4))], model_groups=1):
+        request = side.add(TOKENS, max_tokens=3)
+        side.run()
+        assert len(request.all_token_ids) == 103 and side.answers[request.request_id] is None
+        end_alike(side)

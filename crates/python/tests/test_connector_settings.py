@@ -1,0 +1,164 @@
+"""vLLM's connector: its settings, and what it refuses at the start, each by name."""
+
+from dataclasses import replace
+
+import pytest
+from vllm_stand_in import torch_numpy as torch
+from vllm_stand_in import vllm_names as vllm
+from vllm_stand_in.fixtures import move, prompt
+from vllm_stand_in.model import Attention, gdn, mamba2
+
+# --- settings --------------------------------------------------------------------------
+
+
+def read(connector, role="kv_producer", **extra):
+    return connector.Config.read(vllm.vllm_config(role, {"certs": "certs"} | extra))
+
+
+def test_defaults(connector):
+    config = read(connector)
+    assert (config.agent, config.host, config.port, config.require) == ("prefill", "192.0.2.7", 7600, "any")
+    assert (config.lease_seconds, config.timeout_seconds) == (60, 300)
+    assert read(connector, "kv_consumer").agent == "decode"
+
+
+def test_what_is_given(connector):
+    given = {"agent": "a", "host": "b", "port": 1, "require": "quic", "lease_seconds": 1, "timeout_seconds": 2.5, "lanes": 3}
+    config = read(connector, **given)
+    assert {name: getattr(config, name) for name in given} == given
+    assert str(read(connector, certs="/certs").certs) == "/certs"
+    assert "~" not in str(read(connector, certs="~/certs").certs)
+
+
+WRONG = [
+    ({"cert": "x"}, r"extra_config.cert is not a setting; did you mean 'certs'\?"),
+    ({"xyz": 1}, r"extra_config.xyz is not a setting; there are certs, agent, host, port, "),
+    ({"certs": 7}, "extra_config.certs is 7: give a text"),
+    ({"agent": 7}, "extra_config.agent is 7: give a text"),
+    ({"host": None}, "extra_config.host is None: give a text"),
+    ({"require": 1}, "extra_config.require is 1: give a text"),
+    ({"require": "tcp"}, "extra_config.require is 'tcp': give any, quic or local"),
+    ({"port": "7600"}, "extra_config.port is '7600': give a whole number"),
+    ({"port": True}, "extra_config.port is True: give a whole number"),
+    ({"port": 0}, "extra_config.port is 0: give a port from 1 to 65535"),
+    ({"port": 65536}, "extra_config.port is 65536: give a port from 1 to 65535"),
+    ({"lanes": 0}, "extra_config.lanes is 0: give 1 to 64"),
+    ({"lanes": 1.5}, "extra_config.lanes is 1.5: give a whole number"),
+    ({"lease_seconds": "1"}, "extra_config.lease_seconds is '1': give a number"),
+    ({"lease_seconds": 0.5}, "extra_config.lease_seconds is 0.5: give 1 to 86400 seconds"),
+    ({"lease_seconds": float("nan")}, "extra_config.lease_seconds is nan: give 1 to 86400 seconds"),
+    ({"timeout_seconds": 1e6}, "extra_config.timeout_seconds is 1000000.0: give 1 to 86400 seconds"),
+    ({"timeout_seconds": True}, "extra_config.timeout_seconds is True: give a number"),
+    ({"mode": "push"}, "extra_config.mode is 'push', which this version does not support yet"),
+]
+
+
+@pytest.mark.parametrize(("extra", "message"), WRONG)
+def test_settings_that_are_wrong(connector, extra, message):
+    with pytest.raises(connector.ConfigError, match=message):
+        read(connector, **extra)
+
+
+def test_certificates_that_are_missing(connector, engine, tmp_path):
+    for extra in None, {}:
+        with pytest.raises(connector.ConfigError, match="extra_config.certs is missing.*transload certs init"):
+            connector.Config.read(vllm.vllm_config(extra=extra))
+    added = "no certificate for agent 'other-0'.*transload certs add .* other-0=serve,pull,push,renew,map other-1="
+    with pytest.raises(connector.ConfigError, match=added):
+        engine("prefill", tp=2, extra={"agent": "other"})
+    with pytest.raises(connector.ConfigError, match="no certificate for agent 'prefill'"):
+        engine("prefill", extra={"certs": str(tmp_path)})
+
+
+def test_a_server_of_one_rank_may_go_without_a_number(engine, certs):
+    # As `transload certs init` makes them.
+    move(engine("prefill", extra={"certs": str(certs)}), engine("decode", extra={"certs": str(certs)}), prompt(40))
+
+
+def test_ranks_that_do_not_belong_together(engine):
+    prefill = engine("prefill", tp=2)
+    first, second = (worker.get_handshake_metadata() for worker in prefill.workers)
+    assert (first.agent, second.agent) == ("prefill-0", "prefill-1") and second.port == first.port + 1
+    assert first.incarnation == second.incarnation
+    other = engine("decode", tp=2).workers[1].get_handshake_metadata()
+    with pytest.raises(RuntimeError, match="rank 1 .* of an earlier start"):
+        prefill.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): first, (0, 1): other})
+
+
+# --- setups ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["pipeline-parallel", "decode-context-parallel", "prefill-context-parallel", "data-parallel"])
+def test_parallelism_that_is_not_handled(connector, server_certs, option):
+    config = vllm.vllm_config(extra={"certs": str(server_certs)})
+    setattr(config.parallel_config, option.replace("-", "_") + "_size", 2)
+    with pytest.raises(connector.ConfigError, match=f"--{option}-size is 2: TransloadConnector supports 1"):
+        connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
+
+
+def other_spec(base=vllm.FullAttentionSpec, **changes):
+    """Attention whose spec says something else."""
+
+    class Other(Attention):
+        def spec(self, tp, block_size):
+            fields = {"num_kv_heads": 4, "head_size": 32, "dtype": torch.float32} | changes
+            return base(block_size, **fields)
+
+    return {"groups": [Other(range(2))]}
+
+
+REFUSED = {
+    "a GPU": ({"device": "cuda:0"}, "layers.0.attn: its cache is on .*; this version moves caches in host memory only"),
+    "a backend": ({"backend": "ROCM_ATTN"}, "layers.0.attn: how ROCM_ATTN orders a block is not known here"),
+    "a latent of a backend": (
+        {"backend": "CPU_ATTN", "groups": [Attention(range(2), heads=1, mla=True)]},
+        "how CPU_ATTN keeps 128 B of a latent of 128 B is not known here",
+    ),
+    "states of many tokens": (other_spec(tokens_per_state=4), "a state of 4 tokens cannot be moved yet"),
+    "quantization": (other_spec(kv_quant_mode=vllm.KVQuantMode(2)), "quantized as INT8_PER_TOKEN_HEAD cannot be moved"),
+    "head slots": (other_spec(num_head_slots=8), "8 head slots for 4 heads cannot be moved yet"),
+    "more than keys and values": (
+        other_spec(state_content_bytes=260), "FLASH_ATTN keeps 260 B of a head and token, a key and a value are 256 B"
+    ),
+    "encoders": (other_spec(vllm.CrossAttentionSpec), "a cache of CrossAttentionSpec cannot be moved"),
+    "a type": (other_spec(dtype=torch.float64), "elements of torch.float64 cannot be moved"),
+    "groups that are unknown": (
+        {"groups": [mamba2(range(2))], "tp": 2}, "the model's config does not say how many Mamba2 groups it has"
+    ),
+    "short convolutions": (
+        {"groups": [replace(gdn(range(2)), kind="SHORT_CONV")]}, "recurrent state of SHORT_CONV cannot be moved yet"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_caches_that_cannot_be_read(connector, engine, what):
+    shape, message = REFUSED[what]
+    from transload.vllm.specs import UnsupportedCache
+
+    with pytest.raises(UnsupportedCache, match=message):
+        engine("prefill", **shape)
+
+
+@pytest.mark.parametrize("isa", ["amx", "vec16", "neon"])
+def test_processors_that_order_blocks_otherwise(connector, engine, monkeypatch, isa):
+    monkeypatch.setattr(vllm, "attn_isa", isa)
+    with pytest.raises(NotImplementedError, match=f"how CPU_ATTN orders a block for '{isa}' is not known here"):
+        engine("prefill", backend="CPU_ATTN")
+
+
+def test_heads_that_ranks_do_not_add_up_to(connector, engine):
+    class Odd(Attention):
+        def spec(self, tp, block_size):
+            return vllm.FullAttentionSpec(block_size, num_kv_heads=3, head_size=32, dtype=torch.float32)
+
+    with pytest.raises(NotImplementedError, match="3 KV heads on each of 2 ranks, but the model has 4"):
+        engine("prefill", [Odd(range(2))], tp=2)
+
+
+def test_a_cache_that_is_not_one_tensor(connector, engine):
+    prefill = engine("prefill")
+    tensors = dict(prefill.caches[0].tensors)
+    tensors["model.layers.1.attn"] = [1, 2]
+    with pytest.raises(NotImplementedError, match="layers.1.attn: its cache is a list, not one tensor"):
+        prefill.workers[0].register_kv_caches(tensors)
