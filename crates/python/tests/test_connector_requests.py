@@ -16,6 +16,8 @@ from vllm_stand_in.fixtures import (
 )
 from vllm_stand_in.model import Attention, mamba2
 
+import transload
+
 TOKENS = prompt(100)
 Status = vllm.RequestStatus
 
@@ -213,3 +215,53 @@ def test_a_request_whose_blocks_are_gone_hands_nothing_over(engine):
     assert prefill.answers[request.request_id] is None
     end_alike(prefill)
     assert [worker._worker._leases for worker in prefill.workers] == [{}]
+
+
+def test_the_same_prompt_is_lent_twice(two_engines):
+    prefill, decode = two_engines({"tp": 2, "prefix_caching": True}, {"tp": 2})
+    tickets = [prefilled(prefill, TOKENS) for _ in range(2)]
+    # Whole blocks are lent twice, the last one is each one's own.
+    assert prefill.all_blocks - prefill.manager.free_blocks == 3 + 2
+    for params in tickets:
+        request, before = load(decode, TOKENS, params)
+        assert_loaded(decode, request, before)
+        decode.run()
+    end_alike(prefill, decode)
+
+
+class CannotLend:
+    """An agent that has no more room for leases."""
+
+    def __init__(self, agent):
+        self._agent = agent
+
+    def __getattr__(self, name):
+        return getattr(self._agent, name)
+
+    def lease(self, *_, **__):
+        raise transload.LeaseError("there are too many")
+
+
+def test_what_cannot_be_lent_is_free_at_once(engine, caplog):
+    prefill = engine("prefill", tp=2)
+    worker = prefill.workers[1]._worker
+    worker._agent = CannotLend(worker._agent)
+    prefilled(prefill, TOKENS)
+    prefill.step()
+    assert prefill.figures.data["leases"] == {"failed": 1}
+    assert "cannot be lent: there are too many" in caplog.text
+    # Rank 0 has lent its share: that is what its blocks wait for.
+    assert prefill.manager.free_blocks < prefill.all_blocks
+
+
+def test_giving_up_what_is_gone_does_no_harm(two_engines):
+    prefill, decode = two_engines({}, {"blocks": 4})
+    request = decode.add(TOKENS, prefilled(prefill, TOKENS))
+    prefill.shutdown()
+    decode.step()
+    decode.abort(request)
+    decode.run()
+    request = decode.add(prompt(40), max_tokens=20)
+    decode.run()
+    assert request.status is Status.FINISHED_LENGTH_CAPPED
+    end_alike(decode)

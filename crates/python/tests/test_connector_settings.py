@@ -162,3 +162,48 @@ def test_a_cache_that_is_not_one_tensor(connector, engine):
     tensors["model.layers.1.attn"] = [1, 2]
     with pytest.raises(NotImplementedError, match="layers.1.attn: its cache is a list, not one tensor"):
         prefill.workers[0].register_kv_caches(tensors)
+
+
+def lying_otherwise(number, axis=None, step=0, blocks=None):
+    """Changes where a layer's blocks, heads, states or elements are said to be, by `step` elements of 4 bytes."""
+
+    def change(tensors):
+        name = f"model.layers.{number}.attn"
+        old = tensors[name]
+        strides = [stride * 4 for stride in old.stride()]
+        if axis is not None:
+            strides[axis] += 4 * step
+        shape = (blocks or old.shape[0], *old.shape[1:])
+        tensors[name] = torch.Tensor(old._storage, old.dtype, shape, strides, old._offset)
+
+    return change
+
+
+def twice(tensors):
+    tensors["model.layers.0.cross.attn"] = torch.Tensor(
+        torch.Storage(tensors["model.layers.0.attn"]._storage.array.copy()),
+        torch.float32, (64, 4, 32, 64), (32768, 8192, 256, 4),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lying_otherwise(0, axis=3, step=1), "layers.0.attn: the elements of a state are not neighbours"),
+        (lying_otherwise(0, axis=2, step=1), "layers.0.attn: 260 B from one S to the next, where 256 B are one"),
+        (lying_otherwise(0, axis=1, step=8), "layers.0.attn: 8224 B from one H to the next, where 8192 B are one"),
+        (lying_otherwise(0, axis=0, step=-16), "layers.0.attn: 32704 B from one B to the next, where 32768 B are one"),
+        (lying_otherwise(0, blocks=65), "layers.0.attn: 65 blocks of the kernels for 64 of the manager"),
+        (twice, "layers.*: several caches of one layer cannot be told apart"),
+    ],
+)
+def test_layouts_that_cannot_be_told(connector, engine, change, message):
+    prefill = engine("prefill", [Attention(range(1))])
+    worker = prefill.workers[0]._worker
+    tensors = dict(prefill.caches[0].tensors)
+    change(tensors)
+    backend = worker._vllm_config.compilation_config.static_forward_context["model.layers.0.attn"]
+    worker._vllm_config.compilation_config.static_forward_context = dict.fromkeys(tensors, backend)
+    worker._kv_cache_config.kv_cache_groups[0].layer_names = list(tensors)
+    with pytest.raises(NotImplementedError, match=message):
+        worker.register(tensors)

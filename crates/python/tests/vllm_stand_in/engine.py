@@ -87,7 +87,7 @@ class Engine:
         """Steps until something is so, or there is nothing left to do."""
         end = time.monotonic() + seconds
         while not until() if until else self.requests or self.finished_ids:
-            assert time.monotonic() < end, f"{[vars(request) for request in self.requests.values()]}"
+            assert time.monotonic() < end, f"still there: {[(each.request_id, each.status) for each in self.requests.values()]}"
             self.step()
 
     def abort(self, request):
