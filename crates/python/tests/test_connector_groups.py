@@ -122,3 +122,10 @@ def test_tables_count_the_blocks_of_kernels(connector):
     assert attention.table([0, 5, 3]) == [-1, -1, 10, 11, 6, 7]
     state = Group(source=0, split=1, recurrent=True, scratch=2)
     assert [state.table(blocks) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[], [4], [4], [4]]
+
+
+def test_layers_of_several_shapes_in_one_group(two_engines):
+    wide, narrow = Attention(range(0, 4, 2)), Attention(range(1, 4, 2), heads=8, head_dim=16)
+    sides = {"block_size": 16}, {"block_size": 32, "order": "BLHSC"}
+    move(*two_engines(*sides, [wide, narrow], uniform=True), prompt(100))
+    move(*two_engines(*sides, [narrow, wide], uniform=True), prompt(100))

@@ -11,23 +11,24 @@ class Cache:
     """A buffer that layers have in common, or are `separate` in.
 
     `order` is as in deployment documents, `kernel` the tokens of a kernel's block; `shared` are layers of the first group
-    that have no cache of their own.
+    that have no cache of their own. If `uniform`, all groups are one to vLLM: they share blocks and not a place.
     """
 
     def __init__(self, groups, *, tp, rank, blocks, block_size, kernel=None, order="LBHSC", backend="FLASH_ATTN",
-                 separate=False, shared={}, device="cpu"):  # fmt: skip
+                 separate=False, uniform=False, shared={}, device="cpu"):  # fmt: skip
         self.groups, self.tp, self.rank = groups, tp, rank
         self.blocks, self.block_size, self.kernel = blocks, block_size, kernel or block_size
         self.order, self.backend, self.device = order, backend, device
         self.page = max(self._page(group) for group in groups)
-        self.layers = max(len(group.layers) for group in groups)
+        self.uniform = uniform
+        self.layers = (sum if uniform else max)(len(group.layers) for group in groups)
         number = self.layers if separate else 1
         self.storages = [
             torch.Storage(numpy.zeros(self.page * blocks * self.layers // number, numpy.uint8)) for _ in range(number)
         ]
         self.tensors = {}
         for group in groups:
-            for at, layer in enumerate(group.layers):
+            for at, layer in enumerate(group.layers, len(self.tensors) if uniform else 0):
                 self.tensors[self.name(group, layer)] = self._tensor(group, at, separate)
         self._shared = [self.name(groups[0], layer) for layer in shared]
         self.tensors |= {self.name(groups[0], to): self.tensors[self.name(groups[0], of)] for to, of in shared.items()}
@@ -44,6 +45,9 @@ class Cache:
             )
             for group in self.groups
         ]
+        if self.uniform:
+            kinds = {name: spec.kv_cache_spec for spec in specs for name in spec.layer_names}
+            specs = [vllm.KVCacheGroupSpec(list(kinds), vllm.UniformTypeKVCacheSpecs(self.block_size, kinds))]
         specs[0].layer_names.extend(self._shared)
         return vllm.KVCacheConfig(self.blocks, specs)
 

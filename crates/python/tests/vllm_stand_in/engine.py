@@ -26,10 +26,12 @@ class Engine:
     """`shape` is that of `Cache`. `policy`: what becomes of a request whose load failed."""
 
     def __init__(self, certs, agent, groups, *, tp=1, blocks=64, block_size=32, budget=10_000, policy="recompute",
-                 prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, **shape):  # fmt: skip
+                 prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, uniform=False,
+                 **shape):  # fmt: skip
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
-        self.caches = [Cache(groups, tp=tp, rank=rank, blocks=blocks, block_size=block_size, **shape) for rank in range(tp)]
-        self.manager = Blocks(groups, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent)
+        shape |= {"blocks": blocks, "block_size": block_size, "uniform": uniform}
+        self.caches = [Cache(groups, tp=tp, rank=rank, **shape) for rank in range(tp)]
+        self.manager = Blocks(groups[:1] if uniform else groups, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent)
         self.all_blocks = self.manager.free_blocks
         self.port = free_ports(tp, port)
         settings = {"certs": str(certs), "agent": agent, "host": "127.0.0.1", "port": self.port} | (extra or {})
@@ -155,13 +157,18 @@ class Engine:
         request.num_computed_tokens = computed
         if later:
             request.status = Status.WAITING_FOR_REMOTE_KVS
-            self.loads[request.request_id] = (cached, computed, self.manager.get_block_ids(request.request_id))
+            self.loads[request.request_id] = (cached, computed, self._tables(request))
         else:
             self.waiting.remove(request)
             self.running.append(request)
             request.status = Status.RUNNING
             scheduled[request.request_id] = count
         return True
+
+    def _tables(self, request):
+        """The block table of each group; those that are one to vLLM have the same."""
+        tables = self.manager.get_block_ids(request.request_id)
+        return tables if len(tables) == len(self.groups) else tables * len(self.groups)
 
     def _loaded(self, request):
         self.received.remove(request.request_id)
@@ -182,8 +189,7 @@ class Engine:
         worker.handle_preemptions(step)
         worker.bind_connector_metadata(step)
         for request, start, count in work:
-            tables = self.manager.get_block_ids(request.request_id)
-            for group, table in zip(self.groups, tables):
+            for group, table in zip(self.groups, self._tables(request)):
                 tokens = numpy.array(request.all_token_ids)
                 cache.assert_seen(group, table, tokens, start)
                 cache.write(group, table, tokens, start, start + count)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy
@@ -136,7 +137,14 @@ def move(prefill, decode, tokens, **more):
 
 
 def end_alike(*engines):
-    """Everything is over, and all blocks are free again."""
+    """Everything is over: all blocks are free again, nothing is lent, and nobody remembers a request."""
     for engine in engines:
         engine.run()
         assert engine.manager.free_blocks == engine.all_blocks
+        scheduler, workers = engine.scheduler._scheduler, [worker._worker for worker in engine.workers]
+        assert not (scheduler._lending or scheduler._waiting or scheduler._loading)
+        assert not any(worker._leases or worker._handed_over or worker._loads for worker in workers)
+        deadline = time.monotonic() + 5
+        while any(worker._agent.gauges()["leases"] for worker in workers):
+            assert time.monotonic() < deadline, "there is a lease of which nobody knows"
+            time.sleep(0.01)
