@@ -41,7 +41,8 @@ def made(connector, **data):
 def test_figures_of_ranks_are_one(connector):
     first = made(connector, bytes=[1], seconds=[0.3], queued=[0.0], paths={"quic": 1}, failures={"expired": 1})
     second = made(connector, bytes=[2_000_000], seconds=[0.1], queued=[0.02], paths={"quic": 2, "ring": 3}, busy=0.5)
-    third = made(connector, seconds=[0.2], bytes=[0], queued=[0.0], failures={"expired": 1, "content": 1}, leases={"expired": 1})
+    failures = {"expired": 1, "content": 1}
+    third = made(connector, bytes=[0], seconds=[0.2], queued=[0.0], failures=failures, leases={"expired": 1})
     stats = first.aggregate(second).aggregate(third)
     assert stats is first
     assert stats.data["paths"] == {"quic": 3, "ring": 3}

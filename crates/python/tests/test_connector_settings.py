@@ -23,7 +23,8 @@ def test_defaults(connector):
 
 
 def test_what_is_given(connector):
-    given = {"agent": "a", "host": "b", "port": 1, "require": "quic", "lease_seconds": 1, "timeout_seconds": 2.5, "lanes": 3}
+    given = {"agent": "a", "host": "b", "port": 1, "lanes": 3, "require": "quic"}
+    given |= {"lease_seconds": 1, "timeout_seconds": 2.5}
     config = read(connector, **given)
     assert {name: getattr(config, name) for name in given} == given
     assert str(read(connector, certs="/certs").certs) == "/certs"
@@ -88,11 +89,11 @@ def test_ranks_that_do_not_belong_together(engine):
 # --- setups ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["pipeline-parallel", "decode-context-parallel", "prefill-context-parallel", "data-parallel"])
-def test_parallelism_that_is_not_handled(connector, server_certs, option):
+@pytest.mark.parametrize("kind", ["pipeline", "decode-context", "prefill-context", "data"])
+def test_parallelism_that_is_not_handled(connector, server_certs, kind):
     config = vllm.vllm_config(extra={"certs": str(server_certs)})
-    setattr(config.parallel_config, option.replace("-", "_") + "_size", 2)
-    with pytest.raises(connector.ConfigError, match=f"--{option}-size is 2: TransloadConnector supports 1"):
+    setattr(config.parallel_config, f"{kind.replace('-', '_')}_parallel_size", 2)
+    with pytest.raises(connector.ConfigError, match=f"--{kind}-parallel-size is 2: TransloadConnector supports 1"):
         connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
 
 

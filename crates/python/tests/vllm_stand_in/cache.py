@@ -10,12 +10,12 @@ from . import vllm_names as vllm
 class Cache:
     """A buffer that layers have in common, or are `separate` in.
 
-    `order` is as in deployment documents, `kernel` the tokens of a kernel's block; `shared` are layers of the first group
-    that have no cache of their own. If `uniform`, all groups are one to vLLM: they share blocks and not a place.
+    `order` is as in deployment documents, `kernel` the tokens of a kernel's block; `shared` are layers of the first
+    group that have no cache of their own. If `uniform`, all groups are one to vLLM: they share blocks and not a place.
     """
 
-    def __init__(self, groups, *, tp, rank, blocks, block_size, kernel=None, order="LBHSC", backend="FLASH_ATTN",
-                 separate=False, uniform=False, shared={}, device="cpu"):  # fmt: skip
+    def __init__(self, groups, *, tp, rank, blocks, block_size, kernel=None, order="LBHSC",
+                 backend="FLASH_ATTN", separate=False, uniform=False, shared={}, device="cpu"):  # fmt: skip
         self.groups, self.tp, self.rank = groups, tp, rank
         self.blocks, self.block_size, self.kernel = blocks, block_size, kernel or block_size
         self.order, self.backend, self.device = order, backend, device
@@ -39,12 +39,10 @@ class Cache:
 
     def config(self):
         """What vLLM's KVCacheConfig says of it."""
-        specs = [
-            vllm.KVCacheGroupSpec(
-                [self.name(group, layer) for layer in group.layers], group.spec(self.tp, self.block_size), group.transfer
-            )
-            for group in self.groups
-        ]
+        specs = []
+        for group in self.groups:
+            names = [self.name(group, layer) for layer in group.layers]
+            specs.append(vllm.KVCacheGroupSpec(names, group.spec(self.tp, self.block_size), group.transfer))
         if self.uniform:
             kinds = {name: spec.kv_cache_spec for spec in specs for name in spec.layer_names}
             specs = [vllm.KVCacheGroupSpec(list(kinds), vllm.UniformTypeKVCacheSpecs(self.block_size, kinds))]
@@ -64,8 +62,8 @@ class Cache:
         extents = {"L": 1 if separate else self.layers, "B": self.blocks * split, "H": heads, "S": states, "C": content}
         strides, current = {}, 1
         for number, axis in reversed(list(enumerate(self.order))):
-            # What a page does not need of its place is padding.
-            if axis in "LB" and set(self.order[: number + 1]) <= set("LB") and not set("LB") & set(self.order[number + 1 :]):
+            # Within layers and blocks are pages: what one does not need of its place is padding.
+            if {*self.order[: number + 1]} <= {*"LB"} and not {*self.order[number + 1 :]} & {*"LB"}:
                 current = max(current, self.page // split)
             strides[axis] = current
             current *= extents[axis]
@@ -107,7 +105,8 @@ class Cache:
             return
         if group.recurrent:
             content = self._state(group, tokens, start)
-            same = all((page[: len(content[layer])] == content[layer]).all() for layer, page in self._pages(group, table))
+            pages = self._pages(group, table)
+            same = all((page[: len(content[layer])] == content[layer]).all() for layer, page in pages)
             assert same, f"rank {self.rank} computes on from a state that is not that after {start} tokens"
             return
         positions = numpy.arange(group.skipped(start), start)

@@ -31,7 +31,10 @@ class Engine:
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
         shape |= {"blocks": blocks, "block_size": block_size, "uniform": uniform}
         self.caches = [Cache(groups, tp=tp, rank=rank, **shape) for rank in range(tp)]
-        self.manager = Blocks(groups[:1] if uniform else groups, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent)
+        tables = groups[:1] if uniform else groups
+        self.manager = Blocks(
+            tables, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent
+        )
         self.all_blocks = self.manager.free_blocks
         self.port = free_ports(tp, port)
         settings = {"certs": str(certs), "agent": agent, "host": "127.0.0.1", "port": self.port} | (extra or {})
@@ -89,7 +92,8 @@ class Engine:
         """Steps until something is so, or there is nothing left to do."""
         end = time.monotonic() + seconds
         while not until() if until else self.requests or self.finished_ids:
-            assert time.monotonic() < end, f"still there: {[(each.request_id, each.status) for each in self.requests.values()]}"
+            left = {request_id: request.status for request_id, request in self.requests.items()}
+            assert time.monotonic() < end, f"still there: {left}"
             self.step()
 
     def abort(self, request):

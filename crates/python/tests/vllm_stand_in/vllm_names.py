@@ -1,4 +1,4 @@
-"""Stands for the parts of vLLM 0.32 that the connector imports. Above each is the file of vLLM that has the real one."""
+"""Stands for the parts of vLLM 0.32 that the connector imports. Above each is the file that has the real one."""
 
 import enum
 from dataclasses import dataclass, field
