@@ -40,8 +40,8 @@ def engine(connector, server_certs):
     """Starts engines, which end with the test."""
     engines = []
 
-    def start(agent, groups=None, **shape):
-        made = Engine(server_certs, agent, groups or [Attention(range(4))], **shape)
+    def start(agent, groups=None, *, certs=server_certs, **shape):
+        made = Engine(certs, agent, groups or [Attention(range(4))], **shape)
         engines.append(made)
         return made
 

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING
 
 from transload import Archive, Deployment, Found, Missing, Prompt
 from vllm.logger import init_logger
+from vllm.v1.kv_cache_interface import iter_layer_specs
 from vllm.v1.request import RequestStatus
 
+from .cache import NULL_BLOCK
 from .content import prompt_of
 from .messages import Blocks, Parts, Restore, Save, Step
 from .saved import Job, Jobs, Shelf
@@ -31,7 +33,7 @@ from .stats import Stats
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
-    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
@@ -75,6 +77,28 @@ class _Saving:
     parts: dict[int, bytes | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class _Window:
+    """What layers see of the tokens before theirs: blocks before it are given back while a request goes on."""
+
+    block_size: int
+    sliding: int | None
+    chunk: int | None
+
+    def is_there(self, end: int, table: list[int]) -> bool:
+        """Whether a request still has all that is needed to go on at token `end`."""
+        first = end - self.sliding + 1 if self.sliding else end // self.chunk * self.chunk if self.chunk else 0
+        return NULL_BLOCK not in table[max(0, first) // self.block_size : -(-end // self.block_size)]
+
+
+def _window(spec: KVCacheSpec) -> _Window | None:
+    for each in iter_layer_specs(spec):
+        sliding, chunk = getattr(each, "sliding_window", None), getattr(each, "attention_chunk_size", None)
+        if sliding or chunk:
+            return _Window(spec.block_size, sliding, chunk)
+    return None
+
+
 class SavedScheduler:
     """One for each engine."""
 
@@ -87,6 +111,7 @@ class SavedScheduler:
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
         self._most = int(kv_cache_config.num_blocks * SHARE)
         self._recurrent = kv_cache_config.has_mamba_layers
+        self._windows = [_window(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups]
         self._computed_here = max(1, held_back)
         self._deployment: Deployment | None = None
         self._rest_until = 0.0
@@ -209,8 +234,8 @@ class SavedScheduler:
         look = self._looks.pop(request.request_id, None)
         if look is not None and look.job is not None:
             look.job.future.cancel()
-        tokens = self._to_save(request)
-        if not tokens or not any(blocks) or self._is_resting() or look is not None and look.saved >= tokens:
+        tokens = self._to_save(request, blocks)
+        if not tokens or self._is_resting() or look is not None and look.saved >= tokens:
             return False
         prompt = prompt_of(request) if look is None else look.prompt
         content, size = prompt.digest(tokens), sum(map(len, blocks))
@@ -225,8 +250,10 @@ class SavedScheduler:
         step.keep.append(request.request_id)
         return True
 
-    def _to_save(self, request: Request) -> int:
+    def _to_save(self, request: Request, blocks: Blocks) -> int:
         """How many of a request's tokens are in its blocks, in whole token chunks; 0 if none are to be saved."""
+        if not any(blocks):
+            return 0
         tokens = request.num_prompt_tokens
         # Not what a step that is still under way computes.
         computed = request.num_computed_tokens - request.num_in_flight_tokens
@@ -235,7 +262,11 @@ class SavedScheduler:
         if self._recurrent and (tokens % CHUNK or request.num_computed_tokens != tokens):
             # There is one state, that of the last token; without it, nothing that is saved could be loaded.
             return 0
-        return tokens // CHUNK * CHUNK
+        end = tokens // CHUNK * CHUNK
+        for window, table in zip(self._windows, blocks):
+            if window is not None and not window.is_there(end, table):
+                return 0
+        return end
 
     def _missing(self, prompt: Prompt, tokens: int) -> Missing:
         assert self._deployment is not None
