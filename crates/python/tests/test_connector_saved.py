@@ -5,7 +5,7 @@ import threading
 
 import pytest
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import assert_loaded, end_alike, load, prefilled, prompt
+from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, load, prefilled, prompt
 from vllm_stand_in.model import Attention, mamba2
 
 
@@ -115,6 +115,19 @@ def test_lent_and_saved(engine, tmp_path):
     assert_found(decode, tokens, 512)
 
 
+def test_loaded_and_lent(engine, alone, tmp_path):
+    """A prefill server begins with what is saved."""
+    tokens = prompt(600)
+    save(alone("saver"), tokens, 512)
+    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+    prefill, decode = engine("prefill", extra=extra), engine("decode", block_size=64, tp=2)
+    params = prefilled(prefill, tokens)
+    assert figures(prefill, "tokens") == {"loaded": 512}
+    request, before = load(decode, tokens, params)
+    assert_loaded(decode, request, before)
+    end_alike(prefill, decode)
+
+
 @pytest.mark.parametrize("groups", [[Attention(range(2, 4)), mamba2(range(2))]])
 def test_recurrent_state(alone, groups):
     """Saved where the prompt ends with a token chunk and nothing was computed behind it."""
@@ -201,6 +214,28 @@ def test_aborted_while_it_is_looked_for(alone, stuck):
     assert not engine.running
     engine.abort(request)
     end_alike(engine)
+
+
+@pytest.mark.parametrize("name", ["saver", "prefill"])
+def test_aborted_while_it_is_loaded(alone, engine, tmp_path, name, connector, monkeypatch):
+    import transload.vllm.saved_worker as saved_worker
+
+    tokens = prompt(600)
+    save(alone("saver"), tokens, 512)
+    goes_on, work = threading.Event(), saved_worker.SavedWorker._load
+    monkeypatch.setattr(saved_worker.SavedWorker, "_load", lambda *all: goes_on.wait() and work(*all))
+    prefill = engine("prefill", tp=2, extra={"store": f"file://{tmp_path}/store", "store_weights": "1"})
+    request = prefill.add(tokens, dict(FOR_DECODE) if name == "prefill" else {})
+    prefill.run(lambda: request.status is vllm.RequestStatus.WAITING_FOR_REMOTE_KVS)
+    for _ in range(3):
+        prefill.step()
+    prefill.abort(request)
+    for _ in range(3):
+        prefill.step()
+    assert prefill.manager.free_blocks < prefill.all_blocks, "the load still writes"
+    goes_on.set()
+    end_alike(prefill)
+    assert "compare" not in figures(prefill, "calls")
 
 
 def test_preempted(alone):

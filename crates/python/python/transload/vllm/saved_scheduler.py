@@ -24,9 +24,8 @@ from vllm.logger import init_logger
 from vllm.v1.kv_cache_interface import iter_layer_specs
 from vllm.v1.request import RequestStatus
 
-from .cache import NULL_BLOCK
 from .content import prompt_of
-from .messages import Blocks, Parts, Restore, Save, Step
+from .messages import NULL_BLOCK, Blocks, Parts, Restore, Save, Step
 from .saved import Job, Jobs, Shelf
 from .stats import Stats
 

@@ -206,6 +206,9 @@ class Scheduler:
     def finished(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
         """Whether the blocks of a finished request stay, and what goes out with the answer."""
         is_loading = request.request_id in self._loading
+        if is_loading:
+            # vLLM keeps the blocks until the workers report the end of it.
+            self._step.stop_loading.append(request.request_id)
         stay, params = self._lent(request, blocks)
         if self.saved is not None and self.saved.finished(request, () if is_loading else blocks, self._step):
             stay = True
@@ -220,9 +223,6 @@ class Scheduler:
         if waiting is not None:
             # Aborted before it had blocks.
             self._step.give_up.append(waiting.ticket)
-        if request_id in self._loading:
-            # vLLM keeps the blocks until the workers report the end of it.
-            self._step.stop_loading.append(request_id)
         return False, None
 
     def _hand_over(self, request: Request, lending: _Lending, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
