@@ -56,6 +56,7 @@ def test_another_engine_loads(alone, first, second):
     saver, loader = alone("saver", **first), alone("loader", **second)
     save(saver, tokens, 768)
     assert_found(loader, tokens, 768)
+    assert "compare" not in figures(loader, "calls"), "all of it was found"
     # What both have in common, and never the last token.
     assert_found(loader, tokens[:600] + prompt(300, 1), 512)
     assert_found(loader, tokens[:512], 256)
@@ -81,6 +82,8 @@ def test_what_is_cached_here_is_not_loaded(alone):
     request, before = load(engine, tokens, {})
     start, end, _ = engine.loads[request.request_id]
     assert (start, end) == (512, 768)
+    one_token = 4 * 4 * 2 * 32 * 4
+    assert figures(engine, "bytes")["loaded"] == (512 + 256) * one_token
     assert_loaded(engine, request, before)
     end_alike(engine)
 
@@ -88,8 +91,9 @@ def test_what_is_cached_here_is_not_loaded(alone):
 def test_other_content_is_not_loaded(alone):
     tokens = prompt(600)
     save(alone("saver"), tokens, 512, salt="a")
-    for engine, more in ((alone("salt"), {"salt": "b"}), (alone("weights", extra={"store_weights": "2"}), {"salt": "a"})):
-        answer(engine, tokens, **more)
+    for salt, weights in (("b", "1"), ("a", "2")):
+        engine = alone("loader", extra={"store_weights": weights})
+        answer(engine, tokens, salt=salt)
         assert "loaded" not in figures(engine, "tokens")
 
 
@@ -113,6 +117,33 @@ def test_lent_and_saved(engine, tmp_path):
     end_alike(prefill, decode)
     # What was prefilled for somebody else is there for everybody.
     assert_found(decode, tokens, 512)
+
+
+def test_lent_for_less_time_than_it_is_saved(engine, tmp_path, connector, monkeypatch):
+    import transload.vllm.saved_worker as saved_worker
+
+    goes_on, work = threading.Event(), saved_worker.SavedWorker._save
+    monkeypatch.setattr(saved_worker.SavedWorker, "_save", lambda *all: goes_on.wait() and work(*all))
+    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+    prefill, decode = engine("prefill", extra=extra), engine("decode")
+    request, _ = load(decode, prompt(600), prefilled(prefill, prompt(600)))
+    prefill.run(lambda: prefill.figures.data["leases"])
+    for _ in range(3):
+        prefill.step()
+    assert prefill.manager.free_blocks < prefill.all_blocks
+    goes_on.set()
+    end_alike(prefill, decode)
+
+
+def test_a_ticket_that_is_given_up_is_not_saved(engine, tmp_path):
+    """vLLM counts its tokens as computed from the moment that their load begins."""
+    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+    prefill, decode = engine("prefill"), engine("decode", role="kv_both", extra=extra)
+    request = decode.add(prompt(600), prefilled(prefill, prompt(600)))
+    decode.run(lambda: request.status is vllm.RequestStatus.WAITING_FOR_REMOTE_KVS)
+    decode.abort(request)
+    end_alike(prefill, decode)
+    assert "compare" not in figures(decode, "calls")
 
 
 def test_loaded_and_lent(engine, alone, tmp_path):
@@ -272,3 +303,32 @@ def test_a_prompt_that_is_for_two_servers(alone):
     request = engine.add(prompt(100), {"do_remote_prefill": True, "transload_ticket": "x"})
     engine.run()
     assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED
+
+
+def test_the_same_prompt_at_the_same_time(alone):
+    """One request holds its blocks for the save, and not two."""
+    engine = alone("saver")
+    for request in [engine.add(prompt(600)) for _ in range(2)]:
+        engine.run(lambda: request.finished)
+    engine.run(lambda: figures(engine, "tokens").get("saved"))
+    end_alike(engine)
+    assert figures(engine, "calls")["save"] == figures(engine, "calls")["compare"] == 1
+
+
+def test_blocks_held_for_a_slow_store(alone, connector, monkeypatch):
+    """A quarter of the cache, and then requests that end are not saved."""
+    import transload.vllm.saved_worker as saved_worker
+
+    goes_on, work = threading.Event(), saved_worker.SavedWorker._save
+    monkeypatch.setattr(saved_worker.SavedWorker, "_save", lambda *all: goes_on.wait() and work(*all))
+    engine = alone("saver")
+    for seed in range(6):
+        request = engine.add(prompt(600, seed))
+        engine.run(lambda: request.finished)
+    for _ in range(3):
+        engine.step()
+    # 19 blocks each, of 256.
+    assert engine.all_blocks - engine.manager.free_blocks == 3 * 19
+    assert figures(engine, "failures") == {"keep up": 3}
+    goes_on.set()
+    end_alike(engine)

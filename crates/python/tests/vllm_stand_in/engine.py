@@ -26,7 +26,7 @@ class Engine:
     """`shape` is that of `Cache`. `policy`: what becomes of a request whose load failed."""
 
     def __init__(self, certs, agent, groups, *, tp=1, blocks=64, block_size=32, budget=10_000, policy="recompute",
-                 prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, **shape):  # fmt: skip
+                 prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, role=None, **shape):  # fmt: skip
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
         self.caches = [Cache(groups, tp=tp, rank=rank, blocks=blocks, block_size=block_size, **shape) for rank in range(tp)]
         self.manager = Blocks(groups, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent)
@@ -35,7 +35,7 @@ class Engine:
         settings = {} if certs is None else {"certs": str(certs)}
         settings |= {"agent": agent, "host": "127.0.0.1", "port": self.port} | (extra or {})
         self._options = {
-            "role": {"prefill": "kv_producer", "decode": "kv_consumer"}.get(agent, "kv_both"),
+            "role": role or {"prefill": "kv_producer", "decode": "kv_consumer"}.get(agent, "kv_both"),
             "extra": settings,
             "tp": tp,
             "heads": next((group.heads for group in groups if not group.recurrent), 0),

@@ -21,6 +21,7 @@ module               what it is about
 `saved_scheduler`    which prefixes are loaded from the store and saved to it
 `saved_worker`       loads and saves of one rank's blocks
 `saved`              what both have of the store: the archive, and threads that wait for it
+`windows`            whether a request still has the blocks of its windows
 `weights`            what tells a model's weights apart in the store
 `stats`              figures for vLLM's log and for Prometheus
 `connector`          the class that vLLM makes; it hands everything to the others

@@ -21,18 +21,18 @@ from typing import TYPE_CHECKING
 
 from transload import Archive, Deployment, Found, Missing, Prompt
 from vllm.logger import init_logger
-from vllm.v1.kv_cache_interface import iter_layer_specs
 from vllm.v1.request import RequestStatus
 
 from .content import prompt_of
-from .messages import NULL_BLOCK, Blocks, Parts, Restore, Save, Step
+from .messages import Blocks, Parts, Restore, Save, Step
 from .saved import Job, Jobs, Shelf
 from .stats import Stats
+from .windows import window_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
-    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
+    from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
@@ -76,28 +76,6 @@ class _Saving:
     parts: dict[int, bytes | None] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Window:
-    """What layers see of the tokens before theirs: blocks before it are given back while a request goes on."""
-
-    block_size: int
-    sliding: int | None
-    chunk: int | None
-
-    def is_there(self, end: int, table: list[int]) -> bool:
-        """Whether a request still has all that is needed to go on at token `end`."""
-        first = end - self.sliding + 1 if self.sliding else end // self.chunk * self.chunk if self.chunk else 0
-        return NULL_BLOCK not in table[max(0, first) // self.block_size : -(-end // self.block_size)]
-
-
-def _window(spec: KVCacheSpec) -> _Window | None:
-    for each in iter_layer_specs(spec):
-        sliding, chunk = getattr(each, "sliding_window", None), getattr(each, "attention_chunk_size", None)
-        if sliding or chunk:
-            return _Window(spec.block_size, sliding, chunk)
-    return None
-
-
 class SavedScheduler:
     """One for each engine."""
 
@@ -110,7 +88,7 @@ class SavedScheduler:
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
         self._most = int(kv_cache_config.num_blocks * SHARE)
         self._recurrent = kv_cache_config.has_mamba_layers
-        self._windows = [_window(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups]
+        self._windows = [window_of(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups]
         self._computed_here = max(1, held_back)
         self._deployment: Deployment | None = None
         self._rest_until = 0.0

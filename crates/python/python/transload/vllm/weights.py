@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 SAMPLES, SAMPLE_BYTES = 1024, 4096
-"""What is read of a weight file: that many pieces of it, evenly spaced; 4 MiB of a file, however large. Another training
-run changes nearly every number, so that any piece would do; many are read for those that change a few layers only."""
+"""What is read of a weight file: that many pieces of it, evenly spaced; 4 MiB, however large it is. Another training run
+changes nearly every number, so that any piece would do; many are read for those that change a few layers only."""
 COMMIT = re.compile("[0-9a-f]{40}")
+"""A branch or a tag may be moved to other weights; a commit may not."""
 VOLATILE = ("_name_or_path", "_commit_hash", "transformers_version")
 """Fields of a config that are not about what the model computes."""
 
