@@ -332,3 +332,13 @@ def test_blocks_held_for_a_slow_store(alone, connector, monkeypatch):
     assert figures(engine, "failures") == {"keep up": 3}
     goes_on.set()
     end_alike(engine)
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [({}, "certs is missing"), ({"store": "/var/kv"}, "give a URI"), ({"store": 5}, "give a text"),
+     ({"store": "file:///x", "store_wait_seconds": -1}, "0 to 86400"), ({"stor": "file:///x"}, "mean 'store'")],
+)  # fmt: skip
+def test_wrong_settings(connector, extra, says):
+    with pytest.raises(connector.ConfigError, match=says):
+        connector.Config.read(vllm.vllm_config(extra=extra))
