@@ -94,16 +94,17 @@ def test_the_prefix_of_another_prompt(start, alone):
     assert failures(loader) == 0
 
 
-@pytest.mark.parametrize("model", ["falcon_h1", "qwen3_next"])
-def test_recurrent_state(start, alone, model):
+def test_recurrent_state(start, alone):
     """It is saved where a prompt ends with a token chunk, and nothing was computed behind it."""
+    # vLLM ends on the CPU when it caches prefixes of Mamba2.
+    side = {"options": ["--no-enable-prefix-caching"]}
     [long] = prompts([700], seed=15)
-    [expected] = alone.tokens(model, [long])
-    saver = start("saver", model)
+    [expected] = alone.tokens("falcon_h1", [long], **side)
+    saver = start("saver", "falcon_h1", **side)
     saver.complete(long[:512], 1)
     saved(saver, 512)
     saver.stop()
-    loader = start("loader", model)
+    loader = start("loader", "falcon_h1", **side)
     assert tokens(loader, long) == expected
     assert moved(loader, "loaded") == 512
     assert failures(loader) == 0
