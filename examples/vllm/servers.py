@@ -122,14 +122,14 @@ class Server:
         self.stop()
 
 
-def connector(role: str, certs: Path, policy: str = "fail", **settings) -> dict:
+def connector(role: str, certs: Path | None, policy: str = "fail", **settings) -> dict:
     """The ``--kv-transfer-config`` of a server with Transload; `policy` is what to do where a load fails."""
     return {
         "kv_load_failure_policy": policy,
         "kv_connector": "TransloadConnector",
         "kv_connector_module_path": "transload.vllm",
         "kv_role": role,
-        "kv_connector_extra_config": {"certs": str(certs)} | settings,
+        "kv_connector_extra_config": ({"certs": str(certs)} if certs else {}) | settings,
     }
 
 

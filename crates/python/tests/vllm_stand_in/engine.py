@@ -26,7 +26,7 @@ class Engine:
     """`shape` is that of `Cache`. `policy`: what becomes of a request whose load failed."""
 
     def __init__(self, certs, agent, groups, *, tp=1, blocks=64, block_size=32, budget=10_000, policy="recompute",
-                 prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, uniform=False,
+                 prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, uniform=False, role=None,
                  **shape):  # fmt: skip
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
         shape |= {"blocks": blocks, "block_size": block_size, "uniform": uniform}
@@ -37,9 +37,10 @@ class Engine:
         )
         self.all_blocks = self.manager.free_blocks
         self.port = free_ports(tp, port)
-        settings = {"certs": str(certs), "agent": agent, "host": "127.0.0.1", "port": self.port} | (extra or {})
+        settings = {} if certs is None else {"certs": str(certs)}
+        settings |= {"agent": agent, "host": "127.0.0.1", "port": self.port} | (extra or {})
         self._options = {
-            "role": "kv_producer" if agent == "prefill" else "kv_consumer",
+            "role": role or {"prefill": "kv_producer", "decode": "kv_consumer"}.get(agent, "kv_both"),
             "extra": settings,
             "tp": tp,
             "heads": next((group.heads for group in groups if not group.recurrent), 0),
@@ -52,6 +53,7 @@ class Engine:
         self.preempted_ids = set()
         self._counts = {"sending": {}, "recving": {}}
         self._failures = set()
+        self._saved = None
         self.loads = {}
         self._start()
 
@@ -68,13 +70,15 @@ class Engine:
             worker.register_kv_caches(cache.tensors)
         config = vllm.vllm_config(**self._options)
         self.scheduler = self._connector(config, vllm.KVConnectorRole.SCHEDULER, self.caches[0].config())
+        if config.kv_transfer_config.kv_load_failure_policy == "recompute":
+            self.policy = "recompute"
         self.scheduler.bind_kv_cache_manager(self.manager)
         addresses = {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)}
         self.scheduler.set_xfer_handshake_metadata_pp_aware(pickle.loads(pickle.dumps(addresses)))
 
     def shutdown(self):
-        for worker in self.workers:
-            worker.shutdown()
+        for half in (*self.workers, self.scheduler):
+            half.shutdown()
         # Its port is free when nobody has the agent any more.
         self.workers.clear()
         gc.collect()
@@ -138,7 +142,8 @@ class Engine:
                 if request.request_id not in self.received:
                     continue
                 self._loaded(request)
-            if not self._admit(request, scheduled):
+            admitted = self._admit(request, scheduled)
+            if admitted is False:
                 break
         return scheduled
 
@@ -150,6 +155,8 @@ class Engine:
             loaded, later = self.scheduler.get_num_new_matched_tokens(request, cached)
             if request.get_skip_reading_prefix_cache():
                 loaded, later = 0, False
+            if loaded is None:
+                return None
             computed = cached + loaded
         else:
             computed = request.num_computed_tokens
@@ -159,6 +166,8 @@ class Engine:
         blocks = self.manager.get_blocks(request.request_id)
         self.scheduler.update_state_after_alloc(request, blocks, loaded)
         request.num_computed_tokens = computed
+        if loaded:
+            [self.source] = self.scheduler.get_external_cache_hit_sources(request, loaded)
         if later:
             request.status = Status.WAITING_FOR_REMOTE_KVS
             self.loads[request.request_id] = (cached, computed, self._tables(request))
@@ -203,10 +212,16 @@ class Engine:
         assert results.failed_recving <= results.finished_recving
         assert not worker.get_block_ids_with_load_errors()
         figures = worker.get_kv_connector_stats()
+        saved = pickle.loads(pickle.dumps(worker.build_connector_worker_meta()))
         worker.clear_connector_metadata()
+        if saved is not None:
+            self._saved = saved if self._saved is None else self._saved.aggregate(saved)
+        self._count(figures)
+        return results
+
+    def _count(self, figures):
         if figures is not None:
             self.figures = self.figures.aggregate(pickle.loads(pickle.dumps(figures)))
-        return results
 
     def _aggregate(self, results):
         """What is finished on every rank, and what failed on any."""
@@ -243,8 +258,12 @@ class Engine:
             for request_id in failed:
                 if self.requests[request_id].status is Status.WAITING_FOR_REMOTE_KVS:
                     self._finish(self.requests[request_id], Status.FINISHED_ERROR, held=True)
-        output = SimpleNamespace(finished_sending=sent, finished_recving=received)
+        saved, self._saved = self._saved, None
+        output = SimpleNamespace(
+            finished_sending=sent, finished_recving=received, failed_recving=failed, kv_connector_worker_meta=saved
+        )
         self.scheduler.update_connector_output(output)
+        self._count(self.scheduler.get_kv_connector_stats())
         for request_id in received:
             request = self.requests[request_id]
             if request.status is Status.WAITING_FOR_REMOTE_KVS:

@@ -41,8 +41,8 @@ def engine(connector, server_certs):
     """Starts engines, which end with the test."""
     engines = []
 
-    def start(agent, groups=None, **shape):
-        made = Engine(server_certs, agent, groups or [Attention(range(4))], **shape)
+    def start(agent, groups=None, *, certs=server_certs, **shape):
+        made = Engine(certs, agent, groups or [Attention(range(4))], **shape)
         engines.append(made)
         return made
 
@@ -145,6 +145,6 @@ def end_alike(*engines):
         assert not (scheduler._lending or scheduler._waiting or scheduler._loading)
         assert not any(worker._leases or worker._handed_over or worker._loads for worker in workers)
         deadline = time.monotonic() + 5
-        while any(worker._agent.gauges()["leases"] for worker in workers):
+        while any(worker._agent and worker._agent.gauges()["leases"] for worker in workers):
             assert time.monotonic() < deadline, "there is a lease of which nobody knows"
             time.sleep(0.01)

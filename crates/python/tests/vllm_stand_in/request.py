@@ -19,7 +19,9 @@ class Request:
         self.max_tokens = max_tokens
         self.kv_transfer_params = params
         self.status = vllm.RequestStatus.WAITING
-        self.preempted = False
+        self.preempted, self.resumable = False, False
+        # Steps are not overlapped here.
+        self.num_in_flight_tokens = 0
         self.lora_request = None if adapter is None else SimpleNamespace(lora_name=adapter)
         self.cache_salt = salt
         self.mm_features = [

@@ -22,6 +22,10 @@ class KVConnectorHandshakeMetadata:
     pass
 
 
+class KVConnectorWorkerMetadata:
+    pass
+
+
 @dataclass
 class KVConnectorTransferResults:
     finished_sending: set[str] = field(default_factory=set)
@@ -57,6 +61,9 @@ class KVConnectorBase_V1:
     def get_block_ids_with_load_errors(self):
         return set()
 
+    def get_external_cache_hit_sources(self, request, num_external_tokens):
+        return {self._cache_hit_source: num_external_tokens} if num_external_tokens else {}
+
 
 # --- vllm/distributed/kv_transfer/kv_connector/v1/metrics.py ---------------------------
 
@@ -81,6 +88,7 @@ class KVConnectorPromMetrics:
 
 class CacheHitSource(enum.Enum):
     P2P = "p2p"
+    DISK = "disk"
 
 
 # --- vllm/distributed/parallel_state.py ------------------------------------------------
@@ -269,7 +277,12 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
         for name, backend in (backends or {}).items()
     }
     return SimpleNamespace(
-        kv_transfer_config=SimpleNamespace(kv_role=role, kv_connector_extra_config=extra),
+        kv_transfer_config=SimpleNamespace(
+            kv_role=role,
+            kv_connector_extra_config=extra,
+            kv_load_failure_policy="fail",
+            is_kv_producer=role in ("kv_producer", "kv_both"),
+        ),
         parallel_config=SimpleNamespace(
             tensor_parallel_size=tp,
             pipeline_parallel_size=1,

@@ -6,20 +6,26 @@ vLLM loads it by name::
       "kv_connector_module_path": "transload.vllm", "kv_role": "kv_producer",
       "kv_connector_extra_config": {"certs": "certs"}}'
 
-The decode server is started alike, with ``"kv_role": "kv_consumer"``. `Config` has all settings.
+The decode server is started alike, with ``"kv_role": "kv_consumer"``. With ``"store": "file:///var/kv"``, prefixes are
+saved and loaded too, or only that if there are no ``certs``. `Config` has all settings.
 
-===============  =====================================================================
-module           what it is about
-===============  =====================================================================
-`config`         the settings, from ``kv_connector_extra_config``
-`cache`          how vLLM lays its cache out, as a deployment and registered memory
-`content`        what a request's blocks hold
-`messages`       what the scheduler tells the workers, and the workers the scheduler
-`scheduler`      which request is lent or loaded, and when: one in the scheduler
-`worker`         leases and pulls of one rank's blocks: one in each worker
-`stats`          figures for vLLM's log and for Prometheus
-`connector`      the class that vLLM makes; it hands everything to the others
-===============  =====================================================================
+===================  =====================================================================
+module               what it is about
+===================  =====================================================================
+`config`             the settings, from ``kv_connector_extra_config``
+`cache`              how vLLM lays its cache out, as a deployment and registered memory
+`content`            what a request's blocks hold
+`messages`           what the scheduler tells the workers, and the workers the scheduler
+`scheduler`          which request is lent or loaded, and when: one in the scheduler
+`worker`             leases and pulls of one rank's blocks: one in each worker
+`saved_scheduler`    which prefixes are loaded from the store and saved to it
+`saved_worker`       loads and saves of one rank's blocks
+`saved`              what both have of the store: the archive, and threads that wait for it
+`windows`            whether a request still has the blocks of its windows
+`weights`            what tells a model's weights apart in the store
+`stats`              figures for vLLM's log and for Prometheus
+`connector`          the class that vLLM makes; it hands everything to the others
+===================  =====================================================================
 """
 
 from .config import Config, ConfigError

@@ -22,8 +22,8 @@ class ConfigError(ValueError):
 class Config:
     """``kv_connector_extra_config``, and what follows from vLLM's own settings."""
 
-    certs: Path
-    """Folder that ``transload certs init`` made."""
+    certs: Path | None
+    """Folder that ``transload certs init`` made. None where there is a store only: nothing moves between servers."""
     agent: str
     """Name of this server in the cluster. With several ranks, rank r is the agent ``NAME-r``."""
     host: str
@@ -38,6 +38,14 @@ class Config:
     """How long prefilled blocks are kept for a decode server that does not come. It renews while a request waits."""
     timeout_seconds: float = 300.0
     """How long a load may take, retries included."""
+    store: str | None = None
+    """URI of the store that prefixes are loaded from, and, unless this is a consumer, saved to."""
+    store_model: str | None = None
+    """The model's name in the store. Default: its first served name."""
+    store_weights: str | None = None
+    """What tells its weights apart from others of that name. Default: see `weights.weights_of`."""
+    store_wait_seconds: float = 2.0
+    """How long a request waits to hear what of it is saved, before it is computed."""
 
     @classmethod
     def read(cls, vllm_config: VllmConfig) -> Config:
@@ -49,21 +57,25 @@ class Config:
         transfer = vllm_config.kv_transfer_config
         given: dict[str, Any] = dict(transfer.kv_connector_extra_config or {})
         known = {field.name: field for field in dataclasses.fields(cls)}
-        for name in ("mode", "store"):
-            if name in given and given[name] not in (None, "", "pull"):
-                raise ConfigError(f"{_at(name)} is {given[name]!r}, which this version does not support yet")
-            given.pop(name, None)
+        if given.pop("mode", None) not in (None, "", "pull"):
+            mode = transfer.kv_connector_extra_config["mode"]
+            raise ConfigError(f"{_at('mode')} is {mode!r}, which this version does not support yet")
         for name in given:
             if name not in known:
                 close = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
                 raise ConfigError(f"{_at(name)} is not a setting{hint}")
-        if "certs" not in given:
+        for name in ("certs", "store", "store_model", "store_weights"):
+            given[name] = _of(name, given.get(name) or "", str) or None
+        if given["certs"] is None and given["store"] is None:
             raise ConfigError(
                 f"{_at('certs')} is missing: the folder with this server's certificate, "
-                "as `transload certs init` makes it"
+                f"as `transload certs init` makes it; or give {_at('store')}, where prefixes are saved"
             )
-        given["certs"] = Path(_of("certs", given["certs"], str)).expanduser()
+        if given["store"] is not None and "://" not in given["store"]:
+            raise ConfigError(f"{_at('store')} is {given['store']!r}: give a URI, as file:///var/kv")
+        if given["certs"] is not None:
+            given["certs"] = Path(given["certs"]).expanduser()
         given.setdefault("agent", "prefill" if transfer.kv_role == "kv_producer" else "decode")
         if "host" not in given:
             from vllm.utils.network_utils import get_ip
@@ -78,19 +90,22 @@ class Config:
             raise ConfigError(f"{_at('port')} is {port}: give a port from 1 to 65535")
         if "lanes" in given and not 1 <= _of("lanes", given["lanes"], int) <= 64:
             raise ConfigError(f"{_at('lanes')} is {given['lanes']}: give 1 to 64")
-        for name in ("lease_seconds", "timeout_seconds"):
+        for name, least in (("lease_seconds", 1), ("timeout_seconds", 1), ("store_wait_seconds", 0)):
             if name in given:
                 given[name] = float(_of(name, given[name], (int, float)))
-                if not 1 <= given[name] <= 86_400 or math.isnan(given[name]):
-                    raise ConfigError(f"{_at(name)} is {given[name]}: give 1 to 86400 seconds")
+                if not least <= given[name] <= 86_400 or math.isnan(given[name]):
+                    raise ConfigError(f"{_at(name)} is {given[name]}: give {least} to 86400 seconds")
         return cls(**given)
 
-    def identity(self, rank: int, ranks: int) -> Identity:
+    def identity(self, rank: int, ranks: int) -> Identity | None:
         """The certificate of a rank: that of ``AGENT-rank``, or of ``AGENT`` itself where there is one rank only.
+        None where nothing moves between servers.
 
         Raises:
             ConfigError: it is not there, or unusable.
         """
+        if self.certs is None:
+            return None
         name = f"{self.agent}-{rank}"
         if ranks == 1 and not (self.certs / f"{name}.pem").exists():
             name = self.agent

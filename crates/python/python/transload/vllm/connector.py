@@ -16,7 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .config import Config, ConfigError
-from .messages import Step
+from .messages import Parts, Step
 from .scheduler import Scheduler
 from .stats import PromMetrics, Stats
 from .worker import Worker
@@ -46,6 +46,9 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         log_as_vllm_does()
         refuse_what_is_not_handled(vllm_config)
         config = Config.read(vllm_config)
+        if config.store is not None:
+            # What is saved can always be computed: a store that fails is no reason to fail a request.
+            vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -76,17 +79,25 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
     def on_new_request(self, request: Request) -> None:
         self._in_scheduler.on_new_request(request)
 
-    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         return self._in_scheduler.matched_tokens(request, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
         self._in_scheduler.allocated(request, blocks, num_external_tokens)
 
+    def get_external_cache_hit_sources(
+        self, request: Request, num_external_tokens: int
+    ) -> dict[CacheHitSource, int]:
+        saved = self._in_scheduler.saved
+        if num_external_tokens and saved is not None and saved.is_loading(request.request_id):
+            return {CacheHitSource.DISK: num_external_tokens}
+        return super().get_external_cache_hit_sources(request, num_external_tokens)
+
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         return self._in_scheduler.build_step(scheduler_output)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        self._in_scheduler.loaded(connector_output.finished_recving)
+        self._in_scheduler.hear(connector_output)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self._in_scheduler.finished(request, (block_ids,))
@@ -125,11 +136,20 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         return self._in_worker.results(idle=not self._computed)
 
     def get_kv_connector_stats(self) -> Stats | None:
-        return None if self._worker is None else self._worker.take_stats()
+        if self._worker is not None:
+            return self._worker.take_stats()
+        saved = self._in_scheduler.saved
+        return None if saved is None or saved.stats.is_empty() else saved.stats.take()
+
+    def build_connector_worker_meta(self) -> Parts | None:
+        saved = self._in_worker.saved
+        return None if saved is None else saved.take_parts()
 
     def shutdown(self) -> None:
         if self._worker is not None:
             self._worker.shutdown()
+        elif self._in_scheduler.saved is not None:
+            self._in_scheduler.saved.shutdown()
 
     # --- figures ---------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
 )
 
 NULL_BLOCK = 0
@@ -24,6 +25,8 @@ class RankAddress(KVConnectorHandshakeMetadata):
     host: str
     port: int
     deployment: bytes
+    document: str
+    """The deployment; its digest is above."""
     incarnation: int
 
 
@@ -48,6 +51,24 @@ class Load:
     tokens: int
 
 
+@dataclass(frozen=True)
+class Restore:
+    """Blocks that are filled from the store."""
+
+    found: bytes
+    blocks: Blocks
+    start: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Save:
+    """Blocks that are saved in the store."""
+
+    missing: bytes
+    blocks: Blocks
+
+
 @dataclass
 class Step(KVConnectorMetadata):
     """What is to be done in a step, by request id."""
@@ -63,3 +84,22 @@ class Step(KVConnectorMetadata):
     """Tickets of requests that wait; one rank renews them for all."""
     give_up: list[str] = field(default_factory=list)
     """Tickets that nobody will use; one rank tells for all."""
+    restore: dict[str, Restore] = field(default_factory=dict)
+    keep: list[str] = field(default_factory=list)
+    """Requests that have ended, whose blocks stay until they are saved, or are let go."""
+    save: dict[str, Save] = field(default_factory=dict)
+    let_go: list[str] = field(default_factory=list)
+    """Requests of which nothing is to be saved."""
+
+
+@dataclass
+class Parts(KVConnectorWorkerMetadata):
+    """What has been saved of requests: each rank's part, None where it failed."""
+
+    parts: dict[str, dict[int, bytes | None]]
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> Parts:
+        assert isinstance(other, Parts)
+        for request_id, ranks in other.parts.items():
+            self.parts.setdefault(request_id, {}).update(ranks)
+        return self

@@ -30,12 +30,14 @@ from vllm.v1.request import RequestStatus
 
 from .content import prompt_of
 from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Step
+from .saved_scheduler import SavedScheduler
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
     from .config import Config
@@ -72,6 +74,9 @@ class Scheduler:
         self._config = config
         self._identity = config.identity(0, ranks)
         self._held_back = _held_back(vllm_config, kv_cache_config)
+        self.saved: SavedScheduler | None = None
+        if config.store is not None:
+            self.saved = SavedScheduler(vllm_config, kv_cache_config, config, self._held_back)
         self._manager: KVCacheManager | None = None
         self._ranks: list[RankAddress] = []
         self._lending: dict[str, _Lending] = {}
@@ -90,14 +95,20 @@ class Scheduler:
         for number, rank in enumerate(self._ranks):
             if (rank.deployment, rank.incarnation) != (first.deployment, first.incarnation):
                 raise RuntimeError(f"rank {number} lays its cache out otherwise than rank 0, or is of an earlier start")
-        # What cannot be in a ticket is told now, and not by the first request.
-        self._ticket(bytes(16), 1)
+        if self._identity is not None:
+            # What cannot be in a ticket is told now, and not by the first request.
+            self._ticket(bytes(16), 1)
+        if self.saved is not None:
+            self.saved.meet_workers(first.document)
 
     # --- a request comes -------------------------------------------------------------
 
     def on_new_request(self, request: Request) -> None:
         """A request has come; nothing is computed or loaded yet."""
         params = request.kv_transfer_params or {}
+        if self._identity is None and (params.get("do_remote_decode") or params.get("do_remote_prefill")):
+            logger.error("request %s is for two servers, but this one has no certs: it stays here", request.request_id)
+            params["do_remote_decode"] = params["do_remote_prefill"] = False
         if params.get("do_remote_decode"):
             # Of all of the prompt, as the decode server has it: embeddings are told apart by a digest of all of them.
             self._lending[request.request_id] = _Lending(request, prompt_of(request))
@@ -109,11 +120,11 @@ class Scheduler:
             else:
                 logger.error("request %s has no %s: it will not be loaded", request.request_id, PARAMETER)
 
-    def matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
-        """How many tokens behind the `computed` ones are loaded, and that they come meanwhile."""
+    def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        """How many tokens behind the `computed` ones are loaded, and that they come meanwhile. None: ask again."""
         params = request.kv_transfer_params or {}
         if not params.get("do_remote_prefill"):
-            return 0, False
+            return self.saved.matched_tokens(request, computed) if self.saved is not None else (0, False)
         # What was prefilled is known without being told: the pull is refused if the other side disagrees. Of a prompt
         # that is too short to hold something back, the state is past the token that is computed here.
         if request.num_prompt_tokens <= self._held_back:
@@ -125,6 +136,10 @@ class Scheduler:
         """The request has blocks; `tokens` of it are to be loaded into them."""
         params = request.kv_transfer_params or {}
         if not params.get("do_remote_prefill"):
+            restore = self.saved.allocated(request, blocks, tokens) if self.saved is not None else None
+            if restore is not None:
+                self._loading.add(request.request_id)
+                self._step.restore[request.request_id] = restore
             return
         params["do_remote_prefill"] = False
         waited = self._waiting.pop(request.request_id, None)
@@ -163,6 +178,8 @@ class Scheduler:
             if now - waiting.renewed >= self._config.lease_seconds / 3:
                 waiting.renewed = now
                 self._step.renew.append(waiting.ticket)
+        if self.saved is not None:
+            self.saved.build_step(self._step)
         step, self._step = self._step, Step()
         return step
 
@@ -178,14 +195,26 @@ class Scheduler:
             tokens=tokens,
         )
 
-    def loaded(self, request_ids: set[str] | None) -> None:
-        """Requests are loaded, or have failed to be, on every rank."""
-        self._loading.difference_update(request_ids or ())
+    def hear(self, output: KVConnectorOutput) -> None:
+        """Requests are loaded, or have failed to be, on every rank; or saved."""
+        self._loading.difference_update(output.finished_recving or ())
+        if self.saved is not None:
+            self.saved.hear(output)
 
     # --- a request ends --------------------------------------------------------------
 
     def finished(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
         """Whether the blocks of a finished request stay, and what goes out with the answer."""
+        is_loading = request.request_id in self._loading
+        if is_loading:
+            # vLLM keeps the blocks until the workers report the end of it.
+            self._step.stop_loading.append(request.request_id)
+        stay, params = self._lent(request, blocks)
+        if self.saved is not None and self.saved.finished(request, () if is_loading else blocks, self._step):
+            stay = True
+        return stay, params
+
+    def _lent(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
         request_id = request.request_id
         lending = self._lending.pop(request_id, None)
         if lending is not None:
@@ -194,9 +223,6 @@ class Scheduler:
         if waiting is not None:
             # Aborted before it had blocks.
             self._step.give_up.append(waiting.ticket)
-        if request_id in self._loading:
-            # vLLM keeps the blocks until the workers report the end of it.
-            self._step.stop_loading.append(request_id)
         return False, None
 
     def _hand_over(self, request: Request, lending: _Lending, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
@@ -215,6 +241,7 @@ class Scheduler:
         return True, {"do_remote_prefill": True, "do_remote_decode": False, PARAMETER: ticket.text}
 
     def _ticket(self, lease_set: bytes, tokens: int) -> Ticket:
+        assert self._identity is not None
         first = self._ranks[0]
         return Ticket.mint(
             self._identity,

@@ -7,6 +7,14 @@ from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.metrics import KVConnectorPromMetrics, KVConnectorStats
 
+_STORE = {
+    "tokens": ("what", "Tokens of prompts loaded from the store, or saved to it."),
+    "bytes": ("what", "Bytes loaded from the store, on all ranks."),
+    "calls": ("call", "Calls of the store that went well, by what they were for."),
+    "seconds": ("call", "How long these calls have taken together."),
+    "failures": ("call", "Calls of the store that failed or took too long, and saves skipped because it is slow."),
+}
+"""Figures of the saved tier: what they are counted by, and what they are."""
 
 
 @dataclass
@@ -26,13 +34,19 @@ class Stats(KVConnectorStats):
             "failures": {},  # loads by why they failed
             "leases": {},  # by how they ended
             "busy": 0.0,  # seconds with a transfer under way, added up over ranks
-        }
+        } | {f"store_{name}": {} for name in _STORE}
 
     def reset(self) -> None:
         self.data = self._empty()
 
     def is_empty(self) -> bool:
         return not any(self.data.values())
+
+    def take(self) -> Stats:
+        """What there is, which begins anew."""
+        taken = Stats(self.data)
+        self.reset()
+        return taken
 
     def loaded(self, report: dict[str, Any], seconds: float) -> None:
         """A request's blocks have landed on this rank."""
@@ -45,6 +59,23 @@ class Stats(KVConnectorStats):
     def failed(self, kind: str) -> None:
         """A request's blocks have not landed on this rank."""
         _add(self.data["failures"], kind, 1)
+
+    def store_did(self, call: str, seconds: float) -> None:
+        """The store has answered."""
+        _add(self.data["store_calls"], call, 1)
+        _add(self.data["store_seconds"], call, seconds)
+
+    def store_failed(self, call: str) -> None:
+        """The store has not, or not soon enough."""
+        _add(self.data["store_failures"], call, 1)
+
+    def store_tokens(self, what: str, tokens: int) -> None:
+        """A request's tokens were loaded from the store, or saved to it."""
+        _add(self.data["store_tokens"], what, tokens)
+
+    def store_bytes(self, what: str, size: int) -> None:
+        """The same for bytes of this rank."""
+        _add(self.data["store_bytes"], what, size)
 
     def lease_ended(self, end: str) -> None:
         """Blocks that were lent are one's own again."""
@@ -83,6 +114,8 @@ class Stats(KVConnectorStats):
             figures["Busy s"] = round(self.data["busy"], 3)
         figures |= {f"Failed ({kind})": count for kind, count in sorted(self.data["failures"].items())}
         figures |= {f"Leases {end}": count for end, count in sorted(self.data["leases"].items())}
+        figures |= {f"Tokens {what} (store)": count for what, count in sorted(self.data["store_tokens"].items())}
+        figures |= {f"Failed (store, {call})": count for call, count in sorted(self.data["store_failures"].items())}
         return figures
 
 
@@ -118,6 +151,10 @@ class PromMetrics(KVConnectorPromMetrics):
         self._bytes = self._counter("bytes", "Bytes loaded, by the path they took.", "path")
         self._failures = self._counter("failures", "Loads that failed on a rank, by kind.", "kind")
         self._leases = self._counter("leases_ended", "Leases of this server that ended, by how.", "end")
+        self._store = {
+            f"store_{name}": self._counter(f"store_{name}", documentation, label)
+            for name, (label, documentation) in _STORE.items()
+        }
 
     def _counter(self, name: str, documentation: str, label: str):
         return self._counter_cls(
@@ -133,15 +170,11 @@ class PromMetrics(KVConnectorPromMetrics):
         for seconds in transfer_stats_data["queued"]:
             self._queued.labels(*labels).observe(seconds)
         self._busy.labels(*labels).inc(transfer_stats_data["busy"])
-        for metric, name in (
-            (self._bytes, "paths"),
-            (self._chunks, "chunks"),
-            (self._failures, "failures"),
-            (self._leases, "leases"),
-        ):
+        counters = {"paths": self._bytes, "chunks": self._chunks, "failures": self._failures, "leases": self._leases}
+        for name, metric in (counters | self._store).items():
             for key, count in transfer_stats_data[name].items():
                 metric.labels(*labels, key).inc(count)
 
 
-def _add(counts: dict[Any, int], key: Any, count: int) -> None:
+def _add(counts: dict[Any, Any], key: Any, count: float) -> None:
     counts[key] = counts.get(key, 0) + count

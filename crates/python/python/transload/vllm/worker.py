@@ -25,6 +25,7 @@ from vllm.logger import init_logger
 
 from . import cache
 from .messages import Lend, Load, RankAddress, Step
+from .saved_worker import SavedWorker
 from .stats import Stats
 
 if TYPE_CHECKING:
@@ -58,40 +59,52 @@ class Worker:
         self._notices: list[tuple[str, Completion]] = []
         self._stats = Stats()
         self._counted: dict[str, Any] = {}
+        self._incarnation = 0
+        self.saved: SavedWorker | None = None
+        if config.store is not None:
+            self.saved = SavedWorker(vllm_config, config, self._rank)
 
     # --- start and end ---------------------------------------------------------------
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """vLLM has allocated its cache: the agent starts."""
+        """vLLM has allocated its cache: the agent starts, if there is one."""
         self._cache = cache.read(self._vllm_config, self._kv_cache_config, kv_caches, self._config.agent)
+        groups = ", ".join(repr(group) for group in self._cache.deployment.groups)
+        logger.info("the cache is described as %s", groups)
+        if self.saved is not None:
+            self.saved.register(self._cache)
         # All ranks are of one life, which begins later than any before it.
-        incarnation = get_tp_group().broadcast_object(new_incarnation() if self._rank == 0 else None, src=0)
+        self._incarnation = get_tp_group().broadcast_object(new_incarnation() if self._rank == 0 else None, src=0)
+        if self._identity is None:
+            return
         host = "[::]" if ":" in self._config.host else "0.0.0.0"
         self._agent = Agent(
             self._identity,
             self._cache.deployment,
             {self._rank: self._cache.memories},
             bind=f"{host}:{self._config.port + self._rank}",
-            incarnation=incarnation,
+            incarnation=self._incarnation,
             lanes=self._config.lanes,
         )
-        groups = ", ".join(repr(group) for group in self._cache.deployment.groups)
-        logger.info("agent %s is on UDP port %d: %s", self._agent.name, self._agent.port, groups)
+        logger.info("agent %s is on UDP port %d", self._agent.name, self._agent.port)
 
     def address(self) -> RankAddress | None:
         """What tickets say of this rank."""
-        if self._agent is None:
+        if self._cache is None:
             return None
         return RankAddress(
-            agent=self._agent.name,
+            agent="" if self._agent is None else self._agent.name,
             host=self._config.host,
-            port=self._agent.port,
-            deployment=self._agent.deployment_digest,
-            incarnation=self._agent.incarnation,
+            port=0 if self._agent is None else self._agent.port,
+            deployment=self._cache.deployment.digest,
+            document=self._cache.deployment.document,
+            incarnation=self._incarnation,
         )
 
     def shutdown(self) -> None:
         """vLLM is ending."""
+        if self.saved is not None:
+            self.saved.shutdown()
         if self._agent is not None:
             self._agent.shutdown(1.0)
 
@@ -109,6 +122,8 @@ class Worker:
             transfer, _ = self._loads.get(request_id, (None, 0.0))
             if transfer is not None:
                 transfer.cancel()
+        if self.saved is not None:
+            self.saved.begin_step(step)
         if self._rank == 0:
             self._notify(step)
 
@@ -121,13 +136,13 @@ class Worker:
         """What has ended since the last step. `idle`: whether this one had nothing to compute."""
         if idle:
             self._wait_a_moment()
-        results = KVConnectorTransferResults()
+        results, sent = KVConnectorTransferResults(), set()
         for request_id in list(self._handed_over):
             lease = self._leases[request_id]
             if lease is None or lease.ended.done():
                 del self._handed_over[request_id]
                 del self._leases[request_id]
-                results.finished_sending.add(request_id)
+                sent.add(request_id)
                 self._stats.lease_ended("failed" if lease is None else lease.ended.result(0))
         for request_id, (transfer, begun) in list(self._loads.items()):
             if transfer is None or transfer.ended.done():
@@ -135,17 +150,25 @@ class Worker:
                 results.finished_recving.add(request_id)
                 if not self._loaded(request_id, transfer, begun):
                     results.failed_recving.add(request_id)
+        if self.saved is not None:
+            # Blocks may be lent and saved at once; vLLM hears when both are over.
+            sent = {each for each in sent | self.saved.collect(results) if not self.saved.keeps(each)}
+        results.finished_sending |= sent - self._handed_over.keys()
         self._hear_notices()
         return results
 
     def take_stats(self) -> Stats | None:
         """What has happened since the last time."""
-        if self._agent is None or self._stats.is_empty():
+        if self.saved is not None:
+            self._stats.aggregate(self.saved.stats)
+            self.saved.stats.reset()
+        if self._stats.is_empty():
             return None
-        counted = self._agent.metrics()
-        self._stats.worked(self._counted, counted)
-        taken, self._stats, self._counted = self._stats, Stats(), counted
-        return taken
+        if self._agent is not None:
+            counted = self._agent.metrics()
+            self._stats.worked(self._counted, counted)
+            self._counted = counted
+        return self._stats.take()
 
     def _wait_a_moment(self) -> None:
         """Waits for the oldest of what is under way, shortly: vLLM steps without a pause while there is something."""
@@ -229,11 +252,13 @@ class Worker:
     # --- telling owners --------------------------------------------------------------
 
     def _notify(self, step: Step) -> None:
-        assert self._agent is not None
+        agent = self._agent
+        if agent is None:
+            return
         for text in step.renew:
-            self._say("renew", text, lambda ticket: self._agent.renew(ticket, self._config.lease_seconds))
+            self._say("renew", text, lambda ticket: agent.renew(ticket, self._config.lease_seconds))
         for text in step.give_up:
-            self._say("give up", text, self._agent.cancel)
+            self._say("give up", text, agent.cancel)
 
     def _say(self, what, text, say) -> None:
         try:

@@ -1,0 +1,255 @@
+"""Which prefixes are loaded from the store and saved to it: the scheduler's half.
+
+A request that comes::
+
+    it waits                        a job looks for the longest saved prefix of it, for a while
+    that goes on behind the cache   the request gets blocks, and workers are told to load into them
+    it is loaded on every rank      vLLM computes the rest
+
+A request that ends::
+
+    its prompt is computed          its blocks stay, and a job looks what of it is not saved yet
+    something is not                each rank saves its share; when all are done, vLLM frees the blocks
+    every rank has saved            a job publishes what they saved: from now on it is found
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from transload import Archive, Deployment, Found, Missing, Prompt
+from vllm.logger import init_logger
+from vllm.v1.request import RequestStatus
+
+from .content import prompt_of
+from .messages import Blocks, Parts, Restore, Save, Step
+from .saved import Job, Jobs, Shelf
+from .stats import Stats
+from .windows import window_of
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+    from vllm.v1.outputs import KVConnectorOutput
+    from vllm.v1.request import Request
+
+    from .config import Config
+
+logger = init_logger("vllm." + __name__)
+
+CHUNK = Archive.TOKENS
+REST_SECONDS = 10.0
+"""How long a store that did not answer is left alone: requests that come meanwhile do not wait for it."""
+SHARE = 0.25
+"""Of the cache, what may be held for saves: with more, requests would wait for blocks because the store is slow."""
+COMPUTED = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_ABORTED)
+"""Ends of a request whose blocks hold what they should."""
+
+
+@dataclass
+class _Look:
+    """What is saved of a request."""
+
+    prompt: Prompt
+    job: Job | None
+    found: Found | None = None
+    """The longest prefix that may be loaded; the last token is computed here, for its logits."""
+    saved: int = 0
+    """Tokens of the longest prefix that is saved."""
+    computed: int = 0
+    """Tokens that were cached here when it was last asked for."""
+    loading: int = 0
+
+
+@dataclass
+class _Saving:
+    """A request that has ended, whose blocks stay."""
+
+    job: Job
+    blocks: Blocks
+    content: bytes
+    size: int
+    missing: Missing | None = None
+    parts: dict[int, bytes | None] = field(default_factory=dict)
+
+
+class SavedScheduler:
+    """One for each engine."""
+
+    def __init__(
+        self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config, held_back: int
+    ) -> None:
+        self._shelf = Shelf(vllm_config, config)
+        self._wait = config.store_wait_seconds
+        self._saves = vllm_config.kv_transfer_config.is_kv_producer
+        self._ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._most = int(kv_cache_config.num_blocks * SHARE)
+        self._recurrent = kv_cache_config.has_mamba_layers
+        self._windows = [window_of(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups]
+        self._computed_here = max(1, held_back)
+        self._deployment: Deployment | None = None
+        self._rest_until = 0.0
+        self._looks: dict[str, _Look] = {}
+        self._saving: dict[str, _Saving] = {}
+        self._publishing: list[Job] = []
+        self.stats = Stats()
+        self._jobs = Jobs("store", 4, self.stats)
+
+    def meet_workers(self, document: str) -> None:
+        """The workers are up, and this is how they lay their cache out."""
+        self._deployment = Deployment(document)
+        logger.info("prefixes are loaded from %s%s", self._shelf, ", and saved there" if self._saves else "")
+
+    # --- loading ---------------------------------------------------------------------
+
+    def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
+        """How many tokens behind the `computed` ones are loaded; None while that is not known."""
+        # At least the last token is computed.
+        most = (request.num_prompt_tokens - self._computed_here) // CHUNK * CHUNK
+        if most <= computed or request.get_skip_reading_prefix_cache() or request.resumable:
+            return 0, False
+        look = self._looks.get(request.request_id)
+        if look is None:
+            if self._is_resting():
+                return 0, False
+            prompt = prompt_of(request)
+            look = self._looks[request.request_id] = _Look(prompt, self._jobs.begin("find", self._find, prompt))
+        if look.job is not None:
+            if not look.job.is_done and not look.job.has_taken(self._wait):
+                return None, False
+            found = self._answer(look.job)
+            if found is not None:
+                look.saved, look.found = found.tokens, found.shorten(most)
+            look.job = None
+        look.computed = computed
+        tokens = 0 if look.found is None else look.found.tokens - computed
+        return (tokens, True) if tokens > 0 else (0, False)
+
+    def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> Restore | None:
+        """The request has blocks for `tokens` tokens from the store."""
+        look = self._looks.get(request.request_id)
+        if look is None or look.found is None or not tokens:
+            return None
+        look.loading = tokens
+        end = look.computed + tokens
+        return Restore(look.found.shorten(end).encode(), blocks.get_block_ids(), look.computed, tokens)
+
+    def is_loading(self, request_id: str) -> bool:
+        """Whether the request's external tokens come from the store."""
+        look = self._looks.get(request_id)
+        return look is not None and look.loading > 0
+
+    def _find(self, prompt: Prompt) -> Found:
+        assert self._deployment is not None
+        return self._shelf.archive(self._deployment).find(prompt)
+
+    def _answer(self, job: Job) -> Found | Missing | None:
+        """What a look-up has found, or None if it has not ended: then the store is left alone for a while."""
+        answer = None
+        if job.is_done:
+            answer = self._jobs.end(job)
+        else:
+            job.future.cancel()
+            self._jobs.failed(job.what, "slow", f"no answer after {self._wait} s")
+        if answer is None:
+            self._rest_until = time.monotonic() + REST_SECONDS
+        return answer
+
+    def _is_resting(self) -> bool:
+        return time.monotonic() < self._rest_until
+
+    # --- each step -------------------------------------------------------------------
+
+    def build_step(self, step: Step) -> None:
+        """What the workers have to do in this step."""
+        for request_id, saving in list(self._saving.items()):
+            if saving.missing is not None or not (saving.job.is_done or saving.job.has_taken(self._wait)):
+                continue
+            saving.missing = self._answer(saving.job)
+            if saving.missing:
+                step.save[request_id] = Save(saving.missing.encode(), saving.blocks)
+            else:
+                del self._saving[request_id]
+                step.let_go.append(request_id)
+        for job in [job for job in self._publishing if job.is_done]:
+            self._publishing.remove(job)
+            self.stats.store_tokens("saved", (self._jobs.end(job) or 0) * CHUNK)
+
+    def hear(self, output: KVConnectorOutput) -> None:
+        """What the workers have done."""
+        for request_id in output.finished_recving or ():
+            look = self._looks.get(request_id)
+            if look is None or not look.loading:
+                continue
+            if request_id in (output.failed_recving or ()):
+                # It is computed: the store is not asked again.
+                look.found = None
+            else:
+                self.stats.store_tokens("loaded", look.loading)
+            look.loading = 0
+        parts = output.kv_connector_worker_meta
+        for request_id, ranks in parts.parts.items() if isinstance(parts, Parts) else ():
+            saving = self._saving[request_id]
+            saving.parts |= ranks
+            if len(saving.parts) == self._ranks:
+                del self._saving[request_id]
+                saved = [part for part in saving.parts.values() if part is not None]
+                if len(saved) == self._ranks:
+                    self._publishing.append(self._jobs.begin("publish", self._publish, saving.missing, saved))
+
+    def _publish(self, missing: Missing, parts: list[bytes]) -> int:
+        assert self._deployment is not None
+        return self._shelf.archive(self._deployment).publish(missing, parts)
+
+    # --- saving ----------------------------------------------------------------------
+
+    def finished(self, request: Request, blocks: Blocks, step: Step) -> bool:
+        """Whether the blocks of a finished request stay, to be saved. It has none while it is loaded."""
+        look = self._looks.pop(request.request_id, None)
+        if look is not None and look.job is not None:
+            look.job.future.cancel()
+        tokens = self._to_save(request, blocks)
+        if not tokens or self._is_resting() or look is not None and look.saved >= tokens:
+            return False
+        prompt = prompt_of(request) if look is None else look.prompt
+        content, size = prompt.digest(tokens), sum(map(len, blocks))
+        held = sum(saving.size for saving in self._saving.values())
+        if any(saving.content == content for saving in self._saving.values()):
+            return False
+        if held and held + size > self._most:
+            self._jobs.failed("keep up", "slow", f"requests hold {held} blocks until they are saved")
+            return False
+        job = self._jobs.begin("compare", self._missing, prompt, tokens)
+        self._saving[request.request_id] = _Saving(job, tuple(map(list, blocks)), content, size)
+        step.keep.append(request.request_id)
+        return True
+
+    def _to_save(self, request: Request, blocks: Blocks) -> int:
+        """How many of a request's tokens are in its blocks, in whole token chunks; 0 if none are to be saved."""
+        if not any(blocks):
+            return 0
+        tokens = request.num_prompt_tokens
+        # Not what a step that is still under way computes.
+        computed = request.num_computed_tokens - request.num_in_flight_tokens
+        if not self._saves or request.resumable or request.status not in COMPUTED or computed < tokens:
+            return 0
+        if self._recurrent and (tokens % CHUNK or request.num_computed_tokens != tokens):
+            # There is one state, that of the last token; without it, nothing that is saved could be loaded.
+            return 0
+        end = tokens // CHUNK * CHUNK
+        for window, table in zip(self._windows, blocks):
+            if window is not None and not window.is_there(end, table):
+                return 0
+        return end
+
+    def _missing(self, prompt: Prompt, tokens: int) -> Missing:
+        assert self._deployment is not None
+        state = tokens if self._recurrent else None
+        return self._shelf.archive(self._deployment).missing(prompt, tokens, state=state)
+
+    def shutdown(self) -> None:
+        """vLLM is ending."""
+        self._jobs.shutdown()

@@ -1,0 +1,36 @@
+"""Layers that do not see all tokens before theirs, and whether a request still has the blocks that they need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from vllm.v1.kv_cache_interface import iter_layer_specs
+
+from .messages import NULL_BLOCK
+
+if TYPE_CHECKING:
+    from vllm.v1.kv_cache_interface import KVCacheSpec
+
+
+@dataclass(frozen=True)
+class Window:
+    """What layers see of the tokens before theirs: blocks before it are given back while a request goes on."""
+
+    block_size: int
+    sliding: int | None
+    chunk: int | None
+
+    def is_there(self, end: int, table: list[int]) -> bool:
+        """Whether a request still has all that is needed to go on at token `end`."""
+        first = end - self.sliding + 1 if self.sliding else end // self.chunk * self.chunk if self.chunk else 0
+        return NULL_BLOCK not in table[max(0, first) // self.block_size : -(-end // self.block_size)]
+
+
+def window_of(spec: KVCacheSpec) -> Window | None:
+    """What a group's layers see; None if it is everything."""
+    for each in iter_layer_specs(spec):
+        sliding, chunk = getattr(each, "sliding_window", None), getattr(each, "attention_chunk_size", None)
+        if sliding or chunk:
+            return Window(spec.block_size, sliding, chunk)
+    return None

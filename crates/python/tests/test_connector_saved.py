@@ -1,0 +1,344 @@
+"""vLLM's connector with a store: what one engine saved, another loads, and nothing waits for a store that fails."""
+
+import shutil
+import threading
+
+import pytest
+from vllm_stand_in import vllm_names as vllm
+from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, load, prefilled, prompt
+from vllm_stand_in.model import Attention, mamba2
+
+
+@pytest.fixture
+def alone(engine, tmp_path):
+    """Starts engines that have a store, and no certificates."""
+
+    def start(name, groups=None, store=None, **shape):
+        extra = {"store": store or f"file://{tmp_path}/store", "store_weights": "1"} | shape.pop("extra", {})
+        return engine(name, groups, certs=None, blocks=256, extra=extra, **shape)
+
+    return start
+
+
+def figures(engine, what):
+    return engine.figures.data[f"store_{what}"]
+
+
+def answer(engine, tokens, **more):
+    """Computes a request, until its blocks are free again."""
+    request = engine.add(tokens, max_tokens=2, **more)
+    engine.run()
+    assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED
+    return request
+
+
+def save(engine, tokens, count, **more):
+    """The same, until so many of its tokens are there for others."""
+    before = figures(engine, "tokens").get("saved", 0)
+    answer(engine, tokens, **more)
+    engine.run(lambda: figures(engine, "tokens").get("saved", 0) == before + count)
+
+
+def assert_found(engine, tokens, count, **more):
+    """Loads a request, so many tokens of it, and computes the rest; all bytes are as if computed here."""
+    request, before = load(engine, tokens, {}, max_tokens=2, **more)
+    assert engine.source is vllm.CacheHitSource.DISK
+    assert engine.loads[request.request_id][1] == count
+    assert_loaded(engine, request, before)
+    end_alike(engine)
+    assert not figures(engine, "failures")
+
+
+@pytest.mark.parametrize("second", [{"block_size": 64}, {"tp": 2, "block_size": 16}, {"tp": 4, "order": "BLSHC"}])
+@pytest.mark.parametrize("first", [{"block_size": 32}, {"tp": 2, "block_size": 48, "backend": "CPU_ATTN"}])
+def test_another_engine_loads(alone, first, second):
+    tokens = prompt(900)
+    saver, loader = alone("saver", **first), alone("loader", **second)
+    save(saver, tokens, 768)
+    assert_found(loader, tokens, 768)
+    assert "compare" not in figures(loader, "calls"), "all of it was found"
+    # What both have in common, and never the last token.
+    assert_found(loader, tokens[:600] + prompt(300, 1), 512)
+    assert_found(loader, tokens[:512], 256)
+    assert figures(loader, "tokens")["loaded"] == 768 + 512 + 256
+    end_alike(saver, loader)
+
+
+def test_a_second_save_writes_nothing(alone):
+    tokens = prompt(600)
+    engine = alone("saver")
+    save(engine, tokens, 512)
+    calls = dict(figures(engine, "calls"))
+    answer(engine, tokens)
+    end_alike(engine)
+    assert figures(engine, "calls")["save"] == calls["save"]
+
+
+def test_what_is_cached_here_is_not_loaded(alone):
+    tokens = prompt(900)
+    save(alone("saver"), tokens, 768)
+    engine = alone("loader", prefix_caching=True)
+    answer(engine, tokens[:520])
+    request, before = load(engine, tokens, {})
+    start, end, _ = engine.loads[request.request_id]
+    assert (start, end) == (512, 768)
+    one_token = 4 * 4 * 2 * 32 * 4
+    assert figures(engine, "bytes")["loaded"] == (512 + 256) * one_token
+    assert_loaded(engine, request, before)
+    end_alike(engine)
+
+
+def test_other_content_is_not_loaded(alone):
+    tokens = prompt(600)
+    save(alone("saver"), tokens, 512, salt="a")
+    for salt, weights in (("b", "1"), ("a", "2")):
+        engine = alone("loader", extra={"store_weights": weights})
+        answer(engine, tokens, salt=salt)
+        assert "loaded" not in figures(engine, "tokens")
+
+
+def test_a_consumer_saves_nothing(alone):
+    engine = alone("decode")
+    answer(engine, prompt(600))
+    assert "save" not in figures(engine, "calls") and "compare" not in figures(engine, "calls")
+
+
+def test_lent_and_saved(engine, tmp_path):
+    """Blocks that a decode server fetches while they are saved are freed when both are over."""
+    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+    prefill, decode = engine("prefill", tp=2, extra=extra), engine("decode", block_size=64, extra=extra)
+    tokens = prompt(600)
+    params = prefilled(prefill, tokens)
+    prefill.run(lambda: figures(prefill, "tokens").get("saved"))
+    assert prefill.manager.free_blocks < prefill.all_blocks, "the lease is not over"
+    request, before = load(decode, tokens, params)
+    assert decode.source is vllm.CacheHitSource.P2P
+    assert_loaded(decode, request, before)
+    end_alike(prefill, decode)
+    # What was prefilled for somebody else is there for everybody.
+    assert_found(decode, tokens, 512)
+
+
+def test_lent_for_less_time_than_it_is_saved(engine, tmp_path, connector, monkeypatch):
+    import transload.vllm.saved_worker as saved_worker
+
+    goes_on, work = threading.Event(), saved_worker.SavedWorker._save
+    monkeypatch.setattr(saved_worker.SavedWorker, "_save", lambda *all: goes_on.wait() and work(*all))
+    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+    prefill, decode = engine("prefill", extra=extra), engine("decode")
+    request, _ = load(decode, prompt(600), prefilled(prefill, prompt(600)))
+    prefill.run(lambda: prefill.figures.data["leases"])
+    for _ in range(3):
+        prefill.step()
+    assert prefill.manager.free_blocks < prefill.all_blocks
+    goes_on.set()
+    end_alike(prefill, decode)
+
+
+def test_a_ticket_that_is_given_up_is_not_saved(engine, tmp_path):
+    """vLLM counts its tokens as computed from the moment that their load begins."""
+    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+    prefill, decode = engine("prefill"), engine("decode", role="kv_both", extra=extra)
+    request = decode.add(prompt(600), prefilled(prefill, prompt(600)))
+    decode.run(lambda: request.status is vllm.RequestStatus.WAITING_FOR_REMOTE_KVS)
+    decode.abort(request)
+    end_alike(prefill, decode)
+    assert "compare" not in figures(decode, "calls")
+
+
+def test_loaded_and_lent(engine, alone, tmp_path):
+    """A prefill server begins with what is saved."""
+    tokens = prompt(600)
+    save(alone("saver"), tokens, 512)
+    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+    prefill, decode = engine("prefill", extra=extra), engine("decode", block_size=64, tp=2)
+    params = prefilled(prefill, tokens)
+    assert figures(prefill, "tokens") == {"loaded": 512}
+    request, before = load(decode, tokens, params)
+    assert_loaded(decode, request, before)
+    end_alike(prefill, decode)
+
+
+@pytest.mark.parametrize("groups", [[Attention(range(2, 4)), mamba2(range(2))]])
+def test_recurrent_state(alone, groups):
+    """Saved where the prompt ends with a token chunk and nothing was computed behind it."""
+    tokens = prompt(512)
+    saver, loader = (alone(name, groups, model_groups=1, tp=tp) for name, tp in (("saver", 1), ("loader", 2)))
+    answer(saver, tokens)
+    assert "compare" not in figures(saver, "calls")
+    saver.add(tokens, max_tokens=1)
+    saver.run(lambda: figures(saver, "tokens").get("saved"))
+    assert_found(loader, tokens + prompt(100, 1), 512)
+
+
+def test_a_window_that_is_still_there(alone):
+    groups = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=300)]
+    saver, loader = alone("saver", groups), alone("loader", groups, tp=2, block_size=64)
+    # A block is given back as a whole, so that the first one is still there shortly behind.
+    tokens = prompt(515)
+    save(saver, tokens, 512)
+    assert_found(loader, tokens, 512)
+
+
+@pytest.mark.parametrize("more", [{"window": 300}, {"chunk": 500}])
+def test_a_window_that_is_gone(alone, more):
+    """Without it nothing could be loaded, so that nothing is saved."""
+    engine = alone("saver", [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), **more)])
+    answer(engine, prompt(600 if "window" in more else 1023))
+    assert "compare" not in figures(engine, "calls")
+    end_alike(engine)
+
+
+def test_damaged_pieces_are_computed(alone, tmp_path):
+    tokens = prompt(600)
+    save(alone("saver"), tokens, 512)
+    for path in (tmp_path / "store").rglob("*"):
+        if path.is_file() and path.stat().st_size > 4096:
+            path.write_bytes(bytes(path.stat().st_size))
+    engine = alone("loader", tp=2)
+    answer(engine, tokens)
+    assert figures(engine, "failures")["load"] == 2, "once for each rank"
+    assert "loaded" not in figures(engine, "tokens")
+    end_alike(engine)
+
+
+def test_a_store_that_cannot_be_opened(alone, tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    engine = alone("saver", store=f"file://{tmp_path}/file/store")
+    answer(engine, prompt(600))
+    assert figures(engine, "failures") == {"find": 1}, "it is left alone for a while"
+    end_alike(engine)
+
+
+def test_a_store_that_goes(alone, tmp_path):
+    engine = alone("saver")
+    save(engine, prompt(600), 512)
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("no folder")
+    answer(engine, prompt(600, 1))
+    assert figures(engine, "failures")
+    end_alike(engine)
+
+
+@pytest.fixture
+def stuck(connector, monkeypatch):
+    """Makes calls of the store wait, from now on."""
+    import transload.vllm.saved as saved
+
+    goes_on = threading.Event()
+    monkeypatch.setattr(saved.Shelf, "archive", lambda *_: goes_on.wait() and None)
+    yield goes_on
+    goes_on.set()
+
+
+def test_a_store_that_does_not_answer(alone, stuck):
+    engine = alone("saver", extra={"store_wait_seconds": 0.05})
+    answer(engine, prompt(600))
+    assert figures(engine, "failures") == {"find": 1}
+    end_alike(engine)
+
+
+def test_aborted_while_it_is_looked_for(alone, stuck):
+    engine = alone("saver", extra={"store_wait_seconds": 60})
+    request = engine.add(prompt(600))
+    engine.step()
+    assert not engine.running
+    engine.abort(request)
+    end_alike(engine)
+
+
+@pytest.mark.parametrize("name", ["saver", "prefill"])
+def test_aborted_while_it_is_loaded(alone, engine, tmp_path, name, connector, monkeypatch):
+    import transload.vllm.saved_worker as saved_worker
+
+    tokens = prompt(600)
+    save(alone("saver"), tokens, 512)
+    goes_on, work = threading.Event(), saved_worker.SavedWorker._load
+    monkeypatch.setattr(saved_worker.SavedWorker, "_load", lambda *all: goes_on.wait() and work(*all))
+    prefill = engine("prefill", tp=2, extra={"store": f"file://{tmp_path}/store", "store_weights": "1"})
+    request = prefill.add(tokens, dict(FOR_DECODE) if name == "prefill" else {})
+    prefill.run(lambda: request.status is vllm.RequestStatus.WAITING_FOR_REMOTE_KVS)
+    for _ in range(3):
+        prefill.step()
+    prefill.abort(request)
+    for _ in range(3):
+        prefill.step()
+    assert prefill.manager.free_blocks < prefill.all_blocks, "the load still writes"
+    goes_on.set()
+    end_alike(prefill)
+    assert "compare" not in figures(prefill, "calls")
+
+
+def test_preempted(alone):
+    """A request that comes again is loaded again, and saved once."""
+    tokens = prompt(600)
+    save(alone("saver"), tokens, 512)
+    engine = alone("loader")
+    request = engine.add(tokens, max_tokens=5)
+    engine.run(lambda: request.status is vllm.RequestStatus.RUNNING)
+    engine.preempt(request)
+    engine.run()
+    assert figures(engine, "tokens")["loaded"] == 2 * 512
+    end_alike(engine)
+
+
+def test_aborted(alone):
+    """Before its prompt is computed nothing is saved, behind it all is."""
+    engine = alone("saver", budget=300)
+    request = engine.add(prompt(600), max_tokens=50)
+    engine.run(lambda: request.num_computed_tokens >= 300)
+    engine.abort(request)
+    end_alike(engine)
+    assert "compare" not in figures(engine, "calls")
+    request = engine.add(prompt(600), max_tokens=50)
+    engine.run(lambda: request.num_computed_tokens > 600)
+    engine.abort(request)
+    engine.run(lambda: figures(engine, "tokens").get("saved") == 512)
+    end_alike(engine)
+
+
+def test_a_prompt_that_is_for_two_servers(alone):
+    """Without certificates it is a request like others."""
+    engine = alone("saver")
+    request = engine.add(prompt(100), {"do_remote_prefill": True, "transload_ticket": "x"})
+    engine.run()
+    assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED
+
+
+def test_the_same_prompt_at_the_same_time(alone):
+    """One request holds its blocks for the save, and not two."""
+    engine = alone("saver")
+    for request in [engine.add(prompt(600)) for _ in range(2)]:
+        engine.run(lambda: request.finished)
+    engine.run(lambda: figures(engine, "tokens").get("saved"))
+    end_alike(engine)
+    assert figures(engine, "calls")["save"] == figures(engine, "calls")["compare"] == 1
+
+
+def test_blocks_held_for_a_slow_store(alone, connector, monkeypatch):
+    """A quarter of the cache, and then requests that end are not saved."""
+    import transload.vllm.saved_worker as saved_worker
+
+    goes_on, work = threading.Event(), saved_worker.SavedWorker._save
+    monkeypatch.setattr(saved_worker.SavedWorker, "_save", lambda *all: goes_on.wait() and work(*all))
+    engine = alone("saver")
+    for seed in range(6):
+        request = engine.add(prompt(600, seed))
+        engine.run(lambda: request.finished)
+    for _ in range(3):
+        engine.step()
+    # 19 blocks each, of 256.
+    assert engine.all_blocks - engine.manager.free_blocks == 3 * 19
+    assert figures(engine, "failures") == {"keep up": 3}
+    goes_on.set()
+    end_alike(engine)
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [({}, "certs is missing"), ({"store": "/var/kv"}, "give a URI"), ({"store": 5}, "give a text"),
+     ({"store": "file:///x", "store_wait_seconds": -1}, "0 to 86400"), ({"stor": "file:///x"}, "mean 'store'")],
+)  # fmt: skip
+def test_wrong_settings(connector, extra, says):
+    with pytest.raises(connector.ConfigError, match=says):
+        connector.Config.read(vllm.vllm_config(extra=extra))

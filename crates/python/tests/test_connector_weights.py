@@ -1,0 +1,63 @@
+"""What tells a model's weights apart in a store."""
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+
+@pytest.fixture
+def model(connector, tmp_path):
+    """A model in a folder, with one weight file."""
+
+    def make(folder="model", *, weights=bytes(100_000), commit=None, revision=None, quantization=None, **config):
+        path = tmp_path / folder
+        path.mkdir(exist_ok=True)
+        if weights is not None:
+            (path / "model.safetensors").write_bytes(weights)
+        (path / "config.json").write_text(str(folder))
+        fields = {"hidden_size": 64, "_name_or_path": str(path), "transformers_version": folder} | config
+        hf_config = SimpleNamespace(to_dict=lambda: fields, _commit_hash=commit)
+        return SimpleNamespace(model=str(path), hf_config=hf_config, revision=revision, quantization=quantization)
+
+    return make
+
+
+def weights_of(model):
+    from transload.vllm.weights import weights_of
+
+    return weights_of(model)
+
+
+def test_the_same_weights_elsewhere(model):
+    assert weights_of(model("here")) == weights_of(model("there"))
+
+
+@pytest.mark.parametrize("at", [0, 50_000, 99_999])
+def test_other_numbers(model, at):
+    other = bytearray(100_000)
+    other[at] = 1
+    assert weights_of(model("here")) != weights_of(model("there", weights=other))
+
+
+def test_a_part_of_a_large_file(model):
+    weights = bytearray(os.urandom(64 << 20))
+    before = weights_of(model("here", weights=weights))
+    weights[30 << 20 : 31 << 20] = bytes(1 << 20)
+    assert weights_of(model("there", weights=weights)) != before
+
+
+@pytest.mark.parametrize("other", [{"rope_theta": 1}, {"quantization": "fp8"}])
+def test_the_same_numbers_used_otherwise(model, other):
+    assert weights_of(model("here")) != weights_of(model("here", **other))
+
+
+def test_a_commit_says_it(model):
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    assert weights_of(model("here", weights=None, commit=commit)).startswith(commit)
+    assert weights_of(model("here", weights=None, revision=commit)).startswith(commit)
+
+
+def test_a_branch_does_not(model, connector):
+    with pytest.raises(connector.ConfigError, match="store_weights"):
+        weights_of(model("here", weights=None, revision="main"))
