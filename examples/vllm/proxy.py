@@ -18,8 +18,9 @@ from servers import post
 def prefill(url: str, path: str, body: dict) -> dict:
     """Has the prompt prefilled, and gives what the decode server needs to know."""
     asked = {"do_remote_decode": True, "do_remote_prefill": False}
-    body = body | {"max_tokens": 1, "stream": False, "kv_transfer_params": asked}
-    body.pop("stream_options", None)
+    body = body | {"max_tokens": 1, "n": 1, "stream": False, "kv_transfer_params": asked}
+    for option in ("stream_options", "min_tokens"):
+        body.pop(option, None)
     if "max_completion_tokens" in body:
         body["max_completion_tokens"] = 1
     with post(f"{url}{path}", body) as answer:

@@ -179,7 +179,7 @@ except transload.TransferError as error:
     assert done.stdout.strip() in ("unreachable", "timed_out"), done
     assert pair.tokens(asked[2]) == expected[2]
 
-    # A thousand that begin a handshake and say no more.
+    # A thousand strangers whose packets look like the begin of a handshake.
     initial = bytes([0xC3]) + bytes([0, 0, 0, 1, 8]) + os.urandom(8) + bytes([0, 0]) + os.urandom(1180)
     strangers = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(1000)]
     try:

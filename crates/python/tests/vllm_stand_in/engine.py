@@ -47,6 +47,7 @@ class Engine:
             "backends": dict.fromkeys(self.caches[0].tensors, self.caches[0].backend),
             "lookahead": lookahead,
             "groups": model_groups,
+            "prefix_caching": prefix_caching,
         }
         self.requests, self.waiting, self.running = {}, [], []
         self.received, self.failed, self.finished_ids, self.answers = set(), set(), set(), {}

@@ -270,7 +270,8 @@ class KVCacheConfig:
 # --- vllm/config -----------------------------------------------------------------------
 
 
-def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None):
+def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None,
+                prefix_caching=False):  # fmt: skip
     """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer."""
     layers = {
         name: SimpleNamespace(get_attn_backend=lambda backend=backend: SimpleNamespace(get_name=lambda: backend))
@@ -282,6 +283,7 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
             kv_connector_extra_config=extra,
             kv_load_failure_policy="fail",
             is_kv_producer=role in ("kv_producer", "kv_both"),
+            is_kv_consumer=role in ("kv_consumer", "kv_both"),
         ),
         parallel_config=SimpleNamespace(
             tensor_parallel_size=tp,
@@ -292,12 +294,16 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
             rank=rank,
         ),
         model_config=SimpleNamespace(
+            model="stand-in",
+            revision=None,
             served_model_name="stand-in",
+            quantization=None,
+            hf_config=SimpleNamespace(to_dict=dict),
             dtype=None,
             get_total_num_kv_heads=lambda: heads,
             hf_text_config=SimpleNamespace(n_groups=groups),
         ),
-        cache_config=SimpleNamespace(cache_dtype="auto"),
+        cache_config=SimpleNamespace(cache_dtype="auto", enable_prefix_caching=prefix_caching),
         compilation_config=SimpleNamespace(static_forward_context=layers),
         num_prefill_lookahead_tokens=lookahead,
     )

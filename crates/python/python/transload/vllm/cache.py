@@ -34,7 +34,8 @@ class Group:
         """A request's block table, in the deployment's blocks."""
         if self.recurrent:
             # The running state is in the last block that is not for drafts; before it are superseded states.
-            return blocks[len(blocks) - 1 - min(self.scratch, len(blocks) - 1) :][:1] if blocks else []
+            state = blocks[len(blocks) - 1 - min(self.scratch, len(blocks) - 1)] if blocks else NULL_BLOCK
+            return [-1 if state == NULL_BLOCK else state]
         return [
             -1 if block == NULL_BLOCK else block * self.split + part for block in blocks for part in range(self.split)
         ]

@@ -30,8 +30,12 @@ class Config:
     """Host name or address by which other servers reach this one. Default: vLLM's own (``VLLM_HOST_IP``)."""
     port: int = 7600
     """UDP port of rank 0; rank r takes ``port + r``."""
+    model: str | None = None
+    """What tells the model from others: blocks are only loaded for the same. Default: see `weights.weights_of`."""
     lanes: int | None = None
     """Connections to each other rank that bytes are spread over. Default: the agent's own choice."""
+    lane_ports: tuple[int, int] | None = None
+    """First and last UDP port that these connections may use, for firewalls. Default: any."""
     require: str = "any"
     """Which paths bytes may take: ``any``, ``quic`` (the network only) or ``local`` (what stays on one host)."""
     lease_seconds: float = 60.0
@@ -65,7 +69,7 @@ class Config:
                 close = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
                 raise ConfigError(f"{_at(name)} is not a setting{hint}")
-        for name in ("certs", "store", "store_model", "store_weights"):
+        for name in ("certs", "model", "store", "store_model", "store_weights"):
             given[name] = _of(name, given.get(name) or "", str) or None
         if given["certs"] is None and given["store"] is None:
             raise ConfigError(
@@ -90,6 +94,15 @@ class Config:
             raise ConfigError(f"{_at('port')} is {port}: give a port from 1 to 65535")
         if "lanes" in given and not 1 <= _of("lanes", given["lanes"], int) <= 64:
             raise ConfigError(f"{_at('lanes')} is {given['lanes']}: give 1 to 64")
+        if (ports := given.get("lane_ports")) is not None:
+            if not (
+                isinstance(ports, (list, tuple))
+                and len(ports) == 2
+                and all(type(each) is int for each in ports)
+                and 1 <= ports[0] <= ports[1] <= 65535
+            ):
+                raise ConfigError(f"{_at('lane_ports')} is {ports!r}: give the first and the last port, as [7610, 7640]")
+            given["lane_ports"] = tuple(ports)
         for name, least in (("lease_seconds", 1), ("timeout_seconds", 1), ("store_wait_seconds", 0)):
             if name in given:
                 given[name] = float(_of(name, given[name], (int, float)))

@@ -19,6 +19,7 @@ from .config import Config, ConfigError
 from .messages import Parts, Step
 from .scheduler import Scheduler
 from .stats import PromMetrics, Stats
+from .windows import has_windows
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         log_as_vllm_does()
-        refuse_what_is_not_handled(vllm_config)
+        refuse_what_is_not_handled(vllm_config, kv_cache_config)
         config = Config.read(vllm_config)
         if config.store is not None:
             # What is saved can always be computed: a store that fails is no reason to fail a request.
@@ -61,8 +62,8 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def supports_divergent_local_hybrid_hits(self) -> bool:
-        """Recurrent state is loaded whole, however much of the rest is cached here."""
-        return True
+        """Recurrent state is loaded whole, however much of the rest is cached here; a window is not."""
+        return not has_windows(self._kv_cache_config)
 
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
@@ -188,7 +189,7 @@ def log_as_vllm_does() -> None:
         ours.setLevel(theirs.level)
 
 
-def refuse_what_is_not_handled(vllm_config: VllmConfig) -> None:
+def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
     """Says by name what this connector would get wrong.
 
     Raises:
@@ -203,3 +204,10 @@ def refuse_what_is_not_handled(vllm_config: VllmConfig) -> None:
     ):
         if size > 1:
             raise ConfigError(f"--{option} is {size}: TransloadConnector supports 1 so far")
+    loads = vllm_config.kv_transfer_config.is_kv_consumer
+    if loads and has_windows(kv_cache_config) and vllm_config.cache_config.enable_prefix_caching:
+        # A window begins within a block. What is before it is not loaded, but vLLM would cache the block as a whole.
+        raise ConfigError(
+            "some layers see a window of the tokens before theirs: a server that loads such blocks has to be started "
+            "with --no-enable-prefix-caching so far"
+        )

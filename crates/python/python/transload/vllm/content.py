@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import TYPE_CHECKING
 
 from transload import Prompt
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-def prompt_of(request: Request) -> Prompt:
-    """Everything that decides what the blocks of a request's prompt hold: what vLLM's own block hashes cover.
+def prompt_of(request: Request, model: str | None = None) -> Prompt:
+    """Everything that decides what the blocks of a request's prompt hold: what vLLM's own block hashes cover, and which
+    `model` computes them, where that is not known otherwise.
 
     Two requests with the same token ids but another adapter, image, salt or embedding are different content, so that
     the blocks of one are never taken for those of the other.
@@ -26,7 +28,7 @@ def prompt_of(request: Request) -> Prompt:
         request.all_token_ids[: request.num_prompt_tokens],
         adapter=None if adapter is None else adapter.lora_name,
         multimodal=features,
-        salt=request.cache_salt or None,
+        salt=request.cache_salt or None if model is None else json.dumps([model, request.cache_salt or ""]),
         embeddings=_embeddings(request),
     )
 

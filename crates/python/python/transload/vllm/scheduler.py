@@ -23,14 +23,16 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from transload import Prompt, Ticket
+from transload import Prompt, Ticket, TicketError
 from vllm.logger import init_logger
-from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec, iter_layer_specs
 from vllm.v1.request import RequestStatus
 
+from .config import ConfigError
 from .content import prompt_of
 from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Step
 from .saved_scheduler import SavedScheduler
+from .weights import weights_of
+from .windows import has_windows
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -63,7 +65,10 @@ class _Waiting:
     """A request that was prefilled elsewhere, and has no blocks yet."""
 
     ticket: str
+    renew_every: float
     renewed: float
+    start: int = 0
+    """The first token that is not cached here."""
 
 
 class Scheduler:
@@ -72,7 +77,9 @@ class Scheduler:
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
         ranks = vllm_config.parallel_config.tensor_parallel_size
         self._config = config
+        self._transfer_config = vllm_config.kv_transfer_config
         self._identity = config.identity(0, ranks)
+        self._model = _model(vllm_config, config)
         self._held_back = _held_back(vllm_config, kv_cache_config)
         self.saved: SavedScheduler | None = None
         if config.store is not None:
@@ -81,7 +88,8 @@ class Scheduler:
         self._ranks: list[RankAddress] = []
         self._lending: dict[str, _Lending] = {}
         self._waiting: dict[str, _Waiting] = {}
-        self._loading: set[str] = set()
+        self._loading: dict[str, str] = {}
+        """The ticket of each request that is being loaded; none for one from the store."""
         self._step = Step()
 
     def bind_manager(self, manager: KVCacheManager) -> None:
@@ -104,25 +112,54 @@ class Scheduler:
     # --- a request comes -------------------------------------------------------------
 
     def on_new_request(self, request: Request) -> None:
-        """A request has come; nothing is computed or loaded yet."""
-        params = request.kv_transfer_params or {}
-        if self._identity is None and (params.get("do_remote_decode") or params.get("do_remote_prefill")):
-            logger.error("request %s is for two servers, but this one has no certs: it stays here", request.request_id)
-            params["do_remote_decode"] = params["do_remote_prefill"] = False
+        """A request has come; nothing is computed or loaded yet. An exception here would end the engine."""
+        params = self._params(request)
         if params.get("do_remote_decode"):
+            # The last one is enough: what is computed behind the prompt is for the decode server.
+            request.max_tokens = 1
             # Of all of the prompt, as the decode server has it: embeddings are told apart by a digest of all of them.
-            self._lending[request.request_id] = _Lending(request, prompt_of(request))
+            self._lending[request.request_id] = _Lending(request, self._prompt(request))
             self._hold_back(request)
         elif params.get("do_remote_prefill"):
             ticket = params.get(PARAMETER)
-            if isinstance(ticket, str):
-                self._waiting[request.request_id] = _Waiting(ticket, time.monotonic())
-            else:
+            if not isinstance(ticket, str):
                 logger.error("request %s has no %s: it will not be loaded", request.request_id, PARAMETER)
+            elif any(waiting.ticket == ticket for waiting in self._waiting.values()) or ticket in self._loading.values():
+                # One of several answers to one prompt: the first one loads.
+                params["do_remote_prefill"] = False
+            else:
+                every = self._time_left(ticket) / 3
+                self._waiting[request.request_id] = _Waiting(ticket, every, time.monotonic())
+
+    def _params(self, request: Request) -> dict[str, Any]:
+        """What the client, or the proxy, says of a transfer, as far as this server takes part in it."""
+        params = request.kv_transfer_params
+        if not isinstance(params, dict):
+            return {}
+        config = self._transfer_config
+        for flag, role, takes_part in (
+            ("do_remote_decode", "kv_producer", config.is_kv_producer),
+            ("do_remote_prefill", "kv_consumer", config.is_kv_consumer),
+        ):
+            if params.get(flag) and (not takes_part or self._identity is None or request.resumable):
+                why = "it is not finished when it is prefilled" if request.resumable else "its role or certs are missing"
+                logger.warning("request %s has %s, for a %s: %s", request.request_id, flag, role, why)
+                params[flag] = False
+        return params
+
+    def _prompt(self, request: Request) -> Prompt:
+        return prompt_of(request, self._model)
+
+    def _time_left(self, ticket: str) -> float:
+        """Seconds until the lease of a ticket would expire. A ticket that is none is refused when it is used."""
+        try:
+            return Ticket(ticket).open(self._identity)["time_left"]
+        except TicketError:
+            return self._config.lease_seconds
 
     def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """How many tokens behind the `computed` ones are loaded, and that they come meanwhile. None: ask again."""
-        params = request.kv_transfer_params or {}
+        params = self._params(request)
         if not params.get("do_remote_prefill"):
             return self.saved.matched_tokens(request, computed) if self.saved is not None else (0, False)
         # What was prefilled is known without being told: the pull is refused if the other side disagrees. Of a prompt
@@ -130,15 +167,17 @@ class Scheduler:
         if request.num_prompt_tokens <= self._held_back:
             return 0, False
         tokens = self._prefilled(request.num_prompt_tokens) - computed
+        if request.request_id in self._waiting:
+            self._waiting[request.request_id].start = computed
         return (tokens, True) if tokens > 0 else (0, False)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> None:
         """The request has blocks; `tokens` of it are to be loaded into them."""
-        params = request.kv_transfer_params or {}
+        params = self._params(request)
         if not params.get("do_remote_prefill"):
             restore = self.saved.allocated(request, blocks, tokens) if self.saved is not None else None
             if restore is not None:
-                self._loading.add(request.request_id)
+                self._loading[request.request_id] = ""
                 self._step.restore[request.request_id] = restore
             return
         params["do_remote_prefill"] = False
@@ -150,12 +189,17 @@ class Scheduler:
                 self._step.give_up.append(ticket)
             return
         valid = self._prefilled(request.num_prompt_tokens)
-        self._loading.add(request.request_id)
+        start = waited.start if waited else 0
+        if start + tokens != valid:
+            # vLLM wants less than there is: what is recurrent is not what it was there.
+            logger.error("request %s is to be loaded up to token %d of %d", request.request_id, start + tokens, valid)
+            ticket = ""
+        self._loading[request.request_id] = ticket
         self._step.load[request.request_id] = Load(
             ticket=ticket,
             blocks=blocks.get_block_ids(),
-            content=prompt_of(request).digest(valid),
-            start=valid - tokens,
+            content=self._prompt(request).digest(valid),
+            start=start,
             tokens=tokens,
         )
 
@@ -175,7 +219,7 @@ class Scheduler:
                 self._lend(request_id, lending, tokens)
         now = time.monotonic()
         for waiting in self._waiting.values():
-            if now - waiting.renewed >= self._config.lease_seconds / 3:
+            if now - waiting.renewed >= waiting.renew_every:
                 waiting.renewed = now
                 self._step.renew.append(waiting.ticket)
         if self.saved is not None:
@@ -197,7 +241,8 @@ class Scheduler:
 
     def hear(self, output: KVConnectorOutput) -> None:
         """Requests are loaded, or have failed to be, on every rank; or saved."""
-        self._loading.difference_update(output.finished_recving or ())
+        for request_id in output.finished_recving or ():
+            self._loading.pop(request_id, None)
         if self.saved is not None:
             self.saved.hear(output)
 
@@ -232,7 +277,7 @@ class Scheduler:
         # One that was preempted and yet ends, by an output that was under way, has none.
         moved = not any(blocks) or not _still_there(lending.lent.blocks, blocks)
         if moved:
-            logger.error("request %s has other blocks than those that were lent: nothing is handed over", request.request_id)
+            logger.error("request %s has not the blocks that were lent: nothing is handed over", request.request_id)
         if moved or request.status not in prefilled:
             self._step.take_back.append(request.request_id)
             return False, None
@@ -267,11 +312,12 @@ class Scheduler:
             return
         if request.prompt_token_ids is not None:
             del request.prompt_token_ids[-count:]
-        elif request.prompt_embeds is not None:
+        if request.prompt_embeds is not None:
             request.prompt_embeds = request.prompt_embeds[:-count]
+        if request.prompt_is_token_ids is not None:
+            request.prompt_is_token_ids = request.prompt_is_token_ids[:-count]
         del request._all_token_ids[-count:]
         request.num_prompt_tokens -= count
-        request.max_tokens = 1
 
     def _blocks(self, request_id: str) -> Blocks:
         assert self._manager is not None
@@ -281,7 +327,8 @@ class Scheduler:
 def _still_there(lent: Blocks, now: Blocks) -> bool:
     """Whether the blocks that were lent are those of the request, but for those that left its window."""
     return all(
-        new in (old, NULL_BLOCK) for before, after in zip(lent, now, strict=True) for old, new in zip(before, after)
+        bool(after) >= bool(before) and all(new in (old, NULL_BLOCK) for old, new in zip(before, after))
+        for before, after in zip(lent, now, strict=True)
     )
 
 
@@ -292,7 +339,14 @@ def _held_back(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
     Neither can a window: for the last token it has to begin one token earlier than behind it.
     Drafts that look several tokens ahead would leave caches of tokens that nobody has accepted.
     """
-    specs = [spec for group in kv_cache_config.kv_cache_groups for spec in iter_layer_specs(group.kv_cache_spec)]
-    windows = any(isinstance(spec, (SlidingWindowSpec, ChunkedLocalAttentionSpec)) for spec in specs)
-    last = 1 if windows or kv_cache_config.has_mamba_layers else 0
+    last = 1 if has_windows(kv_cache_config) or kv_cache_config.has_mamba_layers else 0
     return max(last, vllm_config.num_prefill_lookahead_tokens - 1)
+
+
+def _model(vllm_config: VllmConfig, config: Config) -> str:
+    """What both servers call the model."""
+    model = vllm_config.model_config
+    try:
+        return config.model or weights_of(model)
+    except ConfigError:
+        return "@".join(filter(None, (model.model, model.revision)))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from vllm.v1.kv_cache_interface import iter_layer_specs
+from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec, iter_layer_specs
 
 from .messages import NULL_BLOCK
 
 if TYPE_CHECKING:
-    from vllm.v1.kv_cache_interface import KVCacheSpec
+    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,14 @@ class Window:
 def window_of(spec: KVCacheSpec) -> Window | None:
     """What a group's layers see; None if it is everything."""
     for each in iter_layer_specs(spec):
-        sliding, chunk = getattr(each, "sliding_window", None), getattr(each, "attention_chunk_size", None)
-        if sliding or chunk:
-            return Window(spec.block_size, sliding, chunk)
+        # A window that full attention merely applies gives nothing back.
+        if isinstance(each, SlidingWindowSpec):
+            return Window(spec.block_size, each.sliding_window, None)
+        if isinstance(each, ChunkedLocalAttentionSpec):
+            return Window(spec.block_size, None, each.attention_chunk_size)
     return None
+
+
+def has_windows(kv_cache_config: KVCacheConfig) -> bool:
+    """Whether any group's layers see a window."""
+    return any(window_of(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups)

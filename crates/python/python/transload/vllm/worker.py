@@ -85,6 +85,7 @@ class Worker:
             bind=f"{host}:{self._config.port + self._rank}",
             incarnation=self._incarnation,
             lanes=self._config.lanes,
+            lane_ports=self._config.lane_ports,
         )
         logger.info("agent %s is on UDP port %d", self._agent.name, self._agent.port)
 
