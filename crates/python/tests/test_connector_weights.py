@@ -1,5 +1,6 @@
 """What tells a model's weights apart in a store."""
 
+import json
 import os
 from types import SimpleNamespace
 
@@ -10,15 +11,20 @@ import pytest
 def model(connector, tmp_path):
     """A model in a folder, with one weight file."""
 
-    def make(folder="model", *, weights=bytes(100_000), commit=None, revision=None, quantization=None, **config):
+    def make(folder="model", *, weights=bytes(100_000), commit=None, revision=None, quantization=None, overrides=None, **config):
         path = tmp_path / folder
         path.mkdir(exist_ok=True)
         if weights is not None:
             (path / "model.safetensors").write_bytes(weights)
-        (path / "config.json").write_text(str(folder))
         fields = {"hidden_size": 64, "_name_or_path": str(path), "transformers_version": folder} | config
-        hf_config = SimpleNamespace(to_dict=lambda: fields, _commit_hash=commit)
-        return SimpleNamespace(model=str(path), hf_config=hf_config, revision=revision, quantization=quantization)
+        (path / "config.json").write_text(json.dumps(fields))
+        return SimpleNamespace(
+            model=str(path),
+            hf_config=SimpleNamespace(_commit_hash=commit),
+            hf_overrides=overrides or {},
+            revision=revision,
+            quantization=quantization,
+        )
 
     return make
 
@@ -47,7 +53,7 @@ def test_a_part_of_a_large_file(model):
     assert weights_of(model("there", weights=weights)) != before
 
 
-@pytest.mark.parametrize("other", [{"rope_theta": 1}, {"quantization": "fp8"}])
+@pytest.mark.parametrize("other", [{"rope_theta": 1}, {"overrides": {"rope_theta": 1}}, {"quantization": "fp8"}])
 def test_the_same_numbers_used_otherwise(model, other):
     assert weights_of(model("here")) != weights_of(model("here", **other))
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .config import ConfigError
 
@@ -19,7 +19,7 @@ SAMPLES, SAMPLE_BYTES = 1024, 4096
 changes nearly every number, so that any piece would do; many are read for those that change a few layers only."""
 COMMIT = re.compile("[0-9a-f]{40}")
 """A branch or a tag may be moved to other weights; a commit may not."""
-VOLATILE = ("_name_or_path", "_commit_hash", "transformers_version")
+VOLATILE = ("_name_or_path", "transformers_version")
 """Fields of a config that are not about what the model computes."""
 
 
@@ -27,14 +27,14 @@ def weights_of(model: ModelConfig) -> str:
     """A text that is the same on every server with these weights, and on no other.
 
     It is the commit if the model was loaded from a hub, otherwise a digest of samples of its weight files; and with it
-    the quantization and a digest of the config, which may override how positions are encoded.
+    what the server was told to do otherwise: quantization, and overrides of the config. The config is that of the file:
+    the one in memory is changed by each process as it likes.
 
     Raises:
         ConfigError: nothing is there that tells them apart.
     """
-    config = {key: value for key, value in model.hf_config.to_dict().items() if key not in VOLATILE}
-    digest = hashlib.blake2b(json.dumps(config, sort_keys=True, default=str).encode(), digest_size=16)
-    digest.update(str(model.quantization).encode())
+    overrides = model.hf_overrides if isinstance(model.hf_overrides, dict) else "a function"
+    digest = hashlib.blake2b(_text([overrides, model.quantization]), digest_size=16)
     return f"{_revision(model) or _sampled(Path(model.model))}-{digest.hexdigest()}"
 
 
@@ -54,6 +54,10 @@ def _sampled(folder: Path) -> str:
             "kv_connector_extra_config.store_weights, a text of your own that is another for other weights"
         )
     digest = hashlib.blake2b(digest_size=20)
+    config = folder / "config.json"
+    if config.is_file():
+        fields = json.loads(config.read_bytes())
+        digest.update(_text({key: value for key, value in fields.items() if key not in VOLATILE}))
     for path in files:
         size = path.stat().st_size
         digest.update(f"{path.name} {size} ".encode())
@@ -62,3 +66,7 @@ def _sampled(folder: Path) -> str:
                 file.seek(place)
                 digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()
+
+
+def _text(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, default=str).encode()
