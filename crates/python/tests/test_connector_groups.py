@@ -121,7 +121,7 @@ def test_tables_count_the_blocks_of_kernels(connector):
     # Nobody may write into what vLLM calls block 0.
     assert attention.table([0, 5, 3]) == [-1, -1, 10, 11, 6, 7]
     state = Group(source=0, split=1, recurrent=True, scratch=2)
-    assert [state.table(blocks) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[], [4], [4], [4]]
+    assert [state.table(blocks) for blocks in ([], [4], [4, 5, 6], [3, 4, 5, 6])] == [[-1], [4], [4], [4]]
 
 
 def test_layers_of_several_shapes_in_one_group(two_engines):

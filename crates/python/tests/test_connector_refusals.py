@@ -77,6 +77,52 @@ def test_a_ticket_for_other_content(two_engines):
     end_alike(prefill, decode)
 
 
+def test_another_model(two_engines):
+    prefill, decode = two_engines({"extra": {"model": "base"}}, {"extra": {"model": "tuned"}})
+    refuse(decode, TOKENS, prefilled(prefill, TOKENS), "content")
+
+
+def test_several_answers_to_one_prompt(two_engines):
+    """One of them loads; the others are computed, and fail for nothing."""
+    prefill, decode = two_engines()
+    params = prefilled(prefill, TOKENS)
+    requests = [decode.add(TOKENS, dict(params)) for _ in range(3)]
+    decode.run()
+    assert [request.request_id in decode.loads for request in requests] == [True, False, False]
+    assert not decode.figures.data["failures"]
+    end_alike(prefill, decode)
+
+
+def test_a_request_for_another_role(two_engines):
+    prefill, decode = two_engines()
+    request = decode.add(TOKENS, {"do_remote_decode": True})
+    decode.run(lambda: request.request_id not in decode.requests)
+    assert not decode.answers.get(request.request_id)
+    request = prefill.add(TOKENS, prefilled(prefill, TOKENS))
+    prefill.run(lambda: request.request_id not in prefill.requests)
+    assert request.request_id not in prefill.loads
+
+
+@pytest.mark.parametrize("params", ["x", ["do_remote_decode"], 1])
+def test_parameters_that_are_none(two_engines, params):
+    for engine in two_engines():
+        request = engine.add(TOKENS)
+        request.kv_transfer_params = params
+        engine.scheduler.on_new_request(request)
+        engine.run()
+        end_alike(engine)
+
+
+def test_a_prompt_that_goes_on(two_engines):
+    """A session whose input is streamed is not finished when its first part is prefilled."""
+    prefill, _ = two_engines()
+    request = prefill.add(TOKENS)
+    request.resumable, request.kv_transfer_params = True, dict(do_remote_decode=True)
+    prefill.scheduler.on_new_request(request)
+    prefill.run()
+    assert not prefill.answers.get(request.request_id)
+
+
 def test_a_ticket_for_fewer_tokens(two_engines):
     prefill, decode = two_engines()
     refuse(decode, TOKENS + [1], prefilled(prefill, TOKENS), "request")

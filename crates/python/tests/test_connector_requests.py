@@ -71,7 +71,8 @@ def test_prompts_in_chunks(two_engines):
 def test_a_prefill_that_is_preempted_is_lent_again(two_engines, steps):
     # Two steps for the prompt. All blocks are needed, and are taken again in another order.
     prefill, decode = two_engines({"budget": 60, "blocks": 5}, {})
-    request = prefill.add(TOKENS, dict(FOR_DECODE), max_tokens=4)
+    request = prefill.add(TOKENS, dict(FOR_DECODE))
+    request.max_tokens = 4  # It goes on, as one whose answer is still under way.
     for _ in range(steps):
         prefill.step()
     first = prefill.manager.get_block_ids(request.request_id)
@@ -87,7 +88,8 @@ def test_a_prefill_that_is_preempted_is_lent_again(two_engines, steps):
 @pytest.mark.parametrize("steps", [0, 1, 2, 3])
 def test_a_prefill_that_is_aborted_is_not_lent(engine, steps):
     prefill = engine("prefill", tp=2, budget=60)
-    request = prefill.add(TOKENS, dict(FOR_DECODE), max_tokens=4)
+    request = prefill.add(TOKENS, dict(FOR_DECODE))
+    request.max_tokens = 4  # It goes on, as one whose answer is still under way.
     for _ in range(steps):
         prefill.step()
     prefill.abort(request)
@@ -98,7 +100,8 @@ def test_a_prefill_that_is_aborted_is_not_lent(engine, steps):
 
 def test_a_prefill_that_is_aborted_when_preempted(engine):
     prefill = engine("prefill")
-    request = prefill.add(TOKENS, dict(FOR_DECODE), max_tokens=4)
+    request = prefill.add(TOKENS, dict(FOR_DECODE))
+    request.max_tokens = 4  # It goes on, as one whose answer is still under way.
     prefill.step()
     prefill.preempt(request)
     prefill.abort(request)
@@ -205,7 +208,8 @@ def test_requests_that_are_for_this_server_alone(two_engines):
 
 def test_a_request_whose_blocks_are_gone_hands_nothing_over(engine):
     prefill = engine("prefill")
-    request = prefill.add(TOKENS, dict(FOR_DECODE), max_tokens=4)
+    request = prefill.add(TOKENS, dict(FOR_DECODE))
+    request.max_tokens = 4  # It goes on, as one whose answer is still under way.
     prefill.step()
     prefill.preempt(request)
     # An output that was under way ends it before it is computed again.

@@ -97,6 +97,14 @@ def test_parallelism_that_is_not_handled(connector, server_certs, kind):
         connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
 
 
+def test_windows_and_cached_prefixes(connector, engine):
+    """A block that is loaded from where the window begins is not to be cached as a whole."""
+    groups = [Attention(range(2)), Attention(range(2, 4), window=40)]
+    engine("prefill", groups, prefix_caching=True)
+    with pytest.raises(connector.ConfigError, match="--no-enable-prefix-caching"):
+        engine("decode", groups, prefix_caching=True)
+
+
 def other_spec(base=vllm.FullAttentionSpec, **changes):
     """Attention whose spec says something else."""
 

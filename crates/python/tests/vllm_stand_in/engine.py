@@ -38,7 +38,7 @@ class Engine:
         self.all_blocks = self.manager.free_blocks
         self.port = free_ports(tp, port)
         settings = {} if certs is None else {"certs": str(certs)}
-        settings |= {"agent": agent, "host": "127.0.0.1", "port": self.port} | (extra or {})
+        settings |= {"agent": agent, "host": "127.0.0.1", "port": self.port, "model": "stand-in"} | (extra or {})
         self._options = {
             "role": role or {"prefill": "kv_producer", "decode": "kv_consumer"}.get(agent, "kv_both"),
             "extra": settings,

@@ -294,11 +294,7 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
             rank=rank,
         ),
         model_config=SimpleNamespace(
-            model="stand-in",
-            revision=None,
             served_model_name="stand-in",
-            quantization=None,
-            hf_config=SimpleNamespace(to_dict=dict),
             dtype=None,
             get_total_num_kv_heads=lambda: heads,
             hf_text_config=SimpleNamespace(n_groups=groups),
