@@ -234,12 +234,15 @@ impl Index {
 
     /// Tells other handles that packs came or went.
     pub(super) fn announce(&self) -> Result<(), StoreError> {
-        paths::random()
-            .and_then(|stamp| {
-                let stamp = twice(u64::from_le_bytes(stamp));
-                self.generation.write_all_at(&stamp, 0)
-            })
-            .map_err(StoreError::io(format!("write {}", paths::GENERATION)))
+        let announced = paths::random().and_then(|stamp| {
+            let stamp = twice(u64::from_le_bytes(stamp));
+            self.generation.write_all_at(&stamp, 0)
+        });
+        if announced.is_err() {
+            // Nobody hears of it. This handle at least looks again: it may have removed what it believes to be there.
+            self.write().stamp = None;
+        }
+        announced.map_err(StoreError::io(format!("write {}", paths::GENERATION)))
     }
 
     /// Lists the packs again if they changed since, or anyway. Whether it did.
