@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers.utils import logging
 
 VOCABULARY = 1024
 
@@ -83,13 +84,33 @@ def qwen3_next():
     )
 
 
-MODELS = {"llama": llama, "falcon_h1": falcon_h1, "qwen3_next": qwen3_next}
+def gemma3():
+    """Three layers that see a window of 64 tokens to one that sees all."""
+    from transformers import Gemma3TextConfig
+
+    return Gemma3TextConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=32,
+        sliding_window=64,
+        layer_types=["sliding_attention"] * 3 + ["full_attention"],
+        max_position_embeddings=2048,
+        initializer_range=WEIGHTS,
+    )
+
+
+MODELS = {"llama": llama, "falcon_h1": falcon_h1, "qwen3_next": qwen3_next, "gemma3": gemma3}
 
 
 def make(name: str, folder: Path) -> Path:
     """The model `name` in `folder`, made if it is not there; the same weights each time."""
     if (folder / "config.json").exists():
         return folder
+    logging.disable_progress_bar()
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(MODELS[name](), dtype=torch.float32)
     model.generation_config.eos_token_id = None

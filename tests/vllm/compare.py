@@ -74,15 +74,18 @@ def main() -> None:
                         first[name].append(time.perf_counter() - begun)
                 assert len(set(map(tuple, answers.values()))) == 1, f"they differ: {answers}"
             print(f"prompts of {length} tokens, {given.rounds} rounds", flush=True)
+            figures = []
             for name, (_, decode) in sides.items():
                 count, seconds = (now - then for now, then in zip(transfer(decode, name), before[name]))
-                middle, longest = statistics.median(first[name]) * 1e3, max(first[name]) * 1e3
-                each = seconds / count * 1e3 if count else float("nan")
+                middle, longest = statistics.median(first[name]), max(first[name])
+                each = seconds / count if count else float("nan")
+                figures.append((middle, each))
                 print(
-                    f"  {name:13}  first token {middle:7.1f} ms (longest {longest:7.1f})"
-                    f"  transfer {each:6.2f} ms, mean of {count:.0f}",
-                    flush=True,
+                    f"  {name:13}  first token {middle * 1e3:7.1f} ms (longest {longest * 1e3:7.1f})"
+                    f"  transfer {each * 1e3:6.2f} ms, mean of {count:.0f}"
                 )
+            ours, theirs = figures
+            print(f"  ratio          first token {ours[0] / theirs[0]:7.2f}{'':22}  transfer {ours[1] / theirs[1]:6.2f}", flush=True)
     finally:
         for servers in sides.values():
             for server in servers:

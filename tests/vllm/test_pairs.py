@@ -5,6 +5,7 @@ import threading
 import pytest
 from conftest import total
 from disaggregated import prompts
+from servers import complete
 
 LENGTHS = [5, 100, 900]
 
@@ -19,11 +20,11 @@ def check(pair, expected, asked, together=True):
     assert total(pair.decode, "vllm:transload_failures_total") == 0
 
 
-def ask_together(pair, asked):
+def ask_together(pair, asked, count=16):
     answers = [None] * len(asked)
 
     def ask(number):
-        answers[number] = pair.tokens(asked[number])
+        answers[number] = pair.tokens(asked[number], count)
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(asked))]
     for thread in threads:
@@ -54,6 +55,15 @@ def test_falcon_h1(start, alone, tp):
     check(start("falcon_h1", prefill=side | {"tp": tp[0]}, decode=side | {"tp": tp[1]}), expected, asked)
 
 
+@pytest.mark.parametrize("tp", [(1, 1), (1, 2)], ids=lambda tp: "tp%s-tp%s" % tp)
+def test_gemma3(start, alone, tp):
+    """Windows: of most layers only the end of a prompt is there, and is moved."""
+    asked = prompts(LENGTHS + [63, 64, 65, 66, 129], seed=5)
+    expected = alone.tokens("gemma3", asked)
+    decode = {"tp": tp[1], "block_size": 64, "options": ["--no-enable-prefix-caching"]}
+    check(start("gemma3", prefill={"tp": tp[0]}, decode=decode), expected, asked)
+
+
 def test_qwen3_next(start, alone):
     """Gated delta nets, and attention. vLLM computes the former on the CPU in bfloat16 only, where answers depend on TP,
     on what else is computed in a step, and on how a prompt is divided: so the server alone takes the last token of each
@@ -72,3 +82,24 @@ def test_chunked_prefill(start, alone):
     expected = alone.tokens("llama", asked)
     options = ["--max-num-batched-tokens", "128"]
     check(start("llama", prefill={"options": options}, decode={"block_size": 64}), expected, asked)
+
+
+def test_several_answers(start, alone):
+    """Of several answers to one prompt the first loads it."""
+    asked = prompts([5, 100, 900], seed=6)
+    expected = alone.tokens("llama", asked)
+    pair = start("llama", decode={"block_size": 64})
+    for prompt, tokens in zip(asked, expected):
+        choices = complete(pair.url, prompt, n=3, temperature=1, top_k=1)["choices"]
+        assert [choice["token_ids"] for choice in choices] == [tokens] * 3
+    assert pair.loaded() > 0
+
+
+def test_preempted(start, alone):
+    """More than the decode server has blocks for: what is preempted there is computed again, not loaded."""
+    asked = prompts([300] * 4, seed=7)
+    expected = alone.tokens("llama", asked, 100)
+    pair = start("llama", decode={"block_size": 32, "options": ["--num-gpu-blocks-override", "42"]})
+    assert ask_together(pair, asked, 100) == expected
+    assert total(pair.decode, "vllm:num_preemptions_total") > 0
+    assert total(pair.decode, "vllm:transload_failures_total") == 0
