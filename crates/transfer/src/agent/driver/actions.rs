@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Driver;
 use super::connections::dial;
-use super::logs::{log_job_failed, log_lease_ended};
+use super::logs::{log_invited_push_failed, log_job_failed, log_lease_ended};
 use crate::agent::error::TransferError;
 use crate::agent::flows::Moving;
 use crate::agent::lease::LeaseOutcome;
@@ -100,6 +100,11 @@ impl Driver {
                 }
                 if let Some(promise) = self.jobs.remove(&job) {
                     promise.keep(result);
+                }
+            }
+            Action::Pushed { key, result } => {
+                if let Err(error) = result {
+                    log_invited_push_failed(key, &error.into());
                 }
             }
             Action::NoticeDone {

@@ -75,3 +75,15 @@ pub(super) fn log_job_failed(job: JobUnderWay, error: &TransferError) {
         _ => tracing::warn!(%direction, %set, kind, %error, "a transfer has failed"),
     }
 }
+
+/// A push that a peer has invited, out of blocks that are leased to it.
+pub(super) fn log_invited_push_failed(key: LeaseKey, error: &TransferError) {
+    let kind = error.kind();
+    match error {
+        // The peer has given it up, or the lease has ended in another way, which is logged.
+        TransferError::Job(JobError::LeaseEnded { .. } | JobError::ShuttingDown) => {
+            tracing::info!(lease = %key, kind, %error, "a push was given up");
+        }
+        _ => tracing::warn!(lease = %key, kind, %error, "a push has failed"),
+    }
+}
