@@ -116,6 +116,7 @@ impl TransferError {
                     Refusal::Cancelled => "cancelled",
                     Refusal::PeerLost => "peer_lost",
                     Refusal::UnknownLease => "unknown",
+                    Refusal::Busy { .. } => "busy",
                     _ => "refused",
                 }
             }

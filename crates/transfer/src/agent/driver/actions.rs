@@ -31,8 +31,15 @@ impl Driver {
                 self.hang_up(conn, &reason);
             }
             Action::Send { conn, envelope } => {
-                if let Message::Refused { transfer, refusal } = &envelope.message {
-                    self.log_refused(conn, *transfer, refusal);
+                match &envelope.message {
+                    Message::Refused { transfer, refusal } => {
+                        self.log_refused(conn, *transfer, refusal);
+                    }
+                    Message::Invited {
+                        outcome: Err(refusal),
+                        ..
+                    } => self.log_not_pushed(conn, refusal),
+                    _ => {}
                 }
                 let Some(connection) = self.connections.get_mut(&conn) else {
                     return;

@@ -52,6 +52,13 @@ impl Driver {
             _ => tracing::warn!(%agent, %transfer, %why, "refused a transfer"),
         }
     }
+
+    /// A push that a peer has invited is refused.
+    pub(super) fn log_not_pushed(&self, conn: ConnId, why: &Refusal) {
+        if let Some(connection) = self.connections.get(&conn) {
+            tracing::warn!(agent = %connection.peer.agent, %why, "refused to push");
+        }
+    }
 }
 
 pub(super) fn log_lease_ended(key: LeaseKey, end: LeaseEnd) {
