@@ -1,7 +1,7 @@
 """Shows that two servers answer as one does: a tiny model, one server alone, then a prefill and a decode server that
 lay their caches out differently, with a proxy before them.
 
-    python disaggregated.py [--prefill-block-size 32] [--decode-block-size 64] [--prefill-tp 1] [--decode-tp 1]
+    python disaggregated.py [--prefill-block-size 32] [--decode-block-size 64] [--prefill-tp 1] [--decode-tp 1] [--mode pull]
 
 It takes an environment with vLLM and transload, and no GPU.
 """
@@ -53,6 +53,7 @@ def main() -> int:
     for side, block_size in (("prefill", 32), ("decode", 64)):
         arguments.add_argument(f"--{side}-block-size", type=int, default=block_size)
         arguments.add_argument(f"--{side}-tp", type=int, default=1)
+    arguments.add_argument("--mode", choices=["pull", "push"], default="pull", help="who moves the blocks")
     given = arguments.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="transload-vllm-"))
     model = make(given.model, folder / given.model)
@@ -66,7 +67,7 @@ def main() -> int:
     certs = certificates(folder / "certs", given.prefill_tp, given.decode_tp)
     sides = {side: {"tp": getattr(given, f"{side}_tp"), "block_size": getattr(given, f"{side}_block_size")}
              for side in ("prefill", "decode")}
-    prefill, decode = pair(model, folder, certs, **sides)
+    prefill, decode = pair(model, folder, certs, **sides, mode=given.mode)
     with prefill, decode:
         for server in (prefill, decode):
             tp, blocks = sides[server.name]["tp"], sides[server.name]["block_size"]

@@ -15,7 +15,7 @@ use transload_transfer::lease::LeaseEnd;
 use transload_transfer::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
 use transload_transfer::wire::frame;
 use transload_transfer::wire::message::{
-    Ask, Envelope, Hello, LaneMessage, Message, Notice, NoticeKind, WaitingOn,
+    Ask, Envelope, Hello, Invitation, LaneMessage, Message, Notice, NoticeKind, WaitingOn,
 };
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 use transload_transfer::wire::{Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
@@ -205,6 +205,32 @@ fn talk() -> Vec<(&'static str, Message)> {
     ]
 }
 
+/// What a holder says that has the owner push, and what it hears.
+fn invitations() -> Vec<(&'static str, Message)> {
+    let invitation = Invitation {
+        id: 2,
+        ticket: ticket(1, None),
+        into: ticket(2, None),
+        content: ContentDigest([3; 32]),
+        lanes: 4,
+        by_layer: false,
+        paths: PathSet::ANY,
+    };
+    let (id, refusal) = (2, Refusal::NotYourBlocks);
+    let outcome = Err(refusal);
+    vec![
+        ("invite", Message::Invite(invitation)),
+        (
+            "invited",
+            Message::Invited {
+                id,
+                outcome: Ok(()),
+            },
+        ),
+        ("not-invited", Message::Invited { id, outcome }),
+    ]
+}
+
 /// What the transports of two agents tell each other.
 fn lanes() -> Vec<(&'static str, Message)> {
     let transfer = TransferId([1; 16]);
@@ -247,7 +273,8 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         let envelope = Envelope { sequence, message };
         (name, frame::encode(&envelope).unwrap().to_vec())
     };
-    let messages = greetings().into_iter().chain(talk()).chain(lanes());
+    let messages = greetings().into_iter().chain(talk());
+    let messages = messages.chain(lanes()).chain(invitations());
     let mut seeds: Vec<_> = (1..).zip(messages).map(framed).collect();
     let all: Vec<u8> = seeds.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
     let header = StreamHeader {

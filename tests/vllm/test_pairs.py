@@ -45,6 +45,15 @@ def test_llama(start, alone, tp, blocks, prefix_caching):
     check(start("llama", prefill=sides[0], decode=sides[1]), expected, asked)
 
 
+@pytest.mark.parametrize(("tp", "blocks"), [((1, 2), (32, 64)), ((2, 1), (64, 32))], ids=lambda pair: "%s-%s" % pair)
+def test_push(start, alone, tp, blocks):
+    """The decode server opens its blocks, and the prefill server writes into them."""
+    asked = prompts(LENGTHS + [33, 64, 65, 257], seed=1)
+    expected = alone.tokens("llama", asked)
+    sides = [{"tp": ranks, "block_size": size} for ranks, size in zip(tp, blocks)]
+    check(start("llama", prefill=sides[0], decode=sides[1], mode="push"), expected, asked)
+
+
 @pytest.mark.parametrize("tp", [(1, 1), (1, 2), (2, 1)], ids=lambda tp: "tp%s-tp%s" % tp)
 def test_falcon_h1(start, alone, tp):
     """Mamba2 with one group, whole on every rank, and attention."""

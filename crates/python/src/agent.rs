@@ -233,12 +233,16 @@ impl Agent {
     ///     paths: "any", "quic" (the network only) or "local" (what stays on one host).
     ///     timeout: seconds that all of it may take, retries included.
     ///     keep_leases: whether the leases live on where it fails, so that it may be tried again soon.
+    ///     into: a ticket for a push into these very blocks, where the owner shall push them. It is for a set that nothing
+    ///         was opened under, for tokens `start` to `start + tokens`, and names all ranks of this deployment: each of
+    ///         them pulls with the same, and its blocks are open while it does. It takes the role `serve` here and `push`
+    ///         there.
     ///
     /// Raises:
     ///     TransferError: the ticket is not for this.
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (ticket, ranks, tables, content, tokens, *, start = 0, by_layer = false, paths = "any",
-        timeout = 300.0, keep_leases = false))]
+        timeout = 300.0, keep_leases = false, into = None))]
     #[allow(clippy::too_many_arguments)]
     fn pull(
         &self,
@@ -253,6 +257,7 @@ impl Agent {
         paths: &str,
         timeout: f64,
         keep_leases: bool,
+        into: Option<&Ticket>,
     ) -> PyResult<Transfer> {
         let mut request = transfer_request(
             ticket,
@@ -264,6 +269,7 @@ impl Agent {
         )?;
         request.by_layer = by_layer;
         request.keep_leases = keep_leases;
+        request.into = into.map(|ticket| ticket.inner.clone());
         let started = self.made.wait(py, self.inner.start_pull(request))?;
         Transfer::of(started.map_err(|error| failed(py, &error))?)
     }

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from vllm_stand_in.fixtures import connector, engine, server_certs, two_engines
+from vllm_stand_in.fixtures import connector, engine, mode, server_certs, two_engines
 
 import transload
 

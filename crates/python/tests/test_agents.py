@@ -71,6 +71,30 @@ def test_a_push_delivers_every_byte(pair):
         assert memory.read(0, memory.nbytes) == bytes
 
 
+def test_a_pull_may_be_pushed_by_the_owner(pair):
+    prefill, decode = pair
+    fill(prefill.memories[0][0])
+    leased, opened = os.urandom(16), os.urandom(16)
+    owned = lease(prefill, leased)
+    into = decode.ticket(opened, len(TOKENS), push=True)
+    transfer = decode.agent.pull(
+        prefill.ticket(leased, 30), [0, 1], TABLES[1], CONTENT, len(TOKENS), into=into
+    )
+    report = transfer.ended.result(30)
+    assert report["bytes"] == 30 * 4 * 2 * 256
+    assert {route["rank"] for route in report["routes"]} == {0, 1}
+    assert owned.ended.result(30) == "completed"
+    for rank, bytes in expected(prefill, decode, TABLES, 30).items():
+        memory = decode.memories[rank][0]
+        assert memory.read(0, memory.nbytes) == bytes
+    # Where it cannot be opened, nothing is begun.
+    with pytest.raises(transload.TransferError, match="has ended already") as raised:
+        decode.agent.pull(
+            prefill.ticket(leased, 30), [0, 1], TABLES[1], CONTENT, 30, into=into
+        )
+    assert raised.value.kind == "request"
+
+
 def test_a_pull_may_come_before_its_lease(pair):
     prefill, decode = pair
     set = os.urandom(16)

@@ -5,7 +5,8 @@ from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import end_alike, load, move, prefilled, prompt
 
 
-def test_figures_of_loads(two_engines, caplog):
+@pytest.mark.parametrize("mode", ["pull", "push"])
+def test_figures_of_loads(two_engines, caplog, mode):
     prefill, decode = two_engines({"tp": 2}, {"tp": 2}, extra={"require": "quic"})
     assert decode.figures.is_empty()
     move(prefill, decode, prompt(100))
@@ -28,6 +29,8 @@ def test_figures_of_loads(two_engines, caplog):
     assert prefill.figures.reduce()["Leases completed"] == 4
     # Its workers hear of the hand-over in their next step, and by then all was read.
     assert not [record for record in caplog.records if "before its ticket" in record.getMessage()]
+    received = [worker._worker._agent.metrics()["received"]["succeeded"] for worker in decode.workers]
+    assert received == ([2, 2] if mode == "push" else [0, 0])
     # All is told once.
     assert [worker.get_kv_connector_stats() for worker in decode.workers] == [None, None]
 

@@ -10,6 +10,11 @@ WINDOW = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=40)]
 SIDES = {"tp": 2, "block_size": 16}, {"block_size": 32}
 
 
+@pytest.fixture(params=["pull", "push"])
+def mode(request):
+    return request.param
+
+
 @pytest.mark.parametrize("budget", [10_000, 24])
 def test_a_window(two_engines, budget):
     prefill, decode = two_engines(*SIDES, WINDOW, budget=budget)

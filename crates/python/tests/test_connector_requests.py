@@ -22,6 +22,11 @@ TOKENS = prompt(100)
 Status = vllm.RequestStatus
 
 
+@pytest.fixture(params=["pull", "push"])
+def mode(request):
+    return request.param
+
+
 def test_what_is_cached_at_decode_is_not_loaded(two_engines):
     prefill, decode = two_engines({"tp": 2}, {"block_size": 16}, prefix_caching=True)
     move(prefill, decode, TOKENS)
@@ -31,6 +36,14 @@ def test_what_is_cached_at_decode_is_not_loaded(two_engines):
     # The very same prompt: but for its last block, which is never taken from the cache.
     request = move(prefill, decode, other[:128])
     assert decode.loads[request.request_id][:2] == (112, 128)
+
+
+def test_a_prefill_server_serves_both_modes(engine):
+    prefill = engine("prefill", extra={"mode": "push"})
+    for mode in "pull", "push", "pull":
+        decode = engine("decode", tp=2, extra={"mode": mode})
+        move(prefill, decode, TOKENS)
+        decode.shutdown()
 
 
 @pytest.mark.parametrize("why", ["cached", "prompt logprobs"])

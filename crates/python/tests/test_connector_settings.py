@@ -18,13 +18,13 @@ def read(connector, role="kv_producer", **extra):
 def test_defaults(connector):
     config = read(connector)
     assert (config.agent, config.host, config.port, config.require) == ("prefill", "192.0.2.7", 7600, "any")
-    assert (config.lease_seconds, config.timeout_seconds) == (60, 300)
+    assert (config.lease_seconds, config.timeout_seconds, config.mode) == (60, 300, "pull")
     assert read(connector, "kv_consumer").agent == "decode"
 
 
 def test_what_is_given(connector):
     given = {"agent": "a", "host": "b", "port": 1, "lanes": 3, "require": "quic"}
-    given |= {"lease_seconds": 1, "timeout_seconds": 2.5}
+    given |= {"lease_seconds": 1, "timeout_seconds": 2.5, "mode": "push"}
     config = read(connector, **given)
     assert {name: getattr(config, name) for name in given} == given
     assert str(read(connector, certs="/certs").certs) == "/certs"
@@ -50,7 +50,8 @@ WRONG = [
     ({"lease_seconds": float("nan")}, "extra_config.lease_seconds is nan: give 1 to 86400 seconds"),
     ({"timeout_seconds": 1e6}, "extra_config.timeout_seconds is 1000000.0: give 1 to 86400 seconds"),
     ({"timeout_seconds": True}, "extra_config.timeout_seconds is True: give a number"),
-    ({"mode": "push"}, "extra_config.mode is 'push', which this version does not support yet"),
+    ({"mode": "stream"}, "extra_config.mode is 'stream': give pull or push"),
+    ({"mode": True}, "extra_config.mode is True: give a text"),
 ]
 
 

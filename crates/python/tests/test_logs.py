@@ -61,7 +61,8 @@ def test_sides_that_differ_are_logged_on_both(certs, caplog):
         engine.agent.shutdown(0)
 
 
-def test_refusals_are_logged_on_both_sides(pair, caplog):
+@pytest.mark.parametrize("push", [False, True])
+def test_refusals_are_logged_on_both_sides(pair, caplog, push):
     caplog.set_level(logging.WARNING, "transload")
     prefill, decode = pair
     set = os.urandom(16)
@@ -69,14 +70,17 @@ def test_refusals_are_logged_on_both_sides(pair, caplog):
     assert leased.ended.result(30) == "expired"
     ticket = prefill.ticket(set, 30)
     with pytest.raises(transload.TransferError):
-        decode.agent.pull(ticket, [0, 1], [[6]], CONTENT, 30).ended.result(30)
+        into = decode.ticket(os.urandom(16), 30, push=True) if push else None
+        pull = decode.agent.pull(ticket, [0, 1], [[6]], CONTENT, 30, into=into)
+        pull.ended.result(30)
 
     def found(*parts):
         messages = [record.message for record in caplog.records]
         return [text for text in messages if all(part in text for part in parts)]
 
     until(lambda: found("a lease has ended", set.hex(), "expired"))
-    until(lambda: found("refused a transfer", "agent=decode", "the lease has expired"))
+    refused = "refused to push" if push else "refused a transfer"
+    until(lambda: found(refused, "agent=decode", "the lease has expired"))
     until(lambda: found("a transfer has failed", set.hex(), "the lease has expired"))
     # Tickets are secrets.
     assert ticket.text not in caplog.text

@@ -305,6 +305,7 @@ class Agent:
         paths: _Paths = "any",
         timeout: float = 300.0,
         keep_leases: bool = False,
+        into: Ticket | None = None,
     ) -> Transfer: ...
     def push(
         self,

@@ -54,12 +54,20 @@ def engine(connector, server_certs):
 
 
 @pytest.fixture
-def two_engines(engine):
+def mode():
+    """How blocks come to a decode server. Modules that test both ways have a fixture of this name with both."""
+    return "pull"
+
+
+@pytest.fixture
+def two_engines(engine, mode):
     """Starts a prefill and a decode engine of one model."""
 
     def start(prefill=None, decode=None, groups=None, **both):
         first = engine("prefill", groups, **(both | (prefill or {})))
-        return first, engine("decode", groups, **(both | (decode or {})))
+        second = both | (decode or {})
+        second["extra"] = {"mode": mode} | (second.get("extra") or {})
+        return first, engine("decode", groups, **second)
 
     return start
 

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::ids::Direction;
-use crate::lease::{LeaseError, LeaseKey, OpenFault};
+use crate::lease::{LeaseEnd, LeaseError, LeaseKey, OpenFault};
 use crate::plan::{BindError, Tables};
 use crate::wire::{HelloRefusal, JobError, Refusal};
 
@@ -102,15 +102,24 @@ impl TransferError {
             },
             JobError::MayNotServe { .. } => "refused",
             JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
-            JobError::Refused { refusal, .. } => match refusal {
-                Refusal::Expired => "expired",
-                Refusal::Consumed => "consumed",
-                Refusal::DigestMismatch { .. } => "content",
-                Refusal::Cancelled => "cancelled",
-                Refusal::PeerLost => "peer_lost",
-                Refusal::UnknownLease => "unknown",
-                _ => "refused",
+            JobError::Opening { .. } => "request",
+            JobError::LeaseEnded { end } => match end {
+                LeaseEnd::Expired => "expired",
+                LeaseEnd::PeerLost => "peer_lost",
+                LeaseEnd::Completed | LeaseEnd::Cancelled => "failed",
             },
+            JobError::Refused { refusal, .. } | JobError::NotPushed { refusal, .. } => {
+                match refusal {
+                    Refusal::Expired => "expired",
+                    Refusal::Consumed => "consumed",
+                    Refusal::DigestMismatch { .. } => "content",
+                    Refusal::Cancelled => "cancelled",
+                    Refusal::PeerLost => "peer_lost",
+                    Refusal::UnknownLease => "unknown",
+                    Refusal::Busy { .. } => "busy",
+                    _ => "refused",
+                }
+            }
             JobError::Failed { .. } => "failed",
             JobError::TimedOut { .. } => "timed_out",
             JobError::Cancelled => "cancelled",

@@ -186,7 +186,8 @@ impl Agent {
         })
     }
 
-    /// Pulls what a ticket allows into own blocks, and waits until all of it has landed.
+    /// Pulls what a ticket allows into own blocks, or has its owner push it ([`PullRequest::into`]), and waits until
+    /// all of it has landed.
     ///
     /// Where this future is dropped, the pull is cancelled, and its blocks may still be written for a
     /// moment: [`PullRequest::keeper`] or [`start_pull`](Self::start_pull) tell when they are not.
@@ -260,6 +261,7 @@ impl Agent {
             timeout: request.timeout,
             keep_leases: request.keep_leases,
             prefilled,
+            into: request.into,
             blocks: Arc::new(request.tables),
         };
         let keeper = request.keeper;

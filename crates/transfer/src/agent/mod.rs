@@ -9,7 +9,8 @@
 //!    ranks, and bound to a digest of what they hold. Whoever made the request mints a
 //!    [`Ticket`](crate::ticket::Ticket) for the set, which needs no memory, only the cluster's key.
 //! 3. The holder of the ticket [`pull`](Agent::pull)s into its own blocks; or, with a ticket for blocks
-//!    that were opened, [`push`](Agent::push)es. It has succeeded only when every route of every rank has
+//!    that were opened, [`push`](Agent::push)es; or has the owner of the leases push, which takes nothing of
+//!    the application there ([`PullRequest::into`]). It has succeeded only when every route of every rank has
 //!    landed after the source's commit. All source ranks are told, and the leases end as completed.
 //! 4. [`Lease::ended`] gives the blocks back, with the one reason for which the lease ended. Who cannot
 //!    wait for that, or for the end of a pull, gives the request a [`Keeper`].

@@ -93,6 +93,12 @@ pub struct PullRequest {
     /// lost. Otherwise a failure cancels them, on all ranks at once, and their blocks are free; so does
     /// cancelling in any case.
     pub keep_leases: bool,
+    /// Of a pull: whether the owner shall push instead, and into which lease set: a ticket for it, of
+    /// [`Direction::Push`](crate::ids::Direction), over the tokens that are pulled. It names all ranks of this
+    /// deployment, each of which pulls with the same; the blocks here are opened under it for as long as the pull
+    /// lasts. The owner is in charge from then on: it asks, and tries again. Its certificate needs the role
+    /// `push`, and ours `serve` beside `pull`. A push that fails ends the leases, whatever `keep_leases` says.
+    pub into: Option<Ticket>,
     /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was
     /// dropped, by a timeout or a `select!`, so that nobody hears of its end. An owner of the blocks, which
     /// frees them when it is dropped.
@@ -119,6 +125,7 @@ impl PullRequest {
             paths: PathSet::ANY,
             timeout: Duration::from_secs(300),
             keep_leases: false,
+            into: None,
             keeper: None,
         }
     }

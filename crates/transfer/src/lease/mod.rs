@@ -8,6 +8,8 @@
 //!   the [`Holder`]. Anybody else is refused, ticket or not.
 //! - **A running transfer pins.** A pinned lease outlives its time to live, up to its hard bound.
 //!   Nothing outlives the hard bound.
+//! - **Pulled or pushed.** A lease that its holder wants [pushed](LeasePush) is not pulled from as well,
+//!   goes to one set of blocks, and ends with that push, however it goes.
 //! - **Ending takes two steps where it is pinned.** The table says [`LeaseEvent::Fence`], the
 //!   transfers are stopped and unpinned, and only then comes [`LeaseEvent::Ended`] with the blocks.
 //!   From the first step on the lease is not alive: nothing commits.
@@ -98,6 +100,22 @@ pub struct LeaseSpec<B> {
     pub blocks: B,
 }
 
+impl<B> LeaseSpec<B> {
+    pub(crate) fn with_blocks<C>(self, held: impl FnOnce(B) -> C) -> LeaseSpec<C> {
+        LeaseSpec {
+            key: self.key,
+            direction: self.direction,
+            content: self.content,
+            start: self.start,
+            valid_tokens: self.valid_tokens,
+            ttl: self.ttl,
+            hard_bound: self.hard_bound,
+            prefilled: self.prefilled,
+            blocks: held(self.blocks),
+        }
+    }
+}
+
 /// The deployment that a lease is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
@@ -122,6 +140,25 @@ pub struct LeaseUse<'a> {
     pub attempt: u32,
     /// The transfer that is to pin the lease.
     pub transfer: TransferId,
+    /// What the asker takes the content to be.
+    pub content: ContentDigest,
+    /// First token.
+    pub start: u64,
+    /// How many tokens from there on.
+    pub tokens: u64,
+}
+
+/// A holder's wish to have a lease's blocks pushed into its own.
+#[derive(Clone, Debug)]
+pub struct LeasePush<'a> {
+    /// The agent that asks.
+    pub agent: &'a AgentId,
+    /// The deployment it speaks for.
+    pub holder: Holder,
+    /// What is to pin the lease while the push is under way.
+    pub pin: TransferId,
+    /// The set of the blocks that are to be written.
+    pub into: LeaseSetId,
     /// What the asker takes the content to be.
     pub content: ContentDigest,
     /// First token.
@@ -279,6 +316,9 @@ pub enum UseError {
         /// The rank.
         rank: Rank,
     },
+    /// The blocks are being pushed.
+    #[error("the blocks are being pushed already")]
+    Pushed,
     /// A later attempt of this rank is known.
     #[error("attempt {latest} of this rank is known already")]
     Superseded {
@@ -290,7 +330,8 @@ pub enum UseError {
 /// What the table tells its caller.
 #[derive(Debug)]
 pub enum LeaseEvent<B> {
-    /// The lease is ending: stop these transfers, then [`unpin`](LeaseTable::unpin) each.
+    /// The lease is ending: stop these transfers, then [`unpin`](LeaseTable::unpin) each; or the push that has
+    /// pinned it, then say that it is [over](LeaseTable::push_over).
     Fence {
         /// Which lease.
         key: LeaseKey,

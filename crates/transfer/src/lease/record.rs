@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Holder, LeaseEnd, LeaseSpec, LeaseUse, UseError};
-use crate::ids::{AgentId, Direction, Rank, TransferId};
+use super::{Holder, LeaseEnd, LeasePush, LeaseSpec, LeaseUse, UseError};
+use crate::content::ContentDigest;
+use crate::ids::{AgentId, Direction, LeaseSetId, Rank, TransferId};
 use crate::moment::Moment;
 
 /// Memory of one record is bounded by the ranks of its holder (a few words each) and by the layers
@@ -21,6 +22,14 @@ pub(super) struct Record<B> {
     pub(super) state: State,
     pub(super) bound: Option<Bound>,
     pub(super) pins: BTreeSet<TransferId>,
+    pub(super) push: Option<Push>,
+}
+
+/// A push of the blocks that the holder has asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Push {
+    pub(super) into: LeaseSetId,
+    pub(super) pin: TransferId,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +100,7 @@ impl<B> Record<B> {
             state: State::Alive,
             bound: None,
             pins: BTreeSet::new(),
+            push: None,
             spec,
         }
     }
@@ -125,22 +135,9 @@ impl<B> Record<B> {
     /// Whether `wanted` may be done now. Changes nothing.
     pub(super) fn check(&self, wanted: &LeaseUse<'_>) -> Result<(), UseError> {
         self.check_peer(&wanted.holder, wanted.agent, &[wanted.rank])?;
-        let spec = &self.spec;
-        if spec.content != wanted.content {
-            let content = spec.content;
-            return Err(UseError::Content { content });
-        }
-        let asked = wanted.start.saturating_add(wanted.tokens);
-        let covered = match spec.direction {
-            Direction::Pull => wanted.start >= spec.start && asked <= spec.valid_tokens,
-            Direction::Push => wanted.start == spec.start && asked == spec.valid_tokens,
-        };
-        if !covered {
-            return Err(UseError::Tokens {
-                start: spec.start,
-                valid_tokens: spec.valid_tokens,
-                asked,
-            });
+        self.check_tokens(&wanted.content, wanted.start, wanted.tokens)?;
+        if self.push.is_some() {
+            return Err(UseError::Pushed);
         }
         let Some(bound) = &self.bound else {
             return Ok(());
@@ -152,6 +149,46 @@ impl<B> Record<B> {
         match bound.attempts.get(&rank) {
             Some(&latest) if latest >= wanted.attempt => Err(UseError::Superseded { latest }),
             _ => Ok(()),
+        }
+    }
+
+    /// Whether the blocks may be pushed so, and whether that is new. Changes nothing.
+    pub(super) fn check_push(&self, wanted: &LeasePush<'_>) -> Result<bool, UseError> {
+        self.check_peer(&wanted.holder, wanted.agent, &[])?;
+        self.check_tokens(&wanted.content, wanted.start, wanted.tokens)?;
+        let attempts = self.bound.iter().flat_map(|bound| bound.attempts.keys());
+        match (self.push, attempts.min()) {
+            (Some(push), _) if push.into == wanted.into => Ok(false),
+            (Some(_), _) => Err(UseError::Pushed),
+            (None, Some(&rank)) => Err(UseError::Consumed { rank }),
+            (None, None) => Ok(true),
+        }
+    }
+
+    /// Whether the blocks hold that, and all of it.
+    fn check_tokens(
+        &self,
+        content: &ContentDigest,
+        start: u64,
+        tokens: u64,
+    ) -> Result<(), UseError> {
+        let spec = &self.spec;
+        if spec.content != *content {
+            let content = spec.content;
+            return Err(UseError::Content { content });
+        }
+        let asked = start.saturating_add(tokens);
+        let covered = match spec.direction {
+            Direction::Pull => start >= spec.start && asked <= spec.valid_tokens,
+            Direction::Push => start == spec.start && asked == spec.valid_tokens,
+        };
+        match covered {
+            true => Ok(()),
+            false => Err(UseError::Tokens {
+                start: spec.start,
+                valid_tokens: spec.valid_tokens,
+                asked,
+            }),
         }
     }
 

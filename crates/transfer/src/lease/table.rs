@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::record::{Record, State};
+use super::record::{Push, Record, State};
 use super::{
-    Holder, LeaseDone, LeaseEnd, LeaseError, LeaseEvent, LeaseKey, LeaseSpec, LeaseUse, OpenError,
-    OpenFault, UseError,
+    Holder, LeaseDone, LeaseEnd, LeaseError, LeaseEvent, LeaseKey, LeasePush, LeaseSpec, LeaseUse,
+    OpenError, OpenFault, UseError,
 };
 use crate::content::ContentDigest;
-use crate::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
+use crate::ids::{AgentId, Direction, Incarnation, LeaseSetId, Rank, TransferId};
 use crate::moment::{Moment, Timers};
 
 /// Most layers that progress is kept for; no model has a tenth of them.
@@ -21,7 +21,7 @@ pub struct LeaseLimits {
     /// Most leases that are open at a time. A lease takes about 500 bytes and 150 more for each
     /// rank of its holder.
     pub leases: usize,
-    /// Of how many ended leases the table remembers how they ended, the latest ones: 48 bytes each.
+    /// Of how many ended leases the table remembers how they ended, the latest ones: 72 bytes each.
     /// A pull that comes later is told that the lease is unknown.
     pub ended: usize,
     /// How long a holder may be away in the midst of its use before the lease ends as
@@ -49,9 +49,17 @@ pub struct LeaseTable<B> {
     /// Ordered, so that what happens to many leases at a time happens in the same order always.
     open: BTreeMap<LeaseKey, Record<B>>,
     timers: Timers<LeaseKey>,
-    ended: HashMap<LeaseKey, LeaseEnd>,
+    ended: HashMap<LeaseKey, Ended>,
     ended_order: VecDeque<LeaseKey>,
     events: VecDeque<LeaseEvent<B>>,
+}
+
+/// What is remembered of a lease.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    end: LeaseEnd,
+    /// Where its blocks were pushed to, if they were.
+    into: Option<LeaseSetId>,
 }
 
 impl<B> LeaseTable<B> {
@@ -133,24 +141,8 @@ impl<B> LeaseTable<B> {
 impl<B> LeaseTable<B> {
     /// Opens a lease. From here on the blocks belong to it.
     pub fn open(&mut self, now: Moment, spec: LeaseSpec<B>) -> Result<(), OpenError<B>> {
-        self.on_deadline(now);
         let key = spec.key;
-        let reason = if self.open.contains_key(&key) {
-            Some(OpenFault::Open)
-        } else if let Some(&end) = self.ended.get(&key) {
-            Some(OpenFault::Ended { end })
-        } else if self.open.len() >= self.limits.leases {
-            let limit = self.limits.leases;
-            Some(OpenFault::TooMany { limit })
-        } else if spec.start > spec.valid_tokens {
-            Some(OpenFault::Tokens {
-                start: spec.start,
-                valid_tokens: spec.valid_tokens,
-            })
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
+        if let Err(reason) = self.check_open(now, key, spec.start, spec.valid_tokens) {
             let blocks = spec.blocks;
             return Err(OpenError {
                 key,
@@ -158,9 +150,41 @@ impl<B> LeaseTable<B> {
                 blocks,
             });
         }
+        self.insert(now, spec);
+        Ok(())
+    }
+
+    /// Whether such a lease could be opened. Changes nothing but what is due.
+    pub(crate) fn check_open(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        start: u64,
+        valid_tokens: u64,
+    ) -> Result<(), OpenFault> {
+        self.on_deadline(now);
+        if self.open.contains_key(&key) {
+            Err(OpenFault::Open)
+        } else if let Some(&Ended { end, .. }) = self.ended.get(&key) {
+            Err(OpenFault::Ended { end })
+        } else if self.open.len() >= self.limits.leases {
+            let limit = self.limits.leases;
+            Err(OpenFault::TooMany { limit })
+        } else if start > valid_tokens {
+            Err(OpenFault::Tokens {
+                start,
+                valid_tokens,
+            })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Opens what [`check_open`](Self::check_open) has found to be all right.
+    pub(crate) fn insert(&mut self, now: Moment, spec: LeaseSpec<B>) {
+        let key = spec.key;
         self.open.insert(key, Record::new(now, spec));
         self.settle(key);
-        Ok(())
     }
 
     /// Notes that the first `tokens` tokens of `layer` are ready. Tells whether that is news.
@@ -261,12 +285,73 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
+    /// Whether the holder may have the blocks pushed so, and whether that is still to be done: it says so
+    /// from each of its ranks, and late ones find it begun or over. Changes nothing but what is due.
+    pub fn check_push(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        wanted: &LeasePush<'_>,
+    ) -> Result<bool, UseError> {
+        self.on_deadline(now);
+        if let Some(&Ended { end, into }) = self.ended.get(&key)
+            && (end, into) == (LeaseEnd::Completed, Some(wanted.into))
+        {
+            return Ok(false);
+        }
+        self.known_mut(key, Direction::Pull)?.check_push(wanted)
+    }
+
+    /// Binds the lease to the holder and pins it until [`push_over`](Self::push_over), where
+    /// [`check_push`](Self::check_push) has found that still to be done. Tells how long it may take at most.
+    pub fn begin_push(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        wanted: &LeasePush<'_>,
+    ) -> Result<Duration, UseError> {
+        self.on_deadline(now);
+        let record = self.known_mut(key, Direction::Pull)?;
+        if !record.check_push(wanted)? {
+            return Err(UseError::Pushed);
+        }
+        record.bind(wanted.holder, wanted.agent, &[]);
+        let (into, pin) = (wanted.into, wanted.pin);
+        record.push = Some(Push { into, pin });
+        record.pins.insert(pin);
+        let left = record.hard.since(now);
+        self.settle(key);
+        Ok(left)
+    }
+
+    /// The push touches the blocks no more, and ends the lease. Gives what pinned it.
+    pub fn push_over(&mut self, key: LeaseKey, landed: bool) -> Option<TransferId> {
+        let record = self.open.get_mut(&key)?;
+        let pin = record.push?.pin;
+        record.pins.remove(&pin);
+        let end = match landed {
+            true => LeaseEnd::Completed,
+            false => LeaseEnd::Cancelled,
+        };
+        self.end(key, end);
+        // Where it was ending already, it waited for this.
+        self.settle(key);
+        Some(pin)
+    }
+
     /// The transfers that a lease waits for.
     pub fn pins(&self, key: &LeaseKey) -> impl Iterator<Item = &TransferId> {
         self.open
             .get(key)
             .into_iter()
             .flat_map(|record| &record.pins)
+    }
+
+    /// How often the holder's `rank` has tried.
+    pub(crate) fn attempts(&self, key: &LeaseKey, rank: Rank) -> u32 {
+        let bound = self.open.get(key).and_then(|record| record.bound.as_ref());
+        let attempts = bound.and_then(|bound| bound.attempts.get(&rank));
+        attempts.copied().unwrap_or(0)
     }
 
     /// Whether the lease is alive at this moment: what a commit needs.
@@ -429,7 +514,7 @@ impl<B> LeaseTable<B> {
                 leased: record.spec.direction,
             }),
             (Some(record), _) => Ok(record),
-            (None, Some(&end)) => Err(UseError::Ended { end }),
+            (None, Some(&Ended { end, .. })) => Err(UseError::Ended { end }),
             (None, None) => Err(UseError::Unknown),
         }
     }
@@ -471,15 +556,16 @@ impl<B> LeaseTable<B> {
             && let State::Ending(end) = record.state
             && let Some(record) = self.open.remove(&key)
         {
-            self.remember(key, end);
+            let into = record.push.map(|push| push.into);
+            self.remember(key, Ended { end, into });
             let blocks = record.spec.blocks;
             self.events
                 .push_back(LeaseEvent::Ended { key, end, blocks });
         }
     }
 
-    fn remember(&mut self, key: LeaseKey, end: LeaseEnd) {
-        self.ended.insert(key, end);
+    fn remember(&mut self, key: LeaseKey, ended: Ended) {
+        self.ended.insert(key, ended);
         self.ended_order.push_back(key);
         while self.ended_order.len() > self.limits.ended {
             if let Some(oldest) = self.ended_order.pop_front() {

@@ -487,3 +487,109 @@ fn a_peer_renews_within_the_hard_bound_only() {
         "its owner may go beyond"
     );
 }
+
+fn push_of(agent: &AgentId, into: u8) -> LeasePush<'_> {
+    LeasePush {
+        agent,
+        holder: holder(1),
+        pin: transfer(90 + into),
+        into: LeaseSetId([into; 16]),
+        content: CONTENT,
+        start: 20,
+        tokens: 80,
+    }
+}
+
+#[test]
+fn a_push_pins_its_lease_and_ends_it() {
+    for (landed, end) in [(true, LeaseEnd::Completed), (false, LeaseEnd::Cancelled)] {
+        let mut f = fixture(PULL);
+        let decode = f.decode.clone();
+        let wanted = push_of(&decode, 1);
+        assert_eq!(f.table.check_push(at(1), KEY, &wanted), Ok(true));
+        assert_eq!(f.table.begin_push(at(1), KEY, &wanted), Ok(secs(59)));
+        f.table.on_deadline(at(30));
+        assert_eq!(f.table.check_push(at(30), KEY, &wanted), Ok(false));
+        let elsewhere = push_of(&decode, 2);
+        let pushed = Err(UseError::Pushed);
+        assert_eq!(f.table.check_push(at(30), KEY, &elsewhere), pushed);
+        assert_eq!(f.admit(at(30), 0, 1), Err(UseError::Pushed));
+        assert!(f.table.poll_event().is_none());
+        assert_eq!(f.table.push_over(KEY, landed), Some(wanted.pin));
+        assert!(matches!(
+            f.table.poll_event(),
+            Some(LeaseEvent::Ended { end: found, .. }) if found == end
+        ));
+        assert_eq!(f.table.push_over(KEY, landed), None);
+        // Somebody of the same holder who hears of it late.
+        let late = f.table.check_push(at(31), KEY, &wanted);
+        match landed {
+            true => assert_eq!(late, Ok(false)),
+            false => assert_eq!(late, Err(UseError::Ended { end })),
+        }
+        let ended = Err(UseError::Ended { end });
+        assert_eq!(f.table.check_push(at(31), KEY, &elsewhere), ended);
+    }
+}
+
+#[test]
+fn a_push_is_of_what_the_lease_holds_and_of_nobody_elses() {
+    let mut f = fixture(PULL);
+    let decode = f.decode.clone();
+    let wanted = push_of(&decode, 1);
+    let other = LeasePush {
+        content: ContentDigest([9; 32]),
+        ..wanted.clone()
+    };
+    let content = CONTENT;
+    let refused = Err(UseError::Content { content });
+    assert_eq!(f.table.check_push(at(1), KEY, &other), refused);
+    let more = LeasePush {
+        tokens: 81,
+        ..wanted.clone()
+    };
+    let refused = f.table.check_push(at(1), KEY, &more);
+    assert!(matches!(refused, Err(UseError::Tokens { asked: 101, .. })));
+    f.table.begin_push(at(1), KEY, &wanted).unwrap();
+    let rival = LeasePush {
+        holder: holder(2),
+        ..wanted
+    };
+    let refused = Err(UseError::Holder);
+    assert_eq!(f.table.check_push(at(1), KEY, &rival), refused);
+
+    let mut pulled = fixture(PULL);
+    pulled.admit(at(1), 0, 1).unwrap();
+    let rank = Rank(0);
+    let refused = Err(UseError::Consumed { rank });
+    let wanted = push_of(&decode, 1);
+    assert_eq!(pulled.table.check_push(at(1), KEY, &wanted), refused);
+    let mut opening = fixture(Direction::Push);
+    let leased = Direction::Push;
+    let refused = Err(UseError::Direction { leased });
+    assert_eq!(opening.table.check_push(at(1), KEY, &wanted), refused);
+}
+
+/// However it ends, the blocks are given back when the push has let go of them, and once.
+#[test]
+fn a_lease_that_ends_waits_for_its_push() {
+    let mut f = fixture(PULL);
+    let decode = f.decode.clone();
+    let wanted = push_of(&decode, 1);
+    f.table.begin_push(at(1), KEY, &wanted).unwrap();
+    f.table.on_deadline(at(60));
+    assert!(matches!(
+        f.table.poll_event(),
+        Some(LeaseEvent::Fence { transfers, .. }) if transfers == BTreeSet::from([wanted.pin])
+    ));
+    assert!(f.table.poll_event().is_none());
+    f.table.push_over(KEY, true);
+    assert!(matches!(
+        f.table.poll_event(),
+        Some(LeaseEvent::Ended {
+            end: LeaseEnd::Expired,
+            ..
+        })
+    ));
+    assert!(f.table.poll_event().is_none());
+}

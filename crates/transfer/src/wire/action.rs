@@ -105,6 +105,13 @@ pub enum Action<B> {
         /// The blocks.
         blocks: B,
     },
+    /// A push that a holder has invited is over, and with it its lease, which ends next.
+    Pushed {
+        /// The lease.
+        key: LeaseKey,
+        /// How it went.
+        result: Result<JobReport, JobError>,
+    },
     /// A notice was heard by all, or has waited long enough.
     NoticeDone {
         /// Which.

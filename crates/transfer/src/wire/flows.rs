@@ -3,6 +3,7 @@
 //! The rules are the same whether a lease or a job is behind a transfer, and whichever side asked.
 
 use super::destination::StreamRefusal;
+use super::held::Held;
 use super::message::{Message, WaitingOn};
 use super::path::Path;
 use super::planner::Planner;
@@ -10,8 +11,9 @@ use super::refusal::{Failure, Refusal, Text};
 use super::source::Phase;
 use super::stream::{StreamHeader, StreamTrailer};
 use super::transfer::{Role, Side, Why};
-use super::{Action, ConnId, Machine, Timer};
+use super::{Action, BlocksOf, ConnId, Machine, Timer};
 use crate::ids::{AgentId, TransferId};
+use crate::lease::LeaseKey;
 use crate::moment::Moment;
 
 /// What the agent reports of data streams.
@@ -85,9 +87,7 @@ impl<B, P: Planner> Machine<B, P> {
         match &admitted {
             Ok(()) => {
                 self.moving(now, id);
-                if let Side::Job { job, .. } = side {
-                    self.job_moves(now, job);
-                }
+                self.bytes_move(now, side);
             }
             Err(StreamRefusal::Faulty(failure)) => self.fail(now, id, failure.clone(), true),
             Err(StreamRefusal::Unknown) => {}
@@ -180,9 +180,8 @@ impl<B, P: Planner> Machine<B, P> {
             }
             (Message::Progress { .. }, Role::Destination(_)) => self.moving(now, id),
             (Message::Lent { .. }, Role::Destination(destination)) if destination.may_copy() => {
-                if let Side::Job { job, .. } = t.side {
-                    self.job_moves(now, job);
-                }
+                let side = t.side;
+                self.bytes_move(now, side);
                 self.moving(now, id);
                 self.actions.push_back(Action::Copy { transfer: id });
             }
@@ -245,6 +244,27 @@ impl<B, P: Planner> Machine<B, P> {
                 self.land_if_whole(now, id);
             }
             false => self.read_if_ready(now, id),
+        }
+    }
+}
+
+impl<B, P: Planner> Machine<B, P> {
+    /// Bytes are about to be written for somebody here.
+    fn bytes_move(&mut self, now: Moment, side: Side) {
+        match side {
+            Side::Job { job, .. } => self.job_moves(now, job),
+            Side::Lease(key) => self.opening_moves(now, &key),
+        }
+    }
+
+    /// The lease whose blocks a transfer reads, also where a push that was invited reads them.
+    pub(super) fn leased_to(&self, side: Side) -> Option<LeaseKey> {
+        match side {
+            Side::Lease(key) => Some(key),
+            Side::Job { job, .. } => match self.jobs.get(&job)?.spec.blocks {
+                Held::Of(BlocksOf::Lease(key)) => Some(key),
+                _ => None,
+            },
         }
     }
 }
@@ -381,14 +401,15 @@ impl<B, P: Planner> Machine<B, P> {
         if !source.is_read() {
             return;
         }
-        match side {
-            Side::Lease(key) => {
-                if !self.leases.is_alive(now, key) && !fault!(self, CommitWithoutLease) {
-                    // The table has said why, and the fence follows from that.
-                    return;
-                }
-            }
-            Side::Job { job, route } => self.route_committed(job, route),
+        if let Some(key) = self.leased_to(side)
+            && !self.leases.is_alive(now, key)
+            && !fault!(self, CommitWithoutLease)
+        {
+            // The table has said why, and the fence follows from that.
+            return;
+        }
+        if let Side::Job { job, route } = side {
+            self.route_committed(job, route);
         }
         let Some(source) = self.transfers.get_mut(&id).and_then(|t| t.source()) else {
             return;
@@ -459,6 +480,7 @@ impl<B, P: Planner> Machine<B, P> {
         self.actions.push_back(Action::Finished { transfer: id });
         match t.side {
             Side::Lease(key) => {
+                self.opening_landed(&key, &t);
                 self.leases.landed(key, t.flow.peer_rank);
                 self.leases.unpin(now, key, id);
                 self.pair_free(now, key, t.flow.peer_rank);

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use super::job::Job;
+use super::held::Held;
+use super::job::{Invited, Job};
 use super::message::{Envelope, LaneMessage, MAX_DOCUMENT, Message};
 use super::notice::Pending;
 use super::owner::{Parked, Queued};
@@ -70,13 +71,17 @@ pub struct Machine<B, P> {
     pub(super) me: Me,
     pub(super) options: Options,
     pub(super) planner: P,
-    pub(super) leases: LeaseTable<B>,
+    pub(super) leases: LeaseTable<Held<B>>,
     pub(super) early: Early<Parked>,
     pub(super) queued: HashMap<(LeaseKey, Rank), Queued>,
     pub(super) sessions: HashMap<ConnId, Session>,
     pub(super) agents: HashMap<AgentId, Known>,
     pub(super) transfers: BTreeMap<TransferId, Transfer>,
     pub(super) jobs: BTreeMap<JobId, Job<B>>,
+    /// Pulls whose owner was invited to push.
+    pub(super) invited: BTreeMap<JobId, Invited<B>>,
+    /// Pushes that were invited here, by what pins their leases.
+    pub(super) pushes: HashMap<TransferId, JobId>,
     pub(super) notices: BTreeMap<NoticeId, Pending>,
     pub(super) timers: Timers<Timer>,
     pub(super) actions: VecDeque<Action<B>>,
@@ -127,13 +132,13 @@ pub struct Gauges {
     pub agents: usize,
     /// Open leases.
     pub leases: usize,
-    /// Asks and notices that wait for their lease.
+    /// Asks, notices and invitations that wait for their lease.
     pub early: usize,
     /// Asks that wait for the fence of an earlier attempt.
     pub queued: usize,
     /// Transfers, in either direction.
     pub transfers: usize,
-    /// Pulls and pushes of our own.
+    /// Pulls and pushes of our own, and pushes that were invited.
     pub jobs: usize,
     /// Notices that have not been heard by all.
     pub notices: usize,
@@ -167,6 +172,8 @@ impl<B, P: Planner> Machine<B, P> {
             agents: HashMap::new(),
             transfers: BTreeMap::new(),
             jobs: BTreeMap::new(),
+            invited: BTreeMap::new(),
+            pushes: HashMap::new(),
             notices: BTreeMap::new(),
             timers: Timers::default(),
             actions: VecDeque::new(),
@@ -226,9 +233,16 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// The blocks of a lease or a job, as long as it has them.
     pub fn blocks(&self, of: BlocksOf) -> Option<&B> {
-        match of {
-            BlocksOf::Lease(key) => self.leases.blocks(&key),
-            BlocksOf::Job(job) => self.jobs.get(&job).map(|job| &job.spec.blocks),
+        let held = match of {
+            BlocksOf::Lease(key) => self.leases.blocks(&key)?,
+            BlocksOf::Job(id) => match self.jobs.get(&id) {
+                Some(job) => &job.spec.blocks,
+                None => return self.invited.get(&id).map(|job| &job.spec.blocks),
+            },
+        };
+        match held {
+            Held::Own(blocks) => Some(blocks),
+            Held::Of(other) => self.blocks(*other),
         }
     }
 
@@ -264,8 +278,8 @@ impl<B, P: Planner> Machine<B, P> {
             // One that is ending already is no error here.
             let _ = self.leases.cancel(now, key);
         }
-        let jobs: Vec<_> = self.jobs.keys().copied().collect();
-        for job in jobs {
+        let jobs = self.jobs.keys().chain(self.invited.keys());
+        for job in jobs.copied().collect::<Vec<_>>() {
             self.stop(now, job, super::JobError::ShuttingDown);
         }
         self.settle(now);
@@ -287,7 +301,7 @@ impl<B, P: Planner> Machine<B, P> {
             early: self.early.len(),
             queued: self.queued.len(),
             transfers: self.transfers.len(),
-            jobs: self.jobs.len(),
+            jobs: self.jobs_under_way(),
             notices: self.notices.len(),
             timers: self.timers.len() + self.leases.timers() + self.early.len(),
         }
@@ -305,16 +319,24 @@ impl<B, P: Planner> Machine<B, P> {
                     transfers,
                 } => {
                     for transfer in transfers {
+                        if let Some(&push) = self.pushes.get(&transfer) {
+                            self.stop(now, push, super::JobError::LeaseEnded { end });
+                            continue;
+                        }
                         self.fail(now, transfer, Failure::LeaseEnded { end }, true);
                         if fault!(self, EndLeaseBeforeFence) {
                             self.leases.unpin(now, key, transfer);
                         }
                     }
                 }
-                LeaseEvent::Ended { key, end, blocks } => {
-                    self.actions
-                        .push_back(Action::LeaseEnded { key, end, blocks });
-                }
+                LeaseEvent::Ended { key, end, blocks } => match blocks {
+                    Held::Own(blocks) => {
+                        let ended = Action::LeaseEnded { key, end, blocks };
+                        self.actions.push_back(ended);
+                    }
+                    Held::Of(BlocksOf::Job(job)) => self.opening_ended(now, job, key, end),
+                    Held::Of(BlocksOf::Lease(_)) => {}
+                },
             }
         }
     }

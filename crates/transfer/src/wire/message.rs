@@ -118,6 +118,15 @@ pub enum Message {
     },
     /// About lanes; for the transport.
     Lanes(LaneMessage),
+    /// To the owner of a lease set, from the holder of its ticket: shall push.
+    Invite(Invitation),
+    /// The answer, once every rank here knows of its lease: pushes, or why not.
+    Invited {
+        /// Which invitation.
+        id: u64,
+        /// Why not.
+        outcome: Result<(), Refusal>,
+    },
 }
 
 /// Who one is.
@@ -210,6 +219,26 @@ pub enum NoticeKind {
         /// For so many milliseconds from now at least.
         ttl_ms: u64,
     },
+}
+
+/// From the holder of a ticket to the owner of the leases: it has opened blocks of its own, and the owner
+/// shall push into them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Invitation {
+    /// Names it until it is answered.
+    pub id: u64,
+    /// The ticket for the leases.
+    pub ticket: Ticket,
+    /// The ticket that opens them, all ranks of the holder's; it says which tokens.
+    pub into: Ticket,
+    /// What the holder takes the content to be.
+    pub content: ContentDigest,
+    /// How many lanes it would like to be used.
+    pub lanes: u16,
+    /// Whether bytes may move before the prefill is over.
+    pub by_layer: bool,
+    /// The paths it would take.
+    pub paths: PathSet,
 }
 
 /// How two agents agree on lanes. The transport's own matter, here because it needs a channel.

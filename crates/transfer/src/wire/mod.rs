@@ -50,6 +50,9 @@
 //! `Landed` from owner to holder, and an opening that completes only if every route that the owner's
 //! own plan needs has landed.
 //!
+//! A holder that would rather be pushed to [invites](message::Invitation) the owner: it opens its own
+//! blocks and says so with a notice, and the two change places for a push (`invitation.rs`).
+//!
 //! Variations: an ask for a lease that is not known yet *waits* for [`Options::early_wait`]; one
 //! whose prefill goes on waits too, or reads layer by layer; with [shared memory](Path::Shared) there
 //! are no streams, the source says `Lent` when the memory may be copied and the destination `Taken`
@@ -94,6 +97,7 @@
 //! | [`Fence`](Action::Fence) | resets and stops the transfer's streams, forgets its entry so that no stream is admitted to it, waits until no gather, scatter, copy or borrow is left; `fenced`. Always answered, also for a transfer that it does not know |
 //! | [`Finished`](Action::Finished) | forgets the transfer |
 //! | [`LeaseEnded`](Action::LeaseEnded), [`JobDone`](Action::JobDone), [`NoticeDone`](Action::NoticeDone) | wakes who waits for it |
+//! | [`Pushed`](Action::Pushed) | logs it: the end of the lease tells its owner |
 //! | [`Lanes`](Action::Lanes) | opens lanes, or says where they may be opened |
 //!
 //! While bytes move, `moving` at most once a second for each transfer; a timer at
@@ -113,8 +117,8 @@
 //! |---|---|---|
 //! | lease | 500, and 150 for each rank of its holder | [`LeaseLimits::leases`](crate::lease::LeaseLimits::leases) |
 //! | transfer | 500, and 48 for each stream (100 KiB at most) | [`Options::transfers_per_agent`] for each agent that asks; and the routes of our own jobs |
-//! | ask that waits | 4.5 KiB (its ticket) | [`Options::early`], [`Options::early_per_agent`] |
-//! | job | 5 KiB, and 100 for each route | [`Options::jobs`] |
+//! | ask or invitation that waits | 4.5 KiB (its ticket), 9 KiB | [`Options::early`], [`Options::early_per_agent`] |
+//! | job, or invited push | 5 KiB, and 100 for each route; 9 KiB with a second ticket | [`Options::jobs`] |
 //! | notice | 5 KiB, and 200 for each agent | [`Options::notices`] |
 //! | connection | 1 KiB, and a frame of 64 KiB being read | the transport's to bound |
 
@@ -133,6 +137,8 @@ mod action;
 mod destination;
 mod flows;
 pub mod frame;
+mod held;
+mod invitation;
 mod job;
 mod machine;
 pub mod message;

@@ -258,7 +258,7 @@ impl<B, P: Planner> Machine<B, P> {
                 says: said,
                 ..
             } => *by == holder && said == says,
-            Parked::Ask { .. } => false,
+            Parked::Ask { .. } | Parked::Invitation { .. } => false,
         };
         if self.early.any_for(&key, same) {
             return Ok(0);

@@ -10,10 +10,10 @@ use crate::lease::LeaseLimits;
 pub struct Options {
     /// Of leases.
     pub leases: LeaseLimits,
-    /// How long an ask or a notice waits for a lease that is not known yet. Longer than an engine
+    /// How long an ask, a notice or an invitation waits for a lease that is not known yet. Longer than an engine
     /// takes from answering a request to telling its workers: one step.
     pub early_wait: Duration,
-    /// Most asks and notices that wait so, in all: about 4.5 KiB each, the most of it the ticket.
+    /// Most of them that wait so, in all: about 4.5 KiB each, the most of it the ticket; an invitation has two.
     pub early: usize,
     /// The same, of one agent.
     pub early_per_agent: usize,

@@ -1,13 +1,14 @@
 //! What the owner of leases does: opens them, and answers who holds a ticket.
 
 use super::destination::Destination;
-use super::message::{Ask, Message, WaitingOn};
+use super::held::Held;
+use super::message::{Ask, Invitation, Message, WaitingOn};
 use super::path::Path;
 use super::planner::{Planner, Route, RouteAsk};
 use super::refusal::{Failure, Refusal, Role as Permission};
 use super::source::Source;
 use super::transfer::{Role, Side, Transfer};
-use super::{Action, BlocksOf, ConnId, Flow, Machine, Timer};
+use super::{Action, BlocksOf, ConnId, Flow, JobId, Machine, Timer};
 use crate::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
 use crate::lease::{Holder, LeaseError, LeaseKey, LeaseSpec, LeaseUse, OpenError, OpenFault};
 use crate::moment::Moment;
@@ -29,6 +30,11 @@ pub(crate) enum Parked {
         holder: Holder,
         says: NoticeKind,
     },
+    Invitation {
+        conn: ConnId,
+        key: LeaseKey,
+        invitation: Box<Invitation>,
+    },
 }
 
 /// An ask that waits for the fence of an earlier attempt.
@@ -44,14 +50,16 @@ impl<B, P: Planner> Machine<B, P> {
     /// Opens a lease. From here on the blocks belong to it, until [`Action::LeaseEnded`].
     pub fn lease(&mut self, now: Moment, spec: LeaseSpec<B>) -> Result<(), OpenError<B>> {
         let key = spec.key;
-        let reason = if self.draining {
-            Some(OpenFault::ShuttingDown)
+        let checked = if self.draining {
+            Err(OpenFault::ShuttingDown)
         } else if !self.me.ranks.contains(&key.rank) {
-            Some(OpenFault::NotOurs { rank: key.rank })
+            Err(OpenFault::NotOurs { rank: key.rank })
         } else {
-            None
+            let (start, valid_tokens) = (spec.start, spec.valid_tokens);
+            self.leases.check_open(now, key, start, valid_tokens)
         };
-        if let Some(reason) = reason {
+        if let Err(reason) = checked {
+            self.settle(now);
             let blocks = spec.blocks;
             return Err(OpenError {
                 key,
@@ -59,14 +67,18 @@ impl<B, P: Planner> Machine<B, P> {
                 blocks,
             });
         }
-        let opened = self.leases.open(now, spec);
-        if opened.is_ok() {
-            for parked in self.early.take(&key) {
-                self.unpark(now, parked);
-            }
-        }
+        self.open(now, spec.with_blocks(Held::Own));
         self.settle(now);
-        opened
+        Ok(())
+    }
+
+    /// Opens what nothing stands against, and lets in what has waited for it.
+    pub(super) fn open(&mut self, now: Moment, spec: LeaseSpec<Held<B>>) {
+        let key = spec.key;
+        self.leases.insert(now, spec);
+        for parked in self.early.take(&key) {
+            self.unpark(now, parked);
+        }
     }
 
     /// The first `tokens` tokens of a layer are ready.
@@ -74,7 +86,10 @@ impl<B, P: Planner> Machine<B, P> {
         if self.leases.ready(key, layer, tokens)? {
             let transfers: Vec<_> = self.leases.pins(&key).copied().collect();
             for transfer in transfers {
-                self.layer_ready(transfer, layer, tokens);
+                match self.pushes.get(&transfer) {
+                    Some(&push) => self.job_ready(push, key.rank, layer, tokens),
+                    None => self.layer_ready(transfer, layer, tokens),
+                }
             }
         }
         Ok(())
@@ -85,7 +100,10 @@ impl<B, P: Planner> Machine<B, P> {
         if self.leases.finish_prefill(key)? {
             let transfers: Vec<_> = self.leases.pins(&key).copied().collect();
             for transfer in transfers {
-                self.all_ready(now, transfer);
+                match self.pushes.get(&transfer) {
+                    Some(&push) => self.job_prefilled(now, push),
+                    None => self.all_ready(now, transfer),
+                }
             }
         }
         self.settle(now);
@@ -133,6 +151,8 @@ impl<B, P: Planner> Machine<B, P> {
             }
             Message::Notice(notice) => self.on_notice(now, conn, notice),
             Message::NoticeHeard { id, outcome } => self.on_heard(conn, id, outcome),
+            Message::Invite(invitation) => self.on_invitation(now, conn, invitation),
+            Message::Invited { id, outcome } => self.on_invited(now, conn, JobId(id), outcome),
             Message::Lanes(message) => self.actions.push_back(Action::Lanes { conn, message }),
             Message::Hello(_)
             | Message::DocumentWanted
@@ -293,20 +313,34 @@ impl<B, P: Planner> Machine<B, P> {
                 // Nobody waits for the answer any more.
                 let _ = self.apply(now, key, direction, &agent, holder, &says);
             }
+            Parked::Invitation {
+                conn,
+                key,
+                invitation,
+            } => {
+                let outcome = self.accept_invitation(now, conn, key, &invitation);
+                self.answer_invitation(conn, invitation.id, outcome);
+            }
         }
     }
 
     /// What was parked has waited for too long.
     pub(super) fn refuse_parked(&mut self, parked: Parked, refusal: Refusal) {
-        if let Parked::Ask { conn, ask, .. } = parked {
-            self.refuse(conn, ask.transfer, refusal);
+        match parked {
+            Parked::Ask { conn, ask, .. } => self.refuse(conn, ask.transfer, refusal),
+            Parked::Invitation {
+                conn, invitation, ..
+            } => self.answer_invitation(conn, invitation.id, Err(refusal)),
+            Parked::Notice { .. } => {}
         }
     }
 
     /// What a connection has asked for, and was not begun, is of no use without it.
     pub(super) fn forget_asks(&mut self, conn: ConnId) {
-        self.early
-            .take_if(|parked| matches!(parked, Parked::Ask { conn: c, .. } if *c == conn));
+        self.early.take_if(|parked| match parked {
+            Parked::Ask { conn: c, .. } | Parked::Invitation { conn: c, .. } => *c == conn,
+            Parked::Notice { .. } => false,
+        });
         self.queued.retain(|_, queued| queued.conn != conn);
     }
 
@@ -317,7 +351,8 @@ impl<B, P: Planner> Machine<B, P> {
             Parked::Notice {
                 agent: by, holder, ..
             } => by == agent && holder.incarnation != incarnation,
-            Parked::Ask { .. } => false,
+            // They went with the connection they came on.
+            Parked::Ask { .. } | Parked::Invitation { .. } => false,
         });
     }
 
@@ -325,7 +360,7 @@ impl<B, P: Planner> Machine<B, P> {
     fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
         self.early.take_if(|parked| match parked {
             Parked::Ask { conn: c, ask, .. } => *c == conn && ask.transfer == transfer,
-            Parked::Notice { .. } => false,
+            Parked::Notice { .. } | Parked::Invitation { .. } => false,
         });
         let it = |queued: &Queued| queued.conn == conn && queued.ask.transfer == transfer;
         self.queued.retain(|_, queued| !it(queued));

@@ -52,6 +52,7 @@ impl Permits {
             Role::Pull => self.pull,
             Role::Push => self.push,
             Role::Renew => self.renew,
+            Role::Serve => self.serve,
         }
     }
 }
@@ -353,7 +354,9 @@ impl<B, P: Planner> Machine<B, P> {
         }
         self.send_notices(&agent);
         let jobs = self.jobs.iter().filter(|(_, job)| job.wants(&agent));
-        let jobs: Vec<_> = jobs.map(|(id, _)| *id).collect();
+        let invited = self.invited.iter().filter(|(_, job)| job.wants(&agent));
+        let jobs = jobs.map(|(id, _)| *id).chain(invited.map(|(id, _)| *id));
+        let jobs: Vec<_> = jobs.collect();
         jobs.into_iter().for_each(|id| self.advance(now, id));
     }
 
@@ -460,12 +463,18 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Whether anything here waits for this agent, so that an idle connection must not be closed.
     pub fn wants(&self, agent: &AgentId) -> bool {
-        self.jobs.values().any(|job| job.wants(agent))
-            || self.notices.values().any(|notice| notice.wants(agent))
+        self.is_needed(agent)
             || self
                 .transfers
                 .values()
                 .any(|transfer| transfer.flow.agent == *agent)
+    }
+
+    /// Whether a job or a notice cannot do without this agent.
+    fn is_needed(&self, agent: &AgentId) -> bool {
+        self.jobs.values().any(|job| job.wants(agent))
+            || self.invited.values().any(|job| job.wants(agent))
+            || self.notices.values().any(|notice| notice.wants(agent))
     }
 
     /// Sees to it that a connection will be there.
@@ -548,9 +557,7 @@ impl<B, P: Planner> Machine<B, P> {
             };
             self.stop_all_that_need(now, agent, &error);
         }
-        let needed = self.jobs.values().any(|job| job.wants(agent))
-            || self.notices.values().any(|notice| notice.wants(agent));
-        if needed {
+        if self.is_needed(agent) {
             let at = now + self.options.pause(failures.max(1));
             self.timers.set(Timer::Dial(agent.clone()), at);
         } else {
@@ -562,7 +569,9 @@ impl<B, P: Planner> Machine<B, P> {
     /// Dials an agent that had dialled us, if anything here needs it.
     fn want_again(&mut self, agent: &AgentId) {
         let jobs = self.jobs.values().filter(|job| job.wants(agent));
+        let invited = self.invited.values().filter(|job| job.wants(agent));
         let of_jobs = jobs.flat_map(|job| &job.claims.ranks);
+        let of_jobs = of_jobs.chain(invited.flat_map(|job| &job.claims.ranks));
         let notices = self
             .notices
             .values()

@@ -150,6 +150,8 @@ pub enum Role {
     Push,
     /// To renew leases of others.
     Renew,
+    /// To open blocks that others write into.
+    Serve,
 }
 
 impl fmt::Display for Role {
@@ -158,11 +160,12 @@ impl fmt::Display for Role {
             Role::Pull => "pull",
             Role::Push => "push",
             Role::Renew => "renew",
+            Role::Serve => "serve",
         })
     }
 }
 
-/// Why a pull, a push or a notice is refused.
+/// Why a pull, a push, a notice or an invitation is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -290,6 +293,9 @@ pub enum Refusal {
     /// The agent is going away.
     #[error("the agent is shutting down")]
     ShuttingDown,
+    /// An invitation is into blocks of somebody else than who sends it.
+    #[error("the blocks to be written are not the asker's")]
+    NotYourBlocks,
 }
 
 impl Refusal {
@@ -328,7 +334,7 @@ impl From<UseError> for Refusal {
             },
             UseError::Holder => Refusal::WrongPeer,
             UseError::Rank { rank, .. } => Refusal::RankNotYours { rank },
-            UseError::Consumed { .. } => Refusal::Consumed,
+            UseError::Consumed { .. } | UseError::Pushed => Refusal::Consumed,
             UseError::Superseded { latest } => Refusal::Superseded { latest },
         }
     }

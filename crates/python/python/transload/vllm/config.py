@@ -36,6 +36,9 @@ class Config:
     """Connections to each other rank that bytes are spread over. Default: the agent's own choice."""
     lane_ports: tuple[int, int] | None = None
     """First and last UDP port that these connections may use, for firewalls. Default: any."""
+    mode: str = "pull"
+    """How blocks come to this server when it decodes: ``pull``, or ``push``, where the prefill server is invited to write
+    them and is in charge from then on. A prefill server serves both."""
     require: str = "any"
     """Which paths bytes may take: ``any``, ``quic`` (the network only) or ``local`` (what stays on one host)."""
     lease_seconds: float = 60.0
@@ -61,9 +64,6 @@ class Config:
         transfer = vllm_config.kv_transfer_config
         given: dict[str, Any] = dict(transfer.kv_connector_extra_config or {})
         known = {field.name: field for field in dataclasses.fields(cls)}
-        if given.pop("mode", None) not in (None, "", "pull"):
-            mode = transfer.kv_connector_extra_config["mode"]
-            raise ConfigError(f"{_at('mode')} is {mode!r}, which this version does not support yet")
         for name in given:
             if name not in known:
                 close = difflib.get_close_matches(name, known, 1)
@@ -85,10 +85,10 @@ class Config:
             from vllm.utils.network_utils import get_ip
 
             given["host"] = get_ip()
-        for name in ("agent", "host", "require"):
+        for name in ("agent", "host"):
             _of(name, given.get(name, ""), str)
-        if given.get("require", "any") not in ("any", "quic", "local"):
-            raise ConfigError(f"{_at('require')} is {given['require']!r}: give any, quic or local")
+        _one_of("mode", given.get("mode", cls.mode), "pull", "push")
+        _one_of("require", given.get("require", cls.require), "any", "quic", "local")
         port = _of("port", given.get("port", cls.port), int)
         if not 1 <= port <= 65535:
             raise ConfigError(f"{_at('port')} is {port}: give a port from 1 to 65535")
@@ -135,6 +135,11 @@ class Config:
 
 def _at(name: str) -> str:
     return f"kv_connector_extra_config.{name}"
+
+
+def _one_of(name: str, value: Any, *words: str) -> None:
+    if _of(name, value, str) not in words:
+        raise ConfigError(f"{_at(name)} is {value!r}: give {', '.join(words[:-1])} or {words[-1]}")
 
 
 def _of(name: str, value: Any, kind: Any) -> Any:

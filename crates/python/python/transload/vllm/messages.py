@@ -45,6 +45,8 @@ class Load:
     """Blocks that are filled from another server."""
 
     ticket: str
+    into: str
+    """The ticket for a push into these blocks; none where they are pulled."""
     blocks: Blocks
     content: bytes
     start: int

@@ -9,7 +9,8 @@ A request that is prefilled here for somebody else::
 A request that was prefilled elsewhere::
 
     it waits                             its leases are renewed
-    it gets blocks                       workers are told to pull into those that are not cached here
+    it gets blocks                       workers are told to pull into those that are not cached here,
+                                         or to have the owner of the leases push into them
     it is loaded on every rank           vLLM computes its last token again, and goes on
 
 No ticket goes out before its request is finished, and none if it has other blocks then. So the lease of a request that
@@ -105,7 +106,7 @@ class Scheduler:
                 raise RuntimeError(f"rank {number} lays its cache out otherwise than rank 0, or is of an earlier start")
         if self._identity is not None:
             # What cannot be in a ticket is told now, and not by the first request.
-            self._ticket(bytes(16), 1)
+            self._ticket_into(2**40, 2**40)
         if self.saved is not None:
             self.saved.meet_workers(first.document)
 
@@ -195,8 +196,10 @@ class Scheduler:
             logger.error("request %s is to be loaded up to token %d of %d", request.request_id, start + tokens, valid)
             ticket = ""
         self._loading[request.request_id] = ticket
+        into = self._ticket_into(start, valid).text if ticket and self._config.mode == "push" else ""
         self._step.load[request.request_id] = Load(
             ticket=ticket,
+            into=into,
             blocks=blocks.get_block_ids(),
             content=self._prompt(request).digest(valid),
             start=start,
@@ -281,11 +284,15 @@ class Scheduler:
         if moved or request.status not in prefilled:
             self._step.take_back.append(request.request_id)
             return False, None
-        ticket = self._ticket(lending.lent.set, lending.lent.tokens)
+        ticket = self._ticket(lending.lent.set, lending.lent.tokens, time_left=self._config.lease_seconds)
         self._step.handed_over.append(request.request_id)
         return True, {"do_remote_prefill": True, "do_remote_decode": False, PARAMETER: ticket.text}
 
-    def _ticket(self, lease_set: bytes, tokens: int) -> Ticket:
+    def _ticket_into(self, start: int, valid: int) -> Ticket:
+        """For a prefill server to push with: the workers open their blocks under it."""
+        return self._ticket(os.urandom(16), valid, push=True, start=start, time_left=self._config.timeout_seconds)
+
+    def _ticket(self, lease_set: bytes, tokens: int, **claims: Any) -> Ticket:
         assert self._identity is not None
         first = self._ranks[0]
         return Ticket.mint(
@@ -295,7 +302,7 @@ class Scheduler:
             deployment=first.deployment,
             incarnation=first.incarnation,
             valid_tokens=tokens,
-            time_left=self._config.lease_seconds,
+            **claims,
         )
 
     # --- how far a prefill goes ------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Leases and pulls of one rank's blocks: the half of the connector that is in each of vLLM's workers.
+"""Leases and loads of one rank's blocks: the half of the connector that is in each of vLLM's workers.
 
 Nothing here waits for a peer: transfers go on in the agent's own threads, and each step looks what has ended.
 """
@@ -228,6 +228,7 @@ class Worker:
                 start=load.start,
                 paths=self._config.require,
                 timeout=self._config.timeout_seconds,
+                into=Ticket(load.into) if load.into else None,
             )
         except (TicketError, TransferError) as error:
             self._failed(request_id, error)

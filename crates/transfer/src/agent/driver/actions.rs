@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Driver;
 use super::connections::dial;
-use super::logs::{log_job_failed, log_lease_ended};
+use super::logs::{log_invited_push_failed, log_job_failed, log_lease_ended};
 use crate::agent::error::TransferError;
 use crate::agent::flows::Moving;
 use crate::agent::lease::LeaseOutcome;
@@ -31,8 +31,15 @@ impl Driver {
                 self.hang_up(conn, &reason);
             }
             Action::Send { conn, envelope } => {
-                if let Message::Refused { transfer, refusal } = &envelope.message {
-                    self.log_refused(conn, *transfer, refusal);
+                match &envelope.message {
+                    Message::Refused { transfer, refusal } => {
+                        self.log_refused(conn, *transfer, refusal);
+                    }
+                    Message::Invited {
+                        outcome: Err(refusal),
+                        ..
+                    } => self.log_not_pushed(conn, refusal),
+                    _ => {}
                 }
                 let Some(connection) = self.connections.get_mut(&conn) else {
                     return;
@@ -100,6 +107,11 @@ impl Driver {
                 }
                 if let Some(promise) = self.jobs.remove(&job) {
                     promise.keep(result);
+                }
+            }
+            Action::Pushed { key, result } => {
+                if let Err(error) = result {
+                    log_invited_push_failed(key, &error.into());
                 }
             }
             Action::NoticeDone {

@@ -52,6 +52,13 @@ impl Driver {
             _ => tracing::warn!(%agent, %transfer, %why, "refused a transfer"),
         }
     }
+
+    /// A push that a peer has invited is refused.
+    pub(super) fn log_not_pushed(&self, conn: ConnId, why: &Refusal) {
+        if let Some(connection) = self.connections.get(&conn) {
+            tracing::warn!(agent = %connection.peer.agent, %why, "refused to push");
+        }
+    }
 }
 
 pub(super) fn log_lease_ended(key: LeaseKey, end: LeaseEnd) {
@@ -73,5 +80,17 @@ pub(super) fn log_job_failed(job: JobUnderWay, error: &TransferError) {
             tracing::info!(%direction, %set, kind, %error, "a transfer was given up");
         }
         _ => tracing::warn!(%direction, %set, kind, %error, "a transfer has failed"),
+    }
+}
+
+/// A push that a peer has invited, out of blocks that are leased to it.
+pub(super) fn log_invited_push_failed(key: LeaseKey, error: &TransferError) {
+    let kind = error.kind();
+    match error {
+        // The peer has given it up, or the lease has ended in another way, which is logged.
+        TransferError::Job(JobError::LeaseEnded { .. } | JobError::ShuttingDown) => {
+            tracing::info!(lease = %key, kind, %error, "a push was given up");
+        }
+        _ => tracing::warn!(lease = %key, kind, %error, "a push has failed"),
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Rank};
+use crate::lease::LeaseEnd;
 use crate::ticket::TicketError;
 use crate::wire::refusal::{Failure, HelloRefusal, Refusal, Text};
 
@@ -113,6 +114,27 @@ pub enum JobError {
         /// Why.
         refusal: Refusal,
     },
+    /// The blocks cannot be opened, for the owner to push into.
+    #[error("the blocks cannot be opened for a push: {why}")]
+    Opening {
+        /// Why not.
+        why: Text,
+    },
+    /// An owner that was invited to push refuses.
+    #[error("agent {agent} refuses to push: {refusal}")]
+    NotPushed {
+        /// The agent.
+        agent: AgentId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The lease of the blocks has ended: of a pull, the owner has given up its push; of an invited push,
+    /// the holder has, or the lease's time is over.
+    #[error("the lease of the blocks has ended ({end})")]
+    LeaseEnded {
+        /// How.
+        end: LeaseEnd,
+    },
     /// A route has failed for good, or too often.
     #[error("between rank {rank} here and {peer_rank} there, at attempt {attempts}: {failure}")]
     Failed {
@@ -144,7 +166,7 @@ impl JobError {
     /// nothing of ours to cancel, and something of others to break.
     pub(super) fn is_not_ours(&self) -> bool {
         match self {
-            JobError::Refused { refusal, .. } => matches!(
+            JobError::Refused { refusal, .. } | JobError::NotPushed { refusal, .. } => matches!(
                 refusal,
                 Refusal::WrongPeer
                     | Refusal::DigestMismatch { .. }

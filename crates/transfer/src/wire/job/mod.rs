@@ -15,13 +15,18 @@
 //!
 //! The job has succeeded only when every route of every local rank has landed, and it gives its
 //! blocks back only when no route has anything under way any more.
+//!
+//! A pull can have its owner push instead (`invited.rs`).
 
+mod check;
 mod error;
+mod invited;
 mod run;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::held::Held;
 use super::path::{Path, PathSet};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
@@ -29,6 +34,7 @@ use crate::moment::Moment;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
 pub use error::JobError;
+pub(crate) use invited::Invited;
 
 /// What to pull or push. Which of the two, the ticket says.
 #[derive(Clone, Debug)]
@@ -58,8 +64,31 @@ pub struct JobSpec<B> {
     /// [`Machine::job_ready`](super::Machine::job_ready) tells how far the prefill has come, and
     /// [`Machine::job_prefilled`](super::Machine::job_prefilled) that it is over. Of a pull: true.
     pub prefilled: bool,
+    /// Of a pull: a ticket that opens these blocks, if the owner shall push into them. It names all ranks
+    /// of this deployment, each of which pulls with the same; the ranks here are opened under it.
+    pub into: Option<Ticket>,
     /// The blocks, given back by [`Action::JobDone`](super::Action::JobDone).
     pub blocks: B,
+}
+
+impl<B> JobSpec<B> {
+    fn with_blocks<C>(self, held: impl FnOnce(B) -> C) -> JobSpec<C> {
+        JobSpec {
+            ticket: self.ticket,
+            ranks: self.ranks,
+            start: self.start,
+            tokens: self.tokens,
+            content: self.content,
+            lanes: self.lanes,
+            by_layer: self.by_layer,
+            paths: self.paths,
+            timeout: self.timeout,
+            keep_leases: self.keep_leases,
+            prefilled: self.prefilled,
+            into: self.into,
+            blocks: held(self.blocks),
+        }
+    }
 }
 
 /// What a job has done.
@@ -73,6 +102,17 @@ pub struct JobReport {
     pub queued: Duration,
     /// The routes.
     pub routes: Vec<RouteReport>,
+}
+
+impl JobReport {
+    fn new(now: Moment, started: Moment, moved: Option<Moment>, routes: Vec<RouteReport>) -> Self {
+        Self {
+            bytes: routes.iter().map(|route| route.bytes).sum(),
+            took: now.since(started),
+            queued: moved.unwrap_or(now).since(started),
+            routes,
+        }
+    }
 }
 
 /// What one route has done.
@@ -103,7 +143,7 @@ pub struct JobRefused<B> {
 /// A job under way. Memory: about 600 bytes, the ticket's claims, and 100 bytes for each route.
 #[derive(Debug)]
 pub(crate) struct Job<B> {
-    pub(crate) spec: JobSpec<B>,
+    pub(crate) spec: JobSpec<Held<B>>,
     pub(crate) claims: Claims,
     pub(crate) started: Moment,
     /// When its first byte moved.
@@ -143,6 +183,12 @@ enum RouteState {
 impl<B> Job<B> {
     fn address(&self, rank: Rank) -> Option<&RankAddress> {
         self.claims.ranks.get(rank.0 as usize)
+    }
+
+    /// Whether a job that has failed so has leases of the owner's to cancel.
+    fn cancels(error: &JobError, keep_leases: bool, admitted: bool) -> bool {
+        let keep = keep_leases && *error != JobError::Cancelled;
+        !keep && (admitted || !error.is_not_ours())
     }
 
     fn is_push(&self) -> bool {

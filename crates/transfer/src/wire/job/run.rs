@@ -4,10 +4,11 @@ use crate::wire::PathSet;
 use std::collections::BTreeMap;
 
 use super::{Job, JobError, JobRefused, JobReport, JobRoute, JobSpec, RouteReport, RouteState};
-use crate::ids::{AgentId, Direction, Rank};
+use crate::ids::{AgentId, Rank};
 use crate::moment::Moment;
-use crate::ticket::{Claims, Ticket};
+use crate::ticket::Claims;
 use crate::wire::destination::Destination;
+use crate::wire::held::Held;
 use crate::wire::message::{Ask, Message, NoticeKind};
 use crate::wire::path::Path;
 use crate::wire::planner::{Planner, RouteAsk};
@@ -23,14 +24,32 @@ const MOST_ATTEMPTS: u32 = 1 << 20;
 impl<B, P: Planner> Machine<B, P> {
     /// Begins to pull or to push.
     pub fn start(&mut self, now: Moment, spec: JobSpec<B>) -> Result<JobId, JobRefused<B>> {
-        let claims = match self.check_job(&spec) {
-            Ok(claims) => claims,
+        let checked = self.check_job(&spec);
+        let checked = checked.and_then(|claims| Ok((claims, self.check_openings(now, &spec)?)));
+        let (claims, openings) = match checked {
+            Ok(checked) => checked,
             Err(error) => {
+                self.settle(now);
                 let (error, blocks) = (Box::new(error), spec.blocks);
                 return Err(JobRefused { error, blocks });
             }
         };
         let id = JobId(self.next_number());
+        match openings {
+            Some(openings) => self.begin_invited(now, id, spec, claims, openings),
+            None => self.begin_job(now, id, spec.with_blocks(Held::Own), claims),
+        }
+        self.settle(now);
+        Ok(id)
+    }
+
+    pub(in crate::wire) fn begin_job(
+        &mut self,
+        now: Moment,
+        id: JobId,
+        spec: JobSpec<Held<B>>,
+        claims: Claims,
+    ) {
         self.timers.set(Timer::Job(id), now + spec.timeout);
         let job = Job {
             spec,
@@ -47,62 +66,6 @@ impl<B, P: Planner> Machine<B, P> {
         }
         self.jobs.insert(id, job);
         self.advance(now, id);
-        self.settle(now);
-        Ok(id)
-    }
-
-    fn check_job(&self, spec: &JobSpec<B>) -> Result<Claims, JobError> {
-        if self.draining {
-            return Err(JobError::ShuttingDown);
-        }
-        if self.jobs.len() >= self.options.jobs {
-            let limit = self.options.jobs;
-            return Err(JobError::TooMany { limit });
-        }
-        let claims = self.open_ticket(&spec.ticket)?;
-        if spec.ranks.is_empty() {
-            return Err(JobError::NoRanks);
-        }
-        if let Some(&rank) = spec.ranks.iter().find(|r| !self.me.ranks.contains(r)) {
-            return Err(JobError::NotOurs { rank });
-        }
-        let end = spec.start.saturating_add(spec.tokens);
-        let covered = match claims.direction {
-            Direction::Pull => spec.start >= claims.start && end <= claims.valid_tokens,
-            Direction::Push => spec.start == claims.start && end == claims.valid_tokens,
-        };
-        if !covered {
-            return Err(JobError::Tokens {
-                start: spec.start,
-                end,
-                first: claims.start,
-                valid: claims.valid_tokens,
-            });
-        }
-        let same = self
-            .jobs
-            .values()
-            .filter(|job| job.claims.set == claims.set);
-        let mut busy = same.flat_map(|job| job.spec.ranks.intersection(&spec.ranks));
-        match busy.next() {
-            Some(&rank) => Err(JobError::UnderWay { rank }),
-            None => Ok(claims),
-        }
-    }
-
-    /// Opens a ticket that is to be used here.
-    pub(crate) fn open_ticket(&self, ticket: &Ticket) -> Result<Claims, JobError> {
-        let claims = ticket.open(&self.me.ticket_key)?;
-        if claims.cluster != self.me.cluster {
-            return Err(JobError::Cluster {
-                ours: self.me.cluster.clone(),
-                theirs: claims.cluster,
-            });
-        }
-        if !claims.is_for(&self.me.agent, &self.me.deployment) {
-            return Err(JobError::Audience);
-        }
-        Ok(claims)
     }
 
     /// Of a push: the first `tokens` tokens of a layer are ready to be read.
@@ -146,6 +109,9 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Moves a job on, as far as it can go now.
     pub(crate) fn advance(&mut self, now: Moment, id: JobId) {
+        if self.invited.contains_key(&id) {
+            return self.advance_invited(now, id);
+        }
         if let Err(error) = self.plan(id) {
             self.stop(now, id, error);
             return;
@@ -237,41 +203,6 @@ impl<B, P: Planner> Machine<B, P> {
         }
     }
 
-    /// Whether the agents that are connected are still those that the ticket means, and may be.
-    fn check_peers(&self, id: JobId) -> Result<(), JobError> {
-        let Some(job) = self.jobs.get(&id) else {
-            return Ok(());
-        };
-        for address in job.agents() {
-            let agent = &address.agent;
-            let Some(conn) = self.connection(agent).filter(|_| job.needs(agent)) else {
-                continue;
-            };
-            let Some(peer) = self.peer(conn) else {
-                continue;
-            };
-            if !self.may_serve(conn) {
-                let agent = agent.clone();
-                return Err(JobError::MayNotServe { agent });
-            }
-            if peer.holder.deployment != job.claims.owner {
-                return Err(JobError::Deployment {
-                    agent: agent.clone(),
-                    found: peer.holder.deployment,
-                    ticket: job.claims.owner,
-                });
-            }
-            if peer.holder.incarnation != job.claims.incarnation && !fault!(self, AnyIncarnation) {
-                return Err(JobError::Restarted {
-                    agent: agent.clone(),
-                    found: peer.holder.incarnation,
-                    ticket: job.claims.incarnation,
-                });
-            }
-        }
-        Ok(())
-    }
-
     fn try_route(&mut self, now: Moment, id: JobId, i: usize, conn: ConnId) {
         let (transfer, nonce) = self.draw();
         let Some(agent) = self.peer_agent(conn) else {
@@ -326,7 +257,10 @@ impl<B, P: Planner> Machine<B, P> {
             bytes,
             lanes: spec.lanes,
             path: None,
-            blocks: BlocksOf::Job(id),
+            blocks: match spec.blocks {
+                Held::Own(_) => BlocksOf::Job(id),
+                Held::Of(lease) => lease,
+            },
             all_readable: true,
             ready: Vec::new(),
         };
@@ -470,6 +404,9 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Ends a job without success: as soon as nothing of it is under way any more.
     pub(crate) fn stop(&mut self, now: Moment, id: JobId, error: JobError) {
+        if self.invited.contains_key(&id) {
+            return self.stop_invited(now, id, error);
+        }
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -505,15 +442,10 @@ impl<B, P: Planner> Machine<B, P> {
         let Some(error) = job.stop.take() else {
             return;
         };
-        let keep = job.spec.keep_leases && error != JobError::Cancelled;
-        let cancel = !keep && (job.admitted || !error.is_not_ours());
+        let cancels = Job::<B>::cancels(&error, job.spec.keep_leases, job.admitted);
         let (ticket, content) = (job.spec.ticket, Some(job.spec.content));
-        self.actions.push_back(Action::JobDone {
-            job: id,
-            result: Err(error),
-            blocks: job.spec.blocks,
-        });
-        if cancel {
+        self.job_over(id, job.spec.blocks, Err(error));
+        if cancels {
             self.notify(
                 now,
                 ticket,
@@ -545,18 +477,8 @@ impl<B, P: Planner> Machine<B, P> {
             path: route.path,
             attempts: route.attempts,
         });
-        let routes: Vec<_> = routes.collect();
-        let report = JobReport {
-            bytes: routes.iter().map(|route| route.bytes).sum(),
-            took: now.since(job.started),
-            queued: job.moved.unwrap_or(now).since(job.started),
-            routes,
-        };
-        self.actions.push_back(Action::JobDone {
-            job: id,
-            result: Ok(report),
-            blocks: job.spec.blocks,
-        });
+        let report = JobReport::new(now, job.started, job.moved, routes.collect());
+        self.job_over(id, job.spec.blocks, Ok(report));
         let done = NoticeKind::Done {
             ranks: job.spec.ranks.into_iter().collect(),
             content: job.spec.content,
@@ -567,10 +489,25 @@ impl<B, P: Planner> Machine<B, P> {
     /// `agent` could not be reached so often that waiting for it is over.
     pub(crate) fn stop_all_that_need(&mut self, now: Moment, agent: &AgentId, error: &JobError) {
         let needy = self.jobs.iter().filter(|(_, job)| job.needs(agent));
-        let needy: Vec<_> = needy.map(|(id, _)| *id).collect();
+        let invited = self.invited.iter().filter(|(_, job)| job.wants(agent));
+        let needy = needy.map(|(id, _)| *id).chain(invited.map(|(id, _)| *id));
+        let needy: Vec<_> = needy.collect();
         needy
             .into_iter()
             .for_each(|id| self.stop(now, id, error.clone()));
+    }
+
+    /// Nothing touches the blocks of a job any more: they go back to where they came from.
+    fn job_over(&mut self, id: JobId, blocks: Held<B>, result: Result<JobReport, JobError>) {
+        match blocks {
+            Held::Own(blocks) => self.actions.push_back(Action::JobDone {
+                job: id,
+                result,
+                blocks,
+            }),
+            Held::Of(BlocksOf::Lease(key)) => self.push_over(key, result),
+            Held::Of(BlocksOf::Job(_)) => {}
+        }
     }
 
     /// What is ready of a job's rank.

@@ -9,8 +9,7 @@ use super::world::{View, World, options};
 use crate::ids::{Direction, Rank};
 use crate::lease::{LeaseEnd, LeaseKey};
 use crate::wire::message::Message;
-use crate::wire::transfer::Side;
-use crate::wire::{JobError, JobReport};
+use crate::wire::{BlocksOf, JobError, JobReport};
 
 /// What must hold at every moment.
 impl World {
@@ -23,10 +22,10 @@ impl World {
         let now = self.local(n);
         let machine = self.nodes[n].machine.as_ref().expect("it sends");
         let side = machine.transfers.get(transfer).map(|t| t.side);
-        let Some(Side::Lease(key)) = side else {
+        let Some(key) = side.and_then(|side| machine.leased_to(side)) else {
             return;
         };
-        let blocks = machine.leases.blocks(&key).map(|blocks| blocks.0);
+        let blocks = machine.blocks(BlocksOf::Lease(key)).map(|blocks| blocks.0);
         match blocks.and_then(|blocks| self.views.get(&blocks)) {
             Some(View::Lease {
                 hard, cancelled, ..
@@ -133,6 +132,7 @@ impl World {
                 let name = name.split(['{', '(']).next().unwrap_or_default().trim();
                 let name = match &error {
                     JobError::Refused { refusal, .. } => format!("refused: {refusal:?}"),
+                    JobError::NotPushed { refusal, .. } => format!("not pushed: {refusal:?}"),
                     JobError::Failed { failure, .. } => format!("failed: {failure:?}"),
                     _ => name.to_owned(),
                 };
@@ -150,7 +150,8 @@ impl World {
             };
             let (gauges, agent) = (machine.gauges(), self.nodes[n].agent.clone());
             let streams = self.nodes[n].reading.len() + self.nodes[n].receiving.len();
-            if !machine.is_idle() || gauges.timers != 0 || streams != 0 {
+            let (timers, pushes) = (gauges.timers, machine.pushes.len());
+            if !machine.is_idle() || timers + pushes + streams != 0 {
                 self.violated(format!("{agent} is stuck: {gauges:?}, {streams} streams"));
             }
         }

@@ -9,7 +9,7 @@ use super::world::{Event, MS, S, View, World, set_id};
 use crate::content::ContentDigest;
 use crate::ids::{Direction, Rank};
 use crate::lease::{LeaseKey, LeaseSpec};
-use crate::wire::{JobId, JobSpec};
+use crate::wire::{BlocksOf, JobId, JobSpec};
 
 impl World {
     pub(super) fn open_lease(&mut self, node: usize, rank: Rank, request: usize) {
@@ -117,6 +117,7 @@ impl World {
             timeout,
             keep_leases,
             prefilled,
+            into: self.ticket_into(self.nodes[node].deployment, request),
             blocks,
         };
         let started = self.call(node, |machine, now| machine.start(now, spec));
@@ -157,9 +158,9 @@ impl World {
 
     fn job_of(&self, node: usize, blocks: u64) -> Option<JobId> {
         let machine = self.nodes[node].machine.as_ref()?;
-        let mut jobs = machine.jobs.iter();
-        jobs.find(|(_, job)| job.spec.blocks.0 == blocks)
-            .map(|(id, _)| *id)
+        let mut jobs = machine.jobs.keys().chain(machine.invited.keys());
+        let has = |id: &JobId| machine.blocks(BlocksOf::Job(*id)).map(|has| has.0);
+        jobs.find(|id| has(id) == Some(blocks)).copied()
     }
 
     pub(super) fn computed(&mut self, blocks: u64, layer: Option<u32>) {

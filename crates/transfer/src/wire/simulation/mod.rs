@@ -132,7 +132,10 @@ fn a_peer_may_vanish_at_any_step() {
     for seed in 0..6 {
         let mut calm = world(seed, 0.0, None);
         calm.run();
-        let directions = calm.requests.iter().map(|r| r.direction.to_string());
+        let directions = calm.requests.iter().map(|r| match r.invites {
+            true => "invited push".to_owned(),
+            false => r.direction.to_string(),
+        });
         ways.extend(directions.chain(calm.tally.paths.keys().cloned()));
         let (calls, nodes) = (calm.calls, calm.nodes.len());
         for at in 1..calls {
@@ -149,8 +152,8 @@ fn a_peer_may_vanish_at_any_step() {
     }
     assert_eq!(
         ways.len(),
-        5,
-        "both directions and all three paths: {ways:?}"
+        6,
+        "both directions, a push by invitation, and all three paths: {ways:?}"
     );
     println!("{tried} vanished");
 }

@@ -20,6 +20,8 @@ pub(super) struct Request {
     pub(super) by_layer: bool,
     pub(super) prefilled: bool,
     pub(super) paths: PathSet,
+    /// Whether the holder has the owner push.
+    pub(super) invites: bool,
     pub(super) ttl: Duration,
     pub(super) hard_bound: Duration,
     /// Source rank, and the blocks that it was to be read from.
@@ -41,31 +43,8 @@ impl World {
         } else {
             Direction::Pull
         };
-        let ranks = (0..self.deployments[owner].shape.ranks).map(|rank| {
-            let node = self.deployments[owner].nodes.iter();
-            let mut node = node.filter(|n| self.nodes[**n].ranks.contains(&Rank(rank)));
-            let agent = self.nodes[*node.next().expect("each rank has a node")]
-                .agent
-                .clone();
-            RankAddress {
-                host: agent.to_string(),
-                agent,
-                port: 7600,
-            }
-        });
-        let claims = Claims {
-            cluster: cluster(),
-            set: set_id(key),
-            direction,
-            owner: self.deployments[owner].shape.digest(),
-            incarnation: self.deployments[owner].incarnation,
-            start: if push { start } else { 0 },
-            valid_tokens: start + tokens,
-            ranks: ranks.collect(),
-            time_left: Duration::from_secs(5),
-            audience: None,
-        };
-        let ticket = Ticket::mint(&ticket_key(), &claims).expect("good claims");
+        let first = if push { start } else { 0 };
+        let ticket = self.mint(owner, key, direction, (first, start + tokens));
         let short = self.mishap(0.25);
         let ms = Duration::from_millis;
         let paths = match self.rng.below(4) {
@@ -83,6 +62,7 @@ impl World {
             by_layer: self.rng.chance(0.5),
             prefilled: self.rng.chance(0.5),
             paths,
+            invites: !push && (start + tokens).is_multiple_of(3),
             ttl: if short {
                 ms(self.rng.within(50, 1500))
             } else {
@@ -97,5 +77,45 @@ impl World {
         };
         self.requests.push(request);
         self.requests.len() - 1
+    }
+
+    /// The ticket for what a holder opens, where it has the owner push.
+    pub(super) fn ticket_into(&self, holder: usize, request: usize) -> Option<Ticket> {
+        let r = &self.requests[request];
+        let (start, tokens) = r.tokens;
+        // Of a set of its own, that no other holder has.
+        let key = r.key + 1000 * (1 + holder as u64);
+        let range = (start, start + tokens);
+        r.invites
+            .then(|| self.mint(holder, key, Direction::Push, range))
+    }
+
+    fn mint(&self, owner: usize, key: u64, direction: Direction, range: (u64, u64)) -> Ticket {
+        let deployment = &self.deployments[owner];
+        let ranks = (0..deployment.shape.ranks).map(|rank| {
+            let node = deployment.nodes.iter();
+            let mut node = node.filter(|n| self.nodes[**n].ranks.contains(&Rank(rank)));
+            let agent = self.nodes[*node.next().expect("each rank has a node")]
+                .agent
+                .clone();
+            RankAddress {
+                host: agent.to_string(),
+                agent,
+                port: 7600,
+            }
+        });
+        let claims = Claims {
+            cluster: cluster(),
+            set: set_id(key),
+            direction,
+            owner: deployment.shape.digest(),
+            incarnation: deployment.incarnation,
+            start: range.0,
+            valid_tokens: range.1,
+            ranks: ranks.collect(),
+            time_left: Duration::from_secs(5),
+            audience: None,
+        };
+        Ticket::mint(&ticket_key(), &claims).expect("good claims")
     }
 }

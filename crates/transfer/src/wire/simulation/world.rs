@@ -294,7 +294,10 @@ impl World {
             }
             Action::Close { conn, .. } => self.close(n, conn),
             Action::Send { conn, envelope } => self.send(n, conn, envelope),
-            Action::Lanes { .. } | Action::NoticeDone { .. } | Action::Flowing { .. } => {}
+            Action::Lanes { .. }
+            | Action::NoticeDone { .. }
+            | Action::Pushed { .. }
+            | Action::Flowing { .. } => {}
             Action::Read(flow) => self.start_reading(n, flow),
             Action::Readable {
                 transfer,

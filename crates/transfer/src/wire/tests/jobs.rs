@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn job(n: u8, direction: Direction) -> JobSpec<&'static str> {
+pub(super) fn job(n: u8, direction: Direction) -> JobSpec<&'static str> {
     JobSpec {
         ticket: mint(&claims(n, direction)),
         ranks: BTreeSet::from([Rank(0)]),
@@ -15,6 +15,7 @@ fn job(n: u8, direction: Direction) -> JobSpec<&'static str> {
         timeout: secs(30),
         keep_leases: false,
         prefilled: true,
+        into: None,
         blocks: "job blocks",
     }
 }
@@ -30,7 +31,7 @@ fn holder(direction: Direction) -> (Table, JobId) {
     (t, id)
 }
 
-fn meet_owner(t: &mut Table) {
+pub(super) fn meet_owner(t: &mut Table) {
     t.connect("owner", Permits::ALL);
     let hello = Hello {
         deployment: OWNER.digest(),

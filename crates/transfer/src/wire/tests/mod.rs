@@ -2,6 +2,8 @@
 
 mod asks;
 mod greetings;
+mod invitations;
+mod invited;
 mod jobs;
 mod nonsense;
 mod notices;
@@ -12,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::message::{
-    Ask, Envelope, Hello, LaneMessage, Message, Notice, NoticeKind, VERSIONS, WaitingOn,
+    Ask, Envelope, Hello, Invitation, LaneMessage, Message, Notice, NoticeKind, VERSIONS, WaitingOn,
 };
 use super::simulation::plan::{Shape, SimPlanner};
 use super::stream::{StreamHeader, StreamTrailer};
@@ -391,8 +393,10 @@ fn lanes_are_passed_through() {
 /// What the documentation says of memory.
 #[test]
 fn things_are_as_small_as_documented() {
-    use super::{job::Job, notice::Pending, transfer::Transfer};
+    use super::job::{Invited, Job};
+    use super::{notice::Pending, transfer::Transfer};
     assert!(size_of::<Transfer>() <= 400);
     assert!(size_of::<Job<()>>() <= 600);
+    assert!(size_of::<Invited<()>>() <= 600);
     assert!(size_of::<Pending>() <= 300);
 }

@@ -1,0 +1,311 @@
+//! Pulls whose owner is invited to push.
+//!
+//! ```text
+//!  ┌─────────┐ connected: invite every  ┌─────────┐ pushed by all   every opening
+//!  │ Opening ├─────────────────────────►│ Waiting ├────────────────► completed: done
+//!  └─────────┘ agent of the ticket      └────┬────┘
+//!   a lease for each local rank              │ refused, unreachable, restarted, given up,
+//!                                            │ or an opening has ended otherwise
+//!                                            ▼
+//!                          stop: every other opening is cancelled and fenced,
+//!                                notice Cancel to every rank's agent
+//! ```
+//!
+//! From the invitation on the owner of the ticket is the holder of the openings, and all is as with any
+//! push. The pull has succeeded when every opening has completed, and its blocks are given back when every
+//! opening has ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Job, JobError, JobReport, JobSpec, RouteReport};
+use crate::ids::{AgentId, Direction};
+use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
+use crate::moment::Moment;
+use crate::ticket::{Claims, RankAddress, Ticket};
+use crate::wire::held::Held;
+use crate::wire::message::{Invitation, Message, NoticeKind};
+use crate::wire::planner::Planner;
+use crate::wire::refusal::Refusal;
+use crate::wire::transfer::Transfer;
+use crate::wire::{Action, BlocksOf, ConnId, JobId, Machine};
+
+/// A pull of this kind. Memory: about 600 bytes, two tickets, the claims of the owner's, and 40 bytes for each route.
+#[derive(Debug)]
+pub(crate) struct Invited<B> {
+    pub(crate) spec: JobSpec<B>,
+    pub(crate) claims: Claims,
+    /// The ticket for the openings.
+    into: Ticket,
+    started: Moment,
+    /// When its first byte moved.
+    moved: Option<Moment>,
+    /// Agents of the ticket that have not answered, and the connection on which they were invited last.
+    unheard: BTreeMap<AgentId, Option<ConnId>>,
+    /// Whether some agent of the owner pushes: then there is something to cancel.
+    admitted: bool,
+    /// Openings that have not ended.
+    open: BTreeSet<LeaseKey>,
+    routes: Vec<RouteReport>,
+    stop: Option<JobError>,
+}
+
+/// What such a pull opens, and the ticket for it.
+pub(super) struct Openings {
+    into: Ticket,
+    keys: BTreeSet<LeaseKey>,
+}
+
+impl<B> Invited<B> {
+    /// Whether it cannot go on without `agent`, and wants to stay connected to it.
+    pub(crate) fn wants(&self, agent: &AgentId) -> bool {
+        self.stop.is_none() && self.claims.ranks.iter().any(|a| a.agent == *agent)
+    }
+
+    fn agents(&self) -> BTreeSet<&RankAddress> {
+        self.claims.ranks.iter().collect()
+    }
+}
+
+impl<B, P: Planner> Machine<B, P> {
+    /// Whether the blocks of such a pull can be opened. Gives the openings; none for any other.
+    pub(super) fn check_openings(
+        &mut self,
+        now: Moment,
+        spec: &JobSpec<B>,
+    ) -> Result<Option<Openings>, JobError> {
+        let Some(into) = &spec.into else {
+            return Ok(None);
+        };
+        let claims = into.open(&self.me.ticket_key)?;
+        let fault = |why: String| JobError::Opening { why: why.into() };
+        if claims.direction != Direction::Push {
+            return Err(fault(format!("their ticket is for a {}", claims.direction)));
+        }
+        let ours = (&self.me.cluster, self.me.deployment, self.me.incarnation);
+        if (&claims.cluster, claims.owner, claims.incarnation) != ours {
+            return Err(fault("their ticket is of another engine".to_owned()));
+        }
+        let (start, valid_tokens) = (claims.start, claims.valid_tokens);
+        let end = spec.start.saturating_add(spec.tokens);
+        if (spec.start, end) != (start, valid_tokens) {
+            return Err(JobError::Tokens {
+                start: spec.start,
+                end,
+                first: start,
+                valid: valid_tokens,
+            });
+        }
+        let set = claims.set;
+        let keys = spec.ranks.iter().map(|&rank| LeaseKey { set, rank });
+        let keys: BTreeSet<_> = keys.collect();
+        for &key in &keys {
+            let checked = self.leases.check_open(now, key, start, valid_tokens);
+            checked.map_err(|reason| fault(reason.to_string()))?;
+        }
+        let into = into.clone();
+        Ok(Some(Openings { into, keys }))
+    }
+
+    /// Opens the blocks, and invites whoever is connected.
+    pub(super) fn begin_invited(
+        &mut self,
+        now: Moment,
+        id: JobId,
+        spec: JobSpec<B>,
+        claims: Claims,
+        Openings { into, keys }: Openings,
+    ) {
+        let agents = claims.ranks.iter().map(|address| address.agent.clone());
+        let agents: BTreeSet<_> = agents.collect();
+        let openings = keys.iter().map(|&key| LeaseSpec {
+            key,
+            direction: Direction::Push,
+            content: spec.content,
+            start: spec.start,
+            valid_tokens: spec.start.saturating_add(spec.tokens),
+            ttl: spec.timeout,
+            hard_bound: spec.timeout,
+            prefilled: true,
+            blocks: Held::Of(BlocksOf::Job(id)),
+        });
+        let openings: Vec<_> = openings.collect();
+        let job = Invited {
+            spec,
+            claims,
+            into,
+            started: now,
+            moved: None,
+            unheard: agents.iter().cloned().map(|agent| (agent, None)).collect(),
+            admitted: false,
+            open: keys,
+            routes: Vec::new(),
+            stop: None,
+        };
+        agents.into_iter().for_each(|agent| self.hurry(agent));
+        self.invited.insert(id, job);
+        for opening in openings {
+            self.open(now, opening);
+        }
+        self.advance_invited(now, id);
+    }
+
+    /// Invites whoever has come up, unless it is somebody else by now.
+    pub(super) fn advance_invited(&mut self, now: Moment, id: JobId) {
+        let Some(job) = self.invited.get(&id).filter(|job| job.stop.is_none()) else {
+            return;
+        };
+        let (claims, started) = (job.claims.clone(), job.started);
+        let addresses: Vec<_> = job.agents().into_iter().cloned().collect();
+        for address in addresses {
+            if !fault!(self, AnyIncarnation) {
+                self.leave_past_life(now, &address, claims.incarnation, started);
+            }
+            let Some(conn) = self.connection(&address.agent) else {
+                self.want(&address);
+                continue;
+            };
+            if let Err(error) = self.check_owner(conn, &address.agent, &claims) {
+                return self.stop_invited(now, id, error);
+            }
+            self.invite(id, &address.agent, conn);
+        }
+    }
+
+    fn invite(&mut self, id: JobId, agent: &AgentId, conn: ConnId) {
+        let Some(job) = self.invited.get_mut(&id) else {
+            return;
+        };
+        let Some(said) = job.unheard.get_mut(agent) else {
+            return;
+        };
+        if said.replace(conn) == Some(conn) {
+            return;
+        }
+        let invitation = Invitation {
+            id: id.0,
+            ticket: job.spec.ticket.clone(),
+            into: job.into.clone(),
+            content: job.spec.content,
+            lanes: job.spec.lanes,
+            by_layer: job.spec.by_layer,
+            paths: job.spec.paths,
+        };
+        self.send(conn, Message::Invite(invitation));
+    }
+
+    /// An agent of the owner pushes from now on, or will not.
+    pub(in crate::wire) fn on_invited(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        id: JobId,
+        outcome: Result<(), Refusal>,
+    ) {
+        let agent = self.peer_agent(conn);
+        let Some((job, agent)) = self.invited.get_mut(&id).zip(agent) else {
+            return;
+        };
+        if job.unheard.remove(&agent).is_none() {
+            return;
+        }
+        match outcome {
+            Ok(()) => job.admitted = true,
+            Err(refusal) => {
+                self.stop_invited(now, id, JobError::NotPushed { agent, refusal });
+            }
+        }
+    }
+
+    /// The pull whose opening this is.
+    fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
+        match self.leases.blocks(key) {
+            Some(Held::Of(BlocksOf::Job(id))) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// Bytes are about to be written into what was opened.
+    pub(in crate::wire) fn opening_moves(&mut self, now: Moment, key: &LeaseKey) {
+        let job = self.opened_by(key).and_then(|id| self.invited.get_mut(&id));
+        if let Some(job) = job {
+            job.moved.get_or_insert(now);
+        }
+    }
+
+    /// A route has landed in what was opened, if it was for a pull.
+    pub(in crate::wire) fn opening_landed(&mut self, key: &LeaseKey, landed: &Transfer) {
+        let flow = &landed.flow;
+        let attempts = self.leases.attempts(key, flow.peer_rank);
+        let job = self.opened_by(key).and_then(|id| self.invited.get_mut(&id));
+        if let Some((job, path)) = job.zip(flow.path) {
+            job.routes.push(RouteReport {
+                rank: flow.rank,
+                peer_rank: flow.peer_rank,
+                bytes: flow.bytes,
+                path,
+                attempts,
+            });
+        }
+    }
+
+    /// Nothing touches the blocks of a rank any more.
+    pub(in crate::wire) fn opening_ended(
+        &mut self,
+        now: Moment,
+        id: JobId,
+        key: LeaseKey,
+        end: LeaseEnd,
+    ) {
+        let Some(job) = self.invited.get_mut(&id) else {
+            return;
+        };
+        job.open.remove(&key);
+        let timeout = job.spec.timeout;
+        match end {
+            LeaseEnd::Completed => {}
+            LeaseEnd::Expired => self.stop_invited(now, id, JobError::TimedOut { timeout }),
+            end => self.stop_invited(now, id, JobError::LeaseEnded { end }),
+        }
+        self.finish_invited(now, id);
+    }
+
+    /// Ends it without success, as soon as nothing is written any more. The first reason stays.
+    pub(super) fn stop_invited(&mut self, now: Moment, id: JobId, error: JobError) {
+        let Some(job) = self.invited.get_mut(&id).filter(|job| job.stop.is_none()) else {
+            return;
+        };
+        job.stop = Some(error);
+        for key in job.open.clone() {
+            // One that is ending already is no error here.
+            let _ = self.leases.cancel(now, key);
+        }
+    }
+
+    fn finish_invited(&mut self, now: Moment, id: JobId) {
+        if self.invited.get(&id).is_none_or(|job| !job.open.is_empty()) {
+            return;
+        }
+        let Some(job) = self.invited.remove(&id) else {
+            return;
+        };
+        let result = match &job.stop {
+            Some(error) => Err(error.clone()),
+            None => Ok(JobReport::new(now, job.started, job.moved, job.routes)),
+        };
+        let (ticket, content) = (job.spec.ticket, job.spec.content);
+        let keep = job.spec.keep_leases;
+        self.actions.push_back(Action::JobDone {
+            job: id,
+            result,
+            blocks: job.spec.blocks,
+        });
+        if let Some(error) = &job.stop
+            && Job::<B>::cancels(error, keep, job.admitted)
+        {
+            let says = NoticeKind::Cancel {
+                content: Some(content),
+            };
+            self.notify(now, ticket, job.claims, says, false);
+        }
+    }
+}

@@ -1,0 +1,411 @@
+//! The owner of a lease, invited to push.
+
+use super::*;
+
+/// The ticket for what the holder has opened.
+fn into(n: u8) -> Claims {
+    let address = RankAddress {
+        agent: agent("holder"),
+        host: "holder.example".into(),
+        port: 7600,
+    };
+    Claims {
+        owner: HOLDER.digest(),
+        ranks: vec![address.clone(), address],
+        ..claims(n, Direction::Push)
+    }
+}
+
+fn invitation(n: u8) -> Invitation {
+    Invitation {
+        id: 5,
+        ticket: ticket(n),
+        into: mint(&into(100 + n)),
+        content: CONTENT,
+        lanes: 1,
+        by_layer: false,
+        paths: PathSet::ANY,
+    }
+}
+
+fn invite(t: &mut Table, invitation: Invitation) -> Option<Result<(), Refusal>> {
+    t.said.clear();
+    let id = invitation.id;
+    t.hear(Message::Invite(invitation));
+    answer(t, id)
+}
+
+fn answer(t: &Table, id: u64) -> Option<Result<(), Refusal>> {
+    let answers = t.said.iter().filter_map(|message| match message {
+        Message::Invited { id: of, outcome } if *of == id => Some(outcome.clone()),
+        _ => None,
+    });
+    let answers: Vec<_> = answers.collect();
+    assert!(answers.len() <= 1, "{answers:?}");
+    answers.into_iter().next()
+}
+
+fn refused(t: &mut Table, invitation: Invitation) -> Refusal {
+    invite(t, invitation).expect("an answer").unwrap_err()
+}
+
+fn pushes(t: &Table) -> Vec<Ask> {
+    let said = t.said.iter().filter_map(|message| match message {
+        Message::Push(ask) => Some(ask.clone()),
+        _ => None,
+    });
+    said.collect()
+}
+
+/// Says that a push has been let in, and reads it, up to the commit.
+fn read(t: &mut Table, ask: &Ask, path: Path) {
+    let transfer = ask.transfer;
+    t.hear(Message::Accepted { transfer, path });
+    let bytes = t.took().into_iter().find_map(|action| match action {
+        Action::Read(flow) if flow.transfer == transfer => {
+            let (key, rank) = (spec(1, 0, Direction::Pull, true).key.set, flow.rank);
+            assert_eq!(flow.blocks, BlocksOf::Lease(LeaseKey { set: key, rank }));
+            let blocks = flow.blocks;
+            assert_eq!(t.machine.blocks(blocks), Some(&"blocks"));
+            Some(flow.bytes)
+        }
+        _ => None,
+    });
+    let bytes = bytes.expect("it is read");
+    t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes, false));
+}
+
+/// An owner that was invited, with the asks that it has made.
+fn invited() -> (Table, Vec<Ask>) {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    t.lease(1, 1, Direction::Pull, true);
+    assert_eq!(invite(&mut t, invitation(1)), Some(Ok(())));
+    let asks = pushes(&t);
+    assert!(!asks.is_empty());
+    (t, asks)
+}
+
+#[test]
+fn pushes_and_its_leases_complete() {
+    let (mut t, asks) = invited();
+    assert!(
+        asks.iter()
+            .all(|ask| ask.ticket == invitation(1).into && ask.content == CONTENT)
+    );
+    for ask in &asks {
+        read(&mut t, ask, Path::Quic);
+        assert!(t.ended().is_empty(), "what is committed has not landed");
+    }
+    for ask in &asks {
+        let transfer = ask.transfer;
+        t.hear(Message::Landed { transfer });
+    }
+    assert_eq!(t.ended(), [LeaseEnd::Completed; 2]);
+    let done = t.said.iter().filter(|message| {
+        matches!(message, Message::Notice(Notice { ticket, says: NoticeKind::Done { .. }, .. })
+            if *ticket == invitation(1).into)
+    });
+    assert_eq!(done.count(), 2, "one for each rank");
+    // A rank of the holder that says so late.
+    t.said.clear();
+    assert_eq!(invite(&mut t, invitation(1)), Some(Ok(())));
+    assert!(pushes(&t).is_empty());
+    let elsewhere = Invitation {
+        into: mint(&into(9)),
+        ..invitation(1)
+    };
+    assert_eq!(refused(&mut t, elsewhere), Refusal::Consumed);
+}
+
+#[test]
+fn hears_the_same_from_each_rank_and_pushes_once() {
+    let (mut t, _) = invited();
+    let again = Invitation {
+        id: 6,
+        ..invitation(1)
+    };
+    assert_eq!(invite(&mut t, again), Some(Ok(())));
+    assert!(pushes(&t).is_empty());
+    let elsewhere = Invitation {
+        into: mint(&into(9)),
+        ..invitation(1)
+    };
+    assert_eq!(refused(&mut t, elsewhere), Refusal::Consumed);
+    assert_eq!(t.refusal(Message::Pull(ask(1, 1))), Refusal::Consumed);
+}
+
+#[test]
+fn does_not_push_what_is_being_pulled() {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    t.hear(Message::Pull(ask(1, 1)));
+    assert_eq!(refused(&mut t, invitation(1)), Refusal::Consumed);
+}
+
+#[test]
+fn waits_for_a_lease_that_is_not_there_yet() {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    assert_eq!(invite(&mut t, invitation(1)), None, "rank 1 is late");
+    let early = pushes(&t).len();
+    assert!(early > 0, "rank 0 need not wait for it");
+    t.lease(1, 1, Direction::Pull, true);
+    assert_eq!(answer(&t, 5), Some(Ok(())));
+    assert!(pushes(&t).len() > early);
+
+    assert_eq!(invite(&mut t, invitation(2)), None);
+    t.wait(secs(11));
+    assert_eq!(answer(&t, 5), Some(Err(Refusal::UnknownLease)));
+}
+
+#[test]
+fn forgets_what_has_waited_on_a_connection_that_is_lost() {
+    let mut t = Table::owner();
+    assert_eq!(invite(&mut t, invitation(1)), None);
+    t.do_(|machine, now, conn| machine.disconnected(now, conn));
+    assert_eq!(t.machine.gauges().early, 0);
+    t.lease(1, 0, Direction::Pull, true);
+    assert_eq!(t.machine.gauges().jobs, 0);
+}
+
+#[test]
+fn refuses_what_must_not_be() {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    t.lease(2, 0, Direction::Push, true);
+    let with = |into: Claims| Invitation {
+        into: mint(&into),
+        ..invitation(1)
+    };
+    let third = RankAddress {
+        agent: agent("third"),
+        host: "third.example".into(),
+        port: 7600,
+    };
+    for others in [
+        Claims {
+            ranks: vec![third.clone(), third],
+            ..into(3)
+        },
+        Claims {
+            owner: OWNER.digest(),
+            ..into(3)
+        },
+        Claims {
+            incarnation: life(2),
+            ..into(3)
+        },
+    ] {
+        assert_eq!(refused(&mut t, with(others)), Refusal::NotYourBlocks);
+    }
+    let pull = Claims {
+        direction: Direction::Pull,
+        ..into(3)
+    };
+    let ticket = Direction::Pull;
+    assert_eq!(
+        refused(&mut t, with(pull)),
+        Refusal::WrongDirection { ticket }
+    );
+    let audience = Some(Audience::Agent(agent("third")));
+    let for_another = Claims {
+        audience,
+        ..into(3)
+    };
+    assert_eq!(refused(&mut t, with(for_another)), Refusal::WrongPeer);
+    let (start, valid, asked) = (0, TOKENS, TOKENS + 1);
+    let more = Claims {
+        valid_tokens: TOKENS + 1,
+        ..into(3)
+    };
+    assert_eq!(
+        refused(&mut t, with(more)),
+        Refusal::NotEnoughTokens {
+            start,
+            valid,
+            asked
+        }
+    );
+    let forged = Ticket::mint(&TicketKey::new(&[4; 32]), &into(3)).unwrap();
+    let forged = Invitation {
+        into: forged,
+        ..invitation(1)
+    };
+    assert_eq!(refused(&mut t, forged), Refusal::Forged);
+    let content = CONTENT;
+    let other = Invitation {
+        content: ContentDigest([9; 32]),
+        ..invitation(1)
+    };
+    assert_eq!(refused(&mut t, other), Refusal::DigestMismatch { content });
+    let opening = Invitation {
+        ticket: mint(&claims(2, Direction::Push)),
+        ..invitation(2)
+    };
+    let ticket = Direction::Push;
+    assert_eq!(refused(&mut t, opening), Refusal::WrongDirection { ticket });
+    assert!(pushes(&t).is_empty());
+    assert_eq!(t.machine.gauges().jobs, 0);
+    // None of it has used the lease.
+    t.wait(secs(11));
+    assert_eq!(t.ended(), [LeaseEnd::Expired; 2]);
+}
+
+#[test]
+fn takes_the_roles_to_pull_and_to_serve() {
+    let mut without = [Permits::ALL; 2];
+    without[0].pull = false;
+    without[1].serve = false;
+    for (permits, role) in without.into_iter().zip([Role::Pull, Role::Serve]) {
+        let mut t = Table::lonely("owner", OWNER, Options::default());
+        t.greet("holder", permits, hello("holder"));
+        t.lease(1, 0, Direction::Pull, true);
+        let missing = Refusal::RoleMissing { role };
+        assert_eq!(refused(&mut t, invitation(1)), missing);
+    }
+}
+
+#[test]
+fn has_only_so_many_pushes_under_way() {
+    let mut t = Table::owner_with(
+        "holder",
+        Options {
+            jobs: 1,
+            ..Options::default()
+        },
+    );
+    t.lease(1, 0, Direction::Pull, true);
+    t.lease(2, 0, Direction::Pull, true);
+    invite(&mut t, invitation(1));
+    assert_eq!(refused(&mut t, invitation(2)), Refusal::Busy { limit: 1 });
+}
+
+/// A lease ends when its push has been fenced, with the reason that came first.
+#[test]
+fn that_is_cancelled_fences_before_it_gives_back() {
+    let (mut t, asks) = invited();
+    for ask in &asks {
+        let (transfer, path) = (ask.transfer, Path::Quic);
+        t.hear(Message::Accepted { transfer, path });
+    }
+    t.took();
+    let cancel = Notice {
+        id: 7,
+        ticket: ticket(1),
+        says: NoticeKind::Cancel { content: None },
+    };
+    t.hear(Message::Notice(cancel));
+    let fences = t.took();
+    let fenced = fences
+        .iter()
+        .filter(|action| matches!(action, Action::Fence { .. }));
+    assert_eq!(fenced.count(), asks.len());
+    assert_eq!(t.machine.gauges().leases, 2);
+    for ask in &asks {
+        let transfer = ask.transfer;
+        t.do_(|machine, now, _| machine.fenced(now, transfer));
+    }
+    assert_eq!(t.ended(), [LeaseEnd::Cancelled; 2]);
+    let told = t.said.iter().filter(|message| {
+        matches!(message, Message::Notice(Notice { ticket, says: NoticeKind::Cancel { .. }, .. })
+            if *ticket == invitation(1).into)
+    });
+    assert_eq!(told.count(), 2, "what was opened waits for nothing");
+    let (gauges, pushes) = (t.machine.gauges(), t.machine.pushes.len());
+    assert_eq!((gauges.jobs, gauges.transfers, pushes), (0, 0, 0));
+}
+
+#[test]
+fn that_is_refused_the_push_lets_go_of_its_lease() {
+    let (mut t, asks) = invited();
+    let refusal = Refusal::Cancelled;
+    for ask in &asks {
+        let (transfer, refusal) = (ask.transfer, refusal.clone());
+        t.hear(Message::Refused { transfer, refusal });
+    }
+    let ends: Vec<_> = t.took();
+    let ended = ends.iter().filter(
+        |action| matches!(action, Action::LeaseEnded { end, .. } if *end == LeaseEnd::Cancelled),
+    );
+    assert_eq!(ended.count(), 2);
+    assert!(
+        matches!(
+            &ends[0],
+            Action::Pushed {
+                result: Err(JobError::Refused { .. }),
+                ..
+            }
+        ),
+        "{ends:?}"
+    );
+}
+
+/// A push keeps its lease beyond its time to live, and not beyond its hard bound.
+#[test]
+fn pushes_no_longer_than_the_hard_bound() {
+    let (mut t, asks) = invited();
+    for ask in &asks {
+        let (transfer, path) = (ask.transfer, Path::Quic);
+        t.hear(Message::Accepted { transfer, path });
+    }
+    for _ in 0..29 {
+        t.wait(secs(1));
+        for ask in &asks {
+            let transfer = ask.transfer;
+            t.do_(|machine, now, _| machine.moving(now, transfer));
+        }
+    }
+    assert!(t.ended().is_empty());
+    t.wait(secs(2));
+    for ask in &asks {
+        let transfer = ask.transfer;
+        t.do_(|machine, now, _| machine.fenced(now, transfer));
+    }
+    assert_eq!(t.ended(), [LeaseEnd::Expired; 2]);
+}
+
+#[test]
+fn pushes_layer_by_layer_out_of_a_lease_that_is_being_computed() {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, false);
+    let by_layer = Invitation {
+        by_layer: true,
+        ..invitation(1)
+    };
+    invite(&mut t, by_layer);
+    let asks = pushes(&t);
+    let (transfer, path) = (asks[0].transfer, Path::Quic);
+    assert!(asks[0].by_layer);
+    t.hear(Message::Accepted { transfer, path });
+    let key = spec(1, 0, Direction::Pull, false).key;
+    t.took();
+    t.do_(|machine, _, _| machine.ready(key, 1, TOKENS))
+        .unwrap();
+    assert!(
+        matches!(t.took()[..], [Action::Readable { transfer: of, layer: 1, .. }] if of == transfer)
+    );
+    t.do_(|machine, now, _| machine.finish_prefill(now, key))
+        .unwrap();
+    assert!(matches!(t.took()[..], [Action::AllReadable { transfer: of }] if of == transfer));
+}
+
+#[test]
+fn whose_holder_restarts_is_lost_to_it() {
+    let (mut t, asks) = invited();
+    t.greet(
+        "holder",
+        Permits::ALL,
+        Hello {
+            incarnation: life(2),
+            ..hello("holder")
+        },
+    );
+    for ask in &asks {
+        let transfer = ask.transfer;
+        t.do_(|machine, now, _| machine.fenced(now, transfer));
+    }
+    let ends = t.ended();
+    assert_eq!(ends.len(), 2);
+    assert!(!ends.contains(&LeaseEnd::Completed), "{ends:?}");
+}

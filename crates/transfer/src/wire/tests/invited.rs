@@ -1,0 +1,360 @@
+//! The holder of a ticket, who has the owner push.
+
+use super::jobs::{job, meet_owner};
+use super::*;
+
+/// The set that it opens.
+const INTO: u8 = 200;
+
+fn into() -> Claims {
+    let address = RankAddress {
+        agent: agent("holder"),
+        host: "holder.example".into(),
+        port: 7600,
+    };
+    Claims {
+        owner: HOLDER.digest(),
+        ranks: vec![address.clone(), address],
+        ..claims(INTO, Direction::Push)
+    }
+}
+
+fn pull() -> JobSpec<&'static str> {
+    JobSpec {
+        ranks: BTreeSet::from([Rank(0)]),
+        into: Some(mint(&into())),
+        ..job(1, Direction::Pull)
+    }
+}
+
+/// A holder that has invited the owner, played by the test.
+fn inviting() -> (Table, JobId) {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let id = t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    assert!(matches!(t.took()[..], [Action::Connect { .. }]));
+    meet_owner(&mut t);
+    let Some(Message::Invite(invitation)) = t.said.last() else {
+        panic!("{:?}", t.said);
+    };
+    assert_eq!(
+        (invitation.id, &invitation.ticket, &invitation.into),
+        (id.0, &ticket(1), &mint(&into()))
+    );
+    (t, id)
+}
+
+/// The owner's ask to push from one of its ranks.
+fn ask_from(source: u32) -> Ask {
+    let routes = planner(OWNER).routes(&RouteAsk {
+        peer: HOLDER.digest(),
+        rank: Rank(source),
+        local_is_source: true,
+        start: 0,
+        tokens: TOKENS,
+        by_layer: false,
+    });
+    let routes = routes.unwrap();
+    let route = routes.iter().find(|route| route.peer_rank == Rank(0));
+    Ask {
+        transfer: transfer(source as u8 + 1),
+        ticket: mint(&into()),
+        source: Rank(source),
+        plan: route.unwrap().digest,
+        ..ask(1, 1)
+    }
+}
+
+/// The ranks of the owner that write into rank 0, and how many bytes each.
+fn sources() -> Vec<(u32, u64)> {
+    let routes = planner(HOLDER).routes(&RouteAsk {
+        peer: OWNER.digest(),
+        rank: Rank(0),
+        local_is_source: false,
+        start: 0,
+        tokens: TOKENS,
+        by_layer: false,
+    });
+    let routes = routes.unwrap().into_iter();
+    routes.map(|r| (r.peer_rank.0, r.bytes)).collect()
+}
+
+/// The owner's rank has pushed all that it has to.
+fn land(t: &mut Table, (source, bytes): (u32, u64)) {
+    let ask = ask_from(source);
+    let (transfer, nonce) = (ask.transfer, ask.nonce);
+    t.hear(Message::Push(ask));
+    assert!(matches!(t.said.last(), Some(Message::Accepted { .. })));
+    let header = StreamHeader {
+        transfer,
+        nonce,
+        stream: 0,
+        offset: 0,
+        length: bytes,
+    };
+    let trailer = StreamTrailer {
+        length: bytes,
+        crc: 7,
+    };
+    let owner = agent("owner");
+    t.do_(|machine, now, _| machine.admit(now, &owner, &header))
+        .unwrap();
+    t.do_(|machine, now, _| machine.stream_arrived(now, &header, &trailer, 7));
+    t.hear(Message::Commit {
+        transfer,
+        streams: 1,
+        bytes,
+    });
+    assert_eq!(t.said.last(), Some(&Message::Landed { transfer }));
+}
+
+fn done(ranks: &[u32]) -> Message {
+    Message::Notice(Notice {
+        id: 1,
+        ticket: mint(&into()),
+        says: NoticeKind::Done {
+            ranks: ranks.iter().map(|rank| Rank(*rank)).collect(),
+            content: CONTENT,
+        },
+    })
+}
+
+fn invited(t: &mut Table, id: JobId, outcome: Result<(), Refusal>) {
+    t.hear(Message::Invited { id: id.0, outcome });
+}
+
+fn cancels(t: &Table) -> usize {
+    let cancels = t.said.iter().filter(|message| {
+        matches!(message, Message::Notice(Notice { ticket: of, says: NoticeKind::Cancel { .. }, .. })
+            if *of == ticket(1))
+    });
+    cancels.count()
+}
+
+#[test]
+fn has_what_was_pushed() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    t.wait(secs(1));
+    for source in sources() {
+        land(&mut t, source);
+    }
+    let received = t.took();
+    let into_the_job = |action: &Action<_>| match action {
+        Action::Receive(flow) => t.machine.blocks(flow.blocks) == Some(&"job blocks"),
+        _ => false,
+    };
+    assert_eq!(
+        received.iter().filter(|a| into_the_job(a)).count(),
+        sources().len()
+    );
+    t.hear(done(&[0]));
+    assert!(t.took().is_empty(), "rank 1 of the owner has not said so");
+    t.hear(done(&[1]));
+    let report = t.job().unwrap();
+    let bytes = sources().iter().map(|(_, bytes)| bytes).sum();
+    assert_eq!((report.bytes, report.queued), (bytes, secs(1)));
+    assert_eq!(report.routes.len(), sources().len());
+    assert!(report.routes.iter().all(|route| route.attempts == 1));
+    assert_eq!(cancels(&t), 0);
+    assert_eq!(t.machine.gauges().leases, 0);
+}
+
+/// All that the owner pushes may overtake its answer.
+#[test]
+fn need_not_have_heard_before_it_has_everything() {
+    let (mut t, id) = inviting();
+    for source in sources() {
+        land(&mut t, source);
+    }
+    t.hear(done(&[0, 1]));
+    t.job().unwrap();
+    invited(&mut t, id, Ok(()));
+    assert!(t.took().is_empty());
+}
+
+#[test]
+fn that_is_refused_fails_at_once() {
+    for (refusal, cancelled) in [
+        (Refusal::Expired, 0),
+        (Refusal::Consumed, 0),
+        (Refusal::DigestMismatch { content: CONTENT }, 0),
+        (Refusal::NotYourBlocks, 1),
+        (Refusal::UnknownLease, 1),
+    ] {
+        let (mut t, id) = inviting();
+        invited(&mut t, id, Err(refusal.clone()));
+        let agent = agent("owner");
+        assert_eq!(t.job(), Err(JobError::NotPushed { agent, refusal }));
+        // What is said to be somebody else's is left alone.
+        assert_eq!(cancels(&t), cancelled);
+        assert_eq!(t.refusal(Message::Push(ask_from(0))), Refusal::Cancelled);
+    }
+}
+
+#[test]
+fn that_is_cancelled_fences_first_and_tells_the_owner() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    let ask = ask_from(0);
+    let transfer = ask.transfer;
+    t.hear(Message::Push(ask));
+    t.took();
+    t.do_(|machine, now, _| machine.cancel_job(now, id));
+    assert!(matches!(t.took()[..], [Action::Fence { .. }]));
+    assert_eq!(cancels(&t), 0);
+    t.do_(|machine, now, _| machine.fenced(now, transfer));
+    assert_eq!(t.job(), Err(JobError::Cancelled));
+    assert_eq!(cancels(&t), 1);
+}
+
+#[test]
+fn fails_when_the_owner_gives_up() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    t.hear(Message::Notice(Notice {
+        id: 1,
+        ticket: mint(&into()),
+        says: NoticeKind::Cancel {
+            content: Some(CONTENT),
+        },
+    }));
+    let end = LeaseEnd::Cancelled;
+    assert_eq!(t.job(), Err(JobError::LeaseEnded { end }));
+}
+
+#[test]
+fn takes_no_longer_than_it_may() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    t.wait(secs(29));
+    assert!(t.took().is_empty());
+    t.wait(secs(2));
+    let timeout = secs(30);
+    assert_eq!(t.job(), Err(JobError::TimedOut { timeout }));
+    assert_eq!(cancels(&t), 1);
+}
+
+#[test]
+fn asks_again_on_a_new_connection_until_it_is_heard() {
+    let (mut t, id) = inviting();
+    t.do_(|machine, now, conn| machine.disconnected(now, conn));
+    t.said.clear();
+    meet_owner(&mut t);
+    assert!(matches!(t.said.last(), Some(Message::Invite(_))));
+    invited(&mut t, id, Ok(()));
+    t.do_(|machine, now, conn| machine.disconnected(now, conn));
+    t.said.clear();
+    meet_owner(&mut t);
+    assert_eq!(t.said.last(), Some(&Message::Welcome));
+}
+
+#[test]
+fn fails_when_the_owner_is_gone() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    t.do_(|machine, now, conn| machine.disconnected(now, conn));
+    let owner = agent("owner");
+    for _ in 0..3 {
+        assert_eq!(t.machine.gauges().jobs, 1);
+        t.wait(secs(1));
+        t.do_(|machine, now, _| machine.connect_failed(now, &owner));
+    }
+    let agent = owner;
+    assert_eq!(t.job(), Err(JobError::Unreachable { agent }));
+}
+
+#[test]
+fn fails_when_the_owner_has_restarted() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    t.connect("owner", Permits::ALL);
+    t.hear(Message::Hello(Hello {
+        deployment: OWNER.digest(),
+        incarnation: life(2),
+        ..hello("owner")
+    }));
+    let document = OWNER.document();
+    t.hear(Message::Document { document });
+    t.hear(Message::Welcome);
+    assert!(matches!(t.job(), Err(JobError::Restarted { .. })));
+}
+
+#[test]
+fn does_not_ask_who_may_not_serve() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    let permits = Permits {
+        serve: false,
+        ..Permits::ALL
+    };
+    t.connect("owner", permits);
+    t.hear(Message::Hello(Hello {
+        deployment: OWNER.digest(),
+        ..hello("owner")
+    }));
+    let document = OWNER.document();
+    t.hear(Message::Document { document });
+    t.hear(Message::Welcome);
+    assert!(matches!(t.job(), Err(JobError::MayNotServe { .. })));
+}
+
+#[test]
+fn that_cannot_be_are_not_begun() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let mut refused = |spec| {
+        let refused = t
+            .do_(|machine, now, _| machine.start(now, spec))
+            .unwrap_err();
+        assert_eq!(refused.blocks, "job blocks");
+        *refused.error
+    };
+    let with = |into: Claims| JobSpec {
+        into: Some(mint(&into)),
+        ..pull()
+    };
+    for wrong in [
+        Claims {
+            direction: Direction::Pull,
+            ..into()
+        },
+        Claims {
+            incarnation: life(2),
+            ..into()
+        },
+        Claims {
+            owner: OWNER.digest(),
+            ..into()
+        },
+    ] {
+        let error = refused(with(wrong));
+        assert!(matches!(error, JobError::Opening { .. }), "{error}");
+    }
+    let shorter = Claims {
+        valid_tokens: TOKENS - 1,
+        ..into()
+    };
+    assert!(matches!(refused(with(shorter)), JobError::Tokens { .. }));
+    let push = JobSpec {
+        into: pull().into,
+        ..job(1, Direction::Push)
+    };
+    assert!(matches!(refused(push), JobError::Opening { .. }));
+    t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    let other = JobSpec {
+        ticket: ticket(2),
+        ..pull()
+    };
+    let refused = t
+        .do_(|machine, now, _| machine.start(now, other))
+        .unwrap_err();
+    let error = refused.error.to_string();
+    assert!(error.contains("open already"), "{error}");
+    let again = JobSpec {
+        into: None,
+        ..pull()
+    };
+    let refused = t
+        .do_(|machine, now, _| machine.start(now, again))
+        .unwrap_err();
+    assert!(matches!(*refused.error, JobError::UnderWay { .. }));
+}
