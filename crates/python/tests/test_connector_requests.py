@@ -231,6 +231,23 @@ def test_a_request_whose_blocks_are_gone_hands_nothing_over(engine):
     end_alike(prefill)
 
 
+@pytest.mark.parametrize("together", [False, True])
+def test_of_several_answers_the_first_loads(two_engines, together):
+    prefill, decode = two_engines({}, {"tp": 2})
+    params = prefilled(prefill, TOKENS)
+    first = decode.add(TOKENS, dict(params), request_id="0_cmpl-7")
+    if not together:
+        decode.run()
+    others = [decode.add(TOKENS, dict(params), request_id=f"{index}_cmpl-7") for index in (1, 2)]
+    decode.run()
+    assert decode.loads.keys() == {first.request_id}
+    assert first.all_token_ids == others[0].all_token_ids == others[1].all_token_ids
+    # Whoever else comes with the ticket is refused.
+    other, _ = load(decode, TOKENS, params, request_id="1_cmpl-8")
+    assert other.request_id in decode.failed and decode.figures.data["failures"] == {"consumed": 2}
+    end_alike(prefill, decode)
+
+
 def test_the_same_prompt_is_lent_twice(two_engines):
     prefill, decode = two_engines({"tp": 2, "prefix_caching": True}, {"tp": 2})
     tickets = [prefilled(prefill, TOKENS) for _ in range(2)]

@@ -23,9 +23,9 @@ class Cache:
         self.uniform = uniform
         self.layers = (sum if uniform else max)(len(group.layers) for group in groups)
         number = self.layers if separate else 1
-        self.storages = [
-            torch.Storage(numpy.zeros(self.page * blocks * self.layers // number, numpy.uint8)) for _ in range(number)
-        ]
+        # What was there before is no number: vLLM computes with no more than it has written, or zeroed.
+        size = self.page * blocks * self.layers // number
+        self.storages = [torch.Storage(numpy.full(size, 0xFF, numpy.uint8)) for _ in range(number)]
         self.tensors = {}
         for group in groups:
             for at, layer in enumerate(group.layers, len(self.tensors) if uniform else 0):
@@ -113,6 +113,20 @@ class Cache:
         for view, where, content in self._places(group, table, tokens, positions):
             wrong = positions[(view[where] != content).any(axis=(1, 2))]
             assert not wrong.size, f"rank {self.rank} sees wrong tokens from {start}, {wrong.size} of them: {wrong[:9]}"
+
+    def clear(self, group, table, start, end):
+        """Zeroes what a load of these tokens leaves of the blocks that it begins to fill, where vLLM zeroes new blocks."""
+        if group.recurrent or not self.config().needs_kv_cache_zeroing:
+            return
+        begins = -(-start // self.block_size) * self.block_size
+        for position in range(begins, -(-end // self.block_size) * self.block_size):
+            block, at = table[position // self.block_size], position % self.block_size
+            if block == 0 or max(start, group.skipped(end)) <= position < end:
+                continue
+            row = block * (self.block_size // self.kernel) + at // self.kernel
+            for layer in group.layers:
+                for view in self._key_value(group, layer):
+                    view[row, :, at % self.kernel] = 0
 
     def _places(self, group, table, tokens, positions):
         """Of each layer and part: a view, where in it tokens are, and what they are."""

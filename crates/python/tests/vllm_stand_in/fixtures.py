@@ -107,13 +107,14 @@ def load(engine, tokens, params, **more):
 
 
 def assert_loaded(engine, request, before):
-    """Of all memory, what a prefill here would have written has changed, and nothing else."""
+    """Of all memory, what a prefill here would have written has changed, and the rest of blocks that had to be zeroed."""
     start, end, tables = engine.loads[request.request_id]
     assert request.request_id not in engine.failed
     for cache, old in zip(engine.caches, before):
         new = cache.bytes()
         cache.restore(old)
         for group, table in zip(engine.groups, tables):
+            cache.clear(group, table, start, end)
             first = start if group.recurrent else max(start, group.skipped(end))
             cache.write(group, table, numpy.array(request.all_token_ids), first, end)
         for number, (found, wanted) in enumerate(zip(new, cache.bytes())):

@@ -10,8 +10,8 @@ _numbers = itertools.count()
 
 class Request:
     def __init__(self, tokens, params=None, *, max_tokens=1, adapter=None, salt=None, images=(), logprobs=False,
-                 embeddings=None):  # fmt: skip
-        self.request_id = f"request-{next(_numbers)}"
+                 embeddings=None, request_id=None):  # fmt: skip
+        self.request_id = request_id or f"request-{next(_numbers)}"
         self.prompt_token_ids = None if embeddings is not None else list(tokens)
         self._all_token_ids = list(tokens)
         self.num_prompt_tokens = len(self._all_token_ids)

@@ -52,10 +52,15 @@ class Tensor:
 
     def __getitem__(self, index):
         if isinstance(index, slice):
-            count = len(range(self.shape[0])[index])
-            return Tensor(self._storage, self.dtype, (count, *self.shape[1:]), self._strides, self._offset)
+            chosen = range(self.shape[0])[index]
+            assert chosen.step == 1
+            offset = self._offset + chosen.start * self._strides[0]
+            return Tensor(self._storage, self.dtype, (len(chosen), *self.shape[1:]), self._strides, offset)
         offset = self._offset + index * self._strides[0]
         return Tensor(self._storage, self.dtype, self.shape[1:], self._strides[1:], offset)
+
+    def zero_(self):
+        self.numpy()[...] = 0
 
     def untyped_storage(self):
         return Storage(self._storage.array)

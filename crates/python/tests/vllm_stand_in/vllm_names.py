@@ -266,6 +266,10 @@ class KVCacheConfig:
     def has_mamba_layers(self):
         return any(isinstance(group.kv_cache_spec, MambaSpec) for group in self.kv_cache_groups)
 
+    @property
+    def needs_kv_cache_zeroing(self):
+        return self.has_mamba_layers
+
 
 # --- vllm/config -----------------------------------------------------------------------
 

@@ -27,8 +27,12 @@ class Group:
     """Which of vLLM's cache groups its block table is that of."""
     split: int
     """Into how many blocks the kernels divide one of the manager's: block tables count the manager's."""
+    block_size: int
+    """Tokens of one of the manager's blocks."""
     recurrent: bool
     scratch: int
+    tensors: list[torch.Tensor]
+    """The cache of each layer, by block of the kernels."""
 
     def table(self, blocks: list[int]) -> list[int]:
         """A request's block table, in the deployment's blocks."""
@@ -48,10 +52,26 @@ class Cache:
     deployment: Deployment
     groups: list[Group]
     memories: list[Memory]
+    is_cleared: bool
+    """Whether blocks are zeroed before they are filled: groups of different kinds share memory, and what is a number to
+    one of them need not be to another."""
 
     def tables(self, blocks: Blocks) -> list[list[int]]:
         """The block table of each group of the deployment."""
         return [group.table(blocks[group.source]) for group in self.groups]
+
+    def clear(self, blocks: Blocks, start: int, tokens: int) -> None:
+        """Zeroes the blocks that a load of these tokens fills in part. vLLM leaves them to whoever loads; its kernels
+        multiply what is behind the last token by 0, which is no 0 where it is no number."""
+        for group in self.groups if self.is_cleared else ():
+            if group.recurrent:
+                continue
+            # Before the first one that begins here may be tokens that are cached.
+            first, last = (-(-token // group.block_size) for token in (start, start + tokens))
+            filled = [block for block in blocks[group.source][first:last] if block != NULL_BLOCK]
+            for block in {*filled[:1], *filled[-1:]}:
+                for tensor in group.tensors:
+                    tensor[block * group.split : (block + 1) * group.split].zero_()
 
 
 def read(
@@ -65,7 +85,7 @@ def read(
     Raises:
         UnsupportedCache: the connector does not know how to read them.
     """
-    documents, groups, memories, members, kinds = [], [], [], [], {}
+    documents, groups, memories, kinds = [], [], [], {}
     for source, group in enumerate(kv_cache_config.kv_cache_groups):
         if not group.enable_kv_transfer:
             continue
@@ -85,9 +105,9 @@ def read(
             split = _split(tensors[0], kv_cache_config.num_blocks, names[0])
             if not layer.recurrent:
                 documents[-1]["block_size"] = group.kv_cache_spec.block_size // split
-            groups.append(Group(source, split, layer.recurrent, layer.scratch))
+            block_size = group.kv_cache_spec.block_size
+            groups.append(Group(source, split, block_size, layer.recurrent, layer.scratch, tensors))
             memories.append(memory)
-            members.append(tensors)
     document = {
         "schema": "transload.deployment/1",
         "name": name,
@@ -96,8 +116,8 @@ def read(
         "group": documents,
     }
     deployment = Deployment(document)
-    _compare(deployment, vllm_config.parallel_config.rank, members)
-    return Cache(deployment, groups, memories)
+    _compare(deployment, vllm_config.parallel_config.rank, [group.tensors for group in groups])
+    return Cache(deployment, groups, memories, kv_cache_config.needs_kv_cache_zeroing)
 
 
 def _alike(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> list[tuple[Layer, list[str]]]:

@@ -92,6 +92,7 @@ class SavedWorker:
             raise ValueError(f"{restore.tokens} tokens behind {restore.start} are asked for, {found.tokens} are saved")
         archive = self._shelf.archive(cache.deployment)
         tables = cache.tables(restore.blocks)
+        cache.clear(restore.blocks, restore.start, restore.tokens)
         return archive.restore(found, cache.deployment, self._rank, cache.memories, tables, start=restore.start)
 
     def _loaded(self, job: Job) -> bool:

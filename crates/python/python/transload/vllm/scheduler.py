@@ -50,6 +50,9 @@ logger = init_logger("vllm." + __name__)
 PARAMETER = "transload_ticket"
 """The field of ``kv_transfer_params`` that the ticket travels in."""
 
+MOST_ANSWERING = 1024
+"""How many requests that want several answers are remembered."""
+
 
 @dataclass
 class _Lending:
@@ -91,6 +94,8 @@ class Scheduler:
         self._waiting: dict[str, _Waiting] = {}
         self._loading: dict[str, str] = {}
         """The ticket of each request that is being loaded; none for one from the store."""
+        self._answering: dict[str, str] = {}
+        """The ticket of each of the last requests that want several answers."""
         self._step = Step()
 
     def bind_manager(self, manager: KVCacheManager) -> None:
@@ -125,12 +130,27 @@ class Scheduler:
             ticket = params.get(PARAMETER)
             if not isinstance(ticket, str):
                 logger.error("request %s has no %s: it will not be loaded", request.request_id, PARAMETER)
-            elif any(waiting.ticket == ticket for waiting in self._waiting.values()) or ticket in self._loading.values():
+            elif self._is_taken(ticket, request.request_id):
                 # One of several answers to one prompt: the first one loads.
                 params["do_remote_prefill"] = False
             else:
                 every = self._time_left(ticket) / 3
                 self._waiting[request.request_id] = _Waiting(ticket, every, time.monotonic())
+
+    def _is_taken(self, ticket: str, request_id: str) -> bool:
+        """Whether another request loads with this ticket, or another answer to the same prompt has."""
+        if any(waiting.ticket == ticket for waiting in self._waiting.values()) or ticket in self._loading.values():
+            return True
+        # Answers of one request come shortly after each other: `0_ID`, `1_ID` and so on.
+        index, _, siblings = request_id.partition("_")
+        if not index.isdecimal():
+            return False
+        if self._answering.get(siblings) == ticket:
+            return True
+        self._answering[siblings] = ticket
+        if len(self._answering) > MOST_ANSWERING:
+            del self._answering[next(iter(self._answering))]
+        return False
 
     def _params(self, request: Request) -> dict[str, Any]:
         """What the client, or the proxy, says of a transfer, as far as this server takes part in it."""

@@ -218,6 +218,7 @@ class Worker:
     def _load(self, request_id: str, load: Load) -> None:
         assert self._agent is not None and self._cache is not None
         transfer, begun = None, time.monotonic()
+        self._cache.clear(load.blocks, load.start, load.tokens)
         try:
             transfer = self._agent.pull(
                 Ticket(load.ticket),
