@@ -1,7 +1,8 @@
 """Shows that two servers answer as one does: a tiny model, one server alone, then a prefill and a decode server that
 lay their caches out differently, with a proxy before them.
 
-    python disaggregated.py [--prefill-block-size 32] [--decode-block-size 64] [--prefill-tp 1] [--decode-tp 1] [--mode pull]
+    python disaggregated.py [--prefill-block-size 32] [--decode-block-size 64] [--prefill-tp 1] [--decode-tp 1]
+                            [--model llama] [--mode pull]
 
 It takes an environment with vLLM and transload, and no GPU.
 """
@@ -48,7 +49,8 @@ def pair(model: Path, folder: Path, certs: Path, prefill=None, decode=None, **se
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--model", choices=MODELS, default="llama")
+    # Of qwen3_next not even one server gives the same answers when it divides prompts differently: it takes bfloat16.
+    arguments.add_argument("--model", choices=sorted(MODELS.keys() - {"qwen3_next"}), default="llama")
     arguments.add_argument("--folder", type=Path, help="for the model, logs and certificates; default: a new one")
     for side, block_size in (("prefill", 32), ("decode", 64)):
         arguments.add_argument(f"--{side}-block-size", type=int, default=block_size)
@@ -59,14 +61,22 @@ def main() -> int:
     model = make(given.model, folder / given.model)
     asked = prompts([5, 100, 900])
 
-    with Server(model, folder, "alone") as alone:
+    # vLLM on the CPU cannot cache prefixes of Mamba2, nor can a decode server those of windows.
+    options = [] if given.model == "llama" else ["--no-enable-prefix-caching"]
+    with Server(model, folder, "alone", options=options) as alone:
         print(f"one server alone (log: {alone.log})")
         alone.wait()
         expected = [alone.complete(prompt)["choices"][0]["token_ids"] for prompt in asked]
 
     certs = certificates(folder / "certs", given.prefill_tp, given.decode_tp)
-    sides = {side: {"tp": getattr(given, f"{side}_tp"), "block_size": getattr(given, f"{side}_block_size")}
-             for side in ("prefill", "decode")}
+    sides = {
+        side: {
+            "tp": getattr(given, f"{side}_tp"),
+            "block_size": getattr(given, f"{side}_block_size"),
+            "options": options,
+        }
+        for side in ("prefill", "decode")
+    }
     prefill, decode = pair(model, folder, certs, **sides, mode=given.mode)
     with prefill, decode:
         for server in (prefill, decode):
