@@ -1,14 +1,15 @@
-"""Transload beside vLLM's NixlConnector over TCP: the same machine, model and prompts, in turns.
+"""Transload beside vLLM's NixlConnector over TCP: the same machine, model and prompts, one pair after the other.
 
     compare.py [--rounds 20] [--tokens 100 900]
 
 Both pairs have blocks of 32 tokens on both sides, where both are right. It prints, for each length of prompt, the time
 to the first token (prefill, transfer and decode, through the proxy) and the seconds of the transfer that the connectors
-themselves have counted.
+themselves have counted: Transload's from when vLLM asks for the load until it hears of its end, NixlConnector's that of
+the transfer alone.
 """
 
 import argparse
-import random
+import dataclasses
 import statistics
 import sys
 import tempfile
@@ -17,10 +18,28 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "vllm"))
 
-from disaggregated import certificates, pair  # noqa: E402
+from disaggregated import certificates, pair, prompts  # noqa: E402
 from proxy import serve  # noqa: E402
 from servers import Server, complete, free_port  # noqa: E402
-from tiny_models import VOCABULARY, make  # noqa: E402
+from tiny_models import make  # noqa: E402
+
+
+WARM = 2
+"""The first rounds of each length, in which the servers meet."""
+
+
+@dataclasses.dataclass
+class Figures:
+    tokens: list[list[int]]
+    first: list[float]
+    """Seconds until the first token, of each round."""
+    transfer: float
+    """Seconds of a transfer, in the mean of `count`."""
+    count: int
+
+
+def transload(model: Path, folder: Path):
+    return pair(model, folder, certificates(folder / "certs"))
 
 
 def nixl(model: Path, folder: Path):
@@ -46,6 +65,30 @@ def transfer(decode: Server, name: str) -> tuple[float, float]:
     return found["count"], found["sum"]
 
 
+def measure(prefill: Server, decode: Server, name: str, asked: dict[int, list[list[int]]]) -> dict[int, Figures]:
+    """What each length of prompt takes."""
+    figures = {}
+    try:
+        prefill.wait()
+        decode.wait()
+        url = f"http://127.0.0.1:{serve(prefill.url, decode.url).server_port}"
+        for length, each in asked.items():
+            first, tokens = [], []
+            for number, prompt in enumerate(each):
+                if number == WARM:
+                    count, seconds = transfer(decode, name)
+                begun = time.perf_counter()
+                tokens.append(complete(url, prompt, 1)["choices"][0]["token_ids"])
+                first.append(time.perf_counter() - begun)
+            after = transfer(decode, name)
+            count, seconds = after[0] - count, after[1] - seconds
+            figures[length] = Figures(tokens, first[WARM:], seconds / count if count else float("nan"), round(count))
+    finally:
+        decode.stop()
+        prefill.stop()
+    return figures
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=20)
@@ -53,43 +96,21 @@ def main() -> None:
     given = arguments.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="transload-compare-"))
     model = make("llama", folder / "llama")
-    sides = {"Transload": pair(model, folder, certificates(folder / "certs")), "NixlConnector": nixl(model, folder)}
-    try:
-        urls = {}
-        for name, (prefill, decode) in sides.items():
-            prefill.wait()
-            decode.wait()
-            urls[name] = f"http://127.0.0.1:{serve(prefill.url, decode.url).server_port}"
-        chosen = random.Random(0)
-        for length in given.tokens:
-            first, before, answers = {name: [] for name in sides}, {}, {}
-            for number in range(given.rounds + 2):
-                if number == 2:  # The first ones meet.
-                    before = {name: transfer(decode, name) for name, (_, decode) in sides.items()}
-                prompt = [chosen.randrange(1, VOCABULARY) for _ in range(length)]
-                for name in chosen.sample(list(sides), len(sides)):
-                    begun = time.perf_counter()
-                    answers[name] = complete(urls[name], prompt, 1)["choices"][0]["token_ids"]
-                    if number >= 2:
-                        first[name].append(time.perf_counter() - begun)
-                assert len(set(map(tuple, answers.values()))) == 1, f"they differ: {answers}"
-            print(f"prompts of {length} tokens, {given.rounds} rounds", flush=True)
-            figures = []
-            for name, (_, decode) in sides.items():
-                count, seconds = (now - then for now, then in zip(transfer(decode, name), before[name]))
-                middle, longest = statistics.median(first[name]), max(first[name])
-                each = seconds / count if count else float("nan")
-                figures.append((middle, each))
-                print(
-                    f"  {name:13}  first token {middle * 1e3:7.1f} ms (longest {longest * 1e3:7.1f})"
-                    f"  transfer {each * 1e3:6.2f} ms, mean of {count:.0f}"
-                )
-            ours, theirs = figures
-            print(f"  ratio          first token {ours[0] / theirs[0]:7.2f}{'':22}  transfer {ours[1] / theirs[1]:6.2f}", flush=True)
-    finally:
-        for servers in sides.values():
-            for server in servers:
-                server.stop()
+    asked = {length: prompts([length] * (given.rounds + WARM), seed=length) for length in given.tokens}
+    found = {}
+    for name, start in (("Transload", transload), ("NixlConnector", nixl)):
+        found[name] = measure(*start(model, folder), name, asked)
+    for length in given.tokens:
+        print(f"prompts of {length} tokens, {given.rounds} rounds")
+        ours, theirs = (found[name][length] for name in found)
+        assert ours.tokens == theirs.tokens, f"they differ: {ours.tokens}, {theirs.tokens}"
+        for name, each in zip(found, (ours, theirs)):
+            print(
+                f"  {name:13}  first token {statistics.median(each.first) * 1e3:7.1f} ms"
+                f" (longest {max(each.first) * 1e3:7.1f})  transfer {each.transfer * 1e3:6.2f} ms, mean of {each.count}"
+            )
+        first = statistics.median(ours.first) / statistics.median(theirs.first)
+        print(f"  ratio          first token {first:7.2f}{'':22}  transfer {ours.transfer / theirs.transfer:6.2f}")
 
 
 if __name__ == "__main__":
