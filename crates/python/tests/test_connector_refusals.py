@@ -245,3 +245,20 @@ def test_sides_of_two_models(engine, caplog, groups, words):
     assert "(incompatible)" in message
     missing = [word for word in words if word not in message]
     assert not missing, message
+
+
+def test_a_refusal_leaves_what_is_cached_as_it_is(two_engines, monkeypatch):
+    monkeypatch.setattr(vllm.KVCacheConfig, "needs_kv_cache_zeroing", True)
+    prefill, decode = two_engines({}, {"tp": 2, "prefix_caching": True})
+    move(prefill, decode, prompt(100))
+    for number, ticket in enumerate((None, "none", "")):
+        tokens = prompt(100) + prompt(50, seed=number + 1)
+        request, before = load(decode, tokens, prefilled(prefill, tokens) | {"transload_ticket": ticket})
+        assert request.request_id in decode.failed
+        assert decode.loads[request.request_id][0] == 96
+        for cache, old in zip(decode.caches, before):
+            assert all((new == was).all() for new, was in zip(cache.bytes(), old))
+        decode.run()
+    tokens = prompt(100) + prompt(50, seed=9)
+    request, before = load(decode, tokens, prefilled(prefill, tokens))
+    assert_loaded(decode, request, before)

@@ -69,6 +69,7 @@ class _Waiting:
     """A request that was prefilled elsewhere, and has no blocks yet."""
 
     ticket: str
+    """Empty if it came without one."""
     renew_every: float
     renewed: float
     start: int = 0
@@ -130,7 +131,8 @@ class Scheduler:
             ticket = params.get(PARAMETER)
             if not isinstance(ticket, str):
                 logger.error("request %s has no %s: it will not be loaded", request.request_id, PARAMETER)
-            elif self._is_taken(ticket, request.request_id):
+                ticket = ""
+            if ticket and self._is_taken(ticket, request.request_id):
                 # One of several answers to one prompt: the first one loads.
                 params["do_remote_prefill"] = False
             else:
@@ -242,7 +244,7 @@ class Scheduler:
                 self._lend(request_id, lending, tokens)
         now = time.monotonic()
         for waiting in self._waiting.values():
-            if now - waiting.renewed >= waiting.renew_every:
+            if waiting.ticket and now - waiting.renewed >= waiting.renew_every:
                 waiting.renewed = now
                 self._step.renew.append(waiting.ticket)
         if self.saved is not None:
@@ -288,7 +290,7 @@ class Scheduler:
         if lending is not None:
             return self._hand_over(request, lending, blocks)
         waiting = self._waiting.pop(request_id, None)
-        if waiting is not None:
+        if waiting is not None and waiting.ticket:
             # Aborted before it had blocks.
             self._step.give_up.append(waiting.ticket)
         return False, None

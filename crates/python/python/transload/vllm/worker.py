@@ -218,10 +218,11 @@ class Worker:
     def _load(self, request_id: str, load: Load) -> None:
         assert self._agent is not None and self._cache is not None
         transfer, begun = None, time.monotonic()
-        self._cache.clear(load.blocks, load.start, load.tokens)
         try:
+            ticket = Ticket(load.ticket)
+            self._cache.clear(load.blocks, load.start, load.tokens)
             transfer = self._agent.pull(
-                Ticket(load.ticket),
+                ticket,
                 [self._rank],
                 self._cache.tables(load.blocks),
                 load.content,
