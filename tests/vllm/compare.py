@@ -42,6 +42,10 @@ def transload(model: Path, folder: Path):
     return pair(model, folder, certificates(folder / "certs"))
 
 
+def transload_network(model: Path, folder: Path):
+    return pair(model, folder, certificates(folder / "certs"), require="quic")
+
+
 def nixl(model: Path, folder: Path):
     servers = []
     for core, (name, role) in enumerate((("nixl-prefill", "kv_producer"), ("nixl-decode", "kv_consumer"))):
@@ -51,21 +55,27 @@ def nixl(model: Path, folder: Path):
     return servers
 
 
-SECONDS = {"Transload": "vllm:transload_load_seconds", "NixlConnector": "vllm:nixl_xfer_time_seconds"}
+PAIRS = {
+    "Transload": (transload, "vllm:transload_load_seconds"),
+    "Transload, QUIC": (transload_network, "vllm:transload_load_seconds"),
+    "NixlConnector": (nixl, "vllm:nixl_xfer_time_seconds"),
+}
+"""What is compared with the last one: how it starts, and what counts its transfers. On one host Transload goes through
+shared memory unless it is told not to."""
 
 
-def transfer(decode: Server, name: str) -> tuple[float, float]:
+def transfer(decode: Server, metric: str) -> tuple[float, float]:
     """Transfers, and seconds of all of them."""
     metrics = decode.metrics()
     found = {part: 0.0 for part in ("count", "sum")}
-    for metric, value in metrics.items():
+    for name, value in metrics.items():
         for part in found:
-            if metric.startswith(f"{SECONDS[name]}_{part}"):
+            if name.startswith(f"{metric}_{part}"):
                 found[part] += value
     return found["count"], found["sum"]
 
 
-def measure(prefill: Server, decode: Server, name: str, asked: dict[int, list[list[int]]]) -> dict[int, Figures]:
+def measure(prefill: Server, decode: Server, metric: str, asked: dict[int, list[list[int]]]) -> dict[int, Figures]:
     """What each length of prompt takes."""
     figures = {}
     try:
@@ -76,11 +86,11 @@ def measure(prefill: Server, decode: Server, name: str, asked: dict[int, list[li
             first, tokens = [], []
             for number, prompt in enumerate(each):
                 if number == WARM:
-                    count, seconds = transfer(decode, name)
+                    count, seconds = transfer(decode, metric)
                 begun = time.perf_counter()
                 tokens.append(complete(url, prompt, 1)["choices"][0]["token_ids"])
                 first.append(time.perf_counter() - begun)
-            after = transfer(decode, name)
+            after = transfer(decode, metric)
             count, seconds = after[0] - count, after[1] - seconds
             figures[length] = Figures(tokens, first[WARM:], seconds / count if count else float("nan"), round(count))
     finally:
@@ -98,19 +108,22 @@ def main() -> None:
     model = make("llama", folder / "llama")
     asked = {length: prompts([length] * (given.rounds + WARM), seed=length) for length in given.tokens}
     found = {}
-    for name, start in (("Transload", transload), ("NixlConnector", nixl)):
-        found[name] = measure(*start(model, folder), name, asked)
+    for name, (start, metric) in PAIRS.items():
+        logs = folder / name
+        logs.mkdir()
+        found[name] = measure(*start(model, logs), metric, asked)
     for length in given.tokens:
         print(f"prompts of {length} tokens, {given.rounds} rounds")
-        ours, theirs = (found[name][length] for name in found)
-        assert ours.tokens == theirs.tokens, f"they differ: {ours.tokens}, {theirs.tokens}"
-        for name, each in zip(found, (ours, theirs)):
+        base = found["NixlConnector"][length]
+        for name in PAIRS:
+            each = found[name][length]
+            assert each.tokens == base.tokens, f"{name} answers {each.tokens}, not {base.tokens}"
+            first = statistics.median(each.first)
             print(
-                f"  {name:13}  first token {statistics.median(each.first) * 1e3:7.1f} ms"
-                f" (longest {max(each.first) * 1e3:7.1f})  transfer {each.transfer * 1e3:6.2f} ms, mean of {each.count}"
+                f"  {name:15}  first token {first * 1e3:7.1f} ms (longest {max(each.first) * 1e3:7.1f}),"
+                f" ratio {first / statistics.median(base.first):.2f}"
+                f"  transfer {each.transfer * 1e3:7.2f} ms (mean of {each.count}), ratio {each.transfer / base.transfer:.2f}"
             )
-        first = statistics.median(ours.first) / statistics.median(theirs.first)
-        print(f"  ratio          first token {first:7.2f}{'':22}  transfer {ours.transfer / theirs.transfer:6.2f}")
 
 
 if __name__ == "__main__":
