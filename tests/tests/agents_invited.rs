@@ -166,6 +166,18 @@ async fn takes_the_role_to_serve() {
 }
 
 #[tokio::test]
+async fn takes_the_role_to_push_of_the_owner() {
+    let pair = Pair::with_roles([Roles::NONE.with(Role::Serve), Roles::all()]);
+    let leases = pair.leases(&pair.src, LEASED, false).await;
+    // It would take the timeout, were it not seen at once.
+    let refused = pair.dst.agent.pull(request(&pair, LEASED, OPENED)).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), "refused", "{refused}");
+    all_end(leases, LeaseEnd::Cancelled).await;
+    is_over(&pair.dst).await;
+}
+
+#[tokio::test]
 async fn that_is_given_up_gives_the_blocks_back_on_both_sides() {
     let pair = Pair::default();
     let leases = unfinished(&pair).await;

@@ -108,18 +108,18 @@ impl TransferError {
                 LeaseEnd::PeerLost => "peer_lost",
                 LeaseEnd::Completed | LeaseEnd::Cancelled => "failed",
             },
-            JobError::Refused { refusal, .. } | JobError::NotPushed { refusal, .. } => {
-                match refusal {
-                    Refusal::Expired => "expired",
-                    Refusal::Consumed => "consumed",
-                    Refusal::DigestMismatch { .. } => "content",
-                    Refusal::Cancelled => "cancelled",
-                    Refusal::PeerLost => "peer_lost",
-                    Refusal::UnknownLease => "unknown",
-                    Refusal::Busy { .. } => "busy",
-                    _ => "refused",
-                }
-            }
+            JobError::Refused { refusal, .. }
+            | JobError::NotPushed { refusal, .. }
+            | JobError::PushRefused { refusal, .. } => match refusal {
+                Refusal::Expired => "expired",
+                Refusal::Consumed => "consumed",
+                Refusal::DigestMismatch { .. } => "content",
+                Refusal::Cancelled => "cancelled",
+                Refusal::PeerLost => "peer_lost",
+                Refusal::UnknownLease => "unknown",
+                Refusal::Busy { .. } => "busy",
+                _ => "refused",
+            },
             JobError::Failed { .. } => "failed",
             JobError::TimedOut { .. } => "timed_out",
             JobError::Cancelled => "cancelled",
