@@ -118,6 +118,7 @@ impl TransferError {
                 Refusal::PeerLost => "peer_lost",
                 Refusal::UnknownLease => "unknown",
                 Refusal::Busy { .. } => "busy",
+                Refusal::Unplannable { .. } => "incompatible",
                 _ => "refused",
             },
             JobError::Failed { .. } => "failed",
@@ -138,4 +139,24 @@ pub enum NoticeError {
     /// The agent has stopped.
     #[error(transparent)]
     Gone(#[from] AgentGone),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AgentId;
+
+    /// Whichever side finds that the two cannot be bridged.
+    #[test]
+    fn what_cannot_be_planned_is_incompatible() {
+        let why = || "no common heads".into();
+        let agent = AgentId::new("owner").unwrap();
+        let refusal = Refusal::Unplannable { why: why() };
+        for error in [
+            JobError::Plan { why: why() },
+            JobError::NotPushed { agent, refusal },
+        ] {
+            assert_eq!(TransferError::from(error).kind(), "incompatible");
+        }
+    }
 }
