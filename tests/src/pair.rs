@@ -155,28 +155,46 @@ impl Default for Pair {
 impl Pair {
     /// A pair whose source has its memory registered so, and whose destination has these roles.
     pub fn new(src: Registered, dst: Roles) -> Self {
-        Self::make([2, 4], 4, src, dst, AgentOptions::default())
+        let roles = [Roles::all(), dst];
+        Self::make([2, 4], 4, src, roles, Default::default())
+    }
+
+    /// A pair whose source and destination have these roles.
+    pub fn with_roles(roles: [Roles; 2]) -> Self {
+        Self::make([2, 4], 4, Registered::Own, roles, Default::default())
     }
 
     /// A pair whose source has so many ranks, of a head each, and all of them shared. Those of the
     /// destination, 4 in all, divide the heads.
     pub fn with_sources(ranks: u32) -> Self {
-        let (src, dst) = (Registered::Shared(0), Roles::all());
-        Self::make([ranks, 4], ranks, src, dst, AgentOptions::default())
+        let (src, roles) = (Registered::Shared(0), [Roles::all(); 2]);
+        Self::make([ranks, 4], ranks, src, roles, Default::default())
     }
 
     /// A pair of agents with these settings.
     pub fn with_options(options: AgentOptions) -> Self {
-        Self::make([2, 4], 4, Registered::Own, Roles::all(), options)
+        Self::with_each_options([options.clone(), options])
     }
 
-    fn make(tp: [u32; 2], heads: u32, src: Registered, dst: Roles, options: AgentOptions) -> Self {
+    /// A pair whose source and destination have these settings.
+    pub fn with_each_options(options: [AgentOptions; 2]) -> Self {
+        Self::make([2, 4], 4, Registered::Own, [Roles::all(); 2], options)
+    }
+
+    fn make(
+        tp: [u32; 2],
+        heads: u32,
+        src: Registered,
+        roles: [Roles; 2],
+        options: [AgentOptions; 2],
+    ) -> Self {
+        let [src_options, dst_options] = options;
         let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
         let issue = |name, roles| {
             let agent = AgentId::new(name).unwrap();
             authority.issue(&agent, roles).unwrap()
         };
-        let (prefill, decode) = (issue("prefill", Roles::all()), issue("decode", dst));
+        let (prefill, decode) = (issue("prefill", roles[0]), issue("decode", roles[1]));
         let tokens = 100;
         let ids: Vec<u32> = (0..tokens as u32).collect();
         Self {
@@ -185,14 +203,14 @@ impl Pair {
                 with_heads(heads, tp[0], 4, "NHD"),
                 7,
                 src,
-                options.clone(),
+                src_options,
             ),
             dst: Side::new(
                 decode,
                 with_heads(heads, tp[1], 6, "HND"),
                 11,
                 Registered::Own,
-                options,
+                dst_options,
             ),
             tokens,
             content: Content::first(tokens, &ids).unwrap().digest(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, Registered, Side};
-use transload_transfer::agent::{Lease, LeaseRequest, PullRequest, TransferError};
+use transload_transfer::agent::{AgentOptions, Lease, LeaseRequest, PullRequest, TransferError};
 use transload_transfer::content::Content;
 use transload_transfer::identity::{Role, Roles};
 use transload_transfer::ids::{Direction, LeaseSetId};
@@ -79,6 +79,29 @@ async fn brings_every_byte_by_every_path() {
         );
         is_over(&pair.dst).await;
         is_over(&pair.src).await;
+    }
+}
+
+/// Neither side needs the other for what has ended.
+#[tokio::test]
+async fn leaves_its_connection_to_idle() {
+    let mut options = AgentOptions::default();
+    options.keep_idle = Duration::from_millis(10);
+    options.wire.early_wait = Duration::from_millis(20);
+    // Idle connections are looked for four times as often.
+    options.wire.stall = Duration::from_secs(1);
+    for impatient in [0, 1] {
+        let mut each = [AgentOptions::default(), AgentOptions::default()];
+        each[impatient] = options.clone();
+        let pair = Pair::with_each_options(each);
+        let leases = pair.leases(&pair.src, LEASED, false).await;
+        let pull = pair.dst.agent.pull(request(&pair, LEASED, OPENED));
+        pull.await.unwrap();
+        all_end(leases, LeaseEnd::Completed).await;
+        let side = [&pair.src, &pair.dst][impatient];
+        while side.agent.gauges().await.unwrap().sessions > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
     }
 }
 
@@ -163,6 +186,18 @@ async fn takes_the_role_to_serve() {
         "{refused}"
     );
     all_end(leases, LeaseEnd::Cancelled).await;
+}
+
+#[tokio::test]
+async fn takes_the_role_to_push_of_the_owner() {
+    let pair = Pair::with_roles([Roles::NONE.with(Role::Serve), Roles::all()]);
+    let leases = pair.leases(&pair.src, LEASED, false).await;
+    // It would take the timeout, were it not seen at once.
+    let refused = pair.dst.agent.pull(request(&pair, LEASED, OPENED)).await;
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), "refused", "{refused}");
+    all_end(leases, LeaseEnd::Cancelled).await;
+    is_over(&pair.dst).await;
 }
 
 #[tokio::test]

@@ -108,18 +108,19 @@ impl TransferError {
                 LeaseEnd::PeerLost => "peer_lost",
                 LeaseEnd::Completed | LeaseEnd::Cancelled => "failed",
             },
-            JobError::Refused { refusal, .. } | JobError::NotPushed { refusal, .. } => {
-                match refusal {
-                    Refusal::Expired => "expired",
-                    Refusal::Consumed => "consumed",
-                    Refusal::DigestMismatch { .. } => "content",
-                    Refusal::Cancelled => "cancelled",
-                    Refusal::PeerLost => "peer_lost",
-                    Refusal::UnknownLease => "unknown",
-                    Refusal::Busy { .. } => "busy",
-                    _ => "refused",
-                }
-            }
+            JobError::Refused { refusal, .. }
+            | JobError::NotPushed { refusal, .. }
+            | JobError::PushRefused { refusal, .. } => match refusal {
+                Refusal::Expired => "expired",
+                Refusal::Consumed => "consumed",
+                Refusal::DigestMismatch { .. } => "content",
+                Refusal::Cancelled => "cancelled",
+                Refusal::PeerLost => "peer_lost",
+                Refusal::UnknownLease => "unknown",
+                Refusal::Busy { .. } => "busy",
+                Refusal::Unplannable { .. } => "incompatible",
+                _ => "refused",
+            },
             JobError::Failed { .. } => "failed",
             JobError::TimedOut { .. } => "timed_out",
             JobError::Cancelled => "cancelled",
@@ -138,4 +139,24 @@ pub enum NoticeError {
     /// The agent has stopped.
     #[error(transparent)]
     Gone(#[from] AgentGone),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::AgentId;
+
+    /// Whichever side finds that the two cannot be bridged.
+    #[test]
+    fn what_cannot_be_planned_is_incompatible() {
+        let why = || "no common heads".into();
+        let agent = AgentId::new("owner").unwrap();
+        let refusal = Refusal::Unplannable { why: why() };
+        for error in [
+            JobError::Plan { why: why() },
+            JobError::NotPushed { agent, refusal },
+        ] {
+            assert_eq!(TransferError::from(error).kind(), "incompatible");
+        }
+    }
 }

@@ -19,9 +19,11 @@ pub struct AgentMetrics {
     pub pulls: TransferMetrics,
     /// Own pushes.
     pub pushes: TransferMetrics,
-    /// What others have pulled out of blocks that were leased here: one for each route, and for each attempt at it.
+    /// What others have had out of blocks that were leased here, pulled by them or pushed at their invitation: one
+    /// for each route, and for each attempt at it.
     pub served: RouteMetrics,
-    /// What others have pushed into blocks that were opened here, counted like [`served`](Self::served).
+    /// What others have pushed into blocks that were opened here, also by a pull for its owner to push, counted like
+    /// [`served`](Self::served).
     pub received: RouteMetrics,
     /// Bytes that have left the memory here, of routes that have landed.
     pub bytes_out: PathBytes,
@@ -33,11 +35,12 @@ pub struct AgentMetrics {
     /// the smallest power of two that is not below the length in bytes. Of memory that was lent, whoever copied
     /// out of it counts.
     pub chunks: BTreeMap<u64, u64>,
-    /// Leases and openings of own blocks.
+    /// Leases and openings of own blocks, but for what pulls have opened.
     pub leases: LeaseMetrics,
 }
 
-/// Pulls or pushes that this agent has begun. Those that are neither `succeeded` nor `failed` are under way.
+/// Pulls or pushes that this agent has begun, not those that peers have invited it to. Those that are neither
+/// `succeeded` nor `failed` are under way.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TransferMetrics {

@@ -97,7 +97,8 @@ pub struct PullRequest {
     /// [`Direction::Push`](crate::ids::Direction), over the tokens that are pulled. It names all ranks of this
     /// deployment, each of which pulls with the same; the blocks here are opened under it for as long as the pull
     /// lasts. The owner is in charge from then on: it asks, and tries again. Its certificate needs the role
-    /// `push`, and ours `serve` beside `pull`. A push that fails ends the leases, whatever `keep_leases` says.
+    /// `push`, and ours `serve` beside `pull`. A push that fails ends the leases, whatever `keep_leases` says;
+    /// and leases that a pull without this has tried, and kept, cannot be pushed any more: they are `consumed`.
     pub into: Option<Ticket>,
     /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was
     /// dropped, by a timeout or a `select!`, so that nobody hears of its end. An owner of the blocks, which

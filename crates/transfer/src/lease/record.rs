@@ -42,7 +42,8 @@ pub(super) enum State {
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) holder: Holder,
-    /// Each rank belongs to the agent that used it first, so there are no more agents than ranks.
+    /// Each rank belongs to the agent that used it first, and one agent more may have invited a push, which takes
+    /// no rank of its. That one is never `lost`: the push tells by itself whether its peers are there.
     pub(super) agents: BTreeMap<AgentId, Agent>,
     pub(super) attempts: BTreeMap<Rank, u32>,
     pub(super) landed: BTreeSet<Rank>,

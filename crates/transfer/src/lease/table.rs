@@ -303,13 +303,13 @@ impl<B> LeaseTable<B> {
     }
 
     /// Binds the lease to the holder and pins it until [`push_over`](Self::push_over), where
-    /// [`check_push`](Self::check_push) has found that still to be done. Tells how long it may take at most.
+    /// [`check_push`](Self::check_push) has found that still to be done.
     pub fn begin_push(
         &mut self,
         now: Moment,
         key: LeaseKey,
         wanted: &LeasePush<'_>,
-    ) -> Result<Duration, UseError> {
+    ) -> Result<(), UseError> {
         self.on_deadline(now);
         let record = self.known_mut(key, Direction::Pull)?;
         if !record.check_push(wanted)? {
@@ -319,9 +319,8 @@ impl<B> LeaseTable<B> {
         let (into, pin) = (wanted.into, wanted.pin);
         record.push = Some(Push { into, pin });
         record.pins.insert(pin);
-        let left = record.hard.since(now);
         self.settle(key);
-        Ok(left)
+        Ok(())
     }
 
     /// The push touches the blocks no more, and ends the lease. Gives what pinned it.

@@ -17,6 +17,7 @@
 //! so by cancelling what was opened.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::held::Held;
 use super::job::{JobError, JobReport, JobSpec};
@@ -151,7 +152,7 @@ impl<B, P: Planner> Machine<B, P> {
             return Ok(());
         }
         self.can_push(key, &into, invitation.by_layer)?;
-        let timeout = self.leases.begin_push(now, key, &wanted)?;
+        self.leases.begin_push(now, key, &wanted)?;
         let (layers, prefilled) = match self.leases.progress(&key) {
             Some((layers, prefilled)) => (layers.collect(), prefilled),
             None => (Vec::new(), true),
@@ -165,7 +166,8 @@ impl<B, P: Planner> Machine<B, P> {
             lanes: invitation.lanes,
             by_layer: invitation.by_layer,
             paths: invitation.paths,
-            timeout,
+            // The lease stops it when its own time is over, which its owner may still put off.
+            timeout: Duration::MAX,
             keep_leases: false,
             prefilled,
             into: None,

@@ -50,8 +50,8 @@
 //! `Landed` from owner to holder, and an opening that completes only if every route that the owner's
 //! own plan needs has landed.
 //!
-//! A holder that would rather be pushed to [invites](message::Invitation) the owner: it opens its own
-//! blocks and says so with a notice, and the two change places for a push (`invitation.rs`).
+//! A holder that would rather be pushed to opens its own blocks and [invites](message::Invitation) the
+//! owner, and the two change places for a push (`invitation.rs`).
 //!
 //! Variations: an ask for a lease that is not known yet *waits* for [`Options::early_wait`]; one
 //! whose prefill goes on waits too, or reads layer by layer; with [shared memory](Path::Shared) there

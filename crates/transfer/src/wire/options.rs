@@ -20,7 +20,7 @@ pub struct Options {
     /// Most transfers that one agent has under way here by its own asking. One more is refused as
     /// busy, and its asker tries again.
     pub transfers_per_agent: usize,
-    /// Most pulls and pushes of our own at a time.
+    /// Most pulls and pushes at a time: our own, and pushes that were invited here, one for each lease.
     pub jobs: usize,
     /// How long a new connection has until both sides are welcome.
     pub hello_wait: Duration,

@@ -169,11 +169,24 @@ impl<B, P: Planner> Machine<B, P> {
         if self.is_known(ask.transfer) {
             return;
         }
-        let transfer = ask.transfer;
         match self.check_ask(conn, direction, &ask) {
             Ok(key) if self.leases.knows(&key) => self.decide(now, conn, key, direction, ask),
             Ok(key) => self.park_ask(now, conn, key, direction, ask),
-            Err(refusal) => self.refuse(conn, transfer, refusal),
+            Err(refusal) => self.refuse_ask(now, conn, direction, &ask, refusal),
+        }
+    }
+
+    fn refuse_ask(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        direction: Direction,
+        ask: &Ask,
+        refusal: Refusal,
+    ) {
+        self.refuse(conn, ask.transfer, refusal.clone());
+        if direction == Direction::Push {
+            self.opening_refused(now, conn, ask, &refusal);
         }
     }
 
@@ -396,7 +409,7 @@ impl<B, P: Planner> Machine<B, P> {
                 let on = WaitingOn::Fence;
                 self.send(conn, Message::Waiting { transfer, on });
             }
-            Err(refusal) => self.refuse(conn, transfer, refusal),
+            Err(refusal) => self.refuse_ask(now, conn, direction, &ask, refusal),
         }
     }
 

@@ -137,9 +137,12 @@ impl Driver {
         }
     }
 
-    /// A peer uses a lease.
+    /// A peer uses a lease. What a pull has opened for itself is no such lease, and nobody is told when it ends:
+    /// the machine wants the pull's agents connected as long as it lasts.
     pub(super) fn note_use(&mut self, flow: &Flow) {
-        if let BlocksOf::Lease(key) = flow.blocks {
+        if let BlocksOf::Lease(key) = flow.blocks
+            && self.leases.contains_key(&key)
+        {
             let users = self.users.entry(key).or_default();
             users.insert(flow.agent.clone());
         }

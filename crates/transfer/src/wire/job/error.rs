@@ -128,6 +128,14 @@ pub enum JobError {
         /// Why.
         refusal: Refusal,
     },
+    /// An agent of the owner that shall push may not, or has tried to and was refused here.
+    #[error("agent {agent} may not push into the blocks: {refusal}")]
+    PushRefused {
+        /// The agent.
+        agent: AgentId,
+        /// Why not.
+        refusal: Refusal,
+    },
     /// The lease of the blocks has ended: of a pull, the owner has given up its push; of an invited push,
     /// the holder has, or the lease's time is over.
     #[error("the lease of the blocks has ended ({end})")]

@@ -4,7 +4,7 @@
 //!  ┌─────────┐ connected: invite every  ┌─────────┐ pushed by all   every opening
 //!  │ Opening ├─────────────────────────►│ Waiting ├────────────────► completed: done
 //!  └─────────┘ agent of the ticket      └────┬────┘
-//!   a lease for each local rank              │ refused, unreachable, restarted, given up,
+//!   a lease for each local rank              │ refused by either, unreachable, restarted, given up,
 //!                                            │ or an opening has ended otherwise
 //!                                            ▼
 //!                          stop: every other opening is cancelled and fenced,
@@ -23,9 +23,9 @@ use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::moment::Moment;
 use crate::ticket::{Claims, RankAddress, Ticket};
 use crate::wire::held::Held;
-use crate::wire::message::{Invitation, Message, NoticeKind};
+use crate::wire::message::{Ask, Invitation, Message, NoticeKind};
 use crate::wire::planner::Planner;
-use crate::wire::refusal::Refusal;
+use crate::wire::refusal::{Refusal, Role};
 use crate::wire::transfer::Transfer;
 use crate::wire::{Action, BlocksOf, ConnId, JobId, Machine};
 
@@ -167,6 +167,10 @@ impl<B, P: Planner> Machine<B, P> {
             if let Err(error) = self.check_owner(conn, &address.agent, &claims) {
                 return self.stop_invited(now, id, error);
             }
+            if let Err(refusal) = self.permit(conn, Role::Push) {
+                let agent = address.agent;
+                return self.stop_invited(now, id, JobError::PushRefused { agent, refusal });
+            }
             self.invite(id, &address.agent, conn);
         }
     }
@@ -245,6 +249,38 @@ impl<B, P: Planner> Machine<B, P> {
                 path,
                 attempts,
             });
+        }
+    }
+
+    /// A push was refused. Where it is the owner's, into what was opened for a pull, the pull will not come
+    /// to anything; and the owner may not even be heard when it says so.
+    pub(in crate::wire) fn opening_refused(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        ask: &Ask,
+        refusal: &Refusal,
+    ) {
+        // It tries again after the first; the others are of attempts that later ones have overtaken.
+        if refusal.is_transient()
+            || matches!(refusal, Refusal::Superseded { .. } | Refusal::Consumed)
+        {
+            return;
+        }
+        let Ok(Claims { set, .. }) = self.authenticate(conn, &ask.ticket) else {
+            return;
+        };
+        let rank = ask.destination;
+        let Some(id) = self.opened_by(&LeaseKey { set, rank }) else {
+            return;
+        };
+        let (agent, job) = (self.peer_agent(conn), self.invited.get(&id));
+        let Some((agent, job)) = agent.zip(job) else {
+            return;
+        };
+        if job.wants(&agent) && self.check_owner(conn, &agent, &job.claims).is_ok() {
+            let refusal = refusal.clone();
+            self.stop_invited(now, id, JobError::PushRefused { agent, refusal });
         }
     }
 

@@ -37,12 +37,16 @@ impl<B, P: Planner> Machine<B, P> {
         let id = JobId(self.next_number());
         match openings {
             Some(openings) => self.begin_invited(now, id, spec, claims, openings),
-            None => self.begin_job(now, id, spec.with_blocks(Held::Own), claims),
+            None => {
+                self.timers.set(Timer::Job(id), now + spec.timeout);
+                self.begin_job(now, id, spec.with_blocks(Held::Own), claims);
+            }
         }
         self.settle(now);
         Ok(id)
     }
 
+    /// Begins a job that something else ends in time.
     pub(in crate::wire) fn begin_job(
         &mut self,
         now: Moment,
@@ -50,7 +54,6 @@ impl<B, P: Planner> Machine<B, P> {
         spec: JobSpec<Held<B>>,
         claims: Claims,
     ) {
-        self.timers.set(Timer::Job(id), now + spec.timeout);
         let job = Job {
             spec,
             claims,

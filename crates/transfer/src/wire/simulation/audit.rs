@@ -133,6 +133,7 @@ impl World {
                 let name = match &error {
                     JobError::Refused { refusal, .. } => format!("refused: {refusal:?}"),
                     JobError::NotPushed { refusal, .. } => format!("not pushed: {refusal:?}"),
+                    JobError::PushRefused { refusal, .. } => format!("push refused: {refusal:?}"),
                     JobError::Failed { failure, .. } => format!("failed: {failure:?}"),
                     _ => name.to_owned(),
                 };

@@ -365,6 +365,39 @@ fn pushes_no_longer_than_the_hard_bound() {
     assert_eq!(t.ended(), [LeaseEnd::Expired; 2]);
 }
 
+/// The bound that its owner has moved, not the one of when it began.
+#[test]
+fn pushes_as_long_as_its_lease_is_renewed() {
+    let (mut t, asks) = invited();
+    for ask in &asks {
+        let (transfer, path) = (ask.transfer, Path::Quic);
+        t.hear(Message::Accepted { transfer, path });
+    }
+    let keys = [0, 1].map(|rank| spec(1, rank, Direction::Pull, true).key);
+    for key in keys {
+        t.do_(|machine, now, _| machine.renew(now, key, secs(60)))
+            .unwrap();
+    }
+    let moving = |t: &mut Table, seconds| {
+        for _ in 0..seconds {
+            t.wait(secs(1));
+            for ask in &asks {
+                let transfer = ask.transfer;
+                t.do_(|machine, now, _| machine.moving(now, transfer));
+            }
+        }
+    };
+    t.took();
+    moving(&mut t, 59);
+    assert!(t.took().is_empty(), "nothing has to stop yet");
+    moving(&mut t, 2);
+    let stopped = t.took();
+    let fences = stopped
+        .iter()
+        .filter(|action| matches!(action, Action::Fence { .. }));
+    assert_eq!(fences.count(), asks.len());
+}
+
 #[test]
 fn pushes_layer_by_layer_out_of_a_lease_that_is_being_computed() {
     let mut t = Table::owner();

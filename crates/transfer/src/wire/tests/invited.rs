@@ -279,14 +279,10 @@ fn fails_when_the_owner_has_restarted() {
     assert!(matches!(t.job(), Err(JobError::Restarted { .. })));
 }
 
-#[test]
-fn does_not_ask_who_may_not_serve() {
+/// Why it asks no owner with a certificate like this.
+fn not_asked(permits: Permits) -> JobError {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
-    let permits = Permits {
-        serve: false,
-        ..Permits::ALL
-    };
     t.connect("owner", permits);
     t.hear(Message::Hello(Hello {
         deployment: OWNER.digest(),
@@ -295,7 +291,94 @@ fn does_not_ask_who_may_not_serve() {
     let document = OWNER.document();
     t.hear(Message::Document { document });
     t.hear(Message::Welcome);
-    assert!(matches!(t.job(), Err(JobError::MayNotServe { .. })));
+    let asked = t.said.iter().any(|said| matches!(said, Message::Invite(_)));
+    assert!(!asked, "{:?}", t.said);
+    assert_eq!(cancels(&t), 1);
+    t.job().unwrap_err()
+}
+
+#[test]
+fn does_not_ask_who_may_not_serve() {
+    let permits = Permits {
+        serve: false,
+        ..Permits::ALL
+    };
+    let agent = agent("owner");
+    assert_eq!(not_asked(permits), JobError::MayNotServe { agent });
+}
+
+#[test]
+fn does_not_ask_who_may_not_push() {
+    let permits = Permits {
+        push: false,
+        ..Permits::ALL
+    };
+    let (agent, role) = (agent("owner"), Role::Push);
+    let refusal = Refusal::RoleMissing { role };
+    assert_eq!(not_asked(permits), JobError::PushRefused { agent, refusal });
+}
+
+/// The owner gives up too, but it is no longer sure to be heard.
+#[test]
+fn that_refuses_the_push_is_over() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    let other = Ask {
+        plan: PlanDigest([9; 32]),
+        ..ask_from(0)
+    };
+    t.said.clear();
+    t.hear(Message::Push(other));
+    let Some(Message::Refused { refusal, .. }) = t.said.first().cloned() else {
+        panic!("{:?}", t.said);
+    };
+    assert!(
+        matches!(refusal, Refusal::PlanDigestMismatch { .. }),
+        "{refusal}"
+    );
+    let agent = agent("owner");
+    assert_eq!(t.job(), Err(JobError::PushRefused { agent, refusal }));
+    assert_eq!(cancels(&t), 1);
+    assert_eq!(t.machine.gauges().leases, 0);
+}
+
+/// Who is not the owner cannot end it, though it has the ticket of the openings.
+#[test]
+fn that_refuses_a_third_party_goes_on() {
+    let (mut t, _) = inviting();
+    t.greet(
+        "third",
+        Permits {
+            push: false,
+            ..Permits::ALL
+        },
+        hello("third"),
+    );
+    let role = Role::Push;
+    let refusal = t.refusal(Message::Push(ask_from(0)));
+    assert_eq!(refusal, Refusal::RoleMissing { role });
+    assert!(
+        t.took()
+            .iter()
+            .all(|a| !matches!(a, Action::JobDone { .. }))
+    );
+    assert_eq!(t.machine.gauges().jobs, 1);
+}
+
+/// What the owner does not have to give up for, the holder does not either.
+#[test]
+fn that_refuses_what_was_overtaken_goes_on() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    let (source, bytes) = sources()[0];
+    land(&mut t, (source, bytes));
+    let again = Ask {
+        transfer: transfer(99),
+        attempt: 2,
+        ..ask_from(source)
+    };
+    assert_eq!(t.refusal(Message::Push(again)), Refusal::Consumed);
+    assert_eq!(t.machine.gauges().jobs, 1);
 }
 
 #[test]
