@@ -117,6 +117,8 @@ pub(super) enum Timer {
     Beat(TransferId),
     /// A job takes too long.
     Job(JobId),
+    /// An agent that an invited push needs has been away for too long.
+    Away(JobId),
     /// The pause before a route's next attempt is over.
     Route(JobId, usize),
     /// A notice has been offered for long enough.
@@ -219,6 +221,7 @@ impl<B, P: Planner> Machine<B, P> {
             Timer::Stall(transfer) => self.fail(now, transfer, Failure::Stalled, true),
             Timer::Beat(transfer) => self.beat(now, transfer),
             Timer::Job(job) => self.job_timed_out(now, job),
+            Timer::Away(job) => self.away(now, job),
             Timer::Route(job, route) => self.route_due(now, job, route),
             Timer::Notice(notice) => self.notice_over(notice),
         }

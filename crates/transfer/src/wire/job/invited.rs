@@ -24,6 +24,7 @@ use crate::moment::Moment;
 use crate::ticket::{Claims, RankAddress, Ticket};
 use crate::wire::held::Held;
 use crate::wire::message::{Invitation, Message, NoticeKind};
+use crate::wire::peers::Dialler;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::Refusal;
 use crate::wire::transfer::Transfer;
@@ -305,7 +306,7 @@ impl<B, P: Planner> Machine<B, P> {
             let says = NoticeKind::Cancel {
                 content: Some(content),
             };
-            self.notify(now, ticket, job.claims, says, false);
+            self.notify(now, ticket, job.claims, says, Dialler::Us, false);
         }
     }
 }

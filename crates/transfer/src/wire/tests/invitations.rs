@@ -143,6 +143,94 @@ fn does_not_push_what_is_being_pulled() {
     assert_eq!(refused(&mut t, invitation(1)), Refusal::Consumed);
 }
 
+/// The ticket for what is opened is the inviter's own making, and so is all that it says of others.
+#[test]
+fn leaves_others_alone_whatever_an_inviter_says_of_them() {
+    let mut t = Table::owner();
+    let victim = t.conn;
+    t.lease(1, 0, Direction::Pull, true);
+    t.lease(1, 1, Direction::Pull, true);
+    t.lease(2, 0, Direction::Pull, true);
+    t.hear(Message::Pull(ask(2, 1)));
+    t.wait(secs(1));
+    let hostile = Hello {
+        incarnation: life(9),
+        ..hello("near")
+    };
+    t.greet("near", Permits::ALL, hostile);
+    t.took();
+    let address = |name, host: &str| RankAddress {
+        agent: agent(name),
+        host: host.into(),
+        port: 7600,
+    };
+    let chosen = Claims {
+        incarnation: life(9),
+        ranks: vec![
+            address("near", "near.example"),
+            address("holder", "elsewhere.example"),
+        ],
+        ..into(3)
+    };
+    let hostile = Invitation {
+        into: mint(&chosen),
+        ..invitation(1)
+    };
+    invite(&mut t, hostile);
+    assert!(
+        !t.did
+            .iter()
+            .any(|did| matches!(did, Action::Close { .. } | Action::Connect { .. })),
+        "{:?}",
+        t.did
+    );
+    assert_eq!(t.machine.connection(&agent("holder")), Some(victim));
+    let pulled = &t.machine.transfers[&ask(2, 1).transfer];
+    assert!(!pulled.is_fencing());
+    // Nor does anybody dial for it what is lost.
+    t.do_(|machine, now, _| machine.disconnected(now, victim));
+    t.do_(|machine, now, conn| machine.disconnected(now, conn));
+    t.wait(secs(60));
+    let dialled = |did: &Action<_>| matches!(did, Action::Connect { .. });
+    assert!(!t.did.iter().any(dialled), "{:?}", t.did);
+    assert_eq!(t.machine.gauges().agents, 0);
+}
+
+/// Whoever invites connects, and does so again.
+#[test]
+fn waits_a_while_for_a_holder_that_is_away() {
+    for back in [true, false] {
+        let (mut t, asks) = invited();
+        t.do_(|machine, now, conn| machine.disconnected(now, conn));
+        t.said.clear();
+        t.wait(secs(9));
+        assert_eq!(t.machine.gauges().jobs, 2);
+        if back {
+            t.greet("holder", Permits::ALL, hello("holder"));
+            t.wait(secs(9));
+            assert_eq!(pushes(&t).len(), asks.len());
+            assert_eq!(t.machine.gauges().jobs, 2);
+            continue;
+        }
+        t.wait(secs(1));
+        let agent = agent("holder");
+        let over = |did: &Action<_>| match did {
+            Action::Pushed { result, .. } => {
+                assert_eq!(
+                    *result,
+                    Err(JobError::Unreachable {
+                        agent: agent.clone()
+                    })
+                );
+                true
+            }
+            Action::Connect { .. } => panic!("{did:?}"),
+            _ => false,
+        };
+        assert_eq!(t.took().iter().filter(|did| over(did)).count(), 2);
+    }
+}
+
 #[test]
 fn waits_for_a_lease_that_is_not_there_yet() {
     let mut t = Table::owner();
