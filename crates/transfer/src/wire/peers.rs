@@ -403,6 +403,7 @@ impl<B, P: Planner> Machine<B, P> {
         for transfer in dead {
             self.fail(now, transfer, Failure::Disconnected, false);
         }
+        self.invite_again(now, conn);
     }
 }
 

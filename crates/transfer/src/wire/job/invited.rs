@@ -194,6 +194,15 @@ impl<B, P: Planner> Machine<B, P> {
         self.send(conn, Message::Invite(invitation));
     }
 
+    /// What was said on a connection that is lost, and not answered, is said again where another is left.
+    pub(in crate::wire) fn invite_again(&mut self, now: Moment, lost: ConnId) {
+        let unheard = |job: &Invited<B>| job.unheard.values().any(|said| *said == Some(lost));
+        let jobs = self.invited.iter().filter(|(_, job)| unheard(job));
+        for id in jobs.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.advance_invited(now, id);
+        }
+    }
+
     /// An agent of the owner pushes from now on, or will not.
     pub(in crate::wire) fn on_invited(
         &mut self,

@@ -249,6 +249,23 @@ fn asks_again_on_a_new_connection_until_it_is_heard() {
 }
 
 #[test]
+fn asks_again_on_the_connection_that_is_left() {
+    let (mut t, id) = inviting();
+    let first = t.conn;
+    meet_owner(&mut t);
+    assert_eq!(t.said.last(), Some(&Message::Welcome), "once will do");
+    t.said.clear();
+    t.do_(|machine, now, _| machine.disconnected(now, first));
+    assert!(matches!(&t.said[..], [Message::Invite(invitation)] if invitation.id == id.0));
+    t.said.clear();
+    invited(&mut t, id, Ok(()));
+    let second = t.conn;
+    meet_owner(&mut t);
+    t.do_(|machine, now, _| machine.disconnected(now, second));
+    assert_eq!(t.said.last(), Some(&Message::Welcome));
+}
+
+#[test]
 fn fails_when_the_owner_is_gone() {
     let (mut t, id) = inviting();
     invited(&mut t, id, Ok(()));
