@@ -3,7 +3,7 @@
 use super::*;
 
 /// The ticket for what the holder has opened.
-fn into(n: u8) -> Claims {
+pub(super) fn into(n: u8) -> Claims {
     let address = RankAddress {
         agent: agent("holder"),
         host: "holder.example".into(),
@@ -16,7 +16,7 @@ fn into(n: u8) -> Claims {
     }
 }
 
-fn invitation(n: u8) -> Invitation {
+pub(super) fn invitation(n: u8) -> Invitation {
     Invitation {
         id: 5,
         ticket: ticket(n),
