@@ -369,6 +369,30 @@ fn has_only_so_many_pushes_under_way() {
     assert_eq!(refused(&mut t, invitation(2)), Refusal::Busy { limit: 1 });
 }
 
+#[test]
+fn has_only_so_many_pushes_under_way_for_each_agent() {
+    let mut t = Table::owner_with(
+        "near",
+        Options {
+            transfers_per_agent: 1,
+            ..Options::default()
+        },
+    );
+    t.greet("holder", Permits::ALL, hello("holder"));
+    for n in 1..4 {
+        t.lease(n, 0, Direction::Pull, true);
+    }
+    assert_eq!(invite(&mut t, invitation(1)), None, "rank 1 is late");
+    let busy = Refusal::Busy { limit: 1 };
+    assert_eq!(refused(&mut t, invitation(2)), busy);
+    assert_eq!(t.refusal(Message::Pull(ask(2, 1))), busy);
+    assert_eq!(invite(&mut t, invitation(1)), None, "it has begun already");
+    t.greet("near", Permits::ALL, hello("near"));
+    t.hear(Message::Pull(ask(3, 1)));
+    let let_in = |said: &Message| matches!(said, Message::Accepted { .. });
+    assert!(t.said.iter().any(let_in), "{:?}", t.said);
+}
+
 /// A lease ends when its push has been fenced, with the reason that came first.
 #[test]
 fn that_is_cancelled_fences_before_it_gives_back() {

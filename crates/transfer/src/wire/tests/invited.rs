@@ -191,6 +191,48 @@ fn that_is_refused_fails_at_once() {
     }
 }
 
+/// Busy is the one refusal that may be tried again.
+#[test]
+fn asks_again_after_a_pause_who_was_busy() {
+    let (mut t, id) = inviting();
+    let asked = |t: &mut Table| {
+        let said = std::mem::take(&mut t.said).into_iter();
+        said.filter(|message| matches!(message, Message::Invite(_)))
+            .count()
+    };
+    asked(&mut t);
+    for pause in [50, 100, 200] {
+        let refusal = Refusal::Busy { limit: 1 };
+        invited(&mut t, id, Err(refusal.clone()));
+        invited(&mut t, id, Err(refusal));
+        t.wait(Duration::from_millis(pause - 1));
+        assert_eq!(asked(&mut t), 0);
+        t.wait(Duration::from_millis(1));
+        assert_eq!(asked(&mut t), 1);
+    }
+    invited(&mut t, id, Ok(()));
+    for source in sources() {
+        land(&mut t, source);
+    }
+    t.hear(done(&[0, 1]));
+    t.job().unwrap();
+}
+
+#[test]
+fn that_is_busy_for_too_long_leaves_nothing() {
+    let (mut t, id) = inviting();
+    t.wait(secs(29));
+    for _ in 0..9 {
+        invited(&mut t, id, Err(Refusal::Busy { limit: 1 }));
+        t.wait(Duration::from_millis(200));
+    }
+    let timeout = secs(30);
+    assert_eq!(t.job(), Err(JobError::TimedOut { timeout }));
+    t.wait(secs(60));
+    let gauges = t.machine.gauges();
+    assert_eq!((gauges.jobs, gauges.timers), (0, 0));
+}
+
 #[test]
 fn that_is_cancelled_fences_first_and_tells_the_owner() {
     let (mut t, id) = inviting();
