@@ -75,9 +75,6 @@ impl<B, P: Planner> Machine<B, P> {
         conn: ConnId,
         invitation: Invitation,
     ) -> Result<(), Refusal> {
-        if self.draining {
-            return Err(Refusal::ShuttingDown);
-        }
         let claims = self.authenticate(conn, &invitation.ticket)?;
         if claims.direction != Direction::Pull {
             let ticket = claims.direction;
@@ -94,6 +91,9 @@ impl<B, P: Planner> Machine<B, P> {
             if self.leases.knows(&key) {
                 self.accept_invitation(now, conn, key, &invitation)?;
                 continue;
+            }
+            if self.draining {
+                return Err(Refusal::ShuttingDown);
             }
             let invitation = Box::new(invitation.clone());
             let parked = Parked::Invitation {
@@ -157,6 +157,9 @@ impl<B, P: Planner> Machine<B, P> {
         };
         if !self.leases.check_push(now, key, &wanted)? {
             return Ok(());
+        }
+        if self.draining {
+            return Err(Refusal::ShuttingDown);
         }
         self.check_room(conn)?;
         self.can_push(key, &into, invitation.by_layer)?;

@@ -195,16 +195,19 @@ impl<B, P: Planner> Machine<B, P> {
         direction: Direction,
         ask: &Ask,
     ) -> Result<LeaseKey, Refusal> {
-        if self.draining {
+        let claims = self.authenticate(conn, &ask.ticket)?;
+        let (rank, peer_rank) = ranks(direction, ask);
+        let set = claims.set;
+        let key = LeaseKey { set, rank };
+        // What is pushed into a pull of our own belongs to what goes on until it is over.
+        if self.draining && self.opened_by(&key).is_none() {
             return Err(Refusal::ShuttingDown);
         }
-        let claims = self.authenticate(conn, &ask.ticket)?;
         let ticket = claims.direction;
         if ticket != direction {
             return Err(Refusal::WrongDirection { ticket });
         }
         self.permit(conn, permission(direction))?;
-        let (rank, peer_rank) = ranks(direction, ask);
         if !self.me.ranks.contains(&rank) {
             return Err(Refusal::RankNotHere { rank });
         }
@@ -213,8 +216,7 @@ impl<B, P: Planner> Machine<B, P> {
             return Err(Refusal::RankNotYours { rank: peer_rank });
         }
         self.check_room(conn)?;
-        let set = claims.set;
-        Ok(LeaseKey { set, rank })
+        Ok(key)
     }
 
     /// Whether the agent may have more under way here by its own asking.

@@ -264,7 +264,7 @@ impl<B, P: Planner> Machine<B, P> {
     }
 
     /// The pull whose opening this is.
-    fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
+    pub(in crate::wire) fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
         match self.leases.blocks(key) {
             Some(Held::Of(BlocksOf::Job(id))) => Some(*id),
             _ => None,

@@ -136,6 +136,21 @@ fn hears_the_same_from_each_rank_and_pushes_once() {
 }
 
 #[test]
+fn pushes_on_while_it_drains_and_begins_nothing() {
+    let (mut t, _) = invited();
+    t.lease(2, 0, Direction::Pull, true);
+    t.do_(|machine, now, _| machine.drain(now));
+    let late = Invitation {
+        id: 6,
+        ..invitation(1)
+    };
+    assert_eq!(invite(&mut t, late), Some(Ok(())));
+    assert_eq!(refused(&mut t, invitation(2)), Refusal::ShuttingDown);
+    assert_eq!(refused(&mut t, invitation(3)), Refusal::ShuttingDown);
+    assert_eq!(t.machine.gauges().jobs, 2);
+}
+
+#[test]
 fn does_not_push_what_is_being_pulled() {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);

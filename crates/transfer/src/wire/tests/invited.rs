@@ -173,6 +173,23 @@ fn need_not_have_heard_before_it_has_everything() {
 }
 
 #[test]
+fn goes_on_while_the_agent_drains() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    t.do_(|machine, now, _| machine.drain(now));
+    for source in sources() {
+        land(&mut t, source);
+    }
+    t.hear(done(&[0, 1]));
+    t.job().unwrap();
+    assert_eq!(
+        t.refusal(Message::Push(ask_from(0))),
+        Refusal::ShuttingDown,
+        "it is over"
+    );
+}
+
+#[test]
 fn that_is_refused_fails_at_once() {
     for (refusal, cancelled) in [
         (Refusal::Expired, 0),
