@@ -70,6 +70,11 @@ impl<K: Clone + Eq + Hash + Ord> Timers<K> {
         }
     }
 
+    /// Whether `key` has a deadline.
+    pub(crate) fn is_set(&self, key: &K) -> bool {
+        self.at.contains_key(key)
+    }
+
     /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Moment> {
         self.order.first().map(|(at, _)| *at)

@@ -26,10 +26,18 @@ use super::owner::Parked;
 use super::planner::{Planner, RouteAsk};
 use super::refusal::{Refusal, Role};
 use super::{Action, BlocksOf, ConnId, JobId, Machine};
-use crate::ids::Direction;
+use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseKey, LeasePush};
 use crate::moment::Moment;
 use crate::ticket::{Claims, Ticket};
+
+/// A push that was invited.
+#[derive(Debug)]
+pub(crate) struct InvitedPush {
+    pub(crate) job: JobId,
+    /// Whose invitation came first.
+    pub(crate) by: AgentId,
+}
 
 impl<B, P: Planner> Machine<B, P> {
     pub(super) fn on_invitation(&mut self, now: Moment, conn: ConnId, invitation: Invitation) {
@@ -68,9 +76,6 @@ impl<B, P: Planner> Machine<B, P> {
         conn: ConnId,
         invitation: Invitation,
     ) -> Result<(), Refusal> {
-        if self.draining {
-            return Err(Refusal::ShuttingDown);
-        }
         let claims = self.authenticate(conn, &invitation.ticket)?;
         if claims.direction != Direction::Pull {
             let ticket = claims.direction;
@@ -87,6 +92,9 @@ impl<B, P: Planner> Machine<B, P> {
             if self.leases.knows(&key) {
                 self.accept_invitation(now, conn, key, &invitation)?;
                 continue;
+            }
+            if self.draining {
+                return Err(Refusal::ShuttingDown);
             }
             let invitation = Box::new(invitation.clone());
             let parked = Parked::Invitation {
@@ -151,6 +159,10 @@ impl<B, P: Planner> Machine<B, P> {
         if !self.leases.check_push(now, key, &wanted)? {
             return Ok(());
         }
+        if self.draining {
+            return Err(Refusal::ShuttingDown);
+        }
+        self.check_room(conn)?;
         self.can_push(key, &into, invitation.by_layer)?;
         self.leases.begin_push(now, key, &wanted)?;
         let (layers, prefilled) = match self.leases.progress(&key) {
@@ -174,7 +186,7 @@ impl<B, P: Planner> Machine<B, P> {
             blocks: Held::Of(BlocksOf::Lease(key)),
         };
         let job = JobId(self.next_number());
-        self.pushes.insert(pin, job);
+        self.pushes.insert(pin, InvitedPush { job, by: agent });
         self.begin_job(now, job, spec, into);
         for (layer, tokens) in layers {
             self.job_ready(job, key.rank, layer, tokens);

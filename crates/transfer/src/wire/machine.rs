@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::held::Held;
+use super::invitation::InvitedPush;
 use super::job::{Invited, Job};
 use super::message::{Envelope, LaneMessage, MAX_DOCUMENT, Message};
 use super::notice::Pending;
@@ -81,7 +82,7 @@ pub struct Machine<B, P> {
     /// Pulls whose owner was invited to push.
     pub(super) invited: BTreeMap<JobId, Invited<B>>,
     /// Pushes that were invited here, by what pins their leases.
-    pub(super) pushes: HashMap<TransferId, JobId>,
+    pub(super) pushes: HashMap<TransferId, InvitedPush>,
     pub(super) notices: BTreeMap<NoticeId, Pending>,
     pub(super) timers: Timers<Timer>,
     pub(super) actions: VecDeque<Action<B>>,
@@ -117,6 +118,10 @@ pub(super) enum Timer {
     Beat(TransferId),
     /// A job takes too long.
     Job(JobId),
+    /// The pause before an agent that was busy is invited again is over.
+    Invite(JobId, AgentId),
+    /// An agent that an invited push needs has been away for too long.
+    Away(JobId),
     /// The pause before a route's next attempt is over.
     Route(JobId, usize),
     /// A notice has been offered for long enough.
@@ -219,6 +224,8 @@ impl<B, P: Planner> Machine<B, P> {
             Timer::Stall(transfer) => self.fail(now, transfer, Failure::Stalled, true),
             Timer::Beat(transfer) => self.beat(now, transfer),
             Timer::Job(job) => self.job_timed_out(now, job),
+            Timer::Invite(job, agent) => self.invite_due(now, job, &agent),
+            Timer::Away(job) => self.away(now, job),
             Timer::Route(job, route) => self.route_due(now, job, route),
             Timer::Notice(notice) => self.notice_over(notice),
         }
@@ -319,8 +326,8 @@ impl<B, P: Planner> Machine<B, P> {
                     transfers,
                 } => {
                     for transfer in transfers {
-                        if let Some(&push) = self.pushes.get(&transfer) {
-                            self.stop(now, push, super::JobError::LeaseEnded { end });
+                        if let Some(push) = self.pushes.get(&transfer) {
+                            self.stop(now, push.job, super::JobError::LeaseEnded { end });
                             continue;
                         }
                         self.fail(now, transfer, Failure::LeaseEnded { end }, true);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::message::{Message, Notice, NoticeKind};
 use super::owner::{Parked, permission};
+use super::peers::Dialler;
 use super::planner::{Planner, RouteAsk};
 use super::refusal::{Refusal, Role};
 use super::{Action, ConnId, JobError, Machine, NoticeId, Timer};
@@ -28,6 +29,7 @@ pub(crate) struct Pending {
     heard: usize,
     left: Option<Duration>,
     refusal: Option<Refusal>,
+    dialler: Dialler,
     /// Whether somebody wants to know how it went.
     reported: bool,
 }
@@ -35,6 +37,11 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn wants(&self, agent: &AgentId) -> bool {
         self.waiting.contains_key(agent)
+    }
+
+    /// Whether to dial `agent` for it.
+    pub(crate) fn dials(&self, agent: &AgentId) -> bool {
+        self.dialler == Dialler::Us && self.wants(agent)
     }
 
     pub(crate) fn address(&self, agent: &AgentId) -> Option<&RankAddress> {
@@ -54,7 +61,7 @@ impl<B, P: Planner> Machine<B, P> {
     ) -> Result<NoticeId, JobError> {
         let claims = self.open_ticket(ticket)?;
         let says = NoticeKind::Cancel { content };
-        let id = self.notify(now, ticket.clone(), claims, says, true);
+        let id = self.notify(now, ticket.clone(), claims, says, Dialler::Us, true);
         self.settle(now);
         Ok(id)
     }
@@ -70,7 +77,7 @@ impl<B, P: Planner> Machine<B, P> {
         let claims = self.open_ticket(ticket)?;
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         let says = NoticeKind::Renew { ttl_ms };
-        let id = self.notify(now, ticket.clone(), claims, says, true);
+        let id = self.notify(now, ticket.clone(), claims, says, Dialler::Us, true);
         self.settle(now);
         Ok(id)
     }
@@ -81,6 +88,7 @@ impl<B, P: Planner> Machine<B, P> {
         ticket: Ticket,
         claims: Claims,
         says: NoticeKind,
+        dialler: Dialler,
         reported: bool,
     ) -> NoticeId {
         let id = NoticeId(self.next_number());
@@ -101,6 +109,7 @@ impl<B, P: Planner> Machine<B, P> {
             heard: 0,
             left: None,
             refusal: None,
+            dialler,
             reported,
         };
         if self.notices.len() >= self.options.notices
@@ -112,8 +121,10 @@ impl<B, P: Planner> Machine<B, P> {
         self.timers
             .set(Timer::Notice(id), now + self.options.notice_wait);
         for address in agents {
-            self.leave_past_life(now, &address, life, now);
-            self.want(&address);
+            if dialler == Dialler::Us {
+                self.leave_past_life(now, &address, life, now);
+                self.want(&address);
+            }
             self.send_notice(id, &address.agent);
         }
         id

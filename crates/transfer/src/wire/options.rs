@@ -17,8 +17,8 @@ pub struct Options {
     pub early: usize,
     /// The same, of one agent.
     pub early_per_agent: usize,
-    /// Most transfers that one agent has under way here by its own asking. One more is refused as
-    /// busy, and its asker tries again.
+    /// Most transfers that one agent has under way here by its own asking; the push of a rank's lease
+    /// that it was first to invite counts as one. One more is refused as busy, and its asker tries again.
     pub transfers_per_agent: usize,
     /// Most pulls and pushes at a time: our own, and pushes that were invited here, one for each lease.
     pub jobs: usize,

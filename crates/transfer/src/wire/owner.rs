@@ -87,7 +87,7 @@ impl<B, P: Planner> Machine<B, P> {
             let transfers: Vec<_> = self.leases.pins(&key).copied().collect();
             for transfer in transfers {
                 match self.pushes.get(&transfer) {
-                    Some(&push) => self.job_ready(push, key.rank, layer, tokens),
+                    Some(push) => self.job_ready(push.job, key.rank, layer, tokens),
                     None => self.layer_ready(transfer, layer, tokens),
                 }
             }
@@ -101,7 +101,7 @@ impl<B, P: Planner> Machine<B, P> {
             let transfers: Vec<_> = self.leases.pins(&key).copied().collect();
             for transfer in transfers {
                 match self.pushes.get(&transfer) {
-                    Some(&push) => self.job_prefilled(now, push),
+                    Some(push) => self.job_prefilled(now, push.job),
                     None => self.all_ready(now, transfer),
                 }
             }
@@ -208,16 +208,19 @@ impl<B, P: Planner> Machine<B, P> {
         direction: Direction,
         ask: &Ask,
     ) -> Result<LeaseKey, Refusal> {
-        if self.draining {
+        let claims = self.authenticate(conn, &ask.ticket)?;
+        let (rank, peer_rank) = ranks(direction, ask);
+        let set = claims.set;
+        let key = LeaseKey { set, rank };
+        // What is pushed into a pull of our own belongs to what goes on until it is over.
+        if self.draining && self.opened_by(&key).is_none() {
             return Err(Refusal::ShuttingDown);
         }
-        let claims = self.authenticate(conn, &ask.ticket)?;
         let ticket = claims.direction;
         if ticket != direction {
             return Err(Refusal::WrongDirection { ticket });
         }
         self.permit(conn, permission(direction))?;
-        let (rank, peer_rank) = ranks(direction, ask);
         if !self.me.ranks.contains(&rank) {
             return Err(Refusal::RankNotHere { rank });
         }
@@ -225,18 +228,24 @@ impl<B, P: Planner> Machine<B, P> {
         if !peer.ranks.contains(&peer_rank) {
             return Err(Refusal::RankNotYours { rank: peer_rank });
         }
+        self.check_room(conn)?;
+        Ok(key)
+    }
+
+    /// Whether the agent may have more under way here by its own asking.
+    pub(super) fn check_room(&self, conn: ConnId) -> Result<(), Refusal> {
         let agent = self.peer_agent(conn);
-        let theirs = |flow: &Flow| Some(&flow.agent) == agent.as_ref();
+        let its = |by: &AgentId| Some(by) == agent.as_ref();
         let running = self.transfers.values();
-        let running = running.filter(|t| matches!(t.side, Side::Lease(_)) && theirs(&t.flow));
+        let running = running.filter(|t| matches!(t.side, Side::Lease(_)) && its(&t.flow.agent));
         let queued = self.queued.values().filter(|queued| queued.conn == conn);
+        let pushes = self.pushes.values().filter(|push| its(&push.by));
         let limit = self.options.transfers_per_agent;
-        if running.count() + queued.count() >= limit {
+        if running.count() + queued.count() + pushes.count() >= limit {
             let limit = u32::try_from(limit).unwrap_or(u32::MAX);
             return Err(Refusal::Busy { limit });
         }
-        let set = claims.set;
-        Ok(LeaseKey { set, rank })
+        Ok(())
     }
 
     /// Whether a ticket is authentic and means us, in this life, and this peer.

@@ -16,6 +16,7 @@
 
 use std::collections::BTreeSet;
 
+use super::job::Job;
 use super::message::{Envelope, Hello, MAX_DOCUMENT, Message, VERSIONS};
 use super::planner::Planner;
 use super::refusal::{Failure, HelloRefusal, Role};
@@ -109,6 +110,16 @@ impl Known {
     pub(crate) fn incarnation(&self) -> Option<Incarnation> {
         self.incarnation
     }
+}
+
+/// Who connects to an agent that a ticket names, where no connection is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialler {
+    /// We do, where the ticket says that it is.
+    Us,
+    /// The agent itself, which has invited us: another of its engine has chosen the ticket, and proves
+    /// nothing by it of where the agent is, or in which life.
+    Peer,
 }
 
 #[derive(Debug)]
@@ -392,6 +403,7 @@ impl<B, P: Planner> Machine<B, P> {
         for transfer in dead {
             self.fail(now, transfer, Failure::Disconnected, false);
         }
+        self.invite_again(now, conn);
     }
 }
 
@@ -463,18 +475,23 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Whether anything here waits for this agent, so that an idle connection must not be closed.
     pub fn wants(&self, agent: &AgentId) -> bool {
-        self.is_needed(agent)
-            || self
-                .transfers
-                .values()
-                .any(|transfer| transfer.flow.agent == *agent)
-    }
-
-    /// Whether a job or a notice cannot do without this agent.
-    fn is_needed(&self, agent: &AgentId) -> bool {
+        let mut transfers = self.transfers.values();
         self.jobs.values().any(|job| job.wants(agent))
             || self.invited.values().any(|job| job.wants(agent))
             || self.notices.values().any(|notice| notice.wants(agent))
+            || transfers.any(|transfer| transfer.flow.agent == *agent)
+    }
+
+    /// Whether a job or a notice is to dial this agent.
+    fn dials(&self, agent: &AgentId) -> bool {
+        self.jobs_that_dial(agent).next().is_some()
+            || self.invited.values().any(|job| job.wants(agent))
+            || self.notices.values().any(|notice| notice.dials(agent))
+    }
+
+    fn jobs_that_dial(&self, agent: &AgentId) -> impl Iterator<Item = &Job<B>> {
+        let jobs = self.jobs.values();
+        jobs.filter(move |job| job.dialler() == Dialler::Us && job.wants(agent))
     }
 
     /// Sees to it that a connection will be there.
@@ -557,7 +574,7 @@ impl<B, P: Planner> Machine<B, P> {
             };
             self.stop_all_that_need(now, agent, &error);
         }
-        if self.is_needed(agent) {
+        if self.dials(agent) {
             let at = now + self.options.pause(failures.max(1));
             self.timers.set(Timer::Dial(agent.clone()), at);
         } else {
@@ -568,18 +585,15 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Dials an agent that had dialled us, if anything here needs it.
     fn want_again(&mut self, agent: &AgentId) {
-        let jobs = self.jobs.values().filter(|job| job.wants(agent));
+        let jobs = self.jobs_that_dial(agent);
         let invited = self.invited.values().filter(|job| job.wants(agent));
         let of_jobs = jobs.flat_map(|job| &job.claims.ranks);
         let of_jobs = of_jobs.chain(invited.flat_map(|job| &job.claims.ranks));
-        let notices = self
-            .notices
-            .values()
-            .filter_map(|notice| notice.address(agent));
-        let mut addresses = of_jobs
-            .filter(|address| address.agent == *agent)
-            .chain(notices);
-        if let Some(address) = addresses.next().cloned() {
+        let notices = self.notices.values().filter(|notice| notice.dials(agent));
+        let notices = notices.filter_map(|notice| notice.address(agent));
+        let of_jobs = of_jobs.filter(|address| address.agent == *agent);
+        let address = of_jobs.chain(notices).next().cloned();
+        if let Some(address) = address {
             self.want(&address);
         }
     }

@@ -24,10 +24,11 @@ use crate::moment::Moment;
 use crate::ticket::{Claims, RankAddress, Ticket};
 use crate::wire::held::Held;
 use crate::wire::message::{Ask, Invitation, Message, NoticeKind};
+use crate::wire::peers::Dialler;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Refusal, Role};
 use crate::wire::transfer::Transfer;
-use crate::wire::{Action, BlocksOf, ConnId, JobId, Machine};
+use crate::wire::{Action, BlocksOf, ConnId, JobId, Machine, Timer};
 
 /// A pull of this kind. Memory: about 600 bytes, two tickets, the claims of the owner's, and 40 bytes for each route.
 #[derive(Debug)]
@@ -39,14 +40,25 @@ pub(crate) struct Invited<B> {
     started: Moment,
     /// When its first byte moved.
     moved: Option<Moment>,
-    /// Agents of the ticket that have not answered, and the connection on which they were invited last.
-    unheard: BTreeMap<AgentId, Option<ConnId>>,
+    /// Agents of the ticket that have not said whether they push.
+    unheard: BTreeMap<AgentId, Unheard>,
     /// Whether some agent of the owner pushes: then there is something to cancel.
     admitted: bool,
     /// Openings that have not ended.
     open: BTreeSet<LeaseKey>,
     routes: Vec<RouteReport>,
     stop: Option<JobError>,
+}
+
+/// What an agent was told that has not said whether it pushes.
+#[derive(Debug, Default)]
+struct Unheard {
+    /// The connection on which it was invited last.
+    on: Option<ConnId>,
+    /// How often it was busy.
+    busy: u32,
+    /// Whether it is left alone for a while, having been busy.
+    pausing: bool,
 }
 
 /// What such a pull opens, and the ticket for it.
@@ -117,6 +129,8 @@ impl<B, P: Planner> Machine<B, P> {
     ) {
         let agents = claims.ranks.iter().map(|address| address.agent.clone());
         let agents: BTreeSet<_> = agents.collect();
+        let unheard = agents.iter().cloned();
+        let unheard = unheard.map(|agent| (agent, Unheard::default()));
         let openings = keys.iter().map(|&key| LeaseSpec {
             key,
             direction: Direction::Push,
@@ -135,7 +149,7 @@ impl<B, P: Planner> Machine<B, P> {
             into,
             started: now,
             moved: None,
-            unheard: agents.iter().cloned().map(|agent| (agent, None)).collect(),
+            unheard: unheard.collect(),
             admitted: false,
             open: keys,
             routes: Vec::new(),
@@ -182,7 +196,7 @@ impl<B, P: Planner> Machine<B, P> {
         let Some(said) = job.unheard.get_mut(agent) else {
             return;
         };
-        if said.replace(conn) == Some(conn) {
+        if said.pausing || said.on.replace(conn) == Some(conn) {
             return;
         }
         let invitation = Invitation {
@@ -197,6 +211,15 @@ impl<B, P: Planner> Machine<B, P> {
         self.send(conn, Message::Invite(invitation));
     }
 
+    /// What was said on a connection that is lost, and not answered, is said again where another is left.
+    pub(in crate::wire) fn invite_again(&mut self, now: Moment, lost: ConnId) {
+        let unheard = |job: &Invited<B>| job.unheard.values().any(|said| said.on == Some(lost));
+        let jobs = self.invited.iter().filter(|(_, job)| unheard(job));
+        for id in jobs.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.advance_invited(now, id);
+        }
+    }
+
     /// An agent of the owner pushes from now on, or will not.
     pub(in crate::wire) fn on_invited(
         &mut self,
@@ -209,19 +232,43 @@ impl<B, P: Planner> Machine<B, P> {
         let Some((job, agent)) = self.invited.get_mut(&id).zip(agent) else {
             return;
         };
-        if job.unheard.remove(&agent).is_none() {
+        let Some(said) = job.unheard.get_mut(&agent) else {
             return;
-        }
+        };
+        let timer = Timer::Invite(id, agent.clone());
         match outcome {
+            Err(refusal) if refusal.is_transient() => {
+                if !said.pausing {
+                    let busy = said.busy.saturating_add(1);
+                    let (on, pausing) = (None, true);
+                    *said = Unheard { on, busy, pausing };
+                    self.timers.set(timer, now + self.options.pause(busy));
+                }
+                return;
+            }
             Ok(()) => job.admitted = true,
             Err(refusal) => {
+                let agent = agent.clone();
                 self.stop_invited(now, id, JobError::NotPushed { agent, refusal });
             }
         }
+        self.timers.clear(&timer);
+        if let Some(job) = self.invited.get_mut(&id) {
+            job.unheard.remove(&agent);
+        }
+    }
+
+    /// An agent that was busy has been left alone for long enough.
+    pub(in crate::wire) fn invite_due(&mut self, now: Moment, id: JobId, agent: &AgentId) {
+        let job = self.invited.get_mut(&id);
+        if let Some(said) = job.and_then(|job| job.unheard.get_mut(agent)) {
+            said.pausing = false;
+        }
+        self.advance_invited(now, id);
     }
 
     /// The pull whose opening this is.
-    fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
+    pub(in crate::wire) fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
         match self.leases.blocks(key) {
             Some(Held::Of(BlocksOf::Job(id))) => Some(*id),
             _ => None,
@@ -324,6 +371,9 @@ impl<B, P: Planner> Machine<B, P> {
         let Some(job) = self.invited.remove(&id) else {
             return;
         };
+        for agent in job.unheard.into_keys() {
+            self.timers.clear(&Timer::Invite(id, agent));
+        }
         let result = match &job.stop {
             Some(error) => Err(error.clone()),
             None => Ok(JobReport::new(now, job.started, job.moved, job.routes)),
@@ -341,7 +391,7 @@ impl<B, P: Planner> Machine<B, P> {
             let says = NoticeKind::Cancel {
                 content: Some(content),
             };
-            self.notify(now, ticket, job.claims, says, false);
+            self.notify(now, ticket, job.claims, says, Dialler::Us, false);
         }
     }
 }

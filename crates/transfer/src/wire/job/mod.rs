@@ -28,6 +28,7 @@ use std::time::Duration;
 
 use super::held::Held;
 use super::path::{Path, PathSet};
+use super::peers::Dialler;
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
 use crate::moment::Moment;
@@ -193,6 +194,14 @@ impl<B> Job<B> {
 
     fn is_push(&self) -> bool {
         self.claims.direction == Direction::Push
+    }
+
+    /// Who connects to the agents of the ticket. That of an invited push a peer has chosen.
+    pub(crate) fn dialler(&self) -> Dialler {
+        match self.spec.blocks {
+            Held::Own(_) => Dialler::Us,
+            Held::Of(_) => Dialler::Peer,
+        }
     }
 
     /// The agents that the job talks to now.

@@ -11,6 +11,7 @@ use crate::wire::destination::Destination;
 use crate::wire::held::Held;
 use crate::wire::message::{Ask, Message, NoticeKind};
 use crate::wire::path::Path;
+use crate::wire::peers::Dialler;
 use crate::wire::planner::{Planner, RouteAsk};
 use crate::wire::refusal::{Failure, Refusal};
 use crate::wire::source::Source;
@@ -64,8 +65,10 @@ impl<B, P: Planner> Machine<B, P> {
             admitted: false,
             stop: None,
         };
-        for address in job.agents() {
-            self.hurry(address.agent.clone());
+        if job.dialler() == Dialler::Us {
+            for address in job.agents() {
+                self.hurry(address.agent.clone());
+            }
         }
         self.jobs.insert(id, job);
         self.advance(now, id);
@@ -131,6 +134,7 @@ impl<B, P: Planner> Machine<B, P> {
             self.finish_if_still(now, id);
             return;
         }
+        let dialler = job.dialler();
         let addresses: Vec<_> = job.agents().into_iter().cloned().collect();
         let routes = job.routes.iter().flatten().enumerate();
         let idle = routes.filter(|(_, route)| route.state == RouteState::Idle);
@@ -142,10 +146,39 @@ impl<B, P: Planner> Machine<B, P> {
                 self.try_route(now, id, i, conn);
             }
         }
-        for address in addresses {
-            self.want(&address);
+        match dialler {
+            Dialler::Us => addresses.iter().for_each(|address| self.want(address)),
+            Dialler::Peer => self.expect(now, id),
         }
         self.finish_if_landed(now, id);
+    }
+
+    /// Gives the agents that an invited push needs, and that are not connected, some time to come back.
+    fn expect(&mut self, now: Moment, id: JobId) {
+        let timer = Timer::Away(id);
+        if self.missing(id).is_none() {
+            self.timers.clear(&timer);
+        } else if !self.timers.is_set(&timer) {
+            let grace = self.options.leases.peer_grace;
+            self.timers.set(timer, now + grace);
+        }
+    }
+
+    /// An agent has stayed away for too long.
+    pub(in crate::wire) fn away(&mut self, now: Moment, id: JobId) {
+        if let Some(agent) = self.missing(id) {
+            self.stop(now, id, JobError::Unreachable { agent });
+        }
+    }
+
+    /// An agent that the job needs, and that is not connected.
+    fn missing(&self, id: JobId) -> Option<AgentId> {
+        let job = self.jobs.get(&id)?;
+        let agents = job.agents().into_iter().map(|address| &address.agent);
+        let mut needed = agents.filter(|agent| job.needs(agent));
+        needed
+            .find(|agent| self.connection(agent).is_none())
+            .cloned()
     }
 
     /// Finds the routes, once the owner's deployment is known.
@@ -199,6 +232,9 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         let (started, ticket) = (job.started, job.claims.incarnation);
+        if job.dialler() == Dialler::Peer {
+            return;
+        }
         let needed = job.agents().into_iter();
         let needed = needed.filter(|address| job.needs(&address.agent));
         for address in needed.cloned().collect::<Vec<_>>() {
@@ -442,10 +478,12 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         self.timers.clear(&Timer::Job(id));
+        self.timers.clear(&Timer::Away(id));
         let Some(error) = job.stop.take() else {
             return;
         };
         let cancels = Job::<B>::cancels(&error, job.spec.keep_leases, job.admitted);
+        let dialler = job.dialler();
         let (ticket, content) = (job.spec.ticket, Some(job.spec.content));
         self.job_over(id, job.spec.blocks, Err(error));
         if cancels {
@@ -454,6 +492,7 @@ impl<B, P: Planner> Machine<B, P> {
                 ticket,
                 job.claims,
                 NoticeKind::Cancel { content },
+                dialler,
                 false,
             );
         }
@@ -473,6 +512,7 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         self.timers.clear(&Timer::Job(id));
+        self.timers.clear(&Timer::Away(id));
         let routes = job.routes.iter().flatten().map(|route| RouteReport {
             rank: route.rank,
             peer_rank: route.peer_rank,
@@ -481,12 +521,13 @@ impl<B, P: Planner> Machine<B, P> {
             attempts: route.attempts,
         });
         let report = JobReport::new(now, job.started, job.moved, routes.collect());
+        let dialler = job.dialler();
         self.job_over(id, job.spec.blocks, Ok(report));
         let done = NoticeKind::Done {
             ranks: job.spec.ranks.into_iter().collect(),
             content: job.spec.content,
         };
-        self.notify(now, job.spec.ticket, job.claims, done, false);
+        self.notify(now, job.spec.ticket, job.claims, done, dialler, false);
     }
 
     /// `agent` could not be reached so often that waiting for it is over.

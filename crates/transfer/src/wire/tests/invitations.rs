@@ -3,7 +3,7 @@
 use super::*;
 
 /// The ticket for what the holder has opened.
-fn into(n: u8) -> Claims {
+pub(super) fn into(n: u8) -> Claims {
     let address = RankAddress {
         agent: agent("holder"),
         host: "holder.example".into(),
@@ -16,7 +16,7 @@ fn into(n: u8) -> Claims {
     }
 }
 
-fn invitation(n: u8) -> Invitation {
+pub(super) fn invitation(n: u8) -> Invitation {
     Invitation {
         id: 5,
         ticket: ticket(n),
@@ -136,11 +136,114 @@ fn hears_the_same_from_each_rank_and_pushes_once() {
 }
 
 #[test]
+fn pushes_on_while_it_drains_and_begins_nothing() {
+    let (mut t, _) = invited();
+    t.lease(2, 0, Direction::Pull, true);
+    t.do_(|machine, now, _| machine.drain(now));
+    let late = Invitation {
+        id: 6,
+        ..invitation(1)
+    };
+    assert_eq!(invite(&mut t, late), Some(Ok(())));
+    assert_eq!(refused(&mut t, invitation(2)), Refusal::ShuttingDown);
+    assert_eq!(refused(&mut t, invitation(3)), Refusal::ShuttingDown);
+    assert_eq!(t.machine.gauges().jobs, 2);
+}
+
+#[test]
 fn does_not_push_what_is_being_pulled() {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);
     t.hear(Message::Pull(ask(1, 1)));
     assert_eq!(refused(&mut t, invitation(1)), Refusal::Consumed);
+}
+
+/// The ticket for what is opened is the inviter's own making, and so is all that it says of others.
+#[test]
+fn leaves_others_alone_whatever_an_inviter_says_of_them() {
+    let mut t = Table::owner();
+    let victim = t.conn;
+    t.lease(1, 0, Direction::Pull, true);
+    t.lease(1, 1, Direction::Pull, true);
+    t.lease(2, 0, Direction::Pull, true);
+    t.hear(Message::Pull(ask(2, 1)));
+    t.wait(secs(1));
+    let hostile = Hello {
+        incarnation: life(9),
+        ..hello("near")
+    };
+    t.greet("near", Permits::ALL, hostile);
+    t.took();
+    let address = |name, host: &str| RankAddress {
+        agent: agent(name),
+        host: host.into(),
+        port: 7600,
+    };
+    let chosen = Claims {
+        incarnation: life(9),
+        ranks: vec![
+            address("near", "near.example"),
+            address("holder", "elsewhere.example"),
+        ],
+        ..into(3)
+    };
+    let hostile = Invitation {
+        into: mint(&chosen),
+        ..invitation(1)
+    };
+    invite(&mut t, hostile);
+    assert!(
+        !t.did
+            .iter()
+            .any(|did| matches!(did, Action::Close { .. } | Action::Connect { .. })),
+        "{:?}",
+        t.did
+    );
+    assert_eq!(t.machine.connection(&agent("holder")), Some(victim));
+    let pulled = &t.machine.transfers[&ask(2, 1).transfer];
+    assert!(!pulled.is_fencing());
+    // Nor does anybody dial for it what is lost.
+    t.do_(|machine, now, _| machine.disconnected(now, victim));
+    t.do_(|machine, now, conn| machine.disconnected(now, conn));
+    t.wait(secs(60));
+    let dialled = |did: &Action<_>| matches!(did, Action::Connect { .. });
+    assert!(!t.did.iter().any(dialled), "{:?}", t.did);
+    assert_eq!(t.machine.gauges().agents, 0);
+}
+
+/// Whoever invites connects, and does so again.
+#[test]
+fn waits_a_while_for_a_holder_that_is_away() {
+    for back in [true, false] {
+        let (mut t, asks) = invited();
+        t.do_(|machine, now, conn| machine.disconnected(now, conn));
+        t.said.clear();
+        t.wait(secs(9));
+        assert_eq!(t.machine.gauges().jobs, 2);
+        if back {
+            t.greet("holder", Permits::ALL, hello("holder"));
+            t.wait(secs(9));
+            assert_eq!(pushes(&t).len(), asks.len());
+            assert_eq!(t.machine.gauges().jobs, 2);
+            continue;
+        }
+        t.wait(secs(1));
+        let agent = agent("holder");
+        let over = |did: &Action<_>| match did {
+            Action::Pushed { result, .. } => {
+                assert_eq!(
+                    *result,
+                    Err(JobError::Unreachable {
+                        agent: agent.clone()
+                    })
+                );
+                true
+            }
+            Action::Connect { .. } => panic!("{did:?}"),
+            _ => false,
+        };
+        assert_eq!(t.took().iter().filter(|did| over(did)).count(), 2);
+    }
 }
 
 #[test]
@@ -279,6 +382,30 @@ fn has_only_so_many_pushes_under_way() {
     t.lease(2, 0, Direction::Pull, true);
     invite(&mut t, invitation(1));
     assert_eq!(refused(&mut t, invitation(2)), Refusal::Busy { limit: 1 });
+}
+
+#[test]
+fn has_only_so_many_pushes_under_way_for_each_agent() {
+    let mut t = Table::owner_with(
+        "near",
+        Options {
+            transfers_per_agent: 1,
+            ..Options::default()
+        },
+    );
+    t.greet("holder", Permits::ALL, hello("holder"));
+    for n in 1..4 {
+        t.lease(n, 0, Direction::Pull, true);
+    }
+    assert_eq!(invite(&mut t, invitation(1)), None, "rank 1 is late");
+    let busy = Refusal::Busy { limit: 1 };
+    assert_eq!(refused(&mut t, invitation(2)), busy);
+    assert_eq!(t.refusal(Message::Pull(ask(2, 1))), busy);
+    assert_eq!(invite(&mut t, invitation(1)), None, "it has begun already");
+    t.greet("near", Permits::ALL, hello("near"));
+    t.hear(Message::Pull(ask(3, 1)));
+    let let_in = |said: &Message| matches!(said, Message::Accepted { .. });
+    assert!(t.said.iter().any(let_in), "{:?}", t.said);
 }
 
 /// A lease ends when its push has been fenced, with the reason that came first.

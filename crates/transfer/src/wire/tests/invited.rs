@@ -173,6 +173,23 @@ fn need_not_have_heard_before_it_has_everything() {
 }
 
 #[test]
+fn goes_on_while_the_agent_drains() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    t.do_(|machine, now, _| machine.drain(now));
+    for source in sources() {
+        land(&mut t, source);
+    }
+    t.hear(done(&[0, 1]));
+    t.job().unwrap();
+    assert_eq!(
+        t.refusal(Message::Push(ask_from(0))),
+        Refusal::ShuttingDown,
+        "it is over"
+    );
+}
+
+#[test]
 fn that_is_refused_fails_at_once() {
     for (refusal, cancelled) in [
         (Refusal::Expired, 0),
@@ -189,6 +206,48 @@ fn that_is_refused_fails_at_once() {
         assert_eq!(cancels(&t), cancelled);
         assert_eq!(t.refusal(Message::Push(ask_from(0))), Refusal::Cancelled);
     }
+}
+
+/// Busy is the one refusal that may be tried again.
+#[test]
+fn asks_again_after_a_pause_who_was_busy() {
+    let (mut t, id) = inviting();
+    let asked = |t: &mut Table| {
+        let said = std::mem::take(&mut t.said).into_iter();
+        said.filter(|message| matches!(message, Message::Invite(_)))
+            .count()
+    };
+    asked(&mut t);
+    for pause in [50, 100, 200] {
+        let refusal = Refusal::Busy { limit: 1 };
+        invited(&mut t, id, Err(refusal.clone()));
+        invited(&mut t, id, Err(refusal));
+        t.wait(Duration::from_millis(pause - 1));
+        assert_eq!(asked(&mut t), 0);
+        t.wait(Duration::from_millis(1));
+        assert_eq!(asked(&mut t), 1);
+    }
+    invited(&mut t, id, Ok(()));
+    for source in sources() {
+        land(&mut t, source);
+    }
+    t.hear(done(&[0, 1]));
+    t.job().unwrap();
+}
+
+#[test]
+fn that_is_busy_for_too_long_leaves_nothing() {
+    let (mut t, id) = inviting();
+    t.wait(secs(29));
+    for _ in 0..9 {
+        invited(&mut t, id, Err(Refusal::Busy { limit: 1 }));
+        t.wait(Duration::from_millis(200));
+    }
+    let timeout = secs(30);
+    assert_eq!(t.job(), Err(JobError::TimedOut { timeout }));
+    t.wait(secs(60));
+    let gauges = t.machine.gauges();
+    assert_eq!((gauges.jobs, gauges.timers), (0, 0));
 }
 
 #[test]
@@ -245,6 +304,23 @@ fn asks_again_on_a_new_connection_until_it_is_heard() {
     t.do_(|machine, now, conn| machine.disconnected(now, conn));
     t.said.clear();
     meet_owner(&mut t);
+    assert_eq!(t.said.last(), Some(&Message::Welcome));
+}
+
+#[test]
+fn asks_again_on_the_connection_that_is_left() {
+    let (mut t, id) = inviting();
+    let first = t.conn;
+    meet_owner(&mut t);
+    assert_eq!(t.said.last(), Some(&Message::Welcome), "once will do");
+    t.said.clear();
+    t.do_(|machine, now, _| machine.disconnected(now, first));
+    assert!(matches!(&t.said[..], [Message::Invite(invitation)] if invitation.id == id.0));
+    t.said.clear();
+    invited(&mut t, id, Ok(()));
+    let second = t.conn;
+    meet_owner(&mut t);
+    t.do_(|machine, now, _| machine.disconnected(now, second));
     assert_eq!(t.said.last(), Some(&Message::Welcome));
 }
 

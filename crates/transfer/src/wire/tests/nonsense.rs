@@ -1,5 +1,6 @@
 //! A peer that says whatever comes to its mind, in good frames and with good tickets.
 
+use super::invitations::{into, invitation};
 use super::*;
 use crate::wire::simulation::rng::Rng;
 
@@ -11,18 +12,22 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
             early: 5,
             early_per_agent: 5,
             transfers_per_agent: 4,
+            jobs: 4,
             ..Options::default()
         };
         let mut t = Table::owner_with(if rng.chance(0.3) { "near" } else { "holder" }, options);
         let mut fences = Vec::new();
+        if rng.chance(0.5) {
+            t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+        }
         for _ in 0..120 {
-            let message = nonsense(&mut rng);
+            let message = nonsense(&mut rng, &pushes(&t));
             t.hear(message);
             if rng.chance(0.1) {
                 open(&mut t, &mut rng);
             }
             let header = StreamHeader {
-                transfer: transfer(rng.below(80) as u8),
+                transfer: transfer(rng.below(96) as u8),
                 nonce: Nonce([rng.below(4) as u8; 16]),
                 stream: rng.below(3) as u32,
                 offset: rng.below(20),
@@ -41,6 +46,15 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
             for action in t.took() {
                 match action {
                     Action::Fence { transfer } => fences.push(transfer),
+                    Action::Read(Flow {
+                        transfer, bytes, ..
+                    }) if rng.chance(0.5) => {
+                        let lent = rng.chance(0.1);
+                        t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes, lent));
+                    }
+                    Action::Connect { agent, .. } => {
+                        t.do_(|machine, now, _| machine.connect_failed(now, &agent));
+                    }
                     Action::Close { .. } => {
                         t.greet("holder", Permits::ALL, hello("holder"));
                     }
@@ -58,16 +72,21 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
             }
             let gauges = t.machine.gauges();
             assert!(
-                gauges.early <= 5 && gauges.queued + gauges.transfers <= 12,
+                gauges.early <= 5 && gauges.queued + gauges.transfers <= 20,
                 "{gauges:?}"
             );
-            assert!(gauges.leases <= 6 && gauges.timers <= 40, "{gauges:?}");
+            assert!(gauges.leases <= 7 && gauges.timers <= 60, "{gauges:?}");
+            assert!(gauges.jobs <= 4, "{gauges:?}");
         }
         t.do_(|machine, now, conn| machine.disconnected(now, conn));
         for _ in 0..10 {
             for action in t.took() {
-                if let Action::Fence { transfer } = action {
-                    fences.push(transfer);
+                match action {
+                    Action::Fence { transfer } => fences.push(transfer),
+                    Action::Connect { agent, .. } => {
+                        t.do_(|machine, now, _| machine.connect_failed(now, &agent));
+                    }
+                    _ => {}
                 }
             }
             for fence in fences.drain(..) {
@@ -75,7 +94,68 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
             }
             t.wait(secs(60));
         }
-        assert!(t.machine.is_idle(), "seed {seed}: {:?}", t.machine.gauges());
+        let left = t.machine.gauges();
+        assert_eq!(left, Gauges::default(), "seed {seed}");
+        assert!(t.machine.pushes.is_empty(), "seed {seed}");
+    }
+}
+
+/// Has the peer push into set 5, if it likes.
+fn pull() -> JobSpec<&'static str> {
+    let ticket = mint(&Claims {
+        direction: Direction::Pull,
+        ..into(6)
+    });
+    JobSpec {
+        ranks: BTreeSet::from([Rank(0)]),
+        ticket,
+        into: Some(mint(&claims(5, Direction::Push))),
+        ..super::jobs::job(6, Direction::Pull)
+    }
+}
+
+/// What the machine has asked to push.
+fn pushes(t: &Table) -> Vec<TransferId> {
+    let asks = t.said.iter().filter_map(|said| match said {
+        Message::Push(ask) => Some(ask.transfer),
+        _ => None,
+    });
+    asks.collect()
+}
+
+fn an_invitation(rng: &mut Rng, n: u8) -> Invitation {
+    let mut into = into(100 + rng.within(1, 3) as u8);
+    let elsewhere = RankAddress {
+        agent: agent("near"),
+        host: "elsewhere.example".into(),
+        port: 7600,
+    };
+    match rng.below(20) {
+        0 => into.incarnation = life(2),
+        1 => into.owner = OWNER.digest(),
+        2 => into.direction = Direction::Pull,
+        3 => into.valid_tokens += 1,
+        4 => into.ranks = vec![elsewhere.clone(), elsewhere],
+        5 | 6 => into.ranks[1] = elsewhere,
+        7 => into.cluster = ClusterName::new("east").unwrap(),
+        8 => into.audience = Some(Audience::Agent(agent("third"))),
+        _ => {}
+    }
+    let direction = match rng.chance(0.1) {
+        true => Direction::Push,
+        false => Direction::Pull,
+    };
+    let content = match rng.chance(0.1) {
+        true => ContentDigest([9; 32]),
+        false => CONTENT,
+    };
+    Invitation {
+        id: rng.below(4),
+        ticket: mint(&claims(n, direction)),
+        into: mint(&into),
+        content,
+        by_layer: rng.chance(0.2),
+        ..invitation(n)
     }
 }
 
@@ -92,8 +172,8 @@ fn open(t: &mut Table, rng: &mut Rng) {
     let _ = t.do_(|machine, now, _| machine.lease(now, spec));
 }
 
-fn nonsense(rng: &mut Rng) -> Message {
-    let n = rng.within(1, 4) as u8;
+fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
+    let n = rng.within(1, 5) as u8;
     let attempt = rng.within(1, 3) as u32;
     let mut an_ask = if rng.chance(0.5) {
         ask(n, attempt)
@@ -113,8 +193,11 @@ fn nonsense(rng: &mut Rng) -> Message {
         an_ask.source = Rank(rng.below(2) as u32);
     }
     an_ask.by_layer = rng.chance(0.2);
-    let transfer = transfer(rng.below(80) as u8);
-    match rng.below(14) {
+    let transfer = match pushes.len() as u64 {
+        some if some > 0 && rng.chance(0.5) => pushes[rng.below(some) as usize],
+        _ => transfer(rng.below(96) as u8),
+    };
+    match rng.below(20) {
         0..4 => Message::Pull(an_ask),
         4..7 => Message::Push(an_ask),
         7 => Message::Commit {
@@ -130,9 +213,29 @@ fn nonsense(rng: &mut Rng) -> Message {
         },
         11 => Message::Accepted {
             transfer,
-            path: Path::Shared,
+            path: if rng.chance(0.5) {
+                Path::Shared
+            } else {
+                Path::Quic
+            },
         },
         12 => Message::Lent { transfer },
+        13..17 => Message::Invite(an_invitation(rng, n)),
+        17 => Message::Invited {
+            id: rng.below(4),
+            outcome: match rng.below(3) {
+                0 => Ok(()),
+                1 => Err(Refusal::Busy { limit: 1 }),
+                _ => Err(Refusal::Consumed),
+            },
+        },
+        18 => Message::Refused {
+            transfer,
+            refusal: match rng.chance(0.5) {
+                true => Refusal::Busy { limit: 1 },
+                false => Refusal::Consumed,
+            },
+        },
         _ => {
             let says = match rng.below(6) {
                 0 => NoticeKind::Cancel { content: None },
