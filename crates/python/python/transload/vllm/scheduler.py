@@ -132,27 +132,26 @@ class Scheduler:
             if not isinstance(ticket, str):
                 logger.error("request %s has no %s: it will not be loaded", request.request_id, PARAMETER)
                 ticket = ""
-            if ticket and self._is_taken(ticket, request.request_id):
-                # One of several answers to one prompt: the first one loads.
+            if ticket and not self._takes(request.request_id, ticket):
                 params["do_remote_prefill"] = False
-            else:
-                every = self._time_left(ticket) / 3
-                self._waiting[request.request_id] = _Waiting(ticket, every, time.monotonic())
+                return
+            every = self._time_left(ticket) / 3
+            self._waiting[request.request_id] = _Waiting(ticket, every, time.monotonic())
 
-    def _is_taken(self, ticket: str, request_id: str) -> bool:
-        """Whether another request loads with this ticket, or another answer to the same prompt has."""
+    def _takes(self, request_id: str, ticket: str) -> bool:
+        """Whether this request is to load with the ticket. Of several answers to one prompt the first one is, and the
+        others are computed here."""
         if any(waiting.ticket == ticket for waiting in self._waiting.values()) or ticket in self._loading.values():
-            return True
-        # Answers of one request come shortly after each other: `0_ID`, `1_ID` and so on.
-        index, _, siblings = request_id.partition("_")
-        if not index.isdecimal():
             return False
-        if self._answering.get(siblings) == ticket:
-            return True
-        self._answering[siblings] = ticket
-        if len(self._answering) > MOST_ANSWERING:
-            del self._answering[next(iter(self._answering))]
-        return False
+        # vLLM makes requests `0_ID`, `1_ID` and so on of them, and one may be over before the next one comes.
+        number, _, siblings = request_id.partition("_")
+        if number.isdecimal():
+            if self._answering.get(siblings) == ticket:
+                return False
+            self._answering[siblings] = ticket
+            if len(self._answering) > MOST_ANSWERING:
+                del self._answering[next(iter(self._answering))]
+        return True
 
     def _params(self, request: Request) -> dict[str, Any]:
         """What the client, or the proxy, says of a transfer, as far as this server takes part in it."""
