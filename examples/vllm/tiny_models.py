@@ -17,19 +17,24 @@ VOCABULARY = 1024
 # With the usual range of 0.02 the logits of random weights are so flat that rounding decides which token is best.
 WEIGHTS = 0.2
 
+SMALL = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 2048,
+    "initializer_range": WEIGHTS,
+}
+"""What all of them have in common."""
+
 
 def llama():
     from transformers import LlamaConfig
 
     return LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=512,
+        **SMALL,
         num_hidden_layers=4,
-        num_attention_heads=8,
         num_key_value_heads=4,
-        max_position_embeddings=2048,
-        initializer_range=WEIGHTS,
     )
 
 
@@ -38,11 +43,8 @@ def falcon_h1():
     from transformers import FalconH1Config
 
     return FalconH1Config(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=512,
+        **SMALL,
         num_hidden_layers=2,
-        num_attention_heads=8,
         num_key_value_heads=4,
         head_dim=32,
         mamba_d_ssm=512,
@@ -52,8 +54,6 @@ def falcon_h1():
         mamba_d_state=32,
         mamba_d_conv=4,
         mamba_chunk_size=256,
-        max_position_embeddings=2048,
-        initializer_range=WEIGHTS,
     )
 
 
@@ -62,11 +62,8 @@ def qwen3_next():
     from transformers import Qwen3NextConfig
 
     return Qwen3NextConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=512,
+        **SMALL,
         num_hidden_layers=4,
-        num_attention_heads=8,
         num_key_value_heads=2,
         head_dim=32,
         linear_num_key_heads=2,
@@ -79,8 +76,6 @@ def qwen3_next():
         moe_intermediate_size=128,
         shared_expert_intermediate_size=128,
         decoder_sparse_step=1,
-        max_position_embeddings=2048,
-        initializer_range=WEIGHTS,
     )
 
 
@@ -89,17 +84,12 @@ def gemma3():
     from transformers import Gemma3TextConfig
 
     return Gemma3TextConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=256,
-        intermediate_size=512,
+        **SMALL,
         num_hidden_layers=4,
-        num_attention_heads=8,
         num_key_value_heads=2,
         head_dim=32,
         sliding_window=64,
         layer_types=["sliding_attention"] * 3 + ["full_attention"],
-        max_position_embeddings=2048,
-        initializer_range=WEIGHTS,
     )
 
 
