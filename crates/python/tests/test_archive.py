@@ -74,7 +74,8 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
         archive.publish(missing, [])
     with pytest.raises(transload.ArchiveError, match="no rank 1"):
         archive.save(missing, deployment, 1, caches, [None])
-    with pytest.raises(transload.ArchiveError, match="has 3 blocks, 16 are needed"):
+    # Both chunks are saved at once, and either may be the first to say so.
+    with pytest.raises(transload.ArchiveError, match="has 3 blocks, (16|32) are needed"):
         archive.save(missing, deployment, 0, caches, [range(3)])
     with pytest.raises(transload.ArchiveError, match="but the prompt has 600 tokens"):
         archive.missing(prompt, 601)
