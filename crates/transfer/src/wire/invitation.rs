@@ -84,13 +84,13 @@ impl<B, P: Planner> Machine<B, P> {
         // Whoever may read the blocks may have them written into its own, where that may be pushed into.
         self.permit(conn, Role::Pull)?;
         self.permit(conn, Role::Serve)?;
-        self.check_target(conn, &invitation.into)?;
+        let into = self.check_target(conn, &invitation.into)?;
         let agent = self.peer_agent(conn).ok_or(Refusal::WrongPeer)?;
         let set = claims.set;
         for rank in self.me.ranks.clone() {
             let key = LeaseKey { set, rank };
             if self.leases.knows(&key) {
-                self.accept_invitation(now, conn, key, &invitation)?;
+                self.accept_invitation(now, conn, key, &invitation, into.clone())?;
                 continue;
             }
             if self.draining {
@@ -110,13 +110,8 @@ impl<B, P: Planner> Machine<B, P> {
     }
 
     /// Nobody gets to have us write into a third party's blocks.
-    fn check_target(&self, conn: ConnId, into: &Ticket) -> Result<Claims, Refusal> {
-        let claims = into.open(&self.me.ticket_key);
-        let claims = claims.map_err(|_| Refusal::Forged)?;
-        if claims.cluster != self.me.cluster {
-            let ours = self.me.cluster.clone();
-            return Err(Refusal::WrongCluster { ours });
-        }
+    pub(super) fn check_target(&self, conn: ConnId, into: &Ticket) -> Result<Claims, Refusal> {
+        let claims = self.read_ticket(into)?;
         if claims.direction != Direction::Push {
             let ticket = claims.direction;
             return Err(Refusal::WrongDirection { ticket });
@@ -134,15 +129,16 @@ impl<B, P: Planner> Machine<B, P> {
         }
     }
 
-    /// The lease is known: begins to push out of it, unless that has begun, or says why not.
+    /// The lease is known: begins to push out of it, unless that has begun, or says why not. `into` is what the
+    /// invitation's own ticket says.
     pub(super) fn accept_invitation(
         &mut self,
         now: Moment,
         conn: ConnId,
         key: LeaseKey,
         invitation: &Invitation,
+        into: Claims,
     ) -> Result<(), Refusal> {
-        let into = self.check_target(conn, &invitation.into)?;
         let holder = self.peer(conn).ok_or(Refusal::WrongPeer)?.holder;
         let agent = self.peer_agent(conn).ok_or(Refusal::WrongPeer)?;
         let (start, tokens) = (into.start, into.valid_tokens - into.start);

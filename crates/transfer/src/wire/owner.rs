@@ -250,13 +250,7 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Whether a ticket is authentic and means us, in this life, and this peer.
     pub(super) fn authenticate(&self, conn: ConnId, ticket: &Ticket) -> Result<Claims, Refusal> {
-        let claims = ticket
-            .open(&self.me.ticket_key)
-            .map_err(|_| Refusal::Forged)?;
-        if claims.cluster != self.me.cluster {
-            let ours = self.me.cluster.clone();
-            return Err(Refusal::WrongCluster { ours });
-        }
+        let claims = self.read_ticket(ticket)?;
         if claims.owner != self.me.deployment {
             let ours = self.me.deployment;
             return Err(Refusal::WrongDeployment { ours });
@@ -271,6 +265,17 @@ impl<B, P: Planner> Machine<B, P> {
         };
         if !peer.is_some_and(meant) {
             return Err(Refusal::WrongPeer);
+        }
+        Ok(claims)
+    }
+
+    /// What a ticket says, whoever's it is, if it is one of this cluster.
+    pub(super) fn read_ticket(&self, ticket: &Ticket) -> Result<Claims, Refusal> {
+        let claims = ticket.open(&self.me.ticket_key);
+        let claims = claims.map_err(|_| Refusal::Forged)?;
+        if claims.cluster != self.me.cluster {
+            let ours = self.me.cluster.clone();
+            return Err(Refusal::WrongCluster { ours });
         }
         Ok(claims)
     }
@@ -340,7 +345,9 @@ impl<B, P: Planner> Machine<B, P> {
                 key,
                 invitation,
             } => {
-                let outcome = self.accept_invitation(now, conn, key, &invitation);
+                let outcome = self
+                    .check_target(conn, &invitation.into)
+                    .and_then(|into| self.accept_invitation(now, conn, key, &invitation, into));
                 self.answer_invitation(conn, invitation.id, outcome);
             }
         }
