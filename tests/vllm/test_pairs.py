@@ -51,7 +51,9 @@ def test_push(start, alone, tp, blocks):
     asked = prompts(LENGTHS + [33, 64, 65, 257], seed=1)
     expected = alone.tokens("llama", asked)
     sides = [{"tp": ranks, "block_size": size} for ranks, size in zip(tp, blocks)]
-    check(start("llama", prefill=sides[0], decode=sides[1], mode="push"), expected, asked)
+    pair = start("llama", prefill=sides[0], decode=sides[1], mode="push")
+    check(pair, expected, asked)
+    assert total(pair.decode, "vllm:transload_pushed_routes_total") > 0, "the decode server has pulled"
 
 
 @pytest.mark.parametrize("tp", [(1, 1), (1, 2), (2, 1)], ids=lambda tp: "tp%s-tp%s" % tp)

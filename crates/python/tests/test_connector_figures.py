@@ -29,8 +29,7 @@ def test_figures_of_loads(two_engines, caplog, mode):
     assert prefill.figures.reduce()["Leases completed"] == 4
     # Its workers hear of the hand-over in their next step, and by then all was read.
     assert not [record for record in caplog.records if "before its ticket" in record.getMessage()]
-    received = [worker._worker._agent.metrics()["received"]["succeeded"] for worker in decode.workers]
-    assert received == ([2, 2] if mode == "push" else [0, 0])
+    assert data["pushed"] == (4 if mode == "push" else 0)
     # All is told once.
     assert [worker.get_kv_connector_stats() for worker in decode.workers] == [None, None]
 
@@ -102,7 +101,7 @@ def test_figures_for_prometheus(connector, monkeypatch):
         vllm.vllm_config(), types, labels, {0: ["m", "0"], 1: ["m", "1"]}
     )
     stats = made(connector, bytes=[7], seconds=[0.1], queued=[0.02], paths={"quic": 7}, failures={"content": 2},
-                 leases={"completed": 3}, chunks={256: 4}, busy=0.5)  # fmt: skip
+                 leases={"completed": 3}, chunks={256: 4}, pushed=2, busy=0.5)  # fmt: skip
     metrics.observe(stats.data, 1)
     metrics.observe(stats.data, 1)
     metrics.observe(made(connector, failures={"expired": 1}).data)
@@ -115,5 +114,6 @@ def test_figures_for_prometheus(connector, monkeypatch):
     assert values["vllm:transload_failures"] == {(*one, "content"): 4, ("m", "0", "expired"): 1}
     assert values["vllm:transload_leases_ended"] == {(*one, "completed"): 6}
     assert values["vllm:transload_chunks"] == {(*one, 256): 8}
+    assert values["vllm:transload_pushed_routes"][one] == 4
     assert values["vllm:transload_busy_seconds"][one] == 1.0
     assert Metric.made["vllm:transload_bytes"].labelnames == [*labels, "path"]

@@ -33,6 +33,7 @@ class Stats(KVConnectorStats):
             "chunks": {},  # how many jointly contiguous chunks, by their bytes, rounded up to a power of two
             "failures": {},  # loads by why they failed
             "leases": {},  # by how they ended
+            "pushed": 0,  # routes, each from one rank to one other, that an owner has pushed into blocks here
             "busy": 0.0,  # seconds with a transfer under way, added up over ranks
         } | {f"store_{name}": {} for name in _STORE}
 
@@ -84,6 +85,7 @@ class Stats(KVConnectorStats):
     def worked(self, before: dict[str, Any], now: dict[str, Any]) -> None:
         """What an agent's own counters say of the time between two looks."""
         self.data["busy"] += now["busy"] - before.get("busy", 0.0)
+        self.data["pushed"] += now["received"]["succeeded"] - before.get("received", {}).get("succeeded", 0)
         for size, count in now["chunks"].items():
             if more := count - before.get("chunks", {}).get(size, 0):
                 _add(self.data["chunks"], size, more)
@@ -92,7 +94,7 @@ class Stats(KVConnectorStats):
         for name, value in other.data.items():
             if isinstance(value, list):
                 self.data[name].extend(value)
-            elif isinstance(value, float):
+            elif isinstance(value, (int, float)):
                 self.data[name] += value
             else:
                 for key, count in value.items():
@@ -147,6 +149,11 @@ class PromMetrics(KVConnectorPromMetrics):
             documentation="Wall-clock time with a transfer under way, added up over ranks.",
             labelnames=labelnames,
         )
+        self._pushed = self._counter_cls(
+            name="vllm:transload_pushed_routes",
+            documentation="Routes, each from one rank to one other, that a prefill server has pushed into blocks here.",
+            labelnames=labelnames,
+        )
         self._chunks = self._counter("chunks", "Chunks moved, by their bytes, rounded up to a power of two.", "size")
         self._bytes = self._counter("bytes", "Bytes loaded, by the path they took.", "path")
         self._failures = self._counter("failures", "Loads that failed on a rank, by kind.", "kind")
@@ -170,6 +177,7 @@ class PromMetrics(KVConnectorPromMetrics):
         for seconds in transfer_stats_data["queued"]:
             self._queued.labels(*labels).observe(seconds)
         self._busy.labels(*labels).inc(transfer_stats_data["busy"])
+        self._pushed.labels(*labels).inc(transfer_stats_data["pushed"])
         counters = {"paths": self._bytes, "chunks": self._chunks, "failures": self._failures, "leases": self._leases}
         for name, metric in (counters | self._store).items():
             for key, count in transfer_stats_data[name].items():

@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm." + __name__)
 
-IDLE_SECONDS = 0.001
-"""How long a step that computes nothing waits for a transfer. A new request waits so much longer, at most."""
+LOAD_SECONDS = 0.005
+"""How long a step that computes nothing waits for a load. It ends with the load; a new request waits so much longer, at
+most. What steps take of a processor, the load does not have."""
+LEASE_SECONDS = 0.001
+"""The same for a lease, whose end is not urgent."""
 
 
 class Worker:
@@ -173,10 +176,16 @@ class Worker:
 
     def _wait_a_moment(self) -> None:
         """Waits for the oldest of what is under way, shortly: vLLM steps without a pause while there is something."""
-        lent = (self._leases[request_id] for request_id in self._handed_over)
-        under_way = [transfer for transfer, _ in self._loads.values()] or list(lent)
-        if under_way and under_way[0] is not None:
-            under_way[0].ended.wait(IDLE_SECONDS)
+        if self._loads:
+            oldest, _ = next(iter(self._loads.values()))
+            seconds = LOAD_SECONDS
+        elif self._handed_over:
+            oldest = self._leases[next(iter(self._handed_over))]
+            seconds = LEASE_SECONDS
+        else:
+            return
+        if oldest is not None:
+            oldest.ended.wait(seconds)
 
     # --- lending ---------------------------------------------------------------------
 
