@@ -22,7 +22,7 @@ from disaggregated import certificates, pair, prompts  # noqa: E402
 from proxy import serve  # noqa: E402
 from servers import Server, complete, free_port  # noqa: E402
 from tiny_models import make  # noqa: E402
-
+from transload import DEBUG_BUILD  # noqa: E402
 
 WARM = 2
 """The first rounds of each length, in which the servers meet."""
@@ -104,6 +104,8 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=20)
     arguments.add_argument("--tokens", type=int, nargs="+", default=[100, 900])
     given = arguments.parse_args()
+    if DEBUG_BUILD:
+        sys.exit("this build of transload is not optimized: compare one that `pip install ./crates/python` has built")
     folder = Path(tempfile.mkdtemp(prefix="transload-compare-"))
     model = make("llama", folder / "llama")
     asked = {length: prompts([length] * (given.rounds + WARM), seed=length) for length in given.tokens}

@@ -35,6 +35,7 @@ fn run_command(py: Python<'_>, started_as: Vec<OsString>, arguments: Vec<OsStrin
 #[pymodule]
 fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
     module.add_function(wrap_pyfunction!(run_command, module)?)?;
     module.add_function(wrap_pyfunction!(agent::new_incarnation, module)?)?;
     module.add_class::<agent::Agent>()?;

@@ -14,6 +14,7 @@ Sizes are bytes, times are seconds, positions and lengths of sequences are token
 """
 
 from ._transload import (
+    DEBUG_BUILD,
     Agent,
     AgentError,
     Archive,
@@ -46,6 +47,7 @@ from ._transload import (
 )
 
 __all__ = [
+    "DEBUG_BUILD",
     "Agent",
     "AgentError",
     "Archive",

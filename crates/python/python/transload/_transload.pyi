@@ -10,6 +10,9 @@ import numpy.typing
 
 __version__: str
 
+# Whether this was built without optimization, and takes several times as long for everything.
+DEBUG_BUILD: bool
+
 # Block numbers of a group, -1 where an entry has no block; None where block i is entry i.
 _Table = Sequence[int] | None
 _T = TypeVar("_T")
