@@ -4,6 +4,7 @@
 //!
 //! - [`greetings`]: who is not let in.
 //! - [`asks`]: what is refused, by name.
+//! - [`invitations`]: who would be pushed to, and may not, or lets nothing in.
 //! - [`floods`]: too much of everything.
 //! - [`lies`]: sources whose bytes are not what they say, over lanes and rings.
 //! - [`trickles`]: transfers that never stand still and never end.
@@ -18,6 +19,7 @@ mod fences;
 mod floods;
 mod greetings;
 mod handover;
+mod invitations;
 mod lies;
 mod loans;
 mod offers;
