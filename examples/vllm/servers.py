@@ -54,8 +54,10 @@ class Server:
     def start(self) -> "Server":
         """Starts it, again if it has ended."""
         with self.log.open("a") as output:
+            # A group of its own, to be ended with all that it starts, but no session: Linux shares processors out among
+            # sessions, and vLLM's polling ranks then keep a server that shares their core waiting for seconds.
             self.process = subprocess.Popen(
-                self.command, env=self._environment, stdout=output, stderr=output, start_new_session=True
+                self.command, env=self._environment, stdout=output, stderr=output, preexec_fn=os.setpgrp
             )
         return self
 
@@ -106,7 +108,7 @@ class Server:
     def _end(self, signal: int, seconds: float) -> None:
         if self.process.poll() is None or signal == 9:
             try:
-                # All of its session: the processes of its engine and ranks.
+                # And the processes of its engine and ranks.
                 os.killpg(self.process.pid, signal)
             except ProcessLookupError:
                 return
