@@ -98,6 +98,18 @@ def test_several_answers_to_one_prompt(two_engines):
     end_alike(prefill, decode)
 
 
+def test_what_is_no_ticket_is_not_kept(two_engines):
+    """Requests that want several answers are remembered with their ticket."""
+    _, decode = two_engines()
+    long = {"do_remote_prefill": True, "transload_ticket": "A" * 1_000_000}
+    requests = [decode.add(TOKENS, dict(long), request_id=f"{index}_cmpl-7") for index in range(2)]
+    decode.run()
+    assert all(request.request_id in decode.failed or request.status.name.startswith("FINISHED") for request in requests)
+    assert decode.figures.data["failures"] == {"ticket": 2}
+    assert "A" * 5000 not in repr(vars(decode.scheduler._scheduler))
+    end_alike(decode)
+
+
 def test_a_request_for_another_role(two_engines):
     prefill, decode = two_engines()
     request = decode.add(TOKENS, {"do_remote_decode": True})
@@ -245,6 +257,14 @@ def test_sides_of_two_models(engine, caplog, groups, words):
     assert "(incompatible)" in message
     missing = [word for word in words if word not in message]
     assert not missing, message
+    # Both agents log it, on threads of their own.
+    end, told = time.monotonic() + 10, []
+    while len(told) < 2 and time.monotonic() < end:
+        time.sleep(0.01)
+        logged = [record.getMessage() for record in caplog.records]
+        told = [[line for line in logged if f"something else agent={of}-0" in line] for of in ("prefill", "decode")]
+        told = [lines[0] for lines in told if lines]
+    assert len(told) == 2 and all(word in line for word in words for line in told), logged
 
 
 def test_a_refusal_leaves_what_is_cached_as_it_is(two_engines, monkeypatch):

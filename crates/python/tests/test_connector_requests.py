@@ -142,14 +142,18 @@ def test_blocks_are_free_when_nobody_comes(engine):
     assert prefill.figures.data["leases"] == {"expired": 2}
 
 
-def test_a_lease_is_renewed_while_its_request_waits(two_engines, server_certs):
-    prefill, decode = two_engines({"tp": 2, "blocks": 5}, {"blocks": 5}, extra={"lease_seconds": 1})
+@pytest.mark.parametrize(("lease", "own"), [(1, 60), (3, 1)])
+def test_a_lease_is_renewed_while_its_request_waits(two_engines, server_certs, lease, own):
+    """For as long as the prefill server leases; what the decode server would is no matter."""
+    prefill, decode = two_engines(
+        {"tp": 2, "blocks": 5, "extra": {"lease_seconds": lease}}, {"blocks": 5, "extra": {"lease_seconds": own}}
+    )
     params = prefilled(prefill, TOKENS)
     # All blocks but one are somebody else's, who loads for ever.
     other = decode.add(prompt(90, seed=1), early_ticket(server_certs, params))
     decode.step()
     request = decode.add(TOKENS, params)
-    end = time.monotonic() + 2.5
+    end = time.monotonic() + lease + 1.5
     while time.monotonic() < end:
         decode.step()
         time.sleep(0.02)
@@ -273,16 +277,34 @@ class CannotLend:
         raise transload.LeaseError("there are too many")
 
 
-def test_what_cannot_be_lent_is_free_at_once(engine, caplog):
+@pytest.mark.parametrize("lends", [False, True])
+def test_what_no_rank_can_lend_is_free_at_once(engine, caplog, lends):
     prefill = engine("prefill", tp=2)
-    worker = prefill.workers[1]._worker
-    worker._agent = CannotLend(worker._agent)
+    for rank in prefill.workers[int(lends) :]:
+        rank._worker._agent = CannotLend(rank._worker._agent)
     prefilled(prefill, TOKENS)
     prefill.step()
-    assert prefill.figures.data["leases"] == {"failed": 1}
+    assert prefill.figures.data["leases"] == {"failed": 1 if lends else 2}
     assert "cannot be lent: there are too many" in caplog.text
-    # Rank 0 has lent its share: that is what its blocks wait for.
-    assert prefill.manager.free_blocks < prefill.all_blocks
+    # Where rank 0 has lent its share, the blocks wait for that.
+    assert (prefill.manager.free_blocks < prefill.all_blocks) == lends
+
+
+def test_a_step_that_computes_waits_for_no_load(two_engines, server_certs, monkeypatch):
+    prefill, decode = two_engines()
+    # It loads for ever.
+    other = decode.add(prompt(90, seed=1), early_ticket(server_certs, prefilled(prefill, TOKENS)))
+    decode.step()
+    waited = []
+    monkeypatch.setattr(type(decode.workers[0]._worker), "_wait_a_moment", lambda self: waited.append(self))
+    decode.step()
+    assert len(waited) == 1
+    request = decode.add(prompt(40), max_tokens=3)
+    decode.run(lambda: request.status is Status.FINISHED_LENGTH_CAPPED)
+    assert len(waited) == 1 and other.status is Status.WAITING_FOR_REMOTE_KVS
+    monkeypatch.undo()
+    decode.abort(other)
+    decode.run()
 
 
 def test_giving_up_what_is_gone_does_no_harm(two_engines):

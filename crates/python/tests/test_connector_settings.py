@@ -98,12 +98,15 @@ def test_parallelism_that_is_not_handled(connector, server_certs, kind):
         connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
 
 
-def test_windows_and_cached_prefixes(connector, engine):
+def test_windows_and_cached_prefixes(connector, engine, tmp_path):
     """A block that is loaded from where the window begins is not to be cached as a whole."""
     groups = [Attention(range(2)), Attention(range(2, 4), window=40)]
     engine("prefill", groups, prefix_caching=True)
-    with pytest.raises(connector.ConfigError, match="--no-enable-prefix-caching"):
-        engine("decode", groups, prefix_caching=True)
+    # What a prefill server loads comes from a store.
+    stored = {"store": f"file://{tmp_path}/kv"}
+    for agent, extra in ("decode", None), ("prefill", stored):
+        with pytest.raises(connector.ConfigError, match="--no-enable-prefix-caching"):
+            engine(agent, groups, prefix_caching=True, extra=extra)
 
 
 def other_spec(base=vllm.FullAttentionSpec, **changes):

@@ -11,7 +11,8 @@ import pytest
 def model(connector, tmp_path):
     """A model in a folder, with one weight file."""
 
-    def make(folder="model", *, weights=bytes(100_000), commit=None, revision=None, quantization=None, overrides=None, **config):
+    def make(folder="model", *, weights=bytes(100_000), commit=None, revision=None, quantization=None, overrides=None,
+             rope=None, max_model_len=4096, **config):  # fmt: skip
         path = tmp_path / folder
         path.mkdir(exist_ok=True)
         if weights is not None:
@@ -22,6 +23,8 @@ def model(connector, tmp_path):
             model=str(path),
             hf_config=SimpleNamespace(_commit_hash=commit),
             hf_overrides=overrides or {},
+            hf_text_config=SimpleNamespace(rope_parameters=rope),
+            max_model_len=max_model_len,
             revision=revision,
             quantization=quantization,
         )
@@ -51,6 +54,25 @@ def test_a_part_of_a_large_file(model):
     before = weights_of(model("here", weights=weights))
     weights[30 << 20 : 31 << 20] = bytes(1 << 20)
     assert weights_of(model("there", weights=weights)) != before
+
+
+LONG_ROPE = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
+
+
+@pytest.mark.parametrize("rope", [LONG_ROPE, {"full_attention": LONG_ROPE, "sliding_attention": {"rope_type": "default"}}])
+def test_keys_rotated_for_long_sequences(model, rope):
+    """vLLM chooses the factors of LongRoPE by the longest sequence that a server takes, not by those that come."""
+
+    def of(length, commit=None):
+        return weights_of(model(rope=rope, max_model_len=length, commit=commit))
+
+    assert of(1024) == of(4096) != of(4097) == of(8192)
+    assert of(4096, "c" * 40) != of(8192, "c" * 40)
+
+
+def test_other_ropes_do_not_depend_on_lengths(model):
+    for rope in None, {}, {"rope_type": "default"}:
+        assert weights_of(model(rope=rope)) == weights_of(model(rope=rope, max_model_len=8192))
 
 
 @pytest.mark.parametrize("other", [{"rope_theta": 1}, {"overrides": {"rope_theta": 1}}, {"quantization": "fp8"}])

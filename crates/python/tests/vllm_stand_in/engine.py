@@ -207,7 +207,7 @@ class Engine:
                 tokens = numpy.array(request.all_token_ids)
                 cache.assert_seen(group, table, tokens, start)
                 cache.write(group, table, tokens, start, start + count)
-        worker.start_load_kv(SimpleNamespace(attn_metadata={} if work else None))
+        worker.start_load_kv(SimpleNamespace())
         worker.wait_for_save()
         results = worker.get_transfer_results(finished)
         assert results.failed_recving <= results.finished_recving

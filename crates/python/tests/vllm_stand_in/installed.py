@@ -14,6 +14,7 @@ PLACES = [
     "distributed.parallel_state",
     "model_executor.layers.mamba.mamba_utils",
     "model_executor.models.utils",
+    "transformers_utils.config",
     "v1.attention.backends.cpu_attn",
     "v1.attention.backends.registry",
     "v1.kv_cache_interface",

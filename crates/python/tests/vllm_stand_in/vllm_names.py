@@ -135,6 +135,15 @@ def extract_layer_index(name):
     return number
 
 
+# --- vllm/transformers_utils/config.py -------------------------------------------------
+
+
+def iter_rope_parameters(config):
+    ropes = getattr(config, "rope_parameters", None) or {}
+    nested = any(isinstance(rope, dict) for rope in ropes.values())
+    yield from ropes.values() if nested else filter(None, [ropes])
+
+
 # --- vllm/model_executor/layers/mamba/mamba_utils.py -----------------------------------
 
 conv_state_dim_first = False

@@ -42,7 +42,8 @@ class Config:
     require: str = "any"
     """Which paths bytes may take: ``any``, ``quic`` (the network only) or ``local`` (what stays on one host)."""
     lease_seconds: float = 60.0
-    """How long prefilled blocks are kept for a decode server that does not come. It renews while a request waits."""
+    """How long prefilled blocks are kept for a decode server that does not come. It renews while a request waits, until
+    they were kept for ``timeout_seconds`` more."""
     timeout_seconds: float = 300.0
     """How long a load may take, retries included."""
     store: str | None = None

@@ -45,8 +45,8 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         log_as_vllm_does()
-        refuse_what_is_not_handled(vllm_config, kv_cache_config)
         config = Config.read(vllm_config)
+        refuse_what_is_not_handled(vllm_config, kv_cache_config, config)
         if config.store is not None:
             # What is saved can always be computed: a store that fails is no reason to fail a request.
             vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
@@ -56,7 +56,6 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler = Scheduler(vllm_config, kv_cache_config, config)
         else:
             self._worker = Worker(vllm_config, kv_cache_config, config)
-        self._computed = False
 
     # --- in the scheduler ------------------------------------------------------------
 
@@ -122,7 +121,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         self._in_worker.begin_step(self._step)
 
     def start_load_kv(self, forward_context: ForwardContext, **kwargs: Any) -> None:
-        self._computed = forward_context.attn_metadata is not None
+        pass
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         pass
@@ -134,7 +133,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         self._in_worker.end_step(self._step)
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
-        return self._in_worker.results(idle=not self._computed)
+        return self._in_worker.results(self._step)
 
     def get_kv_connector_stats(self) -> Stats | None:
         if self._worker is not None:
@@ -189,7 +188,7 @@ def log_as_vllm_does() -> None:
         ours.setLevel(theirs.level)
 
 
-def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> None:
+def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
     """Says by name what this connector would get wrong.
 
     Raises:
@@ -204,7 +203,8 @@ def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCache
     ):
         if size > 1:
             raise ConfigError(f"--{option} is {size}: TransloadConnector supports 1 so far")
-    loads = vllm_config.kv_transfer_config.is_kv_consumer
+    # Whatever its role, a server loads from a store.
+    loads = vllm_config.kv_transfer_config.is_kv_consumer or config.store is not None
     if loads and has_windows(kv_cache_config) and vllm_config.cache_config.enable_prefix_caching:
         # A window begins within a block. What is before it is not loaded, but vLLM would cache the block as a whole.
         raise ConfigError(

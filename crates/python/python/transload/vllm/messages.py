@@ -75,6 +75,8 @@ class Save:
 class Step(KVConnectorMetadata):
     """What is to be done in a step, by request id."""
 
+    computes: bool = False
+    """Whether vLLM computes anything in it."""
     lend: dict[str, Lend] = field(default_factory=dict)
     handed_over: list[str] = field(default_factory=list)
     """Requests whose ticket went out: their blocks are freed when the lease ends."""
@@ -82,8 +84,8 @@ class Step(KVConnectorMetadata):
     """Requests whose lease is void: no ticket ever went out."""
     load: dict[str, Load] = field(default_factory=dict)
     stop_loading: list[str] = field(default_factory=list)
-    renew: list[str] = field(default_factory=list)
-    """Tickets of requests that wait; one rank renews them for all."""
+    renew: dict[str, float] = field(default_factory=dict)
+    """Tickets of requests that wait, and for how many seconds; one rank renews them for all."""
     give_up: list[str] = field(default_factory=list)
     """Tickets that nobody will use; one rank tells for all."""
     restore: dict[str, Restore] = field(default_factory=dict)

@@ -44,7 +44,8 @@ CHUNK = Archive.TOKENS
 REST_SECONDS = 10.0
 """How long a store that did not answer is left alone: requests that come meanwhile do not wait for it."""
 SHARE = 0.25
-"""Of the cache, what may be held for saves: with more, requests would wait for blocks because the store is slow."""
+"""Of the cache, what several requests may hold for saves: with more, others would wait for blocks because the store is
+slow. One alone may hold more, or a long prompt would never be saved."""
 COMPUTED = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_ABORTED)
 """Ends of a request whose blocks hold what they should."""
 

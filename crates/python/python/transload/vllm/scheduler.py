@@ -70,7 +70,8 @@ class _Waiting:
 
     ticket: str
     """Empty if it came without one."""
-    renew_every: float
+    lease_seconds: float
+    """How long its lease lasts, each time that it is renewed."""
     renewed: float
     start: int = 0
     """The first token that is not cached here."""
@@ -128,15 +129,11 @@ class Scheduler:
             self._lending[request.request_id] = _Lending(request, self._prompt(request))
             self._hold_back(request)
         elif params.get("do_remote_prefill"):
-            ticket = params.get(PARAMETER)
-            if not isinstance(ticket, str):
-                logger.error("request %s has no %s: it will not be loaded", request.request_id, PARAMETER)
-                ticket = ""
+            ticket, seconds = self._read_ticket(request.request_id, params.get(PARAMETER))
             if ticket and not self._takes(request.request_id, ticket):
                 params["do_remote_prefill"] = False
                 return
-            every = self._time_left(ticket) / 3
-            self._waiting[request.request_id] = _Waiting(ticket, every, time.monotonic())
+            self._waiting[request.request_id] = _Waiting(ticket, seconds, time.monotonic())
 
     def _takes(self, request_id: str, ticket: str) -> bool:
         """Whether this request is to load with the ticket. Of several answers to one prompt the first one is, and the
@@ -172,12 +169,23 @@ class Scheduler:
     def _prompt(self, request: Request) -> Prompt:
         return prompt_of(request, self._model)
 
-    def _time_left(self, ticket: str) -> float:
-        """Seconds until the lease of a ticket would expire. A ticket that is none is refused when it is used."""
+    def _read_ticket(self, request_id: str, given: Any) -> tuple[str, float]:
+        """The ticket that a request came with, and how many seconds its lease lasts. What is none is not kept, whatever
+        its length: nothing is loaded with it."""
+        seconds = self._config.lease_seconds
+        if not isinstance(given, str):
+            logger.error("request %s has no %s: it will not be loaded", request_id, PARAMETER)
+            return "", seconds
         try:
-            return Ticket(ticket).open(self._identity)["time_left"]
+            ticket = Ticket(given)
+        except TicketError as error:
+            logger.error("request %s has a %s that is none (%s): it will not be loaded", request_id, PARAMETER, error)
+            return "", seconds
+        try:
+            seconds = ticket.open(self._identity)["time_left"]
         except TicketError:
-            return self._config.lease_seconds
+            pass  # A forged one is refused when it is used.
+        return given, seconds
 
     def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """How many tokens behind the `computed` ones are loaded, and that they come meanwhile. None: ask again."""
@@ -243,11 +251,12 @@ class Scheduler:
                 self._lend(request_id, lending, tokens)
         now = time.monotonic()
         for waiting in self._waiting.values():
-            if waiting.ticket and now - waiting.renewed >= waiting.renew_every:
+            if waiting.ticket and now - waiting.renewed >= waiting.lease_seconds / 3:
                 waiting.renewed = now
-                self._step.renew.append(waiting.ticket)
+                self._step.renew[waiting.ticket] = waiting.lease_seconds
         if self.saved is not None:
             self.saved.build_step(self._step)
+        self._step.computes = bool(scheduled.num_scheduled_tokens)
         step, self._step = self._step, Step()
         return step
 

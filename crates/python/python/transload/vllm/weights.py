@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vllm.transformers_utils.config import iter_rope_parameters
+
 from .config import ConfigError
 
 if TYPE_CHECKING:
@@ -27,15 +29,22 @@ def weights_of(model: ModelConfig) -> str:
     """A text that is the same on every server with these weights, and on no other.
 
     It is the commit if the model was loaded from a hub, otherwise a digest of samples of its weight files; and with it
-    what the server was told to do otherwise: quantization, and overrides of the config. The config is that of the file:
-    the one in memory is changed by each process as it likes.
+    what the server was told to do otherwise: quantization, overrides of the config, and with LongRoPE how its longest
+    sequence has keys rotated. The config is that of the file: the one in memory is changed by each process as it likes.
 
     Raises:
         ConfigError: nothing is there that tells them apart.
     """
     overrides = model.hf_overrides if isinstance(model.hf_overrides, dict) else "a function"
-    digest = hashlib.blake2b(_text([overrides, model.quantization]), digest_size=16)
+    digest = hashlib.blake2b(_text([overrides, model.quantization, *_rotated_far(model)]), digest_size=16)
     return f"{_revision(model) or _sampled(Path(model.model))}-{digest.hexdigest()}"
+
+
+def _rotated_far(model: ModelConfig) -> list[bool]:
+    """Of each LongRoPE of the model: whether all keys are rotated by the factors for long sequences. vLLM takes them where
+    the server may have such sequences, however short those are that come."""
+    long = (rope for rope in iter_rope_parameters(model.hf_text_config) if rope.get("rope_type") == "longrope")
+    return [model.max_model_len > rope["original_max_position_embeddings"] for rope in long]
 
 
 def _revision(model: ModelConfig) -> str | None:

@@ -37,11 +37,10 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm." + __name__)
 
-LOAD_SECONDS = 0.005
-"""How long a step that computes nothing waits for a load. It ends with the load; a new request waits so much longer, at
-most. What steps take of a processor, the load does not have."""
-LEASE_SECONDS = 0.001
-"""The same for a lease, whose end is not urgent."""
+IDLE_SECONDS = 0.005
+"""How long a step that computes nothing waits for a load, which then is seen as soon as it ends. vLLM goes on stepping
+while there is one, and what steps take of a processor the load does not have. A new request waits so much longer, at
+most."""
 
 
 class Worker:
@@ -136,9 +135,9 @@ class Worker:
         for request_id, lend in step.lend.items():
             self._lend(request_id, lend)
 
-    def results(self, idle: bool) -> KVConnectorTransferResults:
-        """What has ended since the last step. `idle`: whether this one had nothing to compute."""
-        if idle:
+    def results(self, step: Step) -> KVConnectorTransferResults:
+        """What has ended since the last step."""
+        if not step.computes:
             self._wait_a_moment()
         results, sent = KVConnectorTransferResults(), set()
         for request_id in list(self._handed_over):
@@ -175,17 +174,10 @@ class Worker:
         return self._stats.take()
 
     def _wait_a_moment(self) -> None:
-        """Waits for the oldest of what is under way, shortly: vLLM steps without a pause while there is something."""
-        if self._loads:
-            oldest, _ = next(iter(self._loads.values()))
-            seconds = LOAD_SECONDS
-        elif self._handed_over:
-            oldest = self._leases[next(iter(self._handed_over))]
-            seconds = LEASE_SECONDS
-        else:
-            return
+        """Waits for the oldest load, shortly."""
+        oldest, _ = next(iter(self._loads.values()), (None, 0.0))
         if oldest is not None:
-            oldest.ended.wait(seconds)
+            oldest.ended.wait(IDLE_SECONDS)
 
     # --- lending ---------------------------------------------------------------------
 
@@ -268,8 +260,8 @@ class Worker:
         agent = self._agent
         if agent is None:
             return
-        for text in step.renew:
-            self._say("renew", text, lambda ticket: agent.renew(ticket, self._config.lease_seconds))
+        for text, seconds in step.renew.items():
+            self._say("renew", text, lambda ticket: agent.renew(ticket, seconds))
         for text in step.give_up:
             self._say("give up", text, agent.cancel)
 
