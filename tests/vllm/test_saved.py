@@ -17,7 +17,8 @@ def start(models, tmp_path):
     started = []
 
     def begin(name, model="llama", role="kv_both", store=None, **options) -> Server:
-        transfer = connector(role, None, store=store or f"file://{tmp_path}/store")
+        # Long enough for whatever else keeps the machine busy: here it does not matter how fast the store is.
+        transfer = connector(role, None, store=store or f"file://{tmp_path}/store", store_wait_seconds=30)
         started.append(Server(models(model), tmp_path, name, transfer=transfer, **options))
         return started[-1].wait()
 
