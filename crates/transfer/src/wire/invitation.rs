@@ -22,9 +22,9 @@ use std::time::Duration;
 use super::held::Held;
 use super::job::{JobError, JobReport, JobSpec};
 use super::message::{Invitation, Message};
-use super::owner::Parked;
 use super::planner::{Planner, RouteAsk};
 use super::refusal::{Refusal, Role};
+use super::waiting::Parked;
 use super::{Action, BlocksOf, ConnId, JobId, Machine};
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseKey, LeasePush};
@@ -90,7 +90,7 @@ impl<B, P: Planner> Machine<B, P> {
         for rank in self.me.ranks.clone() {
             let key = LeaseKey { set, rank };
             if self.leases.knows(&key) {
-                self.accept_invitation(now, conn, key, &invitation, into.clone())?;
+                self.accept_invitation(now, conn, key, &invitation, &into)?;
                 continue;
             }
             if self.draining {
@@ -137,7 +137,7 @@ impl<B, P: Planner> Machine<B, P> {
         conn: ConnId,
         key: LeaseKey,
         invitation: &Invitation,
-        into: Claims,
+        into: &Claims,
     ) -> Result<(), Refusal> {
         let holder = self.peer(conn).ok_or(Refusal::WrongPeer)?.holder;
         let agent = self.peer_agent(conn).ok_or(Refusal::WrongPeer)?;
@@ -159,7 +159,7 @@ impl<B, P: Planner> Machine<B, P> {
             return Err(Refusal::ShuttingDown);
         }
         self.check_room(conn)?;
-        self.can_push(key, &into, invitation.by_layer)?;
+        self.can_push(key, into, invitation.by_layer)?;
         self.leases.begin_push(now, key, &wanted)?;
         let (layers, prefilled) = match self.leases.progress(&key) {
             Some((layers, prefilled)) => (layers.collect(), prefilled),
@@ -183,7 +183,7 @@ impl<B, P: Planner> Machine<B, P> {
         };
         let job = JobId(self.next_number());
         self.pushes.insert(pin, InvitedPush { job, by: agent });
-        self.begin_job(now, job, spec, into);
+        self.begin_job(now, job, spec, into.clone());
         for (layer, tokens) in layers {
             self.job_ready(job, key.rank, layer, tokens);
         }

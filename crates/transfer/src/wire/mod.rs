@@ -152,6 +152,7 @@ mod refusal;
 mod source;
 pub mod stream;
 mod transfer;
+mod waiting;
 
 pub use action::{Action, BlocksOf, CloseReason, Flow};
 pub use destination::{MAX_STREAMS, StreamRefusal};

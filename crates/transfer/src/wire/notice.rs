@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::message::{Message, Notice, NoticeKind};
-use super::owner::{Parked, permission};
+use super::owner::permission;
 use super::peers::Dialler;
 use super::planner::{Planner, RouteAsk};
 use super::refusal::{Refusal, Role};
+use super::waiting::Parked;
 use super::{Action, ConnId, JobError, Machine, NoticeId, Timer};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Direction, Incarnation, Rank};
