@@ -12,7 +12,8 @@ use crate::errors::{CacheMemoryError, raise};
 
 /// The allocations of one rank and one group: an engine's own, or new ones.
 ///
-/// Nothing is copied. The objects are kept alive for as long as this memory, or a transfer that uses it, is.
+/// Nothing is copied. The objects are kept alive for as long as this memory, or a transfer that uses it, is; until then
+/// numpy refuses to resize them. A torch storage can never be resized again.
 ///
 /// Args:
 ///     allocations: for each allocation a contiguous torch tensor on the CPU or its `untyped_storage()`, a
@@ -21,7 +22,8 @@ use crate::errors::{CacheMemoryError, raise};
 ///     writable: whether transfers may write to it.
 ///
 /// Raises:
-///     CacheMemoryError: an object is not contiguous, not on the CPU, not writable, or not there.
+///     CacheMemoryError: an object is not contiguous, not on the CPU, not writable, or not there; or torch lacks the numpy
+///         that it takes to keep a storage from being resized.
 ///     TypeError: an object is none of these.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Memory {
@@ -40,6 +42,8 @@ impl Memory {
             ));
         }
         let allocations: Vec<Bound<'_, PyAny>> = allocations.extract()?;
+        // What holds a buffer in place comes first: what is looked at before could be elsewhere after.
+        let held = allocations.iter().map(hold).collect::<PyResult<Vec<_>>>()?;
         let parts = allocations.iter().enumerate();
         let parts = parts.map(|(number, object)| part(number, object, writable));
         let parts = parts.collect::<PyResult<Vec<_>>>()?;
@@ -47,12 +51,10 @@ impl Memory {
             true => Access::ReadWrite,
             false => Access::Read,
         };
-        let keeper: Vec<Py<PyAny>> = allocations.into_iter().map(Bound::unbind).collect();
-        // SAFETY: the objects own these bytes and are kept until the last use of the memory; a bare address comes with
-        // the caller's word for it. Python and the engine are foreign code to this module, and Rust makes no
-        // reference to any of the bytes.
-        let inner =
-            unsafe { memory::Memory::from_raw_parts(&parts, access, Some(Arc::new(keeper))) };
+        // SAFETY: what is held owns these bytes, and keeps them where they are, until the last use of the memory; a bare
+        // address comes with the caller's word for it. Python and the engine are foreign code to this module, and Rust
+        // makes no reference to any of the bytes.
+        let inner = unsafe { memory::Memory::from_raw_parts(&parts, access, Some(Arc::new(held))) };
         Ok(Self {
             inner: inner.map_err(raise!(CacheMemoryError))?,
         })
@@ -202,10 +204,67 @@ fn part(number: usize, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<(*
     Ok((std::ptr::with_exposed_provenance_mut(address), len))
 }
 
+/// What keeps the bytes of an object where they are, for as long as it is held.
+fn hold(object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
+    let mut held = vec![object.clone().unbind()];
+    if object.hasattr("data_ptr")? {
+        // A tensor can be given another storage.
+        let storage = match object.hasattr("untyped_storage")? {
+            true => object.call_method0("untyped_storage")?,
+            false => object.clone(),
+        };
+        held.extend(unresizable(&storage)?.map(Bound::unbind));
+        held.push(storage.unbind());
+    } else {
+        // An array does not count who has its buffer; what it does not resize, whatever it is told, is an array that is
+        // weakly referenced. The bytes may be those of its base.
+        let weakly = object.py().import("weakref")?.getattr("ref")?;
+        let mut array = object.clone();
+        while is_array(&array)? {
+            held.push(weakly.call1((&array,))?.unbind());
+            array = array.getattr("base")?;
+        }
+    }
+    Ok(held)
+}
+
+/// An array over the bytes of a storage: torch resizes no storage that numpy has seen. None for what is no storage of
+/// torch's, but only looks like one.
+fn unresizable<'py>(storage: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(torch) = imported(storage.py(), "torch")? else {
+        return Ok(None);
+    };
+    let is_storage = torch.hasattr("UntypedStorage")?
+        && storage.is_instance(&torch.getattr("UntypedStorage")?)?;
+    let on = |device: &Bound<'_, PyAny>| device.getattr("type")?.extract::<String>();
+    if !is_storage || on(&storage.getattr("device")?)? != "cpu" {
+        return Ok(None);
+    }
+    let options = PyDict::new(storage.py());
+    options.set_item("dtype", torch.getattr("uint8")?)?;
+    let bytes = torch.call_method("empty", (0,), Some(&options))?;
+    let array = bytes
+        .call_method1("set_", (storage,))?
+        .call_method0("numpy");
+    array.map(Some).map_err(|error| {
+        CacheMemoryError::new_err(format!(
+            "torch cannot promise to leave this storage where it is ({error}): is numpy installed?"
+        ))
+    })
+}
+
 /// Whether it is a numpy array, and not a scalar, which looks like one and owns nothing. Who has one has imported
 /// numpy.
 fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    let modules = object.py().import("sys")?.getattr("modules")?;
-    let numpy = modules.call_method1("get", ("numpy",))?;
-    Ok(!numpy.is_none() && object.is_instance(&numpy.getattr("ndarray")?)?)
+    match imported(object.py(), "numpy")? {
+        Some(numpy) => object.is_instance(&numpy.getattr("ndarray")?),
+        None => Ok(false),
+    }
+}
+
+/// A module, if anybody has imported it.
+fn imported<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    let module = modules.call_method1("get", (name,))?;
+    Ok((!module.is_none()).then_some(module))
 }

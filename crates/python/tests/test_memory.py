@@ -33,6 +33,26 @@ def test_what_is_registered_is_kept_alive():
     assert alive() is None
 
 
+@pytest.mark.parametrize("view", [lambda array: array, lambda array: array[16:], lambda array: array[1:][1:]])
+def test_what_is_registered_is_not_resized(view):
+    array = numpy.zeros(64, dtype=numpy.uint8)
+    memory = transload.Memory([view(array)])
+    with pytest.raises(ValueError, match="cannot resize"):
+        array.resize(1 << 24, refcheck=False)
+    assert memory.read(0, 48) == bytes(48)
+    del memory
+    array.resize(1 << 24, refcheck=False)
+
+
+def test_a_buffer_that_is_registered_is_not_resized():
+    buffer = bytearray(64)
+    memory = transload.Memory([numpy.frombuffer(buffer, dtype=numpy.uint8)])
+    with pytest.raises(BufferError):
+        buffer.extend(bytes(1 << 24))
+    memory.write(0, b"a")
+    assert buffer[0] == ord("a")
+
+
 class Tensor:
     """What this package asks of a torch tensor."""
 
