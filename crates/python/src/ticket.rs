@@ -1,7 +1,7 @@
 //! Tickets.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyType};
+use pyo3::types::{PyDict, PyString, PyType};
 use transload::transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId};
 use transload::transfer::ticket::{self, Audience, Claims, RankAddress};
 
@@ -16,7 +16,8 @@ use crate::runtime::seconds;
 ///
 /// Raises:
 ///     TicketError: it is no ticket.
-#[pyclass(frozen, module = "transload")]
+#[pyclass(frozen, eq, hash, module = "transload")]
+#[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Ticket {
     pub(crate) inner: ticket::Ticket,
 }
@@ -24,7 +25,13 @@ pub(crate) struct Ticket {
 #[pymethods]
 impl Ticket {
     #[new]
-    fn new(text: &str) -> PyResult<Self> {
+    fn new(text: &Bound<'_, PyString>) -> PyResult<Self> {
+        // JSON can write half of a surrogate pair, which no UTF-8 holds. The error of Python itself would show the text.
+        let Ok(text) = text.to_str() else {
+            return Err(TicketError::new_err(
+                "a ticket is ASCII, this is not even Unicode",
+            ));
+        };
         let inner = ticket::Ticket::from_text(text).map_err(raise!(TicketError))?;
         Ok(Self { inner })
     }

@@ -24,6 +24,7 @@ module               what it is about
 `windows`            whether a request still has the blocks of its windows
 `weights`            what tells a model's weights apart in the store
 `stats`              figures for vLLM's log and for Prometheus
+`logs`               records in vLLM's log, without tickets
 `connector`          the class that vLLM makes; it hands everything to the others
 ===================  =====================================================================
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -16,6 +15,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .config import Config, ConfigError
+from .logs import hide_tickets, log_as_vllm_does
 from .messages import Parts, Step
 from .scheduler import Scheduler
 from .stats import PromMetrics, Stats
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
+
+# Also in vLLM's API servers, which make no connector: they import this module with their configuration, and log requests.
+hide_tickets()
 
 
 class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
@@ -178,14 +181,6 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
         return step
-
-
-def log_as_vllm_does() -> None:
-    """Has Transload's own records written where vLLM's are."""
-    ours, theirs = logging.getLogger("transload"), logging.getLogger("vllm")
-    if not ours.handlers:
-        ours.handlers, ours.propagate = theirs.handlers, theirs.propagate
-        ours.setLevel(theirs.level)
 
 
 def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:

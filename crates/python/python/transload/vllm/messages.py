@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from transload import Ticket
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
@@ -44,9 +45,10 @@ class Lend:
 class Load:
     """Blocks that are filled from another server."""
 
-    ticket: str
-    into: str
-    """The ticket for a push into these blocks; none where they are pulled."""
+    ticket: Ticket | None
+    """None if the request came without one that could be read: then the load fails."""
+    into: Ticket | None
+    """The ticket for a push into these blocks; None where they are pulled."""
     blocks: Blocks
     content: bytes
     start: int
@@ -84,9 +86,9 @@ class Step(KVConnectorMetadata):
     """Requests whose lease is void: no ticket ever went out."""
     load: dict[str, Load] = field(default_factory=dict)
     stop_loading: list[str] = field(default_factory=list)
-    renew: dict[str, float] = field(default_factory=dict)
+    renew: dict[Ticket, float] = field(default_factory=dict)
     """Tickets of requests that wait, and for how many seconds; one rank renews them for all."""
-    give_up: list[str] = field(default_factory=list)
+    give_up: list[Ticket] = field(default_factory=list)
     """Tickets that nobody will use; one rank tells for all."""
     restore: dict[str, Restore] = field(default_factory=dict)
     keep: list[str] = field(default_factory=list)

@@ -68,8 +68,8 @@ class _Lending:
 class _Waiting:
     """A request that was prefilled elsewhere, and has no blocks yet."""
 
-    ticket: str
-    """Empty if it came without one."""
+    ticket: Ticket | None
+    """None if it came without one that could be read."""
     lease_seconds: float
     """How long its lease lasts, each time that it is renewed."""
     renewed: float
@@ -94,9 +94,9 @@ class Scheduler:
         self._ranks: list[RankAddress] = []
         self._lending: dict[str, _Lending] = {}
         self._waiting: dict[str, _Waiting] = {}
-        self._loading: dict[str, str] = {}
-        """The ticket of each request that is being loaded; none for one from the store."""
-        self._answering: dict[str, str] = {}
+        self._loading: dict[str, Ticket | None] = {}
+        """The ticket of each request that is being loaded; None for one from the store."""
+        self._answering: dict[str, Ticket] = {}
         """The ticket of each of the last requests that want several answers."""
         self._step = Step()
 
@@ -121,6 +121,9 @@ class Scheduler:
 
     def on_new_request(self, request: Request) -> None:
         """A request has come; nothing is computed or loaded yet. An exception here would end the engine."""
+        if not isinstance(request.kv_transfer_params, dict):
+            # vLLM takes whatever is not empty for one.
+            request.kv_transfer_params = None
         params = self._params(request)
         if params.get("do_remote_decode"):
             # The last one is enough: what is computed behind the prompt is for the decode server.
@@ -130,12 +133,12 @@ class Scheduler:
             self._hold_back(request)
         elif params.get("do_remote_prefill"):
             ticket, seconds = self._read_ticket(request.request_id, params.get(PARAMETER))
-            if ticket and not self._takes(request.request_id, ticket):
+            if ticket is not None and not self._takes(request.request_id, ticket):
                 params["do_remote_prefill"] = False
                 return
             self._waiting[request.request_id] = _Waiting(ticket, seconds, time.monotonic())
 
-    def _takes(self, request_id: str, ticket: str) -> bool:
+    def _takes(self, request_id: str, ticket: Ticket) -> bool:
         """Whether this request is to load with the ticket. Of several answers to one prompt the first one is, and the
         others are computed here."""
         if any(waiting.ticket == ticket for waiting in self._waiting.values()) or ticket in self._loading.values():
@@ -156,36 +159,43 @@ class Scheduler:
         if not isinstance(params, dict):
             return {}
         config = self._transfer_config
-        for flag, role, takes_part in (
-            ("do_remote_decode", "kv_producer", config.is_kv_producer),
-            ("do_remote_prefill", "kv_consumer", config.is_kv_consumer),
-        ):
-            if params.get(flag) and (not takes_part or self._identity is None or request.resumable):
-                why = "it is not finished when it is prefilled" if request.resumable else "its role or certs are missing"
-                logger.warning("request %s has %s, for a %s: %s", request.request_id, flag, role, why)
-                params[flag] = False
+        takes_part = {"do_remote_decode": config.is_kv_producer, "do_remote_prefill": config.is_kv_consumer}
+        given = [flag for flag in takes_part if params.get(flag)]
+        for flag in given:
+            if params[flag] is not True:
+                why = f"it is a {type(params[flag]).__name__}, and has to be true or false"
+            elif len(given) > 1:
+                why = "a request has one of the two"
+            elif not takes_part[flag] or self._identity is None:
+                why = "this server's kv_role or certs are missing"
+            elif request.resumable:
+                why = "it is not finished when it is prefilled"
+            else:
+                continue
+            logger.warning("request %s has %s, which is ignored: %s", request.request_id, flag, why)
+            params[flag] = False
         return params
 
     def _prompt(self, request: Request) -> Prompt:
         return prompt_of(request, self._model)
 
-    def _read_ticket(self, request_id: str, given: Any) -> tuple[str, float]:
+    def _read_ticket(self, request_id: str, given: Any) -> tuple[Ticket | None, float]:
         """The ticket that a request came with, and how many seconds its lease lasts. What is none is not kept, whatever
         its length: nothing is loaded with it."""
         seconds = self._config.lease_seconds
         if not isinstance(given, str):
             logger.error("request %s has no %s: it will not be loaded", request_id, PARAMETER)
-            return "", seconds
+            return None, seconds
         try:
             ticket = Ticket(given)
         except TicketError as error:
             logger.error("request %s has a %s that is none (%s): it will not be loaded", request_id, PARAMETER, error)
-            return "", seconds
+            return None, seconds
         try:
             seconds = ticket.open(self._identity)["time_left"]
         except TicketError:
             pass  # A forged one is refused when it is used.
-        return given, seconds
+        return ticket, seconds
 
     def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """How many tokens behind the `computed` ones are loaded, and that they come meanwhile. None: ask again."""
@@ -207,15 +217,15 @@ class Scheduler:
         if not params.get("do_remote_prefill"):
             restore = self.saved.allocated(request, blocks, tokens) if self.saved is not None else None
             if restore is not None:
-                self._loading[request.request_id] = ""
+                self._loading[request.request_id] = None
                 self._step.restore[request.request_id] = restore
             return
         params["do_remote_prefill"] = False
         waited = self._waiting.pop(request.request_id, None)
-        ticket = waited.ticket if waited else ""
+        ticket = waited.ticket if waited else None
         if tokens == 0:
             # All of it is cached here.
-            if ticket:
+            if ticket is not None:
                 self._step.give_up.append(ticket)
             return
         valid = self._prefilled(request.num_prompt_tokens)
@@ -223,12 +233,12 @@ class Scheduler:
         if start + tokens != valid:
             # vLLM wants less than there is: what is recurrent is not what it was there.
             logger.error("request %s is to be loaded up to token %d of %d", request.request_id, start + tokens, valid)
-            ticket = ""
+            ticket = None
         self._loading[request.request_id] = ticket
-        into = self._ticket_into(start, valid).text if ticket and self._config.mode == "push" else ""
+        pushed = ticket is not None and self._config.mode == "push"
         self._step.load[request.request_id] = Load(
             ticket=ticket,
-            into=into,
+            into=self._ticket_into(start, valid) if pushed else None,
             blocks=blocks.get_block_ids(),
             content=self._prompt(request).digest(valid),
             start=start,
@@ -251,7 +261,7 @@ class Scheduler:
                 self._lend(request_id, lending, tokens)
         now = time.monotonic()
         for waiting in self._waiting.values():
-            if waiting.ticket and now - waiting.renewed >= waiting.lease_seconds / 3:
+            if waiting.ticket is not None and now - waiting.renewed >= waiting.lease_seconds / 3:
                 waiting.renewed = now
                 self._step.renew[waiting.ticket] = waiting.lease_seconds
         if self.saved is not None:
@@ -298,7 +308,7 @@ class Scheduler:
         if lending is not None:
             return self._hand_over(request, lending, blocks)
         waiting = self._waiting.pop(request_id, None)
-        if waiting is not None and waiting.ticket:
+        if waiting is not None and waiting.ticket is not None:
             # Aborted before it had blocks.
             self._step.give_up.append(waiting.ticket)
         return False, None

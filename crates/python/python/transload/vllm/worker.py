@@ -13,7 +13,6 @@ from transload import (
     Completion,
     Lease,
     LeaseError,
-    Ticket,
     TicketError,
     Transfer,
     TransferError,
@@ -220,10 +219,11 @@ class Worker:
         assert self._agent is not None and self._cache is not None
         transfer, begun = None, time.monotonic()
         try:
-            ticket = Ticket(load.ticket)
+            if load.ticket is None:
+                raise TicketError("it came without a ticket that can be read")
             self._cache.clear(load.blocks, load.start, load.tokens)
             transfer = self._agent.pull(
-                ticket,
+                load.ticket,
                 [self._rank],
                 self._cache.tables(load.blocks),
                 load.content,
@@ -231,7 +231,7 @@ class Worker:
                 start=load.start,
                 paths=self._config.require,
                 timeout=self._config.timeout_seconds,
-                into=Ticket(load.into) if load.into else None,
+                into=load.into,
             )
         except (TicketError, TransferError) as error:
             self._failed(request_id, error)
@@ -260,16 +260,10 @@ class Worker:
         agent = self._agent
         if agent is None:
             return
-        for text, seconds in step.renew.items():
-            self._say("renew", text, lambda ticket: agent.renew(ticket, seconds))
-        for text in step.give_up:
-            self._say("give up", text, agent.cancel)
-
-    def _say(self, what, text, say) -> None:
-        try:
-            self._notices.append((what, say(Ticket(text))))
-        except TicketError as error:
-            logger.error("cannot %s a ticket: %s", what, error)
+        for ticket, seconds in step.renew.items():
+            self._notices.append(("renew", agent.renew(ticket, seconds)))
+        for ticket in step.give_up:
+            self._notices.append(("give up", agent.cancel(ticket)))
 
     def _hear_notices(self) -> None:
         waiting = []
