@@ -42,7 +42,7 @@ pub(crate) fn check(data: &[u8]) {
     let rank = archive.rank(side, Rank(1)).unwrap();
     match kind % 4 {
         0 => {
-            let manifest = sealed(b"TLroot\x01\n", body);
+            let manifest = sealed(b"TLroot\x02\n", body);
             let key: String = body
                 .iter()
                 .take(32)
@@ -53,7 +53,7 @@ pub(crate) fn check(data: &[u8]) {
             }
         }
         1 => {
-            let manifest = sealed(b"TLpart\x01\n", body);
+            let manifest = sealed(b"TLpart\x02\n", body);
             let name = format!("part/{}", blake3::hash(&manifest).to_hex());
             let read = read(&name, &manifest).unwrap();
             let part = Part::decode(&manifest);
@@ -84,7 +84,7 @@ pub(crate) fn check(data: &[u8]) {
 }
 
 fn read(own: &str, manifest: &[u8]) -> Option<Result<Record, StoreError>> {
-    let name = ManifestName::new(format!("transload.archive/1/{own}")).unwrap();
+    let name = ManifestName::new(format!("transload.archive/2/{own}")).unwrap();
     Record::read(&name, manifest)
 }
 

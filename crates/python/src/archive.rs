@@ -7,7 +7,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use transload::layout::Rank;
 use transload::store;
-use transload::store::archive::{self, Model, Part, SaveRequest};
+use transload::store::archive::{self, ComputedBy, Model, NoSharing, Part, SaveRequest, Sharing};
 use transload::transfer::memory;
 
 use crate::deployment::Deployment;
@@ -28,8 +28,13 @@ use crate::tables;
 ///     model: the model's name.
 ///     weights: what tells its weights apart from others of that name: a revision, or a digest of the files.
 ///     deployment: any deployment of it.
+///     engine: the name of the engine that computes what is saved, and
+///     engine_version: its exact version. Without them, everything that is saved without them is found.
+///     sharing: what of the engine another one has to have in common to find what this one saved: `any` (nothing),
+///         `engine` (its name) or `version` (its name and minor version). The same for all that share a store.
 ///
 /// Raises:
+///     ValueError: `sharing` is another word, or only one of `engine` and `engine_version` is given.
 ///     StoreError: the store cannot be opened.
 ///     ArchiveError: the cache cannot be cut into pieces.
 #[pyclass(frozen, module = "transload")]
@@ -44,18 +49,36 @@ impl Archive {
     const TOKENS: u64 = archive::TOKEN_CHUNK;
 
     #[new]
+    #[pyo3(signature = (store, model, weights, deployment, *, engine = None, engine_version = None, sharing = "version"))]
+    #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
         store: &str,
         model: String,
         weights: String,
         deployment: &Deployment,
+        engine: Option<String>,
+        engine_version: Option<String>,
+        sharing: &str,
     ) -> PyResult<Self> {
         logs::start(py)?;
+        let sharing: Sharing = sharing
+            .parse()
+            .map_err(|error: NoSharing| PyValueError::new_err(error.to_string()))?;
+        let model = Model::new(model, weights);
+        let model = match (engine, engine_version) {
+            (Some(engine), Some(version)) => {
+                model.with_engine(ComputedBy::new(engine, version), sharing)
+            }
+            (None, None) => model,
+            _ => {
+                let wrong = "give both of engine and engine_version, or none of them";
+                return Err(PyValueError::new_err(wrong));
+            }
+        };
         let store = py
             .detach(|| store::open(store))
             .map_err(raise!(StoreError))?;
-        let model = Model::new(model, weights);
         let inner = archive::Archive::new(store, model, &deployment.inner);
         Ok(Self {
             inner: inner.map_err(raise!(ArchiveError))?,

@@ -65,6 +65,26 @@ def test_what_one_layout_saved_another_restores(tmp_path):
     assert transload.Archive(uri, "demo", "r2", reader).find(prompt).tokens == 0
 
 
+def test_engines_share_what_the_setting_says(tmp_path):
+    deployment, caches = side()
+    uri, prompt = f"file://{tmp_path}/kv", transload.Prompt(TOKENS)
+
+    def archive(engine="vllm", version="0.32.0", **sharing):
+        return transload.Archive(
+            uri, "demo", "r1", deployment, engine=engine, engine_version=version, **sharing
+        )
+
+    assert save(archive(), prompt, deployment, caches) == 2
+    assert archive(version="0.32.1+cpu").find(prompt).tokens == 512
+    assert archive(version="0.33.0").find(prompt).tokens == 0
+    assert archive(sharing="engine").find(prompt).tokens == 0
+    assert transload.Archive(uri, "demo", "r1", deployment).find(prompt).tokens == 0
+    with pytest.raises(ValueError, match="any, engine or version"):
+        archive(sharing="all")
+    with pytest.raises(ValueError, match="both of engine"):
+        archive(version=None)
+
+
 def test_what_cannot_be_saved_is_refused(tmp_path):
     deployment, caches = side()
     archive = transload.Archive(f"file://{tmp_path}/kv", "demo", "r1", deployment)

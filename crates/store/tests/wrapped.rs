@@ -1,5 +1,7 @@
 //! A backend with something around it is a backend.
 
+mod revisions;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +14,7 @@ fn conforms<B: Backend + 'static>(wrap: impl Fn(MemoryStore) -> B + Sync) {
     let store = MemoryStore::new();
     let report = check(&|| Ok(Arc::new(wrap(store.clone()))), &Options::quick());
     assert!(report.is_clean(), "{report}");
+    revisions::newer_manifests_stay(&wrap(MemoryStore::new()));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use transload_store::archive::{ArchiveError, Found, Part, Prompt, SaveRequest};
-use transload_store::backend::MemoryStore;
+use transload_store::backend::{MemoryStore, Revision};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
 use crate::engines::{Engine, archive};
@@ -21,6 +21,36 @@ struct Changed {
     instead: Mutex<Option<(usize, Instead)>>,
     /// A manifest that is found to be damaged.
     refused: Mutex<Option<ManifestName>>,
+    /// What somebody else does just before a step of a removal.
+    meanwhile: Mutex<Option<(Step, Meanwhile)>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    LookUp,
+    Delete,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Meanwhile {
+    /// Puts the same root once more.
+    Root,
+    /// Puts what was missing.
+    Piece,
+}
+
+impl Changed {
+    fn meanwhile(&self, step: Step, name: &ManifestName) {
+        let mut meanwhile = self.meanwhile.lock().unwrap();
+        match meanwhile.take_if(|(at, _)| *at == step) {
+            None => {}
+            Some((_, Meanwhile::Root)) => {
+                let root = self.store.get_manifest(name).unwrap().unwrap();
+                self.store.put_manifest(name, &root).unwrap();
+            }
+            Some((_, Meanwhile::Piece)) => *self.instead.lock().unwrap() = None,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -69,6 +99,17 @@ impl Backend for Changed {
     }
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         self.store.delete_manifest(name)
+    }
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        self.meanwhile(Step::LookUp, name);
+        self.store.manifest_revision(name)
+    }
+    fn delete_revision(&self, name: &ManifestName, read: &Revision) -> Result<bool, StoreError> {
+        self.meanwhile(Step::Delete, name);
+        self.store.delete_revision(name, read)
     }
 }
 
@@ -148,6 +189,35 @@ fn a_root_that_the_store_refuses_ends_the_prefix() {
     *changed.refused.lock().unwrap() = Some(archive.keys(&prompt)[3].root_name());
     assert_eq!(archive.find(&prompt).unwrap().tokens(), 512);
     assert!(!archive.missing(&prompt, &request).unwrap().is_empty());
+}
+
+/// Between a reader's finding that a root is of no use and its removal, somebody saves it again: with the same bytes.
+#[test]
+fn a_root_that_is_saved_again_meanwhile_is_not_removed() {
+    let tokens: Vec<u32> = (0..256).collect();
+    let prompt = Prompt::new(&tokens);
+    let here = document(2);
+    let cases = [
+        (None, 0),
+        (Some((Step::LookUp, Meanwhile::Piece)), 256),
+        (Some((Step::Delete, Meanwhile::Root)), 256),
+    ];
+    for (meanwhile, left) in cases {
+        let changed = Arc::new(Changed::default());
+        let store: Arc<dyn Backend> = changed.clone();
+        let archive = archive(&store, &here);
+        let engine = Engine::computed(&here, 256, 3);
+        engine
+            .save(&archive, &prompt, &SaveRequest::tokens(256))
+            .unwrap();
+        let found = archive.find(&prompt).unwrap();
+        *changed.instead.lock().unwrap() = Some((0, Instead::Nothing));
+        *changed.meanwhile.lock().unwrap() = meanwhile;
+        let error = engine.restore(&archive, &found, 0).unwrap_err();
+        assert!(matches!(error, ArchiveError::Missing { .. }), "{error}");
+        let found = archive.find(&prompt).unwrap();
+        assert_eq!(found.tokens(), left, "{meanwhile:?}");
+    }
 }
 
 #[test]

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use transload_layout::{Deployment, Rank, Side, document};
 use transload_store::archive::{
-    Archive, ArchiveError, Found, Missing, Model, Part, Prompt, Restored, SaveRequest,
+    Archive, ArchiveError, ComputedBy, Found, Missing, Model, Part, Prompt, Restored, SaveRequest,
+    Sharing,
 };
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
@@ -271,7 +272,8 @@ fn attends_to_everything(document: &Value) -> Value {
 
 /// An archive of the model that a document describes.
 pub(crate) fn archive(store: &Arc<dyn Backend>, document: &Value) -> Archive {
-    let model = Model::new("a model", "its weights");
+    let model = Model::new("a model", "its weights")
+        .with_engine(ComputedBy::new("an engine", "1.2.3"), Sharing::Version);
     Archive::new(store.clone(), model, &deployment(document)).unwrap()
 }
 

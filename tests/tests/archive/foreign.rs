@@ -45,15 +45,22 @@ fn root(
     chunks: u64,
 ) -> Vec<Option<Vec<Segment>>> {
     let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    let name = ManifestName::new(format!("transload.archive/1/{hex}")).unwrap();
+    let name = ManifestName::new(format!("transload.archive/2/{hex}")).unwrap();
     let manifest = store.get_manifest(&name).unwrap().unwrap();
     let (signed, sum) = manifest.split_at(manifest.len() - 32);
     assert_eq!(blake3::hash(signed).as_bytes(), sum);
-    let mut body = Body(signed.strip_prefix(b"TLroot\x01\n").unwrap());
+    let mut body = Body(signed.strip_prefix(b"TLroot\x02\n").unwrap());
     assert_eq!(
         (body.bytes(), body.bytes(), body.integer()),
         (key, parent, chunks)
     );
+    assert_eq!(body.bytes(), [1]);
+    for expected in ["an engine", "1.2.3"] {
+        let text: String = (0..body.integer())
+            .map(|_| char::from(body.bytes::<1>()[0]))
+            .collect();
+        assert_eq!(text, expected);
+    }
     let groups = (0..body.integer()).map(|_| {
         let [there] = body.bytes();
         (there == 1).then(|| {
@@ -125,7 +132,7 @@ fn cache() -> [u8; 32] {
     text(&mut bytes, "dtype");
     bytes.push(2);
     text(&mut bytes, "f32");
-    blake3::derive_key("transload archive 1 cache", &bytes)
+    blake3::derive_key("transload archive 2 cache", &bytes)
 }
 
 #[test]
@@ -152,10 +159,14 @@ fn the_page_suffices_to_read_an_archive() {
     let mut bytes = cache().to_vec();
     text(&mut bytes, "a model");
     text(&mut bytes, "its weights");
+    for engine in ["an engine", "1.2"] {
+        bytes.push(1);
+        text(&mut bytes, engine);
+    }
     bytes.extend([0, 1]);
     text(&mut bytes, "s3cret");
     bytes.push(0);
-    let mut keys = vec![blake3::derive_key("transload archive 1 prefix", &bytes)];
+    let mut keys = vec![blake3::derive_key("transload archive 2 prefix", &bytes)];
     for chunk in 0..2 {
         let mut bytes = keys[chunk].to_vec();
         tokens[256 * chunk..][..256]
@@ -168,7 +179,7 @@ fn the_page_suffices_to_read_an_archive() {
             text(&mut bytes, "image");
         }
         keys.push(blake3::derive_key(
-            "transload archive 1 token chunk",
+            "transload archive 2 token chunk",
             &bytes,
         ));
     }

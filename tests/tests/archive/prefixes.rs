@@ -347,6 +347,7 @@ fn manifests_say_what_they_are() {
         parent,
         tokens,
         groups,
+        computed_by,
     } = &record
     else {
         panic!("{record:?}")
@@ -354,6 +355,8 @@ fn manifests_say_what_they_are() {
     assert_eq!((*key, *parent, *tokens), (keys[2], keys[1], 512));
     let held = &groups[0].as_ref().unwrap()[0];
     assert_eq!((held.from, held.to), (256, 512));
+    let by = computed_by.as_ref().map(ToString::to_string);
+    assert_eq!(by.as_deref(), Some("an engine 1.2.3"), "exactly");
     // Below the root of a store, and under a name that it does not have.
     let below = ManifestName::new(format!("slot1/{name}")).unwrap();
     assert!(Record::read(&below, &manifest).unwrap().is_ok());

@@ -383,7 +383,15 @@ class Archive:
     TOKENS: int
 
     def __new__(
-        cls, store: str, model: str, weights: str, deployment: Deployment
+        cls,
+        store: str,
+        model: str,
+        weights: str,
+        deployment: Deployment,
+        *,
+        engine: str | None = None,
+        engine_version: str | None = None,
+        sharing: str = "version",
     ) -> Archive: ...
     def missing(
         self, prompt: Prompt, tokens: int | None = None, *, state: int | None = None

@@ -2,6 +2,7 @@
 
 use super::NAMES;
 use super::key::{PrefixKey, TOKEN_CHUNK};
+use super::origin::ComputedBy;
 use super::record::{PartRecord, Root, Segment};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -19,6 +20,8 @@ pub enum Record {
         parent: PrefixKey,
         /// Its length in tokens.
         tokens: u64,
+        /// The engine that computed it, if its saver said.
+        computed_by: Option<ComputedBy>,
         /// For each group, by name, what it adds; `None` where it has no snapshot of the group.
         groups: Vec<Option<Vec<Held>>>,
     },
@@ -74,6 +77,7 @@ impl Record {
                     key: root.key,
                     parent: root.parent,
                     tokens: root.chunks.saturating_mul(TOKEN_CHUNK),
+                    computed_by: root.computed_by,
                     groups: root
                         .groups
                         .into_iter()

@@ -1,9 +1,9 @@
 //! Names of saved prefixes: a chain of hashes over the tokens, one for each token chunk.
 //!
 //! ```text
-//! K(0) = BLAKE3 derive_key("transload archive 1 prefix") of
-//!        fingerprint of the cache, model, weights, adapter?, salt?, embeddings?
-//! K(i) = BLAKE3 derive_key("transload archive 1 token chunk") of
+//! K(0) = BLAKE3 derive_key("transload archive 2 prefix") of
+//!        fingerprint of the cache, model, weights, engine?, its version?, adapter?, salt?, embeddings?
+//! K(i) = BLAKE3 derive_key("transload archive 2 token chunk") of
 //!        K(i-1), 256 token ids, the multimodal items that begin among them
 //! ```
 //!
@@ -16,14 +16,16 @@ use std::fmt;
 use blake3::Hasher;
 use serde::{Deserialize, Serialize};
 
+use super::origin::{ComputedBy, Sharing};
+
 /// Tokens in one token chunk, whatever the block sizes of engines.
 ///
 /// Saved prefixes end at multiples of it, so half of it is what a request recomputes on average. Pieces of
 /// fewer tokens would be small (64 KiB a head and 8 layers of 128 B keys at 64), of more tokens rarely whole.
 pub const TOKEN_CHUNK: u64 = 256;
 
-const PREFIX: &str = "transload archive 1 prefix";
-const LINK: &str = "transload archive 1 token chunk";
+const PREFIX: &str = "transload archive 2 prefix";
+const LINK: &str = "transload archive 2 token chunk";
 
 /// The name of a prefix of whole token chunks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -41,31 +43,53 @@ impl fmt::Debug for PrefixKey {
     }
 }
 
-/// Which model computed a cache. Two caches of one model identity are interchangeable, token for token.
+/// Which model computed a cache, and with what. Two caches of one identity are interchangeable, token for token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Model {
     /// Its name, as the operator calls it.
     pub name: String,
     /// What tells its weights apart from others of that name: a revision, or a digest of the files.
     pub weights: String,
+    pub(super) computed_by: Option<ComputedBy>,
+    sharing: Sharing,
 }
 
 impl Model {
-    /// What a cache of this model is bound to.
-    pub(super) fn digest(&self, fingerprint: &[u8; 32]) -> [u8; 32] {
-        let mut hasher = Hasher::new_derive_key("transload archive 1 model");
-        hasher.update(fingerprint);
-        text(&mut hasher, self.name.as_bytes());
-        text(&mut hasher, self.weights.as_bytes());
-        *hasher.finalize().as_bytes()
-    }
-
-    /// A model by name and weights.
+    /// A model by name and weights, whatever computes it.
     pub fn new(name: impl Into<String>, weights: impl Into<String>) -> Self {
         Self {
             name: name.into(),
             weights: weights.into(),
+            computed_by: None,
+            sharing: Sharing::Any,
         }
+    }
+
+    /// Says which engine computes what is saved, and how much of that another one has to have in common to find it.
+    /// All servers that share a store have the same `sharing`.
+    #[must_use]
+    pub fn with_engine(mut self, computed_by: ComputedBy, sharing: Sharing) -> Self {
+        self.computed_by = Some(computed_by);
+        self.sharing = sharing;
+        self
+    }
+
+    /// What a cache of this model is bound to.
+    pub(super) fn digest(&self, fingerprint: &[u8; 32]) -> [u8; 32] {
+        let mut hasher = Hasher::new_derive_key("transload archive 2 model");
+        self.identify(&mut hasher, fingerprint);
+        *hasher.finalize().as_bytes()
+    }
+
+    /// Hashes everything that tells its caches apart from others.
+    fn identify(&self, hasher: &mut Hasher, fingerprint: &[u8; 32]) {
+        hasher.update(fingerprint);
+        text(hasher, self.name.as_bytes());
+        text(hasher, self.weights.as_bytes());
+        let shared = self.computed_by.as_ref().map(|by| self.sharing.of(by));
+        let (engine, version) = shared.unwrap_or_default();
+        optional(hasher, engine.map(str::as_bytes));
+        optional(hasher, version.map(str::as_bytes));
     }
 }
 
@@ -137,9 +161,7 @@ impl<'a> Prompt<'a> {
     /// K(0) to K(n), n whole token chunks.
     pub(super) fn chain(&self, fingerprint: &[u8; 32], model: &Model) -> Vec<PrefixKey> {
         let mut hasher = Hasher::new_derive_key(PREFIX);
-        hasher.update(fingerprint);
-        text(&mut hasher, model.name.as_bytes());
-        text(&mut hasher, model.weights.as_bytes());
+        model.identify(&mut hasher, fingerprint);
         optional(&mut hasher, self.adapter);
         optional(&mut hasher, self.salt);
         match &self.embeddings {
@@ -240,6 +262,38 @@ mod tests {
     }
 
     #[test]
+    fn engines_share_what_the_setting_says() {
+        let tokens: Vec<u32> = (0..256).collect();
+        let key = |engine: &str, version: &str, sharing| {
+            let by = ComputedBy::new(engine, version);
+            let model = Model::new("m", "w").with_engine(by, sharing);
+            let bound = model.digest(&[7; 32]);
+            (last(Prompt::new(&tokens), &model), bound)
+        };
+        use Sharing::{Any, Engine, Version};
+        let ours = |sharing| key("vllm", "0.32.0", sharing);
+        for (engine, version, shared) in [
+            ("vllm", "0.32.1+cpu", [Any, Engine, Version].as_slice()),
+            ("vllm", "0.33.0", &[Any, Engine]),
+            ("sglang", "0.32.0", &[Any]),
+        ] {
+            for sharing in [Any, Engine, Version] {
+                let same = key(engine, version, sharing) == ours(sharing);
+                assert_eq!(
+                    same,
+                    shared.contains(&sharing),
+                    "{engine} {version} {sharing}"
+                );
+            }
+        }
+        let unsaid = Model::new("m", "w");
+        let unsaid = (last(Prompt::new(&tokens), &unsaid), unsaid.digest(&[7; 32]));
+        assert_eq!(ours(Any), unsaid, "nothing of the engine counts");
+        // A setting is never mistaken for another one.
+        assert_ne!(ours(Engine), key("vllm", "", Version));
+    }
+
+    #[test]
     fn items_count_from_the_chunk_they_begin_in() {
         let tokens: Vec<u32> = (0..768).collect();
         let model = Model::new("m", "w");
@@ -269,6 +323,11 @@ mod tests {
             bytes.extend(1_u64.to_le_bytes());
             bytes.extend(text.bytes());
         }
+        for engine in ["vllm", "0.32"] {
+            bytes.push(1);
+            bytes.extend((engine.len() as u64).to_le_bytes());
+            bytes.extend(engine.bytes());
+        }
         bytes.extend([0, 1, 2, 0, 0, 0, 0, 0, 0, 0]);
         bytes.extend(b"sa");
         bytes.push(0);
@@ -281,7 +340,9 @@ mod tests {
         bytes.extend(2_u64.to_le_bytes());
         bytes.extend(b"im");
         let prompt = Prompt::new(&tokens).salt("sa").multimodal("im", 5, 9);
-        let keys = prompt.chain(&[7; 32], &Model::new("m", "w"));
+        let by = ComputedBy::new("vllm", "0.32.1");
+        let model = Model::new("m", "w").with_engine(by, Sharing::Version);
+        let keys = prompt.chain(&[7; 32], &model);
         assert_eq!(
             keys,
             [

@@ -70,6 +70,7 @@ mod error;
 mod find;
 mod inspect;
 mod key;
+mod origin;
 mod publish;
 mod record;
 mod restore;
@@ -88,6 +89,7 @@ pub use error::ArchiveError;
 pub use find::Found;
 pub use inspect::{Held, Record};
 pub use key::{Model, PrefixKey, Prompt, TOKEN_CHUNK};
+pub use origin::{ComputedBy, NoSharing, Sharing};
 pub use publish::Published;
 pub use restore::Restored;
 pub use save::{Missing, Part, SaveRequest};
@@ -98,7 +100,7 @@ use shape::Shape;
 use staging::RankGroup;
 
 /// Begins the names of all manifests of an archive.
-pub const NAMES: &str = "transload.archive/1/";
+pub const NAMES: &str = "transload.archive/2/";
 
 /// The saved prefixes of one model in a store.
 ///

@@ -46,6 +46,11 @@ impl Archive {
                 key: missing.keys[*chunks],
                 parent: missing.keys[*chunks - 1],
                 chunks: *chunks as u64,
+                // Of whose root stands: snapshots are added to it.
+                computed_by: match &known {
+                    Some(known) => known.computed_by.clone(),
+                    None => self.model.computed_by.clone(),
+                },
                 groups: Vec::with_capacity(groups.len()),
             };
             for (index, (shape, spans)) in self.shape.groups.iter().zip(&groups).enumerate() {

@@ -7,10 +7,11 @@
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::key::{PrefixKey, TOKEN_CHUNK};
+use super::origin::ComputedBy;
 use super::shape::{GroupShape, Growth, Shape};
 
-const ROOT: &[u8; 8] = b"TLroot\x01\n";
-const PART: &[u8; 8] = b"TLpart\x01\n";
+const ROOT: &[u8; 8] = b"TLroot\x02\n";
+const PART: &[u8; 8] = b"TLpart\x02\n";
 
 /// A saved prefix: what its last token chunk adds, and where its parent stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,6 +22,8 @@ pub(super) struct Root {
     pub(super) parent: PrefixKey,
     /// Length of the prefix in token chunks.
     pub(super) chunks: u64,
+    /// The exact engine that computed it, for people: its key says which engines share it.
+    pub(super) computed_by: Option<ComputedBy>,
     /// For each group of the cache, by name: the pieces. `None` where no snapshot of a windowed or recurrent
     /// group was taken at this position.
     pub(super) groups: Vec<Option<Vec<Segment>>>,
@@ -177,7 +180,7 @@ fn decode<T: DeserializeOwned>(magic: &[u8; 8], bytes: &[u8]) -> Result<T, Unrea
     };
     let Some(body) = signed.strip_prefix(magic) else {
         return Err(Unreadable(
-            "it does not begin as such a record of version 1 does",
+            "it does not begin as such a record of version 2 does",
         ));
     };
     if blake3::hash(signed) != *sum {

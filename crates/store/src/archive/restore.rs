@@ -47,8 +47,9 @@ impl RankArchive {
     ///
     /// # Errors
     /// [`ArchiveError::Missing`] or [`Damaged`](ArchiveError::Damaged) if a piece is not what was saved;
-    /// what the blocks hold then is not defined. The root that names such a piece is removed, so that the
-    /// next [`find`](super::Archive::find) ends before it. The next save writes the root anew, and a piece that
+    /// what the blocks hold then is not defined. The root that names such a piece is removed if nobody has put it
+    /// again meanwhile, so that the next [`find`](super::Archive::find) ends before it; behind `kv_store_v1`, which
+    /// has no call for that, it stays. The next save writes the root anew, and a piece that
     /// is gone; a damaged one only once its store has let go of it, since a store keeps what it has under a hash.
     /// Otherwise if a table or memory does not suit the deployment (then nothing was written), or the store
     /// fails.
@@ -159,18 +160,14 @@ impl RankArchive {
         item: &Item<'_>,
         block: &Memory,
     ) -> Result<(u64, u64), ArchiveError> {
-        let span = Span {
-            from: item.segment.from,
-            to: item.segment.to,
-        };
+        let span = item.segment.span();
         let shared = |piece: &&Piece| held.share(piece).is_some();
         let pieces: Vec<&Piece> = item.segment.pieces.iter().filter(shared).collect();
         if !held.complete(&pieces) {
             let why = Unreadable("it does not name every piece of this rank");
             return Err(ArchiveError::unusable("a root", why));
         }
-        let bytes =
-            |piece: &Piece| held.unit_bytes(piece.class as usize, piece.layers, span) * piece.units;
+        let bytes = |piece: &Piece| held.piece_bytes(piece, span);
 
         let store = &self.archive.store;
         let batched = store.batch() > 1;
@@ -214,23 +211,61 @@ impl RankArchive {
         Ok((pieces.len() as u64, total))
     }
 
-    /// Removes a root whose pieces are not what was saved, unless it has been replaced since.
+    /// Removes a root whose pieces are not what was saved, unless it has been put or healed since. Where the store
+    /// cannot tell whether it was put again, it stays: nothing that somebody saved is lost.
     fn forget(&self, found: &Found, error: &ArchiveError) {
-        if let ArchiveError::Missing { usable, .. } | ArchiveError::Damaged { usable, .. } = error
+        if let ArchiveError::Missing { hash, usable } | ArchiveError::Damaged { hash, usable } =
+            error
             && let Some(root) = found.roots.get((usable / TOKEN_CHUNK) as usize)
         {
             let (store, name) = (&self.archive.store, root.key.root_name());
-            if let Ok(Some(there)) = store.get_manifest(&name)
+            // First which root it is, then whether it still is of no use: one that is put from here on is another one,
+            // and what was saved again before is seen.
+            if let Ok(Some((there, revision))) = store.manifest_revision(&name)
                 && there == root.encode()
+                && !self.is_healed(root, hash)
             {
                 // If that fails too, the next restore meets the same error.
-                let _ = store.delete_manifest(&name);
+                let _ = store.delete_revision(&name, &revision);
             }
+        }
+    }
+
+    /// Whether a piece that was missing or damaged is there after all, as this root needs it.
+    fn is_healed(&self, root: &Root, hash: &ChunkHash) -> bool {
+        let Ok(Some(data)) = self.archive.store.get_chunk(hash) else {
+            return false;
+        };
+        let fits = |(held, segment): (&RankGroup, &Segment)| {
+            let of_hash = segment.pieces.iter();
+            let mut of_hash = of_hash.filter(|piece| ChunkHash::from(piece.hash) == *hash);
+            of_hash.all(|piece| held.piece_bytes(piece, segment.span()) == data.len() as u64)
+        };
+        let groups = self.groups.iter().zip(&root.groups);
+        let mut held = groups.filter_map(|((_, held), segments)| Some((held.as_ref()?, segments)));
+        ChunkHash::from(blake3::hash(&data)) == *hash
+            && held.all(|(held, segments)| {
+                let mut segments = segments.iter().flatten();
+                segments.all(|segment| fits((held, segment)))
+            })
+    }
+}
+
+impl Segment {
+    fn span(&self) -> Span {
+        Span {
+            from: self.from,
+            to: self.to,
         }
     }
 }
 
 impl RankGroup {
+    /// How long a piece of these tokens is.
+    fn piece_bytes(&self, piece: &Piece, span: Span) -> u64 {
+        self.unit_bytes(piece.class as usize, piece.layers, span) * piece.units
+    }
+
     /// Whether the pieces hold every layer of every unit of this rank exactly once.
     fn complete(&self, pieces: &[&Piece]) -> bool {
         for (index, class) in self.classes.iter().enumerate() {

@@ -93,7 +93,7 @@ impl Shape {
     /// Per group by name: name, global layer ids, and per spec its kind and the fields that the two sides of
     /// a transfer have to agree on, by name; numbers as `u64`.
     pub(super) fn fingerprint(&self) -> [u8; 32] {
-        let mut hasher = Hasher::new_derive_key("transload archive 1 cache");
+        let mut hasher = Hasher::new_derive_key("transload archive 2 cache");
         count(&mut hasher, TOKEN_CHUNK);
         count(&mut hasher, self.groups.len() as u64);
         for group in &self.groups {

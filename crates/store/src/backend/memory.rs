@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
 
-use super::{Backend, Put};
+use super::{Backend, Put, Revision};
 use crate::error::StoreError;
 use crate::export::Plugin;
 use crate::hash::ChunkHash;
@@ -23,7 +23,9 @@ pub struct MemoryStore(Arc<RwLock<Contents>>);
 #[derive(Debug, Default)]
 struct Contents {
     chunks: HashMap<ChunkHash, Bytes>,
-    manifests: HashMap<ManifestName, Bytes>,
+    /// Each with the number of its put.
+    manifests: HashMap<ManifestName, (u64, Bytes)>,
+    puts: u64,
 }
 
 impl MemoryStore {
@@ -71,17 +73,43 @@ impl Backend for MemoryStore {
 
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
         let data = Bytes::copy_from_slice(data);
-        self.write(|contents| contents.manifests.insert(name.clone(), data));
+        self.write(|contents| {
+            contents.puts += 1;
+            let put = contents.puts;
+            contents.manifests.insert(name.clone(), (put, data))
+        });
         Ok(())
     }
 
     fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-        Ok(self.read(|contents| contents.manifests.get(name).cloned()))
+        Ok(self.read(|contents| Some(contents.manifests.get(name)?.1.clone())))
     }
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         self.write(|contents| contents.manifests.remove(name));
         Ok(())
+    }
+
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        Ok(self.read(|contents| {
+            let (put, data) = contents.manifests.get(name)?;
+            Some((data.clone(), Revision::new(*put)))
+        }))
+    }
+
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        Ok(self.write(|contents| {
+            let there = contents.manifests.get(name).map(|(put, _)| put);
+            let same = there.is_some() && there == revision.mark();
+            same && contents.manifests.remove(name).is_some()
+        }))
     }
 }
 

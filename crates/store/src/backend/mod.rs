@@ -22,6 +22,7 @@ mod recorded;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod references;
+mod revision;
 #[cfg(feature = "s3")]
 pub mod s3;
 mod sealed;
@@ -37,6 +38,7 @@ pub use inventory::{
 
 pub use memory::MemoryStore;
 pub use references::References;
+pub use revision::Revision;
 
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -76,6 +78,32 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Removes the manifest `name`; not an error if there is none. Chunks stay: collecting them is
     /// [`Inventory::collect`]'s work.
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError>;
+
+    /// The manifest `name`, and which put of it this is; reading it so is no use of it. `None` if there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] where the backend cannot tell two puts apart, as behind `kv_store_v1`.
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        let _ = name;
+        Err(Revision::unsupported())
+    }
+
+    /// Removes the manifest `name` if it was not put again since this revision of it was read, in one step: a newer
+    /// one is never lost. Whether it went.
+    ///
+    /// # Errors
+    /// As [`manifest_revision`](Self::manifest_revision).
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        let _ = (name, revision);
+        Err(Revision::unsupported())
+    }
 
     /// A hint that these chunks will be read soon. May do nothing.
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {

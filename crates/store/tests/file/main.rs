@@ -8,4 +8,14 @@ mod kills;
 mod names;
 mod processes;
 mod read_only;
+#[path = "../revisions/mod.rs"]
+mod revisions;
 mod saving;
+
+#[test]
+fn newer_manifests_stay() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = transload_store::backend::file::FileOptions::new();
+    let store = transload_store::backend::file::FileStore::open(folder.path().join("kv"), options);
+    revisions::newer_manifests_stay(&store.unwrap());
+}

@@ -36,6 +36,15 @@ fn call_error(error: StoreError) -> (String, CallError) {
     (action, *source.downcast::<CallError>().unwrap())
 }
 
+/// `kv_store_v1` has no call that compares and removes in one step, so nothing is removed on a condition.
+#[test]
+fn a_library_removes_nothing_on_a_condition() {
+    let store = opened(&Toy::new(&["VERSION=1"]));
+    store.put_manifest(&name("m"), b"text").unwrap();
+    let read = store.manifest_revision(&name("m"));
+    assert!(matches!(read, Err(StoreError::Unsupported { .. })));
+}
+
 #[test]
 fn a_good_library_is_a_backend() {
     for defines in [&["VERSION=1"][..], &["VERSION=2"], &["EDGE", "VERSION=1"]] {

@@ -6,5 +6,13 @@ mod contract;
 mod crash;
 mod hostile;
 mod inventory;
+#[path = "../revisions/mod.rs"]
+mod revisions;
 mod secure;
 mod server;
+
+#[test]
+fn newer_manifests_stay() {
+    let server = server!();
+    revisions::newer_manifests_stay(&server.open("/0/slot"));
+}

@@ -46,7 +46,7 @@ use self::index::Index;
 use self::locks::Locks;
 use self::pending::{Pending, is_there};
 use self::space::Space;
-use super::{Backend, Inventory, Put};
+use super::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::export::Plugin;
 use crate::hash::ChunkHash;
@@ -260,15 +260,15 @@ impl FileStore {
                 // It may be another user's file. Then it looks older than it is.
                 let _ = file.touch(now);
             }
-            then(file, manifest)
+            then(&*file, manifest)
         })
     }
 
-    /// The same, but it is no use.
+    /// Reads a manifest as [`with_manifest`](Self::with_manifest) does, without noting that it was used.
     fn look_at_manifest<T>(
         &self,
         name: &str,
-        then: impl FnOnce(&dyn File, Manifest<'_>) -> T,
+        then: impl FnOnce(Box<dyn File>, Manifest<'_>) -> T,
     ) -> Result<Option<T>, StoreError> {
         let damaged = |how: String| StoreError::Damaged {
             what: format!("manifest {name:?}"),
@@ -292,7 +292,7 @@ impl FileStore {
         if manifest.name != name {
             return Err(damaged(format!("its file is that of {:?}", manifest.name)));
         }
-        Ok(Some(then(&*file, manifest)))
+        Ok(Some(then(file, manifest)))
     }
 }
 
@@ -346,6 +346,32 @@ impl Backend for FileStore {
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         self.remove_manifest(&self.full_name(name)?)
+    }
+
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        let read = self.look_at_manifest(&self.full_name(name)?, |file, there| {
+            let modified = file.stat()?.modified;
+            let data = Bytes::copy_from_slice(there.data);
+            Ok((
+                data,
+                Revision::new(publish::FileRevision { file, modified }),
+            ))
+        })?;
+        read.transpose().map_err(StoreError::io(format!(
+            "look at manifest {:?}",
+            name.as_str()
+        )))
+    }
+
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        self.remove_revision(&self.full_name(name)?, revision)
     }
 
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {

@@ -11,6 +11,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::PoisonError;
+use std::time::{Duration, SystemTime};
 
 use super::FileStore;
 use super::disk::{File, How, is_full};
@@ -18,7 +19,7 @@ use super::format::{manifest, pack};
 use super::locks::Held;
 use super::paths::{self, PackId};
 use super::pending::{Batch, OpenPack, create_temporary};
-use crate::backend::references;
+use crate::backend::{Revision, references};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -27,6 +28,12 @@ struct Draft {
     path: String,
     target: String,
     file: Box<dyn File>,
+}
+
+/// Which put of a manifest was read: another put is another file, and finding the file as it would be put notes a use.
+pub(super) struct FileRevision {
+    pub(super) file: Box<dyn File>,
+    pub(super) modified: SystemTime,
 }
 
 impl FileStore {
@@ -72,14 +79,16 @@ impl FileStore {
         let Some(references) = self.pending.idle() else {
             return Ok(false);
         };
+        // So that nobody removes one of them as unused while we find that it is there.
+        let _held = self.locks.publishing()?;
         for (n, (name, data)) in manifests.iter().enumerate() {
             // The references of a batch go into its first manifest.
             let wanted = if n == 0 { &references[..] } else { &[] };
-            let there = self.with_manifest(name, |file, there| {
+            let there = self.look_at_manifest(name, |file, there| {
                 let mut have = there.references();
                 there.data == *data
                     && wanted.iter().all(|hash| have.any(|other| other == *hash))
-                    && file.stat().is_ok_and(|stat| stat.settled)
+                    && self.is_noted(&*file)
             });
             // A damaged one is replaced.
             if !matches!(there, Ok(Some(true))) {
@@ -91,6 +100,17 @@ impl FileStore {
         }
         self.pending.referred(&references);
         Ok(true)
+    }
+
+    /// Whether a manifest's file is durable, and says from now on that it was used just now. What cannot say so is put
+    /// anew: [`remove_revision`](Self::remove_revision) would not know of it.
+    fn is_noted(&self, file: &dyn File) -> bool {
+        let noted = file.stat().and_then(|stat| {
+            let later = stat.modified + Duration::from_nanos(1);
+            file.touch(self.disk.now().max(later))?;
+            Ok(stat.settled)
+        });
+        noted.unwrap_or(false)
     }
 
     fn publish_batch(
@@ -271,8 +291,12 @@ impl FileStore {
 
     /// Removes a manifest, named in full.
     pub(super) fn remove_manifest(&self, name: &str) -> Result<(), StoreError> {
+        let held = self.locks.publishing()?;
+        self.remove_locked(name, &held)
+    }
+
+    fn remove_locked(&self, name: &str, _held: &Held) -> Result<(), StoreError> {
         let path = paths::manifest(name);
-        let _held = self.locks.publishing()?;
         let intents = self.intend([&*path])?;
         self.outdate(&path);
         self.erase(&path)?;
@@ -282,6 +306,26 @@ impl FileStore {
             .map_err(StoreError::io(format!("flush {folder}")))?;
         self.fulfilled(intents);
         Ok(())
+    }
+
+    /// Removes a manifest, named in full, if it was neither put nor found again since.
+    pub(super) fn remove_revision(
+        &self,
+        name: &str,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        let Some(read) = revision.mark::<FileRevision>() else {
+            return Ok(false);
+        };
+        // Nobody publishes, nor finds that he need not.
+        let held = self.locks.collecting()?;
+        let stat = read.file.stat();
+        let stat = stat.map_err(StoreError::io(format!("look at manifest {name:?}")))?;
+        if !stat.linked || stat.modified != read.modified {
+            return Ok(false);
+        }
+        self.remove_locked(name, &held)?;
+        Ok(true)
     }
 
     /// The grace period of the chunks that a manifest refers to begins when it goes.

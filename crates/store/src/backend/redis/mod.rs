@@ -58,7 +58,7 @@ use self::writer::Writer;
 use super::guard::{Guard, Needed};
 use super::recorded;
 use super::sealed::{HEADER, Seal};
-use super::{Backend, Inventory, Put};
+use super::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::export::Plugin;
 use crate::hash::ChunkHash;
@@ -289,6 +289,32 @@ impl Backend for RedisStore {
         let keys = [keys::REMOVED.into(), keys::manifest(&self.whole_name(name))];
         match self.script(keys::DELETE, &keys, &[b"0".to_vec(), Vec::new()]) {
             Ok(Reply::Int(_)) => Ok(()),
+            Ok(other) => Err(unexpected(&other)),
+            Err(failure) => Err(failure),
+        }
+        .map_err(|failure| failure.during(format!("delete manifest {:?}", name.as_str())))
+    }
+
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        let names = [self.whole_name(name)];
+        let found = self.fetcher.manifests_quietly(&names)?.pop().flatten();
+        Ok(found.map(|found| (found.recorded.data, Revision::new(found.identity))))
+    }
+
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        let Some(identity) = revision.mark::<Bytes>() else {
+            return Ok(false);
+        };
+        let keys = [keys::REMOVED.into(), keys::manifest(&self.whole_name(name))];
+        match self.script(keys::DELETE, &keys, &[b"0".to_vec(), identity.to_vec()]) {
+            Ok(Reply::Int(gone)) => Ok(gone == 1),
             Ok(other) => Err(unexpected(&other)),
             Err(failure) => Err(failure),
         }

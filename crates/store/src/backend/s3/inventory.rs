@@ -188,6 +188,9 @@ impl Inventory for S3Store {
             let done = (at * TOGETHER + page.len()) as u64;
             progress(Progress { step, done, total });
         }
+        if !options.dry_run {
+            self.sweep(began, options.grace)?;
+        }
         Ok(collected)
     }
 }
@@ -218,9 +221,7 @@ async fn remove(
     let Some(now) = client.head(&path).await? else {
         return Ok(Fate::Absent);
     };
-    // What is younger than that has no age.
-    let age = began.duration_since(now.last_modified.into());
-    if !grace.is_zero() && age.unwrap_or(Duration::ZERO) < grace {
+    if !is_older(&now, began, grace) {
         return Ok(Fate::Young);
     }
     if !dry_run {
@@ -229,13 +230,21 @@ async fn remove(
     Ok(Fate::Removed(now.size))
 }
 
+/// Whether an object was older than the grace period when the collection began.
+fn is_older(object: &ObjectMeta, began: SystemTime, grace: Duration) -> bool {
+    // What is younger than that has no age.
+    let age = began.duration_since(object.last_modified.into());
+    grace.is_zero() || age.unwrap_or(Duration::ZERO) >= grace
+}
+
 /// A manifest by its key: its whole name, and what was stored.
 async fn read_manifest(
     client: Arc<Client>,
     root: Vec<String>,
     path: Path,
 ) -> Result<Option<(String, Recorded)>, StoreError> {
-    let Some(stored) = client.get(&path).await? else {
+    let stored = client.get(&path).await?;
+    let Some(stored) = stored.filter(|stored| !stored.is_empty()) else {
         return Ok(None);
     };
     // The checksum covers the name, so the name that it says can be used to check it.
@@ -374,6 +383,30 @@ impl S3Store {
         Ok(chunks)
     }
 
+    /// Deletes the empty objects that manifests left which were removed on a condition.
+    fn sweep(&self, began: SystemTime, grace: Duration) -> Result<(), StoreError> {
+        let mut empty = self.list(keys::MANIFESTS)?;
+        empty.retain(|meta| meta.size == 0);
+        for page in empty.chunks(TOGETHER) {
+            let asked = page.iter().map(|meta| {
+                let (client, path) = (self.client(), meta.location.clone());
+                async move {
+                    match client.head(&path).await? {
+                        Some(now) if now.size == 0 && is_older(&now, began, grace) => {
+                            client.delete(&path).await
+                        }
+                        _ => Ok(()),
+                    }
+                }
+            });
+            self.remote
+                .wait_all(asked)?
+                .into_iter()
+                .collect::<Result<(), _>>()?;
+        }
+        Ok(())
+    }
+
     fn list_manifests(&self, fault: &mut dyn FnMut(Fault)) -> Result<Vec<ObjectMeta>, StoreError> {
         let mut manifests = self.list(keys::MANIFESTS)?;
         manifests.retain(|meta| {
@@ -381,7 +414,8 @@ impl S3Store {
             if !ours {
                 stray(&meta.location, fault);
             }
-            ours
+            // An empty one was removed.
+            ours && meta.size > 0
         });
         Ok(manifests)
     }

@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `kv_store_format` | text that says what this is |
 //! | `c/<hash in lower-case hex>` | a chunk: 16 bytes of header, then its bytes |
-//! | `m/n-<escaped name>`, `m/h-<BLAKE3 of a long name>` | a manifest: header, its name with its length, when it was put, what was put before it, its bytes |
+//! | `m/n-<escaped name>`, `m/h-<BLAKE3 of a long name>` | a manifest: header, its name with its length, when it was put, what was put before it, its bytes; empty if it was removed |
 //!
 //! The header holds the length and a CRC32C of the value and its key, so what was changed is an error.
 //!
@@ -32,6 +32,10 @@
 //! - Two that put one chunk at once: the first stays, by a conditional put (`If-None-Match: *`). A store that
 //!   does not know it is used with `AWS_CONDITIONAL_PUT=disabled`; then the last of those that put it at the
 //!   same moment stays. So it is for values in parts.
+//! - What is removed only if nobody has put it again (a manifest that a collection evicts, or one that a reader found
+//!   useless) is replaced by an empty object, by a conditional put (`If-Match`), and a collection deletes that after its
+//!   grace period. With `AWS_CONDITIONAL_PUT=disabled` readers remove nothing, and a collection looks just before it
+//!   deletes: what is put between these two requests is lost.
 //! - A chunk that a handle read and found damaged is written when it is put on that handle again.
 //! - S3 knows when an object was written, not when it was read. So the grace period of a collection counts
 //!   from a chunk's last put; one that is found there and is older than [`S3Options::refresh`] is written
@@ -59,7 +63,7 @@ use self::writer::{How, Writer};
 use super::guard::{Guard, Needed};
 use super::recorded::{self, Recorded};
 use super::sealed::Seal;
-use super::{Backend, Inventory, Put};
+use super::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::export::Plugin;
 use crate::hash::ChunkHash;
@@ -270,10 +274,23 @@ async fn get_manifest(
     path: Path,
     whole_name: String,
 ) -> Result<Option<Bytes>, StoreError> {
-    let Some(stored) = client.get(&path).await? else {
-        return Ok(None);
-    };
-    open_manifest(&whole_name, stored).map(|recorded| Some(recorded.data))
+    let read = get_revision(client, path, whole_name).await?;
+    Ok(read.map(|(data, _)| data))
+}
+
+/// A manifest and the tag of its object. An empty object is none.
+async fn get_revision(
+    client: Arc<Client>,
+    path: Path,
+    whole_name: String,
+) -> Result<Option<(Bytes, Option<String>)>, StoreError> {
+    match client.get_tagged(&path).await? {
+        Some((stored, tag)) if !stored.is_empty() => {
+            let recorded = open_manifest(&whole_name, stored)?;
+            Ok(Some((recorded.data, tag)))
+        }
+        _ => Ok(None),
+    }
 }
 
 /// Takes a manifest's object apart.
@@ -360,6 +377,36 @@ impl Backend for S3Store {
         let path = keys::manifest(&self.root, &self.whole_name(name));
         let client = self.client();
         self.remote.wait(async move { client.delete(&path).await })
+    }
+
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        let name = self.whole_name(name);
+        let path = keys::manifest(&self.root, &name);
+        let read = self.remote.wait(get_revision(self.client(), path, name))?;
+        match read {
+            None => Ok(None),
+            Some((data, Some(tag))) => Ok(Some((data, Revision::new(tag)))),
+            // A server that gives no tags.
+            Some((_, None)) => Err(Revision::unsupported()),
+        }
+    }
+
+    /// By a conditional put of an empty object, which is no manifest and goes with a later collection.
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        let Some(tag) = revision.mark::<String>().cloned() else {
+            return Ok(false);
+        };
+        let path = keys::manifest(&self.root, &self.whole_name(name));
+        let client = self.client();
+        self.remote
+            .wait(async move { client.empty(&path, tag).await })
     }
 
     /// Fetches them in the background, up to the bytes of [`S3Options::ahead_bytes`]. Each is handed out once.

@@ -14,13 +14,14 @@ use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::{
     BackoffConfig, ClientConfigKey, Error, GetOptions, GetResult, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMode, PutPayload, RetryConfig,
+    ObjectStoreExt, PutMode, PutPayload, RetryConfig, UpdateVersion,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::LONGEST;
 use super::options::{self, S3Options};
+use crate::backend::Revision;
 use crate::backend::damaged::Damaged;
 use crate::error::StoreError;
 
@@ -233,6 +234,14 @@ impl Client {
     /// # Errors
     /// [`StoreError::Damaged`] if it is longer than any value.
     pub(super) async fn get(&self, path: &Path) -> Result<Option<Bytes>, StoreError> {
+        Ok(self.get_tagged(path).await?.map(|(bytes, _)| bytes))
+    }
+
+    /// Reads an object as [`get`](Self::get) does, with the tag that tells it from what is put there later.
+    pub(super) async fn get_tagged(
+        &self,
+        path: &Path,
+    ) -> Result<Option<(Bytes, Option<String>)>, StoreError> {
         let _permit = self.permit().await?;
         for _ in 0..CHANGES {
             let Some(first) = self.first_part(path).await.map_err(during("get", path))? else {
@@ -248,12 +257,15 @@ impl Client {
             }
             let begins = first.bytes().await.map_err(during("get", path))?;
             if begins.len() as u64 >= size {
-                return Ok(Some(begins));
+                return Ok(Some((begins, tag)));
             }
-            match self.rest(path, begins, size, tag).await {
+            match self.rest(path, begins, size, tag.clone()).await {
                 // It was replaced while we read.
                 Err(Error::Precondition { .. } | Error::NotFound { .. }) => {}
-                other => return other.map(Some).map_err(during("get", path)),
+                other => {
+                    let whole = other.map_err(during("get", path))?;
+                    return Ok(Some((whole, tag)));
+                }
             }
         }
         Err(StoreError::remote(
@@ -369,10 +381,36 @@ impl Client {
         }
     }
 
+    /// Replaces an object by an empty one if it still has this tag. Whether it did. More stores know a put with this
+    /// condition than a delete, and those that do not know it have to be told so: see [`create`](Self::create).
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] where conditional puts are switched off.
+    pub(super) async fn empty(&self, path: &Path, tag: String) -> Result<bool, StoreError> {
+        let _permit = self.permit().await?;
+        let version = UpdateVersion {
+            e_tag: Some(tag),
+            version: None,
+        };
+        let mode = PutMode::Update(version);
+        match self
+            .store
+            .put_opts(path, PutPayload::default(), mode.into())
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(Error::Precondition { .. } | Error::NotFound { .. }) => Ok(false),
+            Err(Error::NotImplemented { .. }) => Err(StoreError::Unsupported {
+                what: "removing an object only if it is unchanged",
+                why: "conditional puts are switched off (AWS_CONDITIONAL_PUT)".into(),
+            }),
+            Err(error) => Err(during("remove", path)(error)),
+        }
+    }
+
     /// Removes an object if it still is what a listing said. Answers whether it went.
     ///
-    /// S3 stores and the crate for them know no delete with a condition that all of them keep. So it is looked at
-    /// just before, and what is put between these two requests is lost.
+    /// Where conditional puts are switched off, what is put between looking at it and removing it is lost.
     pub(super) async fn delete_unchanged(&self, listed: &ObjectMeta) -> Result<bool, StoreError> {
         let path = &listed.location;
         let Some(now) = self.head(path).await? else {
@@ -384,10 +422,17 @@ impl Client {
             // A listing knows fractions of seconds, and the answer to a question for one object does not.
             _ => listed.last_modified.timestamp() == now.last_modified.timestamp(),
         };
-        if same {
-            self.delete(path).await?;
+        if !same {
+            return Ok(false);
         }
-        Ok(same)
+        let emptied = match now.e_tag {
+            Some(tag) => self.empty(path, tag).await,
+            None => Err(Revision::unsupported()),
+        };
+        match emptied {
+            Err(StoreError::Unsupported { .. }) => self.delete(path).await.map(|()| true),
+            other => other,
+        }
     }
 
     /// Removes an object; not an error if there is none.

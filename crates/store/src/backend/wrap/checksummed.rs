@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::backend::sealed::Seal;
-use crate::backend::{Backend, Put};
+use crate::backend::{Backend, Put, Revision};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -74,6 +74,24 @@ impl<B: Backend> Backend for Checksummed<B> {
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         self.inner.delete_manifest(name)
+    }
+
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        let Some((value, revision)) = self.inner.manifest_revision(name)? else {
+            return Ok(None);
+        };
+        Ok(Some((manifest(name).open(value)?, revision)))
+    }
+
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        self.inner.delete_revision(name, revision)
     }
 
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use crate::backend::{Backend, Inventory, Put};
+use crate::backend::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -206,6 +206,31 @@ impl<B: Backend> Backend for Faulty<B> {
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         self.change(Call::DeleteManifest, || self.inner.delete_manifest(name))
+    }
+
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        let mut revision = None;
+        let value = self.read(Call::GetManifest, || {
+            let there = self.inner.manifest_revision(name)?;
+            Ok(there.map(|(value, of)| {
+                revision = Some(of);
+                value
+            }))
+        })?;
+        Ok(value.zip(revision))
+    }
+
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        self.change(Call::DeleteManifest, || {
+            self.inner.delete_revision(name, revision)
+        })
     }
 
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::backend::{Backend, Inventory, Put};
+use crate::backend::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -176,6 +176,25 @@ impl<B: Backend> Backend for Metered<B> {
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         let call = || self.inner.delete_manifest(name);
         self.delete_manifest.run(1, |()| 0, call)
+    }
+
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        let bytes =
+            |there: &Option<(Bytes, Revision)>| there.as_ref().map_or(0, |(value, _)| value.len());
+        let call = || self.inner.manifest_revision(name);
+        self.get_manifest.run(1, bytes, call)
+    }
+
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        let call = || self.inner.delete_revision(name, revision);
+        self.delete_manifest.run(1, |_| 0, call)
     }
 
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::backend::{Backend, Inventory, Put};
+use crate::backend::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -111,6 +111,25 @@ impl<B: Backend> Backend for Throttled<B> {
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         self.call();
         self.inner.delete_manifest(name)
+    }
+
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        self.call();
+        let there = self.inner.manifest_revision(name)?;
+        self.pass(there.as_ref().map_or(0, |(value, _)| value.len()));
+        Ok(there)
+    }
+
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        self.call();
+        self.inner.delete_revision(name, revision)
     }
 
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {

@@ -1,14 +1,14 @@
 //! What the manifests of an archive say, and whether their pieces are there.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write;
 
 use serde::Serialize;
 use transload::store::archive::{Held, NAMES, Record};
-use transload::store::backend::{Fault, Inventory};
+use transload::store::backend::{Fault, Inventory, ManifestEntry};
 use transload::store::{Backend, ManifestName, StoreError};
 
-use crate::show::number;
+use crate::show::{number, text};
 
 /// A manifest of an archive, as shown.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -27,6 +27,8 @@ struct Prefix {
     key: String,
     parent: String,
     tokens: u64,
+    /// The engine and its exact version; `null` where its saver did not say.
+    computed_by: Option<String>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -52,13 +54,16 @@ impl Shown {
                 key,
                 parent,
                 tokens,
+                computed_by,
                 groups,
+                ..
             } => Self {
                 kind: "root",
                 prefix: Some(Prefix {
                     key: key.to_string(),
                     parent: parent.to_string(),
                     tokens,
+                    computed_by: computed_by.map(|by| by.to_string()),
                 }),
                 groups: groups.into_iter().map(|held| held.map(segments)).collect(),
             },
@@ -76,34 +81,91 @@ impl Shown {
 
     /// Lines for a terminal.
     pub(super) fn lines(&self) -> String {
-        let mut text = match &self.prefix {
+        let mut lines = match &self.prefix {
             Some(prefix) => format!(
-                " the root of a saved prefix of {} tokens, behind {}\n",
+                " the root of a saved prefix of {} tokens, behind {}{}\n",
                 number::grouped(prefix.tokens),
                 &prefix.parent[..16],
+                match &prefix.computed_by {
+                    Some(by) => format!(", computed by {}", text::printable(by)),
+                    None => String::new(),
+                },
             ),
             None => " what one rank of an engine saved: a part\n".to_owned(),
         };
         for (number, segments) in self.groups.iter().enumerate() {
             let _ = match segments {
-                None => writeln!(text, " group {number}: no snapshot here"),
+                None => writeln!(lines, " group {number}: no snapshot here"),
                 Some(segments) => {
                     let pieces = segments.iter().map(|segment| segment.pieces as u64).sum();
                     let pieces = number::count(pieces, "piece");
                     match (segments.first(), segments.last()) {
                         (Some(first), Some(last)) => {
                             writeln!(
-                                text,
+                                lines,
                                 " group {number}: tokens {} to {}, {pieces}",
                                 first.from, last.to
                             )
                         }
-                        _ => writeln!(text, " group {number}: nothing needed"),
+                        _ => writeln!(lines, " group {number}: nothing needed"),
                     }
                 }
             };
         }
-        text
+        lines
+    }
+}
+
+/// What computed the saved prefixes of a store, where their savers said.
+#[derive(Debug, Default)]
+pub(super) struct Origins(HashMap<ManifestName, String>);
+
+impl Origins {
+    /// Looks into all roots among these manifests, so many at a time. What cannot be read is for verifying to tell.
+    pub(super) fn read(
+        inventory: &dyn Inventory,
+        batch: usize,
+        manifests: &[ManifestEntry],
+    ) -> Result<Self, StoreError> {
+        let names = manifests.iter().map(|entry| &entry.name);
+        let names = names.filter(|name| name.as_str().contains(NAMES)).cloned();
+        let names: Vec<ManifestName> = names.collect();
+        let mut origins = HashMap::new();
+        for name in names.chunks(batch.max(1)) {
+            // A batch fails where one of it is damaged.
+            let found = match inventory.peek_manifests(name) {
+                Err(StoreError::Damaged { .. }) => continue,
+                other => other?,
+            };
+            for (name, manifest) in name.iter().zip(found) {
+                let record = manifest.and_then(|manifest| Record::read(name, &manifest));
+                if let Some(Ok(Record::Root {
+                    computed_by: Some(by),
+                    ..
+                })) = record
+                {
+                    origins.insert(name.clone(), by.to_string());
+                }
+            }
+        }
+        Ok(Self(origins))
+    }
+
+    pub(super) fn of(&self, name: &ManifestName) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    /// A line for each engine.
+    pub(super) fn lines(&self) -> String {
+        let mut engines: BTreeMap<&str, u64> = BTreeMap::new();
+        for by in self.0.values() {
+            *engines.entry(by).or_default() += 1;
+        }
+        let lines = engines.into_iter().map(|(by, roots)| {
+            let roots = number::count(roots, "saved token chunk");
+            format!(" {roots} computed by {}\n", text::printable(by))
+        });
+        lines.collect()
     }
 }
 

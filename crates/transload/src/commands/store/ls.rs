@@ -5,6 +5,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 use transload::store::backend::{ChunkEntry, ManifestEntry, Usage};
 
+use super::archive::Origins;
 use super::{Store, printable, time};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -61,6 +62,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         walked.map_err(|error| store.failed(&error))?;
     }
     let usage = inventory.usage().map_err(|error| store.failed(&error))?;
+    let origins = Origins::read(inventory, store.backend.batch(), &manifests);
+    let origins = origins.map_err(|error| store.failed(&error))?;
     drop(bar);
 
     sort_manifests(&mut manifests, args.sort);
@@ -72,6 +75,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         manifests,
         chunks,
         usage,
+        origins,
     };
     output.show(|| listing.json(), || listing.table())?;
     Ok(())
@@ -101,6 +105,7 @@ struct Listing<'a> {
     manifests: Vec<ManifestEntry>,
     chunks: Option<Vec<ChunkEntry>>,
     usage: Usage,
+    origins: Origins,
 }
 
 /// The schema `transload.store.ls/1`.
@@ -119,6 +124,9 @@ struct JsonManifest<'a> {
     name: &'a str,
     bytes: u64,
     last_used: Option<u64>,
+    /// Of a saved prefix: the engine and its exact version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    computed_by: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -158,6 +166,7 @@ impl Listing<'_> {
             name: entry.name.as_str(),
             bytes: entry.bytes,
             last_used: time::unix(entry.last_used),
+            computed_by: self.origins.of(&entry.name),
         });
         let chunks = self.chunks.as_ref().map(|chunks| {
             let chunks = chunks.iter().map(|entry| JsonChunk {
@@ -210,6 +219,7 @@ impl Listing<'_> {
             text.push('\n');
         }
         text.push_str(&summary(&self.usage));
+        text.push_str(&self.origins.lines());
         let listed = self.manifests.len() as u64;
         if let Some(more @ 1..) = self.usage.manifests.checked_sub(listed) {
             let more = number::count(more, "manifest");
