@@ -129,7 +129,6 @@ def connector(role: str, certs: Path | None, policy: str = "fail", **settings) -
     return {
         "kv_load_failure_policy": policy,
         "kv_connector": "TransloadConnector",
-        "kv_connector_module_path": "transload.vllm",
         "kv_role": role,
         "kv_connector_extra_config": ({"certs": str(certs)} if certs else {}) | settings,
     }

@@ -120,3 +120,29 @@ def test_the_command_is_there(tmp_path):
 def test_the_examples_of_the_manual_run(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exec(compile(example, str(MANUAL), "exec"), {"__name__": "example"})
+
+
+def test_vllm_finds_the_connector_by_its_name(monkeypatch):
+    """As vLLM does in each process, whether it has loaded plugins there before or not."""
+    from importlib.metadata import entry_points
+    from types import ModuleType, SimpleNamespace
+
+    [point] = [point for point in entry_points(group="vllm.general_plugins") if point.name == "transload"]
+    place = "vllm.distributed.kv_transfer.kv_connector.factory"
+    parts = place.split(".")
+    for length in range(1, len(parts) + 1):
+        name = ".".join(parts[:length])
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    registered = {}
+    sys.modules[place].KVConnectorFactory = SimpleNamespace(
+        _registry=registered, register_connector=lambda name, *of: registered.setdefault(name, of)
+    )
+    for _ in range(2):
+        point.load()()
+    assert registered == {"TransloadConnector": ("transload.vllm", "TransloadConnector")}
+
+
+def test_the_command_has_a_script():
+    script = Path(sys.executable).parent / "transload"
+    done = subprocess.run([script, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"transload {transload.__version__}\n")
