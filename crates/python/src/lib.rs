@@ -8,6 +8,7 @@ mod agent;
 mod archive;
 mod completion;
 mod deployment;
+mod digest;
 mod errors;
 mod identity;
 mod lease;
@@ -38,6 +39,7 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
     module.add_function(wrap_pyfunction!(run_command, module)?)?;
     module.add_function(wrap_pyfunction!(agent::new_incarnation, module)?)?;
+    module.add_function(wrap_pyfunction!(digest::file_digest, module)?)?;
     module.add_class::<agent::Agent>()?;
     module.add_class::<lease::Lease>()?;
     module.add_class::<transfer::Transfer>()?;

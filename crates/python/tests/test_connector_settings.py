@@ -98,6 +98,63 @@ def test_parallelism_that_is_not_handled(connector, server_certs, kind):
         connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
 
 
+def test_a_device_that_is_not_handled(connector, server_certs):
+    """It is said before the cache is there, which takes minutes."""
+    config = vllm.vllm_config(extra={"certs": str(server_certs)})
+    config.device_config.device_type = "cuda"
+    for role in vllm.KVConnectorRole:
+        with pytest.raises(connector.ConfigError, match="vLLM computes on 'cuda': .* host memory only so far"):
+            connector.TransloadConnector(config, role, None)
+
+
+def test_models_whose_prefixes_are_not_reused(connector, tmp_path):
+    config = vllm.vllm_config(extra={"store": f"file://{tmp_path}"})
+    config.model_config.is_prefix_caching_supported = False
+    with pytest.raises(connector.ConfigError, match="vLLM does not reuse prefixes of this model.*extra_config.store"):
+        connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
+
+
+def test_a_store_within_multi_connector(engine, connector, monkeypatch, tmp_path):
+    """What becomes of a failed load is decided by the configuration around it."""
+    outer = vllm.vllm_config()
+    outer.kv_transfer_config.kv_connector = "MultiConnector"
+    monkeypatch.setattr(vllm, "current_config", outer)
+    extra = {"store": f"file://{tmp_path}/kv"}
+    with pytest.raises(connector.ConfigError, match="beside MultiConnector's .* give \"kv_load_failure_policy\": \"recompute\""):
+        engine("prefill", extra=extra)
+    outer.kv_transfer_config.kv_load_failure_policy = "recompute"
+    engine("prefill", extra=extra)
+
+
+def test_sleep_is_refused(connector):
+    assert not connector.TransloadConnector.supports_sleep_mode(None)
+
+
+@pytest.mark.parametrize(("version", "fits"), [("0.31.2", False), ("0.32.1", True), ("0.33.0rc1", True), ("0.34.0", False),
+                                               ("1.0.0", False), ("dev", True), ("0.1.dev1+gabc", True)])  # fmt: skip
+def test_versions_of_vllm(connector, monkeypatch, version, fits):
+    import vllm as installed
+    from transload.vllm import versions
+
+    monkeypatch.setattr(installed, "__version__", version)
+    if fits:
+        versions.check()
+        return
+    with pytest.raises(ImportError, match=f"is for vLLM 0.32 to 0.33, and this is {version}: install one of those"):
+        versions.check()
+
+
+def test_a_version_that_is_not_tested_is_told(connector, monkeypatch, caplog):
+    import vllm as installed
+    from transload.vllm import versions
+
+    versions.check()
+    assert not caplog.records
+    monkeypatch.setattr(installed, "__version__", "0.33.0")
+    versions.check()
+    assert "tested with vLLM 0.32; of this version, 0.33.0, only names" in caplog.text
+
+
 def test_windows_and_cached_prefixes(connector, engine, tmp_path):
     """A block that is loaded from where the window begins is not to be cached as a whole."""
     groups = [Attention(range(2)), Attention(range(2, 4), window=40)]
@@ -134,6 +191,24 @@ REFUSED = {
         other_spec(state_content_bytes=260), "FLASH_ATTN keeps 260 B of a head and token, a key and a value are 256 B"
     ),
     "encoders": (other_spec(vllm.CrossAttentionSpec), "a cache of CrossAttentionSpec cannot be moved"),
+    "prefixes that see what comes after": (
+        other_spec(non_causal=True), "a cache of FullAttentionSpec with non_causal True cannot be moved"
+    ),
+    "a page that is aligned": (
+        other_spec(vllm.MLAAttentionSpec, alignment=576), "MLAAttentionSpec with alignment 576 cannot be moved"
+    ),
+    "a latent of a version of its own": (
+        other_spec(vllm.MLAAttentionSpec, model_version="deepseek_v4"), "with model_version 'deepseek_v4' cannot be moved"
+    ),
+    "tokens kept behind a window": (
+        other_spec(vllm.SlidingWindowSpec, sliding_window=40, extra_retained_tokens=2),
+        "SlidingWindowSpec with extra_retained_tokens 2 cannot be moved",
+    ),
+    "windows behind a prompt": (other_spec(vllm.RSWASpec, rswa_window=40), "a cache of RSWASpec cannot be moved"),
+    "sinks": (other_spec(vllm.SinkFullAttentionSpec), "a cache of SinkFullAttentionSpec cannot be moved"),
+    "windows of latents": (
+        other_spec(vllm.SlidingWindowMLASpec, sliding_window=40), "a cache of SlidingWindowMLASpec cannot be moved"
+    ),
     "a type": (other_spec(dtype=torch.float64), "elements of torch.float64 cannot be moved"),
     "groups that are unknown": (
         {"groups": [mamba2(range(2))], "tp": 2}, "the model's config does not say how many Mamba2 groups it has"

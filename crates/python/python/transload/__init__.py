@@ -43,6 +43,7 @@ from ._transload import (
     TransferError,
     TransloadError,
     __version__,
+    file_digest,
     new_incarnation,
 )
 
@@ -76,5 +77,6 @@ __all__ = [
     "TransferError",
     "TransloadError",
     "__version__",
+    "file_digest",
     "new_incarnation",
 ]

@@ -23,6 +23,19 @@ class Blocks:
     def free_blocks(self):
         return len(self._free)
 
+    @property
+    def block_pool(self):
+        """vllm/v1/core/block_pool.py"""
+        blocks = len(self._users) + 1
+        return SimpleNamespace(num_gpu_blocks=blocks, get_num_free_blocks=lambda: len(self._free))
+
+    def reset_prefix_cache(self):
+        if len(self._free) < len(self._users):
+            return False
+        self._cached.clear()
+        self._key_of.clear()
+        return True
+
     def get_block_ids(self, request_id):
         return tuple(list(table) for table in self._tables.get(request_id, [[] for _ in self._groups]))
 

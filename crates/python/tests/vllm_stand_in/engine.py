@@ -27,7 +27,7 @@ class Engine:
 
     def __init__(self, certs, agent, groups, *, tp=1, blocks=64, block_size=32, budget=10_000, policy="recompute",
                  prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, uniform=False, role=None,
-                 **shape):  # fmt: skip
+                 model=None, max_loras=4, **shape):  # fmt: skip
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
         shape |= {"blocks": blocks, "block_size": block_size, "uniform": uniform}
         self.caches = [Cache(groups, tp=tp, rank=rank, **shape) for rank in range(tp)]
@@ -48,6 +48,8 @@ class Engine:
             "lookahead": lookahead,
             "groups": model_groups,
             "prefix_caching": prefix_caching,
+            "model": model,
+            "max_loras": max_loras,
         }
         self.requests, self.waiting, self.running = {}, [], []
         self.received, self.failed, self.finished_ids, self.answers = set(), set(), set(), {}
@@ -62,17 +64,19 @@ class Engine:
         self._connector = importlib.import_module("transload.vllm").TransloadConnector
         self.figures = self._connector.build_kv_connector_stats()
         vllm.tp_group = vllm.Group(self.tp)
-        self.workers = []
+        self.workers, self.lora = [], []
         for rank, cache in enumerate(self.caches):
             vllm.tp_group.rank_in_group = rank
             config = vllm.vllm_config(**self._options, rank=rank)
             worker = self._connector(config, vllm.KVConnectorRole.WORKER, cache.config())
             self.workers.append(worker)
+            self.lora.append(vllm.WorkerLoRAManager(config))
             worker.register_kv_caches(cache.tensors)
         config = vllm.vllm_config(**self._options)
         self.scheduler = self._connector(config, vllm.KVConnectorRole.SCHEDULER, self.caches[0].config())
         if config.kv_transfer_config.kv_load_failure_policy == "recompute":
             self.policy = "recompute"
+        self.core = vllm.EngineCore(self.scheduler, self.lora)
         self.scheduler.bind_kv_cache_manager(self.manager)
         addresses = {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)}
         self.scheduler.set_xfer_handshake_metadata_pp_aware(pickle.loads(pickle.dumps(addresses)))
@@ -88,6 +92,9 @@ class Engine:
 
     def add(self, tokens, params=None, **more):
         request = Request(tokens, params, **more)
+        if request.lora_request is not None and request.lora_request.lora_int_id not in self.lora[0].models:
+            # As the API server does with adapters that it is asked to serve.
+            self.core.add_lora(request.lora_request)
         self.requests[request.request_id] = request
         self.waiting.append(request)
         self.scheduler.on_new_request(request)
@@ -114,6 +121,10 @@ class Engine:
         request.preempted = True
         self.preempted_ids.add(request.request_id)
         self.waiting.insert(0, request)
+
+    def reset(self):
+        """As ``/reset_prefix_cache?reset_external=true``."""
+        return self.manager.reset_prefix_cache() & self.scheduler.reset_cache()
 
     # --- the scheduler's loop --------------------------------------------------------
 
@@ -203,6 +214,8 @@ class Engine:
         worker.handle_preemptions(step)
         worker.bind_connector_metadata(step)
         for request, start, count in work:
+            if request.lora_request is not None:
+                self.lora[rank].add_adapter(request.lora_request)
             for group, table in zip(self.groups, self._tables(request)):
                 tokens = numpy.array(request.all_token_ids)
                 cache.assert_seen(group, table, tokens, start)

@@ -9,14 +9,18 @@ from types import ModuleType
 from . import torch_numpy, vllm_names
 
 PLACES = [
+    "config",
     "distributed.kv_transfer.kv_connector.v1.base",
     "distributed.kv_transfer.kv_connector.v1.metrics",
     "distributed.parallel_state",
+    "lora.request",
+    "lora.worker_manager",
     "model_executor.layers.mamba.mamba_utils",
     "model_executor.models.utils",
     "transformers_utils.config",
     "v1.attention.backends.cpu_attn",
     "v1.attention.backends.registry",
+    "v1.engine.core",
     "v1.kv_cache_interface",
     "v1.metrics.cache_hit_source",
     "v1.request",
@@ -28,6 +32,8 @@ def installed():
     """Within it the connector can be imported; its package is what this gives."""
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_concerned(name)}
     sys.modules |= _modules()
+    # The connector follows calls of these.
+    followed = [(each, dict(vars(each))) for each in (vllm_names.EngineCore, vllm_names.WorkerLoRAManager)]
     # The connector has the package's records written as vLLM's are.
     ours = logging.getLogger("transload")
     logged = ours.handlers, ours.propagate, ours.level
@@ -38,6 +44,12 @@ def installed():
             if _is_concerned(name):
                 del sys.modules[name]
         sys.modules |= before
+        for each, methods in followed:
+            for name in [name for name in vars(each) if name not in methods]:
+                delattr(each, name)
+            for name, method in methods.items():
+                if callable(method):
+                    setattr(each, name, method)
         ours.handlers, ours.propagate = logged[:2]
         ours.setLevel(logged[2])
 
@@ -48,6 +60,7 @@ def _is_concerned(name):
 
 def _modules():
     modules = {"torch": torch_numpy, "vllm": ModuleType("vllm")}
+    modules["vllm"].__version__ = vllm_names.__version__
     # vllm/logger.py and vllm/utils/network_utils.py
     logger, network = ModuleType("vllm.logger"), ModuleType("vllm.utils.network_utils")
     logger.init_logger = logging.getLogger

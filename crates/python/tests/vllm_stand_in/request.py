@@ -6,6 +6,12 @@ from types import SimpleNamespace
 from . import vllm_names as vllm
 
 _numbers = itertools.count()
+_adapters: dict[str, int] = {}
+
+
+def _number(adapter):
+    """vLLM's number of an adapter."""
+    return _adapters.setdefault(adapter, len(_adapters) + 1)
 
 
 class Request:
@@ -22,7 +28,7 @@ class Request:
         self.preempted, self.resumable = False, False
         # Steps are not overlapped here.
         self.num_in_flight_tokens = 0
-        self.lora_request = None if adapter is None else SimpleNamespace(lora_name=adapter)
+        self.lora_request = vllm.LoRARequest(adapter, _number(adapter), f"/{adapter}") if isinstance(adapter, str) else adapter
         self.cache_salt = salt
         self.mm_features = [
             SimpleNamespace(identifier=name, mm_position=SimpleNamespace(offset=offset, length=length))

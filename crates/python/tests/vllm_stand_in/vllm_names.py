@@ -6,6 +6,8 @@ from math import prod
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
+
 # --- vllm/distributed/kv_transfer/kv_connector/v1/base.py ------------------------------
 
 
@@ -127,6 +129,81 @@ class RequestStatus(enum.IntEnum):
     FINISHED_ERROR = 7
 
 
+# --- vllm/lora/request.py --------------------------------------------------------------
+
+
+@dataclass
+class LoRARequest:
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+    load_inplace: bool = False
+
+
+# --- vllm/lora/worker_manager.py -------------------------------------------------------
+
+adapters_on_disk: dict[str, bytes] = {}
+"""What is in an adapter's folder, where a test wants something of its own."""
+
+
+class LoRALayerWeights:
+    def __init__(self, content, rank):
+        from . import torch_numpy as torch
+
+        self.module_name, self.rank, self.lora_alpha, self.scaling = "q_proj", rank, 16, 16 / rank
+        array = numpy.frombuffer(content.ljust(64, b"."), numpy.uint8)[:64].view(numpy.float32).reshape(rank, -1)
+        self.lora_a, self.lora_b = torch.from_numpy(array.copy(), torch.float32), torch.from_numpy(array.copy(), torch.float32)
+
+
+class LoRAModel:
+    def __init__(self, number, content):
+        self.id, self.rank, self.is_3d_lora_weight = number, 8, False
+        self.loras = {"model.layers.0.q_proj": LoRALayerWeights(content, self.rank)}
+
+
+class WorkerLoRAManager:
+    """Of `max_cpu_loras` adapters the one that was used last is evicted last."""
+
+    def __init__(self, vllm_config):
+        self.lora_config, self._adapter_manager, self.models = vllm_config.lora_config, self, {}
+
+    def _load_adapter(self, request):
+        path = request.lora_path
+        return LoRAModel(request.lora_int_id, adapters_on_disk.get(path, path.encode()))
+
+    def list_adapters(self):
+        return set(self.models)
+
+    def get_adapter(self, number):
+        return self.models.get(number)
+
+    def add_adapter(self, request):
+        model = self.models.pop(request.lora_int_id, None)
+        if model is None or request.load_inplace:
+            model = self._load_adapter(request)
+            if len(self.models) == self.lora_config.max_cpu_loras:
+                del self.models[next(iter(self.models))]
+        self.models[request.lora_int_id] = model
+
+
+# --- vllm/v1/engine/core.py ------------------------------------------------------------
+
+
+class EngineCore:
+    def __init__(self, connector, lora):
+        self.scheduler, self._lora = SimpleNamespace(get_kv_connector=lambda: connector), lora
+
+    def add_lora(self, lora_request):
+        for manager in self._lora:
+            manager.add_adapter(lora_request)
+
+    def collective_rpc(self, method, timeout=None, args=(), kwargs=None):
+        return []
+
+    def set_weight_version(self, weight_version):
+        pass
+
+
 # --- vllm/model_executor/models/utils.py -----------------------------------------------
 
 
@@ -179,6 +256,10 @@ class KVQuantMode(enum.IntEnum):
 class KVCacheSpec:
     block_size: int
 
+    @property
+    def prefix_cacheable(self):
+        return True
+
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSpec(KVCacheSpec):
@@ -207,12 +288,28 @@ class AttentionSpec(KVCacheSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class FullAttentionSpec(AttentionSpec):
-    pass
+    sliding_window: int | None = None
+    attention_chunk_size: int | None = None
+    non_causal: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class MLAAttentionSpec(FullAttentionSpec):
+    cache_dtype_str: str | None = None
+    alignment: int | None = None
+    model_version: str | None = None
+    is_index_group_leader: bool = False
     head_size_v: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RSWASpec(FullAttentionSpec):
+    rswa_window: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkFullAttentionSpec(FullAttentionSpec):
+    sink_len: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,6 +320,12 @@ class ChunkedLocalAttentionSpec(AttentionSpec):
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindowSpec(AttentionSpec):
     sliding_window: int
+    extra_retained_tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingWindowMLASpec(SlidingWindowSpec):
+    head_size_v: int = 0
 
 
 class CrossAttentionSpec(AttentionSpec):
@@ -238,6 +341,7 @@ class MambaSpec(KVCacheSpec):
     shapes: tuple
     dtypes: tuple
     mamba_type: Any
+    mamba_cache_mode: str = "none"
     num_speculative_blocks: int = 0
     tp_replicated: bool = False
 
@@ -282,9 +386,17 @@ class KVCacheConfig:
 
 # --- vllm/config -----------------------------------------------------------------------
 
+__version__ = "0.32.0"
+
+current_config = None
+
+
+def get_current_vllm_config_or_none():
+    return current_config
+
 
 def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None,
-                prefix_caching=False):  # fmt: skip
+                prefix_caching=False, model=None, max_loras=4):  # fmt: skip
     """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer."""
     layers = {
         name: SimpleNamespace(get_attn_backend=lambda backend=backend: SimpleNamespace(get_name=lambda: backend))
@@ -306,12 +418,23 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
             data_parallel_size=1,
             rank=rank,
         ),
+        device_config=SimpleNamespace(device_type="cpu"),
         model_config=SimpleNamespace(
             served_model_name="stand-in",
             dtype=None,
+            is_prefix_caching_supported=True,
             get_total_num_kv_heads=lambda: heads,
-            hf_text_config=SimpleNamespace(n_groups=groups),
+            hf_text_config=SimpleNamespace(n_groups=groups, rope_parameters=None),
+            hf_config=SimpleNamespace(_commit_hash=None),
+            hf_config_path=None,
+            hf_overrides={},
+            max_model_len=4096,
+            model=str(model or "nowhere"),
+            revision=None,
+            quantization=None,
         ),
+        load_config=SimpleNamespace(load_format="auto"),
+        lora_config=SimpleNamespace(max_cpu_loras=max_loras),
         cache_config=SimpleNamespace(cache_dtype="auto", enable_prefix_caching=prefix_caching),
         compilation_config=SimpleNamespace(static_forward_context=layers),
         num_prefill_lookahead_tokens=lookahead,

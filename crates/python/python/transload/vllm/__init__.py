@@ -2,8 +2,7 @@
 
 vLLM loads it by name::
 
-    --kv-transfer-config '{"kv_connector": "TransloadConnector",
-      "kv_connector_module_path": "transload.vllm", "kv_role": "kv_producer",
+    --kv-transfer-config '{"kv_connector": "TransloadConnector", "kv_role": "kv_producer",
       "kv_connector_extra_config": {"certs": "certs"}}'
 
 The decode server is started alike, with ``"kv_role": "kv_consumer"``. With ``"store": "file:///var/kv"``, prefixes are
@@ -14,7 +13,7 @@ module               what it is about
 ===================  =====================================================================
 `config`             the settings, from ``kv_connector_extra_config``
 `cache`              how vLLM lays its cache out, as a deployment and registered memory
-`content`            what a request's blocks hold
+`content`            what a request's blocks hold: its prompt, and what computes it
 `messages`           what the scheduler tells the workers, and the workers the scheduler
 `scheduler`          which request is lent or loaded, and when: one in the scheduler
 `worker`             leases and pulls of one rank's blocks: one in each worker
@@ -22,14 +21,23 @@ module               what it is about
 `saved_worker`       loads and saves of one rank's blocks
 `saved`              what both have of the store: the archive, and threads that wait for it
 `windows`            whether a request still has the blocks of its windows
-`weights`            what tells a model's weights apart in the store
+`weights`            what tells the weights of a model apart from all others
+`digests`            digests of weight files, and where they are kept
+`adapters`           what tells adapters apart
+`engine_calls`       calls of vLLM's engine that connectors are not told of
+`versions`           the versions of vLLM that it knows
 `stats`              figures for vLLM's log and for Prometheus
 `logs`               records in vLLM's log, without tickets
 `connector`          the class that vLLM makes; it hands everything to the others
 ===================  =====================================================================
 """
 
-from .config import Config, ConfigError
-from .connector import TransloadConnector
+from . import versions
+
+# Before what other versions of vLLM do not have is imported.
+versions.check()
+
+from .config import Config, ConfigError  # noqa: E402
+from .connector import TransloadConnector  # noqa: E402
 
 __all__ = ["Config", "ConfigError", "TransloadConnector"]

@@ -31,7 +31,9 @@ class Config:
     port: int = 7600
     """UDP port of rank 0; rank r takes ``port + r``."""
     model: str | None = None
-    """What tells the model from others: blocks are only loaded for the same. Default: see `weights.weights_of`."""
+    """What tells the model from others: blocks are only loaded for the same. Default: see `weights`."""
+    reset_keeps_weights: bool = False
+    """Whether weights are the same after vLLM has cleared its caches: they are not changed in place."""
     lanes: int | None = None
     """Connections to each other rank that bytes are spread over. Default: the agent's own choice."""
     lane_ports: tuple[int, int] | None = None
@@ -51,7 +53,10 @@ class Config:
     store_model: str | None = None
     """The model's name in the store. Default: its first served name."""
     store_weights: str | None = None
-    """What tells its weights apart from others of that name. Default: see `weights.weights_of`."""
+    """What tells its weights apart from others of that name. Default: see `weights`."""
+    store_trusts_media_identifiers: bool = False
+    """Whether clients call images and the like by what is in them. Where they may choose, and have no salt, a prompt is
+    saved and loaded up to the last whole token chunk before the first of them only."""
     store_wait_seconds: float = 2.0
     """How long a request waits to hear what of it is saved, before it is computed."""
 
@@ -88,6 +93,8 @@ class Config:
             given["host"] = get_ip()
         for name in ("agent", "host"):
             _of(name, given.get(name, ""), str)
+        for name in ("reset_keeps_weights", "store_trusts_media_identifiers"):
+            _of(name, given.get(name, False), bool)
         _one_of("mode", given.get("mode", cls.mode), "pull", "push")
         _one_of("require", given.get("require", cls.require), "any", "quic", "local")
         port = _of("port", given.get("port", cls.port), int)
@@ -144,7 +151,7 @@ def _one_of(name: str, value: Any, *words: str) -> None:
 
 
 def _of(name: str, value: Any, kind: Any) -> Any:
-    if not isinstance(value, kind) or isinstance(value, bool):
-        wanted = {str: "a text", int: "a whole number"}.get(kind, "a number")
+    if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+        wanted = {str: "a text", int: "a whole number", bool: "true or false"}.get(kind, "a number")
         raise ConfigError(f"{_at(name)} is {value!r}: give {wanted}")
     return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from vllm.config import get_current_vllm_config_or_none
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorHandshakeMetadata,
@@ -14,9 +15,10 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from . import engine_calls
 from .config import Config, ConfigError
 from .logs import hide_tickets, log_as_vllm_does
-from .messages import Parts, Step
+from .messages import Report, Step
 from .scheduler import Scheduler
 from .stats import PromMetrics, Stats
 from .windows import has_windows
@@ -24,7 +26,7 @@ from .worker import Worker
 
 if TYPE_CHECKING:
     import torch
-    from vllm.config import VllmConfig
+    from vllm.config import KVTransferConfig, VllmConfig
     from vllm.forward_context import ForwardContext
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
@@ -51,12 +53,12 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         config = Config.read(vllm_config)
         refuse_what_is_not_handled(vllm_config, kv_cache_config, config)
         if config.store is not None:
-            # What is saved can always be computed: a store that fails is no reason to fail a request.
-            vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
+            recompute_what_is_not_loaded(vllm_config, role)
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         if role is KVConnectorRole.SCHEDULER:
             self._scheduler = Scheduler(vllm_config, kv_cache_config, config)
+            engine_calls.follow()
         else:
             self._worker = Worker(vllm_config, kv_cache_config, config)
 
@@ -69,46 +71,49 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
         super().bind_kv_cache_manager(kv_cache_manager)
-        self._in_scheduler.bind_manager(kv_cache_manager)
+        self.in_scheduler.bind_manager(kv_cache_manager)
 
     def set_xfer_handshake_metadata_pp_aware(
         self, metadata: dict[tuple[int, int], KVConnectorHandshakeMetadata]
     ) -> None:
-        self._in_scheduler.meet_workers(metadata)
+        self.in_scheduler.meet_workers(metadata)
 
     def get_loaded_kv_cache_group_ids(self, request: Request) -> tuple[int, ...]:
         return self._kv_cache_config.transfer_group_ids
 
     def on_new_request(self, request: Request) -> None:
-        self._in_scheduler.on_new_request(request)
+        self.in_scheduler.on_new_request(request)
 
     def get_num_new_matched_tokens(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        return self._in_scheduler.matched_tokens(request, num_computed_tokens)
+        return self.in_scheduler.matched_tokens(request, num_computed_tokens)
 
     def update_state_after_alloc(self, request: Request, blocks: KVCacheBlocks, num_external_tokens: int) -> None:
-        self._in_scheduler.allocated(request, blocks, num_external_tokens)
+        self.in_scheduler.allocated(request, blocks, num_external_tokens)
 
     def get_external_cache_hit_sources(
         self, request: Request, num_external_tokens: int
     ) -> dict[CacheHitSource, int]:
-        saved = self._in_scheduler.saved
+        saved = self.in_scheduler.saved
         if num_external_tokens and saved is not None and saved.is_loading(request.request_id):
             return {CacheHitSource.DISK: num_external_tokens}
         return super().get_external_cache_hit_sources(request, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
-        return self._in_scheduler.build_step(scheduler_output)
+        return self.in_scheduler.build_step(scheduler_output)
 
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
-        self._in_scheduler.hear(connector_output)
+        self.in_scheduler.hear(connector_output)
 
     def request_finished(self, request: Request, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        return self._in_scheduler.finished(request, (block_ids,))
+        return self.in_scheduler.finished(request, (block_ids,))
 
     def request_finished_all_groups(
         self, request: Request, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        return self._in_scheduler.finished(request, block_ids)
+        return self.in_scheduler.finished(request, block_ids)
+
+    def reset_cache(self) -> bool:
+        return self.in_scheduler.reset_cache()
 
     # --- in a worker -----------------------------------------------------------------
 
@@ -141,18 +146,24 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
     def get_kv_connector_stats(self) -> Stats | None:
         if self._worker is not None:
             return self._worker.take_stats()
-        saved = self._in_scheduler.saved
+        saved = self.in_scheduler.saved
         return None if saved is None or saved.stats.is_empty() else saved.stats.take()
 
-    def build_connector_worker_meta(self) -> Parts | None:
-        saved = self._in_worker.saved
-        return None if saved is None else saved.take_parts()
+    def build_connector_worker_meta(self) -> Report | None:
+        return self._in_worker.report()
 
     def shutdown(self) -> None:
         if self._worker is not None:
             self._worker.shutdown()
-        elif self._in_scheduler.saved is not None:
-            self._in_scheduler.saved.shutdown()
+        else:
+            self.in_scheduler.shutdown()
+
+    # --- before vLLM makes either ----------------------------------------------------
+
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: KVTransferConfig) -> bool:
+        """vLLM 0.33 asks. Sleep may map the cache anew, of which agents that have it registered know nothing."""
+        return False
 
     # --- figures ---------------------------------------------------------------------
 
@@ -167,7 +178,8 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
     # --- which half this is ----------------------------------------------------------
 
     @property
-    def _in_scheduler(self) -> Scheduler:
+    def in_scheduler(self) -> Scheduler:
+        """The half that is in vLLM's scheduler."""
         assert self._scheduler is not None, "this is the half of a worker"
         return self._scheduler
 
@@ -181,6 +193,25 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         step = self._get_connector_metadata()
         assert isinstance(step, Step)
         return step
+
+
+def recompute_what_is_not_loaded(vllm_config: VllmConfig, role: KVConnectorRole) -> None:
+    """Has vLLM compute what a store fails to load: that can always be done, so it is no reason to fail a request.
+
+    Raises:
+        ConfigError: another connector holds this one, and its settings, which are what counts, say otherwise.
+    """
+    ours = vllm_config.kv_transfer_config
+    ours.kv_load_failure_policy = "recompute"
+    # Connectors within MultiConnector are given a configuration of their own. Workers are made within the real one.
+    outer = get_current_vllm_config_or_none() if role is KVConnectorRole.WORKER else None
+    real = ours if outer is None else outer.kv_transfer_config
+    if real.kv_load_failure_policy != "recompute":
+        raise ConfigError(
+            f"kv_load_failure_policy is {real.kv_load_failure_policy!r} beside {real.kv_connector}'s connectors, so that "
+            "a store that fails would fail requests: with kv_connector_extra_config.store, give "
+            '"kv_load_failure_policy": "recompute" there'
+        )
 
 
 def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
@@ -198,6 +229,14 @@ def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCache
     ):
         if size > 1:
             raise ConfigError(f"--{option} is {size}: TransloadConnector supports 1 so far")
+    device = vllm_config.device_config.device_type
+    if device != "cpu":
+        raise ConfigError(f"vLLM computes on {device!r}: TransloadConnector moves caches in host memory only so far")
+    if config.store is not None and not vllm_config.model_config.is_prefix_caching_supported:
+        raise ConfigError(
+            "vLLM does not reuse prefixes of this model, so that kv_connector_extra_config.store may not either: "
+            "leave it out"
+        )
     # Whatever its role, a server loads from a store.
     loads = vllm_config.kv_transfer_config.is_kv_consumer or config.store is not None
     if loads and has_windows(kv_cache_config) and vllm_config.cache_config.enable_prefix_caching:

@@ -1,36 +1,81 @@
-"""What a request's blocks hold."""
+"""What a request's blocks hold: its prompt, and what computes it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from transload import Prompt
+
+from .adapters import Adapters
+from .weights import Weights
 
 if TYPE_CHECKING:
     from vllm.v1.request import Request
 
 
-def prompt_of(request: Request, model: str | None = None) -> Prompt:
-    """Everything that decides what the blocks of a request's prompt hold: what vLLM's own block hashes cover, and which
-    `model` computes them, where that is not known otherwise.
+@dataclass(frozen=True)
+class Computed:
+    """What computes a request. Blocks hold the same only if it is the same."""
 
-    Two requests with the same token ids but another adapter, image, salt or embedding are different content, so that
-    the blocks of one are never taken for those of the other.
+    weights: str
+    adapter: str | None
+    """A digest of what it holds."""
+    epoch: bytes
+    """When it was, as `Weights.epoch` says."""
+
+
+class Names:
+    """Names what computes requests: one for tickets and one for the store, which may have names of their own for weights."""
+
+    def __init__(self, weights: Weights, adapters: Adapters, given: str | None) -> None:
+        self._weights, self._adapters, self._given = weights, adapters, given
+
+    def of(self, request: Request) -> Computed:
+        """What computes a request, as far as that is known now.
+
+        Raises:
+            Unnamed: it is not, and nothing that it computes may be taken for anything.
+        """
+        weights = self._weights.name(self._given)
+        return Computed(weights, self._adapters.digest(request.lora_request), self._weights.epoch)
+
+
+@dataclass(frozen=True)
+class Content:
+    """A request's prompt, whatever computes it: what vLLM's own block hashes cover, but for the adapter.
+
+    Two requests with the same token ids but another image, salt or embedding are different content, so that the blocks of
+    one are never taken for those of the other.
     """
-    features = [
-        (feature.identifier, feature.mm_position.offset, feature.mm_position.length)
-        for feature in request.mm_features
-    ]
-    adapter = request.lora_request
-    return Prompt(
-        request.all_token_ids[: request.num_prompt_tokens],
-        adapter=None if adapter is None else adapter.lora_name,
-        multimodal=features,
-        salt=request.cache_salt or None if model is None else json.dumps([model, request.cache_salt or ""]),
-        embeddings=_embeddings(request),
-    )
+
+    tokens: list[int]
+    media: list[tuple[str, int, int]]
+    """Identifier, position and length of each image and the like."""
+    salt: str | None
+    embeddings: bytes | None
+
+    @classmethod
+    def of(cls, request: Request) -> Content:
+        """The prompt of a request, as it is now."""
+        media = [(each.identifier, each.mm_position.offset, each.mm_position.length) for each in request.mm_features]
+        tokens = request.all_token_ids[: request.num_prompt_tokens]
+        return cls(tokens, media, request.cache_salt or None, _embeddings(request))
+
+    def lent(self, computed: Computed) -> Prompt:
+        """As two servers compare it, which know of each other's weights only what is in it."""
+        return self._prompt(computed, json.dumps([computed.weights, self.salt or ""]))
+
+    def saved(self, computed: Computed) -> Prompt:
+        """As the archive of these weights has it."""
+        return self._prompt(computed, self.salt)
+
+    def _prompt(self, computed: Computed, salt: str | None) -> Prompt:
+        return Prompt(
+            self.tokens, adapter=computed.adapter, multimodal=self.media, salt=salt, embeddings=self.embeddings
+        )
 
 
 def _embeddings(request: Request) -> bytes | None:

@@ -11,6 +11,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorWorkerMetadata,
 )
 
+from .adapters import Loaded
+
 NULL_BLOCK = 0
 """vLLM's entry for "no block here"."""
 
@@ -47,6 +49,8 @@ class Load:
 
     ticket: Ticket | None
     """None if the request came without one that could be read: then the load fails."""
+    refused: str
+    """Why nothing may be loaded; empty where it may."""
     into: Ticket | None
     """The ticket for a push into these blocks; None where they are pulled."""
     blocks: Blocks
@@ -59,6 +63,8 @@ class Load:
 class Restore:
     """Blocks that are filled from the store."""
 
+    weights: str
+    """Those that the store has them of."""
     found: bytes
     blocks: Blocks
     start: int
@@ -69,6 +75,8 @@ class Restore:
 class Save:
     """Blocks that are saved in the store."""
 
+    weights: str
+    """Those that computed them."""
     missing: bytes
     blocks: Blocks
 
@@ -84,6 +92,8 @@ class Step(KVConnectorMetadata):
     """Requests whose ticket went out: their blocks are freed when the lease ends."""
     take_back: list[str] = field(default_factory=list)
     """Requests whose lease is void: no ticket ever went out."""
+    take_back_all: bool = False
+    """Whether all leases of before are void, whoever has a ticket."""
     load: dict[str, Load] = field(default_factory=dict)
     stop_loading: list[str] = field(default_factory=list)
     renew: dict[Ticket, float] = field(default_factory=dict)
@@ -99,13 +109,17 @@ class Step(KVConnectorMetadata):
 
 
 @dataclass
-class Parts(KVConnectorWorkerMetadata):
+class Report(KVConnectorWorkerMetadata):
+    """What workers tell the scheduler after a step."""
+
+    parts: dict[str, dict[int, bytes | None]] = field(default_factory=dict)
     """What has been saved of requests: each rank's part, None where it failed."""
+    adapters: dict[int, Loaded] = field(default_factory=dict)
+    """The adapters that a rank has loaded, if that is news."""
 
-    parts: dict[str, dict[int, bytes | None]]
-
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> Parts:
-        assert isinstance(other, Parts)
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
+        assert isinstance(other, Report)
         for request_id, ranks in other.parts.items():
             self.parts.setdefault(request_id, {}).update(ranks)
+        self.adapters |= other.adapters
         return self

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any, Callable
 from transload import Archive, Deployment
 from vllm.logger import init_logger
 
-from .weights import weights_of
-
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
@@ -25,31 +23,36 @@ if TYPE_CHECKING:
 logger = init_logger("vllm." + __name__)
 
 
+MOST_TOLD = 100
+"""How many kinds of failures are remembered as logged."""
+
+
 class Shelf:
     """The archive of this server's model; it is opened when it is first needed, by the job that needs it."""
 
     def __init__(self, vllm_config: VllmConfig, config: Config) -> None:
         assert config.store is not None
         self._store = config.store
-        model = vllm_config.model_config
-        self._model = config.store_model or model.served_model_name
-        self._weights = config.store_weights or weights_of(model)
+        self._model = config.store_model or vllm_config.model_config.served_model_name
         self._lock = threading.Lock()
-        self._archive: Archive | None = None
+        self._archives: dict[str, Archive] = {}
 
-    def archive(self, deployment: Deployment) -> Archive:
-        """The archive. A store that could not be opened is tried again the next time.
+    def archive(self, deployment: Deployment, weights: str) -> Archive:
+        """The archive of these weights. A store that could not be opened is tried again the next time.
 
         Raises:
             StoreError, ArchiveError: it cannot be opened.
         """
         with self._lock:
-            if self._archive is None:
-                self._archive = Archive(self._store, self._model, self._weights, deployment)
-            return self._archive
+            archive = self._archives.get(weights)
+            if archive is None:
+                archive = Archive(self._store, self._model, weights, deployment)
+                # Those of weights that were before are not needed again.
+                self._archives = {weights: archive}
+            return archive
 
     def __str__(self) -> str:
-        return f"{self._store} (model {self._model!r}, weights {self._weights!r})"
+        return f"{self._store} (model {self._model!r})"
 
 
 class Jobs:
@@ -80,6 +83,13 @@ class Jobs:
         if (what, kind) not in self._told:
             self._told.add((what, kind))
             logger.error("the store fails to %s: %s; more of this kind is counted, not logged", what, why)
+
+    def skipped(self, what: str, why: str) -> None:
+        """Counts what was not asked of the store, and logs each reason once."""
+        self._stats.store_failed(what)
+        if (what, why) not in self._told and len(self._told) < MOST_TOLD:
+            self._told.add((what, why))
+            logger.warning("nothing is saved or loaded: %s; more of this kind is counted, not logged", why)
 
     def shutdown(self) -> None:
         """What has not begun will not begin."""

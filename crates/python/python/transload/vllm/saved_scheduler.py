@@ -23,10 +23,11 @@ from transload import Archive, Deployment, Found, Missing, Prompt
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
-from .content import prompt_of
-from .messages import Blocks, Parts, Restore, Save, Step
+from .content import Computed, Content, Names
+from .messages import Blocks, Report, Restore, Save, Step
 from .saved import Job, Jobs, Shelf
 from .stats import Stats
+from .weights import Unnamed
 from .windows import window_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,8 @@ COMPUTED = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED
 class _Look:
     """What is saved of a request."""
 
-    prompt: Prompt
+    by: Computed
+    """What computes it: what is saved was computed by the same."""
     job: Job | None
     found: Found | None = None
     """The longest prefix that may be loaded; the last token is computed here, for its logits."""
@@ -69,21 +71,26 @@ class _Look:
 class _Saving:
     """A request that has ended, whose blocks stay."""
 
+    weights: str
     job: Job
     blocks: Blocks
     content: bytes
     size: int
     missing: Missing | None = None
     parts: dict[int, bytes | None] = field(default_factory=dict)
+    is_void: bool = False
+    """Whether nothing of it is to be published."""
 
 
 class SavedScheduler:
     """One for each engine."""
 
     def __init__(
-        self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config, held_back: int
+        self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config, held_back: int, names: Names
     ) -> None:
         self._shelf = Shelf(vllm_config, config)
+        self._names = names
+        self._trusts_media = config.store_trusts_media_identifiers
         self._wait = config.store_wait_seconds
         self._saves = vllm_config.kv_transfer_config.is_kv_producer
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
@@ -94,6 +101,8 @@ class SavedScheduler:
         self._deployment: Deployment | None = None
         self._rest_until = 0.0
         self._looks: dict[str, _Look] = {}
+        self._by: dict[str, Computed] = {}
+        """What computes requests, since they have blocks."""
         self._saving: dict[str, _Saving] = {}
         self._publishing: list[Job] = []
         self.stats = Stats()
@@ -109,15 +118,19 @@ class SavedScheduler:
     def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """How many tokens behind the `computed` ones are loaded; None while that is not known."""
         # At least the last token is computed.
-        most = (request.num_prompt_tokens - self._computed_here) // CHUNK * CHUNK
+        most = self._shared(request, request.num_prompt_tokens - self._computed_here)
         if most <= computed or request.get_skip_reading_prefix_cache() or request.resumable:
             return 0, False
         look = self._looks.get(request.request_id)
         if look is None:
             if self._is_resting():
                 return 0, False
-            prompt = prompt_of(request)
-            look = self._looks[request.request_id] = _Look(prompt, self._jobs.begin("find", self._find, prompt))
+            by = self._computed(request)
+            if by is None:
+                return 0, False
+            prompt = Content.of(request).saved(by)
+            job = self._jobs.begin("find", self._find, prompt, by.weights)
+            look = self._looks[request.request_id] = _Look(by, job)
         if look.job is not None:
             if not look.job.is_done and not look.job.has_taken(self._wait):
                 return None, False
@@ -131,21 +144,44 @@ class SavedScheduler:
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> Restore | None:
         """The request has blocks for `tokens` tokens from the store."""
+        by = self._computed(request)
+        if by is not None:
+            self._by[request.request_id] = by
         look = self._looks.get(request.request_id)
         if look is None or look.found is None or not tokens:
             return None
         look.loading = tokens
         end = look.computed + tokens
-        return Restore(look.found.shorten(end).encode(), blocks.get_block_ids(), look.computed, tokens)
+        # If it is computed by something else by now, what is loaded would not go with it: workers find nothing of it.
+        found = look.found.shorten(end).encode() if look.by == by else b""
+        return Restore(look.by.weights, found, blocks.get_block_ids(), look.computed, tokens)
 
     def is_loading(self, request_id: str) -> bool:
         """Whether the request's external tokens come from the store."""
         look = self._looks.get(request_id)
         return look is not None and look.loading > 0
 
-    def _find(self, prompt: Prompt) -> Found:
+    def _computed(self, request: Request) -> Computed | None:
+        """What computes a request; None if nobody can say, so that it is neither saved nor loaded."""
+        try:
+            return self._names.of(request)
+        except Unnamed as unnamed:
+            self._jobs.skipped("name", str(unnamed))
+            return None
+
+    def _shared(self, request: Request, tokens: int) -> int:
+        """How many of a prompt's first tokens may be saved or loaded, in whole token chunks.
+
+        Clients may choose what their images are called. Without a tenant's salt, somebody could have what he calls by
+        another's name loaded for the other one.
+        """
+        if not self._trusts_media and not request.cache_salt:
+            tokens = min([tokens, *(each.mm_position.offset for each in request.mm_features)])
+        return max(0, tokens) // CHUNK * CHUNK
+
+    def _find(self, prompt: Prompt, weights: str) -> Found:
         assert self._deployment is not None
-        return self._shelf.archive(self._deployment).find(prompt)
+        return self._shelf.archive(self._deployment, weights).find(prompt)
 
     def _answer(self, job: Job) -> Found | Missing | None:
         """What a look-up has found, or None if it has not ended: then the store is left alone for a while."""
@@ -171,7 +207,7 @@ class SavedScheduler:
                 continue
             saving.missing = self._answer(saving.job)
             if saving.missing:
-                step.save[request_id] = Save(saving.missing.encode(), saving.blocks)
+                step.save[request_id] = Save(saving.weights, saving.missing.encode(), saving.blocks)
             else:
                 del self._saving[request_id]
                 step.let_go.append(request_id)
@@ -191,19 +227,20 @@ class SavedScheduler:
             else:
                 self.stats.store_tokens("loaded", look.loading)
             look.loading = 0
-        parts = output.kv_connector_worker_meta
-        for request_id, ranks in parts.parts.items() if isinstance(parts, Parts) else ():
+        report = output.kv_connector_worker_meta
+        for request_id, ranks in report.parts.items() if isinstance(report, Report) else ():
             saving = self._saving[request_id]
             saving.parts |= ranks
             if len(saving.parts) == self._ranks:
                 del self._saving[request_id]
                 saved = [part for part in saving.parts.values() if part is not None]
-                if len(saved) == self._ranks:
-                    self._publishing.append(self._jobs.begin("publish", self._publish, saving.missing, saved))
+                if len(saved) == self._ranks and not saving.is_void:
+                    job = self._jobs.begin("publish", self._publish, saving.missing, saved, saving.weights)
+                    self._publishing.append(job)
 
-    def _publish(self, missing: Missing, parts: list[bytes]) -> int:
+    def _publish(self, missing: Missing, parts: list[bytes], weights: str) -> int:
         assert self._deployment is not None
-        return self._shelf.archive(self._deployment).publish(missing, parts)
+        return self._shelf.archive(self._deployment, weights).publish(missing, parts)
 
     # --- saving ----------------------------------------------------------------------
 
@@ -212,10 +249,13 @@ class SavedScheduler:
         look = self._looks.pop(request.request_id, None)
         if look is not None and look.job is not None:
             look.job.future.cancel()
+        by = self._by.pop(request.request_id, None)
         tokens = self._to_save(request, blocks)
         if not tokens or self._is_resting() or look is not None and look.saved >= tokens:
             return False
-        prompt = prompt_of(request) if look is None else look.prompt
+        if by is None or by != self._computed(request):
+            return False
+        prompt = Content.of(request).saved(by)
         content, size = prompt.digest(tokens), sum(map(len, blocks))
         held = sum(saving.size for saving in self._saving.values())
         if any(saving.content == content for saving in self._saving.values()):
@@ -223,8 +263,8 @@ class SavedScheduler:
         if held and held + size > self._most:
             self._jobs.failed("keep up", "slow", f"requests hold {held} blocks until they are saved")
             return False
-        job = self._jobs.begin("compare", self._missing, prompt, tokens)
-        self._saving[request.request_id] = _Saving(job, tuple(map(list, blocks)), content, size)
+        job = self._jobs.begin("compare", self._missing, prompt, tokens, by.weights)
+        self._saving[request.request_id] = _Saving(by.weights, job, tuple(map(list, blocks)), content, size)
         step.keep.append(request.request_id)
         return True
 
@@ -240,16 +280,35 @@ class SavedScheduler:
         if self._recurrent and (tokens % CHUNK or request.num_computed_tokens != tokens):
             # There is one state, that of the last token; without it, nothing that is saved could be loaded.
             return 0
-        end = tokens // CHUNK * CHUNK
+        end = self._shared(request, tokens)
+        if self._recurrent and end < tokens:
+            return 0
         for window, table in zip(self._windows, blocks):
             if window is not None and not window.is_there(end, table):
                 return 0
         return end
 
-    def _missing(self, prompt: Prompt, tokens: int) -> Missing:
+    def _missing(self, prompt: Prompt, tokens: int, weights: str) -> Missing:
         assert self._deployment is not None
         state = tokens if self._recurrent else None
-        return self._shelf.archive(self._deployment).missing(prompt, tokens, state=state)
+        return self._shelf.archive(self._deployment, weights).missing(prompt, tokens, state=state)
+
+    # --- what was computed is void ---------------------------------------------------
+
+    def forget(self, step: Step) -> None:
+        """Nothing that was computed before may be loaded or saved any more."""
+        for look in self._looks.values():
+            if look.job is not None:
+                look.job.future.cancel()
+            look.job = look.found = None
+        self._by.clear()
+        for request_id, saving in list(self._saving.items()):
+            saving.is_void = True
+            if saving.missing is None:
+                # Workers have not been told what to save.
+                saving.job.future.cancel()
+                del self._saving[request_id]
+                step.let_go.append(request_id)
 
     def shutdown(self) -> None:
         """vLLM is ending."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from transload import Found, Missing
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 
-from .messages import Parts, Restore, Save, Step
+from .messages import Restore, Save, Step
 from .saved import Job, Jobs, Shelf
 from .stats import Stats
 
@@ -72,15 +72,15 @@ class SavedWorker:
         """Whether the request's blocks are still needed."""
         return request_id in self._kept
 
-    def take_parts(self) -> Parts | None:
+    def take_parts(self) -> dict[str, dict[int, bytes | None]]:
         """What was saved, for the scheduler."""
         parts, self._parts = self._parts, {}
-        return Parts(parts) if parts else None
+        return parts
 
     def _save(self, save: Save) -> bytes:
         cache = self._cache
         assert cache is not None
-        archive = self._shelf.archive(cache.deployment)
+        archive = self._shelf.archive(cache.deployment, save.weights)
         return archive.save(
             Missing(save.missing), cache.deployment, self._rank, cache.memories, cache.tables(save.blocks)
         )
@@ -90,7 +90,7 @@ class SavedWorker:
         assert cache is not None
         if found.tokens != restore.start + restore.tokens:
             raise ValueError(f"{restore.tokens} tokens behind {restore.start} are asked for, {found.tokens} are saved")
-        archive = self._shelf.archive(cache.deployment)
+        archive = self._shelf.archive(cache.deployment, restore.weights)
         tables = cache.tables(restore.blocks)
         cache.clear(restore.blocks, restore.start, restore.tokens)
         return archive.restore(found, cache.deployment, self._rank, cache.memories, tables, start=restore.start)

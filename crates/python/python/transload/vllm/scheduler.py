@@ -24,19 +24,20 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from transload import Prompt, Ticket, TicketError
+from transload import Ticket, TicketError
 from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
-from .config import ConfigError
-from .content import prompt_of
-from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Step
+from .adapters import Adapters
+from .content import Computed, Content, Names
+from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Report, Step
 from .saved_scheduler import SavedScheduler
-from .weights import weights_of
+from .weights import Unnamed, Weights
 from .windows import has_windows
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.lora.request import LoRARequest
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
@@ -50,6 +51,8 @@ logger = init_logger("vllm." + __name__)
 PARAMETER = "transload_ticket"
 """The field of ``kv_transfer_params`` that the ticket travels in."""
 
+MOST_TOLD = 100
+"""How many reasons are remembered as told."""
 MOST_ANSWERING = 1024
 """How many requests that want several answers are remembered."""
 
@@ -59,7 +62,9 @@ class _Lending:
     """A request that is prefilled for another server."""
 
     request: Request
-    prompt: Prompt
+    content: Content
+    computed: Computed | None = None
+    """What computes it, if it is known and stays what it was when its blocks were allocated."""
     lent: Lend | None = None
     """Its lease, once the last prompt token is scheduled."""
 
@@ -75,6 +80,8 @@ class _Waiting:
     renewed: float
     start: int = 0
     """The first token that is not cached here."""
+    refused: str = ""
+    """Why nothing may be loaded with the ticket any more."""
 
 
 class Scheduler:
@@ -85,11 +92,17 @@ class Scheduler:
         self._config = config
         self._transfer_config = vllm_config.kv_transfer_config
         self._identity = config.identity(0, ranks)
-        self._model = _model(vllm_config, config)
+        asks = (config.certs is not None and not config.model, config.store is not None and not config.store_weights)
+        self._weights = Weights(vllm_config, is_asked=any(asks))
+        self._adapters = Adapters(ranks)
+        self._names = Names(self._weights, self._adapters, config.model)
+        self._told: set[str] = set()
+        """Why prompts got no ticket."""
         self._held_back = _held_back(vllm_config, kv_cache_config)
         self.saved: SavedScheduler | None = None
         if config.store is not None:
-            self.saved = SavedScheduler(vllm_config, kv_cache_config, config, self._held_back)
+            names = Names(self._weights, self._adapters, config.store_weights)
+            self.saved = SavedScheduler(vllm_config, kv_cache_config, config, self._held_back, names)
         self._manager: KVCacheManager | None = None
         self._ranks: list[RankAddress] = []
         self._lending: dict[str, _Lending] = {}
@@ -129,7 +142,7 @@ class Scheduler:
             # The last one is enough: what is computed behind the prompt is for the decode server.
             request.max_tokens = 1
             # Of all of the prompt, as the decode server has it: embeddings are told apart by a digest of all of them.
-            self._lending[request.request_id] = _Lending(request, self._prompt(request))
+            self._lending[request.request_id] = _Lending(request, Content.of(request))
             self._hold_back(request)
         elif params.get("do_remote_prefill"):
             ticket, seconds = self._read_ticket(request.request_id, params.get(PARAMETER))
@@ -176,9 +189,6 @@ class Scheduler:
             params[flag] = False
         return params
 
-    def _prompt(self, request: Request) -> Prompt:
-        return prompt_of(request, self._model)
-
     def _read_ticket(self, request_id: str, given: Any) -> tuple[Ticket | None, float]:
         """The ticket that a request came with, and how many seconds its lease lasts. What is none is not kept, whatever
         its length: nothing is loaded with it."""
@@ -200,6 +210,8 @@ class Scheduler:
     def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """How many tokens behind the `computed` ones are loaded, and that they come meanwhile. None: ask again."""
         params = self._params(request)
+        if self._adapters.may_still_come(request):
+            return None, False
         if not params.get("do_remote_prefill"):
             return self.saved.matched_tokens(request, computed) if self.saved is not None else (0, False)
         # What was prefilled is known without being told: the pull is refused if the other side disagrees. Of a prompt
@@ -214,6 +226,9 @@ class Scheduler:
     def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> None:
         """The request has blocks; `tokens` of it are to be loaded into them."""
         params = self._params(request)
+        lending = self._lending.get(request.request_id)
+        if lending is not None:
+            lending.computed = self._computed(request)
         if not params.get("do_remote_prefill"):
             restore = self.saved.allocated(request, blocks, tokens) if self.saved is not None else None
             if restore is not None:
@@ -234,13 +249,22 @@ class Scheduler:
             # vLLM wants less than there is: what is recurrent is not what it was there.
             logger.error("request %s is to be loaded up to token %d of %d", request.request_id, start + tokens, valid)
             ticket = None
+        refused, content = waited.refused if waited else "", b""
+        try:
+            content = Content.of(request).lent(self._names.of(request)).digest(valid)
+        except Unnamed as unnamed:
+            refused = refused or str(unnamed)
+        if refused and ticket is not None:
+            self._step.give_up.append(ticket)
+            ticket = None
         self._loading[request.request_id] = ticket
         pushed = ticket is not None and self._config.mode == "push"
         self._step.load[request.request_id] = Load(
             ticket=ticket,
+            refused=refused,
             into=self._ticket_into(start, valid) if pushed else None,
             blocks=blocks.get_block_ids(),
-            content=self._prompt(request).digest(valid),
+            content=content,
             start=start,
             tokens=tokens,
         )
@@ -249,6 +273,9 @@ class Scheduler:
 
     def build_step(self, scheduled: SchedulerOutput) -> Step:
         """What the workers have to do in this step."""
+        self._adapters.step()
+        if scheduled.num_scheduled_tokens:
+            self._weights.computes()
         for request_id in scheduled.preempted_req_ids or ():
             lending = self._lending.get(request_id)
             if lending is not None and lending.lent is not None:
@@ -275,15 +302,30 @@ class Scheduler:
         tokens = request.num_prompt_tokens
         if request.num_computed_tokens + scheduled < tokens:
             return
+        if lending.computed is None or self._computed(request) != lending.computed:
+            return
         lending.lent = self._step.lend[request_id] = Lend(
             set=os.urandom(16),
             blocks=self._blocks(request_id),
-            content=lending.prompt.digest(tokens),
+            content=lending.content.lent(lending.computed).digest(tokens),
             tokens=tokens,
         )
 
+    def _computed(self, request: Request) -> Computed | None:
+        """What computes a request that is prefilled here; None if nobody can say, which is logged once for each reason."""
+        try:
+            return self._names.of(request)
+        except Unnamed as unnamed:
+            if str(unnamed) not in self._told:
+                logger.warning("request %s gets no ticket, nor do others like it: %s", request.request_id, unnamed)
+                self._told = {str(unnamed), *list(self._told)[:MOST_TOLD]}
+            return None
+
     def hear(self, output: KVConnectorOutput) -> None:
-        """Requests are loaded, or have failed to be, on every rank; or saved."""
+        """Requests are loaded, or have failed to be, on every rank; or saved. Adapters are loaded."""
+        report = output.kv_connector_worker_meta
+        if isinstance(report, Report) and report.adapters:
+            self._adapters.hear(report.adapters)
         for request_id in output.finished_recving or ():
             self._loading.pop(request_id, None)
         if self.saved is not None:
@@ -293,6 +335,7 @@ class Scheduler:
 
     def finished(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
         """Whether the blocks of a finished request stay, and what goes out with the answer."""
+        self._adapters.forget(request.request_id)
         is_loading = request.request_id in self._loading
         if is_loading:
             # vLLM keeps the blocks until the workers report the end of it.
@@ -318,9 +361,10 @@ class Scheduler:
         if lending.lent is None:
             return False, None
         # One that was preempted and yet ends, by an output that was under way, has none.
-        moved = not any(blocks) or not _still_there(lending.lent.blocks, blocks)
+        # Neither may what computes it have changed meanwhile.
+        moved = self._computed(request) != lending.computed or not any(blocks) or not _still_there(lending.lent.blocks, blocks)
         if moved:
-            logger.error("request %s has not the blocks that were lent: nothing is handed over", request.request_id)
+            logger.error("request %s is not what was lent any more: nothing is handed over", request.request_id)
         if moved or request.status not in prefilled:
             self._step.take_back.append(request.request_id)
             return False, None
@@ -344,6 +388,59 @@ class Scheduler:
             valid_tokens=tokens,
             **claims,
         )
+
+    # --- what was computed is void ---------------------------------------------------
+
+    def reset_cache(self) -> bool:
+        """vLLM clears its caches. False where something of them is still there, or the weights have no name from now on."""
+        # vLLM does not clear the caches of its own while somebody has blocks. One is the null block.
+        assert self._manager is not None
+        pool = self._manager.block_pool
+        is_whole = pool.num_gpu_blocks - pool.get_num_free_blocks() == 1
+        is_named = self._weights.clear(is_whole=is_whole, keeps_weights=self._config.reset_keeps_weights)
+        if is_whole:
+            self._adapters.clear()
+        self._forget()
+        return is_whole and is_named
+
+    def change_weights(self) -> None:
+        """vLLM changes the weights in place."""
+        self._weights.change()
+        self._forget()
+
+    def name_weights(self, version: str) -> None:
+        """The operator names the weights as they are now."""
+        epoch = self._weights.epoch
+        self._weights.call(version)
+        if self._weights.epoch != epoch:
+            self._forget()
+
+    def add_adapter(self, adapter: LoRARequest) -> None:
+        """vLLM has loaded an adapter, or had it loaded already."""
+        if adapter.load_inplace:
+            self._adapters.replace(adapter.lora_int_id)
+
+    def _forget(self) -> None:
+        """Takes back what was lent, and loads nothing more of what was computed before."""
+        self._told.clear()
+        for request_id, lending in self._lending.items():
+            lending.computed = None
+            if lending.lent is not None:
+                lending.lent = None
+                self._step.take_back.append(request_id)
+        # Workers get this before they lend anything that is computed from now on.
+        self._step.take_back_all = True
+        for waiting in self._waiting.values():
+            waiting.refused = "vLLM has cleared its caches since it came, or the weights are others"
+        self._step.stop_loading.extend(self._loading)
+        if self.saved is not None:
+            self.saved.forget(self._step)
+
+    def shutdown(self) -> None:
+        """vLLM is ending."""
+        self._weights.shutdown()
+        if self.saved is not None:
+            self.saved.shutdown()
 
     # --- how far a prefill goes ------------------------------------------------------
 
@@ -389,11 +486,3 @@ def _held_back(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
     last = 1 if has_windows(kv_cache_config) or kv_cache_config.has_mamba_layers else 0
     return max(last, vllm_config.num_prefill_lookahead_tokens - 1)
 
-
-def _model(vllm_config: VllmConfig, config: Config) -> str:
-    """What both servers call the model."""
-    model = vllm_config.model_config
-    try:
-        return config.model or weights_of(model)
-    except ConfigError:
-        return "@".join(filter(None, (model.model, model.revision)))

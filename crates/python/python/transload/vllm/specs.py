@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +11,7 @@ from vllm.v1.attention.backends.registry import MambaAttentionBackendEnum
 from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     ChunkedLocalAttentionSpec,
-    CrossAttentionSpec,
-    EncoderOnlyAttentionSpec,
+    FullAttentionSpec,
     KVCacheSpec,
     KVQuantMode,
     MambaSpec,
@@ -52,6 +51,41 @@ KEYS_TRANSPOSED = "[DS,SD]"
 """Of a block and head: all keys, element by element, and then all values, state by state."""
 
 
+_ANY = {"block_size", "block_stride_alignment", "page_size_padded", "dcp_sharded", "is_draft"}
+"""Fields of all specs that say where pages are, which is read off the tensors, or what plays no part here."""
+_ATTENTION = _ANY | {
+    "num_kv_heads",
+    "head_size",
+    "head_size_v",
+    "dtype",
+    "kv_quant_mode",
+    "max_tp_shards",
+    "num_head_slots",
+    "state_content_bytes",
+    "tokens_per_state",
+}
+# A window that full attention merely applies frees no blocks.
+_APPLIED = {"sliding_window", "attention_chunk_size"}
+KNOWN = {
+    FullAttentionSpec: _ATTENTION | _APPLIED,
+    MLAAttentionSpec: _ATTENTION | _APPLIED | {"cache_dtype_str"},
+    SlidingWindowSpec: _ATTENTION | {"sliding_window"},
+    ChunkedLocalAttentionSpec: _ATTENTION | {"attention_chunk_size"},
+    MambaSpec: _ANY
+    | {
+        "shapes",
+        "dtypes",
+        "mamba_type",
+        "mamba_cache_mode",
+        "num_speculative_blocks",
+        "num_prefill_checkpoint_blocks",
+        "prefill_checkpoint_alignment",
+    },
+}
+"""The specs that are described below, by exact type, and the fields that were read to do so. A field that is not among
+them may change what blocks hold, or what of them may be used, so it has to be as vLLM has it by default."""
+
+
 class UnsupportedCache(NotImplementedError):
     """A cache that this connector does not know how to read: refusing it is better than wrong tokens."""
 
@@ -77,10 +111,17 @@ def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
     Raises:
         UnsupportedCache: nobody has written down how it lies in memory.
     """
+    if type(spec) not in KNOWN:
+        raise UnsupportedCache(f"layer {name}: a cache of {type(spec).__name__} cannot be moved")
+    for each in fields(spec):
+        value, usual = getattr(spec, each.name), each.default
+        if each.name not in KNOWN[type(spec)] and (usual is MISSING or value != usual):
+            raise UnsupportedCache(
+                f"layer {name}: a cache of {type(spec).__name__} with {each.name} {value!r} cannot be moved: what that "
+                "changes is not known here"
+            )
     if isinstance(spec, MambaSpec):
         return _recurrent(vllm_config, spec, name)
-    if isinstance(spec, (CrossAttentionSpec, EncoderOnlyAttentionSpec)) or not isinstance(spec, AttentionSpec):
-        raise UnsupportedCache(f"layer {name}: a cache of {type(spec).__name__} cannot be moved")
     return _attention(vllm_config, spec, name)
 
 

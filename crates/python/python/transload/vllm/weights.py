@@ -1,43 +1,230 @@
-"""What tells the weights of a model apart from others of its name."""
+"""What tells the weights of a model apart from all others.
+
+They are named by the operator, by a commit of the hub, or by a digest of all that their files hold, which is read in the
+background. Until there is a name, nothing that was computed with them may be taken for anything.
+
+vLLM can change weights in place. Files and settings name what it has loaded, not what it computes with after that, so from
+then on only the operator can name them, with the version that vLLM itself takes (``/update_weight_version``).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import threading
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
+from vllm.logger import init_logger
 from vllm.transformers_utils.config import iter_rope_parameters
 
 from .config import ConfigError
+from .digests import Digests, Stopped
 
 if TYPE_CHECKING:
-    from vllm.config import ModelConfig
+    from vllm.config import ModelConfig, VllmConfig
+
+logger = init_logger("vllm." + __name__)
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-SAMPLES, SAMPLE_BYTES = 1024, 4096
-"""What is read of a weight file: that many pieces of it, evenly spaced; 4 MiB, however large it is. Another training run
-changes nearly every number, so that any piece would do; many are read for those that change a few layers only."""
+INDEX = "*.safetensors.index.json"
+"""Says which file a tensor is loaded from, where several have it."""
+FROM_FILES = ("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")
+"""Values of vLLM's ``--load-format`` with which weights come from the files in the model's folder, and all of them."""
 COMMIT = re.compile("[0-9a-f]{40}")
 """A branch or a tag may be moved to other weights; a commit may not."""
 VOLATILE = ("_name_or_path", "transformers_version")
 """Fields of a config that are not about what the model computes."""
+NAME_THEM = (
+    "give kv_connector_extra_config.model and store_weights, a text of your own that is another for other weights"
+)
 
 
-def weights_of(model: ModelConfig) -> str:
+class Unnamed(Exception):
+    """Nothing tells apart what computes a request; the message says why."""
+
+
+class Weights:
+    """The name of the weights that this engine computes with: one in its scheduler."""
+
+    def __init__(self, vllm_config: VllmConfig, *, is_asked: bool) -> None:
+        """`is_asked`: whether somebody asks for a name without giving one."""
+        self._files = _Files(vllm_config) if is_asked else None
+        self._version: str | None = None
+        self._pending: str | None = None
+        self._lost = ""
+        self._is_used = self._is_stale = False
+        self.epoch = os.urandom(16)
+        """Another one whenever the weights may be others. What was begun in another epoch must not be taken for
+        anything of this one."""
+
+    def name(self, given: str | None) -> str:
+        """The weights' name; `given` is the one in the settings.
+
+        Raises:
+            Unnamed: they have none now.
+        """
+        if self._version is not None:
+            return self._version
+        if self._lost:
+            raise Unnamed(self._lost)
+        if given:
+            return given
+        assert self._files is not None
+        return self._files.name()
+
+    def computes(self) -> None:
+        """vLLM computes something, which its own caches keep."""
+        self._is_used = True
+
+    def change(self) -> None:
+        """vLLM changes the weights in place."""
+        # What its caches keep of before would be taken for what the new ones compute.
+        self._is_stale |= self._is_used
+        self._is_used = False
+        self._version = self._pending = None
+        self._lose("vLLM has changed the weights in place")
+
+    def clear(self, *, is_whole: bool, keeps_weights: bool) -> bool:
+        """vLLM clears its caches, as it does before weights change or after; `is_whole` if none of them keeps anything.
+        Whether the weights have a name now."""
+        if is_whole:
+            self._is_used = self._is_stale = False
+        elif not keeps_weights:
+            self._is_stale = True
+        if self._pending is not None and not self._is_stale:
+            pending, self._pending = self._pending, None
+            self._call(pending)
+        elif not keeps_weights:
+            self._version = None
+            self._lose("vLLM has cleared its caches, as it does where weights change in place")
+        return not self._lost
+
+    def call(self, version: str) -> None:
+        """The operator names the weights, as they are now."""
+        if not version:
+            logger.error("the weights cannot be named '': nothing is changed")
+            return
+        if not self._lost and version != self._version:
+            self.change()
+        if self._is_stale:
+            self._pending = version
+            logger.warning(
+                "the weights are called %r, but vLLM's caches hold what others have computed: tickets and the store rest "
+                "until it clears them (POST /reset_prefix_cache?reset_external=true)",
+                version,
+            )
+            return
+        self._call(version)
+
+    def _call(self, version: str) -> None:
+        logger.info("the weights are called %r: tickets and the store go on", version)
+        self._version, self._lost, self.epoch = version, "", os.urandom(16)
+
+    def _lose(self, why: str) -> None:
+        if self._files is not None:
+            self._files.stop()
+        if not self._lost:
+            logger.warning(
+                "%s: tickets and the store rest until they are named (POST /update_weight_version, the same on all servers "
+                "with the same weights)",
+                why,
+            )
+        self._lost, self.epoch = f"{why}, and nobody has named them since", os.urandom(16)
+
+    def shutdown(self) -> None:
+        """vLLM is ending."""
+        if self._files is not None:
+            self._files.stop()
+
+
+class _Files:
+    """The name of weights as they are in files: a commit, or a digest that a thread of low priority reads."""
+
+    def __init__(self, vllm_config: VllmConfig) -> None:
+        self._name: str | None = None
+        self._why = ""
+        self._stop = threading.Event()
+        load_format, model = vllm_config.load_config.load_format, vllm_config.model_config
+        if load_format not in FROM_FILES:
+            self._give_up(f"--load-format {load_format} takes weights from elsewhere than the files of the model")
+        elif _commit(model) is not None:
+            self._name = weights_of(model)
+        else:
+            size = sum(path.stat().st_size for path in _weight_files(model)) / 1e9
+            self._why = f"the weight files are being read ({size:.1f} GB)"
+            logger.info(
+                "the weights are told apart by all that is in their files (%.1f GB), which are read now: until that is done "
+                "there are no tickets, and nothing is saved or loaded",
+                size,
+            )
+            threading.Thread(target=self._read, args=(model,), name="transload-weights", daemon=True).start()
+
+    def name(self) -> str:
+        """The weights' name.
+
+        Raises:
+            Unnamed: it is not known, or not yet.
+        """
+        if self._name is None:
+            raise Unnamed(self._why)
+        return self._name
+
+    def stop(self) -> None:
+        """Nobody wants to know any more."""
+        self._stop.set()
+
+    def _read(self, model: ModelConfig) -> None:
+        # What loads the model, and computes with it, goes first. Linux has a priority for each thread.
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        begun = time.monotonic()
+        try:
+            self._name = weights_of(model, self._stop.is_set)
+        except Stopped:
+            self._why = "nobody waits for the weight files to be read any more"
+        except Exception as error:  # noqa: BLE001: whatever it is, it leaves the weights without a name.
+            self._give_up(str(error))
+        else:
+            logger.info("the weights are %s; reading them took %.1f s", self._name, time.monotonic() - begun)
+
+    def _give_up(self, why: str) -> None:
+        self._why = why
+        logger.warning("%s: there are no tickets, and nothing is saved or loaded; %s", why, NAME_THEM)
+
+
+def weights_of(model: ModelConfig, stop: Callable[[], bool] = lambda: False) -> str:
     """A text that is the same on every server with these weights, and on no other.
 
-    It is the commit if the model was loaded from a hub, otherwise a digest of samples of its weight files; and with it
-    what the server was told to do otherwise: quantization, overrides of the config, and with LongRoPE how its longest
-    sequence has keys rotated. The config is that of the file: the one in memory is changed by each process as it likes.
+    It is the commit if the model was loaded from a hub, otherwise a digest of all that its weight files hold and of its
+    config; and with it what the server was told to do otherwise.
 
     Raises:
         ConfigError: nothing is there that tells them apart.
+        OSError: a file cannot be read, or has changed meanwhile.
+        Stopped: `stop` has returned true.
     """
+    return f"{_commit(model) or _content(model, stop)}-{_settings(model)}"
+
+
+def _content(model: ModelConfig, stop: Callable[[], bool]) -> str:
+    files = _weight_files(model)
+    if not files:
+        raise ConfigError(f"nothing in {model.model!r} tells these weights apart from others of their name; {NAME_THEM}")
+    digests, digest = Digests(), hashlib.blake2b(digest_size=20)
+    digest.update(_config(model))
+    for path in files:
+        digest.update(f"{path.name} ".encode() + digests.of(path, stop))
+    return digest.hexdigest()
+
+
+def _settings(model: ModelConfig) -> str:
+    """A digest of what the server was told to do otherwise than the files say: quantization, overrides of the config, and
+    with LongRoPE how its longest sequence has keys rotated."""
     overrides = model.hf_overrides if isinstance(model.hf_overrides, dict) else "a function"
-    digest = hashlib.blake2b(_text([overrides, model.quantization, *_rotated_far(model)]), digest_size=16)
-    return f"{_revision(model) or _sampled(Path(model.model))}-{digest.hexdigest()}"
+    return hashlib.blake2b(_text([overrides, model.quantization, *_rotated_far(model)]), digest_size=16).hexdigest()
 
 
 def _rotated_far(model: ModelConfig) -> list[bool]:
@@ -47,34 +234,27 @@ def _rotated_far(model: ModelConfig) -> list[bool]:
     return [model.max_model_len > rope["original_max_position_embeddings"] for rope in long]
 
 
-def _revision(model: ModelConfig) -> str | None:
-    for commit in (getattr(model.hf_config, "_commit_hash", None), model.revision):
-        if commit and COMMIT.fullmatch(commit):
-            return commit
-    return None
+def _commit(model: ModelConfig) -> str | None:
+    """The commit that all of the model is of. That of ``--revision`` says nothing of a folder of files."""
+    found = [getattr(model.hf_config, "_commit_hash", None), None if _weight_files(model) else model.revision]
+    return next((commit for commit in found if commit and COMMIT.fullmatch(commit)), None)
 
 
-def _sampled(folder: Path) -> str:
-    files = [folder] if folder.is_file() else sorted(folder.glob("*"))
-    files = [file for file in files if file.suffix in SUFFIXES]
-    if not files:
-        raise ConfigError(
-            f"nothing in {str(folder)!r} tells these weights apart from others of their name: give "
-            "kv_connector_extra_config.store_weights, a text of your own that is another for other weights"
-        )
-    digest = hashlib.blake2b(digest_size=20)
-    config = folder / "config.json"
-    if config.is_file():
-        fields = json.loads(config.read_bytes())
-        digest.update(_text({key: value for key, value in fields.items() if key not in VOLATILE}))
-    for path in files:
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} ".encode())
-        with path.open("rb") as file:
-            for place in range(0, size, max(SAMPLE_BYTES, size // SAMPLES)):
-                file.seek(place)
-                digest.update(file.read(SAMPLE_BYTES))
-    return digest.hexdigest()
+def _weight_files(model: ModelConfig) -> list[Path]:
+    folder = Path(model.model)
+    if folder.is_file():
+        return [folder]
+    files = sorted(path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file())
+    return files + sorted(folder.glob(INDEX)) if files else []
+
+
+def _config(model: ModelConfig) -> bytes:
+    """The config as its file has it: the one in memory is changed by each process as it likes."""
+    path = Path(getattr(model, "hf_config_path", None) or model.model) / "config.json"
+    if not path.is_file():
+        return b""
+    fields = json.loads(path.read_bytes())
+    return _text({key: value for key, value in fields.items() if key not in VOLATILE})
 
 
 def _text(value: Any) -> bytes:

@@ -22,8 +22,8 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransfe
 from vllm.distributed.parallel_state import get_tp_group
 from vllm.logger import init_logger
 
-from . import cache
-from .messages import Lend, Load, RankAddress, Step
+from . import adapters, cache
+from .messages import Lend, Load, RankAddress, Report, Step
 from .saved_worker import SavedWorker
 from .stats import Stats
 
@@ -57,6 +57,9 @@ class Worker:
         self._leases: dict[str, Lease | None] = {}
         self._handed_over: dict[str, None] = {}
         self._loads: dict[str, tuple[Transfer | None, float]] = {}
+        self._stopped: set[str] = set()
+        """Requests whose load is not wanted any more, also where it has ended well."""
+        self._told: adapters.Loaded = {}
         self._notices: list[tuple[str, Completion]] = []
         self._stats = Stats()
         self._counted: dict[str, Any] = {}
@@ -64,6 +67,8 @@ class Worker:
         self.saved: SavedWorker | None = None
         if config.store is not None:
             self.saved = SavedWorker(vllm_config, config, self._rank)
+        if vllm_config.lora_config is not None:
+            adapters.watch()
 
     # --- start and end ---------------------------------------------------------------
 
@@ -118,8 +123,12 @@ class Worker:
             self._take_back(request_id)
         for request_id in step.handed_over:
             self._hand_over(request_id)
+        for lease in self._leases.values() if step.take_back_all else ():
+            if lease is not None:
+                lease.cancel()
         for request_id, load in step.load.items():
             self._load(request_id, load)
+        self._stopped.update(step.stop_loading)
         for request_id in step.stop_loading:
             transfer, _ = self._loads.get(request_id, (None, 0.0))
             if transfer is not None:
@@ -156,8 +165,19 @@ class Worker:
             # Blocks may be lent and saved at once; vLLM hears when both are over.
             sent = {each for each in sent | self.saved.collect(results) if not self.saved.keeps(each)}
         results.finished_sending |= sent - self._handed_over.keys()
+        results.failed_recving |= results.finished_recving & self._stopped
+        self._stopped -= results.finished_recving
         self._hear_notices()
         return results
+
+    def report(self) -> Report | None:
+        """What the scheduler has to know after a step; None if there is no news."""
+        parts = {} if self.saved is None else self.saved.take_parts()
+        loaded, told = adapters.loaded(self._vllm_config.lora_config), self._told
+        self._told = loaded
+        if not parts and loaded == told:
+            return None
+        return Report(parts, {} if loaded == told else {self._rank: loaded})
 
     def take_stats(self) -> Stats | None:
         """What has happened since the last time."""
@@ -218,6 +238,11 @@ class Worker:
     def _load(self, request_id: str, load: Load) -> None:
         assert self._agent is not None and self._cache is not None
         transfer, begun = None, time.monotonic()
+        if load.refused:
+            self._stats.failed("unnamed")
+            logger.error("request %s was not loaded (unnamed): %s", request_id, load.refused)
+            self._loads[request_id] = (None, begun)
+            return
         try:
             if load.ticket is None:
                 raise TicketError("it came without a ticket that can be read")
@@ -251,7 +276,8 @@ class Worker:
     def _failed(self, request_id: str, error: TicketError | TransferError) -> None:
         kind = error.kind if isinstance(error, TransferError) else "ticket"
         self._stats.failed(kind)
-        log = logger.debug if kind == "cancelled" else logger.error
+        # Owners cancel too.
+        log = logger.debug if kind == "cancelled" and request_id in self._stopped else logger.error
         log("request %s was not loaded (%s): %s", request_id, kind, error)
 
     # --- telling owners --------------------------------------------------------------
