@@ -186,6 +186,20 @@ def test_adapters_of_one_name_in_a_store(engine, disk, tmp_path):
     assert loaded(other, TOKENS, adapter=lora("tuned", "/tuned")) == 0
 
 
+# --- versions of vLLM ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("setting", "found"), [("version", (256, 0)), ("engine", (256, 256)), ("any", (256, 256))])
+def test_what_another_version_has_computed(engine, monkeypatch, tmp_path, setting, found):
+    import vllm as installed
+
+    extra = store(tmp_path, store_engine=setting)
+    assert saved(engine("prefill", extra=extra), TOKENS)[1] == 256
+    for version, tokens in zip(("0.32.9", "0.33.0"), found):
+        monkeypatch.setattr(installed, "__version__", version)
+        assert loaded(engine("decode", extra=extra), TOKENS) == tokens, version
+
+
 # --- images ----------------------------------------------------------------------------
 
 

@@ -51,6 +51,9 @@ WRONG = [
     ({"timeout_seconds": 1e6}, "extra_config.timeout_seconds is 1000000.0: give 1 to 86400 seconds"),
     ({"timeout_seconds": True}, "extra_config.timeout_seconds is True: give a number"),
     ({"mode": "stream"}, "extra_config.mode is 'stream': give pull or push"),
+    ({"store_engine": "vllm"}, "extra_config.store_engine is 'vllm': give any, engine or version"),
+    ({"reset_keeps_weights": "yes"}, "extra_config.reset_keeps_weights is 'yes': give true or false"),
+    ({"store_trusts_media_identifiers": 1}, "extra_config.store_trusts_media_identifiers is 1: give true or false"),
     ({"mode": True}, "extra_config.mode is True: give a text"),
 ]
 

@@ -54,6 +54,9 @@ class Config:
     """The model's name in the store. Default: its first served name."""
     store_weights: str | None = None
     """What tells its weights apart from others of that name. Default: see `weights`."""
+    store_engine: str = "version"
+    """What of the engine another one has to have in common to load what this one saved: ``any`` (nothing), ``engine`` (that
+    it is vLLM) or ``version`` (its minor version too). The same on all servers that share a store."""
     store_trusts_media_identifiers: bool = False
     """Whether clients call images and the like by what is in them. Where they may choose, and have no salt, a prompt is
     saved and loaded up to the last whole token chunk before the first of them only."""
@@ -96,6 +99,7 @@ class Config:
         for name in ("reset_keeps_weights", "store_trusts_media_identifiers"):
             _of(name, given.get(name, False), bool)
         _one_of("mode", given.get("mode", cls.mode), "pull", "push")
+        _one_of("store_engine", given.get("store_engine", cls.store_engine), "any", "engine", "version")
         _one_of("require", given.get("require", cls.require), "any", "quic", "local")
         port = _of("port", given.get("port", cls.port), int)
         if not 1 <= port <= 65535:

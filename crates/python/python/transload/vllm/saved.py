@@ -11,6 +11,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Callable
 
+import vllm
 from transload import Archive, Deployment
 from vllm.logger import init_logger
 
@@ -33,6 +34,7 @@ class Shelf:
     def __init__(self, vllm_config: VllmConfig, config: Config) -> None:
         assert config.store is not None
         self._store = config.store
+        self._sharing = config.store_engine
         self._model = config.store_model or vllm_config.model_config.served_model_name
         self._lock = threading.Lock()
         self._archives: dict[str, Archive] = {}
@@ -46,7 +48,15 @@ class Shelf:
         with self._lock:
             archive = self._archives.get(weights)
             if archive is None:
-                archive = Archive(self._store, self._model, weights, deployment)
+                archive = Archive(
+                    self._store,
+                    self._model,
+                    weights,
+                    deployment,
+                    engine="vllm",
+                    engine_version=vllm.__version__,
+                    sharing=self._sharing,
+                )
                 # Those of weights that were before are not needed again.
                 self._archives = {weights: archive}
             return archive
