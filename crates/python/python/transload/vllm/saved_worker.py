@@ -68,6 +68,10 @@ class SavedWorker:
         over, self._over = self._over, set()
         return over
 
+    def is_loading(self, request_id: str) -> bool:
+        """Whether a load of the request is under way."""
+        return request_id in self._loads
+
     def keeps(self, request_id: str) -> bool:
         """Whether the request's blocks are still needed."""
         return request_id in self._kept

@@ -128,15 +128,18 @@ class Worker:
                 lease.cancel()
         for request_id, load in step.load.items():
             self._load(request_id, load)
-        self._stopped.update(step.stop_loading)
         for request_id in step.stop_loading:
             transfer, _ = self._loads.get(request_id, (None, 0.0))
             if transfer is not None:
                 transfer.cancel()
         if self.saved is not None:
             self.saved.begin_step(step)
+        self._stopped.update(filter(self._is_loading, step.stop_loading))
         if self._rank == 0:
             self._notify(step)
+
+    def _is_loading(self, request_id: str) -> bool:
+        return request_id in self._loads or self.saved is not None and self.saved.is_loading(request_id)
 
     def end_step(self, step: Step) -> None:
         """The step is computed: what it prefilled can be read."""
