@@ -1,6 +1,7 @@
 """vLLM's connector: a load that may not be is refused, counted and told of, and its request is computed here."""
 
 import time
+from dataclasses import replace
 
 import numpy
 import pytest
@@ -238,6 +239,21 @@ def test_one_rank_that_fails(two_engines, server_certs, mode):
     failed = {"pull": 1, "push": 2}[mode]
     assert sum(decode.figures.data["failures"].values()) == failed and len(decode.figures.data["bytes"]) == 2 - failed
     end_alike(decode)
+
+
+def test_bytes_that_are_two_kinds_of_numbers(two_engines):
+    """vLLM keeps 8-bit floats of either kind in tensors of bytes."""
+
+    class Quantized(Attention):
+        def spec(self, tp, block_size):
+            return replace(super().spec(tp, block_size), kv_quant_mode=vllm.KVQuantMode.FP8_PER_TENSOR)
+
+    groups = [Quantized(range(2), dtype=torch.uint8)]
+    prefill, decode = two_engines({"cache_dtype": "fp8"}, {"cache_dtype": "fp8_e5m2"}, groups)
+    refuse(decode, TOKENS, prefilled(prefill, TOKENS), "incompatible")
+    move(*two_engines({"cache_dtype": "fp8"}, {"cache_dtype": "fp8_e4m3"}, groups), TOKENS)
+    with pytest.raises(NotImplementedError, match="what the bytes of a cache of fp8_new are is not known here"):
+        two_engines({"cache_dtype": "fp8_new"}, {}, groups)
 
 
 @pytest.mark.parametrize(

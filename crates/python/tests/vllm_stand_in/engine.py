@@ -27,7 +27,7 @@ class Engine:
 
     def __init__(self, certs, agent, groups, *, tp=1, blocks=64, block_size=32, budget=10_000, policy="recompute",
                  prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, uniform=False, role=None,
-                 model=None, max_loras=4, **shape):  # fmt: skip
+                 model=None, max_loras=4, cache_dtype="auto", **shape):  # fmt: skip
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
         shape |= {"blocks": blocks, "block_size": block_size, "uniform": uniform}
         self.caches = [Cache(groups, tp=tp, rank=rank, **shape) for rank in range(tp)]
@@ -49,6 +49,7 @@ class Engine:
             "groups": model_groups,
             "prefix_caching": prefix_caching,
             "model": model,
+            "cache_dtype": cache_dtype,
             "max_loras": max_loras,
         }
         self.requests, self.waiting, self.running = {}, [], []

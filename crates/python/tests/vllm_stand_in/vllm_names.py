@@ -396,7 +396,7 @@ def get_current_vllm_config_or_none():
 
 
 def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None,
-                prefix_caching=False, model=None, max_loras=4):  # fmt: skip
+                prefix_caching=False, model=None, max_loras=4, cache_dtype="auto"):  # fmt: skip
     """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer."""
     layers = {
         name: SimpleNamespace(get_attn_backend=lambda backend=backend: SimpleNamespace(get_name=lambda: backend))
@@ -435,7 +435,7 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
         ),
         load_config=SimpleNamespace(load_format="auto"),
         lora_config=SimpleNamespace(max_cpu_loras=max_loras),
-        cache_config=SimpleNamespace(cache_dtype="auto", enable_prefix_caching=prefix_caching),
+        cache_config=SimpleNamespace(cache_dtype=cache_dtype, enable_prefix_caching=prefix_caching),
         compilation_config=SimpleNamespace(static_forward_context=layers),
         num_prefill_lookahead_tokens=lookahead,
     )

@@ -32,6 +32,9 @@ DTYPES = {
     torch.int8: "i8",
 }
 
+FP8 = {"fp8": "f8e4m3", "fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2"}
+"""What bytes of a cache are with these values of vLLM's ``--kv-cache-dtype``: to its tensors all of them are bytes."""
+
 KEY_THEN_VALUE = {
     "FLASH_ATTN",
     "FLASHINFER",
@@ -136,6 +139,11 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
         )
     backend = vllm_config.compilation_config.static_forward_context[name].get_attn_backend().get_name()
     dtype = _dtype(spec.dtype, name)
+    if spec.kv_quant_mode is KVQuantMode.FP8_PER_TENSOR and spec.dtype is torch.uint8:
+        kind = vllm_config.cache_config.cache_dtype
+        if kind not in FP8:
+            raise UnsupportedCache(f"layer {name}: what the bytes of a cache of {kind} are is not known here")
+        dtype = FP8[kind]
     if isinstance(spec, MLAAttentionSpec):
         latent = spec.head_size * spec.dtype.itemsize
         if backend not in KEY_THEN_VALUE or spec.state_content_size_bytes != latent:
