@@ -360,12 +360,12 @@ class Scheduler:
         prefilled = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
         if lending.lent is None:
             return False, None
-        # One that was preempted and yet ends, by an output that was under way, has none.
-        # Neither may what computes it have changed meanwhile.
-        moved = self._computed(request) != lending.computed or not any(blocks) or not _still_there(lending.lent.blocks, blocks)
-        if moved:
+        # One that was preempted and yet ends, by an output that was under way, has no blocks.
+        is_there = any(blocks) and _still_there(lending.lent.blocks, blocks)
+        is_another = not is_there or self._computed(request) != lending.computed
+        if is_another:
             logger.error("request %s is not what was lent any more: nothing is handed over", request.request_id)
-        if moved or request.status not in prefilled:
+        if is_another or request.status not in prefilled:
             self._step.take_back.append(request.request_id)
             return False, None
         ticket = self._ticket(lending.lent.set, lending.lent.tokens, time_left=self._config.lease_seconds)
