@@ -6,6 +6,7 @@
 //! - [`asks`]: what is refused, by name.
 //! - [`invitations`]: who would be pushed to, and may not, or lets nothing in.
 //! - [`floods`]: too much of everything.
+//! - [`strangers`]: handshakes that never show a certificate.
 //! - [`lies`]: sources whose bytes are not what they say, over lanes and rings.
 //! - [`trickles`]: transfers that never stand still and never end.
 //! - [`loans`]: memory that is lent to an agent, and is not what it has to be.
@@ -25,5 +26,6 @@ mod loans;
 mod offers;
 mod peer;
 mod source;
+mod strangers;
 mod town;
 mod trickles;

@@ -6,13 +6,16 @@ use quinn::{
     Connection, ConnectionError, Incoming, RecvStream, SendStream, ServerConfig, TransportConfig,
 };
 use rustls_pki_types::CertificateDer;
-use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::timeout,
-};
+use tokio::time::timeout;
 
-use super::{error::CloseCode, options::QuicOptions, path::Path};
+use super::{
+    error::CloseCode,
+    options::QuicOptions,
+    path::Path,
+    places::{Place, Places, Source},
+};
 use crate::identity::{PeerIdentity, PeerIdentityError};
+use crate::ids::AgentId;
 
 /// What the first bytes of the first stream say a connection is for. The answer is [`WELCOME`].
 pub(super) const CONTROL_PREAMBLE: &[u8; 4] = b"TLc1";
@@ -46,91 +49,123 @@ pub(super) struct Guest {
 impl<F, W> Acceptor<F>
 where
     F: Fn(Guest) -> W + Send + Sync + 'static,
-    W: Future<Output = ()> + Send,
+    W: Future<Output = ()> + Send + 'static,
 {
     pub(super) async fn run(self) {
-        let places = Arc::new(Semaphore::new(self.options.max_handshakes));
+        let strangers = Places::new(self.options.max_handshakes);
+        let guests = Arc::new(Places::new(self.options.max_handshakes));
         while let Some(incoming) = self.endpoint.accept().await {
-            let Some((incoming, place)) = self.admit(incoming, &places) else {
+            let Some((incoming, place)) = self.admit(incoming, &strangers) else {
                 continue;
             };
             let path = Path::towards(incoming.remote_address(), &self.options, self.buffer);
             let mut config = self.server.clone();
             config.transport_config((self.transport)(path, &self.options));
-            let config = Arc::new(config);
-            let welcome = self.welcome.clone();
-            let limit = self.options.handshake_timeout;
-            tokio::spawn(async move {
-                if let Err(error) =
-                    timeout(limit, take_in(incoming, path, config, &*welcome, place)).await
-                {
-                    tracing::debug!(%error, "a connection did not get to the point in time");
-                }
-            });
+            let taking_in = TakingIn {
+                config: Arc::new(config),
+                path,
+                options: self.options.clone(),
+                guests: guests.clone(),
+                welcome: self.welcome.clone(),
+            };
+            tokio::spawn(taking_in.run(incoming, place));
         }
     }
 
-    /// Decides whether a stranger may begin its handshake.
+    /// Decides whether a stranger may begin its handshake. One that may not hears nothing, and its QUIC asks again:
+    /// an answer would end its attempt, and reach whoever's address it has forged.
     fn admit(
         &self,
         incoming: Incoming,
-        places: &Arc<Semaphore>,
-    ) -> Option<(Incoming, OwnedSemaphorePermit)> {
-        if self.endpoint.open_connections() >= self.options.max_connections {
+        strangers: &Places<Source>,
+    ) -> Option<(Incoming, Place<Source>)> {
+        let known = self.endpoint.open_connections();
+        if known.saturating_sub(strangers.connections()) >= self.options.max_connections {
             incoming.refuse();
             return None;
         }
-        // With half of the places taken, an address has to prove that it is real before it gets one
-        // of the others: a flood from forged addresses is answered statelessly.
-        if places.available_permits() <= self.options.max_handshakes / 2
+        // A flood from forged addresses is answered statelessly.
+        if strangers.taken() >= self.options.max_handshakes.div_ceil(2)
             && !incoming.remote_address_validated()
         {
             // Fails only for validated addresses.
             let _ = incoming.retry();
             return None;
         }
-        match places.clone().try_acquire_owned() {
-            Ok(place) => Some((incoming, place)),
-            Err(_) => {
-                incoming.refuse();
+        match strangers.take(incoming.remote_address().into()) {
+            Some(place) => Some((incoming, place)),
+            None => {
+                incoming.ignore();
                 None
             }
         }
     }
 }
 
-async fn take_in<F, W>(
-    incoming: Incoming,
-    path: Path,
+/// What it takes to take a connection in.
+struct TakingIn<F> {
     config: Arc<ServerConfig>,
-    welcome: &F,
-    place: OwnedSemaphorePermit,
-) where
+    path: Path,
+    options: Arc<QuicOptions>,
+    guests: Arc<Places<AgentId>>,
+    welcome: Arc<F>,
+}
+
+impl<F, W> TakingIn<F>
+where
     F: Fn(Guest) -> W,
     W: Future<Output = ()>,
 {
-    let from = incoming.remote_address();
-    match handshake(incoming, path, config).await {
-        Ok(guest) => welcome(guest).await,
-        Err(error) => tracing::debug!(%from, %error, "turned a connection away"),
+    async fn run(self, incoming: Incoming, mut place: Place<Source>) {
+        let from = incoming.remote_address();
+        let limit = self.options.handshake_timeout;
+        let proved = tokio::select! {
+            proved = timeout(limit.min(self.options.certificate_timeout), prove(incoming, self.config)) => {
+                proved.unwrap_or_else(|late| Err(late.into()))
+            }
+            () = place.lost() => Err("its place went to another".into()),
+        };
+        let (connection, peer) = match proved {
+            Ok(proved) => proved,
+            Err(error) => {
+                tracing::debug!(%from, %error, "turned a connection away");
+                return place.close().await;
+            }
+        };
+        drop(place);
+        let Some(mut place) = self.guests.take(peer.agent.clone()) else {
+            return connection.close(CloseCode::BUSY.wire(), b"");
+        };
+        let (path, welcome) = (self.path, self.welcome);
+        let getting_in = async {
+            if let Ok(stream) = connection.accept_bi().await {
+                let connection = connection.clone();
+                welcome(Guest {
+                    connection,
+                    peer,
+                    path,
+                    stream,
+                })
+                .await;
+            }
+        };
+        tokio::select! {
+            done = timeout(limit, getting_in) => if done.is_err() {
+                tracing::debug!(%from, "a connection did not get to the point in time");
+            },
+            () = place.lost() => connection.close(CloseCode::BUSY.wire(), b""),
+        }
     }
-    drop(place);
 }
 
-async fn handshake(
+/// Has a stranger prove who it is.
+async fn prove(
     incoming: Incoming,
-    path: Path,
     config: Arc<ServerConfig>,
-) -> Result<Guest, Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<(Connection, PeerIdentity), Box<dyn std::error::Error + Send + Sync>> {
     let connection = incoming.accept_with(config)?.await?;
     let peer = peer_of(&connection)?;
-    let stream = connection.accept_bi().await?;
-    Ok(Guest {
-        connection,
-        peer,
-        path,
-        stream,
-    })
+    Ok((connection, peer))
 }
 
 /// Who the verified certificate of a connection says the peer is.

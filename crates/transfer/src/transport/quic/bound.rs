@@ -130,7 +130,7 @@ pub(super) fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> 
     server.migration(false);
     // What a stranger can make us keep before its handshake begins: its first flight.
     server
-        .max_incoming(options.max_handshakes)
+        .max_incoming(4 * options.max_handshakes)
         .incoming_buffer_size(16 << 10)
         .incoming_buffer_size_total(1 << 20);
     server

@@ -1,6 +1,6 @@
 //! All sockets of one agent.
 
-use std::{fmt, future::Future, io, net::SocketAddr, sync::Arc};
+use std::{fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use quinn::{
     ClientConfig, Connection, RecvStream, SendStream,
@@ -9,7 +9,7 @@ use quinn::{
 use tokio::{
     sync::{Mutex, mpsc},
     task::JoinHandle,
-    time::timeout,
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
@@ -137,7 +137,8 @@ impl Endpoints {
             .sum()
     }
 
-    /// Opens a control connection. With `expected`, nobody but that agent will do.
+    /// Opens a control connection. With `expected`, nobody but that agent will do. A peer that is busy is tried
+    /// again, with pauses.
     ///
     /// When this returns, both sides have proved who they are and accepted each other.
     ///
@@ -169,7 +170,7 @@ impl Endpoints {
     /// `None` once the endpoints are closed. Cancel-safe.
     ///
     /// While nobody calls this, as many as `max_handshakes` wait; further ones are told that we are
-    /// busy.
+    /// busy, and try again.
     pub async fn accept(&self) -> Option<ControlConnection> {
         self.inner.arrivals.lock().await.recv().await
     }
@@ -233,10 +234,7 @@ impl Endpoints {
     /// Closes all connections, takes no new ones, and waits half a second at most for the peers to be
     /// told.
     pub async fn close(&self, code: CloseCode, reason: &str) {
-        self.inner.registry.close();
-        for bound in self.all() {
-            bound.endpoint.close(code.wire(), reason.as_bytes());
-        }
+        self.hang_up(code, reason);
         // Who was not told by then finds out by itself.
         let _ = timeout(GOODBYE, async {
             for bound in self.all() {
@@ -244,6 +242,14 @@ impl Endpoints {
             }
         })
         .await;
+    }
+
+    /// Closes all connections and takes no new ones. Does not wait until the peers were told.
+    pub fn hang_up(&self, code: CloseCode, reason: &str) {
+        self.inner.registry.close();
+        for bound in self.all() {
+            bound.endpoint.close(code.wire(), reason.as_bytes());
+        }
     }
 
     fn all(&self) -> impl Iterator<Item = &Bound> {
@@ -259,42 +265,66 @@ impl Endpoints {
         introduction: &[u8],
     ) -> Result<Dialled, ConnectError> {
         let after = self.inner.options.handshake_timeout;
+        let deadline = Instant::now() + after;
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let attempt = self.attempt(bound, addr, expected, transport, introduction);
+            let result = match timeout_at(deadline, attempt).await {
+                Ok(Err(ConnectError::Lost(ConnectionLost::Silent))) | Err(_) => {
+                    Err(ConnectError::TimedOut { addr, after })
+                }
+                Ok(result) => result,
+            };
+            let is_busy = matches!(result, Err(ConnectError::Busy));
+            if !is_busy || Instant::now() + pause >= deadline {
+                return result;
+            }
+            sleep(pause).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn attempt(
+        &self,
+        bound: &Bound,
+        addr: SocketAddr,
+        expected: Option<&AgentId>,
+        transport: TransportTowards,
+        introduction: &[u8],
+    ) -> Result<Dialled, ConnectError> {
         let path = Path::towards(addr, &self.inner.options, bound.buffers.receive.granted);
         let transport = transport(path, &self.inner.options);
         let (tls, verdict) = self.inner.identity.tls().client_with_verdict(expected);
         let crypto = QuicClientConfig::try_from(tls).map_err(|_| ConnectError::Closed)?;
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(transport);
-
-        let attempt = async {
-            let connection = bound
-                .endpoint
-                .connect_with(config, addr, SERVER_NAME)
-                .map_err(|error| match error {
-                    quinn::ConnectError::InvalidRemoteAddress(addr) => ConnectError::Address(addr),
-                    _ => ConnectError::Closed,
-                })?
-                .await
-                .map_err(|error| ConnectError::from_handshake(error, verdict.get()))?;
-            let peer = peer_of(&connection)?;
-            let stream = introduce(&connection, introduction)
-                .await
-                .map_err(|error| ConnectError::from_handshake(error, None))?;
-            Ok(Dialled {
-                connection,
-                peer,
-                path,
-                stream,
-            })
-        };
-        match timeout(after, attempt).await {
-            Ok(Err(ConnectError::Lost(ConnectionLost::Silent))) | Err(_) => {
-                Err(ConnectError::TimedOut { addr, after })
-            }
-            Ok(result) => result,
-        }
+        let connection = bound
+            .endpoint
+            .connect_with(config, addr, SERVER_NAME)
+            .map_err(|error| match error {
+                quinn::ConnectError::InvalidRemoteAddress(addr) => ConnectError::Address(addr),
+                _ => ConnectError::Closed,
+            })?
+            .await
+            .map_err(|error| ConnectError::from_handshake(error, verdict.get()))?;
+        let peer = peer_of(&connection)?;
+        let stream = introduce(&connection, introduction)
+            .await
+            .map_err(|error| ConnectError::from_handshake(error, None))?;
+        Ok(Dialled {
+            connection,
+            peer,
+            path,
+            stream,
+        })
     }
 }
+
+/// Pause after a peer said for the first time that it is busy; doubles up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// The longest pause before a busy peer is tried again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// A connection that we opened and that the peer has welcomed.
 struct Dialled {

@@ -241,7 +241,9 @@ impl ConnectError {
             _ => return Self::from(ConnectionLost::from(error)),
         };
         let here = matches!(error, ConnectionError::TransportError(_));
-        if code == TransportErrorCode::CONNECTION_REFUSED {
+        // How QUIC says in a handshake that the peer closes it by its own decision: its place went to another.
+        let gave_way = !here && code == TransportErrorCode::APPLICATION_ERROR;
+        if gave_way || code == TransportErrorCode::CONNECTION_REFUSED {
             return Self::Busy;
         }
         match alert(code) {

@@ -41,6 +41,7 @@ mod lane;
 mod lend;
 mod options;
 mod path;
+mod places;
 mod session;
 mod socket;
 mod stream;

@@ -65,11 +65,17 @@ pub struct QuicOptions {
     /// are and the peer has said what the connection is for.
     pub handshake_timeout: Duration,
 
-    /// Connections per socket that may be in that state at once; others are turned away, or made to
-    /// prove their address first when half are taken. Each costs tens of KiB and a signature.
+    /// How long of that a peer that connects to us has to show its certificate. A stranger holds a place for no
+    /// longer, so more only where a round trip takes half a second or more.
+    pub certificate_timeout: Duration,
+
+    /// Connections per socket whose peer has not shown its certificate. When half are taken, an address has to
+    /// prove that it is real before it gets one of the others. When all are, a newcomer gets the oldest place of
+    /// the address that has the most, so that a flood takes places from itself. As many agents that have shown theirs
+    /// may be about to say what their connection is for. Each costs tens of KiB and a signature.
     pub max_handshakes: usize,
 
-    /// Connections per socket in all; others are turned away.
+    /// Connections per socket of peers that have shown a certificate; others are turned away.
     pub max_connections: usize,
 
     /// How long a peer may be silent before its connections are given up. Whole milliseconds.
@@ -99,6 +105,7 @@ impl Default for QuicOptions {
             frame_timeout: Duration::from_secs(5),
             stall_timeout: Duration::from_secs(20),
             handshake_timeout: Duration::from_secs(5),
+            certificate_timeout: Duration::from_secs(2),
             max_handshakes: 64,
             max_connections: 1024,
             idle_timeout: Duration::from_secs(10),
@@ -177,6 +184,7 @@ impl QuicOptions {
             ("frame_timeout", self.frame_timeout),
             ("stall_timeout", self.stall_timeout),
             ("handshake_timeout", self.handshake_timeout),
+            ("certificate_timeout", self.certificate_timeout),
             ("idle_timeout", self.idle_timeout),
         ] {
             check(within(value, ms(10)), field, &value, "10 ms to a day")?;

@@ -4,6 +4,7 @@
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     sync::Arc,
+    time::Duration,
 };
 
 use quinn::{
@@ -185,6 +186,10 @@ pub(super) fn admit_lane(connection: &Connection, path: Path, options: &QuicOpti
 /// Bytes sent before the first acknowledgement: what a switch port buffers without loss.
 const LANE_INITIAL_WINDOW: u64 = 256 << 10;
 
+/// The round trip that is assumed before one was measured: that of hosts far apart in one region. A first packet that
+/// is lost, or dropped by a peer whose places are taken, is sent again after three times as long.
+pub(super) const INITIAL_RTT: Duration = Duration::from_millis(100);
+
 fn common(path: Path, options: &QuicOptions) -> TransportConfig {
     let mut config = TransportConfig::default();
     let discovery = (path.largest > path.initial).then(|| {
@@ -195,6 +200,7 @@ fn common(path: Path, options: &QuicOptions) -> TransportConfig {
     // Checked to be at most a day, so it fits.
     let idle = u32::try_from(options.idle_timeout.as_millis()).unwrap_or(u32::MAX);
     config
+        .initial_rtt(INITIAL_RTT)
         .initial_mtu(path.initial)
         .mtu_discovery_config(discovery)
         .max_idle_timeout(Some(IdleTimeout::from(VarInt::from_u32(idle))))

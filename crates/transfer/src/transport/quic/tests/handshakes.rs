@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use quinn::{ConnectionError, TransportErrorCode, crypto::rustls::QuicServerConfig};
+use quinn::{ConnectionError, crypto::rustls::QuicServerConfig};
 use rustls::{AlertDescription, server::WebPkiClientVerifier};
 
 use super::*;
@@ -243,39 +243,24 @@ async fn dropping_the_endpoints_tells_the_peer() {
     drop(a);
 }
 
-/// Strangers that stop after their first flight, or after the handshake, hold places for no longer
-/// than the handshake timeout, and never more than there are.
+/// Agents that have shown their certificate and say nothing hold few places, and none that another agent needs.
 #[tokio::test]
-async fn a_flood_of_handshakes_passes() {
+async fn agents_that_say_nothing_keep_nobody_out() {
     let authority = authority();
     let options = QuicOptions {
         max_handshakes: 4,
         ..impatient()
     };
     let server = bind(&authority, "server", options);
-    let flood: Vec<Stranger> = (0..40).map(|_| Stranger::traitor(&authority)).collect();
+    let traitor = Stranger::traitor(&authority);
     let mut silent = Vec::new();
-    let mut refused = 0;
-    for stranger in &flood {
-        match stranger.connect(server.control_addr()).await {
-            Ok(connection) => silent.push(connection),
-            Err(ConnectionError::ConnectionClosed(close)) => {
-                assert_eq!(close.error_code, TransportErrorCode::CONNECTION_REFUSED);
-                refused += 1;
-            }
-            Err(error) => panic!("{error:?}"),
+    for _ in 0..20 {
+        silent.extend(traitor.connect(server.control_addr()).await);
+        if silent.len() % 5 == 0 {
+            assert_serves(&server, &authority).await;
         }
     }
-    assert!(refused > 0, "more were let in than there are places");
-    assert!(server.open_connections() <= 4);
-    let friend = bind(&authority, "friend", impatient());
-    assert_eq!(
-        friend
-            .connect(server.control_addr(), None)
-            .await
-            .unwrap_err(),
-        ConnectError::Busy
-    );
+    assert!(silent.len() > 4, "a traitor takes places from itself");
     // Whoever was let in and said nothing is shown the door.
     for connection in silent {
         connection.closed().await;

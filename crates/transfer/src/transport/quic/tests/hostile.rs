@@ -4,6 +4,7 @@ use std::net::UdpSocket;
 
 use super::{
     super::acceptor::{CONTROL_PREAMBLE, LANE_PREAMBLE},
+    relay::Relay,
     *,
 };
 
@@ -42,6 +43,53 @@ async fn garbage_on_the_ports_changes_nothing() {
     assert_serves(&server, &authority).await;
     while server.open_connections() > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Strangers that begin handshakes all the time and never show a certificate, from the address of honest peers, from
+/// others, and from addresses that are not theirs, so that no answer reaches them.
+#[tokio::test]
+async fn strangers_lock_nobody_out() {
+    const RETRY: u8 = 0xf0;
+    let only_retries: fn(&[u8]) -> bool = |packet| packet[0] & 0xf0 == RETRY;
+    let nothing: fn(&[u8]) -> bool = |_| false;
+    let authority = authority();
+    for (passes, last_bytes) in [
+        (only_retries, &[1_u8][..]),
+        (only_retries, &[2, 3, 4, 5]),
+        (nothing, &[1]),
+    ] {
+        let options = QuicOptions {
+            lanes: 1,
+            ..QuicOptions::default()
+        };
+        let places = options.max_handshakes;
+        let server = bind(&authority, "server", options);
+        let relays = last_bytes.iter().map(|last| {
+            let from = SocketAddr::from(([127, 0, 0, *last], 0));
+            let relay = Relay::from(from, server.control_addr(), 65_507, passes);
+            (relay, Stranger::new(&authority, None, tls::ALPN))
+        });
+        let relays: Vec<_> = relays.collect();
+        let mut attempts = Vec::new();
+        let mut attack = |count| {
+            for (relay, stranger) in relays.iter().cycle().take(count) {
+                let config = stranger.config.clone();
+                let attempt = stranger
+                    .endpoint
+                    .connect_with(config, relay.addr, tls::SERVER_NAME);
+                attempts.push(attempt.unwrap());
+            }
+        };
+        attack(2 * places);
+        // Of addresses that lie, half get a place.
+        while server.open_connections() < places / 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for _ in 0..10 {
+            attack(places / 8);
+            assert_serves(&server, &authority).await;
+        }
     }
 }
 

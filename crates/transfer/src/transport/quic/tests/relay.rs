@@ -9,15 +9,25 @@ use std::{
 use super::*;
 
 /// Passes packets between whoever sends to it and a server, as long as they are small enough.
-struct Relay {
-    addr: SocketAddr,
+pub(super) struct Relay {
+    pub(super) addr: SocketAddr,
     largest: Arc<AtomicUsize>,
 }
 
 impl Relay {
     fn to(server: SocketAddr, largest: usize) -> Self {
+        Self::from(loopback(0), server, largest, |_| true)
+    }
+
+    /// Reaches the server from the address `back`, and passes those of its answers that `passes`.
+    pub(super) fn from(
+        back: SocketAddr,
+        server: SocketAddr,
+        largest: usize,
+        passes: fn(&[u8]) -> bool,
+    ) -> Self {
         let front = UdpSocket::bind(loopback(0)).unwrap();
-        let back = UdpSocket::bind(loopback(0)).unwrap();
+        let back = UdpSocket::bind(back).unwrap();
         let addr = front.local_addr().unwrap();
         let largest = Arc::new(AtomicUsize::new(largest));
         let client = Arc::new(std::sync::Mutex::new(None));
@@ -47,6 +57,7 @@ impl Relay {
                     let client = *client.lock().unwrap();
                     if let Some(client) = client
                         && len <= largest.load(Ordering::Relaxed)
+                        && passes(&packet[..len])
                     {
                         let _ = front.send_to(&packet[..len], client);
                     }
