@@ -62,6 +62,44 @@ def test_a_ticket_that_is_not_needed_is_given_up(two_engines, why):
     assert prefill.figures.data["leases"] == {"cancelled": 2}
 
 
+def test_an_engine_rests_while_nobody_claims_its_ticket(engine):
+    prefill = engine("prefill", tp=2, extra={"lease_seconds": 1})
+    prefilled(prefill, TOKENS)
+    begun, steps = time.monotonic(), 0
+    while prefill.requests:
+        prefill.step()
+        steps += 1
+    # As many as there are pauses in that time, and those around them that have nothing to wait for.
+    assert steps <= (time.monotonic() - begun) / 0.005 + 10
+    assert prefill.figures.data["leases"] == {"expired": 2}
+
+
+def stop_agents(engine):
+    """As where their drivers have panicked: every call of theirs raises an AgentError from here on."""
+    for worker in engine.workers:
+        worker._worker._agent.shutdown(0)
+
+
+def test_an_agent_that_has_stopped_fails_loads_and_ends_no_engine(two_engines):
+    prefill, decode = two_engines({"tp": 2}, {"block_size": 16})
+    params = prefilled(prefill, TOKENS)
+    stop_agents(decode)
+    request = decode.add(TOKENS, params)
+    decode.run()
+    assert request.status is Status.FINISHED_LENGTH_CAPPED and decode.figures.data["failures"] == {"other": 1}
+    assert decode.manager.free_blocks == decode.all_blocks
+
+
+def test_an_agent_that_has_stopped_lends_nothing_and_ends_no_engine(engine):
+    prefill = engine("prefill", tp=2)
+    prefilled(prefill, TOKENS)
+    stop_agents(prefill)
+    prefilled(prefill, prompt(80, seed=2))
+    prefill.run()
+    assert prefill.figures.data["leases"] == {"cancelled": 2, "failed": 2}
+    assert prefill.manager.free_blocks == prefill.all_blocks
+
+
 def test_many_at_a_time(two_engines):
     prefill, decode = two_engines({"tp": 2}, {"block_size": 16}, blocks=200)
     prompts = [prompt(10 + 17 * number, seed=number) for number in range(12)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import FIRST_COMPLETED, wait
 from typing import TYPE_CHECKING, Any
 
 from transload import Found, Missing
@@ -68,9 +70,13 @@ class SavedWorker:
         over, self._over = self._over, set()
         return over
 
-    def is_loading(self, request_id: str) -> bool:
-        """Whether a load of the request is under way."""
-        return request_id in self._loads
+    def wait(self, seconds: float) -> None:
+        """Waits until a load or a save has ended, or until what is missing may be known; at most so long."""
+        jobs = [job.future for job in (*self._loads.values(), *self._kept.values()) if job is not None]
+        if jobs:
+            wait(jobs, seconds, FIRST_COMPLETED)
+        elif self._kept:
+            time.sleep(seconds)
 
     def keeps(self, request_id: str) -> bool:
         """Whether the request's blocks are still needed."""

@@ -1,15 +1,18 @@
 """Leases and loads of one rank's blocks: the half of the connector that is in each of vLLM's workers.
 
-Nothing here waits for a peer: transfers go on in the agent's own threads, and each step looks what has ended.
+Nothing here waits for a peer: transfers go on in the agent's own threads, and each step looks what has ended. An agent
+that has stopped ends no engine: its leases and loads have failed, nothing touches their blocks, and vLLM goes on alone.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Callable
 
 from transload import (
     Agent,
+    AgentError,
     Completion,
     Lease,
     LeaseError,
@@ -37,9 +40,13 @@ if TYPE_CHECKING:
 logger = init_logger("vllm." + __name__)
 
 IDLE_SECONDS = 0.005
-"""How long a step that computes nothing waits for a load, which then is seen as soon as it ends. vLLM goes on stepping
-while there is one, and what steps take of a processor the load does not have. A new request waits so much longer, at
-most."""
+"""How long a step that computes nothing waits for what vLLM waits for: a load, a lease or a save. vLLM steps on without
+a pause while there is one, for a ticket that nobody claims as long as its lease lives, and the processor that the steps
+take the load does not have. A new request waits so much longer, at most."""
+
+
+_KINDS = {TicketError: "ticket", AgentError: "other"}
+"""What counters say of failures that are no TransferError, which have a kind of their own."""
 
 
 class Worker:
@@ -64,6 +71,7 @@ class Worker:
         self._stats = Stats()
         self._counted: dict[str, Any] = {}
         self._incarnation = 0
+        self._agent_has_stopped = False
         self.saved: SavedWorker | None = None
         if config.store is not None:
             self.saved = SavedWorker(vllm_config, config, self._rank)
@@ -125,21 +133,18 @@ class Worker:
             self._hand_over(request_id)
         for lease in self._leases.values() if step.take_back_all else ():
             if lease is not None:
-                lease.cancel()
+                self._tell(lease.cancel)
         for request_id, load in step.load.items():
             self._load(request_id, load)
+        self._stopped.update(step.stop_loading)
         for request_id in step.stop_loading:
             transfer, _ = self._loads.get(request_id, (None, 0.0))
             if transfer is not None:
-                transfer.cancel()
+                self._tell(transfer.cancel)
         if self.saved is not None:
             self.saved.begin_step(step)
-        self._stopped.update(filter(self._is_loading, step.stop_loading))
         if self._rank == 0:
             self._notify(step)
-
-    def _is_loading(self, request_id: str) -> bool:
-        return request_id in self._loads or self.saved is not None and self.saved.is_loading(request_id)
 
     def end_step(self, step: Step) -> None:
         """The step is computed: what it prefilled can be read."""
@@ -157,7 +162,7 @@ class Worker:
                 del self._handed_over[request_id]
                 del self._leases[request_id]
                 sent.add(request_id)
-                self._stats.lease_ended("failed" if lease is None else lease.ended.result(0))
+                self._stats.lease_ended(_end_of(lease))
         for request_id, (transfer, begun) in list(self._loads.items()):
             if transfer is None or transfer.ended.done():
                 del self._loads[request_id]
@@ -189,17 +194,31 @@ class Worker:
             self.saved.stats.reset()
         if self._stats.is_empty():
             return None
-        if self._agent is not None:
-            counted = self._agent.metrics()
+        counted = None if self._agent is None else self._tell(self._agent.metrics)
+        if counted is not None:
             self._stats.worked(self._counted, counted)
             self._counted = counted
         return self._stats.take()
 
+    def _tell(self, say: Callable[[], Any]) -> Any:
+        """Calls the agent; None where it has stopped, which is logged once."""
+        try:
+            return say()
+        except AgentError as error:
+            if not self._agent_has_stopped:
+                self._agent_has_stopped = True
+                logger.error("no blocks are lent or loaded any more (%s): restart the server", error)
+            return None
+
     def _wait_a_moment(self) -> None:
-        """Waits for the oldest load, shortly."""
-        oldest, _ = next(iter(self._loads.values()), (None, 0.0))
+        """Waits shortly for the oldest load, or else for the oldest lease, or for the store."""
+        loads = (transfer for transfer, _ in self._loads.values())
+        leases = (self._leases[request_id] for request_id in self._handed_over)
+        oldest = next((each for each in chain(loads, leases) if each is not None), None)
         if oldest is not None:
             oldest.ended.wait(IDLE_SECONDS)
+        elif self.saved is not None:
+            self.saved.wait(IDLE_SECONDS)
 
     # --- lending ---------------------------------------------------------------------
 
@@ -215,7 +234,7 @@ class Worker:
                 ttl=self._config.lease_seconds,
                 hard_bound=self._config.lease_seconds + self._config.timeout_seconds,
             )
-        except LeaseError as error:
+        except (LeaseError, AgentError) as error:
             # Whoever comes for it is told that there is no such lease.
             logger.error("blocks of request %s cannot be lent: %s", request_id, error)
             self._leases[request_id] = None
@@ -226,15 +245,15 @@ class Worker:
         if lease is not None:
             try:
                 lease.renew(self._config.lease_seconds)
-            except LeaseError as error:
+            except (LeaseError, AgentError) as error:
                 # One that is read already, by a decode server that is ahead of this step, is as it should be.
-                if not (lease.ended.done() and lease.ended.result(0) == "completed"):
+                if not (lease.ended.done() and _end_of(lease) == "completed"):
                     logger.warning("the lease of request %s ended before its ticket went out: %s", request_id, error)
 
     def _take_back(self, request_id: str) -> None:
         lease = self._leases.pop(request_id, None)
         if lease is not None:
-            lease.cancel()
+            self._tell(lease.cancel)
 
     # --- loading ---------------------------------------------------------------------
 
@@ -261,7 +280,7 @@ class Worker:
                 timeout=self._config.timeout_seconds,
                 into=load.into,
             )
-        except (TicketError, TransferError) as error:
+        except (TicketError, TransferError, AgentError) as error:
             self._failed(request_id, error)
         self._loads[request_id] = (transfer, begun)
 
@@ -270,14 +289,14 @@ class Worker:
             return False
         try:
             report = transfer.ended.result(0)
-        except TransferError as error:
+        except (TransferError, AgentError) as error:
             self._failed(request_id, error)
             return False
         self._stats.loaded(report, time.monotonic() - begun)
         return True
 
-    def _failed(self, request_id: str, error: TicketError | TransferError) -> None:
-        kind = error.kind if isinstance(error, TransferError) else "ticket"
+    def _failed(self, request_id: str, error: TicketError | TransferError | AgentError) -> None:
+        kind = error.kind if isinstance(error, TransferError) else _KINDS[type(error)]
         self._stats.failed(kind)
         # Owners cancel too.
         log = logger.debug if kind == "cancelled" and request_id in self._stopped else logger.error
@@ -302,6 +321,14 @@ class Worker:
                 continue
             try:
                 notice.result(0)
-            except TransferError as error:
+            except (TransferError, AgentError) as error:
                 logger.warning("cannot %s a ticket: %s", what, error)
         self._notices = waiting
+
+
+def _end_of(lease: Lease | None) -> str:
+    """How a lease has ended, as counters say it."""
+    try:
+        return "failed" if lease is None else lease.ended.result(0)
+    except AgentError:
+        return "failed"
