@@ -10,7 +10,8 @@ use std::time::Duration;
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, contents, fill};
 use transload_transfer::agent::{
-    AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError, TransferError,
+    AgentGone, AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError,
+    TransferError,
 };
 use transload_transfer::content::Content;
 use transload_transfer::ids::{Direction, LeaseSetId};
@@ -347,4 +348,62 @@ async fn connections_that_nothing_needs_are_closed() {
             }
         }
     }
+}
+
+/// Panics where it is dropped, which is on the driver's thread.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("a fault of the driver, on purpose");
+    }
+}
+
+#[tokio::test]
+async fn a_driver_that_has_panicked_fails_every_call_and_keeps_no_peer_waiting() {
+    let pair = Pair::default();
+    let owner = &pair.src.agent;
+    let lease = |set| {
+        let tables = pair.src.tables.clone();
+        LeaseRequest::new(set, Rank(0), tables, pair.content, pair.tokens)
+    };
+    let set = LeaseSetId([21; 16]);
+    let other = owner.lease(lease(set)).await.unwrap();
+    // One rank is not leased, so this waits.
+    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    let request = || pair.request(ticket.clone(), &pair.dst);
+    let waiting = pair.dst.agent.start_pull(request()).await.unwrap();
+    while owner.gauges().await.unwrap().early == 0 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut bomb = lease(LeaseSetId([22; 16]));
+    bomb.keeper = Some(Arc::new(Bomb));
+    let bomb = owner.lease(bomb).await.unwrap();
+    bomb.cancel().await.unwrap();
+    assert_eq!(bomb.ended().await, Err(AgentGone));
+
+    assert!(matches!(
+        other.renew(Duration::from_secs(1)).await,
+        Err(LeaseUseError::Gone(AgentGone))
+    ));
+    assert_eq!(other.ended().await, Err(AgentGone));
+    let refused = owner.lease(lease(LeaseSetId([23; 16]))).await.unwrap_err();
+    assert!(matches!(refused, LeaseOpenError::Gone(AgentGone)));
+    let pulled = owner.pull(pair.request(ticket.clone(), &pair.src)).await;
+    assert_eq!(pulled.unwrap_err(), TransferError::Gone(AgentGone));
+    assert_eq!(owner.gauges().await.unwrap_err(), AgentGone);
+    assert_eq!(owner.metrics().await.unwrap_err(), AgentGone);
+    assert!(owner.cancel(ticket.clone(), None).await.is_err());
+    owner.shutdown(Duration::from_secs(1)).await;
+
+    // The peer has heard of it: no timeout of a transfer is anywhere as short.
+    let hearing = async {
+        while pair.dst.agent.gauges().await.unwrap().sessions > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let heard = tokio::time::timeout(Duration::from_secs(10), hearing).await;
+    heard.expect("the peer is hung up on");
+    waiting.cancel().await.unwrap();
+    waiting.finish().await.unwrap_err();
 }

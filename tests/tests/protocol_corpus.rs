@@ -155,7 +155,7 @@ fn greetings() -> Vec<(&'static str, Message)> {
 fn talk() -> Vec<(&'static str, Message)> {
     let transfer = TransferId([1; 16]);
     let content = ContentDigest([6; 32]);
-    let refusal = Refusal::DigestMismatch { content };
+    let refusal = Refusal::DigestMismatch;
     let end = LeaseEnd::Expired;
     let failure = Failure::LeaseEnded { end };
     let (path, on) = (Path::Quic, WaitingOn::Lease);

@@ -24,20 +24,49 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 const CONTEXT: &str = "transload 1 content of a KV cache";
+const FINGERPRINT: &str = "transload 1 fingerprint of content in logs";
 
 /// BLAKE3-256 of everything that determines what a request's blocks hold.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+///
+/// Stating it proves that the asker knows the content, so it is a secret between those who do: it is compared in
+/// constant time and never printed. Logs show its [`fingerprint`](Self::fingerprint).
+#[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct ContentDigest(pub [u8; 32]);
 
-impl fmt::Display for ContentDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+impl ContentDigest {
+    /// Makes a number for logs, by which two agents that share `secret` (the cluster's) can be seen to mean the same
+    /// content. It proves nothing, and says nothing to who lacks the secret.
+    pub fn fingerprint(&self, secret: &[u8; 32]) -> ContentFingerprint {
+        let mut hasher = blake3::Hasher::new_derive_key(FINGERPRINT);
+        hasher.update(secret).update(&self.0);
+        let mut bytes = [0; 8];
+        hasher.finalize_xof().fill(&mut bytes);
+        ContentFingerprint(u64::from_le_bytes(bytes))
     }
 }
 
+impl PartialEq for ContentDigest {
+    /// Compares in constant time, so that the time of a refusal does not tell how much of a guess was right.
+    fn eq(&self, other: &Self) -> bool {
+        blake3::Hash::from_bytes(self.0) == blake3::Hash::from_bytes(other.0)
+    }
+}
+
+impl Eq for ContentDigest {}
+
 impl fmt::Debug for ContentDigest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ContentDigest({self})")
+        f.write_str("ContentDigest(..)")
+    }
+}
+
+/// What logs show of a [`ContentDigest`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContentFingerprint(u64);
+
+impl fmt::Display for ContentFingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
     }
 }
 
@@ -205,7 +234,21 @@ mod tests {
             all().prompt_embeddings([0; 32]).digest(),
             plain(&[]).digest(),
         ];
-        assert_eq!(digests.iter().collect::<HashSet<_>>().len(), digests.len());
+        let distinct: HashSet<_> = digests.iter().map(|digest| digest.0).collect();
+        assert_eq!(distinct.len(), digests.len());
+    }
+
+    #[test]
+    fn only_a_keyed_fingerprint_is_printed() {
+        let digest = plain(&[1, 2, 3]).digest();
+        let print = |secret| digest.fingerprint(&[secret; 32]).to_string();
+        assert_eq!(format!("{digest:?}"), "ContentDigest(..)");
+        assert_eq!(print(1), print(1));
+        assert_ne!(print(1), print(2));
+        assert_ne!(
+            print(1),
+            plain(&[1, 2]).digest().fingerprint(&[1; 32]).to_string()
+        );
     }
 
     #[test]

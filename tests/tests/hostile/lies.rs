@@ -2,7 +2,7 @@
 
 use transload_transfer::identity::Roles;
 use transload_transfer::wire::message::{Ask, Message};
-use transload_transfer::wire::{Failure, Path};
+use transload_transfer::wire::{Awaited, Failure, Path};
 
 use crate::peer::Hostile;
 use crate::source::{Source, Stream, Way, failure, is_broken_by};
@@ -53,7 +53,12 @@ impl Lie {
             Lie::TooShort => is_broken_by(failure, "ended after"),
             Lie::Outside | Lie::Twice | Lie::Miscounted => *failure == Failure::Streams,
             // A commit may overtake its streams, so only time can tell that there are none.
-            Lie::Nothing => *failure == Failure::Stalled,
+            Lie::Nothing => matches!(
+                failure,
+                Failure::Stalled {
+                    on: Awaited::Bytes { .. }
+                }
+            ),
             Lie::Less => matches!(failure, Failure::Length { .. }),
         }
     }

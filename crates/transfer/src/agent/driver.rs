@@ -7,6 +7,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use self::arrivals::Admission;
+use self::binding::Turns;
+pub(super) use self::binding::{Binding, Bound};
 use self::commands::Stopping;
 use self::connections::Connection;
 use self::promises::Promise;
@@ -34,6 +36,7 @@ use crate::wire::{ConnId, JobId, JobReport, Machine, NoticeId};
 
 mod actions;
 mod arrivals;
+mod binding;
 mod commands;
 mod connections;
 #[cfg(feature = "local")]
@@ -77,6 +80,8 @@ pub(super) struct Driver {
     under_way: HashMap<TransferId, Under>,
     /// Transfers that are being fenced.
     fencing: HashMap<TransferId, Touching>,
+    /// Who binds routes.
+    turns: Turns,
     leases: HashMap<LeaseKey, Promise<LeaseOutcome>>,
     jobs: HashMap<JobId, Promise<Result<JobReport, TransferError>>>,
     notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
@@ -129,6 +134,7 @@ impl Driver {
             connections: HashMap::new(),
             under_way: HashMap::new(),
             fencing: HashMap::new(),
+            turns: Turns::default(),
             leases: HashMap::new(),
             jobs: HashMap::new(),
             notices: HashMap::new(),
@@ -240,7 +246,7 @@ impl Driver {
             let moved = moved + ahead.get(transfer).copied().unwrap_or(0);
             if moved != under.seen || under.is_queued() {
                 under.seen = moved;
-                self.machine.moving(now, *transfer);
+                self.machine.moved(now, *transfer, moved);
                 #[cfg(feature = "local")]
                 if let Moving::Copy(_) = under.moving {
                     let transfer = *transfer;
@@ -267,7 +273,7 @@ impl Driver {
                 result: Err(error),
             } => {
                 tracing::warn!(%agent, %error, "could not connect");
-                self.machine.connect_failed(now, &agent);
+                self.machine.connect_failed(now, &agent, error);
             }
             Event::Received { conn, envelope } => {
                 if let Some(connection) = self.connections.get_mut(&conn) {
@@ -332,11 +338,8 @@ impl Driver {
                 agent,
                 header,
                 answer,
-            } => {
-                let landing = self.admit(&agent, &header);
-                // The stream is gone where nobody waits.
-                let _ = answer.send(landing);
-            }
+            } => self.admit(&agent, &header, answer),
+            Event::Bound { transfer, bound } => self.bound(transfer, bound),
             Event::Landed {
                 header,
                 trailer,

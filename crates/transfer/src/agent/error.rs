@@ -113,7 +113,7 @@ impl TransferError {
             | JobError::PushRefused { refusal, .. } => match refusal {
                 Refusal::Expired => "expired",
                 Refusal::Consumed => "consumed",
-                Refusal::DigestMismatch { .. } => "content",
+                Refusal::DigestMismatch => "content",
                 Refusal::Cancelled => "cancelled",
                 Refusal::PeerLost => "peer_lost",
                 Refusal::UnknownLease => "unknown",

@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use super::data::Landing;
 #[cfg(feature = "local")]
 use super::data::RingOut;
+use super::driver::Bound;
 use super::lease::{Lease, OpenRefused};
 #[cfg(feature = "local")]
 use super::loans::Part;
@@ -24,7 +25,7 @@ use crate::memory::Memory;
 use crate::ticket::Ticket;
 #[cfg(feature = "local")]
 use crate::transport::local::handover::Link;
-use crate::transport::quic::{ConnectError, ControlConnection, Lane};
+use crate::transport::quic::{ControlConnection, Lane};
 use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{ConnId, Gauges, JobError, JobId, JobSpec};
@@ -36,7 +37,7 @@ pub(super) enum Event {
     /// An attempt to connect is over.
     Dialled {
         agent: AgentId,
-        result: Result<ControlConnection, ConnectError>,
+        result: Result<ControlConnection, String>,
     },
     /// A message has come.
     Received { conn: ConnId, envelope: Envelope },
@@ -113,6 +114,8 @@ pub(super) enum Event {
         header: StreamHeader,
         answer: oneshot::Sender<Option<Landing>>,
     },
+    /// A route is bound to memory, or cannot be.
+    Bound { transfer: TransferId, bound: Bound },
     /// A data stream has arrived whole.
     Landed {
         header: StreamHeader,

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::Blocks;
 #[cfg(feature = "local")]
 use super::data::SharedCopy;
-use super::data::{Landing, Outgoing, RouteBytes, SendEvents};
+use super::data::{Landing, Outgoing, RouteBytes};
+use super::driver::Binding;
 #[cfg(feature = "local")]
 use super::loans::Copying;
 use super::metrics::Chunks;
@@ -22,6 +23,8 @@ pub(super) type Memories = BTreeMap<Rank, Arc<[Memory]>>;
 /// One transfer, whichever end of it is here.
 #[derive(Debug)]
 pub(super) enum Moving {
+    /// It is not known yet where its bytes lie.
+    Binding(Binding),
     Out(Outgoing),
     In(Landing),
     /// Out of our memory, by the other end.
@@ -48,6 +51,7 @@ impl Under {
     /// How many bytes have moved so far.
     pub(super) fn moved(&self) -> u64 {
         match &self.moving {
+            Moving::Binding(_) => 0,
             Moving::Out(outgoing) => outgoing.read(),
             Moving::In(landing) => landing.placed(),
             #[cfg(feature = "local")]
@@ -60,6 +64,8 @@ impl Under {
     /// What has to be quiet before its blocks are given back.
     pub(super) fn touching(self) -> Touching {
         match self.moving {
+            // Binding looks at no byte, and what comes of it is dropped.
+            Moving::Binding(_) => Touching::default(),
             Moving::Out(outgoing) => Touching {
                 out: Some(outgoing),
                 ..Touching::default()
@@ -80,6 +86,7 @@ impl Under {
     /// Whether nothing moves since it is not its turn.
     pub(super) fn is_queued(&self) -> bool {
         match &self.moving {
+            Moving::Binding(_) => true,
             #[cfg(feature = "local")]
             Moving::Copy(copying) => copying.is_queued(),
             _ => false,
@@ -149,12 +156,12 @@ impl Touching {
 }
 
 /// Binds a transfer's bytes to the memory of its rank.
-fn route(
+pub(super) fn route(
     flow: &Flow,
     plan: &Plan,
     side: Side,
     blocks: &Blocks,
-    memories: &Memories,
+    memory: &[Memory],
 ) -> Result<(RouteBytes, Chunks), String> {
     let (src, dst) = match side {
         Side::Source => (flow.rank, flow.peer_rank),
@@ -170,9 +177,6 @@ fn route(
         .bind_stream(route, side, &tables)
         .map_err(|error| error.to_string())?;
     let chunks = Chunks::of(&stream);
-    let memory = memories
-        .get(&flow.rank)
-        .ok_or_else(|| format!("rank {} has no memory here", flow.rank))?;
     let bound = RouteBytes::new(stream, |group| memory.get(plan.group_of(side, group)));
     let bound = bound.map_err(|error| error.to_string())?;
     if bound.bytes() != flow.bytes {
@@ -182,36 +186,9 @@ fn route(
             flow.bytes
         ));
     }
-    Ok((bound, chunks))
-}
-
-/// The source's half of a transfer. Nothing is read before it is opened.
-pub(super) fn outgoing(
-    flow: &Flow,
-    plan: &Plan,
-    blocks: &Blocks,
-    memories: &Memories,
-) -> Result<(Outgoing, SendEvents, Chunks), String> {
-    let (bytes, chunks) = route(flow, plan, Side::Source, blocks, memories)?;
     // SAFETY: the blocks belong to a lease or a job of this agent until the machine has been told that
     // the transfer is fenced, or that every stream was sent and every loan is back; until then whoever
     // registered the memory keeps everybody else from writing to them (`Builder::register`).
-    let bytes = unsafe { bytes.lendable() };
-    let lanes = usize::from(flow.lanes.max(1));
-    let (outgoing, events) = Outgoing::new(flow.transfer, flow.nonce, bytes, lanes);
-    if flow.all_readable {
-        outgoing.open_all();
-    }
-    Ok((outgoing, events, chunks))
-}
-
-/// The destination's half of a transfer.
-pub(super) fn landing(
-    flow: &Flow,
-    plan: &Plan,
-    blocks: &Blocks,
-    memories: &Memories,
-) -> Result<(Landing, Chunks), String> {
-    let (bytes, chunks) = route(flow, plan, Side::Destination, blocks, memories)?;
-    Ok((Landing::new(bytes), chunks))
+    let bound = unsafe { bound.lendable() };
+    Ok((bound, chunks))
 }

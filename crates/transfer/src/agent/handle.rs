@@ -268,6 +268,7 @@ impl Agent {
         let job = JobUnderWay {
             direction: wanted,
             set,
+            content: request.content,
         };
         let started = self.ask(|started| Command::Start {
             spec,

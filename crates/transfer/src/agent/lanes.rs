@@ -99,7 +99,7 @@ pub(super) async fn connect(
                 continue;
             }
             Err(_) => {
-                failures.push("no lane in time".to_owned());
+                failures.push(format!("no lane at {addr} within {LANES_WITHIN:?}"));
                 continue;
             }
         };

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::error::TransferError;
 use super::flows::Under;
+use crate::content::ContentDigest;
 use crate::ids::{Direction, LeaseSetId, TransferId};
 use crate::lease::LeaseEnd;
 use crate::plan::RouteStream;
@@ -138,6 +139,7 @@ pub(super) struct Counters {
 pub(super) struct JobUnderWay {
     pub(super) direction: Direction,
     pub(super) set: LeaseSetId,
+    pub(super) content: ContentDigest,
 }
 
 #[derive(Debug)]

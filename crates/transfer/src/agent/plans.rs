@@ -213,6 +213,7 @@ impl wire::Planner for Plans {
             },
             bytes: plan.route_bytes(route),
             digest: plan.route_digest(route),
+            places: plan.most_places(route),
         });
         Ok(routes.filter(|route| route.bytes > 0).collect())
     }

@@ -283,12 +283,9 @@ pub enum UseError {
         /// What it is for.
         leased: Direction,
     },
-    /// The blocks hold something else.
-    #[error("the blocks hold other content ({content})")]
-    Content {
-        /// What they hold.
-        content: ContentDigest,
-    },
+    /// The blocks hold something else than was stated.
+    #[error("the blocks hold other content")]
+    Content,
     /// It does not cover the tokens asked for.
     #[error("tokens {start}..{valid_tokens} are leased, not up to {asked}")]
     Tokens {

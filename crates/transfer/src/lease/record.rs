@@ -175,8 +175,7 @@ impl<B> Record<B> {
     ) -> Result<(), UseError> {
         let spec = &self.spec;
         if spec.content != *content {
-            let content = spec.content;
-            return Err(UseError::Content { content });
+            return Err(UseError::Content);
         }
         let asked = start.saturating_add(tokens);
         let covered = match spec.direction {

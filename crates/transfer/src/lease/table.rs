@@ -394,8 +394,7 @@ impl<B> LeaseTable<B> {
         let record = self.known_mut(key, direction)?;
         record.check_peer(&said.holder, said.agent, said.ranks)?;
         if record.spec.content != *said.content {
-            let content = record.spec.content;
-            return Err(UseError::Content { content });
+            return Err(UseError::Content);
         }
         let bound = record.bind(said.holder, said.agent, said.ranks);
         let mut written = said.ranks.iter().filter(|rank| said.needed.contains(rank));
@@ -431,8 +430,7 @@ impl<B> LeaseTable<B> {
             return Err(UseError::Holder);
         }
         if content.is_some_and(|content| *content != record.spec.content) {
-            let content = record.spec.content;
-            return Err(UseError::Content { content });
+            return Err(UseError::Content);
         }
         self.end(key, LeaseEnd::Cancelled);
         Ok(())

@@ -263,7 +263,7 @@ fn refusals_bind_nothing() {
         ..wanted(&decode, 0, 1)
     };
     let refused = f.table.admit(at(1), KEY, PULL, &other);
-    assert_eq!(refused, Err(UseError::Content { content: CONTENT }));
+    assert_eq!(refused, Err(UseError::Content));
     let greedy = LeaseUse {
         start: 50,
         tokens: 51,
@@ -541,8 +541,7 @@ fn a_push_is_of_what_the_lease_holds_and_of_nobody_elses() {
         content: ContentDigest([9; 32]),
         ..wanted.clone()
     };
-    let content = CONTENT;
-    let refused = Err(UseError::Content { content });
+    let refused = Err(UseError::Content);
     assert_eq!(f.table.check_push(at(1), KEY, &other), refused);
     let more = LeasePush {
         tokens: 81,

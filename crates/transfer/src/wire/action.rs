@@ -7,6 +7,7 @@ use super::message::{Envelope, LaneMessage};
 use super::path::Path;
 use super::refusal::{HelloRefusal, Refusal};
 use super::{ConnId, JobId, NoticeId};
+use crate::content::ContentDigest;
 use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey};
 
@@ -86,6 +87,15 @@ pub enum Action<B> {
     Finished {
         /// Which.
         transfer: TransferId,
+    },
+    /// A peer was refused since it stated other content than a lease holds. Say so in the log, and show neither.
+    OtherContent {
+        /// The lease.
+        key: LeaseKey,
+        /// What it holds.
+        held: ContentDigest,
+        /// What the peer has stated.
+        stated: ContentDigest,
     },
     /// A lease has ended, and nothing touches its blocks any more.
     LeaseEnded {

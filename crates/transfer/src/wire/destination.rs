@@ -301,7 +301,7 @@ mod tests {
             ..header(0, 0, 100)
         };
         assert_eq!(to.admit(&forged), Err(StreamRefusal::Unknown));
-        to.fence(Why::Failed(Failure::Stalled));
+        to.fence(Why::Failed(Failure::Streams));
         assert_eq!(to.admit(&header(0, 0, 100)), Err(StreamRefusal::Unknown));
     }
 

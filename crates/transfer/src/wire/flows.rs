@@ -63,6 +63,15 @@ impl<B, P: Planner> Machine<B, P> {
         }
     }
 
+    /// Either side: so many bytes of a transfer have moved by now. To be called like [`moving`](Self::moving), whose
+    /// work it does.
+    pub fn moved(&mut self, now: Moment, transfer: TransferId, bytes: u64) {
+        if let Some(t) = self.transfers.get_mut(&transfer) {
+            t.moved = bytes;
+        }
+        self.moving(now, transfer);
+    }
+
     /// Data destination: a stream from `agent` wants in. Only once it is admitted may it place
     /// bytes, and only within what its header says.
     pub fn admit(
@@ -173,6 +182,7 @@ impl<B, P: Planner> Machine<B, P> {
             (Message::Abort { failure, .. }, _) => self.fail(now, id, failure, false),
             (Message::Waiting { on, .. }, Role::Destination(_)) => {
                 let side = t.side;
+                t.waiting = Some(on);
                 self.moving(now, id);
                 if let (WaitingOn::Prefill, Side::Job { job, .. }) = (on, side) {
                     self.route_admitted(job);
@@ -185,7 +195,8 @@ impl<B, P: Planner> Machine<B, P> {
                 self.moving(now, id);
                 self.actions.push_back(Action::Copy { transfer: id });
             }
-            (Message::Waiting { .. }, Role::Source(_)) if asking => {
+            (Message::Waiting { on, .. }, Role::Source(_)) if asking => {
+                t.waiting = Some(on);
                 self.moving(now, id);
             }
             (Message::Taken { .. }, Role::Source(source)) => {
@@ -486,6 +497,13 @@ impl<B, P: Planner> Machine<B, P> {
                 self.pair_free(now, key, t.flow.peer_rank);
             }
             Side::Job { job, route } => self.route_landed(now, job, route),
+        }
+    }
+
+    pub(super) fn stalled(&mut self, now: Moment, id: TransferId) {
+        if let Some(t) = self.transfers.get(&id) {
+            let on = t.awaits();
+            self.fail(now, id, Failure::Stalled { on }, true);
         }
     }
 

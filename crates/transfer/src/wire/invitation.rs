@@ -152,14 +152,15 @@ impl<B, P: Planner> Machine<B, P> {
             start,
             tokens,
         };
-        if !self.leases.check_push(now, key, &wanted)? {
+        let checked = self.leases.check_push(now, key, &wanted);
+        if !checked.map_err(|error| self.refuse_use(key, &wanted.content, error))? {
             return Ok(());
         }
         if self.draining {
             return Err(Refusal::ShuttingDown);
         }
         self.check_room(conn)?;
-        self.can_push(key, into, invitation.by_layer)?;
+        self.can_push(&agent, key, into, invitation.by_layer)?;
         self.leases.begin_push(now, key, &wanted)?;
         let (layers, prefilled) = match self.leases.progress(&key) {
             Some((layers, prefilled)) => (layers.collect(), prefilled),
@@ -191,7 +192,13 @@ impl<B, P: Planner> Machine<B, P> {
     }
 
     /// Whether we could push so: what the asker wants to hear at once.
-    fn can_push(&mut self, key: LeaseKey, into: &Claims, by_layer: bool) -> Result<(), Refusal> {
+    fn can_push(
+        &mut self,
+        agent: &AgentId,
+        key: LeaseKey,
+        into: &Claims,
+        by_layer: bool,
+    ) -> Result<(), Refusal> {
         if self.jobs_under_way() >= self.options.jobs {
             let limit = u32::try_from(self.options.jobs).unwrap_or(u32::MAX);
             return Err(Refusal::Busy { limit });
@@ -208,8 +215,9 @@ impl<B, P: Planner> Machine<B, P> {
             tokens: into.valid_tokens - into.start,
             by_layer,
         });
-        let routes = routes.map(|_| ());
-        routes.map_err(|why| Refusal::Unplannable { why: why.into() })
+        let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
+        let places = routes.iter().map(|route| route.places);
+        self.check_places(agent, places.fold(0, u64::saturating_add))
     }
 
     /// A push that was invited touches the blocks of its lease no more.

@@ -221,7 +221,7 @@ impl<B, P: Planner> Machine<B, P> {
         match timer {
             Timer::Hello(conn) => self.close(now, conn, super::CloseReason::HelloLate),
             Timer::Dial(agent) => self.dial_due(&agent),
-            Timer::Stall(transfer) => self.fail(now, transfer, Failure::Stalled, true),
+            Timer::Stall(transfer) => self.stalled(now, transfer),
             Timer::Beat(transfer) => self.beat(now, transfer),
             Timer::Job(job) => self.job_timed_out(now, job),
             Timer::Invite(job, agent) => self.invite_due(now, job, &agent),
@@ -234,7 +234,8 @@ impl<B, P: Planner> Machine<B, P> {
     fn job_timed_out(&mut self, now: Moment, id: JobId) {
         if let Some(job) = self.jobs.get(&id) {
             let timeout = job.spec.timeout;
-            self.stop(now, id, super::JobError::TimedOut { timeout });
+            let late = self.late(id, timeout);
+            self.stop(now, id, late);
         }
     }
 

@@ -134,6 +134,7 @@ macro_rules! fault {
 }
 
 mod action;
+mod awaited;
 mod destination;
 mod flows;
 pub mod frame;
@@ -155,6 +156,7 @@ mod transfer;
 mod waiting;
 
 pub use action::{Action, BlocksOf, CloseReason, Flow};
+pub use awaited::{Awaited, Waiting};
 pub use destination::{MAX_STREAMS, StreamRefusal};
 pub use job::{JobError, JobRefused, JobReport, JobSpec, RouteReport};
 pub use machine::{DocumentTooLong, Gauges, Identity, Machine, Secret};

@@ -322,7 +322,13 @@ impl<B, P: Planner> Machine<B, P> {
         match applied {
             // It was said before, or it is too late to matter: heard all the same.
             Ok(()) | Err(UseError::Ended { .. }) => Ok(0),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(match says {
+                NoticeKind::Done { content, .. }
+                | NoticeKind::Cancel {
+                    content: Some(content),
+                } => self.refuse_use(key, content, error),
+                _ => error.into(),
+            }),
         }
     }
 

@@ -20,6 +20,10 @@ pub struct Options {
     /// Most transfers that one agent has under way here by its own asking; the push of a rank's lease
     /// that it was first to invite counts as one. One more is refused as busy, and its asker tries again.
     pub transfers_per_agent: usize,
+    /// Most places of routes that one agent has under way here by its own asking: 24 bytes each while they are bound, and
+    /// some nanoseconds to bind. The layout of the peer decides how many a route has, up to one for each token, component
+    /// and layer. One more route is refused as busy, unless it is the only one.
+    pub places_per_agent: u64,
     /// Most pulls and pushes at a time: our own, and pushes that were invited here, one for each lease.
     pub jobs: usize,
     /// How long a new connection has until both sides are welcome.
@@ -51,6 +55,7 @@ impl Default for Options {
             early: 4096,
             early_per_agent: 1024,
             transfers_per_agent: 1024,
+            places_per_agent: 4 << 20,
             jobs: 4096,
             hello_wait: Duration::from_secs(5),
             stall: Duration::from_secs(20),

@@ -10,8 +10,11 @@ use super::source::Source;
 use super::transfer::{Role, Side, Transfer};
 use super::waiting::{Parked, Queued};
 use super::{Action, BlocksOf, ConnId, Flow, JobId, Machine, Timer};
+use crate::content::ContentDigest;
 use crate::ids::{AgentId, Direction, Rank, TransferId};
-use crate::lease::{Holder, LeaseError, LeaseKey, LeaseSpec, LeaseUse, OpenError, OpenFault};
+use crate::lease::{
+    Holder, LeaseError, LeaseKey, LeaseSpec, LeaseUse, OpenError, OpenFault, UseError,
+};
 use crate::moment::Moment;
 use crate::ticket::{Claims, Ticket};
 
@@ -218,6 +221,20 @@ impl<B, P: Planner> Machine<B, P> {
         Ok(())
     }
 
+    /// Whether a route of so many places may be bound beside those that the agent has under way here already.
+    pub(super) fn check_places(&self, agent: &AgentId, places: u64) -> Result<(), Refusal> {
+        let its = self.transfers.values();
+        let its = its.filter(|t| t.flow.agent == *agent && self.leased_to(t.side).is_some());
+        let taken: u64 = its.map(|t| t.places).sum();
+        let limit = self.options.places_per_agent;
+        match taken > 0 && taken.saturating_add(places) > limit {
+            true => Err(Refusal::Busy {
+                limit: u32::try_from(limit).unwrap_or(u32::MAX),
+            }),
+            false => Ok(()),
+        }
+    }
+
     /// Whether a ticket is authentic and means us, in this life, and this peer.
     pub(super) fn authenticate(&self, conn: ConnId, ticket: &Ticket) -> Result<Claims, Refusal> {
         let claims = self.read_ticket(ticket)?;
@@ -320,7 +337,8 @@ impl<B, P: Planner> Machine<B, P> {
         {
             wanted.content = content;
         }
-        self.leases.check(now, key, direction, &wanted)?;
+        let checked = self.leases.check(now, key, direction, &wanted);
+        checked.map_err(|error| self.refuse_use(key, &wanted.content, error))?;
         let route = self.route(direction, ask, rank, peer_rank, &holder)?;
         let local_is_source = direction == Direction::Pull;
         let offered = self.planner.paths(&agent, local_is_source);
@@ -350,8 +368,26 @@ impl<B, P: Planner> Machine<B, P> {
                 return Ok(None);
             }
         }
+        self.check_places(&agent, route.places)?;
         self.leases.admit(now, key, direction, &wanted)?;
         Ok(Some((route, path)))
+    }
+
+    /// What a peer is told of a use that its lease does not allow.
+    pub(super) fn refuse_use(
+        &mut self,
+        key: LeaseKey,
+        stated: &ContentDigest,
+        error: UseError,
+    ) -> Refusal {
+        if error == UseError::Content
+            && let Some(held) = self.leases.content(&key)
+        {
+            let stated = *stated;
+            self.actions
+                .push_back(Action::OtherContent { key, held, stated });
+        }
+        error.into()
     }
 
     /// Finds the route on our own and compares plans.
@@ -437,6 +473,9 @@ impl<B, P: Planner> Machine<B, P> {
             side: Side::Lease(key),
             role,
             under_way: direction == Direction::Push,
+            places: route.places,
+            waiting: None,
+            moved: 0,
         };
         self.transfers.insert(transfer, attempt);
         self.timers

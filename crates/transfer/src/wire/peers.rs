@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use super::job::Job;
 use super::message::{Envelope, Hello, MAX_DOCUMENT, Message, VERSIONS};
 use super::planner::Planner;
-use super::refusal::{Failure, HelloRefusal, Role};
+use super::refusal::{Failure, HelloRefusal, Role, Text};
 use super::{Action, CloseReason, ConnId, JobError, Machine, Timer};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank};
 use crate::lease::Holder;
@@ -162,8 +162,8 @@ impl<B, P: Planner> Machine<B, P> {
     }
 
     /// What [`Action::Connect`] asked for cannot be done.
-    pub fn connect_failed(&mut self, now: Moment, agent: &AgentId) {
-        self.dial_failed(now, agent, 1);
+    pub fn connect_failed(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
+        self.dial_failed(now, agent, 1, why.into());
         self.settle(now);
     }
 
@@ -395,7 +395,8 @@ impl<B, P: Planner> Machine<B, P> {
                 self.leases.agent_lost(now, &agent);
             }
             // A connection that was there and is lost is no failure to connect.
-            self.dial_failed(now, &agent, u32::from(!was_up));
+            let why = "the connection was lost".into();
+            self.dial_failed(now, &agent, u32::from(!was_up), why);
         }
         self.forget_asks(conn);
         let dead = self.transfers.values().filter(|t| t.flow.conn == conn);
@@ -551,7 +552,7 @@ impl<B, P: Planner> Machine<B, P> {
     }
 
     /// No connection to the agent is up, and the last one or the last attempt is over.
-    fn dial_failed(&mut self, now: Moment, agent: &AgentId, failures: u32) {
+    fn dial_failed(&mut self, now: Moment, agent: &AgentId, failures: u32, why: Text) {
         let Some(known) = self.agents.get_mut(agent) else {
             return;
         };
@@ -571,6 +572,7 @@ impl<B, P: Planner> Machine<B, P> {
         if failures >= self.options.attempts {
             let error = JobError::Unreachable {
                 agent: agent.clone(),
+                why,
             };
             self.stop_all_that_need(now, agent, &error);
         }

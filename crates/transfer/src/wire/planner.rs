@@ -55,4 +55,6 @@ pub struct Route {
     pub bytes: u64,
     /// What both sides must have compiled alike.
     pub digest: PlanDigest,
+    /// The most places that binding it to memory takes.
+    pub places: u64,
 }

@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::content::ContentDigest;
 use crate::ids::{ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank};
 use crate::lease::{LeaseEnd, UseError};
 
+use super::awaited::Awaited;
 use super::path::PathSet;
 
 /// Longest text of a peer that is kept, in bytes.
@@ -238,12 +238,10 @@ pub enum Refusal {
         /// The latest attempt.
         latest: u32,
     },
-    /// The blocks hold other content.
-    #[error("the blocks hold other content ({content})")]
-    DigestMismatch {
-        /// What they hold.
-        content: ContentDigest,
-    },
+    /// The blocks hold other content than the asker states. Which, the refusal does not say: the digest is the
+    /// asker's proof that it knows the content.
+    #[error("the blocks hold other content than was asked for")]
+    DigestMismatch,
     /// The two sides have compiled different plans.
     #[error("the plans differ: {ours} here, {theirs} there")]
     PlanDigestMismatch {
@@ -285,9 +283,9 @@ pub enum Refusal {
         offered: PathSet,
     },
     /// Too much is under way. The one refusal that may be tried again.
-    #[error("more than {limit} transfers of this peer are under way")]
+    #[error("too much of this peer is under way: the limit is {limit}")]
     Busy {
-        /// The limit that was met.
+        /// The limit that was met: of transfers, of what waits, or of places.
         limit: u32,
     },
     /// The agent is going away.
@@ -322,7 +320,7 @@ impl From<UseError> for Refusal {
             UseError::Unknown => Refusal::UnknownLease,
             UseError::Ended { end } => end.into(),
             UseError::Direction { leased } => Refusal::WrongDirection { ticket: leased },
-            UseError::Content { content } => Refusal::DigestMismatch { content },
+            UseError::Content => Refusal::DigestMismatch,
             UseError::Tokens {
                 start,
                 valid_tokens: valid,
@@ -378,8 +376,11 @@ pub enum Failure {
     #[error("the streams do not divide what was planned")]
     Streams,
     /// Nothing moved for too long.
-    #[error("nothing moved for too long")]
-    Stalled,
+    #[error("nothing moved for too long: it waited for {on}")]
+    Stalled {
+        /// What the side that noticed waited for.
+        on: Awaited,
+    },
     /// The control connection was lost.
     #[error("the connection to the peer was lost")]
     Disconnected,

@@ -224,11 +224,11 @@ mod tests {
     #[test]
     fn the_first_failure_stays() {
         let mut source = reading(100, Path::Ring);
-        source.fence(Why::Failed(Failure::Stalled));
+        source.fence(Why::Failed(Failure::Streams));
         source.fence(Why::Failed(Failure::Cancelled));
         assert_eq!(
             *source.phase(),
-            Phase::Fencing(Why::Failed(Failure::Stalled))
+            Phase::Fencing(Why::Failed(Failure::Streams))
         );
         source.accept(Path::Quic);
         assert!(!source.begin() && !source.is_read());

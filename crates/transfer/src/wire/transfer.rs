@@ -1,6 +1,7 @@
 //! One attempt to move one route, whichever end of it is here.
 
 use super::destination::{self, Destination};
+use super::message::WaitingOn;
 use super::refusal::{Failure, Refusal};
 use super::source::{self, Source};
 use super::{Flow, JobId};
@@ -15,6 +16,12 @@ pub(crate) struct Transfer {
     pub(crate) role: Role,
     /// Whether the agent was told to read or to receive, so that a fence is needed.
     pub(crate) under_way: bool,
+    /// The most places that binding it takes.
+    pub(crate) places: u64,
+    /// What the peer has said last that it waits for.
+    pub(crate) waiting: Option<WaitingOn>,
+    /// How many bytes had moved when that was looked at last.
+    pub(crate) moved: u64,
 }
 
 /// Which of the two ends is here.

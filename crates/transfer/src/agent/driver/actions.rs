@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::Driver;
 use super::connections::dial;
-use super::logs::{log_invited_push_failed, log_job_failed, log_lease_ended};
+use super::logs::{log_invited_push_failed, log_lease_ended};
 use crate::agent::error::TransferError;
 use crate::agent::flows::Moving;
 use crate::agent::lease::LeaseOutcome;
@@ -61,11 +61,7 @@ impl Driver {
                 layer,
                 tokens,
             } => self.readable(transfer, layer, tokens),
-            Action::AllReadable { transfer } => {
-                if let Some(Moving::Out(outgoing)) = self.moving(transfer) {
-                    outgoing.open_all();
-                }
-            }
+            Action::AllReadable { transfer } => self.all_readable(transfer),
             Action::Receive(flow) => {
                 self.note_use(&flow);
                 self.counters.route_begun(&flow, false);
@@ -90,6 +86,9 @@ impl Driver {
                 let under = self.forget(transfer);
                 self.counters.route_landed(transfer, under.as_ref());
             }
+            Action::OtherContent { key, held, stated } => {
+                self.log_other_content(key, &held, &stated);
+            }
             Action::LeaseEnded { key, end, blocks } => {
                 self.counters.lease_ended(end);
                 log_lease_ended(key, end);
@@ -103,7 +102,7 @@ impl Driver {
                 let result = result.map_err(TransferError::from);
                 let done = self.counters.job_done(job, &result);
                 if let (Some(done), Err(error)) = (done, &result) {
-                    log_job_failed(done, error);
+                    self.log_job_failed(done, error);
                 }
                 if let Some(promise) = self.jobs.remove(&job) {
                     promise.keep(result);
@@ -130,10 +129,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    fn moving(&self, transfer: TransferId) -> Option<&Moving> {
-        self.under_way.get(&transfer).map(|under| &under.moving)
     }
 
     #[cfg(feature = "local")]

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokio::net::lookup_host;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
-use tokio::time::timeout_at;
+use tokio::time::timeout;
 
 use super::Driver;
 use crate::agent::control::{self, Outbox};
@@ -324,13 +324,22 @@ pub(super) async fn dial(
     port: u16,
     events: mpsc::Sender<Event>,
 ) {
-    let deadline = tokio::time::Instant::now() + endpoints.options().handshake_timeout;
-    let mut result = Err(ConnectError::Closed);
-    if let Ok(Ok(addresses)) = timeout_at(deadline, lookup_host((host.as_str(), port))).await {
-        for address in addresses {
-            result = endpoints.connect(address, Some(&agent)).await;
-            if result.is_ok() {
-                break;
+    let within = endpoints.options().handshake_timeout;
+    let mut result = Err(format!("{host}:{port} has no address"));
+    match timeout(within, lookup_host((host.as_str(), port))).await {
+        Err(_) => result = Err(format!("no name server has known {host} within {within:?}")),
+        Ok(Err(error)) => result = Err(format!("{host} has no address: {error}")),
+        Ok(Ok(addresses)) => {
+            for address in addresses {
+                let connected = endpoints.connect(address, Some(&agent)).await;
+                result = connected.map_err(|error| match error {
+                    // It names the address.
+                    ConnectError::TimedOut { .. } => error.to_string(),
+                    error => format!("{address}: {error}"),
+                });
+                if result.is_ok() {
+                    break;
+                }
             }
         }
     }

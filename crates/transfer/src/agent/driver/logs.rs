@@ -5,6 +5,7 @@
 use super::Driver;
 use crate::agent::error::TransferError;
 use crate::agent::metrics::JobUnderWay;
+use crate::content::{ContentDigest, ContentFingerprint};
 use crate::ids::TransferId;
 use crate::lease::{LeaseEnd, LeaseKey};
 use crate::wire::{CloseReason, ConnId, HelloRefusal, JobError, Refusal};
@@ -53,6 +54,41 @@ impl Driver {
         }
     }
 
+    /// A peer has stated other content than a lease holds. Those who compare logs of two agents see by the
+    /// fingerprints which of them is wrong; nobody learns what would have been right.
+    pub(super) fn log_other_content(
+        &self,
+        key: LeaseKey,
+        held: &ContentDigest,
+        stated: &ContentDigest,
+    ) {
+        let (held, stated) = (self.fingerprint(held), self.fingerprint(stated));
+        tracing::warn!(lease = %key, %held, %stated, "a peer has asked for other content than is leased");
+    }
+
+    fn fingerprint(&self, content: &ContentDigest) -> ContentFingerprint {
+        content.fingerprint(self.endpoints.identity().ticket_secret().as_bytes())
+    }
+
+    pub(super) fn log_job_failed(&self, job: JobUnderWay, error: &TransferError) {
+        let JobUnderWay {
+            direction,
+            set,
+            content,
+        } = job;
+        let kind = error.kind();
+        match error {
+            TransferError::Job(JobError::Cancelled | JobError::ShuttingDown) => {
+                tracing::info!(%direction, %set, kind, %error, "a transfer was given up");
+            }
+            _ if kind == "content" => {
+                let stated = self.fingerprint(&content);
+                tracing::warn!(%direction, %set, kind, %stated, %error, "a transfer has failed");
+            }
+            _ => tracing::warn!(%direction, %set, kind, %error, "a transfer has failed"),
+        }
+    }
+
     /// A push that a peer has invited is refused.
     pub(super) fn log_not_pushed(&self, conn: ConnId, why: &Refusal) {
         if let Some(connection) = self.connections.get(&conn) {
@@ -69,17 +105,6 @@ pub(super) fn log_lease_ended(key: LeaseKey, end: LeaseEnd) {
         LeaseEnd::Expired | LeaseEnd::PeerLost => {
             tracing::warn!(lease = %key, %end, "a lease has ended");
         }
-    }
-}
-
-pub(super) fn log_job_failed(job: JobUnderWay, error: &TransferError) {
-    let JobUnderWay { direction, set } = job;
-    let kind = error.kind();
-    match error {
-        TransferError::Job(JobError::Cancelled | JobError::ShuttingDown) => {
-            tracing::info!(%direction, %set, kind, %error, "a transfer was given up");
-        }
-        _ => tracing::warn!(%direction, %set, kind, %error, "a transfer has failed"),
     }
 }
 

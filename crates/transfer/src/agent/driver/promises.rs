@@ -8,6 +8,7 @@ use tokio::sync::oneshot;
 use super::Driver;
 use crate::agent::flows::Touching;
 use crate::agent::request::Keeper;
+use crate::transport::quic::CloseCode;
 
 /// Somebody waits for the end of a lease or a job.
 #[derive(Debug)]
@@ -33,6 +34,12 @@ impl Drop for Driver {
     /// By itself the driver ends only when nothing is under way, and then this has nothing to do. But the
     /// threads that move bytes do not end with it, were it to panic.
     fn drop(&mut self) {
+        // Peers must not wait for answers that nobody gives.
+        self.endpoints
+            .hang_up(CloseCode::SHUTTING_DOWN, "the agent has stopped");
+        if std::thread::panicking() {
+            tracing::error!("the agent has stopped: its driver has panicked");
+        }
         let under_way = self.under_way.drain();
         let mut touching: Vec<_> = under_way.map(|(_, under)| under.touching()).collect();
         touching.extend(self.fencing.drain().map(|(_, touching)| touching));

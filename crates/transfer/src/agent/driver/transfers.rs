@@ -1,88 +1,59 @@
 //! Transfers, from the moment when something is to be read or received until that is fenced or over.
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Driver;
 use crate::agent::Blocks;
 use crate::agent::data::{Landing, SendError, SendEvent, SendEvents};
 use crate::agent::event::Event;
-use crate::agent::flows::{self, Moving, Under};
+use crate::agent::flows::{Moving, Under};
 use crate::ids::{AgentId, TransferId};
+use crate::plan::Side;
 use crate::wire::stream::StreamHeader;
 use crate::wire::{ConnId, Flow, Path};
 
 impl Driver {
-    pub(super) fn admit(&mut self, agent: &AgentId, header: &StreamHeader) -> Option<Landing> {
+    /// A stream wants in. One that gets no answer is turned away.
+    pub(super) fn admit(
+        &mut self,
+        agent: &AgentId,
+        header: &StreamHeader,
+        answer: oneshot::Sender<Option<Landing>>,
+    ) {
         let now = self.now();
         if let Err(error) = self.machine.admit(now, agent, header) {
             tracing::debug!(%agent, %error, "a data stream was turned away");
-            return None;
+            return;
         }
-        match &self.under_way.get(&header.transfer)?.moving {
-            Moving::In(landing) => {
+        let under = self.under_way.get_mut(&header.transfer);
+        match under.map(|under| &mut under.moving) {
+            Some(Moving::In(landing)) => {
                 self.counters.moves(header.transfer);
-                Some(landing.clone())
+                // The stream is gone where nobody waits.
+                let _ = answer.send(Some(landing.clone()));
             }
-            Moving::Out(_) => None,
-            #[cfg(feature = "local")]
-            Moving::Lent | Moving::Copy(_) => None,
+            Some(Moving::Binding(binding)) => binding.admit(answer),
+            _ => {}
         }
     }
 
     pub(super) fn read(&mut self, flow: Flow) {
-        let transfer = flow.transfer;
         #[cfg(feature = "local")]
         if flow.path == Some(Path::Shared) {
             return self.lend(flow);
         }
-        let made = self.blocks(&flow).and_then(|blocks| {
-            let plan = self.machine.planner_mut().of_flow(&flow, true)?;
-            flows::outgoing(&flow, &plan, &blocks, &self.memories)
-        });
-        let (outgoing, events, chunks) = match made {
-            Ok(made) => made,
-            Err(why) => return self.failed(transfer, why),
-        };
-        self.endpoints
-            .spawn_control(report(transfer, flow.conn, events, self.moved.clone()));
-        let (path, ready) = (flow.path, flow.ready.clone());
-        let under = Under {
-            flow,
-            moving: Moving::Out(outgoing),
-            path: None,
-            seen: 0,
-            chunks,
-        };
-        self.under_way.insert(transfer, under);
-        for (layer, tokens) in ready {
-            self.readable(transfer, layer, tokens);
-        }
-        if let Some(path) = path {
-            self.carry(transfer, path);
-        }
+        self.bind(flow, Side::Source);
     }
 
     pub(super) fn receive(&mut self, flow: Flow) {
-        let (transfer, path) = (flow.transfer, flow.path);
-        let made = self.blocks(&flow).and_then(|blocks| {
-            let plan = self.machine.planner_mut().of_flow(&flow, false)?;
-            flows::landing(&flow, &plan, &blocks, &self.memories)
-        });
-        match made {
-            Ok((landing, chunks)) => {
-                let under = Under {
-                    flow,
-                    moving: Moving::In(landing),
-                    path: None,
-                    seen: 0,
-                    chunks,
-                };
-                self.under_way.insert(transfer, under);
-                if let Some(path) = path {
-                    self.carry(transfer, path);
-                }
-            }
-            Err(why) => self.failed(transfer, why),
+        self.bind(flow, Side::Destination);
+    }
+
+    /// Has somebody tell of the streams of a transfer.
+    pub(super) fn report(&mut self, transfer: TransferId, events: SendEvents) {
+        if let Some(under) = self.under_way.get(&transfer) {
+            let reporting = report(transfer, under.flow.conn, events, self.moved.clone());
+            self.endpoints.spawn_control(reporting);
         }
     }
 
@@ -94,17 +65,41 @@ impl Driver {
     }
 
     pub(super) fn failed(&mut self, transfer: TransferId, why: String) {
+        let why = match self.under_way.get(&transfer) {
+            Some(under) => format!(
+                "{why} ({} of {} bytes had moved)",
+                under.moved(),
+                under.flow.bytes
+            ),
+            None => why,
+        };
         tracing::info!(%transfer, why, "an attempt has failed here");
         let now = self.now();
         self.machine.stream_failed(now, transfer, why);
     }
 
     pub(super) fn readable(&mut self, transfer: TransferId, layer: u32, tokens: u64) {
-        if let Some(under) = self.under_way.get(&transfer)
-            && let (Some(range), Moving::Out(outgoing)) =
-                (under.open_layer(layer, tokens), &under.moving)
-        {
-            outgoing.open(range);
+        let Some(under) = self.under_way.get_mut(&transfer) else {
+            return;
+        };
+        match &under.moving {
+            Moving::Binding(_) => under.flow.ready.push((layer, tokens)),
+            Moving::Out(outgoing) => {
+                if let Some(range) = under.open_layer(layer, tokens) {
+                    outgoing.open(range);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn all_readable(&mut self, transfer: TransferId) {
+        let Some(under) = self.under_way.get_mut(&transfer) else {
+            return;
+        };
+        under.flow.all_readable = true;
+        if let Moving::Out(outgoing) = &under.moving {
+            outgoing.open_all();
         }
     }
 
@@ -115,6 +110,10 @@ impl Driver {
         };
         under.path = Some(path);
         let Under { flow, moving, .. } = under;
+        if let Moving::Binding(_) = moving {
+            // It goes on from here when it is bound.
+            return;
+        }
         let (conn, lanes) = (flow.conn, flow.lanes);
         let Moving::Out(outgoing) = moving else {
             match path {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Rank};
 use crate::lease::LeaseEnd;
 use crate::ticket::TicketError;
+use crate::wire::awaited::Waiting;
 use crate::wire::refusal::{Failure, HelloRefusal, Refusal, Text};
 
 /// Why a pull or a push came to nothing.
@@ -65,10 +66,12 @@ pub enum JobError {
         why: Text,
     },
     /// An agent of the ticket could not be reached.
-    #[error("agent {agent} could not be reached")]
+    #[error("agent {agent} could not be reached: {why}")]
     Unreachable {
         /// Which.
         agent: AgentId,
+        /// What came of the last attempt, with the address that was tried.
+        why: Text,
     },
     /// An agent of the ticket does not talk to us, or we not to it.
     #[error("agent {agent}: {refusal}")]
@@ -156,10 +159,12 @@ pub enum JobError {
         failure: Failure,
     },
     /// It took longer than allowed.
-    #[error("it took longer than {timeout:?}")]
+    #[error("it took longer than {timeout:?}{}", .waiting.as_ref().map_or(String::new(), |on| format!(": it waited for {on}")))]
     TimedOut {
         /// What was allowed.
         timeout: Duration,
+        /// What it waited for.
+        waiting: Option<Waiting>,
     },
     /// It was cancelled here.
     #[error("it was cancelled")]
@@ -177,7 +182,7 @@ impl JobError {
             JobError::Refused { refusal, .. } | JobError::NotPushed { refusal, .. } => matches!(
                 refusal,
                 Refusal::WrongPeer
-                    | Refusal::DigestMismatch { .. }
+                    | Refusal::DigestMismatch
                     | Refusal::Consumed
                     | Refusal::Superseded { .. }
                     | Refusal::Expired

@@ -22,6 +22,7 @@ use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::moment::Moment;
 use crate::ticket::{Claims, RankAddress, Ticket};
+use crate::wire::awaited::Awaited;
 use crate::wire::held::Held;
 use crate::wire::message::{Ask, Invitation, Message, NoticeKind};
 use crate::wire::peers::Dialler;
@@ -75,6 +76,21 @@ impl<B> Invited<B> {
 
     fn agents(&self) -> BTreeSet<&RankAddress> {
         self.claims.ranks.iter().collect()
+    }
+
+    /// The first agent that has not said whether it pushes, else the first of all; and what is awaited of it.
+    pub(in crate::wire) fn first_unheard(&self) -> Option<(&RankAddress, Awaited)> {
+        let mut ranks = self.claims.ranks.iter();
+        let unheard = ranks.find_map(|rank| Some((rank, self.unheard.get(&rank.agent)?)));
+        match unheard {
+            Some((rank, said)) if said.pausing => Some((rank, Awaited::Attempt)),
+            Some((rank, _)) => Some((rank, Awaited::Answer)),
+            None => Some((self.claims.ranks.first()?, Awaited::Attempt)),
+        }
+    }
+
+    pub(in crate::wire) fn opened(&self, key: &LeaseKey) -> bool {
+        self.open.contains(key)
     }
 }
 
@@ -346,7 +362,10 @@ impl<B, P: Planner> Machine<B, P> {
         let timeout = job.spec.timeout;
         match end {
             LeaseEnd::Completed => {}
-            LeaseEnd::Expired => self.stop_invited(now, id, JobError::TimedOut { timeout }),
+            LeaseEnd::Expired => {
+                let late = self.late(id, timeout);
+                self.stop_invited(now, id, late);
+            }
             end => self.stop_invited(now, id, JobError::LeaseEnded { end }),
         }
         self.finish_invited(now, id);

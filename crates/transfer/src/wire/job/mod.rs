@@ -162,6 +162,7 @@ struct JobRoute {
     rank: Rank,
     peer_rank: Rank,
     bytes: u64,
+    places: u64,
     digest: PlanDigest,
     state: RouteState,
     /// Attempts, each with a number and a transfer of its own.
@@ -231,6 +232,20 @@ impl<B> Job<B> {
     /// the leases of a holder that it takes for lost.
     pub(crate) fn wants(&self, agent: &AgentId) -> bool {
         self.stop.is_none() && self.agents().iter().any(|address| address.agent == *agent)
+    }
+
+    /// The agent of the first route that has not landed, and the attempt at it.
+    pub(crate) fn first_open(&self) -> Option<(&RankAddress, Option<TransferId>)> {
+        let Some(routes) = &self.routes else {
+            return Some((self.claims.ranks.first()?, None));
+        };
+        let mut open = routes.iter().filter(|r| r.state != RouteState::Landed);
+        let route = open.next()?;
+        let trying = match route.state {
+            RouteState::Trying(transfer) => Some(transfer),
+            _ => None,
+        };
+        Some((self.address(route.peer_rank)?, trying))
     }
 
     /// The transfers under way, of one rank or of all.

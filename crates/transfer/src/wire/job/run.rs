@@ -167,7 +167,9 @@ impl<B, P: Planner> Machine<B, P> {
     /// An agent has stayed away for too long.
     pub(in crate::wire) fn away(&mut self, now: Moment, id: JobId) {
         if let Some(agent) = self.missing(id) {
-            self.stop(now, id, JobError::Unreachable { agent });
+            let grace = self.options.leases.peer_grace;
+            let why = format!("it was connected, and has not come back within {grace:?}").into();
+            self.stop(now, id, JobError::Unreachable { agent, why });
         }
     }
 
@@ -208,6 +210,7 @@ impl<B, P: Planner> Machine<B, P> {
                 rank,
                 peer_rank: route.peer_rank,
                 bytes: route.bytes,
+                places: route.places,
                 digest: route.digest,
                 state: RouteState::Idle,
                 attempts: 0,
@@ -257,6 +260,7 @@ impl<B, P: Planner> Machine<B, P> {
         route.state = RouteState::Trying(transfer);
         route.attempts += 1;
         let (rank, peer_rank, bytes) = (route.rank, route.peer_rank, route.bytes);
+        let places = route.places;
         let (source, destination) = match push {
             true => (rank, peer_rank),
             false => (peer_rank, rank),
@@ -320,6 +324,9 @@ impl<B, P: Planner> Machine<B, P> {
             side: Side::Job { job: id, route: i },
             role,
             under_way: !push,
+            places,
+            waiting: None,
+            moved: 0,
         };
         self.transfers.insert(transfer, attempt);
         self.timers

@@ -122,6 +122,7 @@ impl Planner for SimPlanner {
                 peer_rank: if ask.local_is_source { d } else { s },
                 bytes,
                 digest: PlanDigest(*digest.as_bytes()),
+                places: bytes,
             }
         });
         assert!(rank.0 < self.me.ranks);

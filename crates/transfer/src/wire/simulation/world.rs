@@ -208,7 +208,9 @@ impl World {
             }
             Event::Dial(n, life, agent) if self.lives(n, life) => self.dial(n, agent),
             Event::DialFailed(n, life, agent) if self.lives(n, life) => {
-                self.call(n, |machine, now| machine.connect_failed(now, &agent));
+                self.call(n, |machine, now| {
+                    machine.connect_failed(now, &agent, "nobody answers")
+                });
             }
             Event::Connected(n, life, conn, agent) if self.lives(n, life) => {
                 self.call(n, |machine, now| {
@@ -295,6 +297,7 @@ impl World {
             Action::Close { conn, .. } => self.close(n, conn),
             Action::Send { conn, envelope } => self.send(n, conn, envelope),
             Action::Lanes { .. }
+            | Action::OtherContent { .. }
             | Action::NoticeDone { .. }
             | Action::Pushed { .. }
             | Action::Flowing { .. } => {}
@@ -371,6 +374,7 @@ pub(super) fn options() -> Options {
         early: 24,
         early_per_agent: 12,
         transfers_per_agent: 6,
+        places_per_agent: 60,
         jobs: 64,
         hello_wait: Duration::from_secs(1),
         stall: Duration::from_secs(3),

@@ -55,9 +55,8 @@ fn are_refused_by_name() {
         t.refusal(pull(|a| a.destination = Rank(2))),
         Refusal::RankNotYours { rank }
     );
-    let content = CONTENT;
     let other = pull(|a| a.content = ContentDigest([9; 32]));
-    assert_eq!(t.refusal(other), Refusal::DigestMismatch { content });
+    assert_eq!(t.refusal(other), Refusal::DigestMismatch);
     let (ours, theirs) = (plan(false), PlanDigest([9; 32]));
     let other = pull(|a| a.plan = PlanDigest([9; 32]));
     assert_eq!(
@@ -215,6 +214,34 @@ fn are_few_at_a_time() {
     t.hear(Message::Pull(ask(1, 1)));
     let limit = 1;
     assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Busy { limit });
+}
+
+#[test]
+fn of_many_places_come_one_after_another() {
+    let limit = route(false).places;
+    let options = Options {
+        places_per_agent: limit,
+        ..Options::default()
+    };
+    let mut t = Table::owner_with("holder", options);
+    t.lease(1, 0, Direction::Pull, true);
+    t.lease(2, 0, Direction::Pull, true);
+    let accepted = t.answer(Message::Pull(ask(1, 1)));
+    assert!(matches!(accepted, Some(Message::Accepted { .. })));
+    let limit = u32::try_from(limit).unwrap();
+    assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Busy { limit });
+    // A later attempt takes the places of the one before.
+    let waits = t.answer(Message::Pull(ask(1, 2)));
+    assert!(matches!(waits, Some(Message::Waiting { .. })), "{waits:?}");
+    // One alone is never too large.
+    let options = Options {
+        places_per_agent: 0,
+        ..Options::default()
+    };
+    let mut t = Table::owner_with("holder", options);
+    t.lease(1, 0, Direction::Pull, true);
+    let accepted = t.answer(Message::Pull(ask(1, 1)));
+    assert!(matches!(accepted, Some(Message::Accepted { .. })));
 }
 
 #[test]

@@ -231,11 +231,8 @@ fn waits_a_while_for_a_holder_that_is_away() {
         let agent = agent("holder");
         let over = |did: &Action<_>| match did {
             Action::Pushed { result, .. } => {
-                assert_eq!(
-                    *result,
-                    Err(JobError::Unreachable {
-                        agent: agent.clone()
-                    })
+                assert!(
+                    matches!(result, Err(JobError::Unreachable { agent: away, .. }) if *away == agent)
                 );
                 true
             }
@@ -336,12 +333,11 @@ fn refuses_what_must_not_be() {
         ..invitation(1)
     };
     assert_eq!(refused(&mut t, forged), Refusal::Forged);
-    let content = CONTENT;
     let other = Invitation {
         content: ContentDigest([9; 32]),
         ..invitation(1)
     };
-    assert_eq!(refused(&mut t, other), Refusal::DigestMismatch { content });
+    assert_eq!(refused(&mut t, other), Refusal::DigestMismatch);
     let opening = Invitation {
         ticket: mint(&claims(2, Direction::Push)),
         ..invitation(2)

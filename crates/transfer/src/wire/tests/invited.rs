@@ -194,7 +194,7 @@ fn that_is_refused_fails_at_once() {
     for (refusal, cancelled) in [
         (Refusal::Expired, 0),
         (Refusal::Consumed, 0),
-        (Refusal::DigestMismatch { content: CONTENT }, 0),
+        (Refusal::DigestMismatch, 0),
         (Refusal::NotYourBlocks, 1),
         (Refusal::UnknownLease, 1),
     ] {
@@ -243,8 +243,7 @@ fn that_is_busy_for_too_long_leaves_nothing() {
         invited(&mut t, id, Err(Refusal::Busy { limit: 1 }));
         t.wait(Duration::from_millis(200));
     }
-    let timeout = secs(30);
-    assert_eq!(t.job(), Err(JobError::TimedOut { timeout }));
+    assert!(matches!(t.job(), Err(JobError::TimedOut { .. })));
     t.wait(secs(60));
     let gauges = t.machine.gauges();
     assert_eq!((gauges.jobs, gauges.timers), (0, 0));
@@ -288,8 +287,7 @@ fn takes_no_longer_than_it_may() {
     t.wait(secs(29));
     assert!(t.took().is_empty());
     t.wait(secs(2));
-    let timeout = secs(30);
-    assert_eq!(t.job(), Err(JobError::TimedOut { timeout }));
+    assert!(matches!(t.job(), Err(JobError::TimedOut { .. })));
     assert_eq!(cancels(&t), 1);
 }
 
@@ -333,10 +331,10 @@ fn fails_when_the_owner_is_gone() {
     for _ in 0..3 {
         assert_eq!(t.machine.gauges().jobs, 1);
         t.wait(secs(1));
-        t.do_(|machine, now, _| machine.connect_failed(now, &owner));
+        t.do_(|machine, now, _| machine.connect_failed(now, &owner, "nobody answers"));
     }
-    let agent = owner;
-    assert_eq!(t.job(), Err(JobError::Unreachable { agent }));
+    let (agent, why) = (owner, "nobody answers".into());
+    assert_eq!(t.job(), Err(JobError::Unreachable { agent, why }));
 }
 
 #[test]

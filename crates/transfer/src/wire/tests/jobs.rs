@@ -200,7 +200,7 @@ fn try_again_after_the_fence() {
     t.took();
     t.hear(Message::Abort {
         transfer: first.transfer,
-        failure: Failure::Stalled,
+        failure: Failure::Streams,
     });
     assert!(matches!(t.took()[..], [Action::Fence { .. }]));
     t.wait(secs(1));
@@ -216,7 +216,7 @@ fn try_again_after_the_fence() {
 #[test]
 fn try_so_often_and_then_cancel() {
     let (mut t, _) = holder(Direction::Pull);
-    let failure = Failure::Stalled;
+    let failure = Failure::Streams;
     for _ in 0..3 {
         let transfer = asked(&t).transfer;
         t.said.clear();
@@ -297,7 +297,7 @@ fn do_not_cancel_what_is_not_theirs() {
     let (mut t, _) = holder(Direction::Pull);
     let transfer = asked(&t).transfer;
     t.said.clear();
-    let refusal = Refusal::DigestMismatch { content: CONTENT };
+    let refusal = Refusal::DigestMismatch;
     t.hear(Message::Refused {
         transfer,
         refusal: refusal.clone(),
@@ -331,7 +331,13 @@ fn wait_while_the_owner_is_busy() {
     let transfer = asked(&t).transfer;
     t.wait(secs(15));
     t.do_(|machine, now, _| machine.fenced(now, transfer));
-    assert_eq!(t.job(), Err(JobError::TimedOut { timeout: secs(30) }));
+    let Err(late) = t.job() else {
+        panic!("it had no time left");
+    };
+    assert_eq!(
+        late.to_string(),
+        "it took longer than 30s: it waited for an answer (agent owner at owner.example:7600)"
+    );
 }
 
 #[test]
@@ -452,18 +458,19 @@ fn give_up_on_who_cannot_be_reached() {
     t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
         .unwrap();
     for _ in 0..3 {
-        t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner")));
+        t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
         t.wait(secs(1));
     }
     assert_eq!(
         t.job(),
         Err(JobError::Unreachable {
-            agent: agent("owner")
+            agent: agent("owner"),
+            why: "nobody answers".into()
         })
     );
     assert_eq!(t.machine.gauges().notices, 1, "it still wants to cancel");
     t.wait(secs(60));
-    t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner")));
+    t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
     assert!(t.machine.is_idle());
     assert_eq!(t.machine.gauges(), Gauges::default());
 }

@@ -53,7 +53,9 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
                         t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes, lent));
                     }
                     Action::Connect { agent, .. } => {
-                        t.do_(|machine, now, _| machine.connect_failed(now, &agent));
+                        t.do_(|machine, now, _| {
+                            machine.connect_failed(now, &agent, "nobody answers")
+                        });
                     }
                     Action::Close { .. } => {
                         t.greet("holder", Permits::ALL, hello("holder"));
@@ -84,7 +86,9 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
                 match action {
                     Action::Fence { transfer } => fences.push(transfer),
                     Action::Connect { agent, .. } => {
-                        t.do_(|machine, now, _| machine.connect_failed(now, &agent));
+                        t.do_(|machine, now, _| {
+                            machine.connect_failed(now, &agent, "nobody answers")
+                        });
                     }
                     _ => {}
                 }
@@ -209,7 +213,7 @@ fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
         9 => Message::Taken { transfer },
         10 => Message::Abort {
             transfer,
-            failure: Failure::Stalled,
+            failure: Failure::Disconnected,
         },
         11 => Message::Accepted {
             transfer,
