@@ -63,6 +63,17 @@ pub enum StoreError {
         /// The cap in bytes.
         cap: u64,
     },
+    /// Somebody else did not give a lock back in time. Nothing has changed.
+    #[error(
+        "{lock} was not given back within {waited:?}: a process that holds it works for that long, or was stopped \
+         (`lslocks` names it)"
+    )]
+    Locked {
+        /// The lock's file, or what stands for it inside a process.
+        lock: String,
+        /// How long it was waited for.
+        waited: std::time::Duration,
+    },
     /// A chunk that was there when it was put again has been collected before the manifest came. Put the
     /// chunks of this manifest again, then the manifest.
     #[error("chunk {hash} was collected before the manifest that needs it: put both again")]

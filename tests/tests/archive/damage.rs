@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use transload_store::archive::{ArchiveError, Found, Part, Prompt, SaveRequest};
+use transload_layout::Rank;
+use transload_store::archive::{ArchiveError, Found, NAMES, Part, Prompt, SaveRequest};
 use transload_store::backend::{MemoryStore, Revision};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
@@ -218,6 +219,34 @@ fn a_root_that_is_saved_again_meanwhile_is_not_removed() {
         let found = archive.find(&prompt).unwrap();
         assert_eq!(found.tokens(), left, "{meanwhile:?}");
     }
+}
+
+/// A save that took longer than the grace period of a collection: its parts went, and maybe its pieces.
+#[test]
+fn a_save_whose_part_was_collected_is_not_published() {
+    let tokens: Vec<u32> = (0..256).collect();
+    let prompt = Prompt::new(&tokens);
+    let here = document(2);
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let archive = archive(&store, &here);
+    let engine = Engine::computed(&here, 256, 3);
+    let missing = archive.missing(&prompt, &SaveRequest::tokens(256)).unwrap();
+    let save = |rank| engine.save_rank(&archive, Rank(rank), &missing).unwrap();
+    let parts = [save(0), save(1)];
+    let name = format!(
+        "{}part/{}",
+        NAMES,
+        blake3::hash(&parts[1].encode()).to_hex()
+    );
+    store
+        .delete_manifest(&ManifestName::new(name).unwrap())
+        .unwrap();
+    let published = archive.publish(&missing, &parts);
+    assert!(
+        matches!(published, Err(ArchiveError::Expired)),
+        "{published:?}"
+    );
+    assert_eq!(archive.find(&prompt).unwrap().tokens(), 0);
 }
 
 #[test]

@@ -124,6 +124,12 @@ pub enum ArchiveError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// What a rank has saved was collected before it was published. Nothing is published.
+    #[error(
+        "a collection removed what a rank has saved before it was published: the save took longer than the \
+             collection's grace period; save once more"
+    )]
+    Expired,
     /// A piece of a saved prefix is gone: its store has lost or evicted it.
     #[error(
         "chunk {hash} of the saved prefix is gone; {usable} tokens before it may still be there"

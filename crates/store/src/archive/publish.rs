@@ -28,12 +28,14 @@ impl Archive {
     ///
     /// Roots that somebody else has published meanwhile stay, and get the snapshots that they lack. Longer
     /// prefixes come first, so that a prefix is seen when it is whole, and its beginning is what a store evicts
-    /// last. Then the part manifests go. Those of a save that is never published stay, with their pieces, until a
-    /// size cap makes them go.
+    /// last. Then the part manifests go. Those of a save that is never published stay, with their pieces, for the grace
+    /// period of a collection.
     ///
     /// # Errors
     /// [`ArchiveError::Incomplete`] if the parts do not hold every head of every layer, and
-    /// [`ArchiveError::Unusable`] if one is of another save: then nothing is published. If the store fails, some
+    /// [`ArchiveError::Unusable`] if one is of another save: then nothing is published.
+    /// Neither if a collection has removed a part, because the save took longer than its grace period
+    /// ([`ArchiveError::Expired`]). If the store fails, some
     /// of the longer prefixes may be there, without those before them; a later save completes them.
     pub fn publish(&self, missing: &Missing, parts: &[Part]) -> Result<Published, ArchiveError> {
         missing.check(self)?;
@@ -70,6 +72,7 @@ impl Archive {
         }
         manifests.reverse();
         if !manifests.is_empty() {
+            self.check_parts(parts)?;
             self.store.put_manifests(&manifests)?;
         }
         for part in parts {
@@ -83,6 +86,22 @@ impl Archive {
             }
         }
         Ok(published)
+    }
+
+    /// That what the ranks saved was not collected meanwhile. Reading the parts is a use of them, so that it will not be
+    /// for another grace period.
+    fn check_parts(&self, parts: &[Part]) -> Result<(), ArchiveError> {
+        let names = parts
+            .iter()
+            .filter(|part| part.record.groups.iter().any(|group| !group.is_empty()))
+            .map(|part| part_name(&part.encode()));
+        let names: Vec<_> = names.collect();
+        for names in names.chunks(self.store.batch().max(1)) {
+            if self.store.get_manifests(names)?.contains(&None) {
+                return Err(ArchiveError::Expired);
+            }
+        }
+        Ok(())
     }
 
     /// The pieces of all parts.

@@ -43,7 +43,8 @@ pub trait Inventory: Send + Sync {
         fault: &mut dyn FnMut(Fault),
     ) -> Result<(), StoreError>;
 
-    /// Removes chunks that no manifest refers to, and with a cap the least recently used manifests first.
+    /// Removes [what saves left](super::is_leftover) that died, then chunks that no manifest refers to, and with a cap
+    /// the least recently used manifests first.
     /// Safe while others read and save: see [`CollectOptions::grace`].
     fn collect(
         &self,
@@ -157,7 +158,8 @@ impl Fault {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct CollectOptions {
-    /// Chunks that no manifest refers to stay for this long after they were last put or read, or after the
+    /// What a save left that was never published stays for this long after it was put. Chunks that no manifest refers
+    /// to stay for this long after they were last put or read, or after the
     /// last manifest that referred to them went. It has to be longer than any save takes from its first
     /// chunk to its manifest, and than any reader takes from a manifest to its last chunk; a save that takes
     /// longer fails with [`StoreError::Collected`] and loses nothing else. One hour unless set.
@@ -209,6 +211,8 @@ impl CollectOptions {
 pub struct Collected {
     /// Manifests evicted for the cap.
     pub manifests: u64,
+    /// Manifests removed because nobody needs them any more: see [`is_leftover`](super::is_leftover).
+    pub leftovers: u64,
     /// Chunks removed.
     pub chunks: u64,
     /// Bytes given back.

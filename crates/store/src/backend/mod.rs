@@ -16,6 +16,7 @@ mod guard;
 mod inventory;
 #[cfg(any(feature = "redis", feature = "s3"))]
 mod kept;
+mod leftover;
 mod memory;
 #[cfg(any(feature = "redis", feature = "s3"))]
 mod recorded;
@@ -36,6 +37,7 @@ pub use inventory::{
     ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
 };
 
+pub use leftover::is_leftover;
 pub use memory::MemoryStore;
 pub use references::References;
 pub use revision::Revision;

@@ -93,7 +93,7 @@ impl Folder {
     /// [`FolderError::Io`].
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, FolderError> {
         let path = path.into();
-        folder::make(&path).map_err(failed("make the folder", &path))?;
+        folder::make(&path, None).map_err(failed("make the folder", &path))?;
         Ok(Self { path })
     }
 

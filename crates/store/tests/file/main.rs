@@ -5,12 +5,16 @@ mod corpus;
 mod full;
 mod heal;
 mod kills;
+mod leftovers;
+mod lying;
+mod modes;
 mod names;
 mod processes;
 mod read_only;
 #[path = "../revisions/mod.rs"]
 mod revisions;
 mod saving;
+mod waiting;
 
 #[test]
 fn newer_manifests_stay() {

@@ -195,6 +195,63 @@ fn a_full_server_can_be_collected() {
     full().unwrap();
 }
 
+/// Saves died, one after the other, until the server was full: nothing can be written, and all of it can go.
+#[test]
+fn a_server_full_of_what_dead_saves_left_is_freed() {
+    let server = server!();
+    let store = server.open("");
+    let part = |n: u8| format!("transload.archive/2/part/{}", format!("{n:02x}").repeat(32));
+    for n in 0..5 {
+        save(&store, &part(n), &[u64::from(n)], 500_000);
+    }
+    let mut client = server.client();
+    let _: () = redis::cmd("CONFIG")
+        .arg(&["SET", "maxmemory", "3mb"])
+        .query(&mut client)
+        .unwrap();
+    let more = bytes(1000, 500_000);
+    let full = || -> Result<(), StoreError> {
+        store.put_chunk(&hash(&more), &more)?;
+        store.put_manifest(&name("new"), b"")
+    };
+    assert!(full().unwrap_err().to_string().contains("OOM"));
+    let inventory = store.inventory().unwrap();
+    let collect = |options: &CollectOptions| {
+        let collected = inventory.collect(options, &mut |_| {}).unwrap();
+        (collected.leftovers, collected.manifests, collected.chunks)
+    };
+    // They may be of saves under way.
+    assert_eq!(collect(&grace(100)), (0, 0, 0));
+    std::thread::sleep(Duration::from_millis(4200));
+    assert_eq!(collect(&grace(2).with_dry_run(true)), (5, 0, 5));
+    assert_eq!(collect(&grace(2)), (5, 0, 5));
+    full().unwrap();
+}
+
+#[test]
+fn a_database_that_was_emptied_is_not_verified() {
+    let server = server!();
+    let store = server.open("");
+    let faults = || {
+        let mut faults = Vec::new();
+        let inventory = store.inventory().unwrap();
+        inventory
+            .verify(&mut |_| {}, &mut |fault| faults.push(fault))
+            .unwrap();
+        faults
+    };
+    save(&store, "m", &[1], 100);
+    assert_eq!(faults(), []);
+    // A manifest that was removed leaves a store.
+    store.delete_manifest(&name("m")).unwrap();
+    assert_eq!(faults(), []);
+    let _: () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
+    let [fault] = &faults()[..] else {
+        panic!("{:?}", faults());
+    };
+    assert!(fault.how.contains("emptied"), "{fault:?}");
+}
+
 #[test]
 fn what_a_manifest_needs_again_has_its_grace_once_more() {
     let server = server!();

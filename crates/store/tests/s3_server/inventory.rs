@@ -232,3 +232,29 @@ fn a_grace_period_that_saves_cannot_rely_on_is_refused() {
     collect(1200).unwrap();
     collect(0).unwrap();
 }
+
+#[test]
+fn a_collection_removes_what_dead_saves_left() {
+    let server = Server::s3s();
+    let store = server.open("/kv");
+    let digest = "ab".repeat(32);
+    let part = format!("transload.archive/2/part/{digest}");
+    let root = format!("transload.archive/2/{digest}");
+    let gone = save(&store, &part, &[1]);
+    let kept = save(&store, &root, &[2]);
+    let collect = |grace| {
+        let options = CollectOptions::new().with_grace(Duration::from_secs(grace));
+        let inventory = store.inventory().unwrap();
+        let collected = inventory.collect(&options, &mut |_| {}).unwrap();
+        (collected.leftovers, collected.manifests, collected.chunks)
+    };
+    assert_eq!(collect(3600), (0, 0, 0));
+    assert_eq!(collect(0), (1, 0, 1));
+    assert!(store.get_manifest(&name(&part)).unwrap().is_none());
+    assert!(store.get_manifest(&name(&root)).unwrap().is_some());
+    assert!(store.get_chunk(&gone[0]).unwrap().is_none());
+    assert!(store.get_chunk(&kept[0]).unwrap().is_some());
+    // What took the part's place is gone as well.
+    assert_eq!(collect(0), (0, 0, 0));
+    assert_eq!(store.inventory().unwrap().usage().unwrap().manifests, 1);
+}

@@ -101,6 +101,7 @@ impl FileStore {
             let round = plan.collected(&census);
             collected = Collected {
                 manifests: collected.manifests + round.manifests,
+                leftovers: collected.leftovers + round.leftovers,
                 chunks: collected.chunks + round.chunks,
                 bytes: collected.bytes + round.bytes,
                 in_grace: round.in_grace,

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::disk::{File, is_bad_place};
 use super::format::manifest::Manifest;
 use super::format::pack::Entry;
-use super::{FileStore, paths};
+use super::{FileStore, format, paths};
 use crate::backend::{
     ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
 };
@@ -54,7 +54,7 @@ impl FileStore {
     /// The file of a manifest; `None` if it is gone.
     fn manifest_file(&self, path: &str) -> Result<Option<OpenManifest>, StoreError> {
         let read = self.open_manifest(path);
-        match read.and_then(|file| Ok((file.read_all()?, file))) {
+        match read.and_then(|file| Ok((file.read_all(format::manifest::LONGEST)?, file))) {
             Ok((bytes, file)) => Ok(Some((file, bytes))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(StoreError::io(format!("read {path}"))(error)),

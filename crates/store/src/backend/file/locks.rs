@@ -5,7 +5,9 @@
 //! belongs to a file opened for it (`flock`), so threads exclude each other as processes do, and a process
 //! that dies gives its locks back.
 
-use std::sync::Arc;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::disk::{Disk, File, How, Lock, open_to_lock};
 use super::paths;
@@ -21,23 +23,76 @@ pub(super) struct Held {
 #[derive(Clone, Debug)]
 pub(super) struct Locks {
     disk: Arc<dyn Disk>,
+    /// How long anybody waits.
+    patience: Duration,
+}
+
+/// The turns of the threads of one handle.
+#[derive(Debug, Default)]
+pub(super) struct Turns {
+    taken: Mutex<bool>,
+    free: Condvar,
+}
+
+/// A turn, until it is dropped.
+#[must_use = "the turn ends when this is dropped"]
+pub(super) struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    /// Waits until no other thread of the handle has its turn.
+    pub(super) fn take(&self, patience: Duration) -> Result<Turn<'_>, StoreError> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self
+            .free
+            .wait_timeout_while(taken, patience, |taken| *taken);
+        let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *taken {
+            return Err(StoreError::Locked {
+                lock: "the handle, by another thread that publishes,".into(),
+                waited: patience,
+            });
+        }
+        *taken = true;
+        Ok(Turn(self))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        self.0.free.notify_one();
+    }
+}
+
+/// What came of waiting for a lock's file.
+pub(super) fn failed(path: &str, patience: Duration) -> impl FnOnce(io::Error) -> StoreError {
+    let path = path.to_owned();
+    move |error| match error.kind() {
+        io::ErrorKind::TimedOut => StoreError::Locked {
+            lock: path,
+            waited: patience,
+        },
+        _ => StoreError::io(format!("lock {path}"))(error),
+    }
 }
 
 impl Locks {
-    pub(super) fn new(disk: Arc<dyn Disk>) -> Self {
-        Self { disk }
+    pub(super) fn new(disk: Arc<dyn Disk>, patience: Duration) -> Self {
+        Self { disk, patience }
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
     }
 
     /// Waits until no collection runs and keeps them away.
     pub(super) fn publishing(&self) -> Result<Held, StoreError> {
-        let _gate = self.wait(paths::GATE_LOCK, Lock::Exclusive)?;
-        self.wait(paths::STORE_LOCK, Lock::Shared)
+        self.pass_the_gate(Lock::Shared)
     }
 
     /// Waits until nobody publishes or collects and keeps them away.
     pub(super) fn collecting(&self) -> Result<Held, StoreError> {
-        let _gate = self.wait(paths::GATE_LOCK, Lock::Exclusive)?;
-        self.wait(paths::STORE_LOCK, Lock::Exclusive)
+        self.pass_the_gate(Lock::Exclusive)
     }
 
     /// As [`collecting`](Self::collecting), if nobody is in the way.
@@ -53,18 +108,33 @@ impl Locks {
 
     /// Waits for the accounts of the cap, for a change of them.
     pub(super) fn usage(&self) -> Result<Box<dyn File>, StoreError> {
-        let locked = self.disk.open(paths::USAGE, How::Write).and_then(|file| {
-            file.lock(Lock::Exclusive)?;
-            Ok(file)
-        });
-        locked.map_err(StoreError::io(format!("lock {}", paths::USAGE)))
+        let file = self.disk.open(paths::USAGE, How::Write);
+        self.lock_usage(file)
     }
 
-    fn wait(&self, path: &str, kind: Lock) -> Result<Held, StoreError> {
-        let locked = open_to_lock(&*self.disk, path).and_then(|file| {
-            file.lock(kind)?;
-            Ok(Held { _file: file })
+    /// Waits for the accounts of the cap, to look at them.
+    pub(super) fn usage_to_read(&self) -> Result<Box<dyn File>, StoreError> {
+        self.lock_usage(open_to_lock(&*self.disk, paths::USAGE))
+    }
+
+    fn lock_usage(&self, file: io::Result<Box<dyn File>>) -> Result<Box<dyn File>, StoreError> {
+        let locked = file.and_then(|file| {
+            file.lock(Lock::Exclusive, self.patience)?;
+            Ok(file)
         });
-        locked.map_err(StoreError::io(format!("lock {path}")))
+        locked.map_err(failed(paths::USAGE, self.patience))
+    }
+
+    fn pass_the_gate(&self, kind: Lock) -> Result<Held, StoreError> {
+        let began = Instant::now();
+        let wait = |path: &str, kind: Lock| {
+            let locked = open_to_lock(&*self.disk, path).and_then(|file| {
+                file.lock(kind, self.patience.saturating_sub(began.elapsed()))?;
+                Ok(Held { _file: file })
+            });
+            locked.map_err(failed(path, self.patience))
+        };
+        let _gate = wait(paths::GATE_LOCK, Lock::Exclusive)?;
+        wait(paths::STORE_LOCK, kind)
     }
 }

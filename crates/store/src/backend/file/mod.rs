@@ -35,7 +35,7 @@ mod tests;
 use std::fmt;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -43,7 +43,7 @@ use bytes::Bytes;
 use self::disk::{Disk, File};
 use self::format::manifest::Manifest;
 use self::index::Index;
-use self::locks::Locks;
+use self::locks::{Locks, Turns};
 use self::pending::{Pending, is_there};
 use self::space::Space;
 use super::{Backend, Inventory, Put, Revision};
@@ -65,6 +65,12 @@ pub struct FileOptions {
     /// as in [`CollectOptions::grace`](super::CollectOptions::grace). When nothing else is left to go they do
     /// not even stay that long. One hour unless set.
     pub grace: Duration,
+    /// How long a call waits for a lock that somebody else holds before it is [`StoreError::Locked`]. Longer than a
+    /// collection takes, or saves fail while one runs. One minute unless set.
+    pub lock_timeout: Duration,
+    /// Whether a store that is made here is for the group of its folder, too: files 0660 and folders 2770, instead of
+    /// 0600 and 0700. A store that is there stays what it is. False unless set.
+    pub group: bool,
 }
 
 impl Default for FileOptions {
@@ -72,6 +78,8 @@ impl Default for FileOptions {
         Self {
             cap: None,
             grace: Duration::from_secs(3600),
+            lock_timeout: Duration::from_secs(60),
+            group: false,
         }
     }
 }
@@ -79,6 +87,9 @@ impl Default for FileOptions {
 impl FileOptions {
     /// The environment variable that [`from_env`](Self::from_env) reads.
     pub const CAP_VARIABLE: &str = "TRANSLOAD_FILE_CAP";
+
+    /// The environment variable that says whether a store that is made is for a group.
+    pub const GROUP_VARIABLE: &str = "TRANSLOAD_FILE_GROUP";
 
     /// No cap.
     pub fn new() -> Self {
@@ -97,12 +108,37 @@ impl FileOptions {
         self
     }
 
-    /// With the cap that `TRANSLOAD_FILE_CAP` names, as `500GiB`, `1.5TiB` or a number of bytes.
+    /// Sets how long a call waits for a lock.
+    pub fn with_lock_timeout(mut self, timeout: Duration) -> Self {
+        self.lock_timeout = timeout;
+        self
+    }
+
+    /// Sets whether a store that is made is for a group.
+    pub fn with_group(mut self, group: bool) -> Self {
+        self.group = group;
+        self
+    }
+
+    /// With the cap that `TRANSLOAD_FILE_CAP` names, as `500GiB`, `1.5TiB` or a number of bytes; for a group if
+    /// `TRANSLOAD_FILE_GROUP` is `1`.
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] if it is set and no size.
+    /// [`StoreError::Unsupported`] if the one is set and no size, or the other and neither `0` nor `1`.
     pub fn from_env() -> Result<Self, StoreError> {
         let mut options = Self::new();
+        if let Some(text) = std::env::var_os(Self::GROUP_VARIABLE) {
+            options.group = match text.to_str() {
+                Some("1") => true,
+                Some("0" | "") => false,
+                _ => {
+                    return Err(StoreError::Unsupported {
+                        what: "a setting from the environment",
+                        why: format!("{} is 0 or 1", Self::GROUP_VARIABLE),
+                    });
+                }
+            };
+        }
         if let Some(text) = std::env::var_os(Self::CAP_VARIABLE) {
             let size = text.to_str().and_then(parse_size);
             options.cap = Some(size.ok_or_else(|| StoreError::Unsupported {
@@ -150,7 +186,7 @@ pub struct FileStore {
     space: Space,
     pending: Pending,
     /// One publication at a time on a handle: a later one relies on the chunks of an earlier one.
-    publishing: Mutex<()>,
+    publishing: Turns,
     options: FileOptions,
     /// In front of the names of manifests, with a `/` at its end, or empty.
     prefix: String,
@@ -184,7 +220,7 @@ impl FileStore {
     /// [`StoreError::Unsupported`] if the path cannot be a store's, or a folder is there that is none and not
     /// empty; [`StoreError::Damaged`] if what is there cannot be read.
     pub fn open(path: impl AsRef<Path>, options: FileOptions) -> Result<Self, StoreError> {
-        let root = root::open(path.as_ref())?;
+        let root = root::open(path.as_ref(), options.group)?;
         Self::on_disk(root.disk, &root.prefix, options)
     }
 
@@ -220,14 +256,14 @@ impl FileStore {
         options: FileOptions,
     ) -> Result<Self, StoreError> {
         root::check_marker(&*disk)?;
-        let locks = Locks::new(disk.clone());
+        let locks = Locks::new(disk.clone(), options.lock_timeout);
         let store = Self {
             index: Index::open(disk.clone())?,
             space: Space::open(disk.clone(), locks.clone(), options.cap)?,
             locks,
             disk,
             pending: Pending::default(),
-            publishing: Mutex::default(),
+            publishing: Turns::default(),
             options,
             prefix: match prefix {
                 "" => String::new(),
@@ -277,7 +313,7 @@ impl FileStore {
         self.index.close_gone();
         let read = self
             .open_manifest(&paths::manifest(name))
-            .and_then(|file| Ok((file.read_all()?, file)));
+            .and_then(|file| Ok((file.read_all(format::manifest::LONGEST)?, file)));
         let (bytes, file) = match read {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {

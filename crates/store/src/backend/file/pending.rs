@@ -2,13 +2,15 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::disk::{Disk, File, How, Lock};
 use super::format::checksum;
-use super::format::pack::{Entry, TRAILER, entry_len};
+use super::format::pack::{Entry, LONGEST_CHUNK, TRAILER, entry_len};
 use super::index::Index;
+use super::locks;
 use super::paths;
 use super::space::Space;
 use crate::backend::Put;
@@ -123,8 +125,11 @@ impl Pending {
             let mut fill = pack.fill();
             let too_large = || StoreError::TooLarge {
                 bytes: len,
-                most: u64::MAX >> 1,
+                most: LONGEST_CHUNK,
             };
+            if len > LONGEST_CHUNK {
+                return Err(too_large());
+            }
             let end = fill.end.checked_add(len).ok_or_else(too_large)?;
             let needed = end
                 .checked_add(fill.index + entry_len(hash) + TRAILER as u64)
@@ -393,6 +398,9 @@ impl OpenPack {
     }
 }
 
+/// How long a file that was just made may be locked by somebody who takes it for a dead owner's.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Makes a file of the temporary folder and locks it: as long as it is locked, its owner lives.
 pub(super) fn create_temporary(
     disk: &dyn Disk,
@@ -402,11 +410,11 @@ pub(super) fn create_temporary(
         let path = paths::temporary(extension).map_err(StoreError::io("name a temporary file"))?;
         let create = || {
             let file = disk.open(&path, How::Create)?;
-            file.lock(Lock::Exclusive)?;
+            file.lock(Lock::Exclusive, PATIENCE)?;
             // Between these calls it looked like one whose owner is dead, and may have been removed as such.
             Ok(file.stat()?.linked.then_some(file))
         };
-        if let Some(file) = create().map_err(StoreError::io(format!("make {path}")))? {
+        if let Some(file) = create().map_err(locks::failed(&path, PATIENCE))? {
             return Ok((path, file));
         }
     }

@@ -10,7 +10,6 @@
 //! that can be seen, before or after a crash, was moved when everything it needs was durable.
 
 use std::collections::{BTreeSet, HashSet};
-use std::sync::PoisonError;
 use std::time::{Duration, SystemTime};
 
 use super::FileStore;
@@ -39,10 +38,7 @@ pub(super) struct FileRevision {
 impl FileStore {
     /// Publishes everything put so far and then these manifests, named in full.
     pub(super) fn publish(&self, manifests: &[(String, &[u8])]) -> Result<(), StoreError> {
-        let _turn = self
-            .publishing
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.publishing.take(self.locks.patience())?;
         if self.is_published(manifests)? {
             return Ok(());
         }
@@ -148,7 +144,7 @@ impl FileStore {
         let (data_len, grown) = open.lengths();
         let index = pack::encode(data_len, &batch.entries).ok_or(StoreError::TooLarge {
             bytes: batch.entries.len() as u64,
-            most: u32::MAX.into(),
+            most: pack::MOST_ENTRIES,
         })?;
         open.file.write_all_at(&index, data_len).map_err(failed())?;
         let len = data_len + index.len() as u64;
@@ -201,6 +197,12 @@ impl FileStore {
         held: &mut Option<Held>,
     ) -> Result<Draft, StoreError> {
         let bytes = manifest::encode(name, references, data);
+        if bytes.len() as u64 > manifest::LONGEST {
+            return Err(StoreError::TooLarge {
+                bytes: bytes.len() as u64,
+                most: manifest::LONGEST,
+            });
+        }
         let len = bytes.len() as u64;
         let (path, file) = create_temporary(&*self.disk, "manifest")?;
         let draft = Draft {
@@ -330,7 +332,10 @@ impl FileStore {
 
     /// The grace period of the chunks that a manifest refers to begins when it goes.
     fn outdate(&self, path: &str) {
-        let Ok(file) = self.open_manifest(path).and_then(|file| file.read_all()) else {
+        let Ok(file) = self
+            .open_manifest(path)
+            .and_then(|file| file.read_all(manifest::LONGEST))
+        else {
             return;
         };
         let Ok(manifest) = manifest::Manifest::decode(&file) else {

@@ -2,12 +2,14 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::disk::{Disk, How, Lock, RealDisk};
+use super::disk::{Access, Disk, How, Lock, RealDisk};
 use super::format::{self, twice};
-use super::paths;
+use super::{locks, paths};
 use crate::error::StoreError;
 use crate::folder;
 
@@ -18,21 +20,29 @@ pub(super) struct Root {
     pub(super) prefix: String,
 }
 
+/// How long making a store waits for somebody else who makes it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The longest marker of any version, in bytes.
+const LONGEST_MARKER: u64 = 4096;
+
 /// Opens the store that `path` lies in, or makes one there.
-pub(super) fn open(path: &Path) -> Result<Root, StoreError> {
+pub(super) fn open(path: &Path, group: bool) -> Result<Root, StoreError> {
     let path = plain(path)?;
     if let Some(root) = nearest(&path)? {
         return Ok(root);
     }
-    folder::make(&path).map_err(StoreError::io(format!("make {}", path.display())))?;
-    let disk = open_disk(&path)?;
+    let access = if group { Access::Group } else { Access::Owner };
+    folder::make(&path, Some(access.folder()))
+        .map_err(StoreError::io(format!("make {}", path.display())))?;
+    let disk = open_disk(&path, access)?;
     create(&*disk).map_err(|error| match error {
         StoreError::Unsupported { why, .. } => refused(&path, &why),
         error => error,
     })?;
-    Ok(Root {
-        disk,
-        prefix: String::new(),
+    // Somebody else may have made it, and for others than we would have.
+    nearest(&path)?.ok_or_else(|| StoreError::NotThere {
+        place: path.display().to_string(),
     })
 }
 
@@ -50,14 +60,14 @@ fn nearest(path: &Path) -> Result<Option<Root>, StoreError> {
     for root in path.ancestors() {
         let marker = root.join(paths::MARKER);
         let marked = match fs::symlink_metadata(&marker) {
-            Ok(marker) => marker.is_file(),
+            Ok(marker) => marker.is_file().then(|| Access::of(marker.mode())),
             Err(error)
                 if matches!(
                     error.kind(),
                     io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
                 ) =>
             {
-                false
+                None
             }
             // Were it taken for no store, another one would be made below it.
             Err(error) => {
@@ -65,13 +75,13 @@ fn nearest(path: &Path) -> Result<Option<Root>, StoreError> {
                 return Err(StoreError::io(action)(error));
             }
         };
-        if marked {
+        if let Some(access) = marked {
             let rest = path.strip_prefix(root).unwrap_or(Path::new(""));
             let prefix = rest
                 .to_str()
                 .ok_or_else(|| refused(path, "what follows the store's root in it is not UTF-8"))?;
             return Ok(Some(Root {
-                disk: open_disk(root)?,
+                disk: open_disk(root, access)?,
                 prefix: prefix.to_owned(),
             }));
         }
@@ -79,8 +89,9 @@ fn nearest(path: &Path) -> Result<Option<Root>, StoreError> {
     Ok(None)
 }
 
-fn open_disk(root: &Path) -> Result<Arc<dyn Disk>, StoreError> {
-    let disk = RealDisk::open(root).map_err(StoreError::io(format!("open {}", root.display())))?;
+fn open_disk(root: &Path, access: Access) -> Result<Arc<dyn Disk>, StoreError> {
+    let disk = RealDisk::open(root, access);
+    let disk = disk.map_err(StoreError::io(format!("open {}", root.display())))?;
     Ok(Arc::new(disk))
 }
 
@@ -113,7 +124,8 @@ fn refused(path: &Path, why: &str) -> StoreError {
 pub(super) fn create(disk: &dyn Disk) -> Result<(), StoreError> {
     let failed = || StoreError::io("make a store");
     let lock = disk.open("", How::Folder).map_err(failed())?;
-    lock.lock(Lock::Exclusive).map_err(failed())?;
+    lock.lock(Lock::Exclusive, PATIENCE)
+        .map_err(locks::failed("the folder", PATIENCE))?;
     let there = disk.list("").map_err(failed())?;
     if there.iter().any(|name| name == paths::MARKER) {
         return check_marker(disk);
@@ -183,7 +195,7 @@ fn stir(disk: &dyn Disk, path: &str) -> io::Result<bool> {
 pub(super) fn check_marker(disk: &dyn Disk) -> Result<(), StoreError> {
     let marker = disk
         .open(paths::MARKER, How::Read)
-        .and_then(|file| file.read_all())
+        .and_then(|file| file.read_all(LONGEST_MARKER))
         .map_err(StoreError::io(format!("read {}", paths::MARKER)))?;
     if marker == format::MARKER {
         return Ok(());

@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::disk::{Disk, File, Lock, open_to_lock, unless_unwritable};
+use super::disk::{Disk, File, unless_unwritable};
 use super::format::{once, twice};
 use super::locks::Locks;
 use super::paths;
@@ -133,11 +133,7 @@ impl Space {
 
     /// Whether the file `usage` is whole.
     pub(super) fn is_whole(&self) -> Result<bool, StoreError> {
-        let accounts = open_to_lock(&*self.disk, paths::USAGE).and_then(|file| {
-            file.lock(Lock::Exclusive)?;
-            Ok(file)
-        });
-        let accounts = accounts.map_err(StoreError::io(format!("lock {}", paths::USAGE)))?;
+        let accounts = self.locks.usage_to_read()?;
         Ok(self.read(&*accounts).is_some())
     }
 

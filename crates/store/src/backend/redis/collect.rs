@@ -8,7 +8,7 @@ use super::inventory::{Found, Size, chunk_of, name_of};
 use super::reply::Reply;
 use super::{RedisStore, keys};
 use crate::backend::kept::Kept;
-use crate::backend::{CollectOptions, Collected, Progress};
+use crate::backend::{CollectOptions, Collected, Progress, is_leftover};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -58,6 +58,8 @@ enum Unless<'a> {
     Used,
     /// A put since its value began so.
     PutSince(&'a [u8]),
+    /// A use within the grace period: nobody needs it any more.
+    InGrace,
 }
 
 impl Run<'_> {
@@ -72,6 +74,9 @@ impl Run<'_> {
         let mut kept = Kept::new(sizes, self.options.cap);
         let mut over = false;
         for (at, manifest) in manifests.iter().enumerate() {
+            if is_leftover(&manifest.what) && self.evict(manifest, Unless::InGrace)? {
+                continue;
+            }
             if !over || !self.evict(manifest, Unless::Used)? {
                 // Before it is read, which may be a use.
                 let unused = !over && self.options.cap.is_some() && self.is_unused(manifest)?;
@@ -131,15 +136,36 @@ impl Run<'_> {
         .map_err(|failure| failure.during(format!("look at manifest {:?}", manifest.what)))
     }
 
+    /// The grace period in seconds, as in [`unused`](Self::unused).
+    fn grace(&self) -> u64 {
+        let seconds = self.options.grace.as_nanos().div_ceil(1_000_000_000);
+        u64::try_from(seconds).unwrap_or(u64::MAX)
+    }
+
     /// Removes a manifest, unless somebody needed it meanwhile. Answers whether it went.
     fn evict(&mut self, manifest: &Found<String>, unless: Unless<'_>) -> Result<bool, StoreError> {
         let (unused, identity) = match unless {
             Unless::Used => (self.unused(manifest), &[][..]),
             Unless::PutSince(identity) => (0, identity),
+            Unless::InGrace => (self.grace(), &[][..]),
         };
+        let leftover = matches!(unless, Unless::InGrace);
+        if leftover
+            && self.options.dry_run
+            && manifest
+                .known
+                .idle
+                .is_some_and(|idle| idle.as_secs() < unused)
+        {
+            return Ok(false);
+        }
         if !self.options.dry_run {
             let keys = [keys::REMOVED.into(), keys::manifest(&manifest.what)];
-            let values = [unused.to_string().into_bytes(), identity.to_vec()];
+            let values = [
+                unused.to_string().into_bytes(),
+                identity.to_vec(),
+                flag(leftover),
+            ];
             let reply = self
                 .store
                 .script(keys::DELETE, &keys, &values)
@@ -148,7 +174,10 @@ impl Run<'_> {
                 return Ok(false);
             }
         }
-        self.collected.manifests += 1;
+        match leftover {
+            true => self.collected.leftovers += 1,
+            false => self.collected.manifests += 1,
+        }
         self.collected.bytes += manifest.known.bytes;
         Ok(true)
     }
@@ -162,7 +191,6 @@ impl Run<'_> {
         if !self.options.dry_run {
             self.unmark(&unreferred)?;
         }
-        let flag = |set: bool| if set { b"1".to_vec() } else { b"0".to_vec() };
         let mut done = 0;
         for page in unreferred.chunks(TOGETHER) {
             let mut all = vec![
@@ -171,8 +199,7 @@ impl Run<'_> {
                 keys::MARKS.into(),
             ];
             all.extend_from_slice(page);
-            // As in `unused`.
-            let grace = self.options.grace.as_nanos().div_ceil(1_000_000_000);
+            let grace = self.grace();
             let values = [
                 self.generation.clone(),
                 grace.to_string().into_bytes(),
@@ -252,6 +279,10 @@ impl Run<'_> {
             cursor = next;
         }
     }
+}
+
+fn flag(set: bool) -> Vec<u8> {
+    vec![if set { b'1' } else { b'0' }]
 }
 
 /// How many manifests were ever put.

@@ -130,9 +130,11 @@ impl Inventory for RedisStore {
                     match size {
                         Size::Length => {
                             *count += 1;
-                            *bytes += found.known.value_bytes();
+                            *bytes = bytes.saturating_add(found.known.value_bytes());
                         }
-                        Size::Memory => usage.total_bytes += found.known.bytes,
+                        Size::Memory => {
+                            usage.total_bytes = usage.total_bytes.saturating_add(found.known.bytes);
+                        }
                     }
                     Ok(())
                 })?;
@@ -147,6 +149,16 @@ impl Inventory for RedisStore {
         progress: &mut dyn FnMut(Progress),
         fault: &mut dyn FnMut(Fault),
     ) -> Result<(), StoreError> {
+        // Every save counts in it, and only an emptied database has none.
+        let saved = self.pool.call(&[b"EXISTS", keys::GENERATION.as_bytes()]);
+        if saved.map_err(|failure| failure.during("verify redis"))? == Reply::Int(0) {
+            fault(Fault {
+                what: "the database".into(),
+                how: "it does not say that anything was ever saved in it: it was emptied, or its server restarted \
+                      without its data"
+                    .into(),
+            });
+        }
         let chunks = self.list(keys::CHUNK, Size::Length, chunk_of, fault)?;
         let manifests = self.list(keys::MANIFEST, Size::Length, name_of, fault)?;
         read_all("reading chunks", &chunks, progress, fault, |hashes| {
@@ -368,15 +380,19 @@ fn read_all<T: Clone>(
     fault: &mut dyn FnMut(Fault),
     mut read: impl FnMut(&[T]) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
-    let total = all.iter().map(|found| found.known.bytes).sum();
-    let mut done = 0;
+    let sum = |found: &[Found<T>]| {
+        let sizes = found.iter().map(|found| found.known.bytes);
+        sizes.fold(0, u64::saturating_add)
+    };
+    let total = sum(all);
+    let mut done = 0_u64;
     let mut left = all;
     while !left.is_empty() {
         let mut bytes = 0;
         let together = left
             .iter()
             .take_while(|found| {
-                bytes += found.known.bytes;
+                bytes = found.known.bytes.saturating_add(bytes);
                 bytes <= READ_BYTES
             })
             .count()
@@ -393,7 +409,7 @@ fn read_all<T: Clone>(
                 }
             }
         }
-        done += now.iter().map(|found| found.known.bytes).sum::<u64>();
+        done = done.saturating_add(sum(now));
         progress(Progress { step, done, total });
         left = later;
     }

@@ -60,7 +60,8 @@ return missing
 ";
 
 /// `KEYS`: removed, a manifest. `ARGV[1]`: how many seconds it has to be unused. `ARGV[2]`: what its value has to
-/// begin with. Answers 1 if it went.
+/// begin with. `ARGV[3]`: 1 if the grace period of what it refers to does not begin now, since nobody reads that.
+/// Answers 1 if it went.
 ///
 /// A server that is full takes the `SET`, since a `DEL` came before: a script that has freed something may go on.
 pub(super) const DELETE: &str = "
@@ -70,6 +71,7 @@ if tonumber(ARGV[1]) > 0 then
 end
 if ARGV[2] ~= '' and redis.call('GETRANGE', KEYS[2], 0, #ARGV[2] - 1) ~= ARGV[2] then return 0 end
 if redis.call('DEL', KEYS[2]) == 0 then return 0 end
+if ARGV[3] == '1' then return 1 end
 redis.call('SET', KEYS[1], redis.call('TIME')[1])
 return 1
 ";

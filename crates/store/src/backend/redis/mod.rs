@@ -287,7 +287,11 @@ impl Backend for RedisStore {
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         let keys = [keys::REMOVED.into(), keys::manifest(&self.whole_name(name))];
-        match self.script(keys::DELETE, &keys, &[b"0".to_vec(), Vec::new()]) {
+        match self.script(
+            keys::DELETE,
+            &keys,
+            &[b"0".to_vec(), Vec::new(), b"0".to_vec()],
+        ) {
             Ok(Reply::Int(_)) => Ok(()),
             Ok(other) => Err(unexpected(&other)),
             Err(failure) => Err(failure),
@@ -313,7 +317,11 @@ impl Backend for RedisStore {
             return Ok(false);
         };
         let keys = [keys::REMOVED.into(), keys::manifest(&self.whole_name(name))];
-        match self.script(keys::DELETE, &keys, &[b"0".to_vec(), identity.to_vec()]) {
+        match self.script(
+            keys::DELETE,
+            &keys,
+            &[b"0".to_vec(), identity.to_vec(), b"0".to_vec()],
+        ) {
             Ok(Reply::Int(gone)) => Ok(gone == 1),
             Ok(other) => Err(unexpected(&other)),
             Err(failure) => Err(failure),

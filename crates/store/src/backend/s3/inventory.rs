@@ -18,7 +18,7 @@ use crate::backend::recorded::{FIXED, Recorded, references_len};
 use crate::backend::sealed::HEADER;
 use crate::backend::{
     Backend, ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress,
-    Usage,
+    Usage, is_leftover,
 };
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -72,14 +72,16 @@ impl Inventory for S3Store {
         self.each_beginning(&mut |listed, begins| {
             usage.manifests += 1;
             // A damaged one counts with its object.
-            usage.manifest_bytes += begins.map_or(listed.size, |(_, bytes)| bytes);
-            usage.total_bytes += listed.size;
+            let bytes = begins.map_or(listed.size, |(_, bytes)| bytes);
+            usage.manifest_bytes = usage.manifest_bytes.saturating_add(bytes);
+            usage.total_bytes = usage.total_bytes.saturating_add(listed.size);
             Ok(())
         })?;
         for (_, meta) in self.list_chunks(&mut |_| {})? {
             usage.chunks += 1;
-            usage.chunk_bytes += meta.size.saturating_sub(HEADER as u64);
-            usage.total_bytes += meta.size;
+            let bytes = meta.size.saturating_sub(HEADER as u64);
+            usage.chunk_bytes = usage.chunk_bytes.saturating_add(bytes);
+            usage.total_bytes = usage.total_bytes.saturating_add(meta.size);
         }
         Ok(usage)
     }
@@ -90,7 +92,7 @@ impl Inventory for S3Store {
         fault: &mut dyn FnMut(Fault),
     ) -> Result<(), StoreError> {
         let chunks = self.list_chunks(fault)?;
-        let total = chunks.iter().map(|(_, meta)| meta.size).sum();
+        let total = sum(chunks.iter().map(|(_, meta)| meta.size));
         let (step, mut done) = ("reading chunks", 0);
         for page in pages(&chunks, |(_, meta)| meta.size) {
             let asked = page.iter().map(|(hash, meta)| {
@@ -101,13 +103,15 @@ impl Inventory for S3Store {
             for read in self.remote.wait_all(asked)? {
                 report(read, fault)?;
             }
-            done += page.iter().map(|(_, meta)| meta.size).sum::<u64>();
+            done = sum([done]
+                .into_iter()
+                .chain(page.iter().map(|(_, meta)| meta.size)));
             progress(Progress { step, done, total });
         }
         let there: HashSet<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
         let mut missing: HashMap<ChunkHash, Path> = HashMap::new();
         let manifests = self.list_manifests(fault)?;
-        let total = manifests.iter().map(|listed| listed.size).sum();
+        let total = sum(manifests.iter().map(|listed| listed.size));
         let (step, mut done) = ("reading manifests", 0);
         for page in pages(&manifests, |listed| listed.size) {
             for (listed, read) in page.iter().zip(self.read_manifests(page)?) {
@@ -116,7 +120,9 @@ impl Inventory for S3Store {
                 let needed = needed.filter(|hash| !there.contains(hash));
                 missing.extend(needed.map(|hash| (hash, listed.location.clone())));
             }
-            done += page.iter().map(|listed| listed.size).sum::<u64>();
+            done = sum([done]
+                .into_iter()
+                .chain(page.iter().map(|listed| listed.size)));
             progress(Progress { step, done, total });
         }
         for (hash, manifest) in missing {
@@ -164,7 +170,7 @@ impl Inventory for S3Store {
         // Chunks before manifests: a chunk put from here on is not looked at.
         let chunks = self.list_chunks(&mut |_| {})?;
         let mut collected = Collected::default();
-        let kept = self.keep(&chunks, options, &mut collected, progress)?;
+        let kept = self.keep(&chunks, options, began, &mut collected, progress)?;
         let gone: Vec<_> = chunks
             .iter()
             .filter(|(hash, _)| !kept.refers(hash))
@@ -181,7 +187,7 @@ impl Inventory for S3Store {
                     Fate::Young => collected.in_grace += 1,
                     Fate::Removed(bytes) => {
                         collected.chunks += 1;
-                        collected.bytes += bytes;
+                        collected.bytes = collected.bytes.saturating_add(bytes);
                     }
                 }
             }
@@ -272,6 +278,7 @@ impl S3Store {
         &self,
         chunks: &[(ChunkHash, ObjectMeta)],
         options: &CollectOptions,
+        began: SystemTime,
         collected: &mut Collected,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Kept, StoreError> {
@@ -281,14 +288,19 @@ impl S3Store {
         manifests.sort_by_key(|listed| std::cmp::Reverse(listed.last_modified));
         let (step, total) = ("reading manifests", manifests.len() as u64);
         let mut at = 0;
+        let mut leftovers = Vec::new();
         // The most recently put first, as long as they fit.
         'fit: for page in pages(&manifests, |listed| listed.size) {
             for (listed, read) in page.iter().zip(self.read_manifests(page)?) {
                 // An error also if it is damaged: nobody knows what it refers to.
-                if let Some((_, recorded)) = read?
-                    && !kept.keep(&recorded, listed.size, false)
-                {
-                    break 'fit;
+                match read? {
+                    Some((name, _))
+                        if is_leftover(&name) && is_older(listed, began, options.grace) =>
+                    {
+                        leftovers.push(listed.clone());
+                    }
+                    Some((_, recorded)) if !kept.keep(&recorded, listed.size, false) => break 'fit,
+                    _ => {}
                 }
                 at += 1;
                 let done = at as u64;
@@ -296,7 +308,10 @@ impl S3Store {
             }
         }
         // From the first that does not on, they go.
-        for page in manifests[at..].chunks(TOGETHER) {
+        let evicted = &manifests[at..];
+        let gone = leftovers.chunks(TOGETHER).map(|page| (page, true));
+        let gone = gone.chain(evicted.chunks(TOGETHER).map(|page| (page, false)));
+        for (page, leftover) in gone {
             let evicted = page.iter().map(|listed| {
                 let (client, listed, dry_run) = (self.client(), listed.clone(), options.dry_run);
                 async move { Ok(dry_run || client.delete_unchanged(&listed).await?) }
@@ -304,8 +319,11 @@ impl S3Store {
             let mut changed = Vec::new();
             for (listed, gone) in page.iter().zip(self.remote.wait_all(evicted)?) {
                 if gone? {
-                    collected.manifests += 1;
-                    collected.bytes += listed.size;
+                    match leftover {
+                        true => collected.leftovers += 1,
+                        false => collected.manifests += 1,
+                    }
+                    collected.bytes = collected.bytes.saturating_add(listed.size);
                 } else {
                     changed.push(listed.clone());
                 }
@@ -315,7 +333,7 @@ impl S3Store {
                     kept.keep(&recorded, listed.size, true);
                 }
             }
-            at += page.len();
+            at += if leftover { 0 } else { page.len() };
             let done = at as u64;
             progress(Progress { step, done, total });
         }
@@ -419,6 +437,11 @@ impl S3Store {
         });
         Ok(manifests)
     }
+}
+
+/// A sum of sizes that a server lists: whatever it lists, it is no overflow.
+fn sum(sizes: impl Iterator<Item = u64>) -> u64 {
+    sizes.fold(0, u64::saturating_add)
 }
 
 /// What is read together, in the order given.

@@ -18,8 +18,8 @@ Examples:
   transload store gc file:///var/kv --grace 2h
   transload store gc s3://bucket/kv --cap 500GiB
 
-Chunks that no manifest refers to go, unless they were put or read within the
-grace period. With a cap, manifests go first, those that were not used for
+What saves left that died goes, and chunks that no manifest refers to, unless
+they were put or read within the grace period. With a cap, manifests go first, those that were not used for
 longest, until what is left fits. It is safe while others read and save, as
 long as no save takes longer than the grace period. Exit code 1 means that the
 store is still larger than the cap.";
@@ -98,6 +98,8 @@ struct Json<'a> {
 #[derive(Serialize)]
 struct Removed {
     manifests: u64,
+    /// Parts of saves that were never published, and what earlier versions of the archive left.
+    leftovers: u64,
     chunks: u64,
     bytes: u64,
 }
@@ -135,6 +137,7 @@ impl Report<'_> {
             cap: self.args.cap,
             removed: Removed {
                 manifests: self.collected.manifests,
+                leftovers: self.collected.leftovers,
                 chunks: self.collected.chunks,
                 bytes: self.collected.bytes,
             },
@@ -152,6 +155,7 @@ impl Report<'_> {
         };
         let Collected {
             manifests,
+            leftovers,
             chunks,
             bytes,
             in_grace,
@@ -164,6 +168,13 @@ impl Report<'_> {
                 " kept {} that nothing refers to, used in the last {}\n",
                 number::count(n, "chunk"),
                 time::period(self.args.grace),
+            ),
+        };
+        let leftovers = match leftovers {
+            0 => String::new(),
+            n => format!(
+                " and {} that saves left which did not end, or earlier versions\n",
+                number::count(n, "manifest"),
             ),
         };
         let damaged = match damaged {
@@ -183,7 +194,7 @@ impl Report<'_> {
             _ => String::new(),
         };
         format!(
-            " {removed} {} and {}, {}\n{kept}{damaged}{over}\n{}",
+            " {removed} {} and {}, {}\n{leftovers}{kept}{damaged}{over}\n{}",
             number::count(manifests, "manifest"),
             number::count(chunks, "chunk"),
             number::bytes(bytes),

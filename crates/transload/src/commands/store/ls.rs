@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use serde::Serialize;
-use transload::store::backend::{ChunkEntry, ManifestEntry, Usage};
+use transload::store::backend::{ChunkEntry, ManifestEntry, Usage, is_leftover};
 
 use super::archive::Origins;
 use super::{Store, printable, time};
@@ -117,6 +117,14 @@ struct Json<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     chunks: Option<Vec<JsonChunk>>,
     usage: JsonUsage,
+    leftovers: JsonLeftovers,
+}
+
+/// Manifests that go when they were not used for the grace period of a collection.
+#[derive(Serialize)]
+struct JsonLeftovers {
+    manifests: u64,
+    bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -182,7 +190,23 @@ impl Listing<'_> {
             manifests: manifests.collect(),
             chunks,
             usage: (&self.usage).into(),
+            leftovers: self.leftovers(),
         }
+    }
+
+    fn leftovers(&self) -> JsonLeftovers {
+        let leftovers = self.manifests.iter();
+        let leftovers = leftovers.filter(|entry| is_leftover(entry.name.as_str()));
+        leftovers.fold(
+            JsonLeftovers {
+                manifests: 0,
+                bytes: 0,
+            },
+            |sum, entry| JsonLeftovers {
+                manifests: sum.manifests + 1,
+                bytes: sum.bytes.saturating_add(entry.bytes),
+            },
+        )
     }
 
     fn table(&self) -> String {
@@ -220,6 +244,15 @@ impl Listing<'_> {
         }
         text.push_str(&summary(&self.usage));
         text.push_str(&self.origins.lines());
+        let leftovers = self.leftovers();
+        if leftovers.manifests > 0 {
+            text.push_str(&format!(
+                " of these, {} of {} were left by saves that did not end, or by earlier versions: `transload store gc` \
+                 removes those that were not used for its grace period\n",
+                number::count(leftovers.manifests, "manifest"),
+                number::bytes(leftovers.bytes),
+            ));
+        }
         let listed = self.manifests.len() as u64;
         if let Some(more @ 1..) = self.usage.manifests.checked_sub(listed) {
             let more = number::count(more, "manifest");

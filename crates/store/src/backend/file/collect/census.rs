@@ -5,11 +5,11 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::super::format::manifest::Manifest;
+use super::super::format::manifest::{LONGEST, Manifest};
 use super::super::format::pack::Entry;
 use super::super::index::{Index, Pack, Place};
 use super::super::{FileStore, paths};
-use crate::backend::{Progress, References};
+use crate::backend::{Progress, References, is_leftover};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -51,6 +51,8 @@ pub(super) struct ManifestCensus {
     pub(super) modified: SystemTime,
     /// Length of its file.
     pub(super) len: u64,
+    /// Whether it goes when it was not used for the grace period.
+    pub(super) leftover: bool,
     /// The chunks it refers to, each once.
     pub(super) chunks: Vec<u32>,
 }
@@ -142,7 +144,7 @@ impl Census {
             };
             let read = store.open_manifest(path).and_then(|file| {
                 let stat = file.stat()?;
-                Ok((stat, file.read_all()?))
+                Ok((stat, file.read_all(LONGEST)?))
             });
             let (stat, bytes) = match read {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -171,6 +173,7 @@ impl Census {
                 path: path.to_owned(),
                 modified: stat.modified,
                 len: stat.len,
+                leftover: is_leftover(manifest.name),
                 chunks,
             });
             Ok(())

@@ -22,8 +22,10 @@ pub(super) enum Fate {
 /// What a collection does.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Manifests that are evicted.
+    /// Manifests that go.
     pub(super) manifests: Vec<usize>,
+    /// How many of them nobody needs any more; the others are evicted.
+    leftovers: u64,
     /// What becomes of each pack.
     pub(super) fates: Vec<Fate>,
     /// The packs that are written anew, in the order in which there is room for that.
@@ -40,7 +42,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Plans what goes: chunks nobody refers to after their grace period; then, as long as `aim.should` is
+    /// Plans what goes: what saves left that died, after its grace period; chunks nobody refers to after their grace period; then, as long as `aim.should` is
     /// not reached, the least recently used manifests with what only they refer to; then, as long as
     /// `aim.must` is not reached, other chunks that nobody refers to, the oldest packs first. Chunks that
     /// are `protected` stay.
@@ -52,6 +54,7 @@ impl Plan {
     ) -> Self {
         let mut plan = Self {
             manifests: Vec::new(),
+            leftovers: 0,
             fates: vec![Fate::Keep; census.packs.len()],
             rewrites: Vec::new(),
             frees: 0,
@@ -71,6 +74,16 @@ impl Plan {
         (0..census.packs.len()).for_each(|pack| plan.judge(census, pack));
 
         let mut references: Vec<u32> = census.chunks.iter().map(|c| c.references).collect();
+        for (n, manifest) in census.manifests.iter().enumerate() {
+            if manifest.leftover && age(now, manifest.modified) >= aim.grace {
+                plan.manifests.push(n);
+                plan.leftovers += 1;
+                plan.frees += manifest.len;
+                for &chunk in &manifest.chunks {
+                    references[chunk as usize] -= 1;
+                }
+            }
+        }
         let stays = |chunk: usize| protected.contains(&census.chunks[chunk].hash);
         for pack in &census.packs {
             if age(now, pack.modified) < aim.grace {
@@ -84,7 +97,10 @@ impl Plan {
             plan.judge(census, pack.number);
         }
 
-        let mut oldest: Vec<usize> = (0..census.manifests.len()).collect();
+        let gone: HashSet<usize> = plan.manifests.iter().copied().collect();
+        let mut oldest: Vec<usize> = (0..census.manifests.len())
+            .filter(|n| !gone.contains(n))
+            .collect();
         oldest.sort_by_key(|&n| census.manifests[n].modified);
         for n in oldest {
             if plan.reaches(aim.should, aim.room) {
@@ -157,7 +173,8 @@ impl Plan {
         };
         let damaged = census.packs.iter().flat_map(|pack| &pack.damaged);
         Collected {
-            manifests: self.manifests.len() as u64,
+            manifests: self.manifests.len() as u64 - self.leftovers,
+            leftovers: self.leftovers,
             chunks: (0..census.chunks.len()).filter(gone).count() as u64,
             bytes: self.frees,
             in_grace: self.in_grace,

@@ -9,9 +9,9 @@ pub(super) mod simulated;
 
 use std::fmt;
 use std::io;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-pub(super) use real::RealDisk;
+pub(super) use real::{Access, RealDisk};
 
 use crate::error::StoreError;
 
@@ -68,8 +68,11 @@ pub(super) trait File: fmt::Debug + Send + Sync {
     /// What it is.
     fn stat(&self) -> io::Result<Stat>;
 
-    /// Waits for the lock of this file.
-    fn lock(&self, kind: Lock) -> io::Result<()>;
+    /// Waits for the lock of this file, for this long at most.
+    ///
+    /// # Errors
+    /// `TimedOut` if somebody holds it for longer.
+    fn lock(&self, kind: Lock, patience: Duration) -> io::Result<()>;
 
     /// Takes the exclusive lock if nobody has any.
     fn try_lock(&self) -> io::Result<bool>;
@@ -160,15 +163,44 @@ impl dyn File + '_ {
         if offset.checked_add(len).is_none_or(|end| end > there) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+        let mut bytes = zeroes(len)?;
         self.read_exact_at(&mut bytes, offset)?;
         Ok(bytes)
     }
 
-    /// The whole file.
-    pub(super) fn read_all(&self) -> io::Result<Vec<u8>> {
-        self.read_vec_at(self.stat()?.len, 0)
+    /// The whole file, if it is not longer than `most`: a file can say that it is long without anything in it.
+    ///
+    /// # Errors
+    /// `InvalidData` if it is.
+    pub(super) fn read_all(&self, most: u64) -> io::Result<Vec<u8>> {
+        let len = self.stat()?.len;
+        if len > most {
+            return Err(too_long(len, most));
+        }
+        self.read_vec_at(len, 0)
     }
+}
+
+/// What says that a file, or a part of it, is longer than it can be.
+pub(super) fn too_long(len: u64, most: u64) -> io::Error {
+    let why = format!("it has {len} bytes, and {most} are the most");
+    io::Error::new(io::ErrorKind::InvalidData, why)
+}
+
+/// A buffer of this length, or an error where there is no memory for it.
+fn zeroes(len: u64) -> io::Result<Vec<u8>> {
+    /// What a system that runs at all has room for. Memory that comes as zeroes need not be written.
+    const SMALL: usize = 16 << 20;
+    let len = usize::try_from(len).map_err(io::Error::other)?;
+    if len <= SMALL {
+        return Ok(vec![0; len]);
+    }
+    let mut bytes = Vec::new();
+    bytes
+        .try_reserve_exact(len)
+        .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    bytes.resize(len, 0);
+    Ok(bytes)
 }
 
 /// Whether the system says that nothing can be written here, for now or for this user; reading goes on.

@@ -2,37 +2,85 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
+    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
 };
 use rustix::io::Errno;
 
 use super::{Disk, File, How, Lock, Stat};
 
-/// What a file that is written may be; [`File::settle`] takes the write bits away. The umask counts.
-const FILE_MODE: u32 = 0o666;
-const FOLDER_MODE: u32 = 0o777;
 const WRITE_BITS: u32 = 0o222;
+
+/// Between two attempts at a lock. A save holds one for some milliseconds.
+const FIRST_PAUSE: Duration = Duration::from_micros(200);
+const LAST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Who may use a store besides its owner, whatever the umask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Access {
+    Owner,
+    /// The root folder's group, too.
+    Group,
+}
+
+impl Access {
+    /// That of a store whose marker has this mode.
+    pub(in super::super) fn of(marker: u32) -> Self {
+        match marker & 0o020 {
+            0 => Self::Owner,
+            _ => Self::Group,
+        }
+    }
+
+    /// The mode of a file; [`File::settle`] takes the write bits away.
+    fn file(self) -> u32 {
+        match self {
+            Self::Owner => 0o600,
+            Self::Group => 0o660,
+        }
+    }
+
+    /// The mode of a folder. What is made in one of a group belongs to that group.
+    pub(in super::super) fn folder(self) -> u32 {
+        match self {
+            Self::Owner => 0o700,
+            Self::Group => 0o2770,
+        }
+    }
+}
 
 /// A folder of a POSIX file system, held open: it stays the store's root whatever its path comes to mean.
 #[derive(Debug)]
 pub(in super::super) struct RealDisk {
     root: OwnedFd,
+    access: Access,
 }
 
 impl RealDisk {
     /// Opens a folder. Links on the way to it are the operator's and are followed.
-    pub(in super::super) fn open(root: &Path) -> io::Result<Self> {
+    pub(in super::super) fn open(root: &Path, access: Access) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
             root: rustix::fs::open(root, flags, Mode::empty())?,
+            access,
         })
+    }
+
+    /// Gives what was just made its mode, since the umask may have taken bits of it, and in a store of a group its group.
+    fn give_mode(&self, made: impl AsFd, mode: u32) -> rustix::io::Result<()> {
+        if self.access == Access::Group {
+            let group = Gid::from_raw(rustix::fs::fstat(&self.root)?.st_gid);
+            if rustix::fs::fstat(&made)?.st_gid != group.as_raw() {
+                rustix::fs::fchown(&made, None, Some(group))?;
+            }
+        }
+        rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))
     }
 
     /// Runs `call` with the folder that holds `path` and the last part of it. Each part is opened by itself,
@@ -79,7 +127,7 @@ impl Disk for RealDisk {
                 How::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
             };
         let opened = self.at(path, |folder, name| {
-            rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(FILE_MODE))
+            rustix::fs::openat(folder, name, flags, Mode::from_raw_mode(self.access.file()))
         });
         let fd = opened.map_err(|error| match error.raw_os_error() {
             Some(errno) if errno == Errno::LOOP.raw_os_error() => {
@@ -87,6 +135,9 @@ impl Disk for RealDisk {
             }
             _ => error,
         })?;
+        if how == How::Create {
+            self.give_mode(&fd, self.access.file())?;
+        }
         let file = RealFile(fd.into(), AtomicBool::new(false));
         if how != How::Create && !file.stat()?.regular {
             return Err(io::Error::new(
@@ -122,13 +173,17 @@ impl Disk for RealDisk {
 
     fn make_folder(&self, path: &str) -> io::Result<()> {
         let made = self.at(path, |folder, name| {
-            match rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(FOLDER_MODE)) {
-                Err(Errno::EXIST) => Ok(()),
-                other => other,
+            match rustix::fs::mkdirat(folder, name, Mode::from_raw_mode(self.access.folder())) {
+                Err(Errno::EXIST) => Ok(false),
+                other => other.map(|()| true),
             }
         });
-        made?;
-        self.folder(path).map(drop)
+        let made = made?;
+        let folder = self.folder(path)?;
+        if made {
+            self.give_mode(folder, self.access.folder())?;
+        }
+        Ok(())
     }
 
     fn sync_folder(&self, path: &str) -> io::Result<()> {
@@ -225,25 +280,23 @@ impl File for RealFile {
         Ok(to_stat(&rustix::fs::fstat(&self.0)?))
     }
 
-    fn lock(&self, kind: Lock) -> io::Result<()> {
-        let operation = match kind {
-            Lock::Shared => FlockOperation::LockShared,
-            Lock::Exclusive => FlockOperation::LockExclusive,
-        };
-        retry(|| rustix::fs::flock(&self.0, operation))?;
-        self.1.store(true, Ordering::Relaxed);
+    /// By asking again and again, since `flock` knows no deadline.
+    fn lock(&self, kind: Lock, patience: Duration) -> io::Result<()> {
+        let began = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        while !self.take(kind)? {
+            let left = patience.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            std::thread::sleep(pause.min(left));
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
         Ok(())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        match retry(|| rustix::fs::flock(&self.0, FlockOperation::NonBlockingLockExclusive)) {
-            Ok(()) => {
-                self.1.store(true, Ordering::Relaxed);
-                Ok(true)
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.take(Lock::Exclusive)
     }
 
     fn begin_flush(&self, offset: u64, len: u64) {
@@ -268,6 +321,24 @@ impl File for RealFile {
         }
         #[cfg(not(target_os = "linux"))]
         let _ = (offset, len);
+    }
+}
+
+impl RealFile {
+    /// Takes the lock if nobody is in the way.
+    fn take(&self, kind: Lock) -> io::Result<bool> {
+        let operation = match kind {
+            Lock::Shared => FlockOperation::NonBlockingLockShared,
+            Lock::Exclusive => FlockOperation::NonBlockingLockExclusive,
+        };
+        match retry(|| rustix::fs::flock(&self.0, operation)) {
+            Ok(()) => {
+                self.1.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

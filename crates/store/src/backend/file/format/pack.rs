@@ -15,6 +15,15 @@ const VERSION: u32 = 1;
 /// Length of a trailer in bytes.
 pub const TRAILER: usize = 40;
 
+/// The longest index of a pack, in bytes: 256 MiB, which is 3 million chunks at least. It is read as a whole.
+pub const LONGEST_INDEX: u64 = 256 << 20;
+
+/// The most chunks of a pack, whatever their hashes.
+pub const MOST_ENTRIES: u64 = LONGEST_INDEX / (ENTRY + ChunkHash::MAX as u64);
+
+/// The longest chunk, in bytes: 16 GiB, as the `s3` backend has it.
+pub const LONGEST_CHUNK: u64 = 16 << 30;
+
 /// What an entry of the index takes beside its hash, in bytes.
 const ENTRY: u64 = 1 + 8 + 8 + 4;
 
@@ -49,7 +58,7 @@ pub(in super::super) fn entry_len(hash: &ChunkHash) -> u64 {
     ENTRY + hash.as_bytes().len() as u64
 }
 
-/// Index and trailer of a pack that holds `data_len` bytes of data. `None` for more than 2^32 chunks.
+/// Index and trailer of a pack that holds `data_len` bytes of data. `None` if the index is too long.
 pub(in super::super) fn encode(data_len: u64, entries: &[Entry]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for entry in entries {
@@ -58,6 +67,9 @@ pub(in super::super) fn encode(data_len: u64, entries: &[Entry]) -> Option<Vec<u
         bytes.extend(entry.offset.to_le_bytes());
         bytes.extend(entry.len.to_le_bytes());
         bytes.extend(entry.checksum.to_le_bytes());
+    }
+    if bytes.len() as u64 > LONGEST_INDEX {
+        return None;
     }
     let (index_len, index) = (bytes.len(), checksum(&bytes));
     bytes.extend(data_len.to_le_bytes());
@@ -93,6 +105,12 @@ impl Trailer {
         if version != VERSION {
             return Err(Flaw::new(format!(
                 "it has version {version}, and this program reads version {VERSION}"
+            )));
+        }
+        if this.index_len > LONGEST_INDEX {
+            return Err(Flaw::new(format!(
+                "its trailer says that its index has {} bytes, and {LONGEST_INDEX} are the most",
+                this.index_len
             )));
         }
         let len = this
@@ -132,6 +150,12 @@ impl Trailer {
                 .is_none_or(|end| end > self.data_len)
             {
                 return Err(Flaw::new(format!("chunk {hash} lies outside of it")));
+            }
+            if entry.len > LONGEST_CHUNK {
+                return Err(Flaw::new(format!(
+                    "it says that chunk {hash} has {} bytes, and {LONGEST_CHUNK} are the most",
+                    entry.len
+                )));
             }
             entries.push(entry);
         }

@@ -2,6 +2,7 @@
 //! what becomes of manifests that are moved away and back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -72,7 +73,7 @@ fn save(
 
 /// As long as somebody publishes, nobody finishes what others left.
 fn publishes(disk: &SimulatedDisk) -> Held {
-    let locks = Locks::new(Arc::new(disk.clone()));
+    let locks = Locks::new(Arc::new(disk.clone()), Duration::from_secs(60));
     locks.publishing().unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! The system calls of a simulated disk.
 
 use std::io;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 
@@ -219,7 +219,7 @@ impl File for SimulatedFile {
         Ok(world.stat(self.inode))
     }
 
-    fn lock(&self, kind: Lock) -> io::Result<()> {
+    fn lock(&self, kind: Lock, _: Duration) -> io::Result<()> {
         let mut world = self.disk.world();
         world.call()?;
         let other = world.locks.iter().find(|(inode, _, held)| {

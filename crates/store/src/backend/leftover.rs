@@ -1,0 +1,53 @@
+//! Manifests that nobody needs when they were not used for a while.
+
+/// Begins the names of an archive's manifests, a version and a `/` before the rest.
+const ARCHIVE: &str = "transload.archive/";
+
+/// The version of the archive's format that this crate reads.
+const VERSION: u32 = 2;
+
+/// Whether a manifest of this name goes when it was not used for a collection's grace period: the part of a save, which
+/// whoever publishes the save removes, or anything of an archive's version that nobody reads any more. The name may
+/// have a prefix in front.
+pub fn is_leftover(name: &str) -> bool {
+    let Some(at) = name.rfind(ARCHIVE) else {
+        return false;
+    };
+    let rest = &name[at + ARCHIVE.len()..];
+    let Some((version, own)) = rest.split_once('/') else {
+        return false;
+    };
+    let Ok(version) = version.parse::<u32>() else {
+        return false;
+    };
+    let part = own.strip_prefix("part/");
+    let digest = part.unwrap_or(own);
+    let is_digest = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    is_digest && version <= VERSION && (part.is_some() || version < VERSION)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_and_earlier_versions_are_left_over() {
+        let digest = "0f".repeat(32);
+        for (name, leftover) in [
+            (format!("transload.archive/2/part/{digest}"), true),
+            (format!("slot1/transload.archive/2/part/{digest}"), true),
+            (format!("transload.archive/2/{digest}"), false),
+            (format!("transload.archive/1/{digest}"), true),
+            (format!("transload.archive/1/part/{digest}"), true),
+            (format!("transload.archive/3/part/{digest}"), false),
+            ("transload.archive/1/notes".to_owned(), false),
+            (format!("transload.archive/2/part/{digest}/x"), false),
+            (format!("part/{digest}"), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(is_leftover(&name), leftover, "{name}");
+        }
+        #[cfg(feature = "archive")]
+        assert_eq!(crate::archive::NAMES, format!("{ARCHIVE}{VERSION}/"));
+    }
+}
