@@ -64,15 +64,19 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What came of waiting for a lock's file.
-pub(super) fn failed(path: &str, patience: Duration) -> impl FnOnce(io::Error) -> StoreError {
+/// What came of doing this with a file, waiting for its lock included.
+pub(super) fn failed(
+    doing: &'static str,
+    path: &str,
+    patience: Duration,
+) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |error| match error.kind() {
         io::ErrorKind::TimedOut => StoreError::Locked {
             lock: path,
             waited: patience,
         },
-        _ => StoreError::io(format!("lock {path}"))(error),
+        _ => StoreError::io(format!("{doing} {path}"))(error),
     }
 }
 
@@ -122,7 +126,7 @@ impl Locks {
             file.lock(Lock::Exclusive, self.patience)?;
             Ok(file)
         });
-        locked.map_err(failed(paths::USAGE, self.patience))
+        locked.map_err(failed("lock", paths::USAGE, self.patience))
     }
 
     fn pass_the_gate(&self, kind: Lock) -> Result<Held, StoreError> {
@@ -132,7 +136,7 @@ impl Locks {
                 file.lock(kind, self.patience.saturating_sub(began.elapsed()))?;
                 Ok(Held { _file: file })
             });
-            locked.map_err(failed(path, self.patience))
+            locked.map_err(failed("lock", path, self.patience))
         };
         let _gate = wait(paths::GATE_LOCK, Lock::Exclusive)?;
         wait(paths::STORE_LOCK, kind)

@@ -414,7 +414,7 @@ pub(super) fn create_temporary(
             // Between these calls it looked like one whose owner is dead, and may have been removed as such.
             Ok(file.stat()?.linked.then_some(file))
         };
-        if let Some(file) = create().map_err(locks::failed(&path, PATIENCE))? {
+        if let Some(file) = create().map_err(locks::failed("make", &path, PATIENCE))? {
             return Ok((path, file));
         }
     }

@@ -125,7 +125,7 @@ pub(super) fn create(disk: &dyn Disk) -> Result<(), StoreError> {
     let failed = || StoreError::io("make a store");
     let lock = disk.open("", How::Folder).map_err(failed())?;
     lock.lock(Lock::Exclusive, PATIENCE)
-        .map_err(locks::failed("the folder", PATIENCE))?;
+        .map_err(locks::failed("lock", "the folder", PATIENCE))?;
     let there = disk.list("").map_err(failed())?;
     if there.iter().any(|name| name == paths::MARKER) {
         return check_marker(disk);
