@@ -1,5 +1,7 @@
 //! The oracle against numbers worked out by hand from the reference.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 use transload_tests::chunks::{self, Chunk};
 use transload_tests::oracle::{self, Address, Name, Request, Route, Side};
@@ -328,6 +330,61 @@ fn more_ranks_than_heads() {
     let thirds = oracle::transfer(&one_head(2), &one_head(3), &ask(0, 4)).unwrap();
     let by = (0..3).map(|r| senders(&thirds, r)[0]).collect::<Vec<_>>();
     assert_eq!(by, [0, 0, 1]);
+}
+
+/// Which source rank sends each (layer, state) to a destination rank.
+fn shares(from: &Value, to: &Value, tokens: u64, dst_rank: u64) -> BTreeMap<(u64, u64), u64> {
+    let routes = oracle::transfer(from, to, &ask(0, tokens)).unwrap();
+    let mut shares = BTreeMap::new();
+    for route in routes.iter().filter(|route| route.dst_rank == dst_rank) {
+        for moved in &route.bytes {
+            let before = shares.insert((moved.name.layer, moved.state), route.src_rank);
+            assert!(before.is_none_or(|rank| rank == route.src_rank));
+        }
+    }
+    shares
+}
+
+#[test]
+fn replicas_share_out_layers_or_tokens() {
+    let latent = |tp: u64, more: Value| {
+        let mut side = json!({"tp": tp});
+        side.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        let spec = json!([{"kind": "mla", "latent": 1, "dtype": "u8"}]);
+        deployment(
+            spec,
+            json!({"layers": "0-4", "block_size": 4, "num_blocks": 4}),
+            side,
+        )
+    };
+    let by = |from: &Value, to: &Value, tokens, dst_rank| {
+        let shares = shares(from, to, tokens, dst_rank);
+        let of = |layer, state| shares[&(layer, state)];
+        let layers = (0..5).map(|layer| of(layer, 0)).collect::<Vec<_>>();
+        let tokens = (0..tokens).map(|state| of(0, state)).collect::<Vec<_>>();
+        (layers, tokens)
+    };
+    let (four, two) = (latent(4, json!({})), latent(2, json!({})));
+    // Ranks 0 and 1 serve the first reader, 2 and 3 the second: layers 0 to 2, and 3 and 4.
+    assert_eq!(by(&four, &two, 3, 0), (vec![0, 0, 0, 1, 1], vec![0; 3]));
+    assert_eq!(by(&four, &two, 3, 1), (vec![2, 2, 2, 3, 3], vec![2; 3]));
+    // The destination's blocks lie outside its layers, whatever the source's do.
+    let blocks = latent(2, json!({"order": "BLSHC"}));
+    let (layers, tokens) = by(&four, &blocks, 10, 0);
+    assert_eq!(
+        (layers, tokens),
+        (vec![0; 5], vec![0, 0, 0, 0, 0, 0, 0, 0, 1, 1])
+    );
+    let (layers, _) = by(&latent(4, json!({"order": "BLSHC"})), &two, 10, 0);
+    assert_eq!(layers, [0, 0, 0, 1, 1]);
+    // One block is not divided by tokens.
+    assert_eq!(by(&four, &blocks, 4, 0).0, [0, 0, 0, 1, 1]);
+    // Fewer layers than replicas.
+    let (layers, tokens) = by(&latent(8, json!({})), &latent(1, json!({})), 16, 0);
+    assert_eq!(layers, [0; 5]);
+    assert_eq!(tokens, [0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6]);
 }
 
 #[test]

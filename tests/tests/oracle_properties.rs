@@ -1,6 +1,6 @@
 //! What must hold of the oracle itself, of the check and of the generators, whatever the case.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -115,7 +115,10 @@ fn the_cases_are_varied() {
         let routes = routes.unwrap_or_else(|e| panic!("{e}: {case:?}"));
         let bytes = routes.iter().map(|r| r.bytes.len()).sum::<usize>();
         most = most.max(bytes);
-        for feature in features(&case, bytes) {
+        for feature in features(&case, bytes)
+            .into_iter()
+            .chain(shared(&case, &routes))
+        {
             *seen.entry(feature).or_default() += 1;
         }
     }
@@ -128,15 +131,54 @@ fn the_cases_are_varied() {
                   recurrent-and-token conv-layouts-differ block-sizes-do-not-divide start ragged \
                   src-table dst-table null-entries nothing-moves tp-16 dtypes-f32 \
                   uneven-pipeline groups-swapped deployment-order order-pages \
-                  attention-in-a-page two-windows-in-a-page no-tokens null-block-0";
+                  attention-in-a-page two-windows-in-a-page no-tokens null-block-0 shared-layers \
+                  shared-tokens";
     for feature in kinds.split_whitespace().chain(others.split_whitespace()) {
         let times = seen.get(feature).copied().unwrap_or(0);
         assert!(times >= 8, "{feature}: {times} times in {CASES}");
     }
 }
 
+/// Whether several replicas send one destination rank the same unit of different layers, or of different
+/// tokens.
+fn shared(case: &Case, routes: &[oracle::Route]) -> BTreeSet<String> {
+    let tp = Side::read(&case.from).unwrap().tp;
+    let mut by_unit = BTreeMap::<_, BTreeMap<u64, BTreeSet<u64>>>::new();
+    for route in routes {
+        for moved in &route.bytes {
+            let oracle::Name {
+                layer,
+                spec,
+                component,
+                unit,
+                ..
+            } = moved.name;
+            let of = (
+                route.dst_rank,
+                route.src_rank / tp,
+                &route.group,
+                spec,
+                component,
+                unit,
+            );
+            let senders = by_unit.entry(of).or_default();
+            senders.entry(layer).or_default().insert(route.src_rank);
+        }
+    }
+    let mut found = BTreeSet::new();
+    for layers in by_unit.values() {
+        let all = layers.values().flatten().collect::<BTreeSet<_>>();
+        if layers.values().any(|senders| senders.len() > 1) {
+            found.insert("shared-tokens".to_owned());
+        } else if all.len() > 1 {
+            found.insert("shared-layers".to_owned());
+        }
+    }
+    found
+}
+
 fn features(case: &Case, bytes: usize) -> Vec<String> {
-    let mut all = std::collections::BTreeSet::new();
+    let mut all = BTreeSet::new();
     let sides = [&case.from, &case.to].map(|d| Side::read(d).unwrap());
     let mut replicated = [false, false];
     for (index, (side, document)) in sides.iter().zip([&case.from, &case.to]).enumerate() {

@@ -1,5 +1,7 @@
 //! Whole caches, sliced and chunked view by view, beside what the planner makes of them.
 
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
 use transload_layout::{
@@ -60,22 +62,42 @@ fn agree(src: &Deployment, dst: &Deployment) -> Result<(), String> {
     let plan = Plan::compile(src, dst, &Request::tokens(tokens)).map_err(|e| e.to_string())?;
     let tables = Tables::identity(&plan);
     let bound = plan.bind(&tables, &tables).map_err(|e| e.to_string())?;
-    for src_rank in src.ranks() {
-        for dst_rank in dst.ranks() {
+    for dst_rank in dst.ranks() {
+        let (mut held, mut written) = (BTreeSet::new(), BTreeSet::new());
+        for src_rank in src.ranks() {
             let mut routes = bound.routes.iter();
             let route =
                 routes.find(|route| (route.src_rank, route.dst_rank) == (src_rank, dst_rank));
             let planned = route.map_or(Vec::new(), |route| joined(&route.program()));
             let (reads, writes) = slices((src, src_rank), (dst, dst_rank))?;
             let sliced = jointly_contiguous_chunks(&reads, &writes).map_err(|e| e.to_string())?;
-            if joined(&sliced) != planned {
+            let sliced = joined(&sliced);
+            let (all, sent) = (bytes(&sliced), bytes(&planned));
+            // Replicas have the same slices, and share out what they send of them.
+            let shared = sent.len() < all.len() && sent.is_subset(&all);
+            if sliced != planned && !shared {
                 return Err(format!(
                     "rank {src_rank} to rank {dst_rank}: {sliced:?} is not {planned:?}"
                 ));
             }
+            held.extend(all.into_iter().map(|(dst, _)| dst));
+            for (dst, _) in sent {
+                if !written.insert(dst) {
+                    return Err(format!("rank {dst_rank}: {dst} is written twice"));
+                }
+            }
+        }
+        if held != written {
+            return Err(format!("rank {dst_rank} is not sent all that it shares"));
         }
     }
     Ok(())
+}
+
+/// Where each byte of chunks goes, and where it comes from.
+fn bytes(chunks: &[(u64, u64, u64)]) -> BTreeSet<(u64, u64)> {
+    let each = |&(dst, src, len): &(u64, u64, u64)| (0..len).map(move |at| (dst + at, src + at));
+    chunks.iter().flat_map(each).collect()
 }
 
 /// The parts of two ranks' caches that both hold, of the layers that both hold.

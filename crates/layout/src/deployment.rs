@@ -147,6 +147,17 @@ impl Deployment {
         self.stages[stage as usize].clone()
     }
 
+    /// The pipeline stages that hold any of these global layers.
+    pub fn stages_of(&self, layers: &Range<u32>) -> Range<u32> {
+        let before = self
+            .stages
+            .partition_point(|stage| stage.end <= layers.start);
+        let until = self
+            .stages
+            .partition_point(|stage| stage.start < layers.end);
+        before as u32..until.max(before) as u32
+    }
+
     /// The groups, as the document lists them.
     pub fn groups(&self) -> &[Group] {
         &self.groups

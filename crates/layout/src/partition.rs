@@ -129,11 +129,34 @@ impl Partition {
         }
     }
 
-    /// The units that source rank `src` of `src_tp` sends to destination rank `dst` of `dst_tp`.
+    /// The ranks of `src_tp` that send something to destination rank `dst` of `dst_tp`, ascending.
     ///
-    /// Both hold them, and where several source ranks hold the same unit, exactly one of them serves
-    /// each destination rank: the j-th of the m destination ranks that need it reads replica
-    /// `floor(j * k / m)` of the k there are (both ascending), so that the load is even.
+    /// Where k source ranks hold a unit and m destination ranks need it, the j-th of these (both
+    /// ascending) reads replicas `floor(j * k / m)` to `floor((j + 1) * k / m) - 1`, and the first of them
+    /// where that is none: one replica for m >= k, and for m < k as many as keep them all busy.
+    ///
+    /// # Errors
+    /// [`PartitionError::Indivisible`], [`PartitionError::NoSuchRank`].
+    pub fn senders(
+        self,
+        src_tp: u32,
+        (dst_tp, dst): (u32, u32),
+    ) -> Result<Range<u32>, PartitionError> {
+        let wanted = self.owned(dst_tp, dst)?;
+        let first = self.holders(src_tp, wanted.start)?;
+        let readers = self.holders(dst_tp, wanted.start)?;
+        if readers.len() == 1 {
+            // Nobody else needs these units, so every rank that holds one of them sends.
+            return Ok(first.start..self.holders(src_tp, wanted.end - 1)?.end);
+        }
+        let (k, m) = (first.len() as u64, readers.len() as u64);
+        let j = u64::from(dst - readers.start);
+        let replicas = j * k / m..((j + 1) * k / m).max(j * k / m + 1);
+        Ok(first.start + replicas.start as u32..first.start + replicas.end as u32)
+    }
+
+    /// What source rank `src` of `src_tp` sends to destination rank `dst` of `dst_tp`, or `None` if that
+    /// is nothing: they hold no unit both, or other [`senders`](Self::senders) serve the destination.
     ///
     /// # Errors
     /// As [`owned`](Self::owned), for either side.
@@ -141,24 +164,55 @@ impl Partition {
         self,
         (src_tp, src): (u32, u32),
         (dst_tp, dst): (u32, u32),
-    ) -> Result<Range<u64>, PartitionError> {
+    ) -> Result<Option<Served>, PartitionError> {
         let mine = self.owned(src_tp, src)?;
         let theirs = self.owned(dst_tp, dst)?;
-        let both = mine.start.max(theirs.start)..mine.end.min(theirs.end);
-        if both.is_empty() {
-            return Ok(0..0);
+        let senders = self.senders(src_tp, (dst_tp, dst))?;
+        if !senders.contains(&src) {
+            return Ok(None);
         }
-        let replicas = self.holders(src_tp, both.start)?;
-        if replicas.len() > 1 {
-            // Replicated on the source: this rank holds one unit only, so `both` is that unit.
-            let readers = self.holders(dst_tp, both.start)?;
-            let (k, m) = (replicas.len() as u64, readers.len() as u64);
-            let reader = u64::from(dst - readers.start);
-            if u64::from(src - replicas.start) != reader * k / m {
-                return Ok(0..0);
-            }
-        }
-        Ok(both)
+        let units = mine.start.max(theirs.start)..mine.end.min(theirs.end);
+        // Ranks that hold one of these units hold all of them.
+        let replicas = self.holders(src_tp, units.start)?;
+        let first = replicas.start.max(senders.start);
+        let share = Share {
+            index: src - first,
+            of: replicas.end.min(senders.end) - first,
+        };
+        Ok(Some(Served { units, share }))
+    }
+}
+
+/// What one source rank sends to one destination rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// The units, of the whole model.
+    pub units: Range<u64>,
+    /// Which part of their bytes this source rank sends.
+    pub share: Share,
+}
+
+/// One of several replicas that share out the same work among themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Share {
+    /// Which of them it is, counted from 0.
+    pub index: u32,
+    /// How many they are; at least 1.
+    pub of: u32,
+}
+
+impl Share {
+    /// Which of `count` things in a row this replica takes: `ceil(index * count / of)` to
+    /// `ceil((index + 1) * count / of) - 1`.
+    ///
+    /// Their stretches follow one another and differ in length by one at most. A single thing is taken
+    /// by the first replica.
+    pub fn stretch(self, count: u64) -> Range<u64> {
+        let cut = |index: u32| {
+            let things = u128::from(index) * u128::from(count);
+            things.div_ceil(u128::from(self.of.max(1))) as u64
+        };
+        cut(self.index)..cut(self.index + 1)
     }
 }
 
@@ -192,8 +246,22 @@ mod tests {
         );
     }
 
+    /// For each destination rank, what it is sent: (source rank, unit, replica, of how many).
+    fn sent(partition: Partition, src_tp: u32, dst_tp: u32, dst: u32) -> Vec<(u32, u64, u32, u32)> {
+        let mut sent = Vec::new();
+        for src in 0..src_tp {
+            let served = partition.served((src_tp, src), (dst_tp, dst)).unwrap();
+            let senders = partition.senders(src_tp, (dst_tp, dst)).unwrap();
+            assert_eq!(served.is_some(), senders.contains(&src));
+            if let Some(Served { units, share }) = served {
+                sent.extend(units.map(|unit| (src, unit, share.index, share.of)));
+            }
+        }
+        sent
+    }
+
     #[test]
-    fn every_unit_reaches_every_reader_from_exactly_one_replica() {
+    fn every_unit_reaches_every_reader_once_and_no_replica_is_idle() {
         for units in 1..=8u64 {
             for src_tp in 1..=16 {
                 for dst_tp in 1..=16 {
@@ -201,16 +269,54 @@ mod tests {
                     if partition.per_rank(src_tp).is_err() || partition.per_rank(dst_tp).is_err() {
                         continue;
                     }
+                    let about = format!("{units} units, {src_tp} -> {dst_tp}");
+                    let mut senders = Vec::new();
                     for dst in 0..dst_tp {
-                        let mut got = Vec::new();
-                        for src in 0..src_tp {
-                            got.extend(partition.served((src_tp, src), (dst_tp, dst)).unwrap());
+                        let sent = sent(partition, src_tp, dst_tp, dst);
+                        for unit in partition.owned(dst_tp, dst).unwrap() {
+                            let shares = sent.iter().filter(|(_, of, ..)| *of == unit);
+                            let shares: Vec<_> = shares.map(|(_, _, i, of)| (*i, *of)).collect();
+                            let all = shares.len() as u32;
+                            let whole: Vec<_> = (0..all).map(|index| (index, all)).collect();
+                            assert!(all > 0, "{about}, rank {dst} lacks {unit}");
+                            assert_eq!(shares, whole, "{about}, rank {dst}");
                         }
-                        let want: Vec<u64> = partition.owned(dst_tp, dst).unwrap().collect();
-                        assert_eq!(got, want, "{units} units, {src_tp} -> {dst_tp}, rank {dst}");
+                        senders.extend(sent.into_iter().map(|(src, ..)| src));
                     }
+                    senders.sort_unstable();
+                    senders.dedup();
+                    assert_eq!(senders, (0..src_tp).collect::<Vec<_>>(), "{about}");
                 }
             }
         }
+    }
+
+    #[test]
+    fn replicas_are_dealt_to_fewer_readers_in_order() {
+        // Three replicas of two readers, by hand.
+        let three = HEADS(1);
+        assert_eq!(three.senders(3, (2, 0)), Ok(0..1));
+        assert_eq!(three.senders(3, (2, 1)), Ok(1..3));
+        assert_eq!(three.senders(2, (3, 1)), Ok(0..1));
+        // Heads 0 and 1 on ranks 0 to 3 and 4 to 7; one reader needs both.
+        assert_eq!(HEADS(2).senders(8, (1, 0)), Ok(0..8));
+        let served = HEADS(2).served((8, 6), (1, 0)).unwrap().unwrap();
+        assert_eq!(
+            (served.units, served.share),
+            (1..2, Share { index: 2, of: 4 })
+        );
+    }
+
+    #[test]
+    fn stretches_are_even_and_what_cannot_be_divided_is_the_firsts() {
+        let stretches = |of, count| -> Vec<_> {
+            (0..of)
+                .map(|index| Share { index, of }.stretch(count))
+                .collect()
+        };
+        assert_eq!(stretches(3, 8), [0..3, 3..6, 6..8]);
+        assert_eq!(stretches(4, 2), [0..1, 1..1, 1..2, 2..2]);
+        assert_eq!(stretches(4, 1), [0..1, 1..1, 1..1, 1..1]);
+        assert_eq!(stretches(2, u64::MAX)[1].end, u64::MAX);
     }
 }

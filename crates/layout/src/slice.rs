@@ -8,13 +8,15 @@ use thiserror::Error;
 
 use crate::deployment::{Deployment, Rank};
 use crate::partition::PartitionError;
+#[cfg(doc)]
+use crate::partition::Served;
 use crate::spec::Spec;
 use crate::view::{Axis, ComponentView};
 
 /// One of the two ends of a transfer.
 ///
-/// They are not alike: where several source ranks hold the same unit, only one of them serves a
-/// destination rank.
+/// They are not alike: where several source ranks hold the same unit, it is the destination ranks that are
+/// dealt among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
     /// Where the bytes come from.
@@ -94,9 +96,12 @@ pub enum SliceError {
 ///
 /// `my_views` are views of one group on my rank, as [`make_meta_kv_cache`] lists them, and `other_specs`
 /// are the [specs](crate::Group::specs) of the same group on the other side. Views keep their semantic
-/// shape `[L, B, S, H, C]`; only `H` gets narrower. Layers are not looked at: pipeline stages are the
-/// plan's business. Ranks that share nothing, or whose units another replica serves, give an empty
-/// list.
+/// shape `[L, B, S, H, C]`; only `H` gets narrower. Ranks that share nothing, or whose units another
+/// replica serves, give an empty list.
+///
+/// Layers and blocks are not looked at: they are the plan's business. So where several replicas
+/// [share the work](Served) for one destination rank, each of them has these views, and the plan says which
+/// layers or tokens of them each one sends.
 ///
 /// # Errors
 /// When the views are not those of rank `me`, the other side's group is another one, there is no such
@@ -158,13 +163,11 @@ pub fn slice_for_tp_transfer(
                 held,
             });
         }
-        let units = match side {
+        let served = match side {
             Side::Source => component.partition.served(me, other)?,
             Side::Destination => component.partition.served(other, me)?,
         };
-        if !units.is_empty() {
-            slices.push(narrow_units(mine, units));
-        }
+        slices.extend(served.map(|served| narrow_units(mine, served.units)));
     }
     Ok(slices)
 }

@@ -1,10 +1,12 @@
 //! Which bytes a transfer moves, from where to where.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use serde_json::Value;
 
 use super::document::{Group, Side};
+use super::place::Place;
 use super::{Address, Fault, Name};
 
 /// What is asked for.
@@ -114,7 +116,7 @@ fn received(
     let name = &dst_group.name;
     let dst_place = to.place(dst_rank, dst_group)?;
     let mut src_places = BTreeMap::new();
-    let mut senders = BTreeMap::new();
+    let mut replicas = BTreeMap::new();
     let mut moves = Vec::new();
     for layer in to.layers_of(dst_rank, dst_group) {
         if !src_group.layers.contains(&layer) {
@@ -124,7 +126,12 @@ fn received(
             // No state has an index above that of its last token. Where there is no token, there is
             // no state of the sequence either.
             let indices = 0..if request.tokens > 0 { end } else { 0 };
-            for state in indices.filter(|&s| spec.travels(s, request.start, end)) {
+            let traveling = indices.filter(|&s| spec.travels(s, request.start, end));
+            let traveling = traveling.collect::<Vec<_>>();
+            let dst_per_block = spec.states(dst_group.block_size)?;
+            let dst_entries = traveling.iter().map(|state| state / dst_per_block);
+            let dst_entries = dst_entries.collect::<BTreeSet<_>>();
+            for state in traveling {
                 let locate = |group: &Group, tables: &BTreeMap<String, Vec<_>>| {
                     let per_block = spec.states(group.block_size)?;
                     let block = block_of(tables, group, state / per_block)?;
@@ -135,15 +142,34 @@ fn received(
                 let units = |c: usize| to.units_of(dst_rank, &spec.components[c]);
                 for name in spec.names(index, layer, units)? {
                     let sent_alike = (name.layer, name.spec, name.component, name.unit);
-                    let src_rank = match senders.get(&sent_alike) {
-                        Some(rank) => *rank,
-                        None => {
-                            let rank = sender(from, to, src_group, dst_group, dst_rank, &name)?;
-                            src_places.insert(rank, from.place(rank, src_group)?);
-                            senders.insert(sent_alike, rank);
-                            rank
+                    let (all, in_common, by_tokens) = match replicas.entry(sent_alike) {
+                        Entry::Occupied(known) => known.into_mut(),
+                        Entry::Vacant(new) => {
+                            let all = senders(from, to, src_group, dst_group, dst_rank, &name)?;
+                            for rank in &all {
+                                src_places.insert(*rank, from.place(*rank, src_group)?);
+                            }
+                            let theirs = source_layers(from, src_group, name.layer)?;
+                            let mut in_common = to.layers_of(dst_rank, dst_group);
+                            in_common.retain(|layer| theirs.contains(layer));
+                            let by_tokens = dst_entries.len() > 1
+                                && (in_common.len() < all.len()
+                                    || blocks_outside(&dst_place, to, dst_group, dst_rank, &name)?);
+                            new.insert((all, in_common, by_tokens))
                         }
                     };
+                    let (position, count) = match by_tokens {
+                        true => (
+                            dst_entries.iter().position(|entry| *entry == dst_at.0),
+                            dst_entries.len(),
+                        ),
+                        false => (
+                            in_common.iter().position(|layer| *layer == name.layer),
+                            in_common.len(),
+                        ),
+                    };
+                    let position = position.ok_or("what travels lies nowhere")?;
+                    let src_rank = all[position * all.len() / count];
                     let moved = Moved {
                         name,
                         state,
@@ -160,16 +186,18 @@ fn received(
     Ok(moves)
 }
 
-/// The rank that sends this byte to `dst_rank`: among the k ranks that hold it, the j-th of the m
-/// destination ranks that need it reads from number floor(j * k / m).
-fn sender(
+/// The ranks that send bytes of this unit to `dst_rank`: among the k ranks that hold it, the j-th of the m
+/// destination ranks that need it reads from number floor(j * k / m), and where k is larger than m from
+/// all up to floor((j + 1) * k / m), that one left out. Of c things in a row thing p then comes from
+/// number floor(p * r / c) of these r.
+fn senders(
     from: &Side,
     to: &Side,
     src_group: &Group,
     dst_group: &Group,
     dst_rank: u64,
     name: &Name,
-) -> Result<u64, Fault> {
+) -> Result<Vec<u64>, Fault> {
     let stage = from.stages.iter().position(|s| s.contains(&name.layer));
     let stage = stage.ok_or_else(|| format!("no source rank has layer {}", name.layer))? as u64;
     let src_component = &src_group.specs[name.spec].components[name.component];
@@ -178,8 +206,38 @@ fn sender(
     let needers = dst_component.holders(to.tp, name.unit)?;
     let j = needers.iter().position(|&r| r == dst_rank % to.tp);
     let j = j.ok_or("a rank receives what it does not hold")?;
-    let replica = j * holders.len() / needers.len();
-    Ok(stage * from.tp + holders[replica])
+    let (k, m) = (holders.len(), needers.len());
+    let replicas = match k > m {
+        true => &holders[j * k / m..(j + 1) * k / m],
+        false => &holders[j * k / m..][..1],
+    };
+    Ok(replicas.iter().map(|rank| stage * from.tp + rank).collect())
+}
+
+/// The layers of a group on the source stage that has a given one of them.
+fn source_layers(from: &Side, src_group: &Group, layer: u64) -> Result<Vec<u64>, Fault> {
+    let stage = from.stages.iter().find(|stage| stage.contains(&layer));
+    let stage = stage.ok_or_else(|| format!("no source rank has layer {layer}"))?;
+    let layers = src_group.layers.iter().copied();
+    Ok(layers.filter(|layer| stage.contains(layer)).collect())
+}
+
+/// Whether it is further from block to block than from layer to layer. Where there is but one of either
+/// it does not matter.
+fn blocks_outside(
+    place: &Place,
+    side: &Side,
+    group: &Group,
+    rank: u64,
+    name: &Name,
+) -> Result<bool, Fault> {
+    let layers = side.layers_of(rank, group);
+    let [first, second, ..] = layers[..] else {
+        return Ok(false);
+    };
+    let at = |layer, block| place.address(&Name { layer, ..*name }, block, 0);
+    let (start, layer, block) = (at(first, 0)?, at(second, 0)?, at(first, 1)?);
+    Ok(layer.allocation == start.allocation && layer < block)
 }
 
 /// The physical block at entry `index` of the group's table.

@@ -1,6 +1,7 @@
 //! Binding a plan to the block tables of both sides.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use transload_layout::{Rank, Side};
@@ -9,9 +10,14 @@ use super::Plan;
 use super::join::join_neighbours;
 use super::nest::ComponentSet;
 use super::program::{Placed, Program};
-use super::route::{Extent, GroupPlan, NestsByExtent, Piece, RouteGroup, RouteShape};
+use super::route::{Extent, NestsByExtent, Piece, RouteGroup, RouteShape};
 use super::segments::{self, Segment};
 use super::table::{BindError, Lookup, Tables};
+
+/// The most places in which the nests of a bound plan may start, before neighbours are joined. A place takes
+/// 24 bytes, and the segment that it comes from 56. A million tokens in blocks of one token have 2 million for
+/// each group of keys and values.
+pub const MAX_PLACES: u64 = 1 << 25;
 
 /// A plan with the block tables of both sides: what one process can run that reaches both memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,7 +123,8 @@ impl Plan {
     /// neighbours on both sides, in whatever order the tables list them.
     ///
     /// # Errors
-    /// When a table is too short, lists a block that does not exist, or would write one twice.
+    /// When a table is too short, lists a block that does not exist, or would write one twice; or there are
+    /// more than [`MAX_PLACES`].
     pub fn bind(&self, src: &Tables, dst: &Tables) -> Result<BoundPlan, BindError> {
         let mut lookups = Vec::with_capacity(self.groups.len());
         for group in 0..self.groups.len() {
@@ -129,24 +136,33 @@ impl Plan {
         // Most routes differ in units only, so they share their shapes, or at least their segments.
         let mut shapes: HashMap<RouteShape, Arc<BoundShape>> = HashMap::new();
         let mut segments = Vec::new();
+        let mut places = 0u64;
         let mut routes = Vec::with_capacity(self.routes.len());
         for route in &self.routes {
-            for group in &route.groups {
-                let (shape, start) = group.shape();
-                let shape = shapes.entry(shape).or_insert_with(|| {
-                    let planned = &self.groups[group.group];
-                    let (src, dst) = &lookups[group.group];
-                    let mut shape = BoundShape::make(group, planned, (src, dst), &mut segments);
-                    shape.program.placed.iter_mut().for_each(|place| {
-                        place.src -= start.0;
-                        place.dst -= start.1;
-                    });
-                    Arc::new(shape)
-                });
+            for parts in route.groups.chunk_by(|a, b| a.group == b.group) {
+                let (shape, start) = RouteShape::of(parts);
+                let group = parts[0].group;
+                let shape = match shapes.entry(shape) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        let more = parts.iter().map(RouteGroup::most_places);
+                        places = more.fold(places, u64::saturating_add);
+                        if places > MAX_PLACES {
+                            return Err(BindError::TooManyPlaces);
+                        }
+                        let (src, dst) = &lookups[group];
+                        let mut shape = BoundShape::make(parts, (src, dst), &mut segments);
+                        shape.program.placed.iter_mut().for_each(|place| {
+                            place.src -= start.0;
+                            place.dst -= start.1;
+                        });
+                        new.insert(Arc::new(shape))
+                    }
+                };
                 routes.push(BoundRoute {
                     src_rank: route.src_rank,
                     dst_rank: route.dst_rank,
-                    group: group.group,
+                    group,
                     shape: shape.clone(),
                     start,
                 });
@@ -161,25 +177,26 @@ type Segments = Vec<(usize, bool, Piece, Vec<Segment>)>;
 
 impl BoundShape {
     fn make(
-        group: &RouteGroup,
-        planned: &GroupPlan,
+        parts: &[RouteGroup],
         (src, dst): (&Lookup<'_>, &Lookup<'_>),
         segments: &mut Segments,
     ) -> Self {
         let mut shape = Self::default();
-        let pieces = group.pieces(planned);
-        let several = pieces.len() > 1;
-        for piece in pieces {
-            let known = segments.iter().position(|(of, open, known, _)| {
-                (*of, *open) == (group.group, several)
-                    && (known.range, known.steps) == (piece.range, piece.steps)
-            });
-            let index = known.unwrap_or_else(|| {
-                let made = segments::make(piece.range, piece.steps, several, src, dst);
-                segments.push((group.group, several, piece.clone(), made));
-                segments.len() - 1
-            });
-            shape.place(group, &piece, &segments[index].3);
+        for part in parts {
+            let pieces = part.pieces();
+            let several = pieces.len() > 1;
+            for piece in pieces {
+                let known = segments.iter().position(|(of, open, known, _)| {
+                    (*of, *open) == (part.group, several)
+                        && (known.range, known.steps) == (piece.range, piece.steps)
+                });
+                let index = known.unwrap_or_else(|| {
+                    let made = segments::make(piece.range, piece.steps, several, src, dst);
+                    segments.push((part.group, several, piece.clone(), made));
+                    segments.len() - 1
+                });
+                shape.place(part, &piece, &segments[index].3);
+            }
         }
         join_neighbours(&mut shape.program, &mut shape.components);
         shape.places = vec![0; shape.program.nests.len()];

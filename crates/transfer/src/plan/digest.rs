@@ -10,7 +10,7 @@ use super::route::Route;
 
 /// Names the rules by which plans are made, replica choice and stream order included. Whatever changes
 /// those changes this.
-const VERSION: &[u8] = b"transload.plan rules 2";
+const VERSION: &[u8] = b"transload.plan rules 3";
 
 /// BLAKE3-256 of everything that a plan says; block tables are no part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -66,13 +66,13 @@ impl Writer {
         for group in &route.groups {
             let planned = &plan.groups[group.group];
             self.text(planned.name.as_bytes());
-            self.numbers(&[group.layers.len() as u64]);
-            for layer in &*group.layers {
+            self.numbers(&[group.layers().len() as u64]);
+            for layer in group.layers() {
                 self.numbers(&[u64::from(*layer)]);
             }
             self.numbers(&[group.slices.len() as u64]);
             for slice in &group.slices {
-                let range = planned.ranges[slice.class.range];
+                let range = slice.class.range;
                 self.numbers(&[slice.component as u64, range.first, range.end]);
                 self.numbers(&[range.src_block, range.dst_block]);
                 self.origin(slice.src);

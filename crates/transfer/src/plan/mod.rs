@@ -39,27 +39,32 @@ mod nest;
 pub mod program;
 mod route;
 mod segments;
+mod share;
+mod size;
 mod stream;
 mod summary;
 mod table;
 mod tokens;
 
+use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use thiserror::Error;
 use transload_layout::{Deployment, Rank};
 
-pub use bind::{BoundPlan, BoundRoute, ChunkCount};
+pub use bind::{BoundPlan, BoundRoute, ChunkCount, MAX_PLACES};
 pub use bridge::{BridgeError, pair_groups};
 pub use digest::PlanDigest;
 pub use nest::{ComponentSet, PairError, jointly_contiguous_chunks};
 pub use route::Route;
+pub use size::MAX_SLICES;
 pub use stream::{RouteStream, Section};
 pub use summary::{ChunkHistogram, Summary};
 pub use table::{BindError, BlockTable, Tables};
 pub use transload_layout::Side;
 
-use route::GroupPlan;
+use route::{GroupPlan, RouteGroup};
 
 /// The largest token position there may be (2^40), so that sums of sizes never overflow.
 const MAX_TOKENS: u64 = 1 << 40;
@@ -116,6 +121,15 @@ pub enum PlanError {
     TooManyBytes {
         /// How many, over all routes.
         bytes: u128,
+    },
+    /// More slices than a plan may have.
+    #[error(
+        "the plan would have {slices} slices, more than the most there may be, {MAX_SLICES}: one for \
+         each component on each pair of ranks that share it"
+    )]
+    TooManySlices {
+        /// How many, over all routes.
+        slices: u128,
     },
     /// A rank that a deployment does not have.
     #[error("{side} has no rank {rank}: its ranks are 0 to {last}")]
@@ -188,30 +202,24 @@ impl Plan {
         only_src: Option<Rank>,
         only_dst: Option<Rank>,
     ) -> Result<Self, PlanError> {
-        let src_ranks = ranks(src, Side::Source, only_src)?;
-        let dst_ranks = ranks(dst, Side::Destination, only_dst)?;
+        let src_ranks = Ranks::of(src, Side::Source, only_src)?;
+        let dst_ranks = Ranks::of(dst, Side::Destination, only_dst)?;
         let groups = route::groups(src, dst, request)?;
-        let mut routes = Vec::with_capacity(src_ranks.len().max(dst_ranks.len()));
-        // Ranks of a stage follow one another.
-        for dst_stage in dst_ranks.chunk_by(|a, b| dst.split_rank(*a).1 == dst.split_rank(*b).1) {
-            for src_stage in src_ranks.chunk_by(|a, b| src.split_rank(*a).1 == src.split_rank(*b).1)
-            {
-                let (src_pp, dst_pp) = (
-                    src.split_rank(src_stage[0]).1,
-                    dst.split_rank(dst_stage[0]).1,
-                );
-                let stages = route::Stages::new(src, src_pp, dst, dst_pp, &groups);
-                for dst_rank in dst_stage {
-                    for src_rank in src_stage {
-                        let (src_tp, dst_tp) =
-                            (src.split_rank(*src_rank).0, dst.split_rank(*dst_rank).0);
-                        routes.extend(stages.route(src_tp, dst_tp));
-                    }
+        let stages = size::stages((src, &src_ranks), (dst, &dst_ranks));
+        size::check((src, &src_ranks), (dst, &dst_ranks), &stages, &groups)?;
+        let mut routes = Vec::new();
+        for (src_stage, dst_stage) in stages {
+            let stages = route::Stages::new(src, src_stage, dst, dst_stage, &groups);
+            for dst_rank in dst_ranks.tp.clone() {
+                let senders = stages.senders(dst_rank);
+                let tp = &src_ranks.tp;
+                for src_rank in senders.start.max(tp.start)..senders.end.min(tp.end) {
+                    routes.extend(stages.route(src_rank, dst_rank));
                 }
             }
         }
         let moved = routes.iter().flat_map(|route| &route.groups);
-        let moved = moved.map(|group| u128::from(group.bytes(&groups[group.group])));
+        let moved = moved.map(|group| u128::from(group.bytes()));
         let bytes: u128 = moved.sum();
         if bytes > MAX_BYTES.into() {
             return Err(PlanError::TooManyBytes { bytes });
@@ -242,24 +250,36 @@ impl Plan {
 
     /// How many bytes a route moves.
     pub fn route_bytes(&self, route: &Route) -> u64 {
-        let groups = route.groups.iter();
-        groups
-            .map(|group| group.bytes(&self.groups[group.group]))
-            .sum()
+        route.groups.iter().map(RouteGroup::bytes).sum()
+    }
+
+    /// How many bytes move, those that several destination ranks need counted once. Of a plan of
+    /// [all routes](Self::compile).
+    pub fn distinct_bytes(&self) -> u64 {
+        let mut moved: HashMap<(usize, usize), u64> = HashMap::new();
+        for group in self.routes.iter().flat_map(|route| &route.groups) {
+            for slice in &group.slices {
+                let component = moved.entry((group.group, slice.component));
+                *component.or_default() += group.slice_bytes(slice);
+            }
+        }
+        let distinct = moved
+            .into_iter()
+            .map(|((group, component), bytes)| bytes / self.groups[group].readers(component));
+        distinct.sum()
     }
 
     /// The most places that binding a route to a stream takes: 24 bytes and some nanoseconds each. Costs O(slices).
     pub fn most_places(&self, route: &Route) -> u64 {
-        let of_group = |group: &route::RouteGroup| {
+        let of_group = |group: &RouteGroup| {
             let layers = match self.request.by_layer {
-                true => group.layers.len() as u64,
+                true => group.layers().len() as u64,
                 false => 1,
             };
-            let cuts = group.slices.iter().map(|slice| {
-                let range = self.groups[group.group].ranges[slice.class.range];
-                let entries = |block| range.entries(block).count() as u64;
-                entries(range.src_block) + entries(range.dst_block)
-            });
+            let cuts = group
+                .slices
+                .iter()
+                .map(|slice| slice.class.range.segments());
             layers * cuts.sum::<u64>()
         };
         route.groups.iter().map(of_group).sum()
@@ -318,15 +338,31 @@ impl Plan {
 }
 
 /// The ranks of one side, or the one that is asked for.
-fn ranks(deployment: &Deployment, side: Side, only: Option<Rank>) -> Result<Vec<Rank>, PlanError> {
-    let last = deployment.tp() * deployment.pp() - 1;
-    match only {
-        None => Ok(deployment.ranks().collect()),
-        Some(rank) if rank.0 <= last => Ok(vec![rank]),
-        Some(rank) => Err(PlanError::NoSuchRank {
-            side,
-            rank: rank.0,
-            last,
-        }),
+struct Ranks {
+    stages: Range<u32>,
+    tp: Range<u32>,
+}
+
+impl Ranks {
+    fn of(deployment: &Deployment, side: Side, only: Option<Rank>) -> Result<Self, PlanError> {
+        let last = deployment.tp() * deployment.pp() - 1;
+        match only {
+            None => Ok(Self {
+                stages: 0..deployment.pp(),
+                tp: 0..deployment.tp(),
+            }),
+            Some(rank) if rank.0 <= last => {
+                let (tp, stage) = deployment.split_rank(rank);
+                Ok(Self {
+                    stages: stage..stage + 1,
+                    tp: tp..tp + 1,
+                })
+            }
+            Some(rank) => Err(PlanError::NoSuchRank {
+                side,
+                rank: rank.0,
+                last,
+            }),
+        }
     }
 }

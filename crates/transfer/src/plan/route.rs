@@ -12,6 +12,7 @@ use transload_layout::{Deployment, Rank, Side, Spec};
 use super::bridge::pair_groups;
 use super::nest::{ComponentSet, Origin, Strided, fuse, simplify};
 use super::program::Loop;
+use super::share::divide;
 use super::tokens::StateRange;
 use super::{MAX_TOKENS, PlanError, Request};
 
@@ -26,13 +27,18 @@ pub struct Route {
     pub(super) groups: Vec<RouteGroup>,
 }
 
-/// The slices of one group on one route.
+/// The slices of one group on one route that travel for the same layers.
+///
+/// Most groups have one on each route. Where replicas share out layers, components that are replicated
+/// travel for fewer layers than others, and the group has several, each for layers of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RouteGroup {
     /// Index of the group in the plan.
     pub(super) group: usize,
-    /// The global layers that travel; the same for all routes between two stages.
-    pub(super) layers: Arc<[u32]>,
+    /// The global layers that two stages have in common; the same for all routes between them.
+    in_common: Arc<[u32]>,
+    /// Which of them travel.
+    slots: Range<usize>,
     /// The slices.
     pub(super) slices: SmallVec<[Slice; 2]>,
 }
@@ -54,8 +60,8 @@ pub(super) struct Slice {
 /// How slices are placed along the token axis. Those of one class may share segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Class {
-    /// Index into the group's state ranges.
-    pub(super) range: usize,
+    /// The states that travel.
+    pub(super) range: StateRange,
     /// How blocks and states lie.
     pub(super) steps: Steps,
 }
@@ -97,6 +103,8 @@ struct ComponentPlan {
     /// Index of its spec, if that is attention, whose keys and values are known as kv together.
     attention: Option<usize>,
     partition: Partition,
+    /// How many destination ranks need each unit.
+    readers: u64,
     /// Index into the group's `ranges`.
     range: usize,
 }
@@ -131,6 +139,7 @@ pub(super) fn groups(
                     name: component.name,
                     attention,
                     partition: component.partition,
+                    readers: (u64::from(dst.tp()) / component.partition.units().max(1)).max(1),
                     range,
                 });
             }
@@ -162,10 +171,21 @@ impl GroupPlan {
     }
 
     pub(super) fn segments(&self) -> u64 {
-        self.ranges
-            .iter()
-            .map(|range| range.cuts().count() as u64)
-            .sum()
+        self.ranges.iter().map(|range| range.segments()).sum()
+    }
+
+    /// How many destination ranks need each unit of a component.
+    pub(super) fn readers(&self, component: usize) -> u64 {
+        self.components[component].readers
+    }
+
+    /// How each component is shared out among ranks, of those that move anything.
+    pub(super) fn partitions(&self) -> impl Iterator<Item = Partition> {
+        let moving = self.components.iter().filter(|component| {
+            let range = self.ranges[component.range];
+            range.first < range.end
+        });
+        moving.map(|component| component.partition)
     }
 
     pub(super) fn component_names(&self, set: ComponentSet) -> String {
@@ -211,6 +231,41 @@ struct ViewPair {
     unit_strides: (u64, u64),
     /// Units per rank on each side.
     units: (u64, u64),
+    /// Whether blocks lie outside layers at the destination.
+    blocks_outside: bool,
+}
+
+impl StageGroup<'_> {
+    /// Slices that travel for some of the layers each, put together where they travel for the same.
+    fn by_layers(
+        &self,
+        slices: SmallVec<[(Range<u64>, Slice); 2]>,
+    ) -> impl Iterator<Item = RouteGroup> {
+        let ends = slices
+            .iter()
+            .flat_map(|(slots, _)| [slots.start, slots.end]);
+        let mut ends: SmallVec<[u64; 4]> = ends.collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let pairs = 0..ends.len().saturating_sub(1);
+        pairs.filter_map(move |i| {
+            let (first, end) = (ends[i], ends[i + 1]);
+            let here = slices.iter().filter(|(slots, _)| slots.contains(&first));
+            let here = here.map(|(_, slice)| {
+                let mut slice = slice.clone();
+                slice.src.base += first * slice.layers.src;
+                slice.dst.base += first * slice.layers.dst;
+                slice
+            });
+            let slices: SmallVec<[Slice; 2]> = here.collect();
+            (!slices.is_empty()).then(|| RouteGroup {
+                group: self.index,
+                in_common: self.layers.clone(),
+                slots: first as usize..end as usize,
+                slices,
+            })
+        })
+    }
 }
 
 impl<'a> Stages<'a> {
@@ -251,26 +306,43 @@ impl<'a> Stages<'a> {
         }
     }
 
+    /// The source's TP ranks among which are all that send anything to a TP rank of the destination.
+    pub(super) fn senders(&self, dst_rank: u32) -> Range<u32> {
+        let partitions = self.groups.iter().flat_map(|group| group.plan.partitions());
+        let senders = partitions.filter_map(|partition| {
+            let senders = partition.senders(self.src.tp(), (self.dst.tp(), dst_rank));
+            senders.ok()
+        });
+        let all = senders.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+        all.unwrap_or(0..0)
+    }
+
     /// The route between two TP ranks of these stages, if they share anything.
     pub(super) fn route(&self, src_rank: u32, dst_rank: u32) -> Option<Route> {
         let (src, dst) = ((self.src.tp(), src_rank), (self.dst.tp(), dst_rank));
         let mut groups = Vec::new();
         for group in &self.groups {
-            let mut slices = SmallVec::new();
+            let mut slices: SmallVec<[(Range<u64>, Slice); 2]> = SmallVec::new();
             for (component, pair) in group.plan.components.iter().zip(&group.pairs) {
                 // Units went into both TP sizes when the deployments were checked.
-                let units = component.partition.served(src, dst).unwrap_or(0..0);
-                let range = &group.plan.ranges[component.range];
-                if units.is_empty() || range.first >= range.end {
+                let Ok(Some(served)) = component.partition.served(src, dst) else {
+                    continue;
+                };
+                let mut slice = pair.slice.clone();
+                let layers = group.layers.len() as u64;
+                let (slots, range) =
+                    divide(served.share, layers, slice.class.range, pair.blocks_outside);
+                if slots.is_empty() || range.first >= range.end {
                     continue;
                 }
+                slice.class.range = range;
+                let units = served.units;
                 let first_unit = |(tp, rank): (u32, u32)| {
                     component
                         .partition
                         .owned(tp, rank)
                         .map_or(0, |owned| owned.start)
                 };
-                let mut slice = pair.slice.clone();
                 slice.src.base += (units.start - first_unit(src)) * pair.unit_strides.0;
                 slice.dst.base += (units.start - first_unit(dst)) * pair.unit_strides.1;
                 let count = units.end - units.start;
@@ -282,15 +354,9 @@ impl<'a> Stages<'a> {
                         dst: pair.unit_strides.1,
                     });
                 }
-                slices.push(slice);
+                slices.push((slots, slice));
             }
-            if !slices.is_empty() {
-                groups.push(RouteGroup {
-                    group: group.index,
-                    layers: group.layers.clone(),
-                    slices,
-                });
-            }
+            groups.extend(group.by_layers(slices));
         }
         (!groups.is_empty()).then(|| Route {
             src_rank: Rank(self.src_stage * self.src.tp() + src_rank),
@@ -316,13 +382,15 @@ fn pair(
             dst: b.stride,
         }
     };
-    let range = plan.components[component].range;
+    let range = plan.ranges[plan.components[component].range];
     let StateRange {
         src_block,
         dst_block,
         ..
-    } = plan.ranges[range];
+    } = range;
     let (mut blocks, mut states) = (strides(Axis::Block), strides(Axis::State));
+    let layers = strides(Axis::Layer);
+    let blocks_outside = blocks.dst > layers.dst;
     // Where there is one block, there is no step from block to block: any stride will do, and this one
     // is the same for all components.
     let single = |num_blocks| num_blocks == 1;
@@ -340,7 +408,6 @@ fn pair(
     if dst_block == 1 {
         states.dst = blocks.dst;
     }
-    let layers = strides(Axis::Layer);
     let units = strides(Axis::Unit);
     let inner = a.view.dims.iter().map(|dim| dim.axis);
     let loops = inner
@@ -379,6 +446,7 @@ fn pair(
         },
         unit_strides: (units.src, units.dst),
         units: (a.units.end - a.units.start, b.units.end - b.units.start),
+        blocks_outside,
     }
 }
 
@@ -431,31 +499,41 @@ impl NestsByExtent {
     }
 }
 
-/// The slices of a group as if they started at 0 on both sides: what routes have in common that differ in
-/// ranks only.
+/// What one source rank sends one destination rank of a group, as if it started at 0 on both sides: what
+/// routes have in common that differ in ranks only.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RouteShape {
     group: usize,
-    layers: usize,
-    slices: SmallVec<[Slice; 2]>,
+    /// For each stretch of layers, how many they are, and the slices.
+    parts: SmallVec<[(usize, SmallVec<[Slice; 2]>); 1]>,
+}
+
+impl RouteShape {
+    /// The shape of one group on a route, and where that starts on each side.
+    pub(super) fn of(parts: &[RouteGroup]) -> (Self, (u64, u64)) {
+        let slices = || parts.iter().flat_map(|part| &part.slices);
+        let least = |base: fn(&Slice) -> u64| slices().map(base).min().unwrap_or(0);
+        let start = (least(|slice| slice.src.base), least(|slice| slice.dst.base));
+        let at_zero = |part: &RouteGroup| {
+            let mut slices = part.slices.clone();
+            for slice in &mut slices {
+                slice.src.base -= start.0;
+                slice.dst.base -= start.1;
+            }
+            (part.layers().len(), slices)
+        };
+        let shape = Self {
+            group: parts.first().map_or(0, |part| part.group),
+            parts: parts.iter().map(at_zero).collect(),
+        };
+        (shape, start)
+    }
 }
 
 impl RouteGroup {
-    /// Its shape, and where that starts on each side.
-    pub(super) fn shape(&self) -> (RouteShape, (u64, u64)) {
-        let least = |base: fn(&Slice) -> u64| self.slices.iter().map(base).min().unwrap_or(0);
-        let start = (least(|slice| slice.src.base), least(|slice| slice.dst.base));
-        let mut slices = self.slices.clone();
-        for slice in &mut slices {
-            slice.src.base -= start.0;
-            slice.dst.base -= start.1;
-        }
-        let shape = RouteShape {
-            group: self.group,
-            layers: self.layers.len(),
-            slices,
-        };
-        (shape, start)
+    /// The global layers that travel.
+    pub(super) fn layers(&self) -> &[u32] {
+        &self.in_common[self.slots.clone()]
     }
 
     /// The fewest nests that move `extent` of the slices of these classes, whose steps are the same;
@@ -473,7 +551,7 @@ impl RouteGroup {
             let (mut src, mut dst) = (slice.src, slice.dst);
             match layer {
                 None => loops.push(Loop {
-                    count: self.layers.len() as u64,
+                    count: self.layers().len() as u64,
                     ..slice.layers
                 }),
                 Some(slot) => {
@@ -508,14 +586,31 @@ impl RouteGroup {
         nests
     }
 
-    /// How many bytes it moves.
-    pub(super) fn bytes(&self, planned: &GroupPlan) -> u64 {
-        let slices = self.slices.iter().map(|slice| {
-            let range = planned.ranges[slice.class.range];
-            let per_state: u64 = slice.loops.iter().map(|l| l.count).product();
-            (range.end - range.first) * per_state * self.layers.len() as u64
+    /// The most places in which its nests can start, whatever the tables.
+    pub(super) fn most_places(&self) -> u64 {
+        let places = self.slices.iter().map(|slice| {
+            let Class { range, steps } = slice.class;
+            match steps.states_outside {
+                true => range.end - range.first,
+                false => range.segments(),
+            }
         });
-        slices.sum()
+        places.fold(0, u64::saturating_add)
+    }
+
+    /// How many bytes it moves.
+    pub(super) fn bytes(&self) -> u64 {
+        self.slices
+            .iter()
+            .map(|slice| self.slice_bytes(slice))
+            .sum()
+    }
+
+    /// How many of them are one slice's.
+    pub(super) fn slice_bytes(&self, slice: &Slice) -> u64 {
+        let range = slice.class.range;
+        let per_state: u64 = slice.loops.iter().map(|l| l.count).product();
+        (range.end - range.first) * per_state * self.layers().len() as u64
     }
 
     /// The distinct classes of its slices, in order.
@@ -534,14 +629,14 @@ impl RouteGroup {
     ///
     /// Most groups have one range, and are one piece for each class. Where there are more, the blocks in
     /// which one begins or ends are pieces of their own.
-    pub(super) fn pieces(&self, planned: &GroupPlan) -> SmallVec<[Piece; 2]> {
+    pub(super) fn pieces(&self) -> SmallVec<[Piece; 2]> {
         let classes = self.classes();
         let mut pieces: SmallVec<[Piece; 2]> = SmallVec::new();
         for class in &classes {
-            let range = planned.ranges[class.range];
+            let range = class.range;
             let mut ends: SmallVec<[u64; 8]> = SmallVec::new();
             for other in &classes {
-                let of = planned.ranges[other.range];
+                let of = other.range;
                 if other.steps == class.steps && of != range && of.blocks() == range.blocks() {
                     for bound in [range.first, range.end, of.first, of.end] {
                         ends.extend([of.block_end_from(bound), of.block_end_until(bound)]);

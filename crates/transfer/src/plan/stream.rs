@@ -58,11 +58,11 @@ impl Plan {
         }
         let mut stream = RouteStream::default();
         let mut push = |group: &RouteGroup, slot: Option<u64>| {
-            let program = self.half(group, side, slot, &lookups[group.group]);
+            let program = half(group, side, slot, &lookups[group.group]);
             if program.bytes() > 0 {
                 stream.sections.push(Section {
                     group: group.group,
-                    layer: slot.map(|slot| group.layers[slot as usize]),
+                    layer: slot.map(|slot| group.layers()[slot as usize]),
                     start: stream.bytes(),
                     program,
                 });
@@ -74,7 +74,7 @@ impl Plan {
         }
         let mut layers: Vec<(u32, usize, u64)> = Vec::new();
         for (index, group) in route.groups.iter().enumerate() {
-            let slots = (0..).zip(&*group.layers);
+            let slots = (0..).zip(group.layers());
             layers.extend(slots.map(|(slot, layer)| (*layer, index, slot)));
         }
         layers.sort_unstable();
@@ -83,54 +83,47 @@ impl Plan {
         }
         Ok(stream)
     }
+}
 
-    /// One group's part of a stream.
-    fn half(
-        &self,
-        group: &RouteGroup,
-        side: Side,
-        slot: Option<u64>,
-        lookup: &Lookup<'_>,
-    ) -> StreamProgram {
-        let mut half = Half {
-            side,
-            program: Program::default(),
-            end: 0,
-        };
-        for class in group.classes() {
-            let range = self.groups[group.group].ranges[class.range];
-            let mut by_extent = NestsByExtent::default();
-            for cut in range.cuts() {
-                let extent = Extent {
-                    states: cut.states,
-                    blocks: 1,
-                    zero: (cut.src_state == 0, cut.dst_state == 0),
+/// One group's part of a stream.
+fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) -> StreamProgram {
+    let mut half = Half {
+        side,
+        program: Program::default(),
+        end: 0,
+    };
+    for class in group.classes() {
+        let mut by_extent = NestsByExtent::default();
+        for cut in class.range.cuts() {
+            let extent = Extent {
+                states: cut.states,
+                blocks: 1,
+                zero: (cut.src_state == 0, cut.dst_state == 0),
+            };
+            let (first, nests) = by_extent.get(extent, || {
+                let nests = group.nests(&[class], extent, slot);
+                let first = half.program.nests.len() as u32;
+                let dense = nests.iter().map(|strided| half.dense(&strided.nest));
+                let dense: SmallVec<[Nest; 4]> = dense.collect();
+                half.program.nests.extend(dense);
+                (first, nests)
+            });
+            for (nest, strided) in (first..).zip(nests) {
+                let place = match side {
+                    Side::Source => {
+                        let block = lookup.block(cut.src_entry);
+                        strided.src.at(block, cut.src_state)
+                    }
+                    Side::Destination => {
+                        let block = lookup.block(cut.dst_entry);
+                        strided.dst.at(block, cut.dst_state)
+                    }
                 };
-                let (first, nests) = by_extent.get(extent, || {
-                    let nests = group.nests(&[class], extent, slot);
-                    let first = half.program.nests.len() as u32;
-                    let dense = nests.iter().map(|strided| half.dense(&strided.nest));
-                    let dense: SmallVec<[Nest; 4]> = dense.collect();
-                    half.program.nests.extend(dense);
-                    (first, nests)
-                });
-                for (nest, strided) in (first..).zip(nests) {
-                    let place = match side {
-                        Side::Source => {
-                            let block = lookup.block(cut.src_entry);
-                            strided.src.at(block, cut.src_state)
-                        }
-                        Side::Destination => {
-                            let block = lookup.block(cut.dst_entry);
-                            strided.dst.at(block, cut.dst_state)
-                        }
-                    };
-                    half.push(nest, place);
-                }
+                half.push(nest, place);
             }
         }
-        StreamProgram::made_dense(half.program, half.end)
     }
+    StreamProgram::made_dense(half.program, half.end)
 }
 
 struct Half {

@@ -4,6 +4,7 @@ use thiserror::Error;
 use transload_layout::{Deployment, Side};
 
 use super::Plan;
+use super::bind::MAX_PLACES;
 
 /// The physical blocks of a sequence in one group: entry i holds tokens `[i*block_size,
 /// (i+1)*block_size)`, counted from position 0 whatever the request's start is.
@@ -155,6 +156,11 @@ pub enum BindError {
         /// How many blocks there are.
         num_blocks: u32,
     },
+    /// More places than a bound plan may have.
+    #[error(
+        "the tokens fall into too many pieces: a plan bound to block tables has {MAX_PLACES} at most"
+    )]
+    TooManyPlaces,
     /// A destination block that would be written twice.
     #[error("group \"{group}\": block {block} stands twice in the table of the destination")]
     Repeated {

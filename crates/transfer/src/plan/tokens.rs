@@ -83,6 +83,21 @@ impl StateRange {
         })
     }
 
+    /// How many [`cuts`](Self::cuts) there are.
+    pub(super) fn segments(self) -> u64 {
+        if self.first >= self.end {
+            return 0;
+        }
+        // Ends of blocks inside the stretch, those that both sides have counted once.
+        let inside = |block: u64| (self.end - 1) / block - self.first / block;
+        let (mut a, mut b) = (self.src_block, self.dst_block);
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        let both = (self.src_block / a).checked_mul(self.dst_block);
+        1 + inside(self.src_block) + inside(self.dst_block) - both.map_or(0, inside)
+    }
+
     /// The entries of a block table that these states touch, on a side with `block` states a block.
     pub(super) fn entries(self, block: u64) -> std::ops::Range<u64> {
         if self.first >= self.end {
@@ -141,6 +156,21 @@ mod tests {
                 (2, 0, 3, 0, 1)
             ]
         );
+    }
+
+    #[test]
+    fn segments_are_counted_as_they_are_cut() {
+        for (src_block, dst_block) in [(3, 2), (4, 6), (16, 64), (1, 5), (7, 7)] {
+            for (first, end) in [(0, 0), (0, 1), (5, 5), (0, 64), (3, 50), (12, 49), (63, 64)] {
+                let range = StateRange {
+                    first,
+                    end,
+                    src_block,
+                    dst_block,
+                };
+                assert_eq!(range.segments(), range.cuts().count() as u64, "{range:?}");
+            }
+        }
     }
 
     #[test]
