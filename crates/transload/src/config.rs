@@ -48,6 +48,18 @@ pub enum ModelError {
         /// What it is called.
         name: String,
     },
+    /// The file has nothing in it.
+    #[error("{name} is empty")]
+    Empty {
+        /// What it is called.
+        name: String,
+    },
+    /// It is a deployment document.
+    #[error("{name} is a deployment document, and no config of a model")]
+    Deployment {
+        /// What it is called.
+        name: String,
+    },
     /// The text is no JSON.
     #[error("{name} is no JSON: {problem}")]
     Syntax {
@@ -91,6 +103,14 @@ pub fn read_from(name: &str, config: impl Read, options: &Options) -> Result<Mod
 /// [`ModelError::Syntax`] or [`ModelError::Config`].
 pub fn parse(name: &str, text: &str, options: &Options) -> Result<Model, ModelError> {
     let text = text::unmarked(text);
+    if text.trim().is_empty() {
+        let name = name.to_owned();
+        return Err(ModelError::Empty { name });
+    }
+    if text.contains("\"transload.deployment/") {
+        let name = name.to_owned();
+        return Err(ModelError::Deployment { name });
+    }
     let value = text::value(&without_infinities(text), Syntax::Json);
     let value = value.map_err(|(problem, span)| ModelError::Syntax {
         name: name.to_owned(),

@@ -95,8 +95,30 @@ impl Failure {
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
+        // A model's name on the Hub is taken for a path as easily as not.
+        if let ModelError::Read { name, source } = &error
+            && source.kind() == ErrorKind::NotFound
+            && let Some((owner, model)) = name.split_once('/')
+            && !owner.is_empty()
+            && !owner.starts_with(['.', '~'])
+            && !model.contains('/')
+            && !model.ends_with(".json")
+        {
+            return Self::input(
+                chain(&error),
+                format!(
+                    "name a file or a folder; if {name} is a model of the Hub, fetch its config first: \
+                     hf download {name} config.json --local-dir {model}"
+                ),
+            );
+        }
         let right = match &error {
-            ModelError::Read { .. } => "name a model's config.json, or the folder that it is in",
+            ModelError::Read { .. } | ModelError::Empty { .. } => {
+                "name a model's config.json, or the folder that it is in"
+            }
+            ModelError::Deployment { .. } => {
+                "give it as --spec FILE, to look at what it caches; or as --from or --to of `transload plan`"
+            }
             ModelError::Config {
                 source: ConfigError::UnknownFamily(_),
                 ..
@@ -134,8 +156,20 @@ impl From<ModelError> for Failure {
 
 impl From<DocumentError> for Failure {
     fn from(error: DocumentError) -> Self {
+        let of_config;
         let right = match &error {
             DocumentError::Read { .. } => "name a file that exists and may be read",
+            DocumentError::Empty { .. } => {
+                "write a deployment document into it; `transload inspect config.json --deployment` prints one"
+            }
+            DocumentError::ModelConfig { name } => {
+                of_config = format!(
+                    "say how the model is served: transload plan {name} --from-side tp=4,block=16 --to-side \
+                     tp=8,block=64 --tokens 2000; or make a document of it: transload inspect {name} --tp 4 \
+                     --deployment > side.toml"
+                );
+                &of_config
+            }
             DocumentError::Syntax { name, .. }
                 if name.ends_with(".yaml") || name.ends_with(".yml") =>
             {

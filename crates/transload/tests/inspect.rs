@@ -216,6 +216,78 @@ fn orders_of_keys_and_values_leave_recurrent_state_alone() {
     }
 }
 
+/// As `tests/tools/vllm_hybrid_pages.py` has it from vLLM 0.32 itself.
+#[test]
+fn hybrids_get_the_blocks_that_vllm_takes() {
+    for (block, taken, page) in VLLM_PAGES {
+        let told = inspect_json(
+            "nemotron-h-8b.json",
+            &["--engine", "vllm", "--block-size", block],
+        );
+        let expected = json!({"block_size": taken, "state_bytes": 4_255_744, "page_bytes": page});
+        assert_eq!(told["hybrid_page"], expected, "{block}");
+        assert_eq!(told["groups"][1]["block_size"], taken);
+    }
+    let args = ["--engine", "vllm", "--deployment", "--format", "json"];
+    let document = inspect("nemotron-h-8b.json", &args).json();
+    assert_eq!(document["group"][0]["block_stride"], 4_259_840);
+    // What is no hybrid keeps its blocks.
+    let told = inspect_json("llama-3.1-8b.json", &["--engine", "vllm"]);
+    assert_eq!(told.get("hybrid_page"), None);
+    assert_eq!(told["groups"][0]["block_size"], 16);
+}
+
+/// Block size asked for, the one taken, and bytes of a page.
+const VLLM_PAGES: [(&str, u64, u64); 3] = [
+    ("16", 1040, 4_259_840),
+    ("32", 1056, 4_325_376),
+    ("128", 1152, 4_718_592),
+];
+
+#[test]
+fn what_a_config_does_not_say_is_told() {
+    let ran = own(
+        r#"{"model_type": "llama", "hidden_size": 2048, "num_attention_heads": 16}"#,
+        &[],
+    );
+    let told = "assumed, since the config does not say: num_hidden_layers = 32, \
+                num_key_value_heads = 16, head_dim = 128, dtype = bf16";
+    assert!(ran.stdout.contains(told), "{}{}", ran.stdout, ran.stderr);
+    let told = inspect_json("llama-3.1-8b.json", &[]);
+    assert!(told["assumed"].is_object(), "{told}");
+}
+
+#[test]
+fn mistakes_of_newcomers_are_told_what_to_type() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = fs::read(configs().join("llama-3.1-8b.json")).expect("a config");
+    fs::write(dir.path().join("config.json"), config).expect("a file");
+    fs::write(dir.path().join("empty.json"), "").expect("a file");
+    let document = "schema = \"transload.deployment/1\"\n";
+    fs::write(dir.path().join("side.toml"), document).expect("a file");
+    for (args, told) in [
+        (&["empty.json"][..], "empty.json is empty"),
+        (&["side.toml"], "give it as --spec FILE"),
+        (
+            &["meta-llama/Llama-3.1-8B"],
+            "hf download meta-llama/Llama-3.1-8B config.json",
+        ),
+        (&["config.json", "--memory", "40"], "write 40GiB"),
+        (&["config.json", "--tokens", "1e6"], "128k (128,000)"),
+        (&["config.json", "--pp", "33"], "take 32 stages at most"),
+    ] {
+        let ran = transload_in(dir.path(), &[&["inspect"], args].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
+        assert!(ran.told().contains(told), "{args:?}: {}", ran.stderr);
+    }
+    let ran = transload_in(dir.path(), &["inspect", "config.json", "--tokens", "128Ki"]);
+    assert!(
+        ran.stdout.contains("a sequence of 131,072 tokens"),
+        "{}",
+        ran.stdout
+    );
+}
+
 /// One message, naming the file and the key.
 #[test]
 fn bad_configs_are_told_what_is_wrong() {

@@ -93,7 +93,11 @@ pub(super) fn keys_and_values(config: &Config<'_>) -> Result<Attention, ConfigEr
     let heads = match config.optional("num_key_value_heads")? {
         Some(heads) if heads > 0 => heads,
         Some(_) => return Err(config.fault("num_key_value_heads", "cannot be 0")),
-        None => config.positive("num_attention_heads")?,
+        None => {
+            let heads = config.positive("num_attention_heads")?;
+            config.assume("num_key_value_heads", heads);
+            heads
+        }
     };
     attention(config, heads, head_dim(config)?)
 }
@@ -119,7 +123,11 @@ pub(super) fn head_dim(config: &Config<'_>) -> Result<u64, ConfigError> {
     match config.optional("head_dim")? {
         Some(0) => Err(config.fault("head_dim", "cannot be 0")),
         Some(head_dim) => Ok(head_dim),
-        None => config.share("hidden_size", "num_attention_heads"),
+        None => {
+            let head_dim = config.share("hidden_size", "num_attention_heads")?;
+            config.assume("head_dim", head_dim);
+            Ok(head_dim)
+        }
     }
 }
 

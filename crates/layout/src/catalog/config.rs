@@ -3,6 +3,9 @@
 //! Other than in a [document](crate::document), keys that nobody asks for are no faults: a config is
 //! about much more than caches. The first fault found is the one that is told.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use thiserror::Error;
 
 use super::UnknownFamily;
@@ -103,6 +106,17 @@ pub(super) struct Config<'a> {
     pub(super) presets: Presets,
     /// The cache's type, where the operator chose it.
     pub(super) cache_dtype: Option<CacheDtype>,
+    /// What was taken for granted so far, for all tables of the config.
+    pub(super) assumed: Rc<RefCell<Vec<Assumption>>>,
+}
+
+/// A value that was taken for granted, since a config does not have its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assumption {
+    /// The key, as a path: `text_config.head_dim`.
+    pub key: String,
+    /// What was taken: the preset of the config class, or what other keys make of it.
+    pub value: String,
 }
 
 impl<'a> Config<'a> {
@@ -140,12 +154,33 @@ impl<'a> Config<'a> {
         presets.find(|(known, _)| *known == key).map(|(_, p)| *p)
     }
 
+    /// The same, where it is taken since the key is not there.
+    fn taken(&self, key: &str) -> Option<Preset> {
+        let preset = self.preset(key)?;
+        match preset {
+            Preset::Number(number) => self.assume(key, number),
+            Preset::Flag(flag) => self.assume(key, flag),
+            Preset::Text(text) => self.assume(key, text),
+            Preset::Texts(texts) => self.assume(key, texts.join(", ")),
+        }
+        Some(preset)
+    }
+
+    /// Notes what is taken where a key is not there.
+    pub(super) fn assume(&self, key: &str, value: impl ToString) {
+        let (key, value) = (self.path_of(key), value.to_string());
+        let mut assumed = self.assumed.borrow_mut();
+        if assumed.iter().all(|known| known.key != key) {
+            assumed.push(Assumption { key, value });
+        }
+    }
+
     /// A size or a count that may be null, or absent where the class has none either.
     pub(super) fn optional(&self, key: &str) -> Result<Option<u64>, ConfigError> {
         match self.get(key) {
             Some(Value::Null) => Ok(None),
             Some(value) => self.sized(key, value).map(Some),
-            None => Ok(match self.preset(key) {
+            None => Ok(match self.taken(key) {
                 Some(Preset::Number(number)) => Some(number),
                 _ => None,
             }),
@@ -154,8 +189,11 @@ impl<'a> Config<'a> {
 
     /// A size or a count; null is as good as absent.
     pub(super) fn number(&self, key: &str) -> Result<u64, ConfigError> {
-        match (self.optional(key)?, self.preset(key)) {
-            (Some(number), _) | (None, Some(Preset::Number(number))) => Ok(number),
+        if let Some(number) = self.optional(key)? {
+            return Ok(number);
+        }
+        match self.taken(key) {
+            Some(Preset::Number(number)) => Ok(number),
             _ => Err(self.missing(key, "a whole number")),
         }
     }
@@ -218,33 +256,36 @@ impl<'a> Config<'a> {
 
     /// Yes or no; null is as good as absent, and absent without a preset is no.
     pub(super) fn flag(&self, key: &str) -> Result<bool, ConfigError> {
-        match (self.get(key), self.preset(key)) {
-            (Some(Value::Bool(flag)), _) => Ok(*flag),
-            (None | Some(Value::Null), Some(Preset::Flag(flag))) => Ok(flag),
-            (None | Some(Value::Null), _) => Ok(false),
-            (Some(other), _) => Err(self.mistyped(key, "true or false", other)),
+        match self.get(key) {
+            Some(Value::Bool(flag)) => Ok(*flag),
+            None | Some(Value::Null) => Ok(matches!(self.taken(key), Some(Preset::Flag(true)))),
+            Some(other) => Err(self.mistyped(key, "true or false", other)),
         }
     }
 
     /// A text that may be absent; null is as good as absent.
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
-        match (self.get(key), self.preset(key)) {
-            (Some(Value::Text(text)), _) => Ok(Some(text)),
-            (None | Some(Value::Null), Some(Preset::Text(text))) => Ok(Some(text)),
-            (None | Some(Value::Null), _) => Ok(None),
-            (Some(other), _) => Err(self.mistyped(key, "text", other)),
+        match self.get(key) {
+            Some(Value::Text(text)) => Ok(Some(text)),
+            None | Some(Value::Null) => Ok(match self.taken(key) {
+                Some(Preset::Text(text)) => Some(text),
+                _ => None,
+            }),
+            Some(other) => Err(self.mistyped(key, "text", other)),
         }
     }
 
     /// A list of texts that may be absent; null is as good as absent.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>, ConfigError> {
-        let items = match (self.get(key), self.preset(key)) {
-            (Some(Value::List(items)), _) => items,
-            (None | Some(Value::Null), Some(Preset::Texts(texts))) => {
-                return Ok(Some(texts.to_vec()));
+        let items = match self.get(key) {
+            Some(Value::List(items)) => items,
+            None | Some(Value::Null) => {
+                return Ok(match self.taken(key) {
+                    Some(Preset::Texts(texts)) => Some(texts.to_vec()),
+                    _ => None,
+                });
             }
-            (None | Some(Value::Null), _) => return Ok(None),
-            (Some(other), _) => return Err(self.mistyped(key, "a list of texts", other)),
+            Some(other) => return Err(self.mistyped(key, "a list of texts", other)),
         };
         let texts = items.iter().enumerate().map(|(i, item)| match item {
             Value::Text(text) => Ok(text.as_str()),
@@ -345,6 +386,7 @@ impl<'a> Config<'a> {
             outer: Some(self.table),
             presets: &[],
             cache_dtype: self.cache_dtype,
+            assumed: self.assumed.clone(),
         }))
     }
 
@@ -371,6 +413,7 @@ impl<'a> Config<'a> {
                 });
             }
         }
+        self.assume("dtype", Dtype::Bf16);
         Ok(Dtype::Bf16)
     }
 

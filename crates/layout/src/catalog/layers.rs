@@ -84,6 +84,7 @@ impl Layers {
             family: family.to_owned(),
             num_layers: self.count as u32,
             groups: groups.collect(),
+            assumed: Vec::new(),
         }
     }
 }

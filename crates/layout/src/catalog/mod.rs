@@ -45,6 +45,7 @@ mod presets;
 mod recurrent;
 mod renamed;
 mod serve;
+mod vllm;
 mod window;
 mod window_heads;
 mod wrapper;
@@ -52,10 +53,11 @@ mod zamba2;
 
 use thiserror::Error;
 
-pub use self::config::{CacheDtype, ConfigError};
+pub use self::config::{Assumption, CacheDtype, ConfigError};
 use self::config::{Config, Presets};
 use self::layers::Layers;
-pub use self::serve::Serving;
+pub use self::serve::{Engine, Serving};
+pub use self::vllm::HybridPage;
 use self::wrapper::TextPart;
 use crate::deployment::LayerSet;
 use crate::document::{Value, nearest};
@@ -70,6 +72,8 @@ pub struct Model {
     pub num_layers: u32,
     /// What the layers cache. A layer may be in several groups, and in none.
     pub groups: Vec<ModelGroup>,
+    /// What was taken for granted where its config lacks a key.
+    pub assumed: Vec<Assumption>,
 }
 
 /// Layers that cache the same, and are given blocks together.
@@ -100,7 +104,11 @@ impl Model {
         let known = kins().find_map(|kin| kin.member(part.family));
         let (caches, presets) = known.ok_or_else(|| UnknownFamily::of(part.family))?;
         let config = part.config(presets, options.cache_dtype);
-        Ok(caches(&config)?.model(part.family))
+        let model = caches(&config)?.model(part.family);
+        Ok(Self {
+            assumed: config.assumed.take(),
+            ..model
+        })
     }
 
     /// Every `model_type` of the catalog.

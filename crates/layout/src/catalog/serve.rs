@@ -9,6 +9,13 @@ use crate::spec::{ConvLayout, Spec};
 /// Tokens of a block, where nobody says: vLLM's default on GPUs.
 const BLOCK_SIZE: u64 = 16;
 
+/// An engine whose rules are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// vLLM 0.32 on GPUs.
+    Vllm,
+}
+
 /// How a side serves a model; what is not given is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Serving {
@@ -18,6 +25,8 @@ pub struct Serving {
     pub tp: u64,
     /// Stages of pipeline parallelism.
     pub pp: u64,
+    /// The engine whose own rules for block sizes and padding are followed, if any's are.
+    pub engine: Option<Engine>,
     /// Tokens per block. Default: 16, or the next multiple of it that whole states fill.
     pub block_size: Option<u64>,
     /// Blocks on every rank. Default: what one sequence needs.
@@ -38,6 +47,7 @@ impl Default for Serving {
             name: String::new(),
             tp: 1,
             pp: 1,
+            engine: None,
             block_size: None,
             num_blocks: None,
             order: None,
@@ -60,12 +70,17 @@ impl Model {
             family: deployment.document().model.clone().unwrap_or_default(),
             num_layers: stages.max().unwrap_or(0),
             groups: groups.collect(),
+            assumed: Vec::new(),
         }
     }
 
     /// A deployment that can hold one sequence of so many tokens, not yet checked.
     pub fn serve(&self, serving: &Serving, tokens: u64) -> Document {
-        let block_size = serving.block_size.unwrap_or_else(|| self.block_size());
+        let page = self.hybrid_page(serving);
+        let block_size = match &page {
+            Some(page) => page.block_size,
+            None => serving.block_size.unwrap_or_else(|| self.block_size()),
+        };
         let groups = self.groups.iter().map(|group| {
             let mut specs = group.specs.clone();
             let convolutions = specs.iter_mut().filter_map(Spec::conv_layout_mut);
@@ -83,7 +98,7 @@ impl Model {
                 order: None,
                 allocation: serving.allocation,
                 offset: 0,
-                block_stride: None,
+                block_stride: page.filter(|_| recurrent).map(|page| page.bytes),
                 layer_stride: None,
                 specs,
             };

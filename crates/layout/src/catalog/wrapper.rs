@@ -1,5 +1,7 @@
 //! Finds the text model in the config of a model with images, speech or anything else around it.
 
+use std::rc::Rc;
+
 use super::config::Preset::{Number, Text};
 use super::config::{CacheDtype, Config, ConfigError, Presets};
 use super::presets::class;
@@ -216,6 +218,7 @@ impl<'a> TextPart<'a> {
             outer: self.outer,
             presets: self.presets.unwrap_or(presets),
             cache_dtype,
+            assumed: Rc::default(),
         }
     }
 }

@@ -51,7 +51,7 @@ impl Value {
 
 impl Value {
     /// A field of a table; of one given twice, the first.
-    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+    pub fn get(&self, key: &str) -> Option<&Value> {
         let Value::Table(fields) = self else {
             return None;
         };

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::ValueHint;
 use transload::config::{self, ModelError};
 use transload::document;
-use transload::layout::Order;
-use transload::layout::catalog::{CacheDtype, Model, Options};
+use transload::layout::catalog::{CacheDtype, Model, Options, Serving};
+use transload::layout::{Deployment, Order};
 
 use crate::failure::Failure;
+use crate::show::number;
 
 /// Where the model comes from.
 #[derive(Debug, clap::Args)]
@@ -68,6 +69,27 @@ impl ModelArgs {
             )),
         }
     }
+}
+
+/// A side that serves a model.
+pub(crate) fn served(
+    model: &Model,
+    called: &str,
+    serving: &Serving,
+    tokens: u64,
+) -> Result<Deployment, Failure> {
+    if serving.pp > u64::from(model.num_layers) {
+        return Err(Failure::input(
+            format!(
+                "pp = {}: {called} has {}, so some ranks would have none",
+                serving.pp,
+                number::count(model.num_layers.into(), "layer")
+            ),
+            format!("take {} stages at most", model.num_layers),
+        ));
+    }
+    Deployment::from_document(model.serve(serving, tokens))
+        .map_err(|faults| Failure::unservable(called, model, faults))
 }
 
 /// People name the folder of a model as often as its config.

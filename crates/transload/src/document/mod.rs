@@ -101,6 +101,18 @@ pub enum DocumentError {
         /// Which file.
         path: PathBuf,
     },
+    /// The file has nothing in it.
+    #[error("{name} is empty")]
+    Empty {
+        /// What the document is called.
+        name: String,
+    },
+    /// It is a model's `config.json`.
+    #[error("{name} is a model's config, and no deployment document")]
+    ModelConfig {
+        /// What the document is called.
+        name: String,
+    },
     /// The text is no TOML, or no JSON.
     #[error("{name} is no {syntax}: {problem}{}", locate::place(text, span))]
     Syntax {
@@ -182,6 +194,10 @@ pub fn read_from(name: impl AsRef<Path>, document: impl Read) -> Result<Deployme
 /// [`DocumentError::Syntax`] or [`DocumentError::Faults`].
 pub fn parse(name: &str, text: &str, syntax: Syntax) -> Result<Deployment, DocumentError> {
     let text = text::unmarked(text);
+    if text.trim().is_empty() {
+        let name = name.to_owned();
+        return Err(DocumentError::Empty { name });
+    }
     let value = text::value(text, syntax).map_err(|(problem, span)| DocumentError::Syntax {
         name: name.to_owned(),
         text: text.to_owned(),
@@ -189,6 +205,11 @@ pub fn parse(name: &str, text: &str, syntax: Syntax) -> Result<Deployment, Docum
         problem,
         span,
     })?;
+    let has = |key| value.get(key).is_some();
+    if !has("schema") && !has("group") && (has("model_type") || has("architectures")) {
+        let name = name.to_owned();
+        return Err(DocumentError::ModelConfig { name });
+    }
     Deployment::from_value(&value).map_err(|faults| DocumentError::Faults {
         name: name.to_owned(),
         text: text.to_owned(),

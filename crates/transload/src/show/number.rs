@@ -75,7 +75,7 @@ pub(crate) fn bytes_wide(n: u128) -> String {
 
 /// A length as people type it: `40GiB`, `80 GB`, `1.5TiB`, `1048576`.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text} is no length; write it as 40GiB");
+    let wrong = || format!("{text:?} is no size; write a number and a unit, as 40GiB");
     let (value, unit) = quantity(text).ok_or_else(wrong)?;
     let scale = match unit {
         "" | "B" => 1.0,
@@ -88,7 +88,10 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "GiB" | "G" => f64::from(1 << 30),
         "TiB" | "T" => f64::from(1 << 30) * 1024.0,
         _ => {
-            return Err("give bytes, or a number of KiB, MiB, GiB, TiB (or kB, MB, GB, TB)".into());
+            return Err(format!(
+                "{unit:?} is no unit of size; the units are B, KiB, MiB, GiB and TiB (kB, MB, GB and TB of \
+                 1000)"
+            ));
         }
     };
     match value * scale < u64::MAX as f64 {
@@ -97,12 +100,56 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The same where bytes are hardly ever meant: with a unit, which people forget.
+pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
+    match quantity(text) {
+        Some((_, "")) => Err(format!(
+            "{text} has no unit; write {text}GiB or {text}MiB, or {text}B for bytes"
+        )),
+        _ => parse_bytes(text),
+    }
+}
+
+/// A number of tokens as people type it: `2000`, `128k` (128,000), `128Ki` (131,072), `1.5M`.
+pub(crate) fn parse_tokens(text: &str) -> Result<u64, String> {
+    let wrong = || {
+        format!(
+            "{text:?} is no number of tokens; write it as 2000, 128k (128,000), 128Ki (131,072) or 1M"
+        )
+    };
+    let (digits, unit) = parts(text).ok_or_else(wrong)?;
+    let scale: u64 = match unit {
+        "" => 1,
+        "k" | "K" => 1000,
+        "Ki" | "ki" => 1 << 10,
+        "M" | "m" => 1_000_000,
+        "Mi" | "mi" => 1 << 20,
+        _ => return Err(wrong()),
+    };
+    // Thousands of a token there may be, parts of one there are not: 1.5k, but not 1.5.
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let part = part.trim_end_matches('0');
+    let all: u128 = format!("{whole}{part}").parse().map_err(|_| wrong())?;
+    let below = 10u128.checked_pow(part.len() as u32).ok_or_else(wrong)?;
+    let all = all.checked_mul(scale.into()).ok_or_else(wrong)?;
+    match all % below {
+        0 => u64::try_from(all / below).map_err(|_| wrong()),
+        _ => Err(wrong()),
+    }
+}
+
 /// A number and its unit, which may be empty, as people type them: `12.5GB/s`, `4 us`.
 pub(crate) fn quantity(text: &str) -> Option<(f64, &str)> {
+    let (value, unit) = parts(text)?;
+    Some((value.parse().ok()?, unit))
+}
+
+/// The digits of a quantity, and its unit.
+fn parts(text: &str) -> Option<(&str, &str)> {
     let text = text.trim();
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.'));
     let (value, unit) = text.split_at(digits.unwrap_or(text.len()));
-    Some((value.parse().ok()?, unit.trim()))
+    (!value.is_empty()).then_some((value, unit.trim()))
 }
 
 /// The same to the byte, in the largest unit without a fraction: `1,280 KiB`, `2,046,820 B`.
@@ -164,6 +211,55 @@ mod tests {
             (1_310_720, "1,310,720"),
         ] {
             assert_eq!(grouped(n), text);
+        }
+    }
+
+    #[test]
+    fn tokens_are_counted_in_thousands_or_in_1024s() {
+        for (text, tokens) in [
+            ("0", 0),
+            ("2000", 2000),
+            ("128k", 128_000),
+            ("128 K", 128_000),
+            ("128Ki", 131_072),
+            ("1.5k", 1500),
+            ("0.5Ki", 512),
+            ("1M", 1_000_000),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_tokens(text), Ok(tokens), "{text}");
+        }
+        for text in [
+            "",
+            "k",
+            "-5",
+            "1e6",
+            "1.5",
+            "0.0001k",
+            "128kb",
+            "1..2k",
+            "128,000",
+            "9999999999999M",
+        ] {
+            let error = parse_tokens(text).expect_err(text);
+            assert!(error.contains("128k (128,000)"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_memory("1.5KiB"), Ok(1536));
+        assert_eq!(parse_memory("80 GB"), Ok(80_000_000_000));
+        assert_eq!(parse_memory("7B"), Ok(7));
+        assert_eq!(parse_bytes("7"), Ok(7));
+        for (text, told) in [
+            ("40", "write 40GiB"),
+            ("40Gb", "is no unit of size"),
+            ("lots", "as 40GiB"),
+            ("", "as 40GiB"),
+        ] {
+            let error = parse_memory(text).expect_err(text);
+            assert!(error.contains(told), "{text}: {error}");
         }
     }
 

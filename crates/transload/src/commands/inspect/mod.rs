@@ -4,9 +4,8 @@ mod report;
 
 use std::path::PathBuf;
 
-use clap::ValueHint;
-use transload::layout::Deployment;
-use transload::layout::catalog::Serving;
+use clap::{ValueEnum, ValueHint};
+use transload::layout::catalog::{Engine, Serving};
 
 use self::report::Report;
 use super::model::ModelArgs;
@@ -19,6 +18,7 @@ Examples:
   transload inspect config.json
   transload inspect Llama-3.1-70B/ --tp 4 --tokens 8192 --memory 40GiB
   transload inspect config.json --dtype fp8 --format json
+  transload inspect granite-4.0-h-small/ --engine vllm --tp 2 --tokens 128k
   transload inspect config.json --tp 4 --block-size 16 --order NHD --deployment > prefill.toml
   transload inspect --spec mine.toml --tokens 100000
 
@@ -44,6 +44,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pp: u64,
 
+    /// Follow an engine's own rules: the block size and the padding that it takes for hybrids.
+    #[arg(long, value_name = "ENGINE", value_enum)]
+    engine: Option<EngineName>,
+
     /// Tokens per block [default: 16, or what whole states need].
     #[arg(long, value_name = "N")]
     block_size: Option<u64>,
@@ -52,12 +56,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ORDER", value_parser = super::model::order)]
     order: Option<String>,
 
-    /// How long a sequence is.
-    #[arg(long, value_name = "N", default_value_t = 2000)]
+    /// How long a sequence is: 2000, 128k (128,000), 128Ki (131,072).
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "2000",
+        allow_negative_numbers = true,
+        value_parser = number::parse_tokens
+    )]
     tokens: u64,
 
     /// Memory of each rank for caches, as 40GiB: tells how many such sequences fit.
-    #[arg(long, value_name = "SIZE", value_parser = number::parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = number::parse_memory)]
     memory: Option<u64>,
 
     /// Print a deployment document (TOML, or with --format json JSON) to start from.
@@ -65,25 +75,37 @@ pub(crate) struct Args {
     deployment: bool,
 }
 
+/// An engine whose rules are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum EngineName {
+    Vllm,
+}
+
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let (model, called) = args.model.read(args.config.as_deref())?;
     let serving = Serving {
         tp: args.tp,
         pp: args.pp,
+        engine: args.engine.map(|EngineName::Vllm| Engine::Vllm),
         block_size: args.block_size,
         order: args.order.clone(),
         ..Serving::default()
     };
-    let document = model.serve(&serving, args.tokens);
-    let deployment = Deployment::from_document(document)
-        .map_err(|faults| Failure::unservable(&called, &model, faults))?;
+    let deployment = super::model::served(&model, &called, &serving, args.tokens)?;
     if args.deployment {
         let document = deployment.document().to_value();
         let text = || report::toml(&document, &args, &called);
         output.show(|| &document, text)?;
         return Ok(());
     }
-    let report = Report::new(&model, &called, &deployment, args.tokens, args.memory)?;
+    let report = Report::new(
+        &model,
+        &called,
+        &serving,
+        &deployment,
+        args.tokens,
+        args.memory,
+    )?;
     output.show(|| report.json(), || report.table())?;
     Ok(())
 }

@@ -1,9 +1,10 @@
 //! What a model caches as printed: `transload.inspect/1`, its table, and a document to start from.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
-use transload::layout::catalog::{Model, ModelGroup};
+use transload::layout::catalog::{HybridPage, Model, ModelGroup, Serving};
 use transload::layout::document::Value;
 use transload::layout::footprint::Footprint;
 use transload::layout::spec::ContentSizeError;
@@ -25,6 +26,8 @@ pub(super) struct Report<'a> {
     deployment: &'a Deployment,
     tokens: u64,
     memory: Option<u64>,
+    /// What an engine makes of a hybrid.
+    page: Option<HybridPage>,
     whole: Size,
     groups: Vec<Size>,
     stages: Vec<Stage>,
@@ -60,6 +63,18 @@ pub(super) struct Json<'a> {
     layer_kinds: Vec<LayerKind>,
     groups: Vec<GroupJson<'a>>,
     ranks: Vec<RankJson>,
+    /// What was taken where the config has no such key.
+    assumed: BTreeMap<&'a str, &'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hybrid_page: Option<PageJson>,
+}
+
+/// What each rank's pages of a hybrid are like in the engine asked for.
+#[derive(Debug, Serialize)]
+struct PageJson {
+    block_size: u64,
+    state_bytes: u64,
+    page_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -148,10 +163,12 @@ impl<'a> Report<'a> {
     pub(super) fn new(
         model: &'a Model,
         called: &'a str,
+        serving: &Serving,
         deployment: &'a Deployment,
         tokens: u64,
         memory: Option<u64>,
     ) -> Result<Self, Failure> {
+        let page = model.hybrid_page(serving);
         let size = |group: &Group, tp, layers| -> Result<Size, ContentSizeError> {
             let footprint = Footprint::of(group.specs(), tp)?;
             Ok(Size::of(&footprint, layers, tokens, group.block_size()))
@@ -167,8 +184,14 @@ impl<'a> Report<'a> {
         let whole: Vec<Size> = whole.collect::<Result<_, _>>().map_err(too_large)?;
         let stages = (0..deployment.pp()).map(|stage| {
             let sizes = groups.iter();
-            let sizes =
-                sizes.map(|group| size(group, deployment.tp(), group.stage_slots(stage).len()));
+            let sizes = sizes.map(|group| {
+                let layers = group.stage_slots(stage).len();
+                let mut size = size(group, deployment.tp(), layers)?;
+                if let Some(page) = page.filter(|_| group.is_recurrent() && tokens > 0) {
+                    size.allocated = u128::from(page.bytes) * layers as u128;
+                }
+                Ok::<_, ContentSizeError>(size)
+            });
             let sizes: Vec<Size> = sizes.collect::<Result<_, _>>()?;
             let layers = deployment.stage_layers(stage);
             Ok(Stage {
@@ -186,6 +209,7 @@ impl<'a> Report<'a> {
             deployment,
             tokens,
             memory,
+            page,
             whole: Size::sum(whole.iter().copied()),
             groups: whole,
             stages: stages.collect::<Result<_, _>>().map_err(too_large)?,
@@ -241,6 +265,14 @@ impl<'a> Report<'a> {
             layer_kinds: layer_kinds(self.model),
             groups: groups.collect(),
             ranks: ranks.collect(),
+            assumed: (self.model.assumed.iter())
+                .map(|assumed| (assumed.key.as_str(), assumed.value.as_str()))
+                .collect(),
+            hybrid_page: self.page.map(|page| PageJson {
+                block_size: page.block_size,
+                state_bytes: page.state_bytes,
+                page_bytes: page.bytes,
+            }),
         }
     }
 
@@ -270,6 +302,28 @@ impl<'a> Report<'a> {
             number::grouped_wide(self.whole.allocated),
         );
         text.push_str(&self.rank_table());
+        if let Some(page) = self.page {
+            let _ = writeln!(
+                text,
+                "\n vLLM takes blocks of {}, so that a block of one layer has room for a state: pages of {}, \
+                 in which\n {} of state are padded by {:.2} %; it may take more where an attention backend \
+                 wants larger blocks",
+                number::count(page.block_size, "token"),
+                number::exact_bytes(page.bytes),
+                number::exact_bytes(page.state_bytes),
+                (page.bytes - page.state_bytes) as f64 / page.state_bytes as f64 * 100.0,
+            );
+        }
+        if !self.model.assumed.is_empty() {
+            let assumed = self.model.assumed.iter();
+            let assumed = assumed.map(|assumed| format!("{} = {}", assumed.key, assumed.value));
+            let assumed: Vec<String> = assumed.collect();
+            let _ = writeln!(
+                text,
+                "\n assumed, since the config does not say: {}",
+                assumed.join(", ")
+            );
+        }
         let width = terminal::width(std::io::stdout()).map_or(WIDTH, usize::from);
         for group in 0..self.deployment.groups().len() {
             text.push('\n');

@@ -3,7 +3,9 @@
 
 use std::str::FromStr;
 
-use transload::transfer::plan::{BlockTable, Plan, Side, Tables};
+use transload::layout::Deployment;
+use transload::layout::document::Document;
+use transload::transfer::plan::{BlockTable, BoundPlan, Plan, Request, Side, Tables};
 
 use crate::failure::Failure;
 
@@ -109,6 +111,39 @@ pub(super) fn scattered(plan: &Plan) -> Option<(Tables, Tables)> {
         tables.collect::<Option<_>>().map(Tables)
     };
     Some((table(Side::Source)?, table(Side::Destination)?))
+}
+
+/// The same transfer between sides with room for scattered blocks, bound to such. `None` where a side cannot
+/// be that large.
+pub(super) fn scattered_elsewhere(
+    src: &Deployment,
+    dst: &Deployment,
+    request: &Request,
+) -> Option<BoundPlan> {
+    let side = |side: &Deployment| roomy(side.document().clone(), request.end());
+    let plan = Plan::compile(&side(src)?, &side(dst)?, request).ok()?;
+    let tables = scattered(&plan)?;
+    plan.bind(&tables.0, &tables.1).ok()
+}
+
+/// A side with room for so many tokens in scattered blocks, if it can be.
+pub(super) fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
+    for group in &mut document.groups {
+        let blocks = match group.is_recurrent() {
+            true => 1,
+            false => tokens.div_ceil(group.block_size.max(1)),
+        };
+        group.num_blocks = 2 * blocks.max(1);
+    }
+    Deployment::from_document(document.clone())
+        .ok()
+        .or_else(|| {
+            // Strides may have been made for the blocks that there were.
+            for group in &mut document.groups {
+                (group.block_stride, group.layer_stride) = (None, None);
+            }
+            Deployment::from_document(document).ok()
+        })
 }
 
 fn twice(option: &str, of: &str) -> Failure {

@@ -58,9 +58,22 @@ pub(crate) fn parse_cost(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(value * scale).map_err(|_| wrong())
 }
 
+/// Where the blocks of an estimated transfer lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::commands) enum Blocks {
+    /// No two blocks of a sequence are neighbours.
+    Scattered,
+    /// Block i is block i on both sides.
+    Contiguous,
+    /// As the lists of the command say.
+    Listed,
+}
+
 /// How long a plan takes on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(in crate::commands) struct Estimate {
+    pub(super) blocks: Blocks,
     pub(super) link_bytes_per_second: f64,
     pub(super) chunk_cost_seconds: f64,
     /// With a link of its own for each rank, of which the busiest takes longest.
@@ -72,7 +85,7 @@ pub(in crate::commands) struct Estimate {
 impl Estimate {
     /// The bytes at the link's rate, and then the chunks one after the other: each rank has its own
     /// chunks to start, whoever shares a link.
-    pub(super) fn of(bound: &BoundPlan, link: Rate, chunk_cost: Duration) -> Self {
+    pub(super) fn of(bound: &BoundPlan, blocks: Blocks, link: Rate, chunk_cost: Duration) -> Self {
         let mut ranks: BTreeMap<(bool, Rank), (u64, u64)> = BTreeMap::new();
         for route in &bound.routes {
             let (bytes, chunks) = (route.bytes(), route.chunks());
@@ -88,6 +101,7 @@ impl Estimate {
         let busiest =
             |time: &dyn Fn(&(u64, u64)) -> f64| ranks.values().map(time).fold(0.0, f64::max);
         Self {
+            blocks,
             link_bytes_per_second: link.0,
             chunk_cost_seconds: cost,
             seconds_with_a_link_each: busiest(&|(bytes, chunks)| {
@@ -109,8 +123,13 @@ impl Estimate {
             0.0 => String::new(),
             cost => format!(" and {} for each chunk", time(cost)),
         };
+        let blocks = match self.blocks {
+            Blocks::Scattered => "blocks scattered",
+            Blocks::Contiguous => "blocks contiguous",
+            Blocks::Listed => "blocks as listed",
+        };
         format!(
-            " at {} GB/s{cost}: {} with a link for each rank, {} with one for all\n",
+            " at {} GB/s{cost}, {blocks}: {} with a link for each rank, {} with one for all\n",
             number::figures(self.link_bytes_per_second / 1e9),
             time(self.seconds_with_a_link_each),
             time(self.seconds_with_one_link),
@@ -145,6 +164,7 @@ mod tests {
     fn estimates_beyond_any_time_are_told_too() {
         for seconds in [0.0, 1e300, f64::INFINITY] {
             let estimate = Estimate {
+                blocks: Blocks::Scattered,
                 link_bytes_per_second: 1e-300,
                 chunk_cost_seconds: seconds,
                 seconds_with_a_link_each: seconds,

@@ -20,12 +20,13 @@ use transload::transfer::plan::{BindError, BoundPlan, Plan, PlanError, Request, 
 
 use self::blocks::BlockList;
 use self::description::Description;
-use self::link::{Estimate, Rate};
+use self::link::{Blocks, Estimate, Rate};
 use self::report::Report;
 use self::suggest::Suggestions;
 use super::model::ModelArgs;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::show::number;
 use crate::show::picture::{Scene, plan_svg};
 
 const EXAMPLES: &str = "\
@@ -87,12 +88,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "SIDE", conflicts_with = "to")]
     to_side: Option<Description>,
 
-    /// How many tokens.
+    /// How many tokens: 2000, 128k (128,000), 128Ki (131,072).
     #[arg(
         long,
         value_name = "N",
         required_unless_present = "emit",
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        value_parser = number::parse_tokens
     )]
     tokens: Option<u64>,
 
@@ -100,8 +102,9 @@ pub(crate) struct Args {
     #[arg(
         long,
         value_name = "T",
-        default_value_t = 0,
-        allow_negative_numbers = true
+        default_value = "0",
+        allow_negative_numbers = true,
+        value_parser = number::parse_tokens
     )]
     start: u64,
 
@@ -129,9 +132,15 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
 
-    /// Tell how long it takes on a link that carries so much: 100Gbit, 12.5GB/s.
+    /// Tell how long it takes on a link that carries so much: 100Gbit, 12.5GB/s. Counted with scattered
+    /// blocks, as engines have them that have run for a while; or as listed, where blocks are.
     #[arg(long, value_name = "RATE")]
     link: Option<Rate>,
+
+    /// Estimate as if block i were block i on both sides, so that chunks run on from block to block: as in
+    /// engines that have just begun.
+    #[arg(long, requires = "link", conflicts_with_all = ["scattered", "src_blocks", "dst_blocks"])]
+    contiguous: bool,
 
     /// What each chunk costs beside its bytes: 4us. NIXL has been seen to take 3.9us for a descriptor.
     #[arg(long, value_name = "TIME", value_parser = link::parse_cost, requires = "link")]
@@ -156,6 +165,15 @@ enum Emit {
 }
 
 impl Args {
+    /// Which blocks an estimate is of.
+    fn estimated_blocks(&self) -> Blocks {
+        match (self.contiguous, &self.src_blocks[..], &self.dst_blocks[..]) {
+            (true, ..) => Blocks::Contiguous,
+            (false, [], []) => Blocks::Scattered,
+            _ => Blocks::Listed,
+        }
+    }
+
     fn request(&self) -> Request {
         Request {
             start: self.start,
@@ -177,7 +195,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     if args.tokens.is_none() {
         return Err(Failure::input(
             "nothing says how many tokens travel",
-            "add --tokens 2000",
+            "add --tokens 2000, or --tokens 128k",
         ));
     }
     let [src, dst] = sides::read(&args)?;
@@ -226,6 +244,19 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         return Ok(output.json(&nixl::Lists::new(&src, &dst, &plan, &bound))?);
     }
     let cost = args.chunk_cost.unwrap_or_default();
+    let estimate = args.link.map(|link| match args.estimated_blocks() {
+        Blocks::Scattered if !args.scattered => {
+            let bound = blocks::scattered_elsewhere(&src, &dst, &request);
+            let bound = bound.ok_or_else(|| {
+                Failure::input(
+                    "with scattered blocks a side would be too large to estimate",
+                    "add --contiguous, or take fewer tokens",
+                )
+            })?;
+            Ok::<_, Failure>(Estimate::of(&bound, Blocks::Scattered, link, cost))
+        }
+        blocks => Ok(Estimate::of(&bound, blocks, link, cost)),
+    });
     let report = Report {
         src: &src,
         dst: &dst,
@@ -233,7 +264,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         bound: &bound,
         svg: args.svg.as_deref(),
         compile: time(&src, &dst, &request, &tables, first),
-        estimate: args.link.map(|link| Estimate::of(&bound, link, cost)),
+        estimate: estimate.transpose()?,
         suggestions: match args.suggest {
             true => Suggestions::of(&src, &dst, &request),
             false => None,
@@ -282,6 +313,10 @@ fn not_planned(error: PlanError, args: &Args) -> Failure {
             "both sides have to cache the same thing; TP, PP, block size, order, padding and \
              conv_layout may differ",
         ),
+        PlanError::TooManySlices { .. } => Failure::input(
+            error.to_string(),
+            "take fewer ranks or fewer groups; docs/src/reference/limits.md says what a plan may have",
+        ),
         other => Failure::input(
             other.to_string(),
             "ask for tokens that a model can have read",
@@ -314,6 +349,7 @@ fn not_bound(error: BindError, args: &Args) -> Failure {
         BindError::NoSuchBlock { .. } => {
             "name blocks below num_blocks, or raise it in the document"
         }
+        BindError::TooManyPlaces => "take fewer tokens, or larger blocks",
         BindError::Repeated { .. } => "list each block once: a block holds one stretch of tokens",
         _ => "see `transload plan --help`",
     };

@@ -1,6 +1,6 @@
 //! A plan as printed: `transload.plan/1` and its table.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
@@ -40,7 +40,9 @@ pub(in crate::commands) struct Json<'a> {
     schema: &'static str,
     digest: String,
     compile_ns: u128,
+    request: Asked,
     totals: Totals,
+    links: Links,
     /// How many chunks there are of each length: `[bytes, chunks]`, ascending.
     histogram: Vec<[u64; 2]>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,9 +66,44 @@ struct DescriptorLists {
     bytes: u64,
 }
 
+/// The tokens asked for.
+#[derive(Debug, Serialize)]
+struct Asked {
+    start: u64,
+    tokens: u64,
+}
+
+/// Pairs of a source rank and a destination rank.
+#[derive(Debug, Serialize)]
+struct Links {
+    /// How many there are.
+    all: u64,
+    /// How many of them carry nothing.
+    idle: u64,
+    /// Source ranks that send nothing to anybody.
+    idle_sources: Vec<u32>,
+}
+
+impl Links {
+    fn text(&self, sources: u64) -> String {
+        let idle = match self.idle_sources.len() {
+            0 => "every source rank sends".to_owned(),
+            1 => format!("source rank {} sends nothing", self.idle_sources[0]),
+            n => format!("{n} of {sources} source ranks send nothing"),
+        };
+        format!(
+            "{} of {} carry nothing; {idle}",
+            number::grouped(self.idle),
+            number::count(self.all, "link")
+        )
+    }
+}
+
 #[derive(Debug, Serialize)]
 struct Totals {
     bytes: u64,
+    /// What several destination ranks need counted once.
+    distinct_bytes: u64,
     chunks: u64,
     segments: u64,
     wire_bytes: u64,
@@ -114,8 +151,14 @@ impl<'a> Report<'a> {
             schema: "transload.plan/1",
             digest: self.plan.digest().to_string(),
             compile_ns: self.compile.as_nanos(),
+            request: Asked {
+                start: self.plan.request().start,
+                tokens: self.plan.request().tokens,
+            },
+            links: self.links(),
             totals: Totals {
                 bytes: self.bound.bytes(),
+                distinct_bytes: self.plan.distinct_bytes(),
                 chunks: self.bound.chunks(),
                 segments: self.plan.segments(),
                 wire_bytes: self.wire_bytes(),
@@ -158,6 +201,22 @@ impl<'a> Report<'a> {
             );
         }
         text
+    }
+
+    /// Which pairs of ranks have nothing to carry.
+    fn links(&self) -> Links {
+        let (sources, destinations) = (self.src.ranks(), self.dst.ranks().count() as u64);
+        let matrix = self.matrix();
+        let busy: BTreeSet<u32> = matrix.keys().map(|(src, _)| *src).collect();
+        let all = sources.size_hint().0 as u64 * destinations;
+        Links {
+            all,
+            idle: all - matrix.len() as u64,
+            idle_sources: sources
+                .map(|rank| rank.0)
+                .filter(|rank| !busy.contains(rank))
+                .collect(),
+        }
     }
 
     /// Bytes and chunks from each source rank to each destination rank, all groups together.
@@ -244,13 +303,21 @@ impl<'a> Report<'a> {
         }
         let _ = write!(
             text,
-            "\n{}\n{}\n {} in {}, over {} of tokens\n \
+            "\n{}\n{}\n {} from position {}: {} in {}, over {}\n \
+             {} of them distinct; {}\n \
              planned in {}; on the wire the plan itself is {}; digest {:.16}\n",
             routes,
             histogram(&bars),
+            number::count(self.plan.request().tokens, "token"),
+            number::grouped(self.plan.request().start),
             number::count(summary.bytes, "byte"),
             number::count(summary.chunks, "chunk"),
             number::count(self.plan.segments(), "segment"),
+            match self.plan.distinct_bytes() {
+                all if all == summary.bytes => "all".to_owned(),
+                some => number::count(some, "byte"),
+            },
+            self.links().text(self.src.ranks().count() as u64),
             number::time(self.compile),
             number::count(self.wire_bytes(), "byte"),
             self.plan.digest().to_string(),

@@ -9,6 +9,7 @@ use transload::layout::catalog::Model;
 
 use super::Args;
 use super::description::Description;
+use crate::commands::model;
 use crate::failure::Failure;
 
 /// The source and the destination.
@@ -54,9 +55,7 @@ pub(super) fn read(args: &Args) -> Result<[Deployment; 2], Failure> {
     ) {
         (Some(side), _, _) => Ok(side),
         (None, Some(Description(serving)), Some((model, called))) => {
-            let document = model.serve(serving, room);
-            Deployment::from_document(document)
-                .map_err(|faults| Failure::unservable(called, model, faults))
+            model::served(model, called, serving, room)
         }
         (None, Some(_), None) => Err(Failure::input(
             "the sides are described, but there is no model that they serve",

@@ -5,10 +5,23 @@ use transload::layout::document::{Document, GroupDocument};
 use transload::layout::spec::ConvLayout;
 use transload::layout::{Order, Spec};
 
-/// The orders that engines have, the most familiar first: vLLM's six, and SGLang's pools of keys and of
-/// values, by layer or not.
-pub(super) const ORDERS: [&str; 8] = [
-    "LBSHC", "LBHSC", "BLSHC", "BLHSC", "BHLSC", "LHBSC", "LKBSHD", "KLBSHD",
+/// The orders that engines have, the most familiar first, and which can do them: vLLM 0.32 with the attention
+/// backends that declare them, and SGLang's pools of keys and of values.
+pub(super) const ORDERS: [(&str, &str); 8] = [
+    (
+        "LBSHC",
+        "vLLM (FlashAttention, Triton, FlashInfer before SM100, FlexAttention)",
+    ),
+    ("LBHSC", "vLLM (FlashAttention, Triton, FlashInfer, CPU)"),
+    ("BLSHC", "vLLM (FlashAttention, Triton)"),
+    ("BLHSC", "vLLM (FlashAttention, Triton, FlashInfer)"),
+    ("BHLSC", "vLLM (FlashAttention, Triton)"),
+    ("LHBSC", "vLLM (FlashAttention, Triton, ROCm)"),
+    (
+        "LKBSHD",
+        "vLLM before its orders had names (FlashAttention)",
+    ),
+    ("KLBSHD", "SGLang"),
 ];
 
 /// What one side does otherwise.
@@ -26,7 +39,9 @@ pub(super) struct Change {
 impl Change {
     /// How far down the list of orders it is.
     pub(super) fn familiarity(&self) -> Option<usize> {
-        ORDERS.iter().position(|known| Some(*known) == self.order)
+        ORDERS
+            .iter()
+            .position(|(known, _)| Some(*known) == self.order)
     }
 
     /// How much there is to change.

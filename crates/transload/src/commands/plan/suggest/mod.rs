@@ -5,12 +5,14 @@ mod change;
 mod search;
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use serde::Serialize;
 use transload::layout::Deployment;
 use transload::transfer::plan::Request;
 
-use self::change::Change;
+use self::change::{Change, ORDERS};
 use self::search::{Cost, Search, Way};
 use crate::show::number;
 use crate::show::table::{Lean, Table};
@@ -18,13 +20,15 @@ use crate::show::table::{Lean, Table};
 /// How many suggestions are told of one change, of two, and so on.
 const OF_EACH: usize = 3;
 
-/// What could be changed, from one change to many and the best of each first; and how it is today.
+/// What could be changed, whatever gains most first; and how it is today.
 #[derive(Clone, Debug, Serialize)]
 pub(in crate::commands) struct Suggestions {
     today: Cost,
     /// In one sentence.
     advice: String,
     best: Vec<Way>,
+    /// Which engines can do the orders that are named.
+    engines: BTreeMap<&'static str, &'static str>,
 }
 
 impl Suggestions {
@@ -53,7 +57,8 @@ impl Suggestions {
                 .cmp(&key(b))
                 .then_with(|| changes(a).cmp(&changes(b)))
         });
-        found.dedup();
+        // Of ways that change as much and come to the same, the first is the most familiar one.
+        found.dedup_by_key(|s| (s.changes(), s.cost));
         // More changes have to gain more than fewer did.
         for level in found.chunk_by(|a, b| a.changes() == b.changes()) {
             let fewest = best.iter().map(|s| s.cost.chunks).min();
@@ -61,11 +66,18 @@ impl Suggestions {
             let better = level.iter().filter(|s| s.cost.chunks < fewest);
             best.extend(better.take(OF_EACH).cloned());
         }
+        // The least that can be changed comes first here.
         let advice = advice(today, &best, (src, dst));
+        best.sort_by_key(|s| (s.cost.chunks, s.changes()));
+        let named = best.iter().flat_map(|s| [s.from.order, s.to.order]);
+        let named: Vec<&str> = named.flatten().collect();
+        let engines = ORDERS.into_iter();
+        let engines = engines.filter(|(order, _)| named.contains(order));
         Some(Self {
             today,
             advice,
             best,
+            engines: engines.collect(),
         })
     }
 
@@ -89,11 +101,15 @@ impl Suggestions {
                 number::figures(self.today.chunks as f64 / cost.chunks as f64),
             ]);
         }
-        format!(
-            " {}\n\n{}\n counted for the busiest destination rank, its blocks scattered\n",
+        let mut text = format!(
+            " {}\n\n{}\n counted for the busiest destination rank, blocks scattered\n",
             self.advice.replacen(": ", ":\n ", 1),
             table.finish()
-        )
+        );
+        for (order, engines) in &self.engines {
+            let _ = writeln!(text, " {order}: {engines}");
+        }
+        text
     }
 }
 

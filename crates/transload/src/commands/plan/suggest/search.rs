@@ -93,7 +93,8 @@ impl<'a> Search<'a> {
     /// block sizes with the orders of today, with those of the fewest chunks, and with each order on both sides.
     pub(super) fn all(&self) -> Vec<Way> {
         let orders = |conv_layout| {
-            let orders = std::iter::once(None).chain(ORDERS.map(Some));
+            let orders = ORDERS.map(|(order, _)| Some(order));
+            let orders = std::iter::once(None).chain(orders);
             let orders = orders.map(|order| Change {
                 order,
                 block_size: None,
@@ -111,7 +112,7 @@ impl<'a> Search<'a> {
         let fewest = found.iter().min_by_key(|s| (s.cost.chunks, s.changes()));
         let best = fewest.map(|s| (s.from.clone(), s.to.clone()));
         let best = best.unwrap_or_default();
-        let alike = ORDERS.map(|order| {
+        let alike = ORDERS.map(|(order, _)| {
             let order = Some(order);
             let (from, to) = best.clone();
             (Change { order, ..from }, Change { order, ..to })
@@ -166,7 +167,7 @@ impl<'a> Search<'a> {
         let repeated = tokens.saturating_sub(reach).saturating_sub(period) / period;
         let least = tokens - repeated * period;
         let end = start.checked_add(least)?.checked_add(period)?;
-        let (src, dst) = (roomy(src, end)?, roomy(dst, end)?);
+        let (src, dst) = (blocks::roomy(src, end)?, blocks::roomy(dst, end)?);
         let lengths = |tokens| {
             let request = Request {
                 start,
@@ -218,26 +219,6 @@ fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
         }
     }
     Some((period, reach))
-}
-
-/// A side with room for so many tokens in scattered blocks, if it can be.
-fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
-    for group in &mut document.groups {
-        let blocks = match group.is_recurrent() {
-            true => 1,
-            false => tokens.div_ceil(group.block_size.max(1)),
-        };
-        group.num_blocks = 2 * blocks;
-    }
-    Deployment::from_document(document.clone())
-        .ok()
-        .or_else(|| {
-            // Strides may have been made for the blocks that there were.
-            for group in &mut document.groups {
-                (group.block_stride, group.layer_stride) = (None, None);
-            }
-            Deployment::from_document(document).ok()
-        })
 }
 
 fn least_common_multiple(a: u64, b: u64) -> Option<u64> {

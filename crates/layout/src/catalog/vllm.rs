@@ -1,0 +1,64 @@
+//! The blocks that vLLM really takes for hybrids of attention and recurrent state.
+//!
+//! All its groups share one pool of pages of one size. So it raises the block size of attention until a page of
+//! that holds a recurrent state, and pads the state up to the page (`_align_hybrid_block_size` in vLLM 0.32's
+//! `platforms/interface.py`).
+
+use super::serve::{Engine, Serving};
+use super::{Model, ModelGroup};
+use crate::footprint::Footprint;
+use crate::spec::Spec;
+
+/// Tokens of the smallest block that its attention kernels on GPUs take, and its default block size.
+const KERNEL_BLOCK: u64 = 16;
+
+/// The same for MLA, whose decode kernels want whole 128 tokens.
+const MLA_BLOCK: u64 = 128;
+
+/// A page that attention and recurrent state share, on each rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HybridPage {
+    /// Tokens of an attention block that fills the page.
+    pub block_size: u64,
+    /// Bytes of a page: of such a block of one layer, and of a state with its padding.
+    pub bytes: u64,
+    /// Bytes of the largest state.
+    pub state_bytes: u64,
+}
+
+impl Model {
+    /// The page that an engine makes of a hybrid; `None` for other models, where no engine is named, and where
+    /// the sizes are beyond any.
+    pub fn hybrid_page(&self, serving: &Serving) -> Option<HybridPage> {
+        let Some(Engine::Vllm) = serving.engine else {
+            return None;
+        };
+        let tp = u32::try_from(serving.tp).ok()?;
+        let is_recurrent = |group: &&ModelGroup| group.specs.iter().all(Spec::is_recurrent);
+        // A block of one token, or a state, of one layer.
+        let bytes = |group: &ModelGroup| {
+            let footprint = Footprint::of(&group.specs, tp).ok()?;
+            u64::try_from(footprint.block_bytes(1)).ok()
+        };
+        let states = self.groups.iter().filter(is_recurrent).map(bytes);
+        let state_bytes = states.collect::<Option<Vec<u64>>>()?.into_iter().max()?;
+        let attention = self.groups.iter().find(|group| !is_recurrent(group))?;
+        let token = bytes(attention).filter(|bytes| *bytes > 0)?;
+        let latent = attention
+            .specs
+            .iter()
+            .any(|spec| matches!(spec, Spec::Mla(_)));
+        let asked = serving.block_size.unwrap_or(KERNEL_BLOCK).max(1);
+        let step = asked.max(if latent { MLA_BLOCK } else { KERNEL_BLOCK });
+        let needed = state_bytes
+            .div_ceil(step.checked_mul(token)?)
+            .checked_mul(step)?;
+        let needed = needed.checked_next_multiple_of(KERNEL_BLOCK)?;
+        let block_size = asked.max(needed);
+        Some(HybridPage {
+            block_size,
+            bytes: block_size.checked_mul(token)?,
+            state_bytes,
+        })
+    }
+}
