@@ -41,18 +41,76 @@ fn init_makes_a_folder_that_agents_can_use() {
 
 #[cfg(unix)]
 #[test]
-fn secrets_are_for_their_owner_only() {
+fn secrets_are_for_their_owner_only_whatever_the_umask() {
     use std::os::unix::fs::PermissionsExt;
     let dir = tempfile::tempdir().expect("a folder");
-    assert_eq!(
-        transload_in(dir.path(), &["certs", "init", "certs"]).code,
-        Some(0)
-    );
-    for secret in ["ca.key", "ticket.key", "prefill.key", "decode.key"] {
-        let path = dir.path().join("certs").join(secret);
-        let mode = std::fs::metadata(&path).expect(secret).permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "{secret}");
+    let mode = |path: &std::path::Path| {
+        let metadata = std::fs::metadata(path).expect("a file");
+        metadata.permissions().mode() & 0o777
+    };
+    for (umask, name) in [("000", "open"), ("022", "usual"), ("277", "shut")] {
+        // A process's umask is for all of its threads, so a child has it.
+        let ran = std::process::Command::new("sh")
+            .arg("-c")
+            .arg(format!("umask {umask}; exec \"$0\" certs init {name}"))
+            .arg(env!("CARGO_BIN_EXE_transload"))
+            .current_dir(dir.path())
+            .output()
+            .expect("a shell");
+        assert!(ran.status.success(), "{ran:?}");
+        let certs = dir.path().join(name);
+        assert_eq!(mode(&certs), 0o700, "{name}");
+        for secret in ["ca.key", "ticket.key", "prefill.key", "decode.key"] {
+            assert_eq!(mode(&certs.join(secret)), 0o600, "{name}/{secret}");
+        }
     }
+}
+
+#[cfg(unix)]
+#[test]
+fn keys_that_others_can_read_are_told_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().expect("a folder");
+    let run = |args: &[&str]| transload_in(dir.path(), args);
+    assert_eq!(run(&["certs", "init", "certs"]).code, Some(0));
+    let quiet = run(&["certs", "ls", "certs"]);
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (Some(0), ""));
+    let key = dir.path().join("certs/decode.key");
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).expect("a mode");
+    let listed = run(&["certs", "ls", "certs", "--format", "json"]);
+    let added = run(&["certs", "add", "certs", "decode-1=pull"]);
+    for ran in [&listed, &added] {
+        assert_eq!(ran.code, Some(0));
+        assert!(
+            ran.told().contains("decode.key has mode 0644"),
+            "{}",
+            ran.stderr
+        );
+    }
+    let open = &listed.json()["open_keys"][0];
+    assert_eq!(open["path"], "certs/decode.key");
+}
+
+#[test]
+fn expiry_is_told_when_certificates_are_made_and_later() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let now = std::time::SystemTime::now();
+    let now = now.duration_since(std::time::UNIX_EPOCH).expect("a clock");
+    let in_days = |seconds: &serde_json::Value| {
+        let seconds = seconds.as_u64().expect("seconds") - now.as_secs();
+        // Until the next second, and what the commands took.
+        (seconds + 43_200) / 86_400
+    };
+    let args = ["certs", "init", "certs", "--days", "9", "--format", "json"];
+    let made = transload_in(dir.path(), &args).json();
+    assert_eq!(in_days(&made["agents"][0]["expires"]), 9);
+    assert_eq!(in_days(&made["authority_expires"]), 3650);
+    let listed = transload_in(dir.path(), &["certs", "ls", "certs", "--format", "json"]).json();
+    assert_eq!(listed["agents"].as_array().expect("agents").len(), 2);
+    assert_eq!(listed["agents"][0]["expires"], made["agents"][1]["expires"]);
+    let table = transload_in(dir.path(), &["certs", "ls", "certs"]);
+    assert!(table.stdout.contains("expires"), "{}", table.stdout);
+    assert!(table.stdout.contains(" UTC"), "{}", table.stdout);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::{
     Identity, IdentityError,
-    certificate::{PeerIdentityError, cluster_of_authority},
+    certificate::{self, PeerIdentityError, cluster_of_authority},
     name::{PeerIdentity, authority_uri},
     roles::Roles,
     ticket_secret::TicketSecret,
@@ -137,6 +137,12 @@ impl Authority {
     #[must_use]
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
+    }
+
+    /// Until when the authority's certificate is valid.
+    #[must_use]
+    pub fn valid_until(&self) -> SystemTime {
+        certificate::valid_until(&self.certificate)
     }
 
     pub(super) fn key_pem(&self) -> String {

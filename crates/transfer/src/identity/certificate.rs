@@ -3,6 +3,8 @@
 //! Only certificates whose chain was verified come here on a connection; this still reads them as
 //! bytes from a stranger.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use rustls_pki_types::CertificateDer;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
@@ -106,6 +108,13 @@ pub(super) fn cluster_of_authority(
     let cluster = parse_authority_uri(&uri)?;
     debug_assert_eq!(uri, authority_uri(&cluster));
     Ok(cluster)
+}
+
+/// Until when a certificate that was read before is valid; 1970 for one that is none.
+pub(super) fn valid_until(certificate: &CertificateDer<'_>) -> SystemTime {
+    let read = X509Certificate::from_der(certificate).ok();
+    let until = read.map_or(0, |(_, read)| read.validity().not_after.timestamp());
+    UNIX_EPOCH + Duration::from_secs(u64::try_from(until).unwrap_or(0))
 }
 
 /// The one `transload:` URI among the certificate's subject alternative names. Names of other kinds

@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{self, Write},
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -22,6 +22,12 @@ use crate::ids::{AgentId, NameError};
 /// The authority's files have this stem, so no agent may be called so.
 const AUTHORITY: &str = "ca";
 const TICKET_KEY: &str = "ticket.key";
+
+/// The modes of what only its owner may read, and of what anybody may.
+const SECRET: u32 = 0o600;
+const PUBLIC: u32 = 0o644;
+/// The mode of a folder with keys.
+const FOLDER: u32 = 0o700;
 
 /// The largest file that is read, in bytes: a chain of a few certificates.
 const MAX_FILE_BYTES: u64 = 8 * MAX_CERTIFICATE_BYTES as u64;
@@ -133,9 +139,9 @@ impl Identity {
         make_dir(dir)?;
         save_shared(dir, self.authority(), self.ticket_secret())?;
         let key = self.expose_key_pem();
-        write_new(&dir.join(format!("{name}.key")), key.as_bytes(), 0o600)?;
+        write_new(&dir.join(format!("{name}.key")), key.as_bytes(), SECRET)?;
         let chain = self.certificates_pem();
-        write_new(&dir.join(format!("{name}.pem")), chain.as_bytes(), 0o644)
+        write_new(&dir.join(format!("{name}.pem")), chain.as_bytes(), PUBLIC)
     }
 }
 
@@ -167,7 +173,7 @@ impl Authority {
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<(), IdentityFileError> {
         let dir = dir.as_ref();
         make_dir(dir)?;
-        write_new(&dir.join("ca.key"), self.key_pem().as_bytes(), 0o600)?;
+        write_new(&dir.join("ca.key"), self.key_pem().as_bytes(), SECRET)?;
         save_shared(dir, self.certificate(), self.ticket_secret())
     }
 }
@@ -255,15 +261,25 @@ fn save_shared(
     ticket_secret: &TicketSecret,
 ) -> Result<(), IdentityFileError> {
     let authority = pem::encode("CERTIFICATE", authority);
-    write_same(&dir.join("ca.pem"), authority.as_bytes(), 0o644)?;
-    write_same(&dir.join(TICKET_KEY), ticket_secret.as_bytes(), 0o600)
+    write_same(&dir.join("ca.pem"), authority.as_bytes(), PUBLIC)?;
+    write_same(&dir.join(TICKET_KEY), ticket_secret.as_bytes(), SECRET)
 }
 
+/// Makes a folder that only its owner may enter, whatever the umask. One that is there is left as it is: it
+/// may hold other things, and the keys in it are closed by themselves.
 fn make_dir(dir: &Path) -> Result<(), IdentityFileError> {
-    fs::create_dir_all(dir).map_err(|source| IdentityFileError::Io {
+    let io = |source| IdentityFileError::Io {
         path: dir.to_owned(),
         source,
-    })
+    };
+    if let Some(parent) = dir.parent() {
+        fs::create_dir_all(parent).map_err(io)?;
+    }
+    match fs::DirBuilder::new().mode(FOLDER).create(dir) {
+        Ok(()) => fs::set_permissions(dir, fs::Permissions::from_mode(FOLDER)).map_err(io),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        Err(error) => Err(io(error)),
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
@@ -299,6 +315,11 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileErr
             },
             _ => io(source),
         })?;
+    if mode == SECRET {
+        // The umask may have taken the owner's own rights away.
+        let mode = fs::Permissions::from_mode(mode);
+        file.set_permissions(mode).map_err(io)?;
+    }
     file.write_all(bytes)
         .and_then(|()| file.sync_all())
         .map_err(io)
@@ -312,17 +333,47 @@ fn write_same(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileEr
     }
 }
 
+/// The keys in `dir` that others than their owner can read, each with its mode.
+///
+/// # Errors
+/// [`IdentityFileError::Io`].
+pub fn open_keys(dir: impl AsRef<Path>) -> Result<Vec<(PathBuf, u32)>, IdentityFileError> {
+    let dir = dir.as_ref();
+    let io = |source| IdentityFileError::Io {
+        path: dir.to_owned(),
+        source,
+    };
+    let mut keys = Vec::new();
+    for entry in fs::read_dir(dir).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.extension().is_some_and(|end| end == "key")
+            && let Some(mode) = open_mode(&path)
+        {
+            keys.push((path, mode));
+        }
+    }
+    keys.sort_unstable();
+    Ok(keys)
+}
+
+/// The mode of a key that others can read. Where the file is not ours, its group is what lets us read it: so
+/// container platforms mount secrets.
+fn open_mode(path: &Path) -> Option<u32> {
+    let metadata = fs::metadata(path).ok()?;
+    let mode = metadata.permissions().mode() & 0o777;
+    let ours = metadata.uid() == rustix::process::geteuid().as_raw();
+    let others = if ours { 0o077 } else { 0o007 };
+    (mode & others != 0).then_some(mode)
+}
+
 /// Says so when others can read a secret. It is no error: container platforms often mount secrets
 /// with the modes they like.
 fn warn_if_open(path: &Path) {
-    if let Ok(metadata) = fs::metadata(path) {
-        let mode = metadata.permissions().mode() & 0o777;
-        if mode & 0o077 != 0 {
-            tracing::warn!(
-                path = %path.display(),
-                mode = format_args!("{mode:o}"),
-                "a secret key is readable by others; chmod 600 it"
-            );
-        }
+    if let Some(mode) = open_mode(path) {
+        tracing::warn!(
+            path = %path.display(),
+            mode = format_args!("{mode:o}"),
+            "a secret key is readable by others; chmod 600 it"
+        );
     }
 }

@@ -14,7 +14,7 @@
 //! the one that is bound. The TLS configurations of [`tls`] verify the chain, the validity and the
 //! key usages as always, then the cluster, and the agent where the caller expects a certain one.
 //!
-//! On disk an authority and its agents are a folder, as `transload certs init DIR` writes it:
+//! On disk an authority and its agents are a folder of mode 0700, as `transload certs init DIR` writes it:
 //!
 //! | file | mode | what |
 //! |---|---|---|
@@ -48,12 +48,13 @@ pub mod tls;
 
 pub use authority::{Authority, AuthorityError, Validity};
 pub use certificate::{MAX_CERTIFICATE_BYTES, PeerIdentityError};
-pub use files::{IdentityFileError, names_in};
+pub use files::{IdentityFileError, names_in, open_keys};
 pub use name::{PeerIdentity, UriError, random_cluster_name};
 pub use roles::{Role, Roles, UnknownRole};
 pub use ticket_secret::TicketSecret;
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
@@ -155,6 +156,13 @@ impl Identity {
     #[must_use]
     pub fn chain(&self) -> &[CertificateDer<'static>] {
         &self.inner.chain
+    }
+
+    /// Until when the agent's certificate is valid.
+    #[must_use]
+    pub fn valid_until(&self) -> SystemTime {
+        let own = self.inner.chain.first();
+        own.map_or(SystemTime::UNIX_EPOCH, certificate::valid_until)
     }
 
     /// The authority's certificate.

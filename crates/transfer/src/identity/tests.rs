@@ -295,6 +295,28 @@ fn files_hold_what_was_saved() {
 }
 
 #[test]
+fn keys_that_others_can_read_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let made = authority();
+    made.save(dir.path()).unwrap();
+    for mode in [0o640, 0o604, 0o644] {
+        let key = dir.path().join("ca.key");
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(open_keys(dir.path()).unwrap(), [(key, mode)]);
+    }
+}
+
+#[test]
+fn certificates_say_until_when_they_are_valid() {
+    let made = authority();
+    let year = Duration::from_secs(365 * 24 * 3600);
+    let until = made.issue(&agent("a"), Roles::NONE).unwrap().valid_until();
+    let left = until.duration_since(SystemTime::now()).unwrap();
+    assert!(year - left < Duration::from_secs(60), "{left:?}");
+    assert!(made.valid_until() > until);
+}
+
+#[test]
 fn nothing_that_exists_is_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let first = authority();

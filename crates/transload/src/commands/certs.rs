@@ -5,24 +5,27 @@ use std::fmt::Write;
 use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Subcommand, ValueHint};
 use serde::Serialize;
 use transload::transfer::identity::{
-    Authority, AuthorityError, IdentityFileError, Role, Roles, UnknownRole, Validity,
-    random_cluster_name,
+    Authority, AuthorityError, Identity, IdentityFileError, Role, Roles, UnknownRole, Validity,
+    names_in, open_keys, random_cluster_name,
 };
 use transload::transfer::ids::{AgentId, ClusterName, NameError};
 
 use crate::failure::{Failure, chain};
 use crate::output::Output;
 use crate::show::table::{Lean, Table};
+use crate::show::time::utc;
 
 const EXAMPLES: &str = "\
 Examples:
   transload certs init certs
   transload certs init certs --cluster blue --agent prefill-0=serve --agent decode-0=pull,renew
   transload certs add certs decode-1=pull,renew
+  transload certs ls certs
 
 Roles:
   serve   hold leases of its own blocks, for others to pull from or push to
@@ -86,6 +89,12 @@ enum Action {
         #[arg(long, default_value_t = 365, value_name = "N", value_parser = days())]
         days: u32,
     },
+    /// Tell who has a certificate in a folder, until when, and whether others can read the keys.
+    Ls {
+        /// The folder, that of `init` or that of a host.
+        #[arg(value_hint = ValueHint::DirPath)]
+        dir: PathBuf,
+    },
 }
 
 /// Either may pull or be pushed to; only decode may map memory that prefill has shared.
@@ -139,6 +148,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             let authority = Authority::load(&dir).map_err(|error| unusable(&error, false))?;
             (dir, authority, false, agents, days)
         }
+        Action::Ls { dir } => return list(&dir, output),
     };
     if let Some(twice) = first_repeated(&agents) {
         return Err(Failure::input(
@@ -164,14 +174,39 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             .save(&dir)
             .map_err(|error| unusable(&error, is_new))?;
     }
-    for identity in identities {
+    for identity in &identities {
         identity
             .save(&dir)
             .map_err(|error| unusable(&error, is_new))?;
     }
-    let made = Made::new(&dir, &authority, &agents, days);
-    output.show(|| &made, || made.table())?;
-    Ok(())
+    let mut listing = Listing::new(&dir, &identities).map_err(|error| unusable(&error, is_new))?;
+    listing.valid_days = Some(days);
+    listing.authority_expires = Some(unix(authority.valid_until()));
+    listing.print(output)
+}
+
+/// Tells what is in a folder. It takes no authority's key: hosts have none.
+fn list(dir: &Path, output: &mut Output) -> Result<(), Failure> {
+    let unusable = |error| unusable(&error, false);
+    let mut identities = Vec::new();
+    for name in names_in(dir).map_err(unusable)? {
+        let name = name.parse().map_err(IdentityFileError::Name);
+        let identity = name.and_then(|name| Identity::load_agent(dir, &name));
+        identities.push(identity.map_err(unusable)?);
+    }
+    if identities.is_empty() {
+        return Err(Failure::input(
+            format!("{} has no agent's certificate", dir.display()),
+            "name a folder that `transload certs init` filled",
+        ));
+    }
+    Listing::new(dir, &identities)
+        .map_err(unusable)?
+        .print(output)
+}
+
+fn unix(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
 fn new_authority(cluster: Option<ClusterName>) -> Result<Authority, AuthorityError> {
@@ -189,45 +224,79 @@ fn first_repeated(agents: &[NewAgent]) -> Option<&AgentId> {
         .find(|name| !seen.insert(*name))
 }
 
-/// What was made, as printed.
+/// Certificates of a folder, as printed.
 #[derive(Debug, Serialize)]
-struct Made {
+struct Listing {
     schema: &'static str,
     dir: PathBuf,
     cluster: String,
-    valid_days: u32,
-    agents: Vec<MadeAgent>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    valid_days: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    authority_expires: Option<u64>,
+    agents: Vec<Listed>,
+    open_keys: Vec<OpenKey>,
 }
 
 #[derive(Debug, Serialize)]
-struct MadeAgent {
+struct Listed {
     name: String,
     roles: Vec<&'static str>,
+    expires: u64,
     certificate: PathBuf,
     key: PathBuf,
 }
 
-impl Made {
-    fn new(dir: &Path, authority: &Authority, agents: &[NewAgent], valid_days: u32) -> Self {
-        let agents = agents.iter().map(|agent| MadeAgent {
-            name: agent.name.to_string(),
-            roles: agent.roles.iter().map(Role::name).collect(),
-            certificate: dir.join(format!("{}.pem", agent.name)),
-            key: dir.join(format!("{}.key", agent.name)),
+/// A key that others than its owner can read.
+#[derive(Debug, Serialize)]
+struct OpenKey {
+    path: PathBuf,
+    mode: String,
+}
+
+impl Listing {
+    fn new(dir: &Path, identities: &[Identity]) -> Result<Self, IdentityFileError> {
+        let agents = identities.iter().map(|identity| {
+            let peer = identity.peer();
+            Listed {
+                name: peer.agent.to_string(),
+                roles: peer.roles.iter().map(Role::name).collect(),
+                expires: unix(identity.valid_until()),
+                certificate: dir.join(format!("{}.pem", peer.agent)),
+                key: dir.join(format!("{}.key", peer.agent)),
+            }
         });
-        Self {
+        let open_keys = open_keys(dir)?.into_iter().map(|(path, mode)| OpenKey {
+            path,
+            mode: format!("{mode:04o}"),
+        });
+        Ok(Self {
             schema: "transload.certs/1",
             dir: dir.to_owned(),
-            cluster: authority.cluster().to_string(),
-            valid_days,
+            cluster: identities
+                .first()
+                .map_or_else(String::new, |first| first.peer().cluster.to_string()),
+            valid_days: None,
+            authority_expires: None,
             agents: agents.collect(),
+            open_keys: open_keys.collect(),
+        })
+    }
+
+    fn print(&self, output: &mut Output) -> Result<(), Failure> {
+        for OpenKey { path, mode } in &self.open_keys {
+            let path = path.display();
+            eprintln!("warning: {path} has mode {mode}: others can read this key; chmod 600 it");
         }
+        output.show(|| self, || self.table())?;
+        Ok(())
     }
 
     fn table(&self) -> String {
         let mut table = Table::new(&[
             ("agent", Lean::Left),
             ("roles", Lean::Left),
+            ("expires", Lean::Left),
             ("certificate", Lean::Left),
             ("key", Lean::Left),
         ]);
@@ -235,17 +304,23 @@ impl Made {
             table.row([
                 agent.name.as_str(),
                 &agent.roles.join(" "),
+                &utc(agent.expires),
                 &agent.certificate.display().to_string(),
                 &agent.key.display().to_string(),
             ]);
         }
         let mut text = table.finish();
-        let (cluster, days, dir) = (&self.cluster, self.valid_days, self.dir.display());
-        let _ = writeln!(text, "\n cluster {cluster}, valid for {days} days");
-        let _ = writeln!(
-            text,
-            " a host needs {dir}/ca.pem, {dir}/ticket.key and its agent's two files; keep {dir}/ca.key away from hosts"
-        );
+        let _ = write!(text, "\n cluster {}", self.cluster);
+        if let Some(expires) = self.authority_expires {
+            let dir = self.dir.display();
+            let _ = write!(
+                text,
+                "; its authority expires {}\n a host needs {dir}/ca.pem, {dir}/ticket.key and its agent's two \
+                 files; keep {dir}/ca.key away from hosts",
+                utc(expires)
+            );
+        }
+        text.push('\n');
         text
     }
 }

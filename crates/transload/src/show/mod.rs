@@ -9,3 +9,4 @@ pub(crate) mod progress;
 pub(crate) mod table;
 pub(crate) mod terminal;
 pub(crate) mod text;
+pub(crate) mod time;

@@ -8,9 +8,9 @@ use clap::{Subcommand, ValueHint};
 use serde::Serialize;
 use transload::store::kvc::{CacheKey, Head, Info, KvcError, open_file};
 
-use super::time::utc;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::show::time::utc;
 use crate::show::number;
 use crate::show::progress::Progress;
 use crate::show::text::printable;
