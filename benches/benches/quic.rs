@@ -12,6 +12,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use rustls::{ClientConnection, ServerConnection, Stream};
 use transload_transfer::identity::{Authority, Identity, Roles, tls};
+use transload_transfer::ids::AgentId;
 use transload_transfer::transport::quic::{ControlConnection, Endpoints, Lane, QuicOptions};
 
 /// Bytes of each measurement.
@@ -173,10 +174,17 @@ async fn control(a: &Endpoints, b: &Endpoints) -> [ControlConnection; 2] {
 }
 
 async fn lane_between(a: &Endpoints, b: &Endpoints, ends: &[ControlConnection; 2]) -> [Lane; 2] {
-    let mut session = b.expect_lanes(ends[1].peer(), 1).unwrap();
+    let mut session = b
+        .expect_lanes(&AgentId::from(&ends[1].peer().service), 1)
+        .unwrap();
     let addr = loopback(b.lane_ports()[0]);
     let lane = a
-        .connect_lane(0, addr, ends[0].peer(), session.token())
+        .connect_lane(
+            0,
+            addr,
+            &AgentId::from(&ends[0].peer().service),
+            session.token(),
+        )
         .await
         .unwrap();
     [lane, session.accept().await.unwrap()]

@@ -7,11 +7,13 @@ use std::time::Duration;
 use tokio::time::sleep;
 use transload_layout::document::Value;
 use transload_layout::{Deployment, Rank};
-use transload_transfer::agent::{Agent, AgentOptions, Lease, LeaseRequest, PullRequest};
+use transload_transfer::agent::{Agent, AgentOptions, Builder, Lease, LeaseRequest, PullRequest};
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::identity::Identity;
-use transload_transfer::ids::{ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId};
+use transload_transfer::ids::{
+    ClusterName, DeploymentDigest, Direction, Incarnation, InstanceName, LeaseSetId,
+};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, RankAddress, Ticket, TicketKey};
@@ -173,7 +175,7 @@ impl Cache {
         })
     }
 
-    /// Makes an agent of this memory, for some of the ranks.
+    /// Makes an agent of this memory, for some of the ranks. It has the same name in each life, whatever its port.
     pub fn agent(
         &self,
         identity: Identity,
@@ -181,6 +183,20 @@ impl Cache {
         incarnation: Incarnation,
         options: AgentOptions,
     ) -> Agent {
+        let name = InstanceName::new("0").unwrap();
+        let builder = self.builder(identity, ranks, incarnation, options);
+        let any = "127.0.0.1:0".parse().unwrap();
+        builder.instance(name).bind(any).unwrap()
+    }
+
+    /// The same, to be bound by whoever asks.
+    pub fn builder(
+        &self,
+        identity: Identity,
+        ranks: impl IntoIterator<Item = Rank>,
+        incarnation: Incarnation,
+        options: AgentOptions,
+    ) -> Builder {
         let mut builder = Agent::builder(identity, self.side.deployment())
             .incarnation(incarnation)
             .options(options);
@@ -191,7 +207,7 @@ impl Cache {
             }
             .unwrap();
         }
-        builder.bind("127.0.0.1:0".parse().unwrap()).unwrap()
+        builder
     }
 }
 

@@ -9,7 +9,7 @@ use transload_transfer::agent::{Agent, AgentOptions, Lease, LeaseRequest, PullRe
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::identity::{Authority, Identity, Roles};
-use transload_transfer::ids::{AgentId, ClusterName, Direction, LeaseSetId};
+use transload_transfer::ids::{ClusterName, Direction, LeaseSetId, ServiceName};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, Ticket};
@@ -191,8 +191,8 @@ impl Pair {
         let [src_options, dst_options] = options;
         let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
         let issue = |name, roles| {
-            let agent = AgentId::new(name).unwrap();
-            authority.issue(&agent, roles).unwrap()
+            let service = ServiceName::new(name).unwrap();
+            authority.issue(&service, roles).unwrap()
         };
         let (prefill, decode) = (issue("prefill", roles[0]), issue("decode", roles[1]));
         let tokens = 100;

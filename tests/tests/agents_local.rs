@@ -11,7 +11,8 @@ use transload_tests::pair::{Pair, Registered, contents, fill};
 use transload_transfer::agent::{Agent, Lease, PullReport};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, TransferId,
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, ServiceName,
+    TransferId,
 };
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::plan::{Plan, Request, Side as End};
@@ -42,8 +43,8 @@ impl Town {
     }
 
     fn identity(&self, name: &str) -> Identity {
-        let agent = AgentId::new(name).unwrap();
-        self.authority.issue(&agent, Roles::all()).unwrap()
+        let service = ServiceName::new(name).unwrap();
+        self.authority.issue(&service, Roles::all()).unwrap()
     }
 
     /// An agent for some ranks of a cache. Those of one engine have one `life`.
@@ -185,7 +186,7 @@ struct ByHand {
 
 impl ByHand {
     async fn welcome(identity: Identity, to: &Agent, side: Side) -> Self {
-        let me = identity.peer().agent.clone();
+        let me = AgentId::from(&identity.peer().service);
         let any = "127.0.0.1:0".parse().unwrap();
         let endpoints = Endpoints::bind(identity, QuicOptions::default(), any).unwrap();
         let control = endpoints.connect(to.control_addr(), None).await.unwrap();

@@ -12,7 +12,7 @@ use transload_tests::pair::{Registered, Side, contents};
 use transload_transfer::agent::{AgentOptions, LeaseRequest, PullRequest};
 use transload_transfer::content::Content;
 use transload_transfer::identity::{Authority, Roles};
-use transload_transfer::ids::{AgentId, ClusterName, Direction, LeaseSetId};
+use transload_transfer::ids::{ClusterName, Direction, LeaseSetId, ServiceName};
 use transload_transfer::plan::{BlockTable, Tables};
 use transload_transfer::ticket::{Claims, Ticket};
 use transload_transfer::wire::Path;
@@ -74,7 +74,7 @@ async fn pull(pulls: u8, stall: Option<Duration>, rate: Option<f64>) {
     let cluster = ClusterName::new("test").unwrap();
     let authority = Authority::new(cluster.clone()).unwrap();
     let side = |name, deployment, registered| {
-        let name = AgentId::new(name).unwrap();
+        let name = ServiceName::new(name).unwrap();
         let identity = authority.issue(&name, Roles::all()).unwrap();
         let mut options = AgentOptions::default();
         options.wire.stall = stall.unwrap_or(options.wire.stall);

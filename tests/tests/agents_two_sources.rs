@@ -7,15 +7,15 @@ use transload_tests::cluster::{
     CLUSTER, Cache, Origins, Side, claims_of, impatient, lease_of, mint, open, transfer_of,
 };
 use transload_transfer::identity::{Authority, Roles};
-use transload_transfer::ids::{AgentId, ClusterName, Direction, Incarnation};
+use transload_transfer::ids::{ClusterName, Direction, Incarnation, ServiceName};
 use transload_transfer::wire::{Path, PathSet};
 
 #[tokio::test]
 async fn two_rings_into_one_agent_move_at_a_time() {
     let authority = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
     let issue = |name| {
-        let agent = AgentId::new(name).unwrap();
-        authority.issue(&agent, Roles::all()).unwrap()
+        let service = ServiceName::new(name).unwrap();
+        authority.issue(&service, Roles::all()).unwrap()
     };
     let (src, dst) = (Cache::new(Side::Prefill), Cache::new(Side::Decode));
     let life = Incarnation::new(1, 1);

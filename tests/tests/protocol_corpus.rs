@@ -31,7 +31,7 @@ fn agent(name: &str) -> AgentId {
 
 fn claims(ranks: u16, audience: Option<Audience>) -> Claims {
     let address = |rank| RankAddress {
-        agent: agent(&format!("prefill-{rank}")),
+        agent: agent(&format!("prefill/prefill-6d9f7c5b8-abcde-7600-{rank}")),
         host: format!("10.0.0.{}", rank / 4),
         port: 7600 + rank,
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 use transload_transfer::identity::{Authority, Roles};
+use transload_transfer::ids::AgentId;
 use transload_transfer::transport::quic::{
     ControlConnection, DataReceiver, Endpoints, Lane, LendTracker, MAX_UDP_PAYLOAD,
     MIN_UDP_PAYLOAD, QuicOptions,
@@ -21,6 +22,11 @@ struct Connected {
     lanes: Vec<[Lane; 2]>,
 }
 
+/// Who is at the other end: the one agent of its service.
+fn id(connection: &ControlConnection) -> AgentId {
+    AgentId::from(&connection.peer().service)
+}
+
 async fn connect(ip: IpAddr, options: [QuicOptions; 2]) -> Connected {
     let authority = Authority::new("test".parse().unwrap()).unwrap();
     let mut names = ["a", "b"].into_iter();
@@ -32,12 +38,12 @@ async fn connect(ip: IpAddr, options: [QuicOptions; 2]) -> Connected {
     let (at_a, at_b) = tokio::join!(a.connect(b.control_addr(), None), b.accept());
     let (at_a, at_b) = (at_a.unwrap(), at_b.unwrap());
     let ports = b.lane_ports();
-    let mut session = b.expect_lanes(at_b.peer(), ports.len() as u16).unwrap();
+    let mut session = b.expect_lanes(&id(&at_b), ports.len() as u16).unwrap();
     let mut lanes = Vec::new();
     for (index, port) in ports.into_iter().enumerate() {
         let addr = SocketAddr::new(ip, port);
         let lane = a
-            .connect_lane(index, addr, at_a.peer(), session.token())
+            .connect_lane(index, addr, &id(&at_a), session.token())
             .await
             .unwrap();
         lanes.push([lane, session.accept().await.unwrap()]);
@@ -155,8 +161,8 @@ async fn an_ipv6_wildcard_serves_ipv4() {
     let client = Endpoints::bind(identity("b"), QuicOptions::default(), v4).unwrap();
     let addr = (Ipv4Addr::LOCALHOST, server.control_addr().port()).into();
     let (ours, theirs) = tokio::join!(client.connect(addr, None), server.accept());
-    assert_eq!(ours.unwrap().peer().agent.as_str(), "a");
-    assert_eq!(theirs.unwrap().peer().agent.as_str(), "b");
+    assert_eq!(ours.unwrap().peer().service.as_str(), "a");
+    assert_eq!(theirs.unwrap().peer().service.as_str(), "b");
 }
 
 #[tokio::test]

@@ -12,7 +12,8 @@ use transload_transfer::agent::data::{
     SendEvent,
 };
 use transload_transfer::copy::Crc32c;
-use transload_transfer::identity::{Authority, PeerIdentity, Roles};
+use transload_transfer::identity::{Authority, Roles};
+use transload_transfer::ids::AgentId;
 use transload_transfer::ids::{Nonce, TransferId};
 use transload_transfer::plan::Side;
 use transload_transfer::transport::quic::{Endpoints, Lane, QuicOptions};
@@ -194,12 +195,13 @@ impl Pair {
         let (ours, theirs) = tokio::join!(a.connect(b.control_addr(), None), b.accept());
         let (ours, theirs) = (ours.expect("a connection"), theirs.expect("a connection"));
         let mut session = b
-            .expect_lanes(theirs.peer(), options.lanes)
+            .expect_lanes(&AgentId::from(&theirs.peer().service), options.lanes)
             .expect("a token");
         let (mut leaving, mut arriving) = (Vec::new(), Vec::new());
         for (index, port) in b.lane_ports().into_iter().enumerate() {
             let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            let lane = a.connect_lane(index, addr, ours.peer(), session.token());
+            let peer = AgentId::from(&ours.peer().service);
+            let lane = a.connect_lane(index, addr, &peer, session.token());
             leaving.push(lane.await.expect("a lane"));
             arriving.push(session.accept().await.expect("a lane"));
         }
@@ -241,7 +243,7 @@ impl Arrived {
 }
 
 impl Arrivals for Desk {
-    async fn admit(&self, _: &PeerIdentity, _: &StreamHeader) -> Option<Landing> {
+    async fn admit(&self, _: &AgentId, _: &StreamHeader) -> Option<Landing> {
         self.landing.lock().expect("no panic").clone()
     }
 

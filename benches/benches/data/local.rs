@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use transload_transfer::agent::data::{
     DataOptions, Landing, Outgoing, Receiver, RingOut, SendEvent, SharedCopy, SharedRoute,
 };
-use transload_transfer::identity::{PeerIdentity, Roles};
+use transload_transfer::ids::AgentId;
 use transload_transfer::ids::{Nonce, TransferId};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::Side;
@@ -53,11 +53,7 @@ pub(crate) fn measure(rounds: usize) {
     let theirs = borrowed[0].memory().expect("one allocation");
     let (desk, mut arrived) = Desk::new();
     let receiver = Receiver::new(desk, &DataOptions::default());
-    let peer = PeerIdentity {
-        cluster: "bench".parse().expect("a name"),
-        agent: "source".parse().expect("a name"),
-        roles: Roles::NONE,
-    };
+    let peer: AgentId = "source".parse().expect("a name");
     let _receiving = receiver.serve_ring(consumer, peer);
 
     let (mine, other) = (memory(), memory());

@@ -9,7 +9,7 @@ use pyo3::types::PyDict;
 use transload::layout::Rank;
 use transload::transfer::agent::{self, AgentOptions};
 use transload::transfer::content::ContentDigest;
-use transload::transfer::ids::Incarnation;
+use transload::transfer::ids::{Incarnation, InstanceName};
 
 use crate::completion::{Completion, outcome};
 use crate::deployment::Deployment;
@@ -30,6 +30,13 @@ pub(crate) fn new_incarnation() -> PyResult<u128> {
     Ok(Incarnation::draw()?.0)
 }
 
+/// The name of an engine instance that was given none: this host's, which is the pod's on Kubernetes, and a port. It is
+/// the same after a restart.
+#[pyfunction]
+pub(crate) fn default_instance(port: u16) -> String {
+    InstanceName::of_host(port).to_string()
+}
+
 /// A process that holds KV memory and moves it, for some ranks of one deployment.
 ///
 /// It lives until `shutdown`, or until nobody holds it any more; its leases and transfers end with it. Registered memory
@@ -42,6 +49,9 @@ pub(crate) fn new_incarnation() -> PyResult<u128> {
 ///     bind: UDP address of the control port, `host:port`; port 0 takes a free one.
 ///     incarnation: the life of the deployment, the same number on all ranks of one engine instance, greater after
 ///         a restart: `new_incarnation`, which is also what None draws.
+///     instance: its name below the service of its certificate, where several agents have the same certificate: letters,
+///         digits and . _ ~ -, 64 at most. It has to be the same after a restart. If None, `default_instance` of the
+///         control port.
 ///     lanes: data connections to each peer over the network, each with a socket, a port and a thread of its own. One
 ///         fills about one core. If None, half as many as there are cores, 4 at most.
 ///     lane_ports: first and last UDP port for the lanes, as `(7700, 7703)`: at least as many as there are lanes. If None,
@@ -63,8 +73,8 @@ pub(crate) struct Agent {
 #[pymethods]
 impl Agent {
     #[new]
-    #[pyo3(signature = (identity, deployment, memories, *, bind = "0.0.0.0:0", incarnation = None, lanes = None,
-        lane_ports = None, early_wait = None, notice_wait = None, keep_idle = None))]
+    #[pyo3(signature = (identity, deployment, memories, *, bind = "0.0.0.0:0", incarnation = None, instance = None,
+        lanes = None, lane_ports = None, early_wait = None, notice_wait = None, keep_idle = None))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -73,6 +83,7 @@ impl Agent {
         memories: BTreeMap<u32, Vec<PyRef<'_, Memory>>>,
         bind: &str,
         incarnation: Option<u128>,
+        instance: Option<&str>,
         lanes: Option<u16>,
         lane_ports: Option<(u16, u16)>,
         early_wait: Option<f64>,
@@ -111,6 +122,10 @@ impl Agent {
         if let Some(incarnation) = incarnation {
             builder = builder.incarnation(Incarnation(incarnation));
         }
+        if let Some(instance) = instance {
+            let instance = InstanceName::new(instance).map_err(raise!(AgentError))?;
+            builder = builder.instance(instance);
+        }
         let handle = handle()?;
         let inner = py.detach(|| {
             let _entered = handle.enter();
@@ -122,7 +137,7 @@ impl Agent {
         })
     }
 
-    /// Its name, from its certificate.
+    /// Its name, `SERVICE/INSTANCE`: the service that its certificate is of, and its own name below it.
     #[getter]
     fn name(&self) -> &str {
         self.inner.id().as_str()

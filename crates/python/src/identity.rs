@@ -4,16 +4,17 @@ use std::path::PathBuf;
 
 use pyo3::prelude::*;
 use transload::transfer::identity;
-use transload::transfer::ids::AgentId;
+use transload::transfer::ids::ServiceName;
 use transload::transfer::ticket::TicketKey;
 
 use crate::errors::{IdentityError, raise};
 
-/// An agent's certificate and key, from a folder that `transload certs init` made.
+/// A certificate and its key, from a folder that `transload certs init` made.
 ///
 /// Args:
-///     folder: the folder. With `name`, that of the whole cluster; without, that of one agent.
-///     name: the agent's name.
+///     folder: the folder. With `name`, that of the whole cluster; without, one with a single certificate. An agent
+///         reads it again when its files change.
+///     name: the name of the service whose certificate it is.
 ///
 /// Raises:
 ///     IdentityError: a file is missing, unreadable, open to others, or does not suit the rest.
@@ -29,7 +30,7 @@ impl Identity {
     fn new(folder: PathBuf, name: Option<&str>) -> PyResult<Self> {
         let inner = match name {
             Some(name) => {
-                let name = AgentId::new(name).map_err(raise!(IdentityError))?;
+                let name = ServiceName::new(name).map_err(raise!(IdentityError))?;
                 identity::Identity::load_agent(folder, &name)
             }
             None => identity::Identity::load(folder),
@@ -39,10 +40,10 @@ impl Identity {
         })
     }
 
-    /// The agent's name.
+    /// The name of the service that the certificate is of.
     #[getter]
-    fn agent(&self) -> &str {
-        self.inner.peer().agent.as_str()
+    fn service(&self) -> &str {
+        self.inner.peer().service.as_str()
     }
 
     /// The cluster's name.
@@ -54,7 +55,7 @@ impl Identity {
     fn __repr__(&self) -> String {
         format!(
             "<transload.Identity {} of {}>",
-            self.agent(),
+            self.service(),
             self.cluster()
         )
     }

@@ -38,6 +38,7 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
     module.add_function(wrap_pyfunction!(run_command, module)?)?;
+    module.add_function(wrap_pyfunction!(agent::default_instance, module)?)?;
     module.add_function(wrap_pyfunction!(agent::new_incarnation, module)?)?;
     module.add_function(wrap_pyfunction!(digest::file_digest, module)?)?;
     module.add_class::<agent::Agent>()?;

@@ -263,7 +263,7 @@ def test_a_ticket_says_what_it_is_for(pair):
         "incarnation": prefill.agent.incarnation,
         "start": 7,
         "valid_tokens": 30,
-        "ranks": [("prefill", "127.0.0.1", prefill.agent.port)],
+        "ranks": [(prefill.agent.name, "127.0.0.1", prefill.agent.port)],
         "time_left": 5.0,
     }
     assert set and claims.keys() == typed_dict("Claims")

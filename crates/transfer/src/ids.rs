@@ -12,7 +12,7 @@ pub use transload_layout::Rank;
 
 pub use crate::plan::PlanDigest;
 
-/// Longest [`AgentId`] or [`ClusterName`], in bytes.
+/// Longest name of a cluster, a service or an instance, in bytes.
 pub const MAX_NAME: usize = 64;
 
 /// Why a text is not a name.
@@ -43,33 +43,20 @@ fn check_name(text: &str) -> Result<(), NameError> {
     if text.len() > MAX_NAME {
         return Err(NameError::TooLong { bytes: text.len() });
     }
-    // The unreserved characters of RFC 3986: a name stands in the URI of a certificate as it is.
-    let unreserved = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '-');
-    match text.chars().find(|&c| !unreserved(c)) {
+    match text.chars().find(|&c| !is_name_character(c)) {
         Some(found) => Err(NameError::Character { found }),
         None => Ok(()),
     }
 }
 
-macro_rules! name {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(Arc<str>);
+/// The unreserved characters of RFC 3986: a name stands in the URI of a certificate as it is.
+fn is_name_character(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '-')
+}
 
-        impl $name {
-            /// Checks and wraps `text`: 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and `-`.
-            pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
-                check_name(text.as_ref())?;
-                Ok(Self(Arc::from(text.as_ref())))
-            }
-
-            /// The name as text.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
+/// A checked text is parsed, printed and sent as that text.
+macro_rules! text {
+    ($name:ident) => {
         impl FromStr for $name {
             type Err = NameError;
 
@@ -105,15 +92,136 @@ macro_rules! name {
     };
 }
 
-name! {
-    /// The name of an agent, as its certificate states it. Unique in a cluster.
-    AgentId
+macro_rules! name {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks and wraps `text`: 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and `-`.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
+                check_name(text.as_ref())?;
+                Ok(Self(Arc::from(text.as_ref())))
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        text! { $name }
+    };
 }
 
 name! {
     /// The name of a cluster: the agents that share a certificate authority and a ticket key.
     ClusterName
 }
+
+name! {
+    /// The name of a service, as certificates state it: of all engines that have one certificate.
+    ServiceName
+}
+
+name! {
+    /// The name of an engine instance below its service: what tells replicas with one certificate apart.
+    InstanceName
+}
+
+/// Longest name of a host that [`InstanceName::of_host`] keeps whole, so that port and rank have room behind it.
+#[cfg(feature = "quic")]
+const MAX_HOST_PART: usize = 52;
+
+impl InstanceName {
+    /// The name of an instance that was given none: this host's, which is the pod's on Kubernetes, and a port,
+    /// as two engines of one host have different ones. So it is the same after a restart.
+    ///
+    /// Of a long host name the end is kept, which is what tells pods apart.
+    #[cfg(feature = "quic")]
+    pub fn of_host(port: u16) -> Self {
+        let host = rustix::system::uname();
+        Self::of(&host.nodename().to_string_lossy(), port)
+    }
+
+    #[cfg(feature = "quic")]
+    fn of(host: &str, port: u16) -> Self {
+        let allowed = |c: char| if is_name_character(c) { c } else { '-' };
+        let host: String = host.chars().map(allowed).collect();
+        let kept = &host[host.len().saturating_sub(MAX_HOST_PART)..];
+        Self(format!("{kept}-{port}").into())
+    }
+}
+
+/// The name of an agent: `SERVICE/INSTANCE`. Unique in a cluster, as long as instances of one service have
+/// names of their own.
+///
+/// The service is proved by the agent's certificate, and the instance is what the agent says of itself. An agent
+/// may also have its service's name alone, where there is one of it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AgentId(Arc<str>);
+
+impl AgentId {
+    /// Checks `SERVICE/INSTANCE` or `SERVICE`, and wraps it.
+    ///
+    /// # Errors
+    /// [`NameError`], when a part is no name.
+    pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
+        let text = text.as_ref();
+        match text.split_once('/') {
+            Some((service, instance)) => {
+                check_name(service)?;
+                check_name(instance)?;
+            }
+            None => check_name(text)?,
+        }
+        Ok(Self(Arc::from(text)))
+    }
+
+    /// An instance of a service.
+    pub fn of(service: &ServiceName, instance: &InstanceName) -> Self {
+        Self(format!("{service}/{instance}").into())
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The service that it belongs to.
+    pub fn service(&self) -> &str {
+        self.0
+            .split_once('/')
+            .map_or(&self.0, |(service, _)| service)
+    }
+
+    /// Its name below the service, if it has one.
+    pub fn instance(&self) -> Option<&str> {
+        self.0.split_once('/').map(|(_, instance)| instance)
+    }
+
+    /// Whether `other` is this agent, or, where this is a service's name alone, an agent of that service.
+    pub fn includes(&self, other: &AgentId) -> bool {
+        self == other || (self.instance().is_none() && self.service() == other.service())
+    }
+}
+
+impl From<&AgentId> for ServiceName {
+    /// The service of an agent.
+    fn from(agent: &AgentId) -> Self {
+        Self(agent.service().into())
+    }
+}
+
+impl From<&ServiceName> for AgentId {
+    /// The one agent of a service.
+    fn from(service: &ServiceName) -> Self {
+        Self(service.0.clone())
+    }
+}
+
+text! { AgentId }
 
 macro_rules! identifier {
     ($(#[$doc:meta])* $name:ident, $bytes:literal) => {
@@ -282,13 +390,53 @@ mod tests {
             Err(NameError::TooLong { bytes: 65 })
         );
         assert_eq!(
-            AgentId::new("a/b"),
+            ServiceName::new("a/b"),
             Err(NameError::Character { found: '/' })
         );
+        assert_eq!(
+            AgentId::new("a/b/c"),
+            Err(NameError::Character { found: '/' })
+        );
+        for half in ["a/", "/b", "/"] {
+            assert_eq!(AgentId::new(half), Err(NameError::Empty), "{half}");
+        }
         assert_eq!(
             ClusterName::new("ä"),
             Err(NameError::Character { found: 'ä' })
         );
+    }
+
+    #[test]
+    fn agents_are_instances_of_services() {
+        let agent = |text: &str| AgentId::new(text).unwrap();
+        let one = AgentId::of(&"prefill".parse().unwrap(), &"pod-0-7600".parse().unwrap());
+        assert_eq!(one, agent("prefill/pod-0-7600"));
+        assert_eq!(
+            (one.service(), one.instance()),
+            ("prefill", Some("pod-0-7600"))
+        );
+        let service = agent("prefill");
+        assert_eq!((service.service(), service.instance()), ("prefill", None));
+        assert!(service.includes(&one) && one.includes(&one) && service.includes(&service));
+        assert!(!one.includes(&service) && !one.includes(&agent("prefill/pod-1-7600")));
+        assert!(!service.includes(&agent("prefill-b/pod-0-7600")));
+    }
+
+    #[cfg(feature = "quic")]
+    #[test]
+    fn instances_are_called_after_host_and_port() {
+        let of = |host: &str, port| InstanceName::of(host, port).to_string();
+        assert_eq!(
+            of("prefill-6d9f7c5b8-abcde", 7600),
+            "prefill-6d9f7c5b8-abcde-7600"
+        );
+        assert_eq!(of("a b/ü", 7600), "a-b---7600");
+        let longest = of(&format!("{}-abcde", "x".repeat(250)), 65535);
+        assert!(longest.ends_with("x-abcde-65535"), "{longest}");
+        // With a rank behind it, it is still a name.
+        InstanceName::new(format!("{longest}-1023")).unwrap();
+        let of_host = InstanceName::of_host(7600);
+        assert_eq!(InstanceName::new(of_host.as_str()), Ok(of_host));
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod common;
 
 use common::transload_in;
 use transload::transfer::identity::Identity;
-use transload::transfer::ids::AgentId;
+use transload::transfer::ids::ServiceName;
 
 #[test]
 fn init_makes_a_folder_that_agents_can_use() {
@@ -32,9 +32,9 @@ fn init_makes_a_folder_that_agents_can_use() {
     );
 
     for name in ["prefill", "decode"] {
-        let name: AgentId = name.parse().expect("a name");
+        let name: ServiceName = name.parse().expect("a name");
         let identity = Identity::load_agent(dir.path().join("certs"), &name).expect("an identity");
-        assert_eq!(identity.peer().agent, name);
+        assert_eq!(identity.peer().service, name);
         assert_eq!(identity.peer().cluster.as_str(), "blue");
     }
 }

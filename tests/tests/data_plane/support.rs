@@ -14,8 +14,8 @@ use transload_transfer::agent::data::{
     Arrivals, DataOptions, Landing, LaneOut, Outgoing, ReceiveError, Receiver, RouteBytes,
     SendEvent, SendEvents,
 };
-use transload_transfer::identity::{Authority, PeerIdentity, Roles};
-use transload_transfer::ids::{Nonce, TransferId};
+use transload_transfer::identity::{Authority, Roles};
+use transload_transfer::ids::{AgentId, Nonce, TransferId};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Route, Side, Tables};
 use transload_transfer::transport::local::handover::{Limits, Listener, Token, connect};
@@ -77,7 +77,9 @@ impl Pair {
         let connecting = source.connect(destination.control_addr(), None);
         let (ours, theirs) = tokio::join!(connecting, destination.accept());
         let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
-        let mut session = destination.expect_lanes(theirs.peer(), lanes).unwrap();
+        let mut session = destination
+            .expect_lanes(&AgentId::from(&theirs.peer().service), lanes)
+            .unwrap();
         let desk = Desk::default();
         let receiver = Receiver::new(desk.clone(), data);
         let mut out = Vec::new();
@@ -86,7 +88,8 @@ impl Pair {
             if let Some(wire) = wire {
                 addr = wire.to(addr).await;
             }
-            let lane = source.connect_lane(index, addr, ours.peer(), session.token());
+            let peer = AgentId::from(&ours.peer().service);
+            let lane = source.connect_lane(index, addr, &peer, session.token());
             out.push(LaneOut::new(lane.await.unwrap(), data));
             receiver.serve(&session.accept().await.unwrap());
         }
@@ -101,11 +104,8 @@ impl Pair {
     }
 
     /// Who the source is.
-    pub(crate) fn sender(&self) -> PeerIdentity {
-        PeerIdentity {
-            agent: "source".parse().unwrap(),
-            ..self.lane().peer().clone()
-        }
+    pub(crate) fn sender(&self) -> AgentId {
+        "source".parse().unwrap()
     }
 
     /// A lane to write what one likes on.
@@ -277,8 +277,8 @@ impl Desk {
 }
 
 impl Arrivals for Desk {
-    async fn admit(&self, peer: &PeerIdentity, header: &StreamHeader) -> Option<Landing> {
-        assert_eq!(peer.agent.as_str(), "source");
+    async fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Option<Landing> {
+        assert_eq!(peer.as_str(), "source");
         let book = self.inner.lock().unwrap();
         let expected = book.expected.get(&header.transfer)?;
         (expected.nonce == header.nonce).then(|| expected.landing.clone())

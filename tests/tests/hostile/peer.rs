@@ -9,7 +9,7 @@ use transload_tests::cluster::{CLUSTER, Side, TOKENS, content_of, mint};
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::Identity;
 use transload_transfer::ids::{
-    ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, TransferId,
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, TransferId,
 };
 use transload_transfer::plan::{Plan, Request, Side as End};
 use transload_transfer::ticket::{Claims, Ticket, TicketKey};
@@ -68,13 +68,18 @@ impl Hostile {
         this
     }
 
+    /// Who is at the other end: the one agent of its service.
+    pub(crate) fn peer(&self) -> AgentId {
+        AgentId::from(&self.control.peer().service)
+    }
+
     pub(crate) fn hello(&self, side: Side) -> (Hello, Vec<u8>) {
         let deployment = side.deployment();
         let document = postcard::to_allocvec(deployment.document()).unwrap();
         let hello = Hello {
             versions: VERSIONS,
             cluster: ClusterName::new(CLUSTER).unwrap(),
-            agent: self.endpoints.identity().peer().agent.clone(),
+            agent: AgentId::from(&self.endpoints.identity().peer().service),
             incarnation: Incarnation::new(6, 6),
             deployment: DeploymentDigest::of(&document),
             ranks: deployment.ranks().collect(),
@@ -200,7 +205,7 @@ impl Hostile {
         let mut address = self.control.remote_address();
         address.set_port(port);
         self.endpoints
-            .connect_lane(0, address, self.control.peer(), token)
+            .connect_lane(0, address, &self.peer(), token)
             .await
     }
 }

@@ -141,7 +141,7 @@ impl Way {
         };
         hostile.wait_for(wanted).await?;
         let endpoints = hostile.endpoints.clone();
-        let mut session = endpoints.expect_lanes(hostile.control.peer(), 1).unwrap();
+        let mut session = endpoints.expect_lanes(&hostile.peer(), 1).unwrap();
         let nonce = Nonce(*session.token().as_bytes());
         let ports = endpoints.lane_ports();
         let offer = LaneMessage::Offer { ports, nonce };

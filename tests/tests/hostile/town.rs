@@ -11,7 +11,7 @@ use transload_tests::cluster::{
 };
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::{Authority, Identity, Roles};
-use transload_transfer::ids::{AgentId, ClusterName, Direction, Incarnation, LeaseSetId};
+use transload_transfer::ids::{ClusterName, Direction, Incarnation, LeaseSetId, ServiceName};
 use transload_transfer::ticket::Claims;
 
 /// Longer than anything takes here.
@@ -182,6 +182,6 @@ pub(crate) fn owners_claims(owner: &Agent, request: u64) -> Claims {
 
 pub(crate) fn issue(authority: &Authority, name: &str, roles: Roles) -> Identity {
     authority
-        .issue(&AgentId::new(name).unwrap(), roles)
+        .issue(&ServiceName::new(name).unwrap(), roles)
         .unwrap()
 }

@@ -49,7 +49,7 @@ impl Peer {
 
     pub(crate) fn address(&self) -> RankAddress {
         RankAddress {
-            agent: AgentId::new(self.name).unwrap(),
+            agent: AgentId::new(format!("{}/0", self.name)).unwrap(),
             host: "127.0.0.1".to_owned(),
             port: self.port,
         }

@@ -11,7 +11,7 @@ use transload_tests::cluster::{CLUSTER, Cache, Side, impatient};
 use transload_tests::process::{Belongings, Chance, alone, resident_kib};
 use transload_transfer::agent::{Agent, PullReport};
 use transload_transfer::identity::{Authority, Identity, Roles};
-use transload_transfer::ids::{AgentId, ClusterName, Incarnation};
+use transload_transfer::ids::{ClusterName, Incarnation, ServiceName};
 
 use crate::blow::Killer;
 use crate::peer::Peer;
@@ -48,8 +48,8 @@ impl Siege {
         let authority = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
         authority.save(folder.path()).unwrap();
         for name in ["prefill-0", "prefill-1", "decode-0", "decode-1"] {
-            let agent = AgentId::new(name).unwrap();
-            let identity = authority.issue(&agent, Roles::all()).unwrap();
+            let service = ServiceName::new(name).unwrap();
+            let identity = authority.issue(&service, Roles::all()).unwrap();
             identity.save(folder.path()).unwrap();
         }
         let seed = number("TRANSLOAD_TEST_SEED", 0x5EED) + test;
@@ -175,5 +175,5 @@ fn number(variable: &str, otherwise: u64) -> u64 {
 
 /// The identity of one of the agents, out of the folder of a test.
 pub(crate) fn load(folder: &Path, name: &str) -> Identity {
-    Identity::load_agent(folder, &AgentId::new(name).unwrap()).unwrap()
+    Identity::load_agent(folder, &ServiceName::new(name).unwrap()).unwrap()
 }

@@ -43,6 +43,7 @@ from ._transload import (
     TransferError,
     TransloadError,
     __version__,
+    default_instance,
     file_digest,
     new_incarnation,
 )
@@ -77,6 +78,7 @@ __all__ = [
     "TransferError",
     "TransloadError",
     "__version__",
+    "default_instance",
     "file_digest",
     "new_incarnation",
 ]

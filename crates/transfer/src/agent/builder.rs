@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::mpsc;
@@ -15,8 +16,9 @@ use super::handle::{Agent, Shared};
 #[cfg(feature = "local")]
 use super::loans::SharedMemories;
 use super::plans::{Plans, canonical};
-use crate::identity::Identity;
-use crate::ids::{DeploymentDigest, Incarnation, Rank};
+use super::renewal;
+use crate::identity::{Identity, Renewals};
+use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::memory::Memory;
 #[cfg(feature = "local")]
 use crate::memory::MemoryError;
@@ -36,6 +38,7 @@ pub struct Builder {
     identity: Identity,
     deployment: Arc<Deployment>,
     incarnation: Option<Incarnation>,
+    instance: Option<InstanceName>,
     options: AgentOptions,
     memories: Memories,
     #[cfg(feature = "local")]
@@ -136,6 +139,7 @@ impl Builder {
             identity,
             deployment: Arc::new(deployment),
             incarnation: None,
+            instance: None,
             options: AgentOptions::default(),
             memories: Memories::new(),
             #[cfg(feature = "local")]
@@ -148,6 +152,15 @@ impl Builder {
     #[must_use]
     pub fn incarnation(mut self, incarnation: Incarnation) -> Self {
         self.incarnation = Some(incarnation);
+        self
+    }
+
+    /// The agent's name below the service that its certificate is of: what tells it from others that hold the
+    /// same certificate. It has to be the same after a restart: peers then know that what the last life held is
+    /// free. Without one it is called after the host and the control port.
+    #[must_use]
+    pub fn instance(mut self, instance: InstanceName) -> Self {
+        self.instance = Some(instance);
         self
     }
 
@@ -232,21 +245,27 @@ impl Builder {
         };
         let document = canonical(&self.deployment).map_err(BindAgentError::Encode)?;
         let digest = DeploymentDigest::of(&document);
-        let peer = self.identity.peer();
+        let ticket_key = TicketKey::new(self.identity.ticket_secret().as_bytes());
+        let peer = self.identity.peer().clone();
+        let renewals = Renewals::of(&self.identity);
+        let lanes = self.options.quic.lanes;
+        let endpoints = Endpoints::bind(self.identity, self.options.quic, addr)?;
+        let instance = self.instance;
+        let instance =
+            instance.unwrap_or_else(|| InstanceName::of_host(endpoints.control_addr().port()));
+        let id = AgentId::of(&peer.service, &instance);
         let me = wire::Identity {
-            agent: peer.agent.clone(),
-            cluster: peer.cluster.clone(),
+            agent: id.clone(),
+            cluster: peer.cluster,
             incarnation,
             document,
             ranks: self.memories.keys().copied().collect(),
-            ticket_key: TicketKey::new(self.identity.ticket_secret().as_bytes()),
+            ticket_key,
             secret: wire::Secret::new(secret),
         };
         let plans = Plans::new(self.deployment.clone());
         let machine = Machine::new(me, self.options.wire.clone(), plans)?;
-        let lanes = self.options.quic.lanes;
         let early_wait = self.options.wire.early_wait;
-        let endpoints = Endpoints::bind(self.identity, self.options.quic, addr)?;
         let (sender, events) = mpsc::channel(EVENTS);
         let driver = Driver::new(Parts {
             stall: self.options.wire.stall,
@@ -264,12 +283,14 @@ impl Builder {
             events: sender.clone(),
         });
         let urgent = driver.urgent();
-        endpoints.spawn_control(accept(endpoints.clone(), sender.clone()));
+        let every = self.options.renew_every;
+        endpoints.spawn_control(accept(endpoints.clone(), sender.clone(), renewals, every));
         endpoints.spawn_control(driver.run(events));
         Ok(Agent {
             events: sender.clone(),
             shared: Arc::new(Shared {
                 urgent,
+                id,
                 endpoints,
                 deployment: self.deployment,
                 digest,
@@ -326,11 +347,22 @@ pub(super) fn check_groups(
     Ok(())
 }
 
-/// Hands every control connection that arrives to the driver.
-async fn accept(endpoints: Endpoints, events: mpsc::Sender<Event>) {
-    while let Some(connection) = endpoints.accept().await {
-        if events.send(Event::Arrived(connection)).await.is_err() {
-            return;
+/// Hands every control connection that arrives to the driver, and meanwhile looks for renewed certificates.
+async fn accept(
+    endpoints: Endpoints,
+    events: mpsc::Sender<Event>,
+    renewals: Option<Renewals>,
+    every: Duration,
+) {
+    let accepting = async {
+        while let Some(connection) = endpoints.accept().await {
+            if events.send(Event::Arrived(connection)).await.is_err() {
+                return;
+            }
         }
+    };
+    tokio::select! {
+        () = accepting => {}
+        () = renewal::keep(&endpoints, renewals, every) => {}
     }
 }

@@ -116,6 +116,7 @@ impl Driver {
         let quic = parts.endpoints.options();
         let allowed = 2 * usize::from(quic.lanes) * quic.max_streams as usize;
         data.streams_of_peer = data.streams_of_peer.max(allowed);
+        data.streams_of_service = data.streams_of_service.max(allowed);
         Self {
             receiver: Receiver::new(Admission::new(moved.clone()), &data),
             machine: parts.machine,
@@ -263,11 +264,11 @@ impl Driver {
     fn on_event(&mut self, event: Event) {
         let now = self.now();
         match event {
-            Event::Arrived(connection) => self.connected(connection, false),
+            Event::Arrived(connection) => self.connected(connection, None),
             Event::Dialled {
+                agent,
                 result: Ok(connection),
-                ..
-            } => self.connected(connection, true),
+            } => self.connected(connection, Some(agent)),
             Event::Dialled {
                 agent,
                 result: Err(error),
@@ -280,6 +281,12 @@ impl Driver {
                     connection.talked = Instant::now();
                 }
                 self.machine.on_message(now, conn, envelope);
+                // Its first message says which instance it is.
+                if let Some(connection) = self.connections.get_mut(&conn)
+                    && connection.agent.is_none()
+                {
+                    connection.agent = self.machine.peer_agent(conn);
+                }
             }
             #[cfg(feature = "local")]
             Event::Marked { conn } => {

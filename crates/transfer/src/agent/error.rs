@@ -75,7 +75,7 @@ pub enum TransferError {
 
 impl TransferError {
     /// A word for counters and logs: `content`, `consumed`, `expired`, `unknown`, `cancelled`, `refused`,
-    /// `peer_lost`, `restarted`, `unreachable`, `incompatible`, `failed`, `timed_out`, `busy`, `ticket`, `request`,
+    /// `peer_lost`, `restarted`, `unreachable`, `incompatible`, `failed`, `timed_out`, `busy`, `ticket`, `own`, `request`,
     /// `shutting_down` or `other`.
     pub fn kind(&self) -> &'static str {
         let error = match self {
@@ -86,6 +86,7 @@ impl TransferError {
         };
         match error {
             JobError::Ticket(_) | JobError::Cluster { .. } | JobError::Audience => "ticket",
+            JobError::OwnTicket => "own",
             JobError::NotOurs { .. } | JobError::NoRanks | JobError::Tokens { .. } => "request",
             JobError::UnderWay { .. } | JobError::TooMany { .. } => "busy",
             JobError::Plan { .. } => "incompatible",
@@ -94,7 +95,10 @@ impl TransferError {
                 HelloRefusal::Cluster { .. } | HelloRefusal::Agent | HelloRefusal::Rank { .. } => {
                     "refused"
                 }
+                HelloRefusal::OwnName => "refused",
                 HelloRefusal::Superseded { .. } => "restarted",
+                HelloRefusal::OtherInstance { .. } => "unreachable",
+                HelloRefusal::Crowded { .. } => "busy",
                 HelloRefusal::ShuttingDown => "shutting_down",
                 HelloRefusal::Version { .. }
                 | HelloRefusal::Document { .. }

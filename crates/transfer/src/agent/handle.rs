@@ -15,7 +15,7 @@ use super::own_tables;
 use super::request::{LeaseRequest, PullRequest, PushRequest};
 use super::transfer::{PullReport, Transfer};
 use crate::content::ContentDigest;
-use crate::identity::Identity;
+use crate::identity::{Identity, RenewalError};
 use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
 use crate::lease::{LeaseKey, LeaseSpec};
 use crate::ticket::{RankAddress, Ticket, TicketKey};
@@ -35,6 +35,7 @@ pub struct Agent {
 pub(super) struct Shared {
     /// For what handles have to say when they are dropped, where nobody can wait.
     pub(super) urgent: mpsc::UnboundedSender<Event>,
+    pub(super) id: AgentId,
     pub(super) endpoints: Endpoints,
     pub(super) deployment: Arc<Deployment>,
     pub(super) digest: DeploymentDigest,
@@ -79,9 +80,21 @@ impl Agent {
         Builder::new(identity, deployment)
     }
 
-    /// Its name, from its certificate.
+    /// Its name: the service that its certificate is of, and its own name below it.
     pub fn id(&self) -> &AgentId {
-        &self.shared.endpoints.identity().peer().agent
+        &self.shared.id
+    }
+
+    /// Has new connections use another certificate of the same service and cluster, or other authorities.
+    /// Connections that are open go on. Where the identity was read from files, the agent does that itself
+    /// whenever they change ([`AgentOptions::renew_every`](super::AgentOptions::renew_every)).
+    ///
+    /// Tickets stay sealed with the key that the agent was made with.
+    ///
+    /// # Errors
+    /// [`RenewalError::Another`].
+    pub fn renew_identity(&self, identity: Identity) -> Result<(), RenewalError> {
+        self.shared.endpoints.renew(identity)
     }
 
     /// The life of the deployment that it belongs to.

@@ -12,8 +12,7 @@ use tokio::time::timeout;
 use super::LANES_WITHIN;
 use super::data::{LaneOut, Outgoing};
 use super::event::Event;
-use crate::identity::PeerIdentity;
-use crate::ids::Nonce;
+use crate::ids::{AgentId, Nonce};
 use crate::transport::quic::{Endpoints, Lane, LaneSession, SessionToken};
 use crate::wire::ConnId;
 
@@ -80,7 +79,7 @@ pub(super) async fn accept(
 /// Connects lanes to the ports that the peer has offered, and hands them to the driver.
 pub(super) async fn connect(
     endpoints: Endpoints,
-    peer: PeerIdentity,
+    peer: AgentId,
     host: SocketAddr,
     offer: (Vec<u16>, Nonce),
     conn: ConnId,

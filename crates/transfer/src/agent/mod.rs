@@ -55,6 +55,7 @@ mod loans;
 mod local;
 mod metrics;
 mod plans;
+mod renewal;
 mod request;
 #[cfg(feature = "local")]
 mod ring;
@@ -91,6 +92,9 @@ pub struct AgentOptions {
     /// its lanes, its rings (two of 2 MiB, and a thread each) and its loans; to make it anew takes some
     /// milliseconds. In effect at least twice [`wire::Options::early_wait`](crate::wire::Options).
     pub keep_idle: Duration,
+    /// How often the files of the agent's certificate are looked at, where it was read from a folder: three files
+    /// of a kilobyte each. New connections use what has changed.
+    pub renew_every: Duration,
 }
 
 impl Default for AgentOptions {
@@ -100,6 +104,7 @@ impl Default for AgentOptions {
             wire: crate::wire::Options::default(),
             data: data::DataOptions::default(),
             keep_idle: Duration::from_secs(60),
+            renew_every: Duration::from_secs(60),
         }
     }
 }

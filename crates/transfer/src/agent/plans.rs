@@ -11,7 +11,7 @@ use crate::ids::{AgentId, DeploymentDigest};
 use crate::plan::{Plan, Request, Side, pair_groups};
 #[cfg(feature = "local")]
 use crate::wire::Path;
-use crate::wire::{self, Difference, Flow, PathSet, RouteAsk};
+use crate::wire::{self, ConnId, Difference, Flow, PathSet, RouteAsk};
 
 /// Most deployments that are kept though no peer of theirs is connected. Each has at most 64 groups and
 /// 4,096 ranks.
@@ -28,8 +28,8 @@ pub(super) struct Plans {
     /// Those that nobody is connected from, the longest idle first.
     idle: VecDeque<DeploymentDigest>,
     recent: VecDeque<(RouteAsk, Arc<Plan>)>,
-    /// Paths beside the network, by agent.
-    local: HashMap<AgentId, LocalPaths>,
+    /// Paths beside the network, of connections.
+    local: HashMap<ConnId, Near>,
 }
 
 /// A peer's deployment.
@@ -38,6 +38,14 @@ struct Met {
     deployment: Arc<Deployment>,
     /// How many connections there are to it.
     connections: usize,
+}
+
+/// A connection to an agent of this host.
+#[derive(Debug)]
+struct Near {
+    /// Which, once it has said so.
+    agent: Option<AgentId>,
+    paths: LocalPaths,
 }
 
 /// The paths to and from an agent of this host, beside the network.
@@ -74,17 +82,17 @@ impl Plans {
         }
     }
 
-    /// Notes the paths to an agent beside the network.
+    /// Notes the paths of a connection beside the network.
     #[cfg(feature = "local")]
-    pub(super) fn set_local(&mut self, agent: AgentId, paths: LocalPaths) {
-        self.local.insert(agent, paths);
+    pub(super) fn set_local(&mut self, conn: ConnId, paths: LocalPaths) {
+        self.local.insert(conn, Near { agent: None, paths });
     }
 
     /// A path to an agent, or else from it, has failed: others are taken that way from now on, until it
     /// connects anew.
     #[cfg(feature = "local")]
-    pub(super) fn lose_local(&mut self, agent: &AgentId, path: Path, local_is_source: bool) {
-        if let Some(paths) = self.local.get_mut(agent) {
+    pub(super) fn lose_local(&mut self, conn: ConnId, path: Path, local_is_source: bool) {
+        if let Some(Near { paths, .. }) = self.local.get_mut(&conn) {
             let lost = match local_is_source {
                 true => &mut paths.out,
                 false => &mut paths.back,
@@ -93,9 +101,9 @@ impl Plans {
         }
     }
 
-    /// Forgets an agent that is not connected any more.
-    pub(super) fn forget_local(&mut self, agent: &AgentId) {
-        self.local.remove(agent);
+    /// Forgets a connection that is gone.
+    pub(super) fn forget_local(&mut self, conn: ConnId) {
+        self.local.remove(&conn);
     }
 
     /// The plan with all routes of one local rank.
@@ -218,13 +226,21 @@ impl wire::Planner for Plans {
         Ok(routes.filter(|route| route.bytes > 0).collect())
     }
 
+    fn connected(&mut self, conn: ConnId, agent: &AgentId) {
+        if let Some(near) = self.local.get_mut(&conn) {
+            near.agent = Some(agent.clone());
+        }
+    }
+
     fn paths(&self, agent: &AgentId, local_is_source: bool) -> PathSet {
-        let local = self.local.get(agent).copied().unwrap_or_default();
-        let local = if local_is_source {
-            local.out
-        } else {
-            local.back
-        };
+        let its = self.local.values();
+        let its = its.filter(|near| near.agent.as_ref() == Some(agent));
+        let local = its.map(|near| match local_is_source {
+            true => near.paths.out,
+            false => near.paths.back,
+        });
+        // What one connection has lost is not tried on another.
+        let local = local.reduce(PathSet::and).unwrap_or_default();
         PathSet::QUIC.or(local)
     }
 }
@@ -250,11 +266,18 @@ mod tests {
         let mut plans = Plans::new(Arc::new(deployment(1)));
         let agent = AgentId::new("peer").unwrap();
         let (out, back) = (PathSet::LOCAL, PathSet::LOCAL);
-        plans.set_local(agent.clone(), LocalPaths { out, back });
-        plans.lose_local(&agent, Path::Ring, true);
+        let conn = ConnId(1);
+        plans.set_local(conn, LocalPaths { out, back });
+        assert_eq!(
+            plans.paths(&agent, true),
+            PathSet::QUIC,
+            "nobody knows who it is"
+        );
+        plans.connected(conn, &agent);
+        plans.lose_local(conn, Path::Ring, true);
         assert_eq!(plans.paths(&agent, true), PathSet::ANY.without(Path::Ring));
         assert_eq!(plans.paths(&agent, false), PathSet::ANY);
-        plans.lose_local(&agent, Path::Shared, false);
+        plans.lose_local(conn, Path::Shared, false);
         assert_eq!(plans.paths(&agent, true), PathSet::ANY.without(Path::Ring));
         assert_eq!(
             plans.paths(&agent, false),

@@ -18,8 +18,7 @@ use tokio::task::JoinHandle;
 
 use super::data::{Arrivals, Outgoing, Receiver, RingOut};
 use super::event::Event;
-use crate::identity::PeerIdentity;
-use crate::ids::{Nonce, TransferId};
+use crate::ids::{AgentId, Nonce, TransferId};
 use crate::transport::local::handover::{self, Expected, HandoverError, Limits, Listener, Token};
 use crate::transport::local::host::SocketName;
 use crate::transport::local::ring::{RingLimits, RingShape};
@@ -237,7 +236,7 @@ pub(super) async fn hand_over(
 pub(super) async fn receive<A: Arrivals>(
     offer: Offer,
     receiver: Receiver<A>,
-    peer: PeerIdentity,
+    peer: AgentId,
     conn: ConnId,
     events: mpsc::Sender<Event>,
 ) {

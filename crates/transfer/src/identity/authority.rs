@@ -20,7 +20,7 @@ use super::{
     ticket_secret::TicketSecret,
     tls::SERVER_NAME,
 };
-use crate::ids::{AgentId, ClusterName};
+use crate::ids::{ClusterName, ServiceName};
 
 /// From when to when a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -153,34 +153,34 @@ impl Authority {
         &self.ticket_secret
     }
 
-    /// Makes the identity of an agent, valid for a year.
+    /// Makes the identity of a service, valid for a year.
     ///
     /// # Errors
     /// [`AuthorityError`].
-    pub fn issue(&self, agent: &AgentId, roles: Roles) -> Result<Identity, AuthorityError> {
-        self.issue_for(agent, roles, Validity::of_agent())
+    pub fn issue(&self, service: &ServiceName, roles: Roles) -> Result<Identity, AuthorityError> {
+        self.issue_for(service, roles, Validity::of_agent())
     }
 
-    /// Makes the identity of an agent for a time of your choice.
+    /// Makes the identity of a service for a time of your choice.
     ///
     /// # Errors
     /// [`AuthorityError`]; among others when that time does not include now.
     pub fn issue_for(
         &self,
-        agent: &AgentId,
+        service: &ServiceName,
         roles: Roles,
         validity: Validity,
     ) -> Result<Identity, AuthorityError> {
         let peer = PeerIdentity {
             cluster: self.cluster.clone(),
-            agent: agent.clone(),
+            service: service.clone(),
             roles,
         };
         let (certificate, key) = self.sign(&[&peer.to_string()], validity)?;
         Ok(Identity::new(
             vec![certificate],
             key,
-            self.certificate.clone(),
+            vec![self.certificate.clone()],
             self.ticket_secret.clone(),
         )?)
     }

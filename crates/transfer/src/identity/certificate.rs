@@ -10,7 +10,7 @@ use thiserror::Error;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::name::{PeerIdentity, SCHEME, UriError, authority_uri, parse_authority_uri};
-use crate::ids::{AgentId, ClusterName};
+use crate::ids::{ClusterName, ServiceName};
 
 /// The largest certificate that is looked at, in bytes; ours have about 500.
 pub const MAX_CERTIFICATE_BYTES: usize = 16 * 1024;
@@ -53,13 +53,13 @@ pub enum PeerIdentityError {
         /// The certificate's.
         actual: ClusterName,
     },
-    /// The holder is another agent than the one that was meant to be reached.
-    #[error("the certificate is of agent {actual}, not {expected}")]
-    WrongAgent {
-        /// Whom the caller meant.
-        expected: AgentId,
-        /// Who answered.
-        actual: AgentId,
+    /// The holder is of another service than the one that was meant to be reached.
+    #[error("the certificate is of service {actual}, not {expected}")]
+    WrongService {
+        /// The one that the caller meant.
+        expected: ServiceName,
+        /// The one that answered.
+        actual: ServiceName,
     },
 }
 
@@ -75,14 +75,14 @@ impl PeerIdentity {
         Ok(uri.parse()?)
     }
 
-    /// Checks that this is an agent of `cluster` and, if given, the agent `expected`.
+    /// Checks that this is a service of `cluster` and, if given, the service `expected`.
     ///
     /// # Errors
-    /// [`PeerIdentityError::WrongCluster`] or [`PeerIdentityError::WrongAgent`].
+    /// [`PeerIdentityError::WrongCluster`] or [`PeerIdentityError::WrongService`].
     pub fn check(
         &self,
         cluster: &ClusterName,
-        expected: Option<&AgentId>,
+        expected: Option<&ServiceName>,
     ) -> Result<(), PeerIdentityError> {
         if self.cluster != *cluster {
             return Err(PeerIdentityError::WrongCluster {
@@ -91,9 +91,9 @@ impl PeerIdentity {
             });
         }
         match expected {
-            Some(expected) if self.agent != *expected => Err(PeerIdentityError::WrongAgent {
+            Some(expected) if self.service != *expected => Err(PeerIdentityError::WrongService {
                 expected: expected.clone(),
-                actual: self.agent.clone(),
+                actual: self.service.clone(),
             }),
             _ => Ok(()),
         }
@@ -112,9 +112,29 @@ pub(super) fn cluster_of_authority(
 
 /// Until when a certificate that was read before is valid; 1970 for one that is none.
 pub(super) fn valid_until(certificate: &CertificateDer<'_>) -> SystemTime {
-    let read = X509Certificate::from_der(certificate).ok();
-    let until = read.map_or(0, |(_, read)| read.validity().not_after.timestamp());
-    UNIX_EPOCH + Duration::from_secs(u64::try_from(until).unwrap_or(0))
+    validity(certificate).1
+}
+
+/// Whether less than a tenth of a certificate's life is left.
+pub(super) fn is_ending(certificate: &CertificateDer<'_>, now: SystemTime) -> bool {
+    let (from, until) = validity(certificate);
+    let left = until.duration_since(now).unwrap_or_default();
+    left < until.duration_since(from).unwrap_or_default() / 10
+}
+
+/// From when to when.
+fn validity(certificate: &CertificateDer<'_>) -> (SystemTime, SystemTime) {
+    let moment = |seconds| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+    match X509Certificate::from_der(certificate) {
+        Ok((_, read)) => {
+            let validity = read.validity();
+            (
+                moment(validity.not_before.timestamp()),
+                moment(validity.not_after.timestamp()),
+            )
+        }
+        Err(_) => (UNIX_EPOCH, UNIX_EPOCH),
+    }
 }
 
 /// The one `transload:` URI among the certificate's subject alternative names. Names of other kinds

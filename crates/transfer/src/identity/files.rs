@@ -17,10 +17,11 @@ use super::{
     pem,
     ticket_secret::TicketSecret,
 };
-use crate::ids::{AgentId, NameError};
+use crate::ids::{NameError, ServiceName};
 
 /// The authority's files have this stem, so no agent may be called so.
 const AUTHORITY: &str = "ca";
+const AUTHORITY_CERTIFICATE: &str = "ca.pem";
 const TICKET_KEY: &str = "ticket.key";
 
 /// The modes of what only its owner may read, and of what anybody may.
@@ -124,7 +125,10 @@ impl Identity {
     ///
     /// # Errors
     /// [`IdentityFileError`].
-    pub fn load_agent(dir: impl AsRef<Path>, name: &AgentId) -> Result<Self, IdentityFileError> {
+    pub fn load_agent(
+        dir: impl AsRef<Path>,
+        name: &ServiceName,
+    ) -> Result<Self, IdentityFileError> {
         load(dir.as_ref(), file_stem(name)?)
     }
 
@@ -135,9 +139,9 @@ impl Identity {
     /// [`IdentityFileError`]; nothing that exists is overwritten.
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<(), IdentityFileError> {
         let dir = dir.as_ref();
-        let name = file_stem(&self.peer().agent)?;
+        let name = file_stem(&self.peer().service)?;
         make_dir(dir)?;
-        save_shared(dir, self.authority(), self.ticket_secret())?;
+        save_shared(dir, &self.authority_pem(), self.ticket_secret())?;
         let key = self.expose_key_pem();
         write_new(&dir.join(format!("{name}.key")), key.as_bytes(), SECRET)?;
         let chain = self.certificates_pem();
@@ -174,7 +178,8 @@ impl Authority {
         let dir = dir.as_ref();
         make_dir(dir)?;
         write_new(&dir.join("ca.key"), self.key_pem().as_bytes(), SECRET)?;
-        save_shared(dir, self.certificate(), self.ticket_secret())
+        let authority = pem::encode("CERTIFICATE", self.certificate());
+        save_shared(dir, &authority, self.ticket_secret())
     }
 }
 
@@ -192,7 +197,7 @@ pub fn names_in(dir: impl AsRef<Path>) -> Result<Vec<String>, IdentityFileError>
     for entry in fs::read_dir(dir).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
         match name.to_str().and_then(|name| name.strip_suffix(".pem")) {
-            Some(stem) if stem != AUTHORITY && stem.parse::<AgentId>().is_ok() => {
+            Some(stem) if stem != AUTHORITY && stem.parse::<ServiceName>().is_ok() => {
                 names.push(stem.to_owned());
             }
             _ => {}
@@ -202,31 +207,89 @@ pub fn names_in(dir: impl AsRef<Path>) -> Result<Vec<String>, IdentityFileError>
     Ok(names)
 }
 
-fn load(dir: &Path, name: &str) -> Result<Identity, IdentityFileError> {
-    let path = dir.join(format!("{name}.pem"));
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&read(&path)?)
-        .collect::<Result<_, _>>()
-        .map_err(|_| IdentityFileError::Content {
-            path,
-            what: "certificates in PEM",
-        })?;
-    let path = dir.join(format!("{name}.key"));
-    warn_if_open(&path);
-    let key =
-        PrivateKeyDer::from_pem_slice(&read(&path)?).map_err(|_| IdentityFileError::Content {
-            path,
-            what: "a private key in PEM",
-        })?;
-    Identity::new(chain, key, read_authority(dir)?, read_ticket_secret(dir)?).map_err(|source| {
-        IdentityFileError::Identity {
-            dir: dir.to_owned(),
-            name: name.to_owned(),
-            source,
-        }
-    })
+/// The files that an identity was read from, and what they held.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) dir: PathBuf,
+    pub(super) name: String,
+    pub(super) digest: [u8; 32],
 }
 
-fn file_stem(name: &AgentId) -> Result<&str, IdentityFileError> {
+/// What the files of an identity hold.
+pub(super) struct Contents {
+    origin: Origin,
+    chain: Vec<u8>,
+    key: Vec<u8>,
+    authorities: Vec<u8>,
+    ticket_secret: TicketSecret,
+}
+
+impl Contents {
+    /// Reads the files. What is read while they are being replaced may be of two generations.
+    pub(super) fn read(dir: &Path, name: &str) -> Result<Self, IdentityFileError> {
+        let chain = read(&dir.join(format!("{name}.pem")))?;
+        let key = read(&dir.join(format!("{name}.key")))?;
+        let authorities = read(&dir.join(AUTHORITY_CERTIFICATE))?;
+        let ticket_secret = read_ticket_secret(dir)?;
+        let mut digest = blake3::Hasher::new();
+        for file in [
+            &chain,
+            &key,
+            &authorities,
+            &ticket_secret.as_bytes().to_vec(),
+        ] {
+            digest.update(&(file.len() as u64).to_le_bytes());
+            digest.update(file);
+        }
+        let digest = *digest.finalize().as_bytes();
+        let (dir, name) = (dir.to_owned(), name.to_owned());
+        Ok(Self {
+            origin: Origin { dir, name, digest },
+            chain,
+            key,
+            authorities,
+            ticket_secret,
+        })
+    }
+
+    pub(super) fn digest(&self) -> [u8; 32] {
+        self.origin.digest
+    }
+
+    /// Makes an identity of them.
+    pub(super) fn parse(self) -> Result<Identity, IdentityFileError> {
+        let Origin { dir, name, .. } = self.origin.clone();
+        let content = |file: String, what| IdentityFileError::Content {
+            path: dir.join(file),
+            what,
+        };
+        let chain = certificates(&self.chain);
+        let chain = chain.ok_or_else(|| content(format!("{name}.pem"), "certificates in PEM"))?;
+        let key = PrivateKeyDer::from_pem_slice(&self.key);
+        let key = key.map_err(|_| content(format!("{name}.key"), "a private key in PEM"))?;
+        let authorities = certificates(&self.authorities).filter(|all| !all.is_empty());
+        let authorities = authorities
+            .ok_or_else(|| content(AUTHORITY_CERTIFICATE.to_owned(), "a certificate in PEM"))?;
+        let origin = Some(self.origin);
+        let identity = Identity::build(chain, key, authorities, self.ticket_secret, origin);
+        identity.map_err(|source| IdentityFileError::Identity { dir, name, source })
+    }
+}
+
+fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .ok()
+}
+
+fn load(dir: &Path, name: &str) -> Result<Identity, IdentityFileError> {
+    for key in [format!("{name}.key"), TICKET_KEY.to_owned()] {
+        warn_if_open(&dir.join(key));
+    }
+    Contents::read(dir, name)?.parse()
+}
+
+fn file_stem(name: &ServiceName) -> Result<&str, IdentityFileError> {
     match name.as_str() {
         reserved @ (AUTHORITY | "ticket") => {
             Err(IdentityFileError::ReservedName(reserved.to_owned()))
@@ -236,7 +299,7 @@ fn file_stem(name: &AgentId) -> Result<&str, IdentityFileError> {
 }
 
 fn read_authority(dir: &Path) -> Result<CertificateDer<'static>, IdentityFileError> {
-    let path = dir.join("ca.pem");
+    let path = dir.join(AUTHORITY_CERTIFICATE);
     CertificateDer::from_pem_slice(&read(&path)?).map_err(|_| IdentityFileError::Content {
         path,
         what: "a certificate in PEM",
@@ -245,7 +308,6 @@ fn read_authority(dir: &Path) -> Result<CertificateDer<'static>, IdentityFileErr
 
 fn read_ticket_secret(dir: &Path) -> Result<TicketSecret, IdentityFileError> {
     let path = dir.join(TICKET_KEY);
-    warn_if_open(&path);
     let bytes = <[u8; TicketSecret::BYTES]>::try_from(read(&path)?.as_slice()).map_err(|_| {
         IdentityFileError::Content {
             path,
@@ -257,11 +319,14 @@ fn read_ticket_secret(dir: &Path) -> Result<TicketSecret, IdentityFileError> {
 
 fn save_shared(
     dir: &Path,
-    authority: &CertificateDer<'_>,
+    authority: &str,
     ticket_secret: &TicketSecret,
 ) -> Result<(), IdentityFileError> {
-    let authority = pem::encode("CERTIFICATE", authority);
-    write_same(&dir.join("ca.pem"), authority.as_bytes(), PUBLIC)?;
+    write_same(
+        &dir.join(AUTHORITY_CERTIFICATE),
+        authority.as_bytes(),
+        PUBLIC,
+    )?;
     write_same(&dir.join(TICKET_KEY), ticket_secret.as_bytes(), SECRET)
 }
 

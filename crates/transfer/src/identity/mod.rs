@@ -2,17 +2,21 @@
 //!
 //! A **cluster** is everything that one [`Authority`] (a certificate authority) vouches for. Each
 //! agent of it holds an [`Identity`]: a certificate, its key, the authority's certificate and the
-//! key with which the cluster's tickets are authenticated. The certificate names the agent in one
-//! URI among its subject alternative names,
+//! key with which the cluster's tickets are authenticated. The certificate names the agent's service
+//! in one URI among its subject alternative names,
 //!
 //! ```text
-//! transload://<cluster>/agent/<agent>?roles=pull,push,serve
+//! transload://<cluster>/agent/<service>?roles=pull,push,serve
 //! ```
 //!
 //! and that URI, a [`PeerIdentity`], is all that the layers above go by. Host names play no part:
 //! agents move between hosts, several share one, and the address that is advertised is often not
 //! the one that is bound. The TLS configurations of [`tls`] verify the chain, the validity and the
-//! key usages as always, then the cluster, and the agent where the caller expects a certain one.
+//! key usages as always, then the cluster, and the service where the caller expects a certain one.
+//! Which of a service's instances a peer is, it says itself ([`AgentId`](crate::ids::AgentId)).
+//!
+//! An identity that was read from files is read again when they change; new connections show the new
+//! one. Two certificates in `ca.pem` are both trusted, so that an authority can be replaced.
 //!
 //! On disk an authority and its agents are a folder of mode 0700, as `transload certs init DIR` writes it:
 //!
@@ -20,18 +24,18 @@
 //! |---|---|---|
 //! | `ca.pem` | 0644 | the authority's certificate |
 //! | `ca.key` | 0600 | the authority's key; only the machine that issues certificates needs it |
-//! | `NAME.pem` | 0644 | the certificate of agent NAME |
+//! | `NAME.pem` | 0644 | the certificate of service NAME |
 //! | `NAME.key` | 0600 | its key |
 //! | `ticket.key` | 0600 | 32 random bytes, the same on every agent of the cluster |
 //!
 //! ```
 //! use transload_transfer::identity::{Authority, Role, Roles, random_cluster_name};
-//! use transload_transfer::ids::AgentId;
+//! use transload_transfer::ids::ServiceName;
 //!
 //! let authority = Authority::new(random_cluster_name()?)?;
-//! let agent: AgentId = "decode-0".parse()?;
-//! let identity = authority.issue(&agent, Roles::from_iter([Role::Pull]))?;
-//! assert_eq!(identity.peer().agent, agent);
+//! let service: ServiceName = "decode".parse()?;
+//! let identity = authority.issue(&service, Roles::from_iter([Role::Pull]))?;
+//! assert_eq!(identity.peer().service, service);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -40,6 +44,7 @@ mod certificate;
 mod files;
 mod name;
 mod pem;
+mod renewal;
 mod roles;
 #[cfg(test)]
 mod tests;
@@ -50,6 +55,8 @@ pub use authority::{Authority, AuthorityError, Validity};
 pub use certificate::{MAX_CERTIFICATE_BYTES, PeerIdentityError};
 pub use files::{IdentityFileError, names_in, open_keys};
 pub use name::{PeerIdentity, UriError, random_cluster_name};
+pub use renewal::RenewalError;
+pub(crate) use renewal::Renewals;
 pub use roles::{Role, Roles, UnknownRole};
 pub use ticket_secret::TicketSecret;
 
@@ -72,15 +79,26 @@ struct Inner {
     peer: PeerIdentity,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
-    authority: CertificateDer<'static>,
+    authorities: Vec<CertificateDer<'static>>,
     ticket_secret: TicketSecret,
     tls: tls::Configs,
+    /// The files that it was read from.
+    origin: Option<files::Origin>,
 }
+
+/// The most authorities that are trusted at a time: the one of now, the one of before, and room for a third.
+pub const MAX_AUTHORITIES: usize = 4;
 
 /// Why a certificate, a key and an authority do not make an [`Identity`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum IdentityError {
+    /// No authority is trusted, or more than [`MAX_AUTHORITIES`].
+    #[error("{found} certificates of authorities; there must be 1 to {MAX_AUTHORITIES}")]
+    Authorities {
+        /// How many there are.
+        found: usize,
+    },
     /// There is no certificate in the chain.
     #[error("the certificate chain is empty")]
     NoCertificate,
@@ -104,38 +122,56 @@ pub enum IdentityError {
 
 impl Identity {
     /// Puts an identity together from parts held in memory, and checks that they fit: the key to the
-    /// certificate, the certificate to the authority (signature, validity, usages, cluster).
+    /// certificate, the certificate to one of the authorities (signature, validity, usages, cluster).
     ///
-    /// `chain` has the agent's own certificate first.
+    /// `chain` has the agent's own certificate first. `authorities` are all trusted: while an authority is being
+    /// replaced there are two. They are of one cluster.
     ///
     /// # Errors
     /// [`IdentityError`], naming the part that does not fit.
     pub fn new(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
-        authority: CertificateDer<'static>,
+        authorities: Vec<CertificateDer<'static>>,
         ticket_secret: TicketSecret,
+    ) -> Result<Self, IdentityError> {
+        Self::build(chain, key, authorities, ticket_secret, None)
+    }
+
+    fn build(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+        authorities: Vec<CertificateDer<'static>>,
+        ticket_secret: TicketSecret,
+        origin: Option<files::Origin>,
     ) -> Result<Self, IdentityError> {
         let own = chain.first().ok_or(IdentityError::NoCertificate)?;
         let peer = PeerIdentity::from_certificate(own)?;
-        let cluster =
-            certificate::cluster_of_authority(&authority).map_err(IdentityError::Authority)?;
-        if cluster != peer.cluster {
-            return Err(PeerIdentityError::WrongCluster {
-                expected: cluster,
-                actual: peer.cluster,
-            }
-            .into());
+        if !(1..=MAX_AUTHORITIES).contains(&authorities.len()) {
+            let found = authorities.len();
+            return Err(IdentityError::Authorities { found });
         }
-        let tls = tls::Configs::new(&cluster, &chain, &key, &authority)?;
+        for authority in &authorities {
+            let cluster = certificate::cluster_of_authority(authority);
+            let cluster = cluster.map_err(IdentityError::Authority)?;
+            if cluster != peer.cluster {
+                return Err(PeerIdentityError::WrongCluster {
+                    expected: cluster,
+                    actual: peer.cluster,
+                }
+                .into());
+            }
+        }
+        let tls = tls::Configs::new(&peer.cluster, &chain, &key, &authorities)?;
         Ok(Self {
             inner: Arc::new(Inner {
                 peer,
                 chain,
                 key,
-                authority,
+                authorities,
                 ticket_secret,
                 tls,
+                origin,
             }),
         })
     }
@@ -165,10 +201,16 @@ impl Identity {
         own.map_or(SystemTime::UNIX_EPOCH, certificate::valid_until)
     }
 
-    /// The authority's certificate.
+    /// Whether less than a tenth of the certificate's life is left: then something has not renewed it.
+    pub(crate) fn is_ending(&self) -> bool {
+        let own = self.inner.chain.first();
+        own.is_none_or(|own| certificate::is_ending(own, SystemTime::now()))
+    }
+
+    /// The certificates of the authorities that are trusted.
     #[must_use]
-    pub fn authority(&self) -> &CertificateDer<'static> {
-        &self.inner.authority
+    pub fn authorities(&self) -> &[CertificateDer<'static>] {
+        &self.inner.authorities
     }
 
     pub(crate) fn key(&self) -> &PrivateKeyDer<'static> {

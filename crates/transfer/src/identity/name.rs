@@ -1,11 +1,11 @@
-//! Names of clusters and agents, and the URI that carries them in a certificate.
+//! Names of clusters and services, and the URI that carries them in a certificate.
 
 use std::{fmt, fmt::Write as _, io, str::FromStr};
 
 use thiserror::Error;
 
 use super::roles::{Roles, UnknownRole};
-use crate::ids::{AgentId, ClusterName, NameError};
+use crate::ids::{ClusterName, NameError, ServiceName};
 
 /// The URI scheme of identities.
 pub(super) const SCHEME: &str = "transload://";
@@ -30,15 +30,16 @@ pub fn random_cluster_name() -> io::Result<ClusterName> {
 /// Who a certificate says its holder is.
 ///
 /// Its text form is the URI of the certificate,
-/// `transload://<cluster>/agent/<agent>?roles=<role>,<role>`: exactly that, with the roles in the
+/// `transload://<cluster>/agent/<service>?roles=<role>,<role>`: exactly that, with the roles in the
 /// order of [`Role`](super::Role), each once. There is one way to write an identity.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
-    /// The cluster, i.e. the authority that vouches for the agent.
+    /// The cluster, i.e. the authority that vouches for the service.
     pub cluster: ClusterName,
-    /// The agent.
-    pub agent: AgentId,
-    /// What the agent may do.
+    /// The service. Several instances may hold one certificate; which of them is at the other end is known
+    /// from what it says, and not from here.
+    pub service: ServiceName,
+    /// What its agents may do.
     pub roles: Roles,
 }
 
@@ -55,7 +56,7 @@ pub enum UriError {
         actual: usize,
     },
     /// It does not have the form of an identity.
-    #[error("the URI has not the form transload://CLUSTER/agent/AGENT?roles=ROLES")]
+    #[error("the URI has not the form transload://CLUSTER/agent/SERVICE?roles=ROLES")]
     Form,
     /// A name in it is none.
     #[error(transparent)]
@@ -77,10 +78,10 @@ impl FromStr for PeerIdentity {
     fn from_str(uri: &str) -> Result<Self, UriError> {
         let rest = check_scheme(uri)?;
         let (cluster, rest) = rest.split_once("/agent/").ok_or(UriError::Form)?;
-        let (agent, roles) = rest.split_once("?roles=").ok_or(UriError::Form)?;
+        let (service, roles) = rest.split_once("?roles=").ok_or(UriError::Form)?;
         let identity = Self {
             cluster: cluster.parse()?,
-            agent: agent.parse()?,
+            service: service.parse()?,
             roles: roles.parse()?,
         };
         let expected = identity.roles.to_string();
@@ -95,10 +96,10 @@ impl fmt::Display for PeerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             cluster,
-            agent,
+            service,
             roles,
         } = self;
-        write!(f, "{SCHEME}{cluster}/agent/{agent}?roles={roles}")
+        write!(f, "{SCHEME}{cluster}/agent/{service}?roles={roles}")
     }
 }
 

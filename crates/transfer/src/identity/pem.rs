@@ -30,7 +30,7 @@ impl Identity {
     pub fn from_pem(
         certificates: &str,
         key: &str,
-        authority: &str,
+        authorities: &str,
         ticket_secret: TicketSecret,
     ) -> Result<Self, IdentityError> {
         let pem = |what| move |_| IdentityError::Pem { what };
@@ -40,7 +40,8 @@ impl Identity {
                 .collect::<Result<_, _>>()
                 .map_err(pem("the agent's certificates"))?,
             PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(pem("the agent's key"))?,
-            CertificateDer::from_pem_slice(authority.as_bytes())
+            CertificateDer::pem_slice_iter(authorities.as_bytes())
+                .collect::<Result<_, _>>()
                 .map_err(pem("the authority's certificate"))?,
             ticket_secret,
         )
@@ -53,10 +54,11 @@ impl Identity {
         chain.map(|c| encode("CERTIFICATE", c)).collect()
     }
 
-    /// The authority's certificate. No secret.
+    /// The certificates of the authorities that are trusted. No secret.
     #[must_use]
     pub fn authority_pem(&self) -> String {
-        encode("CERTIFICATE", self.authority())
+        let authorities = self.authorities().iter();
+        authorities.map(|c| encode("CERTIFICATE", c)).collect()
     }
 
     /// The agent's private key: whoever reads it is this agent. It belongs into a file of one user's, a

@@ -10,13 +10,13 @@ use proptest::prelude::*;
 use rustls_pki_types::CertificateDer;
 
 use super::*;
-use crate::ids::{AgentId, ClusterName, NameError};
+use crate::ids::{ClusterName, NameError, ServiceName};
 
 fn cluster(name: &str) -> ClusterName {
     name.parse().unwrap()
 }
 
-fn agent(name: &str) -> AgentId {
+fn service(name: &str) -> ServiceName {
     name.parse().unwrap()
 }
 
@@ -34,7 +34,7 @@ fn an_identity_has_one_text() {
     let uri = "transload://east/agent/decode-0?roles=pull,serve";
     let identity: PeerIdentity = uri.parse().unwrap();
     assert_eq!(identity.cluster, cluster("east"));
-    assert_eq!(identity.agent, agent("decode-0"));
+    assert_eq!(identity.service, service("decode-0"));
     assert!(identity.roles.contains(Role::Pull) && !identity.roles.contains(Role::Push));
     assert_eq!(identity.to_string(), uri);
     let none = "transload://east/agent/a?roles=";
@@ -109,8 +109,8 @@ fn a_certificate_names_exactly_one_agent() {
     assert_eq!(read(&[uri]).unwrap().to_string(), uri);
     // Names of other systems may stand beside it.
     assert_eq!(
-        read(&["spiffe://x/y", uri]).unwrap().agent,
-        agent("a"),
+        read(&["spiffe://x/y", uri]).unwrap().service,
+        service("a"),
         "beside another URI"
     );
     assert_eq!(read(&[]).unwrap_err(), PeerIdentityError::Nobody);
@@ -175,13 +175,13 @@ fn damaged_certificates_can_be_looked_at() {
 #[test]
 fn parts_that_do_not_fit_make_no_identity() {
     let authority = authority();
-    let a = authority.issue(&agent("a"), Roles::NONE).unwrap();
-    let b = authority.issue(&agent("b"), Roles::NONE).unwrap();
+    let a = authority.issue(&service("a"), Roles::NONE).unwrap();
+    let b = authority.issue(&service("b"), Roles::NONE).unwrap();
     let make = |chain: &[CertificateDer<'static>], key: &Identity, root: &Authority| {
         Identity::new(
             chain.to_vec(),
             key.key().clone_key(),
-            root.certificate().clone(),
+            vec![root.certificate().clone()],
             TicketSecret::from([0; 32]),
         )
     };
@@ -209,7 +209,7 @@ fn parts_that_do_not_fit_make_no_identity() {
         Identity::new(
             a.chain().to_vec(),
             a.key().clone_key(),
-            b.chain()[0].clone(),
+            vec![b.chain()[0].clone()],
             TicketSecret::from([0; 32])
         )
         .unwrap_err(),
@@ -224,7 +224,7 @@ fn a_certificate_that_is_not_valid_now_makes_no_identity() {
     let now = SystemTime::now();
     for (from, until) in [(now - 2 * hour, now - hour), (now + hour, now + 2 * hour)] {
         let error = authority
-            .issue_for(&agent("a"), Roles::all(), Validity { from, until })
+            .issue_for(&service("a"), Roles::all(), Validity { from, until })
             .unwrap_err();
         assert!(
             matches!(
@@ -238,7 +238,7 @@ fn a_certificate_that_is_not_valid_now_makes_no_identity() {
 
 #[test]
 fn secrets_are_not_shown() {
-    let identity = authority().issue(&agent("a"), Roles::NONE).unwrap();
+    let identity = authority().issue(&service("a"), Roles::NONE).unwrap();
     assert_eq!(
         format!("{:?}", identity.ticket_secret()),
         "TicketSecret(..)"
@@ -255,7 +255,7 @@ fn files_hold_what_was_saved() {
     let dir = tempfile::tempdir().unwrap();
     let made = authority();
     made.save(dir.path()).unwrap();
-    let a = made.issue(&agent("a"), Roles::all()).unwrap();
+    let a = made.issue(&service("a"), Roles::all()).unwrap();
     a.save(dir.path()).unwrap();
 
     let loaded = Identity::load(dir.path()).unwrap();
@@ -269,7 +269,7 @@ fn files_hold_what_was_saved() {
     let again = Authority::load(dir.path()).unwrap();
     assert_eq!(again.cluster(), made.cluster());
     again
-        .issue(&agent("b"), Roles::NONE)
+        .issue(&service("b"), Roles::NONE)
         .unwrap()
         .save(dir.path())
         .unwrap();
@@ -278,8 +278,8 @@ fn files_hold_what_was_saved() {
         IdentityFileError::WhichAgent { names, .. } => assert_eq!(names, ["a", "b"]),
         other => panic!("{other:?}"),
     }
-    let b = Identity::load_agent(dir.path(), &agent("b")).unwrap();
-    assert_eq!(b.peer().agent, agent("b"));
+    let b = Identity::load_agent(dir.path(), &service("b")).unwrap();
+    assert_eq!(b.peer().service, service("b"));
 
     for (name, mode) in [
         ("ca.pem", 0o644),
@@ -310,7 +310,10 @@ fn keys_that_others_can_read_are_named() {
 fn certificates_say_until_when_they_are_valid() {
     let made = authority();
     let year = Duration::from_secs(365 * 24 * 3600);
-    let until = made.issue(&agent("a"), Roles::NONE).unwrap().valid_until();
+    let until = made
+        .issue(&service("a"), Roles::NONE)
+        .unwrap()
+        .valid_until();
     let left = until.duration_since(SystemTime::now()).unwrap();
     assert!(year - left < Duration::from_secs(60), "{left:?}");
     assert!(made.valid_until() > until);
@@ -325,20 +328,20 @@ fn nothing_that_exists_is_overwritten() {
         authority().save(dir.path()).unwrap_err(),
         IdentityFileError::Exists { .. }
     ));
-    let a = first.issue(&agent("a"), Roles::NONE).unwrap();
+    let a = first.issue(&service("a"), Roles::NONE).unwrap();
     a.save(dir.path()).unwrap();
     assert!(matches!(
         a.save(dir.path()).unwrap_err(),
         IdentityFileError::Exists { .. }
     ));
     // Nor does an agent of another authority move in beside it.
-    let other = authority().issue(&agent("b"), Roles::NONE).unwrap();
+    let other = authority().issue(&service("b"), Roles::NONE).unwrap();
     assert!(matches!(
         other.save(dir.path()).unwrap_err(),
         IdentityFileError::Exists { .. }
     ));
     for reserved in ["ca", "ticket"] {
-        let identity = first.issue(&agent(reserved), Roles::NONE).unwrap();
+        let identity = first.issue(&service(reserved), Roles::NONE).unwrap();
         assert!(matches!(
             identity.save(dir.path()).unwrap_err(),
             IdentityFileError::ReservedName(_)
@@ -354,7 +357,7 @@ fn bad_files_are_named() {
         other => panic!("{other:?}"),
     }
     let made = authority();
-    let a = made.issue(&agent("a"), Roles::NONE).unwrap();
+    let a = made.issue(&service("a"), Roles::NONE).unwrap();
     a.save(dir.path()).unwrap();
     let check = |file: &str, contents: &[u8], expected: &str| {
         let path = dir.path().join(file);

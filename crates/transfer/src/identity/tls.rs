@@ -25,7 +25,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use thiserror::Error;
 
 use super::{certificate::PeerIdentityError, name::PeerIdentity};
-use crate::ids::{AgentId, ClusterName};
+use crate::ids::{ClusterName, ServiceName};
 
 /// The application protocol that both sides must speak.
 pub const ALPN: &[u8] = b"transload/1";
@@ -77,10 +77,10 @@ impl Configs {
         cluster: &ClusterName,
         chain: &[CertificateDer<'static>],
         key: &PrivateKeyDer<'static>,
-        authority: &CertificateDer<'static>,
+        authorities: &[CertificateDer<'static>],
     ) -> Result<Self, TlsError> {
         let provider = provider();
-        let verifier = AgentVerifier::new(&provider, cluster, authority)?;
+        let verifier = AgentVerifier::new(&provider, cluster, authorities)?;
 
         let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&[&TLS13])?
@@ -116,11 +116,11 @@ impl Configs {
         self.server.clone()
     }
 
-    /// For the side that connects. With `expected`, nobody but that agent will do.
+    /// For the side that connects. With `expected`, nobody but that service will do.
     ///
     /// Ask for the name [`server_name`].
     #[must_use]
-    pub fn client(&self, expected: Option<&AgentId>) -> Arc<ClientConfig> {
+    pub fn client(&self, expected: Option<&ServiceName>) -> Arc<ClientConfig> {
         self.client_with_verdict(expected).0
     }
 
@@ -128,7 +128,7 @@ impl Configs {
     /// peer's identity is what it fails for: rustls and QUIC pass on no more than a text.
     pub(crate) fn client_with_verdict(
         &self,
-        expected: Option<&AgentId>,
+        expected: Option<&ServiceName>,
     ) -> (Arc<ClientConfig>, Verdict) {
         let verdict = Verdict::default();
         let verifier = AgentVerifier {
@@ -168,7 +168,7 @@ pub fn server_name() -> ServerName<'static> {
 #[derive(Debug, Clone)]
 pub struct AgentVerifier {
     cluster: ClusterName,
-    expected: Option<AgentId>,
+    expected: Option<ServiceName>,
     server: Arc<WebPkiServerVerifier>,
     client: Arc<dyn ClientCertVerifier>,
     verdict: Option<Verdict>,
@@ -178,10 +178,12 @@ impl AgentVerifier {
     fn new(
         provider: &Arc<CryptoProvider>,
         cluster: &ClusterName,
-        authority: &CertificateDer<'static>,
+        authorities: &[CertificateDer<'static>],
     ) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
-        roots.add(authority.clone())?;
+        for authority in authorities {
+            roots.add(authority.clone())?;
+        }
         let roots = Arc::new(roots);
         Ok(Self {
             cluster: cluster.clone(),

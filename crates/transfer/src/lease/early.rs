@@ -5,10 +5,11 @@
 //! remember things, hence the bounds.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::Duration;
 
 use super::LeaseKey;
-use crate::ids::AgentId;
+use crate::ids::{AgentId, ServiceName};
 use crate::moment::{Moment, Timers};
 
 /// Things that wait for their lease, each from one agent.
@@ -17,9 +18,11 @@ pub(crate) struct Early<T> {
     wait: Duration,
     most: usize,
     most_per_agent: usize,
+    most_per_service: usize,
     waiting: HashMap<u64, Waiting<T>>,
     by_lease: HashMap<LeaseKey, Vec<u64>>,
     per_agent: HashMap<AgentId, usize>,
+    per_service: HashMap<ServiceName, usize>,
     timers: Timers<u64>,
     next: u64,
 }
@@ -32,14 +35,21 @@ struct Waiting<T> {
 }
 
 impl<T> Early<T> {
-    pub(crate) fn new(wait: Duration, most: usize, most_per_agent: usize) -> Self {
+    pub(crate) fn new(
+        wait: Duration,
+        most: usize,
+        most_per_agent: usize,
+        most_per_service: usize,
+    ) -> Self {
         Self {
             wait,
             most,
             most_per_agent,
+            most_per_service,
             waiting: HashMap::new(),
             by_lease: HashMap::new(),
             per_agent: HashMap::new(),
+            per_service: HashMap::new(),
             timers: Timers::default(),
             next: 0,
         }
@@ -54,12 +64,18 @@ impl<T> Early<T> {
         item: T,
     ) -> Result<(), T> {
         let of_agent = self.per_agent.get(agent).copied().unwrap_or(0);
-        if self.waiting.len() >= self.most || of_agent >= self.most_per_agent {
+        let service = ServiceName::from(agent);
+        let of_service = self.per_service.get(&service).copied().unwrap_or(0);
+        if self.waiting.len() >= self.most
+            || of_agent >= self.most_per_agent
+            || of_service >= self.most_per_service
+        {
             return Err(item);
         }
         let id = self.next;
         self.next += 1;
         *self.per_agent.entry(agent.clone()).or_default() += 1;
+        *self.per_service.entry(service).or_default() += 1;
         self.by_lease.entry(key).or_default().push(id);
         self.timers.set(id, now + self.wait);
         let agent = agent.clone();
@@ -119,13 +135,18 @@ impl<T> Early<T> {
                 self.by_lease.remove(&key);
             }
         }
-        if let Some(count) = self.per_agent.get_mut(&agent) {
-            *count -= 1;
-            if *count == 0 {
-                self.per_agent.remove(&agent);
-            }
-        }
+        count_down(&mut self.per_service, &ServiceName::from(&agent));
+        count_down(&mut self.per_agent, &agent);
         Some(item)
+    }
+}
+
+fn count_down<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
     }
 }
 
@@ -148,7 +169,7 @@ mod tests {
     #[test]
     fn waits_for_a_bounded_time_and_in_bounded_number() {
         let (a, b) = (AgentId::new("a").unwrap(), AgentId::new("b").unwrap());
-        let mut early = Early::new(Duration::from_secs(10), 3, 2);
+        let mut early = Early::new(Duration::from_secs(10), 3, 2, 3);
         assert_eq!(early.park(at(0), key(0), &a, 1), Ok(()));
         assert_eq!(early.park(at(1), key(1), &a, 2), Ok(()));
         assert_eq!(
@@ -168,5 +189,18 @@ mod tests {
         assert_eq!(early.take_if(|item| *item == 2), [2]);
         assert_eq!((early.len(), early.next_deadline()), (0, None));
         assert!(early.by_lease.is_empty() && early.per_agent.is_empty());
+        assert!(early.per_service.is_empty());
+    }
+
+    #[test]
+    fn names_below_one_service_make_no_room() {
+        let mut early = Early::new(Duration::from_secs(10), 9, 2, 3);
+        let mut park = |agent: &str| {
+            let agent = AgentId::new(agent).unwrap();
+            early.park(at(0), key(0), &agent, ()).is_ok()
+        };
+        assert!(park("a/1") && park("a/2") && park("a/3"));
+        assert!(!park("a/4"), "too many of one service");
+        assert!(park("b/1"));
     }
 }

@@ -45,7 +45,7 @@ pub struct Claims {
 /// Where the control endpoint of a rank is reached, and who answers there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RankAddress {
-    /// The agent that holds the rank's memory; its certificate must say so.
+    /// The agent that holds the rank's memory; its certificate must be of its service.
     pub agent: AgentId,
     /// Host name or address; 1 to [`MAX_HOST`] printable ASCII characters.
     pub host: String,
@@ -56,7 +56,7 @@ pub struct RankAddress {
 /// Who alone may use a ticket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Audience {
-    /// One agent.
+    /// One agent; or all of a service, where it is named alone.
     Agent(AgentId),
     /// The agents of one deployment.
     Deployment(DeploymentDigest),
@@ -121,12 +121,14 @@ impl Claims {
 
     pub(super) fn encode(&self) -> Result<Vec<u8>, ClaimsError> {
         self.check()?;
-        let mut hosts = Table::default();
+        let mut names = Table::default();
         let mut agents = Table::default();
         let mut ranks = Vec::with_capacity(self.ranks.len());
-        for address in &self.ranks {
-            let host = hosts.index(address.host.as_str());
-            ranks.push((agents.index((address.agent.clone(), host)), address.port));
+        for RankAddress { agent, host, port } in &self.ranks {
+            let service = names.index(agent.service());
+            let instance = agent.instance().map(|instance| names.index(instance));
+            let host = names.index(host.as_str());
+            ranks.push((agents.index((service, instance, host)), *port));
         }
         let body = Body {
             cluster: self.cluster.clone(),
@@ -138,7 +140,7 @@ impl Claims {
             valid_tokens: self.valid_tokens,
             time_left_ms: u64::try_from(self.time_left.as_millis()).unwrap_or(u64::MAX),
             audience: self.audience.clone(),
-            hosts: hosts.rows.into_iter().map(str::to_owned).collect(),
+            names: names.rows.into_iter().map(str::to_owned).collect(),
             agents: agents.rows,
             ranks,
         };
@@ -154,14 +156,16 @@ impl Claims {
         if !rest.is_empty() {
             return Err(TicketError::Encoding);
         }
+        let name = |index: u16| body.names.get(usize::from(index));
         let rank = |&(agent, port): &(u16, u16)| {
-            let (agent, host) = body.agents.get(usize::from(agent))?;
-            let host = body.hosts.get(usize::from(*host))?;
-            Some(RankAddress {
-                agent: agent.clone(),
-                host: host.clone(),
-                port,
-            })
+            let &(service, instance, host) = body.agents.get(usize::from(agent))?;
+            let service = name(service)?.parse().ok()?;
+            let agent = match instance {
+                Some(instance) => AgentId::of(&service, &name(instance)?.parse().ok()?),
+                None => AgentId::from(&service),
+            };
+            let host = name(host)?.clone();
+            Some(RankAddress { agent, host, port })
         };
         if body.ranks.len() > MAX_RANKS {
             let found = body.ranks.len();
@@ -188,13 +192,13 @@ impl Claims {
     pub fn is_for(&self, agent: &AgentId, deployment: &DeploymentDigest) -> bool {
         match &self.audience {
             None => true,
-            Some(Audience::Agent(only)) => only == agent,
+            Some(Audience::Agent(only)) => only.includes(agent),
             Some(Audience::Deployment(only)) => only == deployment,
         }
     }
 }
 
-/// The claims as they travel. Hosts and agents stand once however many ranks share them, so that
+/// The claims as they travel. Names and agents stand once however many ranks share them, so that
 /// 64 ranks with names of usual length fit.
 #[derive(Serialize, Deserialize)]
 struct Body {
@@ -207,9 +211,10 @@ struct Body {
     valid_tokens: u64,
     time_left_ms: u64,
     audience: Option<Audience>,
-    hosts: Vec<String>,
-    /// Agent, index of its host.
-    agents: Vec<(AgentId, u16)>,
+    /// Names of services, instances and hosts.
+    names: Vec<String>,
+    /// Indices of an agent's service, of its instance, and of its host.
+    agents: Vec<(u16, Option<u16>, u16)>,
     /// Index of the agent, port.
     ranks: Vec<(u16, u16)>,
 }
@@ -231,7 +236,7 @@ impl<T> Default for Table<T> {
 
 impl<T: Clone + Eq + std::hash::Hash> Table<T> {
     fn index(&mut self, row: T) -> u16 {
-        // At most MAX_RANKS rows, so an index always fits.
+        // At most three names for each of MAX_RANKS ranks, so an index always fits.
         let next = self.rows.len() as u16;
         *self.index.entry(row).or_insert_with_key(|row| {
             self.rows.push(row.clone());

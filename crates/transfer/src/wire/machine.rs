@@ -21,7 +21,7 @@ use crate::ticket::TicketKey;
 /// Who this agent is.
 #[derive(Clone, Debug)]
 pub struct Identity {
-    /// Its name, as in its certificate.
+    /// Its name, below the service of its certificate.
     pub agent: AgentId,
     /// Its cluster.
     pub cluster: ClusterName,
@@ -169,7 +169,12 @@ impl<B, P: Planner> Machine<B, P> {
                 ticket_key: identity.ticket_key,
             },
             leases: LeaseTable::new(options.leases.clone()),
-            early: Early::new(options.early_wait, options.early, options.early_per_agent),
+            early: Early::new(
+                options.early_wait,
+                options.early,
+                options.early_per_agent,
+                options.early_per_service,
+            ),
             options,
             planner,
             queued: HashMap::new(),

@@ -136,7 +136,7 @@ pub struct Hello {
     pub versions: (u16, u16),
     /// The cluster.
     pub cluster: ClusterName,
-    /// The agent; must be the one in the certificate.
+    /// The agent, of the service in the certificate.
     pub agent: AgentId,
     /// The life of its deployment.
     pub incarnation: Incarnation,

@@ -122,6 +122,11 @@ impl<B, P: Planner> Machine<B, P> {
         self.timers
             .set(Timer::Notice(id), now + self.options.notice_wait);
         for address in agents {
+            if address.agent == self.me.agent {
+                let outcome = self.notify_self(now, id, life);
+                self.heard(id, &address.agent, outcome);
+                continue;
+            }
             if dialler == Dialler::Us {
                 self.leave_past_life(now, &address, life, now);
                 self.want(&address);
@@ -129,6 +134,37 @@ impl<B, P: Planner> Machine<B, P> {
             self.send_notice(id, &address.agent);
         }
         id
+    }
+
+    /// Does what our own notice says to our own leases: nobody connects to itself. Nothing where the ticket is of
+    /// a life that is over.
+    fn notify_self(
+        &mut self,
+        now: Moment,
+        id: NoticeId,
+        life: Incarnation,
+    ) -> Option<Result<u64, Refusal>> {
+        let notice = self
+            .notices
+            .get(&id)
+            .filter(|_| life == self.me.incarnation)?;
+        let set = notice.ticket.open(&self.me.ticket_key).ok()?.set;
+        let renewed = match notice.says {
+            NoticeKind::Renew { ttl_ms } => Some(Duration::from_millis(ttl_ms)),
+            NoticeKind::Cancel { .. } | NoticeKind::Done { .. } => None,
+        };
+        let mut outcome = Err(Refusal::UnknownLease);
+        for rank in self.me.ranks.clone() {
+            let key = LeaseKey { set, rank };
+            let done = match renewed {
+                Some(ttl) => self.leases.renew(now, key, ttl),
+                None => self.leases.cancel(now, key),
+            };
+            if done.is_ok() {
+                outcome = Ok(renewed.map_or(0, |ttl| u64::try_from(ttl.as_millis()).unwrap_or(0)));
+            }
+        }
+        Some(outcome)
     }
 
     /// Sends everything that waits for this agent, on a connection that has just come up.

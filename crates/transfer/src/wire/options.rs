@@ -17,6 +17,8 @@ pub struct Options {
     pub early: usize,
     /// The same, of one agent.
     pub early_per_agent: usize,
+    /// The same, of all agents of one service: half of all, so that one certificate does not take every place.
+    pub early_per_service: usize,
     /// Most transfers that one agent has under way here by its own asking; the push of a rank's lease
     /// that it was first to invite counts as one. One more is refused as busy, and its asker tries again.
     pub transfers_per_agent: usize,
@@ -24,6 +26,12 @@ pub struct Options {
     /// some nanoseconds to bind. The layout of the peer decides how many a route has, up to one for each token, component
     /// and layer. One more route is refused as busy, unless it is the only one.
     pub places_per_agent: u64,
+    /// The same, of all agents of one service together.
+    pub transfers_per_service: usize,
+    /// Most connections that one agent may have opened to us. Two dials that cross need two.
+    pub connections_per_agent: usize,
+    /// The same, of all agents of one service together: half of what a socket takes.
+    pub connections_per_service: usize,
     /// Most pulls and pushes at a time: our own, and pushes that were invited here, one for each lease.
     pub jobs: usize,
     /// How long a new connection has until both sides are welcome.
@@ -54,8 +62,12 @@ impl Default for Options {
             early_wait: Duration::from_secs(10),
             early: 4096,
             early_per_agent: 1024,
+            early_per_service: 2048,
             transfers_per_agent: 1024,
             places_per_agent: 4 << 20,
+            transfers_per_service: 8192,
+            connections_per_agent: 8,
+            connections_per_service: 512,
             jobs: 4096,
             hello_wait: Duration::from_secs(5),
             stall: Duration::from_secs(20),

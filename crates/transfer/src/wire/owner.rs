@@ -205,20 +205,37 @@ impl<B, P: Planner> Machine<B, P> {
         Ok(key)
     }
 
-    /// Whether the agent may have more under way here by its own asking.
+    /// Whether the agent may have more under way here by its own asking, and its service.
+    ///
+    /// An agent's name below its service is its own choice, so what bounds agents has to bound services too.
     pub(super) fn check_room(&self, conn: ConnId) -> Result<(), Refusal> {
-        let agent = self.peer_agent(conn);
-        let its = |by: &AgentId| Some(by) == agent.as_ref();
+        let Some(agent) = self.peer_agent(conn) else {
+            return Err(Refusal::WrongPeer);
+        };
+        let of_agent = |by: &AgentId| *by == agent;
+        let of_service = |by: &AgentId| by.service() == agent.service();
+        let room = |limit: usize, under_way: usize| match under_way < limit {
+            true => Ok(()),
+            false => Err(Refusal::Busy {
+                limit: u32::try_from(limit).unwrap_or(u32::MAX),
+            }),
+        };
+        room(self.options.transfers_per_agent, self.asked_by(of_agent))?;
+        room(
+            self.options.transfers_per_service,
+            self.asked_by(of_service),
+        )
+    }
+
+    /// How much is under way here that such agents have asked for.
+    fn asked_by(&self, its: impl Fn(&AgentId) -> bool) -> usize {
         let running = self.transfers.values();
         let running = running.filter(|t| matches!(t.side, Side::Lease(_)) && its(&t.flow.agent));
-        let queued = self.queued.values().filter(|queued| queued.conn == conn);
+        let queued = self.queued.values();
+        let queued =
+            queued.filter(|queued| self.peer_agent(queued.conn).is_some_and(|by| its(&by)));
         let pushes = self.pushes.values().filter(|push| its(&push.by));
-        let limit = self.options.transfers_per_agent;
-        if running.count() + queued.count() + pushes.count() >= limit {
-            let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-            return Err(Refusal::Busy { limit });
-        }
-        Ok(())
+        running.count() + queued.count() + pushes.count()
     }
 
     /// Whether a route of so many places may be bound beside those that the agent has under way here already.
@@ -248,7 +265,8 @@ impl<B, P: Planner> Machine<B, P> {
         }
         let peer = self.peer(conn).zip(self.sessions.get(&conn));
         let meant = |(peer, session): (&super::peers::Peer, &super::peers::Session)| {
-            claims.is_for(&session.agent, &peer.holder.deployment)
+            let agent = session.agent.as_ref();
+            agent.is_some_and(|agent| claims.is_for(agent, &peer.holder.deployment))
         };
         if !peer.is_some_and(meant) {
             return Err(Refusal::WrongPeer);

@@ -21,7 +21,7 @@ use super::message::{Envelope, Hello, MAX_DOCUMENT, Message, VERSIONS};
 use super::planner::Planner;
 use super::refusal::{Failure, HelloRefusal, Role, Text};
 use super::{Action, CloseReason, ConnId, JobError, Machine, Timer};
-use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank};
+use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank, ServiceName};
 use crate::lease::Holder;
 use crate::moment::Moment;
 use crate::ticket::{MAX_RANKS, RankAddress};
@@ -61,7 +61,12 @@ impl Permits {
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) agent: AgentId,
+    /// What the peer's certificate proves.
+    service: ServiceName,
+    /// Which instance of it the peer is: the one that we have dialled, or else the one that its hello names.
+    pub(crate) agent: Option<AgentId>,
+    /// Whether we have dialled it.
+    dialled: bool,
     pub(crate) permits: Permits,
     /// Number of the last message sent.
     sent: u64,
@@ -133,11 +138,28 @@ struct Dial {
 
 /// What the transport reports.
 impl<B, P: Planner> Machine<B, P> {
-    /// A control connection is there, whoever has made it. `agent` and `permits` are from the
-    /// peer's certificate. `conn` was never used before.
-    pub fn connected(&mut self, now: Moment, conn: ConnId, agent: AgentId, permits: Permits) {
+    /// A control connection is there. `service` and `permits` are from the peer's certificate; `dialled` is the
+    /// agent that was to be reached, where we have made it. `conn` was never used before.
+    pub fn connected(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        service: ServiceName,
+        dialled: Option<AgentId>,
+        permits: Permits,
+    ) {
+        let of_service = |session: &&Session| !session.dialled && session.service == service;
+        let arrived = self.sessions.values().filter(of_service).count();
+        if dialled.is_none() && arrived >= self.options.connections_per_service {
+            let limit = u32::try_from(arrived).unwrap_or(u32::MAX);
+            let reason = CloseReason::Refused(HelloRefusal::Crowded { limit });
+            self.actions.push_back(Action::Close { conn, reason });
+            return;
+        }
         let session = Session {
-            agent,
+            service,
+            dialled: dialled.is_some(),
+            agent: dialled,
             permits,
             sent: 0,
             seen: 0,
@@ -224,7 +246,10 @@ impl<B, P: Planner> Machine<B, P> {
     }
 
     fn on_hello(&mut self, now: Moment, conn: ConnId, hello: Hello) {
-        if let Err(refusal) = self.check_hello(conn, &hello) {
+        if let Err(refusal) = self
+            .identify(conn, &hello.agent)
+            .and_then(|()| self.check_hello(conn, &hello))
+        {
             self.unwelcome(now, conn, refusal);
             return;
         }
@@ -233,6 +258,29 @@ impl<B, P: Planner> Machine<B, P> {
         } else if let Some(session) = self.sessions.get_mut(&conn) {
             session.hello = Some(hello);
             self.send(conn, Message::DocumentWanted);
+        }
+    }
+
+    /// Notes which instance of its service the peer says it is. It can only name one of the service that its
+    /// certificate proves.
+    fn identify(&mut self, conn: ConnId, agent: &AgentId) -> Result<(), HelloRefusal> {
+        let Some(session) = self.sessions.get_mut(&conn) else {
+            return Ok(());
+        };
+        if agent.service() != session.service.as_str() {
+            return Err(HelloRefusal::Agent);
+        }
+        if *agent == self.me.agent {
+            return Err(HelloRefusal::OwnName);
+        }
+        match &session.agent {
+            Some(dialled) if dialled != agent => Err(HelloRefusal::OtherInstance {
+                found: agent.clone(),
+            }),
+            _ => {
+                session.agent = Some(agent.clone());
+                Ok(())
+            }
         }
     }
 
@@ -252,9 +300,22 @@ impl<B, P: Planner> Machine<B, P> {
                 theirs: hello.cluster.clone(),
             });
         }
-        let session = self.sessions.get(&conn);
-        if session.is_none_or(|session| session.agent != hello.agent) {
-            return Err(HelloRefusal::Agent);
+        // Those of an earlier life linger until the transport finds them dead, and go when this one is welcome.
+        let of_this_life = |(other, session): &(&ConnId, &Session)| {
+            let life = session.peer.as_ref().map(|peer| peer.holder.incarnation);
+            **other != conn
+                && !session.dialled
+                && session.agent.as_ref() == Some(&hello.agent)
+                && life.is_none_or(|life| life == hello.incarnation)
+        };
+        let limit = self.options.connections_per_agent;
+        let dialled = self
+            .sessions
+            .get(&conn)
+            .is_some_and(|session| session.dialled);
+        if !dialled && self.sessions.iter().filter(of_this_life).count() >= limit {
+            let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+            return Err(HelloRefusal::Crowded { limit });
         }
         let known = self.agents.get(&hello.agent);
         match known.and_then(|known| known.incarnation) {
@@ -288,6 +349,7 @@ impl<B, P: Planner> Machine<B, P> {
         }
         if let Some(session) = self.sessions.get_mut(&conn) {
             self.planner.hold(&hello.deployment);
+            self.planner.connected(conn, &hello.agent);
             session.peer = Some(Peer {
                 holder: Holder {
                     deployment: hello.deployment,
@@ -316,11 +378,7 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// Jobs that need this agent need not wait.
     fn greeting_failed(&mut self, now: Moment, conn: ConnId, refusal: &HelloRefusal) {
-        let Some(agent) = self
-            .sessions
-            .get(&conn)
-            .map(|session| session.agent.clone())
-        else {
+        let Some(agent) = self.peer_agent(conn) else {
             return;
         };
         if self.connection(&agent).is_none() {
@@ -339,10 +397,10 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         session.up_since = Some(now);
-        let Some(incarnation) = session.peer.as_ref().map(|peer| peer.holder.incarnation) else {
+        let incarnation = session.peer.as_ref().map(|peer| peer.holder.incarnation);
+        let Some((agent, incarnation)) = session.agent.clone().zip(incarnation) else {
             return;
         };
-        let agent = session.agent.clone();
         self.timers.clear(&Timer::Hello(conn));
         self.timers.clear(&Timer::Dial(agent.clone()));
         let known = self.agents.entry(agent.clone()).or_default();
@@ -387,7 +445,10 @@ impl<B, P: Planner> Machine<B, P> {
         if let Some(peer) = &session.peer {
             self.planner.release(&peer.holder.deployment);
         }
-        let agent = session.agent;
+        // Of one that has not said who it is nothing is under way.
+        let Some(agent) = session.agent else {
+            return;
+        };
         let known = self.agents.get_mut(&agent);
         let was_up = known.is_some_and(|known| known.up.remove(&conn));
         if self.connection(&agent).is_none() {
@@ -435,7 +496,7 @@ impl<B, P: Planner> Machine<B, P> {
     ) {
         let is_past = |session: &Session| {
             let peer = session.peer.as_ref();
-            session.agent == address.agent
+            session.agent.as_ref() == Some(&address.agent)
                 && session.up_since.is_some_and(|since| since < suspect)
                 && peer.is_some_and(|peer| peer.holder.incarnation < ticket)
         };
@@ -468,10 +529,10 @@ impl<B, P: Planner> Machine<B, P> {
             .is_some_and(|session| session.permits.serve)
     }
 
-    pub(super) fn peer_agent(&self, conn: ConnId) -> Option<AgentId> {
-        self.sessions
-            .get(&conn)
-            .map(|session| session.agent.clone())
+    /// Who is at the other end of a connection, once that is known.
+    pub fn peer_agent(&self, conn: ConnId) -> Option<AgentId> {
+        let session = self.sessions.get(&conn)?;
+        session.agent.clone()
     }
 
     /// Whether anything here waits for this agent, so that an idle connection must not be closed.

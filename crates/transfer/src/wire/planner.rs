@@ -1,5 +1,6 @@
 //! What the machine asks of plans and memory, without knowing either.
 
+use super::ConnId;
 use super::path::PathSet;
 use super::refusal::Difference;
 use crate::ids::{AgentId, DeploymentDigest, PlanDigest, Rank};
@@ -21,6 +22,9 @@ pub trait Planner {
 
     /// A connection that was held is gone. What nobody holds may be forgotten.
     fn release(&mut self, deployment: &DeploymentDigest);
+
+    /// A connection turns out to be to this agent.
+    fn connected(&mut self, conn: ConnId, agent: &AgentId);
 
     /// All routes of one local rank with a known deployment.
     fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<Route>, String>;

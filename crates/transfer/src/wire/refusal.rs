@@ -4,7 +4,9 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank};
+use crate::ids::{
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank,
+};
 use crate::lease::{LeaseEnd, UseError};
 
 use super::awaited::Awaited;
@@ -83,8 +85,8 @@ pub enum HelloRefusal {
         /// The cluster there.
         theirs: ClusterName,
     },
-    /// The peer calls itself otherwise than its certificate does.
-    #[error("the agent's id is not the one in its certificate")]
+    /// The peer names a service that its certificate is not of.
+    #[error("the agent's service is not the one in its certificate")]
     Agent,
     /// It speaks for ranks that its deployment does not have.
     #[error("rank {rank} of a deployment of {ranks}")]
@@ -95,7 +97,10 @@ pub enum HelloRefusal {
         ranks: u32,
     },
     /// Another life of the same agent is connected, and started later.
-    #[error("a later life of this agent is connected ({later})")]
+    #[error(
+        "a later life of this agent is connected ({later}): either this process is left from before a restart, or \
+         two instances of a service have one name; give each an `instance` of its own"
+    )]
     Superseded {
         /// The later life.
         later: Incarnation,
@@ -112,6 +117,24 @@ pub enum HelloRefusal {
     /// The agent is going away.
     #[error("the agent is shutting down")]
     ShuttingDown,
+    /// At the address is another instance than the one that was dialled: the one that was there is gone.
+    #[error("another instance, {found}, is at that address by now")]
+    OtherInstance {
+        /// Who is there.
+        found: AgentId,
+    },
+    /// The peer has the very name of who refuses it.
+    #[error(
+        "both have one name: two instances of a service are started with the same name; give each an \
+         `instance` of its own"
+    )]
+    OwnName,
+    /// The agent, or its service, has opened as many connections as it may.
+    #[error("more than {limit} connections of one agent or service")]
+    Crowded {
+        /// The limit that was met.
+        limit: u32,
+    },
 }
 
 impl HelloRefusal {

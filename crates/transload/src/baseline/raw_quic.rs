@@ -5,6 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use transload_transfer::{
     identity::{Authority, Roles},
+    ids::AgentId,
     transport::quic::{Endpoints, Lane, LaneStats, QuicOptions},
 };
 
@@ -46,10 +47,11 @@ pub async fn raw_quic(
     let connecting = sender.connect(accepting.control_addr(), None);
     let (control, arrived) = tokio::join!(connecting, accepting.accept());
     let (control, arrived) = (control?, arrived.ok_or(BaselineError::Ended)?);
-    let mut session = accepting.expect_lanes(arrived.peer(), 1)?;
+    let mut session = accepting.expect_lanes(&AgentId::from(&arrived.peer().service), 1)?;
+    let peer = AgentId::from(&control.peer().service);
     let port = accepting.lane_ports().first().copied().unwrap_or_default();
     let lane = sender
-        .connect_lane(0, (any.ip(), port).into(), control.peer(), session.token())
+        .connect_lane(0, (any.ip(), port).into(), &peer, session.token())
         .await?;
     let other = session.accept().await.ok_or(BaselineError::Ended)?;
 

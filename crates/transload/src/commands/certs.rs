@@ -13,7 +13,7 @@ use transload::transfer::identity::{
     Authority, AuthorityError, Identity, IdentityFileError, Role, Roles, UnknownRole, Validity,
     names_in, open_keys, random_cluster_name,
 };
-use transload::transfer::ids::{AgentId, ClusterName, NameError};
+use transload::transfer::ids::{ClusterName, NameError, ServiceName};
 
 use crate::failure::{Failure, chain};
 use crate::output::Output;
@@ -108,7 +108,7 @@ fn days() -> clap::builder::RangedI64ValueParser<u32> {
 /// An agent to make: `decode-0=pull,renew`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct NewAgent {
-    name: AgentId,
+    name: ServiceName,
     roles: Roles,
 }
 
@@ -216,7 +216,7 @@ fn new_authority(cluster: Option<ClusterName>) -> Result<Authority, AuthorityErr
     }
 }
 
-fn first_repeated(agents: &[NewAgent]) -> Option<&AgentId> {
+fn first_repeated(agents: &[NewAgent]) -> Option<&ServiceName> {
     let mut seen = HashSet::new();
     agents
         .iter()
@@ -259,11 +259,11 @@ impl Listing {
         let agents = identities.iter().map(|identity| {
             let peer = identity.peer();
             Listed {
-                name: peer.agent.to_string(),
+                name: peer.service.to_string(),
                 roles: peer.roles.iter().map(Role::name).collect(),
                 expires: unix(identity.valid_until()),
-                certificate: dir.join(format!("{}.pem", peer.agent)),
-                key: dir.join(format!("{}.key", peer.agent)),
+                certificate: dir.join(format!("{}.pem", peer.service)),
+                key: dir.join(format!("{}.key", peer.service)),
             }
         });
         let open_keys = open_keys(dir)?.into_iter().map(|(path, mode)| OpenKey {

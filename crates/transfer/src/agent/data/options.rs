@@ -40,6 +40,9 @@ pub struct DataOptions {
     /// Most of them from one peer, over all its lanes: so few that one peer cannot take the places of all
     /// others. An agent raises it to what its lanes allow, where that is more.
     pub streams_of_peer: usize,
+
+    /// Most of them from all agents of one service: an agent's name below its service is its own choice.
+    pub streams_of_service: usize,
 }
 
 impl Default for DataOptions {
@@ -52,6 +55,7 @@ impl Default for DataOptions {
             header_timeout: Duration::from_secs(5),
             streams: 16_384,
             streams_of_peer: 2048,
+            streams_of_service: 8192,
         }
     }
 }

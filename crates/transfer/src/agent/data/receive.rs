@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     future::Future,
+    hash::Hash,
     sync::{Arc, Mutex, Weak},
 };
 
@@ -19,8 +20,7 @@ use super::{intake::Intake, landing::Landing, options::DataOptions, stop};
 use crate::transport::local;
 use crate::{
     copy,
-    identity::PeerIdentity,
-    ids::AgentId,
+    ids::{AgentId, ServiceName},
     transport::quic::{self, ConnectionLost, DataReceiver, Lane, StreamCode},
     wire::stream::{HEADER, NotAStream, StreamHeader, StreamTrailer},
 };
@@ -34,7 +34,7 @@ pub trait Arrivals: Send + Sync + 'static {
     /// stream has these bytes.
     fn admit(
         &self,
-        peer: &PeerIdentity,
+        peer: &AgentId,
         header: &StreamHeader,
     ) -> impl Future<Output = Option<Landing>> + Send;
 
@@ -122,9 +122,37 @@ pub struct Receiver<A> {
 pub(super) struct Inner<A> {
     pub(super) arrivals: A,
     options: DataOptions,
-    /// Places for streams, of all peers and of each.
+    /// Places for streams, of all peers, of each service and of each agent.
     streams: Arc<Semaphore>,
-    of_peers: Mutex<HashMap<AgentId, Weak<Semaphore>>>,
+    of_services: Shares<ServiceName>,
+    of_peers: Shares<AgentId>,
+}
+
+/// Places of some that share them, for as long as they are there.
+#[derive(Debug)]
+struct Shares<K> {
+    most: usize,
+    of: Mutex<HashMap<K, Weak<Semaphore>>>,
+}
+
+impl<K: Eq + Hash> Shares<K> {
+    fn new(most: usize) -> Self {
+        Self {
+            most: most.min(Semaphore::MAX_PERMITS),
+            of: Mutex::default(),
+        }
+    }
+
+    fn get(&self, of: K) -> Arc<Semaphore> {
+        let mut shares = self.of.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(places) = shares.get(&of).and_then(Weak::upgrade) {
+            return places;
+        }
+        shares.retain(|_, places| places.strong_count() > 0);
+        let places = Arc::new(Semaphore::new(self.most));
+        shares.insert(of, Arc::downgrade(&places));
+        places
+    }
 }
 
 impl<A> Clone for Receiver<A> {
@@ -148,30 +176,10 @@ impl<A: Arrivals> Receiver<A> {
                 arrivals,
                 options: options.clone(),
                 streams: Arc::new(Semaphore::new(streams)),
-                of_peers: Mutex::default(),
+                of_services: Shares::new(options.streams_of_service),
+                of_peers: Shares::new(options.streams_of_peer),
             }),
         }
-    }
-
-    /// The places of one peer, which all its lanes share.
-    fn places(&self, peer: &AgentId) -> Arc<Semaphore> {
-        let mut of_peers = self
-            .inner
-            .of_peers
-            .lock()
-            .unwrap_or_else(|e| e.into_inner());
-        if let Some(places) = of_peers.get(peer).and_then(Weak::upgrade) {
-            return places;
-        }
-        of_peers.retain(|_, places| places.strong_count() > 0);
-        let most = self
-            .inner
-            .options
-            .streams_of_peer
-            .min(Semaphore::MAX_PERMITS);
-        let places = Arc::new(Semaphore::new(most));
-        of_peers.insert(peer.clone(), Arc::downgrade(&places));
-        places
     }
 
     /// Who decides.
@@ -185,7 +193,8 @@ impl<A: Arrivals> Receiver<A> {
     /// keep the lane's window from the others.
     pub fn serve(&self, lane: &Lane) -> JoinHandle<ConnectionLost> {
         let (this, accepting) = (self.clone(), lane.clone());
-        let of_peer = self.places(&lane.peer().agent);
+        let of_service = self.inner.of_services.get(ServiceName::from(lane.peer()));
+        let of_peer = self.inner.of_peers.get(lane.peer().clone());
         lane.spawn(async move {
             loop {
                 let stream = match accepting.accept_stream().await {
@@ -193,11 +202,12 @@ impl<A: Arrivals> Receiver<A> {
                     Err(lost) => return lost,
                 };
                 let of_all = this.inner.streams.clone().try_acquire_owned();
+                let of_service = of_service.clone().try_acquire_owned();
                 let of_peer = of_peer.clone().try_acquire_owned();
-                match of_all.and_then(|of_all| Ok((of_all, of_peer?))) {
-                    Ok(place) => {
+                match of_all.and_then(|of_all| Ok([of_all, of_service?, of_peer?])) {
+                    Ok(places) => {
                         let (this, peer) = (this.clone(), accepting.peer().clone());
-                        accepting.spawn(async move { this.receive(&peer, stream, place).await });
+                        accepting.spawn(async move { this.receive(&peer, stream, places).await });
                     }
                     Err(_) => stream.stop(stop::BUSY),
                 }
@@ -207,9 +217,9 @@ impl<A: Arrivals> Receiver<A> {
 
     async fn receive(
         &self,
-        peer: &PeerIdentity,
+        peer: &AgentId,
         mut stream: DataReceiver,
-        _place: (OwnedSemaphorePermit, OwnedSemaphorePermit),
+        _places: [OwnedSemaphorePermit; 3],
     ) {
         let header = match self.header(&mut stream).await {
             Ok(header) => header,

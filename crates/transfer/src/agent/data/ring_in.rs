@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     copy::settle,
-    identity::PeerIdentity,
+    ids::AgentId,
     transport::local::{
         Driven, drive,
         ring::{Consumer, ReadWindow, RingError},
@@ -40,7 +40,7 @@ impl<A: Arrivals> Receiver<A> {
     ///
     /// # Errors
     /// Where no thread is to be had.
-    pub fn serve_ring(&self, consumer: Consumer, peer: PeerIdentity) -> io::Result<RingIn> {
+    pub fn serve_ring(&self, consumer: Consumer, peer: AgentId) -> io::Result<RingIn> {
         let mut intakes = Intakes {
             receiver: self.clone(),
             runtime: Handle::current(),
@@ -56,7 +56,7 @@ impl<A: Arrivals> Receiver<A> {
 struct Intakes<A> {
     receiver: Receiver<A>,
     runtime: Handle,
-    peer: PeerIdentity,
+    peer: AgentId,
     stream: Option<Stream>,
 }
 

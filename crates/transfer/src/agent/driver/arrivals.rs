@@ -4,7 +4,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::data::{Arrivals, Landing, ReceiveError};
 use crate::agent::event::Event;
-use crate::identity::PeerIdentity;
+use crate::ids::AgentId;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 
 /// Asks the driver which streams may land.
@@ -24,10 +24,10 @@ impl Admission {
 }
 
 impl Arrivals for Admission {
-    async fn admit(&self, peer: &PeerIdentity, header: &StreamHeader) -> Option<Landing> {
+    async fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Option<Landing> {
         let (answer, admitted) = oneshot::channel();
         self.tell(Event::Admit {
-            agent: peer.agent.clone(),
+            agent: peer.clone(),
             header: *header,
             answer,
         });

@@ -24,20 +24,19 @@ use crate::agent::ring::{self, Offer, Rings};
 #[cfg(feature = "local")]
 use crate::agent::telling::Telling;
 use crate::identity::{PeerIdentity, Role};
-use crate::ids::{AgentId, Nonce};
+use crate::ids::{AgentId, Nonce, ServiceName};
 use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
 use crate::wire::message::LaneMessage;
 use crate::wire::{BlocksOf, ConnId, Flow, Permits};
 #[cfg(feature = "local")]
 use crate::wire::{Path, PathSet};
 
-/// Most connections that one agent may have opened to us. Two dials that cross need two; those of a life
-/// that was killed linger until the idle timeout, and go when the next one is welcome.
-const FROM_ONE_AGENT: usize = 8;
-
 /// One control connection, and its lanes.
 pub(super) struct Connection {
+    /// What its certificate says.
     pub(super) peer: PeerIdentity,
+    /// Which agent it is, once that is known.
+    pub(super) agent: Option<AgentId>,
     pub(super) address: SocketAddr,
     /// Whether we have opened it.
     pub(super) dialled: bool,
@@ -59,7 +58,8 @@ pub(super) struct Connection {
 }
 
 impl Driver {
-    pub(super) fn connected(&mut self, connection: ControlConnection, dialled: bool) {
+    /// A connection is there; `meant` is whom we have dialled, if it was us.
+    pub(super) fn connected(&mut self, connection: ControlConnection, meant: Option<AgentId>) {
         let now = self.now();
         self.next_conn += 1;
         let conn = ConnId(self.next_conn);
@@ -70,12 +70,7 @@ impl Driver {
             renew: peer.roles.contains(Role::Renew),
             serve: peer.roles.contains(Role::Serve),
         };
-        let arrived = self.connections.values();
-        let arrived = arrived.filter(|other| !other.dialled && other.peer.agent == peer.agent);
-        if !dialled && arrived.count() >= FROM_ONE_AGENT {
-            tracing::warn!(%peer, "too many connections of one agent");
-            return connection.close(CloseCode::BUSY, "too many connections of one agent");
-        }
+        let dialled = meant.is_some();
         tracing::info!(%peer, %address, dialled, "connected");
         let (sender, receiver) = connection.split();
         let (outbox, outgoing) = control::outbox();
@@ -87,11 +82,12 @@ impl Driver {
         let reader = self
             .endpoints
             .spawn_control(control::read(receiver, conn, events));
-        let agent = peer.agent.clone();
+        let service = peer.service.clone();
         #[cfg(feature = "local")]
         let local = self.local_paths(&peer, address);
         let connection = Connection {
             peer,
+            agent: meant.clone(),
             address,
             dialled,
             outbox,
@@ -109,10 +105,10 @@ impl Driver {
         };
         #[cfg(feature = "local")]
         if let Some(local) = local {
-            self.machine.planner_mut().set_local(agent.clone(), local);
+            self.machine.planner_mut().set_local(conn, local);
         }
         self.connections.insert(conn, connection);
-        self.machine.connected(now, conn, agent, permits);
+        self.machine.connected(now, conn, service, meant, permits);
     }
 
     /// The paths to a peer beside the network, if it is on this host.
@@ -156,7 +152,9 @@ impl Driver {
         };
         let connections = self.connections.iter();
         let idle = connections
-            .filter(|(_, connection)| silent(connection) && !needed(&connection.peer.agent))
+            .filter(|(_, connection)| {
+                silent(connection) && !connection.agent.as_ref().is_some_and(needed)
+            })
             .map(|(conn, _)| *conn);
         for conn in idle.collect::<Vec<_>>() {
             self.lost(conn, "nothing needs it");
@@ -168,13 +166,9 @@ impl Driver {
         let Some(connection) = self.connections.remove(&conn) else {
             return false;
         };
-        tracing::info!(peer = %connection.peer, %why, "a connection is over");
-        let agent = connection.peer.agent.clone();
+        tracing::info!(peer = connection.name(), %why, "a connection is over");
         drop(connection.close());
-        let mut others = self.connections.values();
-        if others.all(|other| other.peer.agent != agent) {
-            self.machine.planner_mut().forget_local(&agent);
-        }
+        self.machine.planner_mut().forget_local(conn);
         true
     }
 
@@ -201,8 +195,10 @@ impl Driver {
                 if connection.lanes.begun {
                     return;
                 }
-                let Ok(session) = self.endpoints.expect_lanes(&connection.peer, wanted as u16)
-                else {
+                let Some(agent) = &connection.agent else {
+                    return;
+                };
+                let Ok(session) = self.endpoints.expect_lanes(agent, wanted as u16) else {
                     return;
                 };
                 connection.lanes.begun = true;
@@ -222,11 +218,14 @@ impl Driver {
                 if !connection.lanes.begun || connection.lanes.expected != 0 {
                     return;
                 }
+                let Some(agent) = connection.agent.clone() else {
+                    return;
+                };
                 ports.truncate(self.endpoints.lane_ports().len());
                 connection.lanes.expected = ports.len();
                 let connecting = lanes::connect(
                     self.endpoints.clone(),
-                    connection.peer.clone(),
+                    agent,
                     connection.address,
                     (ports, nonce),
                     conn,
@@ -294,6 +293,12 @@ impl Driver {
 }
 
 impl Connection {
+    /// Who is at the other end, as far as that is known: the agent, or else the service.
+    pub(super) fn name(&self) -> &str {
+        let agent = self.agent.as_ref().map(AgentId::as_str);
+        agent.unwrap_or(self.peer.service.as_str())
+    }
+
     /// Has a task stop when the connection is gone.
     #[cfg(feature = "local")]
     pub(super) fn owns(&mut self, task: JoinHandle<()>) {
@@ -324,6 +329,7 @@ pub(super) async fn dial(
     port: u16,
     events: mpsc::Sender<Event>,
 ) {
+    let service = ServiceName::from(&agent);
     let within = endpoints.options().handshake_timeout;
     let mut result = Err(format!("{host}:{port} has no address"));
     match timeout(within, lookup_host((host.as_str(), port))).await {
@@ -331,7 +337,7 @@ pub(super) async fn dial(
         Ok(Err(error)) => result = Err(format!("{host} has no address: {error}")),
         Ok(Ok(addresses)) => {
             for address in addresses {
-                let connected = endpoints.connect(address, Some(&agent)).await;
+                let connected = endpoints.connect(address, Some(&service)).await;
                 result = connected.map_err(|error| match error {
                     // It names the address.
                     ConnectError::TimedOut { .. } => error.to_string(),

@@ -252,10 +252,10 @@ impl Driver {
     pub(super) fn copy_failed(&mut self, transfer: TransferId, why: String) {
         // One that was fenced is over, and nobody's fault.
         if let Some(under) = self.under_way.get(&transfer) {
-            let agent = under.flow.agent.clone();
+            let (agent, conn) = (under.flow.agent.clone(), under.flow.conn);
             tracing::debug!(%agent, why, "a copy out of lent memory has failed");
             let plans = self.machine.planner_mut();
-            plans.lose_local(&agent, Path::Shared, false);
+            plans.lose_local(conn, Path::Shared, false);
             self.failed(transfer, why);
         }
     }
@@ -294,10 +294,9 @@ impl Driver {
         let Some(connection) = self.connections.get(&conn) else {
             return;
         };
-        tracing::debug!(peer = %connection.peer, %rank, lent, why, "there is no loan");
-        let agent = connection.peer.agent.clone();
+        tracing::debug!(peer = connection.name(), %rank, lent, why, "there is no loan");
         let plans = self.machine.planner_mut();
-        plans.lose_local(&agent, Path::Shared, lent);
+        plans.lose_local(conn, Path::Shared, lent);
         for transfer in self.waiting_for(conn, rank, lent) {
             self.failed(transfer, why.to_owned());
         }

@@ -85,10 +85,9 @@ impl Driver {
         let Some(connection) = self.connections.get(&conn) else {
             return;
         };
-        tracing::debug!(peer = %connection.peer, out, why, "there is no ring");
-        let agent = connection.peer.agent.clone();
+        tracing::debug!(peer = connection.name(), out, why, "there is no ring");
         let plans = self.machine.planner_mut();
-        plans.lose_local(&agent, Path::Ring, out);
+        plans.lose_local(conn, Path::Ring, out);
         for transfer in self.over_ring(conn, if out { is_out } else { is_in }) {
             self.failed(transfer, why.to_owned());
         }
@@ -123,9 +122,12 @@ impl Driver {
         let (Some(connection), Some(local)) = (self.connections.get_mut(&conn), &self.local) else {
             return;
         };
+        let Some(peer) = connection.agent.clone() else {
+            return;
+        };
         let receiving = &mut connection.rings.incoming;
         if let Some(offer) = receiving.take_up() {
-            let (receiver, peer) = (self.receiver.clone(), connection.peer.clone());
+            let receiver = self.receiver.clone();
             let task = ring::receive(offer, receiver, peer, conn, self.events.clone());
             receiving.begun(local.spawn(task));
         }

@@ -9,6 +9,7 @@ use rustls_pki_types::CertificateDer;
 use tokio::time::timeout;
 
 use super::{
+    credentials::Credentials,
     error::CloseCode,
     options::QuicOptions,
     path::Path,
@@ -31,7 +32,7 @@ pub(super) const WELCOME: &[u8; 4] = b"TLok";
 pub(super) struct Acceptor<F> {
     pub(super) endpoint: quinn::Endpoint,
     pub(super) options: Arc<QuicOptions>,
-    pub(super) server: ServerConfig,
+    pub(super) credentials: Arc<Credentials>,
     /// The socket's receive buffer, in bytes.
     pub(super) buffer: usize,
     pub(super) transport: fn(Path, &QuicOptions) -> Arc<TransportConfig>,
@@ -59,7 +60,7 @@ where
                 continue;
             };
             let path = Path::towards(incoming.remote_address(), &self.options, self.buffer);
-            let mut config = self.server.clone();
+            let mut config = self.credentials.server();
             config.transport_config((self.transport)(path, &self.options));
             let taking_in = TakingIn {
                 config: Arc::new(config),

@@ -12,6 +12,7 @@ use quinn::{
 
 use super::{
     acceptor::{Acceptor, Guest},
+    credentials::Credentials,
     error::{BindError, CloseCode},
     options::QuicOptions,
     path::{ETHERNET_UDP_PAYLOAD, Path},
@@ -97,7 +98,7 @@ impl Bound {
     pub(super) fn accept<F, W>(
         &self,
         options: &Arc<QuicOptions>,
-        server: &ServerConfig,
+        credentials: &Arc<Credentials>,
         transport: TransportTowards,
         welcome: F,
     ) where
@@ -107,7 +108,7 @@ impl Bound {
         let acceptor = Acceptor {
             endpoint: self.endpoint.clone(),
             options: options.clone(),
-            server: server.clone(),
+            credentials: credentials.clone(),
             buffer: self.buffers.receive.granted,
             transport,
             welcome: Arc::new(welcome),

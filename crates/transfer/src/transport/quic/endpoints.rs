@@ -2,10 +2,7 @@
 
 use std::{fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use quinn::{
-    ClientConfig, Connection, RecvStream, SendStream,
-    crypto::rustls::{QuicClientConfig, QuicServerConfig},
-};
+use quinn::{ClientConfig, Connection, RecvStream, SendStream, crypto::rustls::QuicClientConfig};
 use tokio::{
     sync::{Mutex, mpsc},
     task::JoinHandle,
@@ -14,8 +11,9 @@ use tokio::{
 
 use super::{
     acceptor::{CONTROL_PREAMBLE, Guest, LANE_PREAMBLE, introduce, peer_of},
-    bound::{Bound, TransportTowards, server_config},
+    bound::{Bound, TransportTowards},
     control::ControlConnection,
+    credentials::Credentials,
     error::{BindError, CloseCode, ConnectError, ConnectionLost},
     lane::Lane,
     options::QuicOptions,
@@ -24,8 +22,8 @@ use super::{
     socket::Buffers,
     threads::GOODBYE,
 };
-use crate::identity::{Identity, PeerIdentity, tls::SERVER_NAME};
-use crate::ids::AgentId;
+use crate::identity::{Identity, PeerIdentity, RenewalError, tls::SERVER_NAME};
+use crate::ids::{AgentId, ServiceName};
 
 /// All sockets of one agent: one for control and one for each lane, each with a thread. Clones are
 /// the same endpoints; dropping the last closes every connection.
@@ -35,7 +33,7 @@ pub struct Endpoints {
 }
 
 struct Inner {
-    identity: Identity,
+    credentials: Arc<Credentials>,
     options: Arc<QuicOptions>,
     control: Bound,
     lanes: Vec<Bound>,
@@ -57,9 +55,8 @@ impl Endpoints {
     ) -> Result<Self, BindError> {
         options.check()?;
         let options = Arc::new(options);
-        let crypto =
-            QuicServerConfig::try_from(identity.tls().server()).map_err(|_| BindError::Crypto)?;
-        let server = server_config(crypto, &options);
+        let credentials = Arc::new(Credentials::new(identity, options.clone())?);
+        let server = credentials.server();
 
         let control = Bound::for_control(addr, &options, &server)?;
         let lanes = Bound::for_lanes(addr, &options, &server)?;
@@ -69,7 +66,7 @@ impl Endpoints {
 
         let registry = Arc::new(Registry::default());
         let (arrived, arrivals) = mpsc::channel(options.max_handshakes);
-        control.accept(&options, &server, control_transport, {
+        control.accept(&options, &credentials, control_transport, {
             let options = options.clone();
             move |guest| welcome_control(guest, arrived.clone(), options.clone())
         });
@@ -77,13 +74,16 @@ impl Endpoints {
             let thread = lane.thread.handle().clone();
             let options = options.clone();
             let registry = registry.clone();
-            lane.accept(&options.clone(), &server, lane_transport, move |guest| {
-                welcome_lane(guest, registry.clone(), thread.clone(), options.clone())
-            });
+            lane.accept(
+                &options.clone(),
+                &credentials,
+                lane_transport,
+                move |guest| welcome_lane(guest, registry.clone(), thread.clone(), options.clone()),
+            );
         }
         Ok(Self {
             inner: Arc::new(Inner {
-                identity,
+                credentials,
                 options,
                 control,
                 lanes,
@@ -93,10 +93,20 @@ impl Endpoints {
         })
     }
 
-    /// Who we are.
+    /// Who we are at present.
     #[must_use]
-    pub fn identity(&self) -> &Identity {
-        &self.inner.identity
+    pub fn identity(&self) -> Identity {
+        self.inner.credentials.identity()
+    }
+
+    /// Has new connections show and demand what `identity` says: a certificate that was renewed, or authorities
+    /// that were replaced. It has to be of the same service and cluster. Connections that are open go on, with the
+    /// roles that they have begun with.
+    ///
+    /// # Errors
+    /// [`RenewalError::Another`].
+    pub fn renew(&self, identity: Identity) -> Result<(), RenewalError> {
+        self.inner.credentials.replace(identity)
     }
 
     /// The settings.
@@ -137,8 +147,9 @@ impl Endpoints {
             .sum()
     }
 
-    /// Opens a control connection. With `expected`, nobody but that agent will do. A peer that is busy is tried
-    /// again, with pauses.
+    /// Opens a control connection. With `expected`, nobody but that service will do; which of its instances has
+    /// answered is for the first messages to show. A peer that is busy is tried again, with
+    /// pauses.
     ///
     /// When this returns, both sides have proved who they are and accepted each other.
     ///
@@ -147,7 +158,7 @@ impl Endpoints {
     pub async fn connect(
         &self,
         addr: SocketAddr,
-        expected: Option<&AgentId>,
+        expected: Option<&ServiceName>,
     ) -> Result<ControlConnection, ConnectError> {
         let dialled = self
             .dial(
@@ -180,7 +191,7 @@ impl Endpoints {
     ///
     /// # Errors
     /// The operating system's, when it has no randomness for the token.
-    pub fn expect_lanes(&self, peer: &PeerIdentity, lanes: u16) -> io::Result<LaneSession> {
+    pub fn expect_lanes(&self, peer: &AgentId, lanes: u16) -> io::Result<LaneSession> {
         self.inner.registry.open(peer.clone(), usize::from(lanes))
     }
 
@@ -193,7 +204,7 @@ impl Endpoints {
         &self,
         index: usize,
         addr: SocketAddr,
-        peer: &PeerIdentity,
+        peer: &AgentId,
         token: &SessionToken,
     ) -> Result<Lane, ConnectError> {
         let lanes = &self.inner.lanes;
@@ -208,14 +219,14 @@ impl Endpoints {
             .dial(
                 bound,
                 addr,
-                Some(&peer.agent),
+                Some(&ServiceName::from(peer)),
                 lane_transport,
                 &introduction,
             )
             .await?;
         Ok(Lane::admit(
             dialled.connection,
-            dialled.peer,
+            peer.clone(),
             dialled.path,
             bound.thread.handle().clone(),
             &self.inner.options,
@@ -260,7 +271,7 @@ impl Endpoints {
         &self,
         bound: &Bound,
         addr: SocketAddr,
-        expected: Option<&AgentId>,
+        expected: Option<&ServiceName>,
         transport: TransportTowards,
         introduction: &[u8],
     ) -> Result<Dialled, ConnectError> {
@@ -288,13 +299,14 @@ impl Endpoints {
         &self,
         bound: &Bound,
         addr: SocketAddr,
-        expected: Option<&AgentId>,
+        expected: Option<&ServiceName>,
         transport: TransportTowards,
         introduction: &[u8],
     ) -> Result<Dialled, ConnectError> {
         let path = Path::towards(addr, &self.inner.options, bound.buffers.receive.granted);
         let transport = transport(path, &self.inner.options);
-        let (tls, verdict) = self.inner.identity.tls().client_with_verdict(expected);
+        let identity = self.identity();
+        let (tls, verdict) = identity.tls().client_with_verdict(expected);
         let crypto = QuicClientConfig::try_from(tls).map_err(|_| ConnectError::Closed)?;
         let mut config = ClientConfig::new(Arc::new(crypto));
         config.transport_config(transport);
@@ -372,14 +384,14 @@ async fn welcome_lane(
     let Some(token) = guest.read::<{ SessionToken::BYTES }>().await else {
         return;
     };
-    let Some(session) = registry.admit(&token.into(), &guest.peer) else {
+    let Some((session, agent)) = registry.admit(&token.into(), &guest.peer) else {
         tracing::debug!(peer = %guest.peer, "refused a lane");
         return guest.close(CloseCode::LANE_REFUSED);
     };
     // Before the answer, so that what the peer is now allowed travels with it.
     let lane = Lane::admit(
         guest.connection.clone(),
-        guest.peer.clone(),
+        agent,
         guest.path,
         thread,
         &options,
@@ -402,7 +414,7 @@ fn control_connection(
 impl fmt::Debug for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoints")
-            .field("identity", &self.inner.identity)
+            .field("identity", &self.identity())
             .field("control", &self.control_addr())
             .field("lane_ports", &self.lane_ports())
             .finish_non_exhaustive()

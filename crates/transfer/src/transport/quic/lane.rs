@@ -11,7 +11,7 @@ use super::{
     path::{Path, admit_lane},
     stream::{DataReceiver, DataSender},
 };
-use crate::identity::PeerIdentity;
+use crate::ids::AgentId;
 
 /// One data connection to a peer, bound to a control connection with the same peer. Clones are the
 /// same lane. It is closed when the last clone and the last of its streams are dropped.
@@ -23,7 +23,7 @@ pub struct Lane {
 #[derive(Debug)]
 struct Inner {
     connection: Connection,
-    peer: PeerIdentity,
+    peer: AgentId,
     thread: Handle,
     stall_timeout: Duration,
 }
@@ -50,7 +50,7 @@ impl Lane {
     /// A lane whose peer has shown that it belongs here: from now on it may send.
     pub(super) fn admit(
         connection: Connection,
-        peer: PeerIdentity,
+        peer: AgentId,
         path: Path,
         thread: Handle,
         options: &QuicOptions,
@@ -66,9 +66,9 @@ impl Lane {
         }
     }
 
-    /// Who is at the other end.
+    /// Which agent is at the other end: the one whose session this lane belongs to.
     #[must_use]
-    pub fn peer(&self) -> &PeerIdentity {
+    pub fn peer(&self) -> &AgentId {
         &self.inner.peer
     }
 

@@ -35,6 +35,7 @@
 mod acceptor;
 mod bound;
 mod control;
+mod credentials;
 mod endpoints;
 mod error;
 mod lane;

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::lane::Lane;
 use crate::identity::PeerIdentity;
+use crate::ids::AgentId;
 
 /// 16 random bytes that a peer proves with that its lane belongs to a control connection. They are
 /// a secret between the two: send them over that connection only. `Debug` does not show them.
@@ -95,7 +96,7 @@ struct Sessions {
 #[derive(Debug)]
 struct Entry {
     token: SessionToken,
-    peer: PeerIdentity,
+    peer: AgentId,
     lanes: mpsc::Sender<Lane>,
     left: usize,
 }
@@ -108,11 +109,7 @@ impl Sessions {
 
 impl Registry {
     /// Opens a session for up to `lanes` lanes of `peer`.
-    pub(super) fn open(
-        self: &Arc<Self>,
-        peer: PeerIdentity,
-        lanes: usize,
-    ) -> io::Result<LaneSession> {
+    pub(super) fn open(self: &Arc<Self>, peer: AgentId, lanes: usize) -> io::Result<LaneSession> {
         let token = SessionToken::random()?;
         let (sender, receiver) = mpsc::channel(lanes.max(1));
         let mut sessions = self.sessions();
@@ -136,20 +133,23 @@ impl Registry {
         })
     }
 
-    /// Takes one of the places of the session that `token` belongs to, if it is `peer`'s.
+    /// Takes one of the places of the session that `token` belongs to, if it is of `peer`'s service. The token
+    /// was told to one instance of it; that the certificate is the very same is not asked, since it may have been
+    /// renewed since.
     ///
     /// Looks at every session, so the time tells nothing about which token was nearly right.
     pub(super) fn admit(
         &self,
         token: &SessionToken,
         peer: &PeerIdentity,
-    ) -> Option<mpsc::Sender<Lane>> {
+    ) -> Option<(mpsc::Sender<Lane>, AgentId)> {
         let mut sessions = self.sessions();
         let mut admitted = None;
         for entry in sessions.open.values_mut() {
-            if entry.token.is(token) && entry.peer == *peer && entry.left > 0 {
+            let same = entry.peer.service() == peer.service.as_str();
+            if entry.token.is(token) && same && entry.left > 0 {
                 entry.left -= 1;
-                admitted = Some(entry.lanes.clone());
+                admitted = Some((entry.lanes.clone(), entry.peer.clone()));
             }
         }
         admitted

@@ -25,6 +25,9 @@ impl<B, P: Planner> Machine<B, P> {
         if let Some(&rank) = spec.ranks.iter().find(|r| !self.me.ranks.contains(r)) {
             return Err(JobError::NotOurs { rank });
         }
+        if self.is_own(&claims)? {
+            return Err(JobError::OwnTicket);
+        }
         let end = spec.start.saturating_add(spec.tokens);
         let covered = match claims.direction {
             Direction::Pull => spec.start >= claims.start && end <= claims.valid_tokens,
@@ -65,6 +68,28 @@ impl<B, P: Planner> Machine<B, P> {
         let same = jobs.chain(invited).filter(|(claims, _)| claims.set == *set);
         let mut busy = same.flat_map(|(_, busy)| busy.intersection(ranks));
         busy.next().copied()
+    }
+
+    /// Whether a ticket is of this engine, in this life. One that names this agent in another life is of before a
+    /// restart, and nobody has to be dialled to know that.
+    fn is_own(&self, claims: &Claims) -> Result<bool, JobError> {
+        let me = &self.me;
+        if (claims.owner, claims.incarnation) == (me.deployment, me.incarnation) {
+            return Ok(true);
+        }
+        match claims.ranks.iter().any(|rank| rank.agent == me.agent) {
+            true if claims.owner != me.deployment => Err(JobError::Deployment {
+                agent: me.agent.clone(),
+                found: me.deployment,
+                ticket: claims.owner,
+            }),
+            true => Err(JobError::Restarted {
+                agent: me.agent.clone(),
+                found: me.incarnation,
+                ticket: claims.incarnation,
+            }),
+            false => Ok(false),
+        }
     }
 
     /// Opens a ticket that is to be used here.

@@ -26,6 +26,12 @@ pub enum JobError {
     /// The ticket is for somebody else.
     #[error("the ticket is for another agent")]
     Audience,
+    /// The ticket is of this very engine, whose blocks are here already.
+    #[error(
+        "the ticket is of this engine itself, so there is nothing to move: use the blocks that it leases, compute \
+         the request here, or send it to another engine"
+    )]
+    OwnTicket,
     /// A rank is not this agent's.
     #[error("rank {rank} is not of this agent")]
     NotOurs {
@@ -98,7 +104,10 @@ pub enum JobError {
         ticket: DeploymentDigest,
     },
     /// An agent of the ticket has restarted: its leases are gone.
-    #[error("agent {agent} has restarted since the ticket was made")]
+    #[error(
+        "agent {agent} has restarted since the ticket was made, or two instances of its service have one name \
+         (then give each an `instance` of its own)"
+    )]
     Restarted {
         /// Which.
         agent: AgentId,

@@ -36,8 +36,8 @@ impl World {
             broken: false,
         };
         self.links.insert(conn, link);
-        self.after(there, Event::Connected(to, to_life, conn, name));
-        self.after(here, Event::Connected(from, life, conn, agent));
+        self.after(there, Event::Connected(to, to_life, conn, name, false));
+        self.after(here, Event::Connected(from, life, conn, agent, true));
         if self.mishap(0.05) {
             let soon = self.rng.below(50 * MS);
             self.after(soon, Event::Step(Step::Break(conn)));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::ids::{AgentId, DeploymentDigest, PlanDigest, Rank};
-use crate::wire::{Difference, PathSet, Planner, Route, RouteAsk};
+use crate::wire::{ConnId, Difference, PathSet, Planner, Route, RouteAsk};
 
 /// A deployment, as far as the protocol cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,6 +128,8 @@ impl Planner for SimPlanner {
         assert!(rank.0 < self.me.ranks);
         Ok(found.collect())
     }
+
+    fn connected(&mut self, _conn: ConnId, _agent: &AgentId) {}
 
     fn paths(&self, agent: &AgentId, _local_is_source: bool) -> PathSet {
         match self.near.contains(agent) {

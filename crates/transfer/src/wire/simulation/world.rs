@@ -10,7 +10,7 @@ use super::request::Request;
 use super::rng::Rng;
 use super::step::Step;
 use super::streams::{Flowing, Reading, StreamEvent};
-use crate::ids::{AgentId, ClusterName, Incarnation, LeaseSetId, Rank, TransferId};
+use crate::ids::{AgentId, ClusterName, Incarnation, LeaseSetId, Rank, ServiceName, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseLimits};
 use crate::moment::Moment;
 use crate::ticket::TicketKey;
@@ -125,7 +125,8 @@ pub(super) enum Event {
     Timer(usize, u32, u64),
     Dial(usize, u32, AgentId),
     DialFailed(usize, u32, AgentId),
-    Connected(usize, u32, ConnId, AgentId),
+    /// Who is there, and whether it was dialled.
+    Connected(usize, u32, ConnId, AgentId, bool),
     Disconnected(usize, u32, ConnId),
     /// To the end with this index.
     Deliver(ConnId, usize, Envelope),
@@ -212,9 +213,11 @@ impl World {
                     machine.connect_failed(now, &agent, "nobody answers")
                 });
             }
-            Event::Connected(n, life, conn, agent) if self.lives(n, life) => {
+            Event::Connected(n, life, conn, agent, dialled) if self.lives(n, life) => {
                 self.call(n, |machine, now| {
-                    machine.connected(now, conn, agent, Permits::ALL);
+                    let service = ServiceName::from(&agent);
+                    let dialled = dialled.then_some(agent);
+                    machine.connected(now, conn, service, dialled, Permits::ALL);
                 });
             }
             Event::Disconnected(n, life, conn) if self.lives(n, life) => {
@@ -373,8 +376,12 @@ pub(super) fn options() -> Options {
         early_wait: Duration::from_secs(2),
         early: 24,
         early_per_agent: 12,
+        early_per_service: 18,
         transfers_per_agent: 6,
         places_per_agent: 60,
+        transfers_per_service: 6,
+        connections_per_agent: 8,
+        connections_per_service: 64,
         jobs: 64,
         hello_wait: Duration::from_secs(1),
         stall: Duration::from_secs(3),

@@ -58,6 +58,106 @@ fn say_why_somebody_is_not_welcome() {
     ));
 }
 
+/// A peer that we have dialled as `meant`, and that says it is `says`.
+fn dialled(meant: &str, says: &str) -> Table {
+    let mut t = Table::lonely("owner/0", OWNER, Options::default());
+    t.dialled(meant);
+    t.hear(Message::Hello(hello(says)));
+    t
+}
+
+#[test]
+fn instances_of_one_service_are_told_apart() {
+    let mut t = Table::lonely("owner", OWNER, Options::default());
+    let reborn = |name: &str, n| Hello {
+        incarnation: life(n),
+        ..hello(name)
+    };
+    // One certificate, two instances, each with a life of its own.
+    for (name, n) in [("holder/a", 1), ("holder/b", 2), ("holder/a", 1)] {
+        t.connect("holder", Permits::ALL);
+        t.hear(Message::Hello(reborn(name, n)));
+        if t.said.last() == Some(&Message::DocumentWanted) {
+            let document = HOLDER.document();
+            t.hear(Message::Document { document });
+        }
+        t.hear(Message::Welcome);
+    }
+    assert_eq!(t.machine.gauges().sessions, 3);
+    assert!(t.took().is_empty(), "nobody is taken for another's past");
+    assert_eq!(t.machine.gauges().agents, 2);
+}
+
+#[test]
+fn an_instance_is_of_the_service_that_its_certificate_proves() {
+    for (certificate, says) in [
+        ("holder", "owner/a"),
+        ("holder", "holders/a"),
+        ("holder", "hold"),
+    ] {
+        let mut t = Table::lonely("owner", OWNER, Options::default());
+        t.connect(certificate, Permits::ALL);
+        t.hear(Message::Hello(hello(says)));
+        let refusal = HelloRefusal::Agent;
+        assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal)), "{says}");
+        assert_eq!(t.machine.gauges(), Gauges::default());
+    }
+}
+
+#[test]
+fn an_address_that_has_passed_to_another_instance_is_noticed() {
+    let mut t = dialled("holder/a", "holder/b");
+    let found = agent("holder/b");
+    let refusal = HelloRefusal::OtherInstance { found };
+    assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal)));
+    assert!(matches!(t.took()[..], [Action::Close { .. }]));
+    let mut t = dialled("holder/a", "holder/a");
+    assert_eq!(t.said.pop(), Some(Message::DocumentWanted));
+}
+
+#[test]
+fn two_of_one_name_are_told_the_cause() {
+    let mut t = Table::lonely("owner/0", OWNER, Options::default());
+    t.connect("owner", Permits::ALL);
+    t.hear(Message::Hello(hello("owner/0")));
+    let Some(Message::Unwelcome(refusal)) = t.said.pop() else {
+        panic!("it is not refused");
+    };
+    assert_eq!(refusal, HelloRefusal::OwnName);
+    let later = life(2);
+    for refusal in [refusal, HelloRefusal::Superseded { later }] {
+        assert!(refusal.to_string().contains("`instance`"), "{refusal}");
+    }
+    let error = JobError::Restarted {
+        agent: agent("holder/a"),
+        found: life(2),
+        ticket: life(1),
+    };
+    assert!(error.to_string().contains("`instance`"), "{error}");
+}
+
+#[test]
+fn connections_are_bounded_by_agent_and_by_service() {
+    let options = Options {
+        connections_per_agent: 2,
+        connections_per_service: 4,
+        ..Options::default()
+    };
+    let mut t = Table::lonely("owner", OWNER, options);
+    let mut arrive = |name: &str| {
+        t.connect("holder", Permits::ALL);
+        t.hear(Message::Hello(hello(name)));
+        matches!(t.took()[..], [])
+    };
+    assert!(arrive("holder/a") && arrive("holder/a"));
+    assert!(!arrive("holder/a"), "the third of one agent");
+    assert!(arrive("holder/b") && arrive("holder/c"));
+    assert!(!arrive("holder/d"), "the fifth of one service");
+    t.connect("other", Permits::ALL);
+    t.hear(Message::Hello(hello("other/a")));
+    assert!(t.took().is_empty());
+}
+
 #[test]
 fn name_what_cannot_be_bridged() {
     let mut t = Table::lonely("owner", OWNER, Options::default());

@@ -32,7 +32,7 @@ fn holder(direction: Direction) -> (Table, JobId) {
 }
 
 pub(super) fn meet_owner(t: &mut Table) {
-    t.connect("owner", Permits::ALL);
+    t.dialled("owner");
     let hello = Hello {
         deployment: OWNER.digest(),
         ..hello("owner")
@@ -58,6 +58,42 @@ fn refused(t: &mut Table, spec: JobSpec<&'static str>) -> JobError {
         .unwrap_err();
     assert_eq!(refused.blocks, "job blocks");
     *refused.error
+}
+
+#[test]
+fn of_our_own_tickets_are_refused_at_once() {
+    for direction in [Direction::Pull, Direction::Push] {
+        let mut t = Table::lonely("owner", OWNER, Options::default());
+        assert_eq!(refused(&mut t, job(1, direction)), JobError::OwnTicket);
+        // Another rank's agent of the same engine is no other engine.
+        let mut sibling = Table::lonely("owner-1", OWNER, Options::default());
+        let own = refused(&mut sibling, job(1, direction));
+        assert_eq!(own, JobError::OwnTicket);
+        let (found, agent) = (life(1), agent("owner"));
+        let incarnation = life(9);
+        let before = Claims {
+            incarnation,
+            ..claims(1, direction)
+        };
+        let restarted = refused(
+            &mut t,
+            JobSpec {
+                ticket: mint(&before),
+                ..job(1, direction)
+            },
+        );
+        let ticket = incarnation;
+        assert_eq!(
+            restarted,
+            JobError::Restarted {
+                agent,
+                found,
+                ticket
+            }
+        );
+        assert!(t.took().is_empty(), "nobody is dialled");
+        assert_eq!(t.machine.gauges(), Gauges::default());
+    }
 }
 
 #[test]
@@ -119,7 +155,7 @@ fn tell_a_refusal_as_seen_from_here() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
         .unwrap();
-    t.connect("owner", Permits::ALL);
+    t.dialled("owner");
     let differ = |ours: &str, theirs: &str| {
         HelloRefusal::Specs(Difference {
             field: "heads".into(),

@@ -22,7 +22,7 @@ use super::*;
 use crate::content::ContentDigest;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest,
-    Rank, TransferId,
+    Rank, ServiceName, TransferId,
 };
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::moment::Moment;
@@ -157,7 +157,18 @@ impl Table {
     fn connect(&mut self, peer: &str, permits: Permits) {
         self.conn = ConnId(self.conn.0 + 1);
         self.sequence = 0;
-        self.do_(|machine, now, conn| machine.connected(now, conn, agent(peer), permits));
+        let service = ServiceName::from(&agent(peer));
+        self.do_(|machine, now, conn| machine.connected(now, conn, service, None, permits));
+    }
+
+    /// A new connection that the machine has dialled.
+    fn dialled(&mut self, peer: &str) {
+        self.conn = ConnId(self.conn.0 + 1);
+        self.sequence = 0;
+        let (service, meant) = (ServiceName::from(&agent(peer)), Some(agent(peer)));
+        self.do_(|machine, now, conn| {
+            machine.connected(now, conn, service, meant, Permits::ALL);
+        });
     }
 
     fn do_<R>(

@@ -57,6 +57,52 @@ fn renew_within_bounds() {
 }
 
 #[test]
+fn about_our_own_leases_dial_nobody() {
+    let mut t = Table::lonely("owner", OWNER, Options::default());
+    t.lease(1, 0, Direction::Pull, true);
+    t.do_(|machine, now, _| machine.renew_ticket(now, &ticket(1), secs(20)))
+        .unwrap();
+    let renewed = t.took();
+    assert!(
+        matches!(renewed[..], [
+        Action::NoticeDone { heard: (1, 1), left: Some(left), refusal: None, .. }
+    ] if left == secs(20)),
+        "{renewed:?}"
+    );
+    t.wait(secs(15));
+    assert!(t.ended().is_empty(), "it lives on");
+    t.do_(|machine, now, _| machine.cancel_ticket(now, &ticket(1), None))
+        .unwrap();
+    let actions = t.took();
+    assert!(
+        matches!(
+            actions[..],
+            [
+                Action::NoticeDone { heard: (1, 1), .. },
+                Action::LeaseEnded {
+                    end: LeaseEnd::Cancelled,
+                    ..
+                }
+            ]
+        ),
+        "{actions:?}"
+    );
+    // Nothing is left of a life that is over.
+    let past = mint(&Claims {
+        incarnation: life(9),
+        ..claims(2, Direction::Pull)
+    });
+    t.do_(|machine, now, _| machine.cancel_ticket(now, &past, None))
+        .unwrap();
+    let actions = t.took();
+    assert!(
+        matches!(actions[..], [Action::NoticeDone { heard: (0, 1), .. }]),
+        "{actions:?}"
+    );
+    assert!(t.machine.is_idle());
+}
+
+#[test]
 fn report_when_somebody_asked_for_it() {
     let mut t = Table::lonely("scheduler", HOLDER, Options::default());
     let id = t

@@ -8,7 +8,7 @@ use transload::transfer::agent::{Agent, PullReport, PullRequest, TransferError};
 use transload::transfer::identity::{
     Authority, AuthorityError, Identity, Role, Roles, random_cluster_name,
 };
-use transload::transfer::ids::AgentId;
+use transload::transfer::ids::ServiceName;
 use transload::transfer::plan::Tables;
 use transload::transfer::ticket::Ticket;
 use transload::transfer::wire::{Path, PathSet};
@@ -188,8 +188,8 @@ fn issue(
     name: &str,
     roles: impl IntoIterator<Item = Role>,
 ) -> Result<Identity, Failure> {
-    let agent = AgentId::new(name).map_err(broken)?;
-    let identity = authority.issue(&agent, Roles::from_iter(roles));
+    let service = ServiceName::new(name).map_err(broken)?;
+    let identity = authority.issue(&service, Roles::from_iter(roles));
     identity.map_err(unmade)
 }
 

@@ -10,10 +10,10 @@ use transload::store::kvc::{CacheKey, Head, Info, KvcError, open_file};
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::show::time::utc;
 use crate::show::number;
 use crate::show::progress::Progress;
 use crate::show::text::printable;
+use crate::show::time::utc;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -134,7 +134,7 @@ async fn connecting_to(
     let impostor = impostor(authority, certificate, alpn);
     let client = bind(authority, "client", impatient());
     let addr = impostor.local_addr().unwrap();
-    let expected = expected.map(agent);
+    let expected = expected.map(service);
     client.connect(addr, expected.as_ref()).await.unwrap_err()
 }
 
@@ -146,9 +146,9 @@ async fn impostors_are_found_out() {
     let error = connecting_to(&authority, good(), tls::ALPN, Some("decode")).await;
     assert_eq!(
         error,
-        ConnectError::Identity(PeerIdentityError::WrongAgent {
-            expected: agent("decode"),
-            actual: agent("stranger")
+        ConnectError::Identity(PeerIdentityError::WrongService {
+            expected: service("decode"),
+            actual: service("stranger")
         })
     );
     let nobody = authority.sign(&[], Validity::of_agent()).unwrap();

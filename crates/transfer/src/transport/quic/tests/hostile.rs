@@ -142,9 +142,11 @@ async fn forged_tokens_open_no_lane() {
         a, b, at_a, at_b, ..
     } = &pair;
     let addr = loopback(b.lane_ports()[0]);
-    let mut session = b.expect_lanes(at_b.peer(), 2).unwrap();
-    let dial =
-        |token: [u8; 16]| async move { a.connect_lane(0, addr, at_a.peer(), &token.into()).await };
+    let mut session = b.expect_lanes(&id(at_b.peer()), 2).unwrap();
+    let dial = |token: [u8; 16]| async move {
+        a.connect_lane(0, addr, &id(at_a.peer()), &token.into())
+            .await
+    };
     assert_eq!(dial([0; 16]).await.unwrap_err(), ConnectError::LaneRefused);
     // One bit off, at either end.
     for at in [0, 127] {
@@ -162,9 +164,11 @@ async fn forged_tokens_open_no_lane() {
         );
         let (at_x, at_victim) =
             tokio::join!(x.connect(victim.control_addr(), None), victim.accept());
-        let session = victim.expect_lanes(at_victim.unwrap().peer(), 1).unwrap();
+        let session = victim
+            .expect_lanes(&id(at_victim.unwrap().peer()), 1)
+            .unwrap();
         let port = loopback(victim.lane_ports()[0]);
-        y.connect_lane(0, port, at_x.unwrap().peer(), session.token())
+        y.connect_lane(0, port, &id(at_x.unwrap().peer()), session.token())
             .await
     };
     assert_eq!(stolen.unwrap_err(), ConnectError::LaneRefused);
@@ -175,7 +179,7 @@ async fn forged_tokens_open_no_lane() {
     let second = dial(token).await.unwrap();
     assert_eq!(dial(token).await.unwrap_err(), ConnectError::LaneRefused);
     assert!(session.accept().await.is_some() && session.accept().await.is_some());
-    let later = b.expect_lanes(at_b.peer(), 1).unwrap();
+    let later = b.expect_lanes(&id(at_b.peer()), 1).unwrap();
     let token = *later.token().as_bytes();
     drop(later);
     assert_eq!(dial(token).await.unwrap_err(), ConnectError::LaneRefused);
@@ -210,7 +214,7 @@ async fn nobody_opens_more_streams_than_allowed() {
             .is_err()
     );
 
-    let mut session = server.expect_lanes(control.peer(), 1).unwrap();
+    let mut session = server.expect_lanes(&id(control.peer()), 1).unwrap();
     let connection = traitor
         .connect(loopback(server.lane_ports()[0]))
         .await

@@ -63,8 +63,8 @@ async fn both_sides_open_streams() {
         stream.recv_exact(&mut [0; 99]).await.unwrap_err(),
         StreamError::Ended { missing: 99 }
     );
-    assert_eq!(lane.peer().agent, agent("b"));
-    assert_eq!(other.peer().agent, agent("a"));
+    assert_eq!(lane.peer().service(), "b");
+    assert_eq!(other.peer().service(), "a");
 }
 
 #[tokio::test]
@@ -197,10 +197,10 @@ async fn losing_the_peer_gives_lent_memory_back() {
         },
     )
     .await;
-    let mut session = b.expect_lanes(at_b.peer(), 1).unwrap();
+    let mut session = b.expect_lanes(&id(at_b.peer()), 1).unwrap();
     let addr = loopback(b.lane_ports()[0]);
     let lane = a
-        .connect_lane(0, addr, at_a.peer(), session.token())
+        .connect_lane(0, addr, &id(at_a.peer()), session.token())
         .await
         .unwrap();
     let other = session.accept().await.unwrap();

@@ -19,20 +19,25 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::*;
 use crate::{
-    identity::{Authority, Identity, Roles, tls},
-    ids::AgentId,
+    identity::{Authority, Identity, PeerIdentity, Roles, tls},
+    ids::{AgentId, ServiceName},
 };
 
 fn authority() -> Authority {
     Authority::new("test".parse().unwrap()).unwrap()
 }
 
-fn agent(name: &str) -> AgentId {
+/// The one agent of a service.
+fn id(peer: &PeerIdentity) -> AgentId {
+    AgentId::from(&peer.service)
+}
+
+fn service(name: &str) -> ServiceName {
     name.parse().unwrap()
 }
 
 fn identity(authority: &Authority, name: &str) -> Identity {
-    authority.issue(&agent(name), Roles::all()).unwrap()
+    authority.issue(&service(name), Roles::all()).unwrap()
 }
 
 fn loopback(port: u16) -> SocketAddr {
@@ -91,10 +96,10 @@ impl Pair {
     }
 
     async fn lane_to(&self, port: u16) -> (Lane, Lane) {
-        let mut session = self.b.expect_lanes(self.at_b.peer(), 1).unwrap();
+        let mut session = self.b.expect_lanes(&id(self.at_b.peer()), 1).unwrap();
         let lane = self
             .a
-            .connect_lane(0, loopback(port), self.at_a.peer(), session.token())
+            .connect_lane(0, loopback(port), &id(self.at_a.peer()), session.token())
             .await
             .unwrap();
         (lane, session.accept().await.unwrap())
@@ -110,7 +115,7 @@ async fn assert_serves(server: &Endpoints, authority: &Authority) {
         async {
             loop {
                 let connection = server.accept().await.unwrap();
-                if connection.peer().agent == agent("friend") {
+                if connection.peer().service == service("friend") {
                     return connection;
                 }
             }

@@ -1,0 +1,64 @@
+//! Who we are to new connections. Existing ones go on as whom they have begun as.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use quinn::{ServerConfig, crypto::rustls::QuicServerConfig};
+
+use super::{bound::server_config, error::BindError, options::QuicOptions};
+use crate::identity::{Identity, RenewalError};
+
+/// An identity that can be replaced, and what accepts connections with it.
+#[derive(Debug)]
+pub(super) struct Credentials {
+    options: Arc<QuicOptions>,
+    current: RwLock<Current>,
+}
+
+#[derive(Clone, Debug)]
+struct Current {
+    identity: Identity,
+    server: ServerConfig,
+}
+
+impl Credentials {
+    pub(super) fn new(identity: Identity, options: Arc<QuicOptions>) -> Result<Self, BindError> {
+        let current = Current::new(identity, &options)?;
+        Ok(Self {
+            options,
+            current: RwLock::new(current),
+        })
+    }
+
+    pub(super) fn identity(&self) -> Identity {
+        self.read().identity
+    }
+
+    pub(super) fn server(&self) -> ServerConfig {
+        self.read().server
+    }
+
+    /// Has new connections show another certificate of the same service.
+    pub(super) fn replace(&self, identity: Identity) -> Result<(), RenewalError> {
+        self.identity().check_successor(&identity)?;
+        // Every identity has been through this when it was made: it cannot fail for one and not for another.
+        if let Ok(new) = Current::new(identity, &self.options) {
+            *self.current.write().unwrap_or_else(PoisonError::into_inner) = new;
+        }
+        Ok(())
+    }
+
+    fn read(&self) -> Current {
+        // Each change is one step.
+        let current = self.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Current {
+    fn new(identity: Identity, options: &QuicOptions) -> Result<Self, BindError> {
+        let crypto =
+            QuicServerConfig::try_from(identity.tls().server()).map_err(|_| BindError::Crypto)?;
+        let server = server_config(crypto, options);
+        Ok(Self { identity, server })
+    }
+}
