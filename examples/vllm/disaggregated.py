@@ -25,13 +25,9 @@ def prompts(lengths, seed=0):
     return [[chosen.randrange(1, VOCABULARY) for _ in range(length)] for length in lengths]
 
 
-def certificates(folder: Path, prefill_tp: int = 1, decode_tp: int = 1) -> Path:
-    """Certificates of a cluster: each rank of each server is an agent of its own."""
-    agents = [f"prefill-{rank}=serve,push,renew" for rank in range(prefill_tp)]
-    agents += [f"decode-{rank}=serve,pull,renew,map" for rank in range(decode_tp)]
+def certificates(folder: Path) -> Path:
+    """Certificates of a cluster: one for prefill and one for decode servers, whatever their ranks."""
     command = [sys.executable, "-m", "transload", "certs", "init", str(folder)]
-    for agent in agents:
-        command += ["--agent", agent]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 
@@ -68,7 +64,7 @@ def main() -> int:
         alone.wait()
         expected = [alone.complete(prompt)["choices"][0]["token_ids"] for prompt in asked]
 
-    certs = certificates(folder / "certs", given.prefill_tp, given.decode_tp)
+    certs = certificates(folder / "certs")
     sides = {
         side: {
             "tp": getattr(given, f"{side}_tp"),

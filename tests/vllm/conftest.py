@@ -66,7 +66,7 @@ class Pair:
     def __init__(self, model: Path, folder: Path, prefill=None, decode=None, **settings):
         prefill, decode = prefill or {}, decode or {}
         self.model, self.folder = model, folder
-        self.certs = certificates(folder / "certs", prefill.get("tp", 1), decode.get("tp", 1))
+        self.certs = certificates(folder / "certs")
         self.prefill, self.decode = pair(model, folder, self.certs, prefill, decode, **settings)
         self.proxy = None
 

@@ -191,7 +191,7 @@ deployment = transload.Deployment(document)
 memory = transload.Memory.allocate(deployment.groups[0].allocations())
 identity = transload.Identity("other", "decode")
 agent = transload.Agent(identity, deployment, {0: [memory]}, bind="127.0.0.1:0")
-ticket = transload.Ticket.mint(identity, bytes(16), [("prefill-0", "127.0.0.1", int(sys.argv[1]))],
+ticket = transload.Ticket.mint(identity, bytes(16), [("prefill-0/host", "127.0.0.1", int(sys.argv[1]))],
     deployment=deployment.digest, incarnation=1, valid_tokens=16)
 try:
     agent.pull(ticket, [0], [[1]], bytes(32), 16, timeout=5).ended.result(20)

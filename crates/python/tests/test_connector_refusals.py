@@ -231,7 +231,8 @@ def test_one_rank_that_fails(two_engines, server_certs, mode):
     set = prefill.workers[0]._worker._leases
     [lease] = set.values()
     # Where rank 1 is said to be, there is nobody.
-    ranks = [("prefill-0", "127.0.0.1", prefill.port), ("prefill-1", "127.0.0.1", decode.port + 7)]
+    names = [worker.get_handshake_metadata().agent for worker in prefill.workers]
+    ranks = [(names[0], "127.0.0.1", prefill.port), (names[1], "127.0.0.1", decode.port + 7)]
     params = early_ticket(server_certs, params, set=lease.set, ranks=ranks)
     request, _ = load(decode, TOKENS, params)
     assert request.request_id in decode.failed

@@ -345,6 +345,18 @@ def test_a_step_that_computes_waits_for_no_load(two_engines, server_certs, monke
     decode.run()
 
 
+@pytest.mark.parametrize("tp", [1, 2])
+def test_a_ticket_that_returns_to_its_server_is_computed_there(engine, tp):
+    """As where a proxy picks one server for both: nothing hangs or fails, and the lease ends."""
+    both = engine("prefill", tp=tp, role="kv_both")
+    request = both.add(TOKENS, prefilled(both, TOKENS), max_tokens=3)
+    both.run()
+    assert len(request.all_token_ids) == len(TOKENS) + 3
+    end_alike(both)
+    assert both.figures.data["leases"] == {"cancelled": tp}
+    assert not both.figures.data["failures"] and not both.loads, "nothing was loaded"
+
+
 def test_giving_up_what_is_gone_does_no_harm(two_engines):
     prefill, decode = two_engines({}, {"blocks": 4})
     request = decode.add(TOKENS, prefilled(prefill, TOKENS))

@@ -8,6 +8,8 @@ from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import move, prompt
 from vllm_stand_in.model import Attention, gdn, mamba2
 
+import transload
+
 # --- settings --------------------------------------------------------------------------
 
 
@@ -68,22 +70,41 @@ def test_certificates_that_are_missing(connector, engine, tmp_path):
     for extra in None, {}:
         with pytest.raises(connector.ConfigError, match="extra_config.certs is missing.*transload certs init"):
             connector.Config.read(vllm.vllm_config(extra=extra))
-    added = "no certificate for agent 'other-0'.*transload certs add .* other-0=serve,pull,push,renew,map other-1="
+    added = "no certificate for 'other'.*transload certs add .* other=serve,pull,push,renew"
     with pytest.raises(connector.ConfigError, match=added):
         engine("prefill", tp=2, extra={"agent": "other"})
-    with pytest.raises(connector.ConfigError, match="no certificate for agent 'prefill'"):
+    with pytest.raises(connector.ConfigError, match="no certificate for 'prefill'"):
         engine("prefill", extra={"certs": str(tmp_path)})
 
 
-def test_a_server_of_one_rank_may_go_without_a_number(engine, certs):
+def test_all_ranks_may_have_one_certificate(engine, certs):
     # As `transload certs init` makes them.
-    move(engine("prefill", extra={"certs": str(certs)}), engine("decode", extra={"certs": str(certs)}), prompt(40))
+    for tp in 1, 2:
+        both = {"tp": tp, "extra": {"certs": str(certs)}}
+        move(engine("prefill", **both), engine("decode", **both), prompt(40))
+
+
+def test_replicas_with_one_certificate(engine, certs):
+    """Two prefill and two decode servers, as deployments of two replicas with one secret each."""
+    prefills, decodes = (
+        [engine(agent, extra={"certs": str(certs)} | named) for named in ({}, {"instance": f"{agent}-b"})]
+        for agent in ("prefill", "decode")
+    )
+    for seed in range(12):
+        move(prefills[seed % 2], decodes[seed // 2 % 2], prompt(40, seed))
+
+
+def test_an_instance_that_is_no_name(connector):
+    with pytest.raises(connector.ConfigError, match="extra_config.instance is 'a/b': give 1 to 58 letters"):
+        read(connector, instance="a/b")
 
 
 def test_ranks_that_do_not_belong_together(engine):
     prefill = engine("prefill", tp=2)
     first, second = (worker.get_handshake_metadata() for worker in prefill.workers)
-    assert (first.agent, second.agent) == ("prefill-0", "prefill-1") and second.port == first.port + 1
+    server = transload.default_instance(prefill.port)
+    assert (first.agent, second.agent) == (f"prefill-0/{server}-0", f"prefill-1/{server}-1")
+    assert second.port == first.port + 1
     assert first.incarnation == second.incarnation
     other = engine("decode", tp=2).workers[1].get_handshake_metadata()
     with pytest.raises(RuntimeError, match="rank 1 .* of an earlier start"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,10 @@ from transload import Identity, IdentityError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+
+
+_INSTANCE = re.compile(r"[A-Za-z0-9._~-]{1,58}")
+"""With a rank behind it, it is still a name for an agent."""
 
 
 class ConfigError(ValueError):
@@ -25,9 +30,12 @@ class Config:
     certs: Path | None
     """Folder that ``transload certs init`` made. None where there is a store only: nothing moves between servers."""
     agent: str
-    """Name of this server in the cluster. With several ranks, rank r is the agent ``NAME-r``."""
+    """Name of the service that this server is of: all that share one certificate, ``NAME.pem``. A rank may have one of its
+    own, ``NAME-r.pem``."""
     host: str
     """Host name or address by which other servers reach this one. Default: vLLM's own (``VLLM_HOST_IP``)."""
+    instance: str | None = None
+    """Name of this server below its service, the same after a restart. Default: host name (a pod's name) and port."""
     port: int = 7600
     """UDP port of rank 0; rank r takes ``port + r``."""
     model: str | None = None
@@ -78,7 +86,7 @@ class Config:
                 close = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
                 raise ConfigError(f"{_at(name)} is not a setting{hint}")
-        for name in ("certs", "model", "store", "store_model", "store_weights"):
+        for name in ("certs", "instance", "model", "store", "store_model", "store_weights"):
             given[name] = _of(name, given.get(name) or "", str) or None
         if given["certs"] is None and given["store"] is None:
             raise ConfigError(
@@ -98,6 +106,8 @@ class Config:
             _of(name, given.get(name, ""), str)
         for name in ("reset_keeps_weights", "store_trusts_media_identifiers"):
             _of(name, given.get(name, False), bool)
+        if given["instance"] is not None and not _INSTANCE.fullmatch(given["instance"]):
+            raise ConfigError(f"{_at('instance')} is {given['instance']!r}: give 1 to 58 letters, digits and . _ ~ -")
         _one_of("mode", given.get("mode", cls.mode), "pull", "push")
         _one_of("store_engine", given.get("store_engine", cls.store_engine), "any", "engine", "version")
         _one_of("require", given.get("require", cls.require), "any", "quic", "local")
@@ -122,9 +132,9 @@ class Config:
                     raise ConfigError(f"{_at(name)} is {given[name]}: give {least} to 86400 seconds")
         return cls(**given)
 
-    def identity(self, rank: int, ranks: int) -> Identity | None:
-        """The certificate of a rank: that of ``AGENT-rank``, or of ``AGENT`` itself where there is one rank only.
-        None where nothing moves between servers.
+    def identity(self, rank: int) -> Identity | None:
+        """The certificate of a rank: ``AGENT-rank`` where there is one, else that of all ranks, ``AGENT``. None where
+        nothing moves between servers.
 
         Raises:
             ConfigError: it is not there, or unusable.
@@ -132,16 +142,15 @@ class Config:
         if self.certs is None:
             return None
         name = f"{self.agent}-{rank}"
-        if ranks == 1 and not (self.certs / f"{name}.pem").exists():
+        if not (self.certs / f"{name}.pem").exists():
             name = self.agent
         try:
             return Identity(self.certs, name)
         except IdentityError as error:
             roles = "serve,pull,push,renew,map"
-            made = " ".join(f"{self.agent}-{each}={roles}" for each in range(ranks))
             raise ConfigError(
-                f"no certificate for agent {name!r} ({error}). Every rank of a server is an agent of its own; "
-                f"`transload certs add {self.certs} {made}` makes those of this server"
+                f"no certificate for {name!r} ({error}); `transload certs add {self.certs} {name}={roles}` makes one, "
+                "for all ranks and all replicas of this server"
             ) from error
 
 

@@ -88,10 +88,10 @@ class Scheduler:
     """One for each engine, in the process of its scheduler."""
 
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
-        ranks = vllm_config.parallel_config.tensor_parallel_size
         self._config = config
         self._transfer_config = vllm_config.kv_transfer_config
-        self._identity = config.identity(0, ranks)
+        ranks = vllm_config.parallel_config.tensor_parallel_size
+        self._identity = config.identity(0)
         asks = (config.certs is not None and not config.model, config.store is not None and not config.store_weights)
         self._weights = Weights(vllm_config, is_asked=any(asks))
         self._adapters = Adapters(ranks)
@@ -146,10 +146,25 @@ class Scheduler:
             self._hold_back(request)
         elif params.get("do_remote_prefill"):
             ticket, seconds = self._read_ticket(request.request_id, params.get(PARAMETER))
+            if ticket is not None and self._is_own(ticket):
+                # It was prefilled here: what is still cached is used, and the rest computed. The lease is not needed.
+                self._step.give_up.append(ticket)
+                params["do_remote_prefill"] = False
+                return
             if ticket is not None and not self._takes(request.request_id, ticket):
                 params["do_remote_prefill"] = False
                 return
             self._waiting[request.request_id] = _Waiting(ticket, seconds, time.monotonic())
+
+    def _is_own(self, ticket: Ticket) -> bool:
+        """Whether this very server has made a ticket, since it started."""
+        assert self._identity is not None
+        try:
+            said = ticket.open(self._identity)
+        except TicketError:
+            return False
+        first = self._ranks[0]
+        return (said["deployment"], said["incarnation"]) == (first.deployment, first.incarnation)
 
     def _takes(self, request_id: str, ticket: Ticket) -> bool:
         """Whether this request is to load with the ticket. Of several answers to one prompt the first one is, and the

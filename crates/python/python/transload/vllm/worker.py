@@ -19,6 +19,7 @@ from transload import (
     TicketError,
     Transfer,
     TransferError,
+    default_instance,
     new_incarnation,
 )
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
@@ -57,8 +58,8 @@ class Worker:
         self._kv_cache_config = kv_cache_config
         self._config = config
         group = get_tp_group()
-        self._rank, ranks = group.rank_in_group, group.world_size
-        self._identity = config.identity(self._rank, ranks)
+        self._rank, self._ranks = group.rank_in_group, group.world_size
+        self._identity = config.identity(self._rank)
         self._cache: cache.Cache | None = None
         self._agent: Agent | None = None
         self._leases: dict[str, Lease | None] = {}
@@ -87,8 +88,10 @@ class Worker:
         logger.info("the cache is described as %s", groups)
         if self.saved is not None:
             self.saved.register(self._cache)
-        # All ranks are of one life, which begins later than any before it.
-        self._incarnation = get_tp_group().broadcast_object(new_incarnation() if self._rank == 0 else None, src=0)
+        # All ranks are of one life, which begins later than any before it, and of one name, which stays the same.
+        server = self._config.instance or default_instance(self._config.port)
+        own = (new_incarnation(), server) if self._rank == 0 else None
+        self._incarnation, server = get_tp_group().broadcast_object(own, src=0)
         if self._identity is None:
             return
         host = "[::]" if ":" in self._config.host else "0.0.0.0"
@@ -98,6 +101,7 @@ class Worker:
             {self._rank: self._cache.memories},
             bind=f"{host}:{self._config.port + self._rank}",
             incarnation=self._incarnation,
+            instance=server if self._ranks == 1 else f"{server}-{self._rank}",
             lanes=self._config.lanes,
             lane_ports=self._config.lane_ports,
         )
