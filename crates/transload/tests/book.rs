@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use common::{root, transload_in};
 use transload::document::{self, Syntax};
+use transload::transfer::identity::{PeerIdentity, tls::SERVER_NAME};
 
 /// A code block: its language and text.
 struct Block {
@@ -147,6 +148,29 @@ fn json_is_json() {
                 .unwrap_or_else(|e| panic!("{}: {e}", page.display()));
         }
     }
+}
+
+/// Certificates that the book has others make: what this project reads out of them is right.
+#[test]
+fn certificates_of_others_name_services_and_clusters() {
+    let mut services = 0;
+    for page in pages() {
+        for block in blocks(&page).iter().filter(|b| b.language == "yaml") {
+            for after in block.text.split("\"transload://").skip(1) {
+                let uri = after.split('"').next().expect("the end of a text");
+                if uri == "blue/authority" {
+                    continue;
+                }
+                let uri = format!("transload://{uri}");
+                let named: PeerIdentity = uri.parse().unwrap_or_else(|e| panic!("{uri}: {e}"));
+                assert_eq!(named.cluster.as_str(), "blue");
+                let dns = format!("dnsNames: [{SERVER_NAME:?}]");
+                assert!(block.text.contains(&dns), "{dns}");
+                services += 1;
+            }
+        }
+    }
+    assert_eq!(services, 2);
 }
 
 /// Blocks of `console` are sessions at the root of a clone: each `$ command`, which may go on in another line
