@@ -35,7 +35,7 @@ def test_what_is_given(connector):
 
 WRONG = [
     ({"cert": "x"}, r"extra_config.cert is not a setting; did you mean 'certs'\?"),
-    ({"xyz": 1}, r"extra_config.xyz is not a setting; there are certs, agent, host, port, "),
+    ({"xyz": 1}, r"extra_config.xyz is not a setting; there are certs, agent, host, instance, port, "),
     ({"certs": 7}, "extra_config.certs is 7: give a text"),
     ({"agent": 7}, "extra_config.agent is 7: give a text"),
     ({"host": None}, "extra_config.host is None: give a text"),

@@ -32,6 +32,9 @@ pub struct Options {
     pub connections_per_agent: usize,
     /// The same, of all agents of one service together: half of what a socket takes.
     pub connections_per_service: usize,
+    /// Most of them that have not said which agent they are of, for which they have
+    /// [`hello_wait`](Self::hello_wait): as many as connect at once where a large engine restarts.
+    pub unnamed_per_service: usize,
     /// Most pulls and pushes at a time: our own, and pushes that were invited here, one for each lease.
     pub jobs: usize,
     /// How long a new connection has until both sides are welcome.
@@ -68,6 +71,7 @@ impl Default for Options {
             transfers_per_service: 8192,
             connections_per_agent: 8,
             connections_per_service: 512,
+            unnamed_per_service: 64,
             jobs: 4096,
             hello_wait: Duration::from_secs(5),
             stall: Duration::from_secs(20),

@@ -149,9 +149,13 @@ impl<B, P: Planner> Machine<B, P> {
         permits: Permits,
     ) {
         let of_service = |session: &&Session| !session.dialled && session.service == service;
-        let arrived = self.sessions.values().filter(of_service).count();
-        if dialled.is_none() && arrived >= self.options.connections_per_service {
-            let limit = u32::try_from(arrived).unwrap_or(u32::MAX);
+        let arrived = self.sessions.values().filter(of_service);
+        let (named, unnamed): (Vec<_>, Vec<_>) = arrived.partition(|s| s.agent.is_some());
+        let (named, unnamed) = (named.len(), unnamed.len());
+        let too_many = named + unnamed >= self.options.connections_per_service
+            || unnamed >= self.options.unnamed_per_service;
+        if dialled.is_none() && too_many {
+            let limit = u32::try_from(named + unnamed).unwrap_or(u32::MAX);
             let reason = CloseReason::Refused(HelloRefusal::Crowded { limit });
             self.actions.push_back(Action::Close { conn, reason });
             return;

@@ -19,22 +19,22 @@ impl Driver {
         let (agent, address) = (connection.name(), connection.address);
         match reason {
             CloseReason::Refused(HelloRefusal::Specs(why)) => tracing::warn!(
-                agent, %address, field = %why.field, ours = %why.ours, theirs = %why.theirs,
+                %agent, %address, field = %why.field, ours = %why.ours, theirs = %why.theirs,
                 "refused an agent that caches something else"
             ),
             CloseReason::Unwelcome(HelloRefusal::Specs(why)) => tracing::warn!(
-                agent, %address, field = %why.field, ours = %why.ours, theirs = %why.theirs,
+                %agent, %address, field = %why.field, ours = %why.ours, theirs = %why.theirs,
                 "refused by an agent that caches something else"
             ),
-            CloseReason::Refused(why) => tracing::warn!(agent, %address, %why, "refused an agent"),
+            CloseReason::Refused(why) => tracing::warn!(%agent, %address, %why, "refused an agent"),
             CloseReason::Unwelcome(why) => {
-                tracing::warn!(agent, %address, %why, "refused by an agent");
+                tracing::warn!(%agent, %address, %why, "refused by an agent");
             }
             CloseReason::HelloLate | CloseReason::Violation(_) => {
-                tracing::warn!(agent, %address, why = %reason, "hung up on an agent");
+                tracing::warn!(%agent, %address, why = %reason, "hung up on an agent");
             }
             CloseReason::Replaced => {
-                tracing::info!(agent, %address, why = %reason, "hung up on an agent");
+                tracing::info!(%agent, %address, why = %reason, "hung up on an agent");
             }
         }
     }
@@ -48,9 +48,9 @@ impl Driver {
         match why {
             // It is tried again, or was.
             Refusal::Busy { .. } | Refusal::Superseded { .. } => {
-                tracing::debug!(agent, %transfer, %why, "refused a transfer");
+                tracing::debug!(%agent, %transfer, %why, "refused a transfer");
             }
-            _ => tracing::warn!(agent, %transfer, %why, "refused a transfer"),
+            _ => tracing::warn!(%agent, %transfer, %why, "refused a transfer"),
         }
     }
 
@@ -92,7 +92,7 @@ impl Driver {
     /// A push that a peer has invited is refused.
     pub(super) fn log_not_pushed(&self, conn: ConnId, why: &Refusal) {
         if let Some(connection) = self.connections.get(&conn) {
-            tracing::warn!(agent = connection.name(), %why, "refused to push");
+            tracing::warn!(agent = %connection.name(), %why, "refused to push");
         }
     }
 }

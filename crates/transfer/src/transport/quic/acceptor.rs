@@ -16,7 +16,7 @@ use super::{
     places::{Place, Places, Source},
 };
 use crate::identity::{PeerIdentity, PeerIdentityError};
-use crate::ids::AgentId;
+use crate::ids::ServiceName;
 
 /// What the first bytes of the first stream say a connection is for. The answer is [`WELCOME`].
 pub(super) const CONTROL_PREAMBLE: &[u8; 4] = b"TLc1";
@@ -108,7 +108,7 @@ struct TakingIn<F> {
     config: Arc<ServerConfig>,
     path: Path,
     options: Arc<QuicOptions>,
-    guests: Arc<Places<AgentId>>,
+    guests: Arc<Places<ServiceName>>,
     welcome: Arc<F>,
 }
 
@@ -134,7 +134,7 @@ where
             }
         };
         drop(place);
-        let Some(mut place) = self.guests.take(peer.agent.clone()) else {
+        let Some(mut place) = self.guests.take(peer.service.clone()) else {
             return connection.close(CloseCode::BUSY.wire(), b"");
         };
         let (path, welcome) = (self.path, self.welcome);

@@ -382,6 +382,7 @@ pub(super) fn options() -> Options {
         transfers_per_service: 6,
         connections_per_agent: 8,
         connections_per_service: 64,
+        unnamed_per_service: 64,
         jobs: 64,
         hello_wait: Duration::from_secs(1),
         stall: Duration::from_secs(3),
