@@ -37,36 +37,27 @@ pub(crate) fn measure(rounds: usize) {
     let mut data = DataOptions::default();
     data.buffers = setting("BUFFERS").unwrap_or(data.buffers);
     data.buffer_bytes = setting("BUFFER_BYTES").unwrap_or(data.buffer_bytes);
-    data.lend_least = setting("LEND_LEAST").unwrap_or(data.lend_least);
 
     let (from, to) = (memory(), memory());
     let mut seconds_per_gb = f64::NAN;
     for (layouts, target) in ALL.into_iter().zip(TARGETS) {
         let case = Case::new(layouts);
-        let gathered = case.bytes(Side::Source, &from);
-        // SAFETY: nobody writes to `from`.
-        let lent = unsafe { gathered.clone().lendable() };
+        let src = case.bytes(Side::Source, &from);
         let dst = case.bytes(Side::Destination, &to);
-        let runs = if target == 1.6 { 2 } else { 1 };
-        for (how, src) in [(", gathered", gathered), (", lent", lent)]
-            .into_iter()
-            .take(runs)
-        {
-            let round = |_| {
-                runtime.block_on(async {
-                    let limit = bare(&quic).await;
-                    (carry(&quic, &data, &src, &dst).await, limit)
-                })
-            };
-            let figure = Figure {
-                name: format!("QUIC, {}{}", layouts.name, if runs > 1 { how } else { "" }),
-                rounds: (0..rounds).map(round).collect(),
-                limit: "QUIC, one copy out",
-                target: Some(Target::Speed(target)),
-            };
-            figure.print();
-            seconds_per_gb = 1.0 / figure.rounds[rounds / 2].0;
-        }
+        let round = |_| {
+            runtime.block_on(async {
+                let limit = bare(&quic).await;
+                (carry(&quic, &data, &src, &dst).await, limit)
+            })
+        };
+        let figure = Figure {
+            name: format!("QUIC, {}", layouts.name),
+            rounds: (0..rounds).map(round).collect(),
+            limit: "QUIC, one copy out",
+            target: Some(Target::Speed(target)),
+        };
+        figure.print();
+        seconds_per_gb = 1.0 / figure.rounds[rounds / 2].0;
     }
     checksums(seconds_per_gb);
 }
@@ -115,18 +106,10 @@ async fn carry(quic: &QuicOptions, data: &DataOptions, src: &RouteBytes, dst: &R
         outgoing.open_all();
         lanes.iter().for_each(|lane| lane.carry(&outgoing));
         arrived.all(src.bytes()).await;
-        let (mut left, mut lent) = (src.bytes(), 0);
-        while left > 0 || lent > 0 {
+        let mut left = src.bytes();
+        while left > 0 {
             match events.next().await {
-                Some(SendEvent::Written {
-                    bytes,
-                    lent: is_lent,
-                    ..
-                }) => {
-                    left -= bytes;
-                    lent += usize::from(is_lent);
-                }
-                Some(SendEvent::Returned { .. }) => lent -= 1,
+                Some(SendEvent::Written { bytes, .. }) => left -= bytes,
                 other => panic!("{other:?}"),
             }
         }

@@ -10,10 +10,10 @@
 //!
 //! What a cache holds is not this program's alone: the engine that it belongs to writes to it, and
 //! two transfers may be told to write to one block. So these bytes are never seen through a Rust
-//! reference (except by [`Memory::lend`], whose caller promises that nobody writes), only copied,
-//! and nothing ever depends on what they are. A copy that races with a writer delivers bytes that
-//! may be old, new, or some of both. That no such copy is ever reported as good is the work of
-//! leases and commits, not of this module.
+//! reference, neither shared nor exclusive, only copied from and to pointers, and nothing ever
+//! depends on what they are. A copy that races with a writer delivers bytes that may be old, new, or
+//! some of both. That no such copy is ever reported as good is the work of leases and commits, not of
+//! this module.
 
 use std::alloc::{self, Layout};
 use std::any::Any;
@@ -289,23 +289,6 @@ impl Memory {
         Ok(())
     }
 
-    /// Lends bytes as a slice that may live as long as it likes and keeps this memory alive: to
-    /// hand a long run to the network without copying it.
-    ///
-    /// # Safety
-    /// Nobody writes to these bytes, neither foreign code nor a copy, until the loan and all that
-    /// was made of it are dropped. (A lease says so of a request's blocks.)
-    ///
-    /// # Errors
-    /// [`AccessError::OutOfBounds`].
-    pub unsafe fn lend(&self, address: u64, len: usize) -> Result<Loan, AccessError> {
-        Ok(Loan {
-            start: self.locate(address, len)?,
-            len,
-            _memory: self.clone(),
-        })
-    }
-
     /// The first of `len` bytes at `address`, all of them inside one allocation.
     fn locate(&self, address: u64, len: usize) -> Result<NonNull<u8>, AccessError> {
         let (number, offset) = split_address(address);
@@ -373,33 +356,6 @@ impl fmt::Debug for Memory {
             .field("bytes", &self.bytes())
             .field("access", &self.access())
             .finish_non_exhaustive()
-    }
-}
-
-/// Bytes of a memory, lent by [`Memory::lend`]; they stay where they are while this lives.
-pub struct Loan {
-    start: NonNull<u8>,
-    len: usize,
-    _memory: Memory,
-}
-
-// SAFETY: a loan is a shared slice of bytes that nobody writes (the contract of `lend`) together
-// with a memory, which is `Send` and `Sync` itself.
-unsafe impl Send for Loan {}
-// SAFETY: as above.
-unsafe impl Sync for Loan {}
-
-impl AsRef<[u8]> for Loan {
-    fn as_ref(&self) -> &[u8] {
-        // SAFETY: `locate` proved the bytes in bounds, `_memory` keeps them there, and by the
-        // contract of `lend` nobody writes to them while this lives.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl fmt::Debug for Loan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loan").field("len", &self.len).finish()
     }
 }
 

@@ -6,9 +6,7 @@ use proptest::prelude::*;
 use tokio::runtime::Runtime;
 use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::compiled::{compile, tables};
-use transload_transfer::agent::data::{
-    DataOptions, Outgoing, RingIn, RingOut, RouteBytes, SharedCopy, SharedRoute,
-};
+use transload_transfer::agent::data::{DataOptions, Outgoing, RingIn, RingOut, RouteBytes};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{Plan, Route, Side, Tables};
 use transload_transfer::transport::local::ring::RingShape;
@@ -16,7 +14,7 @@ use transload_transfer::transport::quic::QuicOptions;
 
 use crate::support::{
     CANARY, Chance, PATIENCE, Pair, allocate, bytes_of, content, copy_slowly, fill, paint, ring,
-    runtime, soon,
+    runtime,
 };
 
 proptest! {
@@ -29,7 +27,7 @@ proptest! {
     #[test]
     fn every_byte_lands_in_its_place(
         case in cases(Reach::Settled),
-        path in prop::sample::select(&[Path::Lanes, Path::LentLanes, Path::Ring, Path::Shared]),
+        path in prop::sample::select(&[Path::Lanes, Path::Ring]),
         by_layer: bool,
         seed in 1_u64..,
     ) {
@@ -43,9 +41,7 @@ proptest! {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Path {
     Lanes,
-    LentLanes,
     Ring,
-    Shared,
 }
 
 /// One of each, for all cases.
@@ -63,7 +59,6 @@ impl Paths {
             // Buffers and slots that are never as long as what is moved.
             let mut data = DataOptions::default();
             (data.buffers, data.buffer_bytes) = (2, 509);
-            (data.lend_least, data.gathered_tail) = (24, 100);
             let pair = Pair::connect(2, QuicOptions::default(), &data).await;
             let (producer, consumer) = ring(RingShape::new(2, 4096).unwrap()).await;
             let receiving = pair.receiver.serve_ring(consumer, pair.sender()).unwrap();
@@ -120,27 +115,7 @@ impl Paths {
     }
 
     async fn carry(&self, moved: &Moved<'_>, path: Path, seed: u64) {
-        let (mut from, to) = (moved.bytes(Side::Source), moved.bytes(Side::Destination));
-        if path == Path::Shared {
-            let shared = SharedRoute {
-                plan: moved.plan,
-                src_rank: moved.route.src_rank,
-                dst_rank: moved.route.dst_rank,
-                src_tables: moved.tables.0,
-                dst_tables: moved.tables.1,
-            };
-            let (src, dst) = moved.memories;
-            let copy = SharedCopy::new(&shared, |group| src.get(group), |group| dst.get(group));
-            let copy = copy.unwrap();
-            assert_eq!(copy.bytes(), to.bytes());
-            soon(copy.run(1 + seed as usize % 3)).await.unwrap();
-            assert_eq!(copy.copied(), to.bytes());
-            return;
-        }
-        if path == Path::LentLanes {
-            // SAFETY: nobody writes to the source of a case while it is moved.
-            from = unsafe { from.lendable() };
-        }
+        let (from, to) = (moved.bytes(Side::Source), moved.bytes(Side::Destination));
         let mut transfer = match path {
             Path::Ring => {
                 let transfer = self.pair.desk.expect(from, to, 1);

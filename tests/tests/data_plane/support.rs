@@ -176,21 +176,13 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Waits until all has arrived, and until the source has its memory back.
+    /// Waits until the source has read all, and until all has arrived.
     pub(crate) async fn done(&mut self) {
         let total = self.out.route().bytes();
-        let (mut written, mut lent) = (0, 0);
-        while written < total || lent > 0 {
+        let mut written = 0;
+        while written < total {
             match soon(self.sending.next()).await.unwrap() {
-                SendEvent::Written {
-                    bytes,
-                    lent: is_lent,
-                    ..
-                } => {
-                    written += bytes;
-                    lent += usize::from(is_lent);
-                }
-                SendEvent::Returned { .. } => lent -= 1,
+                SendEvent::Written { bytes, .. } => written += bytes,
                 other => panic!("{other:?}"),
             }
         }
@@ -395,12 +387,6 @@ impl Sample {
             plan,
             tables,
         }
-    }
-
-    /// The source's bytes, to be lent where they lie together.
-    pub(crate) fn lendable(&self) -> RouteBytes {
-        // SAFETY: the tests write to this memory only after a fence, or when all is over.
-        unsafe { self.src.1.clone().lendable() }
     }
 
     /// What the destination has to look like in the end.

@@ -335,12 +335,7 @@ impl Driver {
             Event::Copied { transfer } => self.machine.copied(now, transfer),
             #[cfg(feature = "local")]
             Event::CopyFailed { transfer, why } => self.copy_failed(transfer, why),
-            Event::Sent {
-                transfer,
-                bytes,
-                lent,
-            } => self.machine.stream_sent(now, transfer, bytes, lent),
-            Event::Returned { transfer } => self.machine.borrow_dropped(now, transfer),
+            Event::Sent { transfer, bytes } => self.machine.stream_sent(now, transfer, bytes),
             Event::Admit {
                 agent,
                 header,

@@ -101,13 +101,7 @@ pub(super) enum Event {
     CopyFailed { transfer: TransferId, why: String },
 
     /// A data stream is written whole.
-    Sent {
-        transfer: TransferId,
-        bytes: u64,
-        lent: bool,
-    },
-    /// What a stream was lent is back.
-    Returned { transfer: TransferId },
+    Sent { transfer: TransferId, bytes: u64 },
     /// A data stream wants in.
     Admit {
         agent: AgentId,

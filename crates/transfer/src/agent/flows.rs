@@ -186,9 +186,5 @@ pub(super) fn route(
             flow.bytes
         ));
     }
-    // SAFETY: the blocks belong to a lease or a job of this agent until the machine has been told that
-    // the transfer is fenced, or that every stream was sent and every loan is back; until then whoever
-    // registered the memory keeps everybody else from writing to them (`Builder::register`).
-    let bound = unsafe { bound.lendable() };
     Ok((bound, chunks))
 }

@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use super::checksum::{Checksum, Crc32c};
 use super::ends::{Dense, Source};
 use super::kernel::{Mover, Traffic};
-use super::runs::{Run, Runs};
 use super::stream::{MemoryStream, StreamError};
 use super::walk::Walk;
 use crate::memory::Access;
@@ -139,28 +138,6 @@ impl Cursor {
         }
         // SAFETY: `bytes` may be read, and nothing is written to them; the memory may be written.
         unsafe { self.pass(Way::Scatter, bytes.cast_mut(), len, sum) }
-    }
-
-    /// The longest run of memory that the next bytes of the stream lie in together; `None` at the
-    /// end. A long one may be better lent ([`Memory::lend`](crate::memory::Memory::lend)) than
-    /// gathered.
-    pub fn run(&self) -> Option<Run> {
-        let end = self.stream.bytes();
-        Runs::new(&self.stream.program, self.walk.clone(), end).next()
-    }
-
-    /// Goes over the next bytes, which were moved in some other way. Costs O(chunks) skipped; for
-    /// many of them, [`seek`](Self::seek) is faster.
-    ///
-    /// # Errors
-    /// [`StreamError::PastEnd`], if there are not so many left.
-    pub fn skip(&mut self, bytes: u64) -> Result<(), StreamError> {
-        let end = self.stream.end_of(self.position(), bytes)?;
-        let program = self.stream.program.program();
-        while let (true, Some((_, left))) = (self.position() < end, self.walk.chunk(program)) {
-            self.walk.skip(program, left.min(end - self.position()));
-        }
-        Ok(())
     }
 
     /// Moves the next `len` bytes between the memory and a buffer, and adds them to a sum.

@@ -8,8 +8,6 @@
 //! - **The other side is somewhere else**: a [`MemoryStream`] lays one side's half of the program (a
 //!   [`StreamProgram`](crate::plan::program::StreamProgram)) over its memory, and a [`Cursor`]
 //!   gathers the bytes of the stream from there, or scatters them to there, in pieces cut anywhere.
-//!   Runs that lie together ([`Cursor::run`], [`MemoryStream::runs`]) can be lent to the network
-//!   instead ([`Memory::lend`]).
 //!
 //! Programs are checked against the memory once, in O(places), and then run without looking; an
 //! error says which place of which nest does not fit. A CRC-32C of the bytes in the order of the
@@ -33,14 +31,12 @@
 //!
 //! [`Memory`]: crate::memory::Memory
 //! [`Memory::allocate`]: crate::memory::Memory::allocate
-//! [`Memory::lend`]: crate::memory::Memory::lend
 
 mod between;
 mod checksum;
 mod cursor;
 mod ends;
 mod kernel;
-mod runs;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -52,5 +48,4 @@ pub use cursor::Cursor;
 pub use kernel::settle;
 #[doc(hidden)]
 pub use kernel::{Kernel, Tuning};
-pub use runs::{Run, Runs};
 pub use stream::{MemoryStream, StreamError};

@@ -1,6 +1,5 @@
 //! A memory as a stream of bytes.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -8,7 +7,6 @@ use thiserror::Error;
 use super::cursor::Cursor;
 use super::ends::End;
 use super::kernel::{Mover, Tuning};
-use super::runs::Runs;
 use super::walk::{self, Walk};
 use crate::memory::{CheckError, Memory, Side};
 use crate::plan::program::StreamProgram;
@@ -113,18 +111,6 @@ impl MemoryStream {
     /// [`StreamError::PastEnd`].
     pub fn cursor(&self, position: u64) -> Result<Cursor, StreamError> {
         Ok(Cursor::new(self.clone(), self.walk(position)?))
-    }
-
-    /// The memory behind a range of the stream, as the longest runs that lie together, in the
-    /// order of the stream.
-    ///
-    /// # Errors
-    /// [`StreamError::PastEnd`].
-    pub fn runs(&self, range: Range<u64>) -> Result<Runs<'_>, StreamError> {
-        let len = range.end.saturating_sub(range.start);
-        let walk = self.walk(range.start)?;
-        let end = self.end_of(range.start, len)?;
-        Ok(Runs::new(&self.program, walk, end))
     }
 
     /// The position `len` bytes behind `position`.

@@ -64,15 +64,8 @@ impl Walk {
         self.position
     }
 
-    /// Address on the source side of the next byte, and how many bytes are left of its chunk.
-    /// `None` at the end.
-    pub(crate) fn chunk(&self, program: &Program) -> Option<(u64, u64)> {
-        let run = self.nest(program)?.run;
-        Some((self.src + self.within, run - self.within))
-    }
-
     /// Skips bytes of the current chunk, at most what is left of it.
-    pub(crate) fn skip(&mut self, program: &Program, bytes: u64) {
+    fn skip(&mut self, program: &Program, bytes: u64) {
         if let Some(nest) = self.nest(program) {
             self.within += bytes;
             self.position += bytes;

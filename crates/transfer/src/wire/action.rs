@@ -45,8 +45,8 @@ pub enum Action<B> {
         /// What it says.
         message: LaneMessage,
     },
-    /// Read a route's blocks and send them. Answer with `stream_sent`, `borrow_dropped`,
-    /// `stream_failed`, and `moving` while it goes on.
+    /// Read a route's blocks and send them. Answer with `stream_sent`, `stream_failed`,
+    /// and `moving` while it goes on.
     Read(Flow),
     /// More may be read, of a route that is read layer by layer.
     Readable {

@@ -18,12 +18,11 @@ use crate::moment::Moment;
 
 /// What the agent reports of data streams.
 impl<B, P: Planner> Machine<B, P> {
-    /// Data source: a stream is written whole, trailer and all. Its memory is not read any more,
-    /// unless it is `lent` to the network; then `borrow_dropped` follows once for this stream.
-    pub fn stream_sent(&mut self, now: Moment, transfer: TransferId, bytes: u64, lent: bool) {
+    /// Data source: a stream is written whole, trailer and all. Its memory is not read any more.
+    pub fn stream_sent(&mut self, now: Moment, transfer: TransferId, bytes: u64) {
         self.moving(now, transfer);
         let source = self.transfers.get_mut(&transfer).and_then(|t| t.source());
-        let Some(sent) = source.map(|source| source.stream_sent(bytes, lent)) else {
+        let Some(sent) = source.map(|source| source.stream_sent(bytes)) else {
             return;
         };
         match sent {
@@ -32,15 +31,6 @@ impl<B, P: Planner> Machine<B, P> {
                 let why = format!("{miscount:?}").into();
                 self.fail(now, transfer, Failure::Local { why }, true);
             }
-        }
-        self.settle(now);
-    }
-
-    /// Data source: the network holds nothing of a stream that was lent any more.
-    pub fn borrow_dropped(&mut self, now: Moment, transfer: TransferId) {
-        if let Some(source) = self.transfers.get_mut(&transfer).and_then(|t| t.source()) {
-            source.borrow_dropped();
-            self.commit_if_read(now, transfer);
         }
         self.settle(now);
     }
@@ -405,10 +395,6 @@ impl<B, P: Planner> Machine<B, P> {
         let Some(source) = t.source() else {
             return;
         };
-        #[cfg(test)]
-        if self.fault == Some(super::simulation::Fault::CommitWithBorrows) {
-            source.forget_borrows();
-        }
         if !source.is_read() {
             return;
         }

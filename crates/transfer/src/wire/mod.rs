@@ -37,7 +37,7 @@
 //!                                                Read the route
 //!  ◄═══════ streams: header, bytes in plan order, trailer ═══════
 //!  admit each; place; compare length and CRC
-//!                                                last byte read, last borrow dropped, prefill over
+//!                                                last byte read, prefill over
 //!                                                is the lease alive at this moment?
 //!                                            ◄── Commit{streams, bytes}, and unpin
 //!  every byte once, and the commit?
@@ -89,7 +89,7 @@
 //! | [`Connect`](Action::Connect) | dials the control endpoint with mutual TLS; checks that the certificate's agent is the one named; `connected` or `connect_failed`. An inbound connection is `connected` as well. [`Machine::wants`] says whether an idle one is still needed |
 //! | [`Close`](Action::Close) | closes it, after what was sent before has left |
 //! | [`Send`](Action::Send) | [`frame::encode`], onto the connection's one control stream, in order. Where that stream is blocked, the agent stops *reading* from this connection: so a peer that does not listen cannot make it remember answers |
-//! | [`Read`](Action::Read) | binds the route's plan to [`Machine::blocks`]; cuts it into streams of disjoint ranges, at most [`MAX_STREAMS`]; gathers into pooled buffers, lends long runs; [`stream::StreamHeader`] before, [`stream::StreamTrailer`] behind. `stream_sent` when a stream is written whole, with `lent` where the network still holds memory of the blocks, and then `borrow_dropped` when the last `Bytes` of that stream is gone. With [`Path::Shared`]: lends the memory, and reports nothing |
+//! | [`Read`](Action::Read) | binds the route's plan to [`Machine::blocks`]; cuts it into streams of disjoint ranges, at most [`MAX_STREAMS`]; gathers into pooled buffers; [`stream::StreamHeader`] before, [`stream::StreamTrailer`] behind. `stream_sent` when a stream is written whole. With [`Path::Shared`]: lends the memory, and reports nothing |
 //! | [`Readable`](Action::Readable), [`AllReadable`](Action::AllReadable) | goes on with what waited for the prefill |
 //! | [`Receive`](Action::Receive) | binds the route's plan to its own blocks and waits for streams of that transfer. For each: [`Machine::admit`] before the first byte is placed; scatter straight out of the network's buffers, never outside of what the header says, CRC32C as it goes; `stream_arrived` with the trailer and the checksum seen |
 //! | [`Flowing`](Action::Flowing) | attaches the ring where that is the path |

@@ -1,8 +1,8 @@
 //! The data source of one transfer: reads blocks, and commits.
 //!
 //! ```text
-//!            accepted, may read            last byte read, no borrow left,
-//!                                          prefill over, lease alive
+//!            accepted, may read            last byte read, prefill over,
+//!                                          lease alive
 //!  ┌────────┐         ┌─────────┐                           ┌───────────┐  landed
 //!  │ Asking ├────────►│ Reading ├──────────────────────────►│ Committed ├─────────► over
 //!  │ Waiting│         └────┬────┘          send Commit      └─────┬─────┘
@@ -30,8 +30,6 @@ pub(crate) struct Source {
     /// Bytes of finished streams.
     sent: u64,
     streams: u32,
-    /// Streams whose memory the network still holds.
-    lent: u32,
     /// The other side has copied everything (shared memory only).
     taken: bool,
 }
@@ -65,7 +63,6 @@ impl Source {
             prefilled,
             sent: 0,
             streams: 0,
-            lent: 0,
             taken: false,
         }
     }
@@ -99,9 +96,8 @@ impl Source {
         begins
     }
 
-    /// A stream is written whole, and its memory read; unless it is lent to the network, which
-    /// says so later.
-    pub(crate) fn stream_sent(&mut self, bytes: u64, lent: bool) -> Result<(), Miscount> {
+    /// A stream is written whole, and its memory read.
+    pub(crate) fn stream_sent(&mut self, bytes: u64) -> Result<(), Miscount> {
         let found = self.sent.saturating_add(bytes);
         if found > self.bytes {
             let planned = self.bytes;
@@ -109,13 +105,7 @@ impl Source {
         }
         self.sent = found;
         self.streams = self.streams.saturating_add(1);
-        self.lent += u32::from(lent);
         Ok(())
-    }
-
-    /// The network has let go of a stream's memory.
-    pub(crate) fn borrow_dropped(&mut self) {
-        self.lent = self.lent.saturating_sub(1);
     }
 
     pub(crate) fn taken(&mut self) {
@@ -126,7 +116,7 @@ impl Source {
     pub(crate) fn is_read(&self) -> bool {
         let read = match self.path {
             Path::Shared => self.taken,
-            Path::Quic | Path::Ring => self.sent == self.bytes && self.lent == 0,
+            Path::Quic | Path::Ring => self.sent == self.bytes,
         };
         self.phase == Phase::Reading && self.prefilled && read
     }
@@ -159,11 +149,6 @@ impl Source {
     pub(crate) fn waits_for_prefill(&self) -> bool {
         !self.prefilled && matches!(self.phase, Phase::Waiting | Phase::Reading)
     }
-
-    #[cfg(test)]
-    pub(crate) fn forget_borrows(&mut self) {
-        self.lent = 0;
-    }
 }
 
 #[cfg(test)]
@@ -178,20 +163,16 @@ mod tests {
     }
 
     #[test]
-    fn is_read_after_the_last_byte_and_the_last_borrow() {
+    fn is_read_after_the_last_byte() {
         let mut source = reading(100, Path::Quic);
-        source.stream_sent(60, true).unwrap();
-        source.stream_sent(40, false).unwrap();
-        assert!(!source.is_read(), "60 bytes are lent");
-        source.borrow_dropped();
+        source.stream_sent(60).unwrap();
+        assert!(!source.is_read());
+        source.stream_sent(40).unwrap();
         assert!(source.is_read());
         assert_eq!(source.commit(), (2, 100));
         assert!(!source.is_read(), "once");
         let (planned, found) = (100, 101);
-        assert_eq!(
-            source.stream_sent(1, false),
-            Err(Miscount { planned, found })
-        );
+        assert_eq!(source.stream_sent(1), Err(Miscount { planned, found }));
     }
 
     #[test]
@@ -203,7 +184,7 @@ mod tests {
 
         let mut source = Source::accepted(10, Path::Quic, true, false);
         assert!(source.begin() && source.waits_for_prefill());
-        source.stream_sent(10, false).unwrap();
+        source.stream_sent(10).unwrap();
         assert!(
             !source.is_read(),
             "what was read may have been half computed"

@@ -63,19 +63,12 @@ struct Queue {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SendEvent {
-    /// A stream is written whole. Its memory was read; or, if it is lent, still will be.
+    /// A stream is written whole, and its memory read.
     Written {
         /// The stream's number in its transfer.
         stream: u32,
         /// Bytes of the route that it carries.
         bytes: u64,
-        /// Whether memory is lent to the network, which [`Returned`](Self::Returned) ends.
-        lent: bool,
-    },
-    /// The network has let go of the memory of a stream, and the peer's machine has all its bytes.
-    Returned {
-        /// The stream's number.
-        stream: u32,
     },
     /// A stream broke off, and so the transfer has failed: no further stream begins, and those that
     /// have begun are reset. [`Outgoing::fence`] tells when the memory is free.
@@ -114,7 +107,7 @@ pub struct SendEvents {
 }
 
 impl SendEvents {
-    /// The next event; `None` once the transfer and all that carry it are gone. At most two for each
+    /// The next event; `None` once the transfer and all that carry it are gone. At most one for each
     /// stream, and failures. Cancel-safe.
     pub async fn next(&mut self) -> Option<SendEvent> {
         self.events.recv().await
@@ -180,16 +173,16 @@ impl Outgoing {
         &self.inner.bytes
     }
 
-    /// How many bytes were read, or lent, so far.
+    /// How many bytes were read so far.
     pub fn read(&self) -> u64 {
         self.inner.read.load(Relaxed)
     }
 
     /// Stops the transfer and waits until none of its memory is read any more, nor ever will be:
-    /// streams are reset, and what was lent is back. Does nothing to a transfer that is through.
+    /// streams that are being written are reset. Does nothing to a transfer that is through.
     ///
-    /// Takes as long as it takes a lane's thread to get to it; at most the lane's stall timeout, if a
-    /// peer has gone silent with memory lent. Cancel-safe: the transfer is stopped all the same.
+    /// Takes as long as it takes a lane's thread to get to it, whatever the peer does. Cancel-safe: the
+    /// transfer is stopped all the same.
     pub async fn fence(&self) {
         self.inner.fence.quiet().await;
     }

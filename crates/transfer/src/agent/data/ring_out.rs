@@ -156,11 +156,7 @@ impl Sending<'_> {
             self.tag += 1;
             let (stream, bytes) = (part.stream, part.bytes());
             match written {
-                Ok(Some(())) => outgoing.tell(SendEvent::Written {
-                    stream,
-                    bytes,
-                    lent: false,
-                }),
+                Ok(Some(())) => outgoing.tell(SendEvent::Written { stream, bytes }),
                 Ok(None) => return,
                 Err(error) => {
                     if let SendError::Ring(_) = error {

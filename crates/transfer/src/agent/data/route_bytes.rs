@@ -7,8 +7,8 @@ use thiserror::Error;
 #[cfg(feature = "local")]
 use crate::transport::local::ring::{ReadWindow, StageError, WriteWindow};
 use crate::{
-    copy::{Crc32c, Cursor, MemoryStream, Run, StreamError},
-    memory::{CheckError, Loan, Memory},
+    copy::{Crc32c, Cursor, MemoryStream, StreamError},
+    memory::{CheckError, Memory},
     plan::RouteStream,
 };
 
@@ -23,7 +23,6 @@ pub struct RouteBytes {
 struct Inner {
     sections: Box<[Section]>,
     bytes: u64,
-    lending: bool,
 }
 
 #[derive(Debug)]
@@ -31,7 +30,6 @@ struct Section {
     start: u64,
     layer: Option<u32>,
     stream: MemoryStream,
-    memory: Memory,
 }
 
 impl Section {
@@ -79,41 +77,12 @@ impl RouteBytes {
                 start: section.start,
                 layer: section.layer,
                 stream,
-                memory: memory.clone(),
             })
         };
         let sections = stream.sections.into_iter().map(bind);
         let sections = sections.collect::<Result<_, _>>()?;
-        let inner = Arc::new(Inner {
-            sections,
-            bytes,
-            lending: false,
-        });
+        let inner = Arc::new(Inner { sections, bytes });
         Ok(Self { inner })
-    }
-
-    /// Lets long runs be lent to the network as they lie there, which saves a copy of them.
-    ///
-    /// # Safety
-    /// Whenever these bytes are being sent, until the sending has said that they were read
-    /// ([`SendEvent`](super::SendEvent)) or its fence is quiet, nobody writes to them: no engine, no
-    /// copy, no other process. That is what a lease promises; who registers memory and leases its
-    /// blocks has to keep it.
-    #[must_use]
-    pub unsafe fn lendable(self) -> Self {
-        let inner = &self.inner;
-        let sections = inner.sections.iter().map(|section| Section {
-            stream: section.stream.clone(),
-            memory: section.memory.clone(),
-            ..*section
-        });
-        Self {
-            inner: Arc::new(Inner {
-                sections: sections.collect(),
-                bytes: inner.bytes,
-                lending: true,
-            }),
-        }
     }
 
     /// How many bytes.
@@ -164,7 +133,6 @@ impl RouteBytes {
             section,
             cursor: cursor.transpose()?,
             position,
-            run: Run::default(),
         })
     }
 }
@@ -177,8 +145,6 @@ pub struct RouteCursor {
     /// Inside that section; `None` at the end of the route.
     cursor: Option<Cursor>,
     position: u64,
-    /// Which of the next bytes are known to lie together. Kept, since finding out costs O(chunks).
-    run: Run,
 }
 
 impl RouteCursor {
@@ -260,29 +226,6 @@ impl RouteCursor {
         Ok(())
     }
 
-    /// Lends the next bytes, at most `most`, if at least `least` of them lie together. `None` where
-    /// they do not, and where the route does not lend.
-    pub(crate) fn lend(&mut self, least: u64, most: u64) -> Option<Loan> {
-        if !self.route.inner.lending || most < least {
-            return None;
-        }
-        if self.run.len == 0 {
-            self.run = self.current()?.0.run()?;
-        }
-        let Run { address, len } = self.run;
-        if len < least {
-            return None;
-        }
-        let bytes = len.min(most);
-        let memory = &self.route.inner.sections[self.section].memory;
-        // SAFETY: `lending` is set by `lendable` only, whose caller promises that nobody writes while
-        // the bytes are sent, and a sending lasts until its last loan is back.
-        let loan = unsafe { memory.lend(address, bytes as usize) }.ok()?;
-        self.cursor.as_mut()?.skip(bytes).ok()?;
-        self.moved(bytes).ok()?;
-        Some(loan)
-    }
-
     /// The current section's cursor, and how many bytes are left of that section.
     fn current(&mut self) -> Option<(&mut Cursor, u64)> {
         let end = self.route.inner.sections.get(self.section)?.end();
@@ -292,8 +235,6 @@ impl RouteCursor {
     /// Notes that the current section's cursor has moved.
     fn moved(&mut self, bytes: u64) -> Result<(), StreamError> {
         self.position += bytes;
-        self.run.address += bytes;
-        self.run.len = self.run.len.saturating_sub(bytes);
         let sections = &self.route.inner.sections;
         if self.position == sections[self.section].end() {
             self.section += 1;

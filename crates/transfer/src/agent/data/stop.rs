@@ -3,8 +3,6 @@
 
 use crate::transport::quic::StreamCode;
 
-/// The sender's transfer has failed or was given up.
-pub(crate) const GIVEN_UP: StreamCode = StreamCode(1);
 /// No transfer that is under way here has this stream.
 pub(crate) const UNKNOWN: StreamCode = StreamCode(2);
 /// The receiver's transfer has failed or was given up.

@@ -180,12 +180,7 @@ async fn report(
 ) {
     while let Some(event) = events.next().await {
         let event = match event {
-            SendEvent::Written { bytes, lent, .. } => Event::Sent {
-                transfer,
-                bytes,
-                lent,
-            },
-            SendEvent::Returned { .. } => Event::Returned { transfer },
+            SendEvent::Written { bytes, .. } => Event::Sent { transfer, bytes },
             SendEvent::Failed { error, .. } => failed(transfer, conn, &error),
         };
         if moved.send(event).is_err() {

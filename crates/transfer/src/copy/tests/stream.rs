@@ -6,7 +6,7 @@ use smallvec::smallvec;
 
 use super::case::{Arena, case, noise, streamed};
 use super::oracle;
-use crate::copy::{Crc32c, Kernel, MemoryStream, NoChecksum, Run, StreamError, Tuning, settle};
+use crate::copy::{Crc32c, Kernel, MemoryStream, NoChecksum, StreamError, Tuning, settle};
 use crate::memory::{Access, Memory};
 use crate::plan::program::{Loop, Nest, Placed, Program, StreamProgram};
 
@@ -106,7 +106,7 @@ proptest! {
         let expected: Vec<u8> = bytes.map(|(src, _)| oracle::at(&inside, src)).collect();
         let stream = MemoryStream::new(streamed(&case.program), arena.memory()).unwrap();
         let mut cursor = stream.cursor(stream.bytes()).unwrap();
-        prop_assert_eq!((cursor.remaining(), cursor.run()), (0, None));
+        prop_assert_eq!(cursor.remaining(), 0);
         for at in at {
             let at = at.index(expected.len());
             let len = (expected.len() - at).min(3000);
@@ -119,50 +119,6 @@ proptest! {
             let past_end = matches!(beyond, Err(StreamError::PastEnd { .. }));
             prop_assert!(past_end && cursor.position() == before);
         }
-    }
-
-    #[test]
-    fn runs_are_as_long_as_they_can_be(case in case(), ends in any::<[prop::sample::Index; 2]>()) {
-        let arena = Arena::new(&case.src, 0, noise(9));
-        let stream = MemoryStream::new(streamed(&case.program), arena.memory()).unwrap();
-        let bytes = oracle::bytes(&case.program);
-        let ends = ends.map(|end| end.index(bytes.len() + 1));
-        let (start, end) = (ends[0].min(ends[1]), ends[0].max(ends[1]));
-        let mut expected: Vec<Run> = Vec::new();
-        for (address, _) in &bytes[start..end] {
-            match expected.last_mut() {
-                Some(last) if last.address + last.len == *address => last.len += 1,
-                _ => expected.push(Run { address: *address, len: 1 }),
-            }
-        }
-        let runs: Vec<Run> = stream.runs(start as u64..end as u64).unwrap().collect();
-        prop_assert_eq!(runs, expected);
-    }
-
-    #[test]
-    fn lending_and_gathering_may_alternate(case in case(), turns in vec(any::<bool>(), 1..20)) {
-        let arena = Arena::new(&case.src, 0, noise(10));
-        let inside = arena.inside();
-        let bytes = oracle::bytes(&case.program).into_iter();
-        let expected: Vec<u8> = bytes.map(|(src, _)| oracle::at(&inside, src)).collect();
-        let stream = MemoryStream::new(streamed(&case.program), arena.memory()).unwrap();
-        let mut cursor = stream.cursor(0).unwrap();
-        let mut got = Vec::new();
-        let mut turns = turns.iter().cycle();
-        while let Some(run) = cursor.run() {
-            let len = run.len.min(7777) as usize;
-            if *turns.next().unwrap() {
-                // SAFETY: nobody writes to the arena while a loan is out.
-                let loan = unsafe { stream.memory().lend(run.address, len) }.unwrap();
-                cursor.skip(len as u64).unwrap();
-                got.extend_from_slice(loan.as_ref());
-            } else {
-                let mut out = vec![0; len];
-                cursor.gather(&mut out, &mut NoChecksum).unwrap();
-                got.extend(out);
-            }
-        }
-        prop_assert!(got == expected);
     }
 }
 
@@ -199,9 +155,6 @@ fn what_is_beyond_the_end_is_refused() {
         "51 bytes at offset 150 of a stream of 200 bytes"
     );
     assert!(stream.cursor(201).is_err());
-    assert!(stream.runs(150..201).is_err());
-    assert!(stream.runs(201..201).is_err());
-    assert_eq!(stream.runs(200..200).unwrap().count(), 0);
     assert_eq!(cursor.position(), 150);
 }
 

@@ -24,7 +24,7 @@
 //!   [`LaneSession`] for that peer, sends its [`SessionToken`] and lane ports over control, and
 //!   accepts only lanes that prove to be the same agent and begin with the token.
 //! - [`DataSender`] and [`DataReceiver`] are the two ends of one stream on a lane, with
-//!   back-pressure. [`LendTracker`] tells when memory that was sent without copying is free again.
+//!   back-pressure.
 //!
 //! Nothing waits for ever: handshakes, messages and stalled streams have timeouts, silent peers are
 //! given up after the idle timeout. Nothing grows without bound: see [`QuicOptions`] for each bound.
@@ -39,7 +39,6 @@ mod credentials;
 mod endpoints;
 mod error;
 mod lane;
-mod lend;
 mod options;
 mod path;
 mod places;
@@ -56,7 +55,6 @@ pub use error::{
     BindError, CloseCode, ConnectError, ConnectionLost, ControlError, StreamCode, StreamError,
 };
 pub use lane::{Lane, LaneStats};
-pub use lend::{LendTracker, Lent};
 pub use options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, OptionsError, QuicOptions};
 pub use session::{LaneSession, SessionToken};
 pub use socket::{Buffers, GrantedBuffer};

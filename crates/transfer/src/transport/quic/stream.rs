@@ -50,7 +50,7 @@ impl DataSender {
     }
 
     /// Queues `bytes` without copying them; waits where the receiver is behind. They stay referenced
-    /// until the receiver has them or the stream is gone: see [`LendTracker`](super::LendTracker).
+    /// until the receiver's machine has them or the stream is gone.
     ///
     /// Not cancel-safe: part of `bytes` may have been queued. Drop the stream then.
     ///
@@ -93,7 +93,6 @@ impl DataSender {
             .finish()
             .map_err(|_| StreamError::ClosedHere)?;
         let (tell, told) = oneshot::channel();
-        let (give_up, given_up) = oneshot::channel::<StreamCode>();
         let Self {
             mut stream,
             thread,
@@ -103,27 +102,19 @@ impl DataSender {
         // stalls, whether or not anybody waits for the acknowledgement.
         thread.spawn(async move {
             let stopped = stream.stream.stopped();
-            let result = tokio::select! {
-                stopped = timeout(after, stopped) => match stopped {
-                    Ok(Ok(None)) => Ok(()),
-                    Ok(Ok(Some(code))) => Err(StreamError::Stopped(StreamCode::from_wire(code))),
-                    Ok(Err(StoppedError::ConnectionLost(lost))) => {
-                        Err(StreamError::Lost(lost.into()))
-                    }
-                    Ok(Err(StoppedError::ZeroRttRejected)) => Err(StreamError::ClosedHere),
-                    Err(_) => Err(StreamError::Stalled { after }),
-                },
-                Ok(code) = given_up => {
-                    stream.code = code.wire();
-                    Err(StreamError::ClosedHere)
-                }
+            let result = match timeout(after, stopped).await {
+                Ok(Ok(None)) => Ok(()),
+                Ok(Ok(Some(code))) => Err(StreamError::Stopped(StreamCode::from_wire(code))),
+                Ok(Err(StoppedError::ConnectionLost(lost))) => Err(StreamError::Lost(lost.into())),
+                Ok(Err(StoppedError::ZeroRttRejected)) => Err(StreamError::ClosedHere),
+                Err(_) => Err(StreamError::Stalled { after }),
             };
             stream.delivered = result.is_ok();
             drop(stream);
             // Who need not know has dropped the acknowledgement.
             let _ = tell.send(result);
         });
-        Ok(Acknowledgement { told, give_up })
+        Ok(Acknowledgement { told })
     }
 
     /// Gives the stream up. The receiver sees `code`; queued memory is let go at once.
@@ -138,28 +129,16 @@ impl DataSender {
 #[must_use = "await it to know that the bytes have arrived"]
 pub struct Acknowledgement {
     told: oneshot::Receiver<Result<(), StreamError>>,
-    give_up: oneshot::Sender<StreamCode>,
 }
 
 impl Acknowledgement {
-    /// Waits for it. Cancel-safe in that cancelling changes nothing about the stream.
+    /// Waits for it. Cancelling changes nothing about the stream.
     ///
     /// # Errors
-    /// [`StreamError`], if the receiver stopped the stream, or it stalled or was lost;
-    /// [`StreamError::ClosedHere`], if this has answered before.
-    pub async fn wait(&mut self) -> Result<(), StreamError> {
-        if self.told.is_terminated() {
-            return Err(StreamError::ClosedHere);
-        }
+    /// [`StreamError`], if the receiver stopped the stream, or it stalled or was lost.
+    pub async fn wait(self) -> Result<(), StreamError> {
         // Unanswered only when the endpoints are gone.
-        let told = (&mut self.told).await;
-        told.unwrap_or(Err(StreamError::ClosedHere))
-    }
-
-    /// Gives the stream up after all, where it was not delivered yet: queued memory is let go at once.
-    pub fn reset(self, code: StreamCode) {
-        // Nobody is there to hear it where the stream is over.
-        let _ = self.give_up.send(code);
+        self.told.await.unwrap_or(Err(StreamError::ClosedHere))
     }
 }
 

@@ -36,8 +36,6 @@ use world::{Tally, World};
 pub(crate) enum Fault {
     /// Commits though the lease is over.
     CommitWithoutLease,
-    /// Commits while the network still holds borrowed memory.
-    CommitWithBorrows,
     /// Ends leases without waiting for their readers.
     EndLeaseBeforeFence,
     /// Gives blocks back while streams may still write them.
@@ -170,7 +168,6 @@ fn notice(fault: Fault, chaos: f64) {
 #[test]
 fn broken_rules_are_noticed() {
     notice(Fault::CommitWithoutLease, 4.0);
-    notice(Fault::CommitWithBorrows, 1.0);
     notice(Fault::EndLeaseBeforeFence, 1.0);
     notice(Fault::GiveBackBeforeFence, 1.0);
     notice(Fault::RetryBeforeFence, 1.0);

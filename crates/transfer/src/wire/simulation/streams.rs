@@ -24,7 +24,6 @@ pub(super) struct Reading {
 struct Piece {
     offset: u64,
     length: u64,
-    lent: bool,
     begun: bool,
     values: Vec<u64>,
 }
@@ -47,12 +46,8 @@ struct Incoming {
 pub(super) enum StreamEvent {
     /// Reads one half of a piece into a buffer.
     Gather(usize, u64),
-    /// Hands a piece over without reading it.
-    Lend(usize),
     /// The network takes a piece's bytes.
     Transmit(usize),
-    /// The network has let go of a piece.
-    Drop,
     /// A stream begins to arrive from an agent.
     Arrive(AgentId, StreamHeader, Vec<u64>, u32),
     /// Places one half of a stream.
@@ -97,11 +92,9 @@ impl World {
                 let mut at = from;
                 while at < to {
                     let length = self.rng.within(1, to - at);
-                    let lent = self.rng.chance(0.3);
                     pieces.push(Piece {
                         offset: at,
                         length,
-                        lent,
                         begun: false,
                         values: vec![GARBAGE; length as usize],
                     });
@@ -155,16 +148,12 @@ impl World {
         for (i, piece) in reading.pieces.iter_mut().enumerate() {
             if !piece.begun && reading.readable[layer(piece.offset, bytes)] {
                 piece.begun = true;
-                begin.push((i, piece.lent));
+                begin.push(i);
             }
         }
-        for (i, lent) in begin {
+        for i in begin {
             let delay = self.rng.delay(2 * MS, 100 * MS);
-            let event = if lent {
-                StreamEvent::Lend(i)
-            } else {
-                StreamEvent::Gather(i, 0)
-            };
+            let event = StreamEvent::Gather(i, 0);
             self.after(delay, Event::Stream(n, life, transfer, event));
         }
     }
@@ -219,11 +208,7 @@ impl World {
     pub(super) fn on_stream(&mut self, n: usize, transfer: TransferId, event: StreamEvent) {
         match event {
             StreamEvent::Gather(piece, which) => self.gather(n, transfer, piece, which),
-            StreamEvent::Lend(piece) => self.lend(n, transfer, piece),
             StreamEvent::Transmit(piece) => self.transmit(n, transfer, piece),
-            StreamEvent::Drop => {
-                self.call(n, |machine, now| machine.borrow_dropped(now, transfer));
-            }
             StreamEvent::Arrive(agent, header, values, crc) => {
                 self.arrive(n, &agent, header, values, crc);
             }
@@ -278,36 +263,11 @@ impl World {
         }
         let next = StreamEvent::Transmit(i);
         self.after(delay, Event::Stream(n, life, transfer, next));
-        self.call(n, |machine, now| {
-            machine.stream_sent(now, transfer, length, false)
-        });
-    }
-
-    fn lend(&mut self, n: usize, transfer: TransferId, i: usize) {
-        let Some(reading) = self.reading(n, transfer) else {
-            return;
-        };
-        let length = reading.pieces[i].length;
-        let (life, delay) = (self.nodes[n].life, self.rng.delay(5 * MS, 500 * MS));
-        let next = StreamEvent::Transmit(i);
-        self.after(delay, Event::Stream(n, life, transfer, next));
-        self.call(n, |machine, now| {
-            machine.stream_sent(now, transfer, length, true)
-        });
+        self.call(n, |machine, now| machine.stream_sent(now, transfer, length));
     }
 
     fn transmit(&mut self, n: usize, transfer: TransferId, i: usize) {
         let Some(reading) = self.reading(n, transfer) else {
-            return;
-        };
-        let (lent, length) = (reading.pieces[i].lent, reading.pieces[i].length);
-        let life = self.nodes[n].life;
-        if lent {
-            self.read(n, transfer, i, 0..length);
-            let delay = self.rng.delay(3 * MS, 100 * MS);
-            self.after(delay, Event::Stream(n, life, transfer, StreamEvent::Drop));
-        }
-        let Some(reading) = self.nodes[n].reading.get(&transfer) else {
             return;
         };
         let (piece, flow) = (&reading.pieces[i], &reading.flow);
@@ -316,9 +276,10 @@ impl World {
             nonce: flow.nonce,
             stream: i as u32,
             offset: piece.offset,
-            length,
+            length: piece.length,
         };
-        let (values, conn, agent) = (piece.values.clone(), flow.conn, self.nodes[n].agent.clone());
+        let (values, conn) = (piece.values.clone(), flow.conn);
+        let (life, agent) = (self.nodes[n].life, self.nodes[n].agent.clone());
         let crc = crc(&values);
         let ends = self.links[&conn].ends;
         let (to, to_life) = ends[usize::from(ends[0].0 == n)];

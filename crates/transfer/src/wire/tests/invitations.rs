@@ -72,7 +72,7 @@ fn read(t: &mut Table, ask: &Ask, path: Path) {
         _ => None,
     });
     let bytes = bytes.expect("it is read");
-    t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes, false));
+    t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes));
 }
 
 /// An owner that was invited, with the asks that it has made.

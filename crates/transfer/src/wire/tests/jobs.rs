@@ -539,7 +539,7 @@ fn believe_a_push_has_landed_whose_answer_was_lost() {
     let Action::Read(flow) = t.took().remove(0) else {
         panic!("reads once accepted");
     };
-    t.do_(|machine, now, _| machine.stream_sent(now, first.transfer, flow.bytes, false));
+    t.do_(|machine, now, _| machine.stream_sent(now, first.transfer, flow.bytes));
     assert!(matches!(t.said.last(), Some(Message::Commit { .. })));
     t.do_(|machine, now, conn| machine.disconnected(now, conn));
     t.do_(|machine, now, _| machine.fenced(now, first.transfer));

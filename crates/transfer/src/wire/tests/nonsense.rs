@@ -49,8 +49,7 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
                     Action::Read(Flow {
                         transfer, bytes, ..
                     }) if rng.chance(0.5) => {
-                        let lent = rng.chance(0.1);
-                        t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes, lent));
+                        t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes));
                     }
                     Action::Connect { agent, .. } => {
                         t.do_(|machine, now, _| {

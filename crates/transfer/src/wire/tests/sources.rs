@@ -20,10 +20,9 @@ fn commit_and_complete() {
         (route(false).bytes, Some(Path::Quic))
     );
     t.said.clear();
-    t.do_(|machine, now, _| machine.stream_sent(now, id, flow.bytes - 1, true));
-    t.do_(|machine, now, _| machine.stream_sent(now, id, 1, false));
-    assert!(t.said.is_empty(), "some is lent");
-    t.do_(|machine, now, _| machine.borrow_dropped(now, id));
+    t.do_(|machine, now, _| machine.stream_sent(now, id, flow.bytes - 1));
+    assert!(t.said.is_empty(), "a byte is left");
+    t.do_(|machine, now, _| machine.stream_sent(now, id, 1));
     let (streams, bytes) = (2, flow.bytes);
     assert_eq!(
         t.said.pop(),
@@ -62,7 +61,7 @@ fn never_commit_what_is_over() {
     t.said.clear();
     // The hard bound has passed, and no timer has fired.
     t.now = t.now + secs(31);
-    t.do_(|machine, now, _| machine.stream_sent(now, id, route(false).bytes, false));
+    t.do_(|machine, now, _| machine.stream_sent(now, id, route(false).bytes));
     let end = LeaseEnd::Expired;
     let failure = Failure::LeaseEnded { end };
     assert_eq!(
@@ -132,7 +131,7 @@ fn read_layer_by_layer() {
         }]
     ));
     let id = ask(1, 1).transfer;
-    t.do_(|machine, now, _| machine.stream_sent(now, id, route(true).bytes, false));
+    t.do_(|machine, now, _| machine.stream_sent(now, id, route(true).bytes));
     assert_eq!(t.said.len(), 1, "no commit before the prefill's end");
     t.do_(|machine, now, _| machine.finish_prefill(now, key_of(1)))
         .unwrap();
@@ -168,7 +167,7 @@ fn fail_what_does_not_add_up() {
     t.lease(1, 0, Direction::Pull, true);
     let id = ask(1, 1).transfer;
     t.hear(Message::Pull(ask(1, 1)));
-    t.do_(|machine, now, _| machine.stream_sent(now, id, u64::MAX, false));
+    t.do_(|machine, now, _| machine.stream_sent(now, id, u64::MAX));
     assert!(matches!(
         t.said.last(),
         Some(Message::Abort {
@@ -184,7 +183,7 @@ fn forget_a_commit_that_nobody_answers() {
     t.lease(1, 0, Direction::Pull, true);
     let id = ask(1, 1).transfer;
     t.hear(Message::Pull(ask(1, 1)));
-    t.do_(|machine, now, _| machine.stream_sent(now, id, route(false).bytes, false));
+    t.do_(|machine, now, _| machine.stream_sent(now, id, route(false).bytes));
     t.took();
     t.wait(secs(120));
     assert!(matches!(

@@ -1,8 +1,46 @@
-//! Data streams, and memory that is lent to them.
+//! Data streams, and the buffers that are queued in them.
 
 use bytes::Bytes;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::*;
+
+/// Buffers that say when QUIC has let go of them.
+#[derive(Clone)]
+struct Buffers(Arc<Semaphore>);
+
+struct Buffer {
+    bytes: Vec<u8>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Buffers {
+    const MOST: usize = 1000;
+
+    fn new() -> Self {
+        Self(Arc::new(Semaphore::new(Self::MOST)))
+    }
+
+    fn of(&self, bytes: Vec<u8>) -> Bytes {
+        let _permit = self.0.clone().try_acquire_owned().unwrap();
+        Bytes::from_owner(Buffer { bytes, _permit })
+    }
+
+    /// Waits until all of them were dropped.
+    async fn back(&self) {
+        let all = self.0.acquire_many(Self::MOST as u32);
+        let _all = timeout(PATIENCE, all)
+            .await
+            .expect("buffers are kept")
+            .unwrap();
+    }
+}
 
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i ^ (i >> 9)) as u8).collect()
@@ -17,26 +55,25 @@ async fn collect(mut stream: DataReceiver) -> Result<Vec<u8>, StreamError> {
 }
 
 #[tokio::test]
-async fn bytes_get_across_and_lent_memory_comes_back() {
+async fn bytes_get_across_and_buffers_come_back() {
     let pair = Pair::new().await;
     let (lane, other) = pair.lane().await;
     let sent = pattern(5 << 20);
-    let tracker = LendTracker::new();
+    let buffers = Buffers::new();
     let receiving = other.clone().spawn({
         let other = other.clone();
         async move { collect(other.accept_stream().await?).await }
     });
     let mut sender = lane.open_stream().await.unwrap();
     sender.send_all(b"head").await.unwrap();
-    sender.send_chunk(tracker.lend(sent.clone())).await.unwrap();
-    let more = tracker.lend(vec![9; 1000]);
+    sender.send_chunk(buffers.of(sent.clone())).await.unwrap();
+    let more = buffers.of(vec![9; 1000]);
     let mut pieces = [more.slice(..10), Bytes::new(), more.slice(10..)];
     drop(more);
     sender.send_chunks(&mut pieces).await.unwrap();
     assert!(pieces.iter().all(Bytes::is_empty));
     sender.finish().unwrap().wait().await.unwrap();
-    tracker.back().await;
-    assert_eq!(tracker.lent(), Lent::default());
+    buffers.back().await;
     let got = receiving.await.unwrap().unwrap();
     assert_eq!(got.len(), sent.len() + 1004);
     assert!(got.starts_with(b"head") && got[4..].starts_with(&sent));
@@ -71,14 +108,14 @@ async fn both_sides_open_streams() {
 async fn a_dropped_sender_is_never_taken_for_a_complete_stream() {
     let pair = Pair::new().await;
     let (lane, other) = pair.lane().await;
-    let tracker = LendTracker::new();
+    let buffers = Buffers::new();
     let mut sender = lane.open_stream().await.unwrap();
     sender
-        .send_chunk(tracker.lend(pattern(100_000)))
+        .send_chunk(buffers.of(pattern(100_000)))
         .await
         .unwrap();
     drop(sender);
-    tracker.back().await;
+    buffers.back().await;
     let stream = other.accept_stream().await.unwrap();
     assert_eq!(
         collect(stream).await.unwrap_err(),
@@ -95,21 +132,21 @@ async fn a_dropped_sender_is_never_taken_for_a_complete_stream() {
 }
 
 #[tokio::test]
-async fn a_stopped_sender_knows_and_its_memory_comes_back() {
+async fn a_stopped_sender_knows_and_its_buffers_come_back() {
     let pair = Pair::new().await;
     let (lane, other) = pair.lane().await;
-    let tracker = LendTracker::new();
+    let buffers = Buffers::new();
     let mut sender = lane.open_stream().await.unwrap();
     sender.send_all(b"x").await.unwrap();
     other.accept_stream().await.unwrap().stop(StreamCode(7));
     let error = loop {
-        if let Err(error) = sender.send_chunk(tracker.lend(vec![0; 1 << 20])).await {
+        if let Err(error) = sender.send_chunk(buffers.of(vec![0; 1 << 20])).await {
             break error;
         }
     };
     assert_eq!(error, StreamError::Stopped(StreamCode(7)));
     drop(sender);
-    tracker.back().await;
+    buffers.back().await;
 }
 
 #[tokio::test]
@@ -120,22 +157,22 @@ async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
     };
     let pair = Pair::with(impatient(), options).await;
     let (lane, other) = pair.lane().await;
-    let tracker = LendTracker::new();
+    let buffers = Buffers::new();
     let mut sender = lane.open_stream().await.unwrap();
     let after = impatient().stall_timeout;
     let error = loop {
-        if let Err(error) = sender.send_chunk(tracker.lend(vec![0; 1 << 20])).await {
+        if let Err(error) = sender.send_chunk(buffers.of(vec![0; 1 << 20])).await {
             break error;
         }
     };
     assert_eq!(error, StreamError::Stalled { after });
     drop(sender);
-    tracker.back().await;
+    buffers.back().await;
     // The lane goes on with other streams.
     let mut unread = other.accept_stream().await.unwrap();
     let mut next = lane.open_stream().await.unwrap();
     next.send_all(b"next").await.unwrap();
-    let mut acknowledged = next.finish().unwrap();
+    let acknowledged = next.finish().unwrap();
     assert_eq!(
         collect(other.accept_stream().await.unwrap()).await.unwrap(),
         b"next"
@@ -159,35 +196,35 @@ async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
 }
 
 #[tokio::test]
-async fn a_finished_stream_that_nobody_reads_gives_its_memory_back() {
+async fn a_finished_stream_that_nobody_reads_gives_its_buffers_back() {
     let options = QuicOptions {
         receive_window: 64 << 10,
         ..impatient()
     };
     let pair = Pair::with(impatient(), options).await;
     let (lane, _other) = pair.lane().await;
-    let tracker = LendTracker::new();
+    let buffers = Buffers::new();
     let mut sender = lane.open_stream().await.unwrap();
     // More than the receiver's window and within the sender's: queued, and not read.
     sender
-        .send_chunk(tracker.lend(vec![0; 60 << 10]))
+        .send_chunk(buffers.of(vec![0; 60 << 10]))
         .await
         .unwrap();
     sender
-        .send_chunk(tracker.lend(vec![0; 4 << 10]))
+        .send_chunk(buffers.of(vec![0; 4 << 10]))
         .await
         .unwrap();
-    let mut acknowledged = sender.finish().unwrap();
+    let acknowledged = sender.finish().unwrap();
     let outcome = acknowledged.wait().await;
     assert!(
         matches!(outcome, Ok(()) | Err(StreamError::Stalled { .. })),
         "{outcome:?}"
     );
-    tracker.back().await;
+    buffers.back().await;
 }
 
 #[tokio::test]
-async fn losing_the_peer_gives_lent_memory_back() {
+async fn losing_the_peer_gives_buffers_back() {
     // Held at every stage: unsent for lack of window, sent, and finished.
     let Pair { a, b, at_a, at_b } = Pair::with(
         impatient(),
@@ -204,23 +241,23 @@ async fn losing_the_peer_gives_lent_memory_back() {
         .await
         .unwrap();
     let other = session.accept().await.unwrap();
-    let tracker = LendTracker::new();
+    let buffers = Buffers::new();
     let mut sender = lane.open_stream().await.unwrap();
     sender
-        .send_chunk(tracker.lend(vec![0; 32 << 10]))
+        .send_chunk(buffers.of(vec![0; 32 << 10]))
         .await
         .unwrap();
     let mut finished = lane.open_stream().await.unwrap();
     finished
-        .send_chunk(tracker.lend(vec![0; 32 << 10]))
+        .send_chunk(buffers.of(vec![0; 32 << 10]))
         .await
         .unwrap();
-    let mut acknowledgement = finished.finish().unwrap();
+    let acknowledgement = finished.finish().unwrap();
     let sending = tokio::spawn({
-        let tracker = tracker.clone();
+        let buffers = buffers.clone();
         async move {
             loop {
-                if let Err(error) = sender.send_chunk(tracker.lend(vec![0; 1 << 20])).await {
+                if let Err(error) = sender.send_chunk(buffers.of(vec![0; 1 << 20])).await {
                     return error;
                 }
             }
@@ -231,7 +268,7 @@ async fn losing_the_peer_gives_lent_memory_back() {
     assert!(matches!(error, StreamError::Lost(_)), "{error:?}");
     let _ = acknowledgement.wait().await;
     // Although the lane itself is still held.
-    tracker.back().await;
+    buffers.back().await;
     assert!(matches!(
         lane.closed().await,
         ConnectionLost::ClosedByPeer { .. }
@@ -261,38 +298,4 @@ async fn many_streams_at_once_share_a_lane() {
         let _ = sender.finish().unwrap();
     }
     assert_eq!(receiving.await.unwrap(), sent);
-}
-
-#[test]
-fn loans_are_counted_until_the_last_reference_is_gone() {
-    let tracker = LendTracker::new();
-    let lent = tracker.lend(vec![1, 2, 3]);
-    let also = tracker.lend([0; 10]);
-    assert_eq!(
-        tracker.lent(),
-        Lent {
-            pieces: 2,
-            bytes: 13
-        }
-    );
-    let part = lent.slice(1..);
-    drop(lent);
-    assert_eq!(tracker.lent().pieces, 2);
-    drop(part);
-    drop(also);
-    assert_eq!(tracker.lent(), Lent::default());
-}
-
-#[tokio::test]
-async fn waiting_for_loans_ends_with_the_last() {
-    let tracker = LendTracker::new();
-    tracker.back().await;
-    let lent: Vec<Bytes> = (0..100).map(|i| tracker.lend(vec![0; i])).collect();
-    let waiting = tokio::spawn({
-        let tracker = tracker.clone();
-        async move { tracker.back().await }
-    });
-    let dropping = tokio::task::spawn_blocking(move || drop(lent));
-    waiting.await.unwrap();
-    dropping.await.unwrap();
 }

@@ -16,12 +16,16 @@ use std::{
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::time::timeout;
 
 use super::*;
 use crate::{
     identity::{Authority, Identity, PeerIdentity, Roles, tls},
     ids::{AgentId, ServiceName},
 };
+
+/// Far more than anything here takes; a test that hangs fails by it.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn authority() -> Authority {
     Authority::new("test".parse().unwrap()).unwrap()

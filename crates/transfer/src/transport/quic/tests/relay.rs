@@ -80,7 +80,7 @@ async fn a_path_that_loses_large_packets_slows_down_and_does_not_hang() {
         let sent = vec![5; 1 << 20];
         let mut sender = lane.open_stream().await.unwrap();
         sender.send_chunk(sent.clone().into()).await.unwrap();
-        let mut acknowledged = sender.finish().unwrap();
+        let acknowledged = sender.finish().unwrap();
         let mut stream = other.accept_stream().await.unwrap();
         let mut got = vec![0; sent.len()];
         stream.recv_exact(&mut got).await.unwrap();
