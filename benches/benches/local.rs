@@ -1,4 +1,4 @@
-//! The same-host paths between two processes, beside one `memcpy` of the same bytes in this run.
+//! The staging ring between two processes, beside one `memcpy` of the same bytes in this run.
 //!
 //! `cargo bench -p transload-benches --bench local [-- ROUNDS]`. The other process is this binary
 //! once more. Each needs a core of its own: on a busy machine run it with real-time priority
@@ -16,7 +16,6 @@ use tokio::runtime::Runtime;
 use transload_transfer::transport::local::handover::{Limits, Listener, Token, connect};
 use transload_transfer::transport::local::host::SocketName;
 use transload_transfer::transport::local::ring::{Consumer, Producer, RingLimits, RingShape};
-use transload_transfer::transport::local::shared::SharedMemory;
 
 /// What one decode rank of the canonical pair gets: 80 layers, 2,048 tokens, one head of 512 B.
 const BYTES: usize = 80 * 2048 * 512;
@@ -54,7 +53,7 @@ const CASES: [Case; 3] = [
 ];
 
 /// Against that `memcpy`, at 512 B.
-const TARGETS: [(&str, f64); 2] = [("staging ring", 0.35), ("shared source", 0.5)];
+const TARGET: f64 = 0.5;
 
 fn main() {
     if let Ok(name) = std::env::var(OTHER_PROCESS) {
@@ -70,7 +69,6 @@ fn main() {
 fn destination(rounds: usize) {
     let runtime = runtime();
     let mut source = Source::start(&runtime);
-    let theirs = source.borrowed[0].regions().next().expect("one region").0;
     let mine = huge_pages(BYTES);
     let (from, to) = (huge_pages(BYTES), huge_pages(BYTES));
     println!(
@@ -79,7 +77,7 @@ fn destination(rounds: usize) {
     );
     for (number, case) in CASES.iter().enumerate() {
         let tables = Tables::new(case);
-        let [mut memcpy, mut ring, mut shared] = [(); 3].map(|()| Vec::with_capacity(rounds));
+        let [mut memcpy, mut ring] = [(); 2].map(|()| Vec::with_capacity(rounds));
         for _ in 0..rounds {
             memcpy.push(time(|| {
                 // SAFETY: two buffers of so many bytes, used here only.
@@ -91,25 +89,10 @@ fn destination(rounds: usize) {
             source.stream(number);
             ring.push(time(|| scatter(&mut source.ring, &tables, &mine)));
             check(&tables, &mine);
-
-            shared.push(time(|| {
-                tables.walk(0..BYTES, case.chunk.min(case.run), |at, len| {
-                    // SAFETY: `walk` stays inside the stream, the tables lead into both memories,
-                    // and the source rests.
-                    unsafe {
-                        let (src, dst) = (tables.src(at), tables.dst(at));
-                        let to = mine.as_ptr().cast_mut().add(dst);
-                        std::ptr::copy_nonoverlapping(theirs.add(src), to, len);
-                    }
-                });
-            }));
-            check(&tables, &mine);
         }
         print_row(case.name, "memcpy", &memcpy, &memcpy, None);
-        for (times, (path, target)) in [ring, shared].iter().zip(TARGETS) {
-            let target = (number == 0).then_some(target);
-            print_row(case.name, path, times, &memcpy, target);
-        }
+        let target = (number == 0).then_some(TARGET);
+        print_row(case.name, "staging ring", &ring, &memcpy, target);
     }
     source.stop();
 }
@@ -153,21 +136,14 @@ fn fill(index: usize) -> u64 {
 
 /// The other process: streams a case for each byte that it reads.
 fn source(name: SocketName) {
-    let shared = SharedMemory::create(&[2 * BYTES as u64]).expect("shared memory");
-    let region = shared.regions().next().expect("one region").0;
     let mut own = huge_pages(2 * BYTES);
     for (i, word) in own.chunks_exact_mut(8).enumerate() {
         word.copy_from_slice(&fill(i).to_ne_bytes());
     }
-    // SAFETY: a region of so many bytes that nobody has yet.
-    unsafe { std::ptr::copy_nonoverlapping(own.as_ptr(), region.as_ptr(), 2 * BYTES) };
-    let (mut ring, _link) = runtime().block_on(async {
-        let limits = Limits::default();
-        let to_stream = connect(&name, &token(1), &limits).await.expect("a peer");
-        let to_lend = connect(&name, &token(2), &limits).await.expect("a peer");
-        let ring = to_stream.offer_producer(RingShape::DEFAULT).await;
-        let link = to_lend.lend(std::slice::from_ref(&shared)).await;
-        (ring.expect("a ring"), link.expect("a loan"))
+    let mut ring = runtime().block_on(async {
+        let peer = connect(&name, &token(), &Limits::default()).await;
+        let ring = peer.expect("a peer").offer_producer(RingShape::DEFAULT);
+        ring.await.expect("a ring")
     });
     let tables = CASES.each_ref().map(Tables::new);
     let mut case = [0];
@@ -249,30 +225,23 @@ impl<'a> Tables<'a> {
 struct Source {
     child: Child,
     ring: Consumer,
-    borrowed: Vec<transload_transfer::transport::local::shared::BorrowedMemory>,
 }
 
 impl Source {
     fn start(runtime: &Runtime) -> Self {
         runtime.block_on(async {
             let listener = Listener::bind(Limits::default()).expect("a socket");
-            let streams = listener.expect(&token(1)).expect("room");
-            let lends = listener.expect(&token(2)).expect("room");
+            let expected = listener.expect(&token()).expect("room");
             let child = Command::new(std::env::current_exe().expect("a path"))
                 .env(OTHER_PROCESS, listener.name().as_str())
                 .stdin(Stdio::piped())
                 .spawn()
                 .expect("a process");
             let patience = Duration::from_secs(60);
-            let streams = streams.connection(patience).await.expect("a peer");
-            let lends = lends.connection(patience).await.expect("a peer");
-            let ring = streams.accept_consumer(RingLimits::default()).await;
-            let (borrowed, _link) = lends.borrow(2 * BYTES as u64).await.expect("a loan");
-            Self {
-                child,
-                ring: ring.expect("a ring"),
-                borrowed,
-            }
+            let peer = expected.connection(patience).await.expect("a peer");
+            let ring = peer.accept_consumer(RingLimits::default()).await;
+            let ring = ring.expect("a ring");
+            Self { child, ring }
         })
     }
 
@@ -339,8 +308,8 @@ fn runtime() -> Runtime {
 }
 
 /// Both processes are this program; no stranger is to be kept out.
-fn token(number: u8) -> Token {
-    Token::from_bytes([number; 32])
+fn token() -> Token {
+    Token::from_bytes([1; 32])
 }
 
 const OTHER_PROCESS: &str = "TRANSLOAD_BENCH_LOCAL_SOCKET";

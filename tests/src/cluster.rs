@@ -17,7 +17,6 @@ use transload_transfer::ids::{
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, RankAddress, Ticket, TicketKey};
-use transload_transfer::transport::local::shared::SharedMemory;
 use transload_transfer::wire::{Gauges, PathSet};
 
 use crate::process::mix;
@@ -80,8 +79,6 @@ impl Side {
 pub struct Cache {
     side: Side,
     memories: BTreeMap<Rank, Memory>,
-    /// The same, where it can be lent.
-    lendable: BTreeMap<Rank, SharedMemory>,
 }
 
 impl Cache {
@@ -90,36 +87,12 @@ impl Cache {
         let bytes = bytes_of(side).into_iter();
         let memories = bytes.map(|(rank, bytes)| (rank, Memory::allocate(&[bytes as usize])));
         let memories = memories.map(|(rank, memory)| (rank, memory.unwrap()));
-        Self::of(side, memories.collect(), BTreeMap::new())
-    }
-
-    /// The same as shared memory, which agents register so that others can copy out of it.
-    pub fn lendable(side: Side) -> Self {
-        let bytes = bytes_of(side).into_iter();
-        let lendable = bytes.map(|(rank, bytes)| (rank, SharedMemory::create(&[bytes]).unwrap()));
-        let lendable: BTreeMap<_, _> = lendable.collect();
-        let memories = lendable.iter();
-        let memories = memories.map(|(rank, shared)| (*rank, shared.memory().unwrap()));
-        Self::of(side, memories.collect(), lendable)
-    }
-
-    fn of(
-        side: Side,
-        memories: BTreeMap<Rank, Memory>,
-        lendable: BTreeMap<Rank, SharedMemory>,
-    ) -> Self {
         let cache = Self {
             side,
-            memories,
-            lendable,
+            memories: memories.collect(),
         };
         cache.clear();
         cache
-    }
-
-    /// What can be lent of a rank, in a cache that is [`lendable`](Self::lendable).
-    pub fn shared(&self, rank: Rank) -> SharedMemory {
-        self.lendable[&rank].clone()
     }
 
     /// Its side.
@@ -201,11 +174,8 @@ impl Cache {
             .incarnation(incarnation)
             .options(options);
         for rank in ranks {
-            builder = match self.lendable.get(&rank) {
-                Some(shared) => builder.register_shared(rank, vec![shared.clone()]),
-                None => builder.register(rank, vec![self.memories[&rank].clone()]),
-            }
-            .unwrap();
+            let memory = self.memories[&rank].clone();
+            builder = builder.register(rank, vec![memory]).unwrap();
         }
         builder
     }

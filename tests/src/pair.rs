@@ -13,18 +13,13 @@ use transload_transfer::ids::{ClusterName, Direction, LeaseSetId, ServiceName};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, Ticket};
-use transload_transfer::transport::local::shared::SharedMemory;
 
 /// A deployment of one group with 4 heads: its TP size, block size and order.
 pub fn deployment(tp: u32, block: u32, order: &str) -> Deployment {
-    with_heads(4, tp, block, order)
-}
-
-fn with_heads(heads: u32, tp: u32, block: u32, order: &str) -> Deployment {
     let text = format!(
         r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
             "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-3",
-            "spec": [{{"kind": "attention", "heads": {heads}, "head_dim": 16,
+            "spec": [{{"kind": "attention", "heads": 4, "head_dim": 16,
             "dtype": "bf16"}}]}}]}}"#
     );
     let value: Value = serde_json::from_str(&text).unwrap();
@@ -62,17 +57,6 @@ pub fn contents(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
-/// How the memory of an agent is registered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Registered {
-    /// As its own.
-    Own,
-    /// As shared, each allocation so many bytes longer than the layout takes.
-    Shared(u64),
-    /// As shared, but for the last rank.
-    PartlyShared,
-}
-
 /// One agent.
 pub struct Side {
     /// The agent.
@@ -89,40 +73,15 @@ impl Side {
         identity: Identity,
         deployment: Deployment,
         step: u32,
-        registered: Registered,
         options: AgentOptions,
     ) -> Self {
-        let shared = |rank| {
-            let (_, stage) = deployment.split_rank(rank);
-            let more = match registered {
-                Registered::Own => return None,
-                Registered::PartlyShared if deployment.ranks().last() == Some(rank) => {
-                    return None;
-                }
-                Registered::PartlyShared => 0,
-                Registered::Shared(more) => more,
-            };
-            let placement = deployment.groups()[0].placement(stage);
-            Some(SharedMemory::create(&[placement.allocation_bytes + more]).unwrap())
-        };
-        let shared: Vec<_> = deployment.ranks().map(shared).collect();
-        let memories = memories(&deployment).into_iter().zip(&shared);
-        let memories: Vec<_> = memories
-            .map(|(own, shared)| {
-                shared
-                    .as_ref()
-                    .map_or(own, |shared| shared.memory().unwrap())
-            })
-            .collect();
+        let memories = memories(&deployment);
         for (seed, memory) in (1..).zip(&memories) {
             fill(memory, seed);
         }
         let mut builder = Agent::builder(identity, deployment).options(options);
-        for (rank, (memory, shared)) in (0..).map(Rank).zip(memories.iter().zip(shared)) {
-            builder = match shared {
-                Some(shared) => builder.register_shared(rank, vec![shared]).unwrap(),
-                None => builder.register(rank, vec![memory.clone()]).unwrap(),
-            };
+        for (rank, memory) in (0..).map(Rank).zip(&memories) {
+            builder = builder.register(rank, vec![memory.clone()]).unwrap();
         }
         let agent = builder.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let blocks = (0..64).map(|i| i * step % 61).take(60).collect();
@@ -148,27 +107,14 @@ pub struct Pair {
 
 impl Default for Pair {
     fn default() -> Self {
-        Self::new(Registered::Own, Roles::all())
+        Self::with_roles([Roles::all(); 2])
     }
 }
 
 impl Pair {
-    /// A pair whose source has its memory registered so, and whose destination has these roles.
-    pub fn new(src: Registered, dst: Roles) -> Self {
-        let roles = [Roles::all(), dst];
-        Self::make([2, 4], 4, src, roles, Default::default())
-    }
-
     /// A pair whose source and destination have these roles.
     pub fn with_roles(roles: [Roles; 2]) -> Self {
-        Self::make([2, 4], 4, Registered::Own, roles, Default::default())
-    }
-
-    /// A pair whose source has so many ranks, of a head each, and all of them shared. Those of the
-    /// destination, 4 in all, divide the heads.
-    pub fn with_sources(ranks: u32) -> Self {
-        let (src, roles) = (Registered::Shared(0), [Roles::all(); 2]);
-        Self::make([ranks, 4], ranks, src, roles, Default::default())
+        Self::make(roles, Default::default())
     }
 
     /// A pair of agents with these settings.
@@ -178,16 +124,10 @@ impl Pair {
 
     /// A pair whose source and destination have these settings.
     pub fn with_each_options(options: [AgentOptions; 2]) -> Self {
-        Self::make([2, 4], 4, Registered::Own, [Roles::all(); 2], options)
+        Self::make([Roles::all(); 2], options)
     }
 
-    fn make(
-        tp: [u32; 2],
-        heads: u32,
-        src: Registered,
-        roles: [Roles; 2],
-        options: [AgentOptions; 2],
-    ) -> Self {
+    fn make(roles: [Roles; 2], options: [AgentOptions; 2]) -> Self {
         let [src_options, dst_options] = options;
         let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
         let issue = |name, roles| {
@@ -198,20 +138,8 @@ impl Pair {
         let tokens = 100;
         let ids: Vec<u32> = (0..tokens as u32).collect();
         Self {
-            src: Side::new(
-                prefill,
-                with_heads(heads, tp[0], 4, "NHD"),
-                7,
-                src,
-                src_options,
-            ),
-            dst: Side::new(
-                decode,
-                with_heads(heads, tp[1], 6, "HND"),
-                11,
-                Registered::Own,
-                dst_options,
-            ),
+            src: Side::new(prefill, deployment(2, 4, "NHD"), 7, src_options),
+            dst: Side::new(decode, deployment(4, 6, "HND"), 11, dst_options),
             tokens,
             content: Content::first(tokens, &ids).unwrap().digest(),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use transload_layout::Rank;
-use transload_tests::pair::{Pair, Registered, Side};
+use transload_tests::pair::{Pair, Side};
 use transload_transfer::agent::{AgentOptions, Lease, LeaseRequest, PullRequest, TransferError};
 use transload_transfer::content::Content;
 use transload_transfer::identity::{Role, Roles};
@@ -50,12 +50,8 @@ async fn is_over(side: &Side) {
 
 #[tokio::test]
 async fn brings_every_byte_by_every_path() {
-    for (registered, paths, path) in [
-        (Registered::Own, PathSet::QUIC, Path::Quic),
-        (Registered::Own, PathSet::LOCAL, Path::Ring),
-        (Registered::Shared(0), PathSet::ANY, Path::Shared),
-    ] {
-        let pair = Pair::new(registered, Roles::all());
+    for (paths, path) in [(PathSet::QUIC, Path::Quic), (PathSet::LOCAL, Path::Ring)] {
+        let pair = Pair::default();
         let expected = pair.expected();
         let leases = pair.leases(&pair.src, LEASED, false).await;
         let mut request = request(&pair, LEASED, OPENED);
@@ -171,7 +167,7 @@ async fn with_a_consumed_ticket_is_refused() {
 
 #[tokio::test]
 async fn takes_the_role_to_serve() {
-    let pair = Pair::new(Registered::Own, Roles::NONE.with(Role::Pull));
+    let pair = Pair::with_roles([Roles::all(), Roles::NONE.with(Role::Pull)]);
     let leases = pair.leases(&pair.src, LEASED, false).await;
     let request = request(&pair, LEASED, OPENED);
     let refused = pair.dst.agent.pull(request).await.unwrap_err();

@@ -7,12 +7,10 @@ use transload_tests::cluster::{
     CLUSTER, Cache, Origins, Side, TOKENS, claims_of, content_of, impatient, lease_of, mint,
     transfer_of,
 };
-use transload_tests::pair::{Pair, Registered, contents, fill};
 use transload_transfer::agent::{Agent, Lease, PullReport};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, ServiceName,
-    TransferId,
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, ServiceName, TransferId,
 };
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::plan::{Plan, Request, Side as End};
@@ -151,29 +149,6 @@ fn ranks(side: Side) -> &'static [Rank] {
     match side {
         Side::Prefill => &ALL[..2],
         Side::Decode => &ALL,
-    }
-}
-
-#[tokio::test]
-async fn shared_memory_is_mapped_beside_a_ring() {
-    let pair = Pair::new(Registered::Shared(0), Roles::all());
-    for (set, path) in [(1, Path::Ring), (2, Path::Shared)] {
-        for (seed, memory) in (1..).zip(&pair.dst.memories) {
-            fill(memory, seed);
-        }
-        let set = LeaseSetId([set; 16]);
-        let leases = pair.leases(&pair.src, set, false).await;
-        let ticket = pair.ticket(&pair.src, set, Direction::Pull);
-        let mut request = pair.request(ticket, &pair.dst);
-        request.paths = PathSet::from_iter([path]);
-        request.timeout = Duration::from_secs(15);
-        let report = pair.dst.agent.pull(request).await.unwrap();
-        for route in &report.routes {
-            assert_eq!((route.path, route.attempts), (path, 1), "{report:?}");
-        }
-        let found: Vec<_> = pair.dst.memories.iter().map(contents).collect();
-        assert!(found == pair.expected());
-        completed(leases).await;
     }
 }
 

@@ -37,7 +37,7 @@ async fn two_rings_into_one_agent_move_at_a_time() {
         let claims = claims_of(request, Direction::Pull, owner, life, addresses.collect());
         let ticket = mint(&puller.ticket_key(), &claims);
         let mut pull = transfer_of(Side::Decode, &ranks, ticket, request);
-        pull.paths = PathSet::LOCAL.without(Path::Shared);
+        pull.paths = PathSet::LOCAL;
         let report = puller.pull(pull).await.unwrap();
         assert!(report.routes.iter().all(|route| route.path == Path::Ring));
         origins.check(&dst, request, &ranks).unwrap();

@@ -1,4 +1,4 @@
-//! The paths between two processes of one host, with two real processes: this binary runs itself
+//! The path between two processes of one host, with two real processes: this binary runs itself
 //! once more, as [`other_process`].
 
 use std::fs::File;
@@ -16,7 +16,6 @@ use transload_transfer::transport::local::host::SocketName;
 use transload_transfer::transport::local::ring::{
     Consumer, End, Producer, RingError, RingLimits, RingShape,
 };
-use transload_transfer::transport::local::shared::SharedMemory;
 
 /// Far more than anything here takes; a test that hangs fails by it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -161,38 +160,6 @@ fn a_peer_that_scribbles_over_the_ring_does_no_harm() {
 }
 
 #[test]
-fn lent_memory_outlives_nobody() {
-    let _one_at_a_time = alone();
-    let before = Belongings::count();
-    let runtime = runtime();
-    runtime.block_on(async {
-        let listener = Listener::bind(limits()).unwrap();
-        let memory = SharedMemory::create(&[3 << 20, 4096]).unwrap();
-
-        // One that looks at all bytes, tries to write in every way it knows, and exits with 0 if
-        // what it read was right and nothing that it tried worked.
-        let (other, connection) = meet(&listener, "borrow and try to write").await;
-        let link = connection
-            .lend(std::slice::from_ref(&memory))
-            .await
-            .unwrap();
-        tokio::time::timeout(PATIENCE, link.closed()).await.unwrap();
-        assert_eq!(other.exit_code().await, Some(0));
-
-        // One that is killed.
-        let (other, connection) = meet(&listener, "borrow and stay").await;
-        let link = connection
-            .lend(std::slice::from_ref(&memory))
-            .await
-            .unwrap();
-        other.kill_and_wait();
-        tokio::time::timeout(PATIENCE, link.closed()).await.unwrap();
-    });
-    drop(runtime);
-    assert_eq!(Belongings::count(), before);
-}
-
-#[test]
 #[ignore = "is the other process of the tests in this file"]
 fn other_process() {
     let of = |name| std::env::var(name).expect("run by the tests in this file only");
@@ -212,11 +179,6 @@ fn other_process() {
             }
             "scribble as producer" => scribble(offer_producer(connection).await),
             "scribble as consumer" => scribble(accept_consumer(connection).await),
-            "borrow and try to write" => borrow_and_try_to_write(connection).await,
-            "borrow and stay" => {
-                let _held = connection.borrow(u64::MAX).await.unwrap();
-                std::future::pending().await
-            }
             unknown => panic!("no such role: {unknown}"),
         }
     });
@@ -237,41 +199,6 @@ fn scribble(_end: impl End) {
             _ => chance.next(),
         };
         memory.write_at(&value.to_ne_bytes(), at).unwrap();
-    }
-}
-
-async fn borrow_and_try_to_write(connection: Connection) {
-    let (memories, _link) = connection.borrow(u64::MAX).await.unwrap();
-    let regions: Vec<_> = memories[0].regions().collect();
-    assert_eq!(
-        regions.iter().map(|r| r.1).collect::<Vec<_>>(),
-        [3 << 20, 4096]
-    );
-    let map = shared_maps().pop().expect("shared memory is mapped");
-    // Reading all of it works.
-    let memory = File::options()
-        .read(true)
-        .write(true)
-        .open("/proc/self/mem")
-        .unwrap();
-    for &(at, len) in &regions {
-        let mut bytes = vec![1; len];
-        memory.read_exact_at(&mut bytes, at as u64).unwrap();
-        assert!(bytes.iter().all(|b| *b == 0));
-    }
-    // Writing past its protection does not, and neither does another way in.
-    memory
-        .write_at(b"x", map.start)
-        .expect_err("a forced write");
-    for fd in std::fs::read_dir("/proc/self/fd").unwrap() {
-        let path = fd.unwrap().path();
-        let target = std::fs::read_link(&path).unwrap_or_default();
-        if target.to_string_lossy().contains("memfd:transload")
-            && let Ok(file) = File::options().write(true).open(&path)
-        {
-            file.write_at(b"x", 0).expect_err("a write");
-            file.set_len(0).expect_err("a truncation");
-        }
     }
 }
 
@@ -371,11 +298,6 @@ impl Other {
         let _ = self.0.kill();
         self.0.wait().unwrap();
     }
-
-    async fn exit_code(mut self) -> Option<i32> {
-        let exit = tokio::task::spawn_blocking(move || self.0.wait());
-        exit.await.unwrap().unwrap().code()
-    }
 }
 
 impl Drop for Other {
@@ -408,7 +330,7 @@ struct SharedMap {
     len: u64,
 }
 
-/// The mappings of this process that are rings or shared memory.
+/// The mappings of this process that are rings.
 fn shared_maps() -> Vec<SharedMap> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let ours = maps.lines().filter(|l| l.contains("memfd:transload"));

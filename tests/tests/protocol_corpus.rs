@@ -179,8 +179,6 @@ fn talk() -> Vec<(&'static str, Message)> {
                 tokens,
             },
         ),
-        ("lent", Message::Lent { transfer }),
-        ("taken", Message::Taken { transfer }),
         (
             "commit",
             Message::Commit {
@@ -233,38 +231,15 @@ fn invitations() -> Vec<(&'static str, Message)> {
 
 /// What the transports of two agents tell each other.
 fn lanes() -> Vec<(&'static str, Message)> {
-    let transfer = TransferId([1; 16]);
     let socket = "transload-1f0c".to_owned();
     let token = (Nonce([9; 16]), Nonce([10; 16]));
-    let local = LaneMessage::Local {
-        socket: socket.clone(),
-        token,
-    };
-    let memory = LaneMessage::Memory {
-        socket,
-        token,
-        rank: Rank(1),
-        first: 0,
-        count: 2,
-    };
-    let blocks = LaneMessage::Blocks {
-        transfer,
-        group: 0,
-        first: 64,
-        blocks: vec![3, 7, 8, 300],
-    };
+    let local = LaneMessage::Local { socket, token };
     vec![
         (
             "lanes-wanted",
             Message::Lanes(LaneMessage::Wanted { lanes: 4 }),
         ),
         ("lanes-local", Message::Lanes(local)),
-        ("lanes-memory", Message::Lanes(memory)),
-        ("lanes-blocks", Message::Lanes(blocks)),
-        (
-            "lanes-copying",
-            Message::Lanes(LaneMessage::Copying { transfer }),
-        ),
     ]
 }
 

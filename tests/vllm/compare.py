@@ -61,7 +61,7 @@ PAIRS = {
     "NixlConnector": (nixl, "vllm:nixl_xfer_time_seconds"),
 }
 """What is compared with the last one: how it starts, and what counts its transfers. On one host Transload goes through
-shared memory unless it is told not to."""
+its staging ring unless it is told not to."""
 
 
 def transfer(decode: Server, metric: str) -> tuple[float, float]:

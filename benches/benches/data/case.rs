@@ -1,7 +1,7 @@
 //! What is moved: one route of the canonical case (Llama-3-70B, 2,048 tokens), in three layouts.
 
+use transload_layout::Deployment;
 use transload_layout::document::Value;
-use transload_layout::{Deployment, Rank};
 use transload_transfer::agent::data::RouteBytes;
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Side, Tables};
@@ -46,8 +46,8 @@ pub(crate) const ALL: [Layouts; 3] = [
 
 /// The route from the first source rank to the first destination rank, with random block tables.
 pub(crate) struct Case {
-    pub plan: Plan,
-    pub tables: (Tables, Tables),
+    plan: Plan,
+    tables: (Tables, Tables),
 }
 
 impl Case {
@@ -58,11 +58,6 @@ impl Case {
             plan: Plan::compile(&src, &dst, &Request::tokens(TOKENS.into())).expect("a plan"),
             tables: (shuffled(layouts.src.1, 1), shuffled(layouts.dst.1, 2)),
         }
-    }
-
-    pub(crate) fn ranks(&self) -> (Rank, Rank) {
-        let route = &self.plan.routes()[0];
-        (route.src_rank, route.dst_rank)
     }
 
     /// One side's bytes in a memory.
@@ -78,7 +73,7 @@ impl Case {
 }
 
 /// Bytes of the largest rank's memory.
-pub(crate) fn memory_bytes() -> usize {
+fn memory_bytes() -> usize {
     blocks(16) as usize * 16 * LAYERS * HEADS / 4 * STATE
 }
 
@@ -89,7 +84,7 @@ pub(crate) fn memory() -> Memory {
     memory
 }
 
-pub(crate) fn fill(memory: &Memory) {
+fn fill(memory: &Memory) {
     let pattern: Vec<u8> = (0..1_u32 << 20)
         .map(|i| (i.wrapping_mul(0x9E37_79B9) >> 13) as u8)
         .collect();

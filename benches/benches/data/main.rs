@@ -1,11 +1,10 @@
-//! The data plane on this machine: loopback QUIC with mutual TLS, and the paths between two processes of
-//! one host. Gather, scatter and checksums are in every figure; the limit is measured in turns with it.
+//! The data plane on this machine: loopback QUIC with mutual TLS, and the staging ring between two
+//! processes of one host. Gather, scatter and checksums are in every figure; the limit is measured in turns with it.
 //!
 //! `cargo bench -p transload-benches --bench data [-- quic|local] [-- ROUNDS]`. On a busy machine run it
 //! with real-time priority (`chrt -f 5`), or it measures the scheduler.
 //!
-//! To try other settings: `LANES`, `BUFFERS`, `BUFFER_BYTES`, `LEND_LEAST` and `UDP_PAYLOAD` in the
-//! environment.
+//! To try other settings: `LANES`, `BUFFERS`, `BUFFER_BYTES` and `UDP_PAYLOAD` in the environment.
 
 mod case;
 mod lanes;

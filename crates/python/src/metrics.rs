@@ -47,6 +47,5 @@ fn bytes<'py>(py: Python<'py>, of: PathBytes) -> PyResult<Bound<'py, PyDict>> {
     let item = PyDict::new(py);
     item.set_item("quic", of.quic)?;
     item.set_item("ring", of.ring)?;
-    item.set_item("shared", of.shared)?;
     Ok(item)
 }

@@ -128,7 +128,6 @@ fn path_name(path: Path) -> &'static str {
     match path {
         Path::Quic => "quic",
         Path::Ring => "ring",
-        Path::Shared => "shared",
     }
 }
 

@@ -28,7 +28,7 @@ fn init_makes_a_folder_that_agents_can_use() {
     assert_eq!(json["agents"][0]["name"], "prefill");
     assert_eq!(
         json["agents"][1]["roles"],
-        serde_json::json!(["pull", "serve", "renew", "map"])
+        serde_json::json!(["pull", "serve", "renew"])
     );
 
     for name in ["prefill", "decode"] {

@@ -1,4 +1,4 @@
-//! The data plane: real lanes over loopback, real rings and shared memory, without a control plane.
+//! The data plane: real lanes over loopback, real rings, without a control plane.
 
 mod fences;
 mod hostile;

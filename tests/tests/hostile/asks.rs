@@ -10,7 +10,7 @@ use transload_transfer::ids::{
 };
 use transload_transfer::ticket::{Audience, Claims, TicketKey};
 use transload_transfer::wire::message::{Ask, Message};
-use transload_transfer::wire::{Path, PathSet, Refusal, Role as RefusedRole};
+use transload_transfer::wire::{Failure, Path, PathSet, Refusal, Role as RefusedRole};
 
 use crate::peer::{Hostile, ask};
 use crate::town::{Town, issue, owners_claims};
@@ -174,6 +174,56 @@ async fn every_ask_that_is_not_allowed_is_refused_by_name() {
         .await;
     assert!(matches!(refusal, Refusal::Superseded { .. }), "{refusal}");
     drop(hostile);
+    lease.ended().await.unwrap();
+    town.stays_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_speaks_for_the_transfers_of_others() {
+    let town = Town::new();
+    let owner = &town.owner;
+    let request = 6;
+    let lease = open(
+        owner,
+        Direction::Pull,
+        lease_of(Side::Prefill, Rank(0), request),
+    )
+    .await;
+    let identity = issue(&town.authority, "honest", Roles::all());
+    let mut honest = Hostile::welcome(identity, owner, Side::Decode).await;
+    let claims = owners_claims(owner, request);
+    let good = ask(1, &claims, &owner.ticket_key(), request);
+    honest.say(Message::Pull(good.clone())).await;
+    let accepted = |message: &Message| matches!(message, Message::Accepted { .. }).then_some(());
+    honest.wait_for(accepted).await.unwrap();
+
+    let mut hostile = Hostile::welcome(town.hostile(Roles::all()), owner, Side::Decode).await;
+    let transfer = good.transfer;
+    for message in [
+        Message::Landed { transfer },
+        Message::Commit {
+            transfer,
+            streams: 1,
+            bytes: 1,
+        },
+        Message::Abort {
+            transfer,
+            failure: Failure::Cancelled,
+        },
+    ] {
+        hostile.say(message).await;
+    }
+    // All of it was heard by now.
+    let mut other = ask(2, &claims, &owner.ticket_key(), request);
+    other.transfer = TransferId([9; 16]);
+    let refusal = hostile.refused(Direction::Pull, other).await;
+    assert!(matches!(refusal, Refusal::RankNotYours { .. }), "{refusal}");
+    // It goes on: the same pair of ranks is taken.
+    let mut again = good.clone();
+    again.transfer = TransferId([8; 16]);
+    let refusal = honest.refused(Direction::Pull, again).await;
+    assert!(matches!(refusal, Refusal::Superseded { .. }), "{refusal}");
+    drop((honest, hostile));
     lease.ended().await.unwrap();
     town.stays_well().await;
 }

@@ -77,14 +77,9 @@ fn hand_over(socket: &OwnedFd, token: [u8; 32], gift: &Gift) -> rustix::io::Resu
     Ok(())
 }
 
-/// The offer of memories with allocations of these lengths: what comes second, in postcard.
-pub(crate) fn memories(lens: &[&[u64]]) -> Vec<u8> {
-    postcard::to_allocvec(&(1_u32, lens)).unwrap()
-}
-
 /// The offer of a ring, of which the guest is the consumer.
 pub(crate) fn ring(slots: u32, slot_bytes: u32) -> Vec<u8> {
-    postcard::to_allocvec(&(0_u32, 1_u32, slots, slot_bytes)).unwrap()
+    postcard::to_allocvec(&(1_u32, slots, slot_bytes)).unwrap()
 }
 
 /// A memfd of so many bytes, with its size sealed or not.

@@ -9,22 +9,20 @@
 //! - [`strangers`]: handshakes that never show a certificate.
 //! - [`lies`]: sources whose bytes are not what they say, over lanes and rings.
 //! - [`trickles`]: transfers that never stand still and never end.
-//! - [`loans`]: memory that is lent to an agent, and is not what it has to be.
-//! - [`borrowers`]: peers that take what is lent, or what is not.
-//! - [`offers`]: rings and memory that are offered, and not fetched.
-//! - [`fences`]: leases that end in the midst of a copy.
+//! - [`rings`]: rings that are handed over to an agent, and are not what they have to be.
+//! - [`offers`]: rings that are offered, and not fetched.
+//! - [`fences`]: leases that end in the midst of a transfer.
 
 mod asks;
-mod borrowers;
 mod fences;
 mod floods;
 mod greetings;
 mod handover;
 mod invitations;
 mod lies;
-mod loans;
 mod offers;
 mod peer;
+mod rings;
 mod source;
 mod strangers;
 mod town;

@@ -1,5 +1,5 @@
-//! Rings and memory that are offered for a transfer which is given up before anybody fetches them: the
-//! path is as good as before, and the next transfer takes it.
+//! Rings that are offered for a transfer which is given up before anybody fetches them: the path is as
+//! good as before, and the next transfer takes it.
 
 use std::time::Duration;
 
@@ -17,9 +17,8 @@ use transload_transfer::transport::local::ring::{RingLimits, RingShape};
 use transload_transfer::wire::message::{Ask, LaneMessage, Message};
 use transload_transfer::wire::{Failure, Path, PathSet};
 
-use crate::loans::{Lender, commit, say_memory, taken};
 use crate::peer::{Hostile, ask};
-use crate::source::{Source, Stream, Way, halves};
+use crate::source::{Source, Stream, Way, commit, halves};
 use crate::town::{Destination, PATIENCE, Town, issue, owners_claims};
 
 /// Longer than an offer stands.
@@ -30,17 +29,16 @@ async fn give_up(peer: &mut Hostile, ask: &Ask) {
     peer.say(Message::Abort { transfer, failure }).await;
 }
 
-/// A destination by hand, which pulls from an agent over one path.
+/// A destination by hand, which pulls from an agent over a ring.
 struct Guest<'a> {
     peer: Hostile,
     owner: &'a Agent,
     request: u64,
-    path: Path,
     asked: u8,
 }
 
 impl Guest<'_> {
-    /// Asks; the agent must agree to the path.
+    /// Asks; the agent must choose the ring.
     async fn pull(&mut self) -> Ask {
         self.asked += 1;
         let mut claims = owners_claims(self.owner, self.request);
@@ -48,23 +46,21 @@ impl Guest<'_> {
         // No two transfers have the same.
         let number = 16 * self.request as u8 + self.asked;
         let mut ask = ask(number, &claims, &self.owner.ticket_key(), self.request);
-        ask.paths = PathSet::from_iter([Path::Quic, self.path]);
+        ask.paths = PathSet::ANY;
         ask.attempt = self.asked.into();
         self.peer.say(Message::Pull(ask.clone())).await;
         let accepted = |message: &Message| match message {
             Message::Accepted { path, .. } => Some(*path),
             _ => None,
         };
-        assert_eq!(self.peer.wait_for(accepted).await, Some(self.path));
+        assert_eq!(self.peer.wait_for(accepted).await, Some(Path::Ring));
         ask
     }
 
     /// Where it was told to fetch what it pulls over.
     async fn offer(&mut self) -> (SocketName, Token) {
         let offered = |message: &Message| match message {
-            Message::Lanes(
-                LaneMessage::Local { socket, token } | LaneMessage::Memory { socket, token, .. },
-            ) => Some((socket.clone(), *token)),
+            Message::Lanes(LaneMessage::Local { socket, token }) => Some((socket.clone(), *token)),
             _ => None,
         };
         let (socket, (first, second)) = self.peer.wait_for(offered).await.expect("an offer");
@@ -81,19 +77,10 @@ impl Guest<'_> {
         let limits = Limits::default();
         let connection = connect(&name, &token, &limits).await.unwrap();
         let committed = |message: &Message| matches!(message, Message::Commit { .. }).then_some(());
-        match self.path {
-            Path::Ring => {
-                let ring = connection.accept_consumer(RingLimits::default()).await;
-                let _ring = ring.unwrap();
-                // All of it has room in the ring.
-                self.peer.wait_for(committed).await.expect("all was sent");
-            }
-            _ => {
-                let _memory = connection.borrow(1 << 30).await.unwrap();
-                self.peer.say(Message::Taken { transfer }).await;
-                self.peer.wait_for(committed).await.expect("all was copied");
-            }
-        }
+        let ring = connection.accept_consumer(RingLimits::default()).await;
+        let _ring = ring.unwrap();
+        // All of it has room in the ring.
+        self.peer.wait_for(committed).await.expect("all was sent");
         self.peer.say(Message::Landed { transfer }).await;
     }
 
@@ -111,17 +98,8 @@ impl Guest<'_> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ring_that_nobody_fetches_is_offered_again() {
-    what_nobody_fetches_is_offered_again(Path::Ring).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_that_nobody_fetches_is_offered_again() {
-    what_nobody_fetches_is_offered_again(Path::Shared).await;
-}
-
-async fn what_nobody_fetches_is_offered_again(path: Path) {
     let authority = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
-    let cache = Cache::lendable(Side::Prefill);
+    let cache = Cache::new(Side::Prefill);
     let mut options = impatient();
     // Longer than an offer stands.
     options.wire.stall = 4 * LAPSED;
@@ -140,7 +118,6 @@ async fn what_nobody_fetches_is_offered_again(path: Path) {
             peer: Hostile::welcome(identity, &owner, Side::Decode).await,
             owner: &owner,
             request,
-            path,
             asked: 0,
         });
     }
@@ -153,23 +130,16 @@ async fn what_nobody_fetches_is_offered_again(path: Path) {
     owner.shutdown(Duration::from_secs(1)).await;
 }
 
-/// A source by hand, which answers over one path.
+/// A source by hand, which answers over a ring.
 struct Host {
     listener: Listener,
-    lender: Lender,
-    path: Path,
 }
 
 impl Host {
-    /// Agrees to a transfer over the path.
+    /// Agrees to a transfer over the ring.
     async fn accept(&self, peer: &mut Hostile, ask: &Ask) {
-        let (transfer, path) = (ask.transfer, self.path);
-        match path {
-            Path::Ring => {
-                peer.say(Message::Accepted { transfer, path }).await;
-            }
-            _ => self.lender.accept_with_blocks(peer, ask).await,
-        }
+        let (transfer, path) = (ask.transfer, Path::Ring);
+        peer.say(Message::Accepted { transfer, path }).await;
     }
 
     /// Says where to fetch what it takes.
@@ -177,35 +147,16 @@ impl Host {
         let token = Token::random().unwrap();
         let expected = self.listener.expect(&token).unwrap();
         let (socket, token) = (self.listener.name().to_string(), halves(token.as_bytes()));
-        match self.path {
-            Path::Ring => {
-                let local = LaneMessage::Local { socket, token };
-                peer.say(Message::Lanes(local)).await;
-            }
-            _ => say_memory(peer, (socket, token), Rank(0), 0, 1).await,
-        }
+        let local = LaneMessage::Local { socket, token };
+        peer.say(Message::Lanes(local)).await;
         expected
     }
 
     /// Hands it over, and all of the transfer.
     async fn serve(&self, peer: &mut Hostile, ask: &Ask, guest: Connection) {
-        match self.path {
-            Path::Ring => {
-                let producer = guest.offer_producer(RingShape::DEFAULT).await.unwrap();
-                let mut way = Way::Ring(producer);
-                way.send(Stream::whole(ask)).await;
-                self.end(peer, ask).await;
-            }
-            _ => {
-                let memory = self.lender.cache.shared(Rank(0));
-                let _link = guest.lend(&[memory]).await.unwrap();
-                taken(peer).await.expect("it was copied");
-                self.end(peer, ask).await;
-            }
-        }
-    }
-
-    async fn end(&self, peer: &mut Hostile, ask: &Ask) {
+        let producer = guest.offer_producer(RingShape::DEFAULT).await.unwrap();
+        let mut way = Way::Ring(producer);
+        way.send(Stream::whole(ask)).await;
         commit(peer, ask).await;
         let landed = |message: &Message| matches!(message, Message::Landed { .. }).then_some(());
         peer.wait_for(landed).await.expect("it has landed");
@@ -215,19 +166,16 @@ impl Host {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_offer_for_a_pull_that_was_cancelled_serves_the_next() {
     let to = Destination::in_a(Town::new());
-    let cases = [Path::Ring, Path::Shared].map(|path| [(path, true), (path, false)]);
-    for (request, (path, stands)) in (6..).step_by(4).zip(cases.into_iter().flatten()) {
-        println!("{path}, stands: {stands}");
+    for (request, stands) in [(6, true), (10, false)] {
+        println!("stands: {stands}");
         let source = Source::new(&to.town, &request.to_string(), Roles::all());
         let host = Host {
             listener: Listener::bind(Limits::default()).unwrap(),
-            lender: Lender::new(request),
-            path,
         };
         let start = async || {
             let ticket = source.ticket(&to, Side::Prefill, request, Direction::Pull);
             let mut pull = transfer_of(Side::Decode, &[Rank(0)], ticket, request);
-            pull.paths = PathSet::from_iter([path]);
+            pull.paths = PathSet::LOCAL;
             to.agent.start_pull(pull).await.unwrap()
         };
         let pull = start().await;
@@ -253,7 +201,7 @@ async fn an_offer_for_a_pull_that_was_cancelled_serves_the_next() {
         let guest = expected.connection(PATIENCE).await.unwrap();
         host.serve(&mut peer, &ask, guest).await;
         for route in &pull.finish().await.unwrap().routes {
-            assert_eq!((route.path, route.attempts), (path, 1), "{route:?}");
+            assert_eq!((route.path, route.attempts), (Path::Ring, 1), "{route:?}");
         }
     }
     to.stays_well().await;

@@ -1,7 +1,6 @@
 //! A peer that says what it likes.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use tokio::time::timeout;
 use transload_layout::Rank;
@@ -155,12 +154,6 @@ impl Hostile {
                 _ => {}
             }
         }
-    }
-
-    /// Whether nothing is said for a while.
-    pub(crate) async fn hears_nothing(&mut self) -> bool {
-        let while_ = Duration::from_millis(200);
-        timeout(while_, self.control.recv()).await.is_err()
     }
 
     pub(crate) async fn is_hung_up_on(&mut self) -> bool {

@@ -287,3 +287,15 @@ pub(crate) fn halves(token: &[u8; 32]) -> (Nonce, Nonce) {
     let half = |at: usize| Nonce(std::array::from_fn(|i| token[at + i]));
     (half(0), half(16))
 }
+
+/// Commits to all bytes of a transfer, in one stream.
+pub(crate) async fn commit(hostile: &mut Hostile, ask: &Ask) {
+    let (transfer, bytes) = (ask.transfer, route_bytes(ask));
+    let streams = 1;
+    let commit = Message::Commit {
+        transfer,
+        streams,
+        bytes,
+    };
+    hostile.say(commit).await;
+}

@@ -30,15 +30,7 @@ pub(crate) struct Town {
 
 impl Town {
     pub(crate) fn new() -> Self {
-        Self::with(Cache::new(Side::Prefill))
-    }
-
-    /// One whose owner lends its memory.
-    pub(crate) fn of_lenders() -> Self {
-        Self::with(Cache::lendable(Side::Prefill))
-    }
-
-    fn with(owner_cache: Cache) -> Self {
+        let owner_cache = Cache::new(Side::Prefill);
         let authority = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
         owner_cache.fill(2);
         let mut options = impatient();

@@ -5,12 +5,12 @@ use std::time::Duration;
 use transload_layout::Rank;
 use transload_tests::cluster::{Origins, Side, claims_of, idle, mint, transfer_of};
 use transload_transfer::ids::Direction;
+use transload_transfer::wire::Path;
 
 use crate::blow::Blow;
 use crate::peer::Peer;
 use crate::request::{RANKS, SOON, kind, nothing_is_written};
 use crate::siege::Siege;
-use crate::way::Way;
 
 /// Two agents pull what two other processes hold, of which one or both die.
 #[test]
@@ -21,14 +21,7 @@ fn destinations_survive_their_sources() {
 /// One agent pulls from both, over a ring from each.
 #[test]
 fn a_destination_of_two_rings_survives_its_sources() {
-    destinations_survive(&Siege::new(4, Some(Way::Ring)), &[&RANKS]);
-}
-
-/// Two agents copy out of the memory of two other processes.
-#[test]
-fn borrowers_survive_their_lenders() {
-    let siege = Siege::new(5, Some(Way::Shared));
-    destinations_survive(&siege, &[&RANKS[..2], &RANKS[2..]]);
+    destinations_survive(&Siege::new(4, Some(Path::Ring)), &[&RANKS]);
 }
 
 fn destinations_survive(siege: &Siege, shares: &[&'static [Rank]]) {
@@ -74,7 +67,7 @@ fn destinations_survive(siege: &Siege, shares: &[&'static [Rank]]) {
                     match pull.await.unwrap() {
                         Ok(report) => {
                             origins.check(&cache, request, ranks).unwrap();
-                            siege.is_way_of(&report).unwrap();
+                            siege.took_its_path(&report).unwrap();
                         }
                         Err(error) => {
                             news = kind(&error);

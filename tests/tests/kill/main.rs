@@ -19,4 +19,3 @@ mod peer;
 mod request;
 mod siege;
 mod sources;
-mod way;

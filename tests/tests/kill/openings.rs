@@ -9,35 +9,25 @@ use crate::blow::Blow;
 use crate::peer::Peer;
 use crate::request::{RANKS, ends, nothing_is_written, open};
 use crate::siege::Siege;
-use crate::way::Way;
 
 /// Another process pushes into what this one has opened, and dies.
 #[test]
 fn an_opening_survives_who_pushes_into_it() {
-    opening_survives(&Siege::new(3, None));
-}
-
-/// The same, where this one copies out of the other's memory.
-#[test]
-fn an_opening_survives_who_lends_to_it() {
-    opening_survives(&Siege::new(7, Some(Way::Shared)));
-}
-
-fn opening_survives(siege: &Siege) {
+    let siege = Siege::new(3, None);
     let cache = siege.cache(Side::Decode);
     let origins = Origins::new();
     siege.lay(async || {
         let owner = siege.agent("decode-0", &cache, &RANKS);
         for round in siege.rounds() {
             let incarnation = siege.incarnation();
-            let mut pusher = Peer::start(siege, "prefill-0", &RANKS[..2], incarnation).await;
+            let mut pusher = Peer::start(&siege, "prefill-0", &RANKS[..2], incarnation).await;
             let mut blow = Blow::default();
             loop {
                 let request = siege.request();
                 cache.clear();
                 let openings = open(&owner, &cache, &RANKS, request, Direction::Push).await;
                 let ticket = ticket_of(&owner, request, Direction::Push);
-                let began = blow.begin(siege, [&pusher]);
+                let began = blow.begin(&siege, [&pusher]);
                 pusher.say(&format!("move {request} {}", ticket.expose()));
                 let said = pusher.hear().await;
                 let news = ends(openings, &cache, request).await;

@@ -4,15 +4,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use transload_layout::Rank;
-use transload_tests::cluster::{Origins, Side, impatient, transfer_of, unused};
+use transload_tests::cluster::{Cache, Origins, Side, impatient, transfer_of, unused};
 use transload_tests::process::{heard, say};
 use transload_transfer::agent::{Agent, PullReport, PullRequest, TransferError};
 use transload_transfer::ids::{Direction, Incarnation};
 use transload_transfer::ticket::Ticket;
+use transload_transfer::wire;
 
 use crate::request::{ends, kind, open};
-use crate::siege::load;
-use crate::way::Way;
+use crate::siege::{load, took_path};
 
 #[test]
 #[ignore = "run by the other tests, as a process of its own"]
@@ -29,8 +29,9 @@ fn other_process() {
         .map(|rank| Rank(rank.parse().unwrap()))
         .collect();
     let incarnation = Incarnation(variable("TRANSLOAD_TEST_LIFE").parse().unwrap());
-    let way = Way::of_name(&variable("TRANSLOAD_TEST_WAY"));
-    let cache = Way::cache(way, side);
+    let path = variable("TRANSLOAD_TEST_PATH");
+    let path = (path == wire::Path::Ring.to_string()).then_some(wire::Path::Ring);
+    let cache = Cache::new(side);
     let origins = (side == Side::Decode).then(Origins::new);
     let identity = load(Path::new(&variable("TRANSLOAD_TEST_FOLDER")), &name);
     let agent = cache.agent(identity, ranks.clone(), incarnation, impatient());
@@ -68,8 +69,8 @@ fn other_process() {
             let right = match (&moved, &origins) {
                 (Ok(report), Some(origins)) => origins
                     .check(&cache, request, &ranks)
-                    .and_then(|()| Way::is_of(way, report)),
-                (Ok(report), None) => Way::is_of(way, report),
+                    .and_then(|()| took_path(path, report)),
+                (Ok(report), None) => took_path(path, report),
                 _ => Ok(()),
             };
             say(&match (moved, right) {

@@ -6,7 +6,6 @@ use transload_transfer::ids::{AgentId, DeploymentDigest, Incarnation};
 use transload_transfer::ticket::RankAddress;
 
 use crate::siege::Siege;
-use crate::way::Way;
 
 pub(crate) struct Peer {
     process: Other,
@@ -23,6 +22,7 @@ impl Peer {
         incarnation: Incarnation,
     ) -> Self {
         let ranks: Vec<_> = ranks.iter().map(|rank| rank.0.to_string()).collect();
+        let path = siege.path.map_or("any".to_owned(), |path| path.to_string());
         let mut process = Other::start(
             "other::other_process",
             &[
@@ -33,7 +33,7 @@ impl Peer {
                 ("TRANSLOAD_TEST_NAME", name),
                 ("TRANSLOAD_TEST_RANKS", &ranks.join(",")),
                 ("TRANSLOAD_TEST_LIFE", &incarnation.0.to_string()),
-                ("TRANSLOAD_TEST_WAY", siege.way.map_or("any", Way::name)),
+                ("TRANSLOAD_TEST_PATH", &path),
             ],
         );
         let said = process.hear().await.expect("it has started");

@@ -12,16 +12,16 @@ use transload_tests::process::{Belongings, Chance, alone, resident_kib};
 use transload_transfer::agent::{Agent, PullReport};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{ClusterName, Incarnation, ServiceName};
+use transload_transfer::wire;
 
 use crate::blow::Killer;
 use crate::peer::Peer;
-use crate::way::Way;
 
 /// Rounds before anything is counted: what they open for good (files of the system, stacks that are
 /// kept) is not a leak.
 const WARM: u64 = 2;
 
-/// Threads that copied, or emptied a ring, stay for another ten seconds in case that there is more to do.
+/// Threads that have mapped a ring stay for another ten seconds in case that there is more to do.
 /// So some more may be there after a round; one that is lost in each of them shows after a few, and each
 /// one in the end, when there must be none.
 const IDLE_THREADS: usize = 6;
@@ -29,9 +29,21 @@ const IDLE_THREADS: usize = 6;
 /// How many rounds an ordinary run takes, in each of the tests; each is about two seconds.
 const ROUNDS: u64 = 3;
 
+/// Whether all bytes have taken the path that they were to take.
+pub(crate) fn took_path(path: Option<wire::Path>, report: &PullReport) -> Result<(), String> {
+    let mut taken = report.routes.iter().map(|route| route.path);
+    match path {
+        Some(path) if taken.any(|taken| taken != path) => {
+            Err(format!("{report:?} where it was to be {path}"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// One test: its cluster, its seed, and what was there before.
 pub(crate) struct Siege {
-    pub(crate) way: Option<Way>,
+    /// The one path that all transfers take.
+    pub(crate) path: Option<wire::Path>,
     pub(crate) folder: TempDir,
     chance: Cell<u64>,
     requests: Cell<u64>,
@@ -43,7 +55,7 @@ pub(crate) struct Siege {
 
 impl Siege {
     /// Of transfers that take all the paths that there are in turn, or one of them.
-    pub(crate) fn new(test: u64, way: Option<Way>) -> Self {
+    pub(crate) fn new(test: u64, path: Option<wire::Path>) -> Self {
         let folder = TempDir::new().unwrap();
         let authority = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
         authority.save(folder.path()).unwrap();
@@ -54,7 +66,7 @@ impl Siege {
         }
         let seed = number("TRANSLOAD_TEST_SEED", 0x5EED) + test;
         Self {
-            way,
+            path,
             folder,
             chance: Cell::new(seed),
             requests: Cell::default(),
@@ -109,18 +121,18 @@ impl Siege {
             self.requests.set(self.requests.get() + 1);
             let request = self.requests.get();
             // The first two of four take the network only.
-            if self.way.is_none() || request % 4 >= 2 {
+            if self.path.is_none() || request % 4 >= 2 {
                 return request;
             }
         }
     }
 
     pub(crate) fn cache(&self, side: Side) -> Cache {
-        Way::cache(self.way, side)
+        Cache::new(side)
     }
 
-    pub(crate) fn is_way_of(&self, report: &PullReport) -> Result<(), String> {
-        Way::is_of(self.way, report)
+    pub(crate) fn took_its_path(&self, report: &PullReport) -> Result<(), String> {
+        took_path(self.path, report)
     }
 
     fn draw(&self) -> u64 {

@@ -9,29 +9,19 @@ use crate::blow::Blow;
 use crate::peer::Peer;
 use crate::request::{RANKS, ends, open};
 use crate::siege::Siege;
-use crate::way::Way;
 
 /// Two other processes pull what this one holds; one or both die.
 #[test]
 fn a_source_survives_its_destinations() {
-    source_survives(&Siege::new(2, None));
-}
-
-/// The same out of memory that this one lends.
-#[test]
-fn a_lender_survives_its_borrowers() {
-    source_survives(&Siege::new(6, Some(Way::Shared)));
-}
-
-fn source_survives(siege: &Siege) {
+    let siege = Siege::new(2, None);
     let cache = siege.cache(Side::Prefill);
     siege.lay(async || {
         let owner = siege.agent("prefill-0", &cache, &RANKS[..2]);
         for round in siege.rounds() {
             let incarnation = siege.incarnation();
             let mut pullers = [
-                Peer::start(siege, "decode-0", &RANKS[..2], incarnation).await,
-                Peer::start(siege, "decode-1", &RANKS[2..], incarnation).await,
+                Peer::start(&siege, "decode-0", &RANKS[..2], incarnation).await,
+                Peer::start(&siege, "decode-1", &RANKS[2..], incarnation).await,
             ];
             let mut blow = Blow::default();
             loop {
@@ -40,7 +30,7 @@ fn source_survives(siege: &Siege) {
                 let leases = open(&owner, &cache, &RANKS[..2], request, Direction::Pull).await;
                 let ticket = ticket_of(&owner, request, Direction::Pull);
                 let mut done = true;
-                let began = blow.begin(siege, pullers.each_ref());
+                let began = blow.begin(&siege, pullers.each_ref());
                 for puller in &mut pullers {
                     puller.say(&format!("move {request} {}", ticket.expose()));
                 }

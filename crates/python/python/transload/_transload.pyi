@@ -228,7 +228,6 @@ class RouteMetrics(TypedDict):
 class PathBytes(TypedDict):
     quic: int
     ring: int
-    shared: int
 
 class LeaseMetrics(TypedDict):
     opened: int
@@ -360,7 +359,7 @@ class RouteReport(TypedDict):
     rank: int
     peer_rank: int
     bytes: int
-    path: Literal["quic", "ring", "shared"]
+    path: Literal["quic", "ring"]
     attempts: int
 
 class TransferReport(TypedDict):

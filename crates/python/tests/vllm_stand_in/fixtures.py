@@ -28,7 +28,7 @@ def connector():
 def server_certs(tmp_path_factory):
     """Certificates for servers `prefill` and `decode` of up to four ranks."""
     folder = tmp_path_factory.mktemp("servers") / "certs"
-    roles = "serve,pull,push,renew,map"
+    roles = "serve,pull,push,renew"
     agents = [f"--agent={name}-{rank}={roles}" for name in ("prefill", "decode") for rank in range(4)]
     command = [sys.executable, "-m", "transload", "certs", "init", str(folder), *agents]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -13,18 +13,12 @@ use super::driver::{Driver, Parts};
 use super::event::Event;
 use super::flows::Memories;
 use super::handle::{Agent, Shared};
-#[cfg(feature = "local")]
-use super::loans::SharedMemories;
 use super::plans::{Plans, canonical};
 use super::renewal;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::memory::Memory;
-#[cfg(feature = "local")]
-use crate::memory::MemoryError;
 use crate::ticket::TicketKey;
-#[cfg(feature = "local")]
-use crate::transport::local::shared::SharedMemory;
 use crate::transport::quic::{BindError, Endpoints};
 use crate::wire::{self, DocumentTooLong, Machine};
 
@@ -41,8 +35,6 @@ pub struct Builder {
     instance: Option<InstanceName>,
     options: AgentOptions,
     memories: Memories,
-    #[cfg(feature = "local")]
-    shared: SharedMemories,
 }
 
 /// Memory that does not suit its deployment.
@@ -102,17 +94,6 @@ pub enum RegisterError {
         /// Bytes that the layout takes.
         needed: u64,
     },
-    /// Shared memory that copies cannot run on.
-    #[cfg(feature = "local")]
-    #[error("rank {rank}, group {group}: {source}")]
-    Memory {
-        /// The rank.
-        rank: Rank,
-        /// Index of the group.
-        group: usize,
-        /// Why not.
-        source: MemoryError,
-    },
 }
 
 /// Why an agent could not be made.
@@ -142,8 +123,6 @@ impl Builder {
             instance: None,
             options: AgentOptions::default(),
             memories: Memories::new(),
-            #[cfg(feature = "local")]
-            shared: SharedMemories::new(),
         }
     }
 
@@ -174,46 +153,15 @@ impl Builder {
     /// Registers the memory of a rank: for each group of the deployment, in the document's order, the
     /// allocations that the layout takes.
     ///
-    /// While blocks of it are leased, or a transfer into them is under way, nobody else writes to them:
-    /// that is what a lease promises, and what whoever registers memory keeps.
+    /// Others may write to it at any time, which is never unsound: its bytes are only copied. But what
+    /// travels is right only if nobody writes to blocks while they are leased, or while a transfer into
+    /// them is under way: that is what a lease promises, and what whoever registers memory keeps.
     ///
     /// # Errors
     /// [`RegisterError`].
     pub fn register(mut self, rank: Rank, groups: Vec<Memory>) -> Result<Self, RegisterError> {
         self.check(rank, &groups)?;
         self.memories.insert(rank, groups.into());
-        Ok(self)
-    }
-
-    /// Registers the memory of a rank as shared: as [`register`](Self::register), and lent read-only to
-    /// peers of this host whose certificate has the role [`Map`](crate::identity::Role::Map), which then
-    /// copy out of it without this process taking part. Such a peer can read all of it, not just what its
-    /// tickets cover, until this process ends.
-    ///
-    /// Memory is lent only where *all* ranks of the agent are registered so, since peers choose a path for
-    /// all of them; otherwise it is used like any other. So is memory of which an allocation is more than
-    /// 2 MiB longer than the layout takes: peers do not map that.
-    ///
-    /// # Errors
-    /// [`RegisterError`].
-    #[cfg(feature = "local")]
-    pub fn register_shared(
-        mut self,
-        rank: Rank,
-        groups: Vec<SharedMemory>,
-    ) -> Result<Self, RegisterError> {
-        let memories = groups.iter().enumerate().map(|(group, shared)| {
-            let made = shared.memory();
-            made.map_err(|source| RegisterError::Memory {
-                rank,
-                group,
-                source,
-            })
-        });
-        let memories = memories.collect::<Result<Vec<_>, _>>()?;
-        self.check(rank, &memories)?;
-        self.memories.insert(rank, memories.into());
-        self.shared.insert(rank, groups.into());
         Ok(self)
     }
 
@@ -227,9 +175,7 @@ impl Builder {
         if self.memories.contains_key(&rank) {
             return Err(RegisterError::Twice { rank });
         }
-        // A deployment has 64 groups at most.
-        let count = deployment.groups().len() as u32;
-        check_groups(deployment, rank, 0, count, groups)
+        check_groups(deployment, rank, groups)
     }
 
     /// Binds the sockets and starts. Control connections arrive at `addr` (port 0: any).
@@ -273,11 +219,6 @@ impl Builder {
             keep_idle: self.options.keep_idle.max(early_wait.saturating_mul(2)),
             machine,
             endpoints: endpoints.clone(),
-            #[cfg(feature = "local")]
-            lendable: match self.shared.len() == self.memories.len() {
-                true => self.shared,
-                false => SharedMemories::new(),
-            },
             memories: self.memories,
             data: self.options.data,
             events: sender.clone(),
@@ -301,25 +242,23 @@ impl Builder {
     }
 }
 
-/// Whether these are the memories of `count` groups of a rank, from the `first` on: as many, each with
-/// the allocations that the layout has, each of them long enough. The rank has to be there.
-pub(super) fn check_groups(
+/// Whether these are the memories of a rank's groups: one for each, with the allocations that the layout
+/// has, each of them long enough. The rank has to be there.
+fn check_groups(
     deployment: &Deployment,
     rank: Rank,
-    first: u32,
-    count: u32,
     memories: &[Memory],
 ) -> Result<(), RegisterError> {
-    if memories.len() != count as usize {
+    let groups = deployment.groups();
+    if memories.len() != groups.len() {
         return Err(RegisterError::Groups {
             rank,
             given: memories.len(),
-            groups: count as usize,
+            groups: groups.len(),
         });
     }
     let (_, stage) = deployment.split_rank(rank);
-    let groups = deployment.groups().iter().skip(first as usize);
-    for (group, memory) in groups.zip(memories) {
+    for (group, memory) in groups.iter().zip(memories) {
         let placement = group.placement(stage);
         if memory.allocations() as u64 != placement.allocations {
             return Err(RegisterError::Allocations {

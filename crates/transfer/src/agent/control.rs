@@ -15,23 +15,13 @@ use crate::wire::frame;
 use crate::wire::message::Envelope;
 
 /// Most bytes that wait to be sent to one peer. All that 1,024 transfers of one peer say at a time is
-/// less, since block tables wait elsewhere for their turn; one that asks and does not read the answers is
-/// given up.
+/// less; one that asks and does not read the answers is given up.
 const UNREAD: usize = 16 << 20;
-
-/// What the task that sends has to do.
-#[derive(Debug)]
-enum Item {
-    Frame(Bytes),
-    /// Tell the driver that it has come so far.
-    #[cfg(feature = "local")]
-    Mark,
-}
 
 /// Frames on their way to the task that sends them. Dropping it hangs up.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    items: mpsc::UnboundedSender<Item>,
+    frames: mpsc::UnboundedSender<Bytes>,
     waiting: Arc<AtomicUsize>,
     /// Only dropped.
     _open: oneshot::Sender<()>,
@@ -40,7 +30,7 @@ pub(super) struct Outbox {
 /// The other end of an [`Outbox`].
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    items: mpsc::UnboundedReceiver<Item>,
+    frames: mpsc::UnboundedReceiver<Bytes>,
     waiting: Arc<AtomicUsize>,
     /// Ends when the outbox is dropped, however many frames there are still.
     hung_up: oneshot::Receiver<()>,
@@ -51,12 +41,12 @@ pub(super) fn outbox() -> (Outbox, Outgoing) {
     let waiting = Arc::new(AtomicUsize::new(0));
     let (open, hung_up) = oneshot::channel();
     let outbox = Outbox {
-        items: sender,
+        frames: sender,
         waiting: waiting.clone(),
         _open: open,
     };
     let outgoing = Outgoing {
-        items: receiver,
+        frames: receiver,
         waiting,
         hung_up,
     };
@@ -72,33 +62,23 @@ impl Outbox {
             return Err("the peer asks, and does not read the answers".to_owned());
         }
         // The task that sends tells of a loss by itself.
-        let _ = self.items.send(Item::Frame(frame));
+        let _ = self.frames.send(frame);
         Ok(())
-    }
-
-    /// Asks to be told, by [`Event::Marked`], when everything so far has been sent.
-    #[cfg(feature = "local")]
-    pub(super) fn mark(&self) {
-        // The task that sends tells of a loss by itself.
-        let _ = self.items.send(Item::Mark);
     }
 }
 
 /// Sends frames in order until the outbox or the connection is gone. What is left when the driver hangs
 /// up, a refusal mostly, still arrives if the peer takes all of it within `patience`: the connection does
 /// not count any more, so a peer that reads slowly must not keep it.
-///
-/// `moved` takes what must not wait: nobody reads `events` any more when an agent says its last words.
 pub(super) async fn write(
     connection: ControlSender,
     outgoing: Outgoing,
     patience: Duration,
     conn: ConnId,
     events: mpsc::Sender<Event>,
-    moved: mpsc::UnboundedSender<Event>,
 ) {
     let Outgoing {
-        items,
+        frames,
         waiting,
         hung_up,
     } = outgoing;
@@ -108,39 +88,28 @@ pub(super) async fn write(
         sleep(patience).await;
     };
     tokio::select! {
-        () = write_all(connection, items, &waiting, conn, events, moved) => {}
+        () = write_all(connection, frames, &waiting, conn, events) => {}
         // The connection goes with the future that had it.
         () = given_up => tracing::debug!("the peer was too slow for what was said last"),
     }
 }
 
-#[cfg_attr(not(feature = "local"), expect(unused_variables))]
 async fn write_all(
     mut connection: ControlSender,
-    mut items: mpsc::UnboundedReceiver<Item>,
+    mut frames: mpsc::UnboundedReceiver<Bytes>,
     waiting: &AtomicUsize,
     conn: ConnId,
     events: mpsc::Sender<Event>,
-    moved: mpsc::UnboundedSender<Event>,
 ) {
-    while let Some(item) = items.recv().await {
-        match item {
-            Item::Frame(frame) => {
-                let bytes = frame.len();
-                if let Err(error) = connection.send(frame).await {
-                    let why = error.to_string();
-                    // The driver is gone where this fails.
-                    let _ = events.send(Event::Lost { conn, why }).await;
-                    return;
-                }
-                waiting.fetch_sub(bytes, Ordering::Relaxed);
-            }
-            #[cfg(feature = "local")]
-            Item::Mark => {
-                // The driver is gone where this fails.
-                let _ = moved.send(Event::Marked { conn });
-            }
+    while let Some(frame) = frames.recv().await {
+        let bytes = frame.len();
+        if let Err(error) = connection.send(frame).await {
+            let why = error.to_string();
+            // The driver is gone where this fails.
+            let _ = events.send(Event::Lost { conn, why }).await;
+            return;
         }
+        waiting.fetch_sub(bytes, Ordering::Relaxed);
     }
     connection.finish().await;
 }
@@ -204,9 +173,7 @@ mod tests {
             .concat()
             .into();
         for _ in 0..count {
-            #[cfg(feature = "local")]
-            outbox.mark();
-            outbox.items.send(Item::Frame(frame.clone())).unwrap();
+            outbox.frames.send(frame.clone()).unwrap();
         }
         // As when the driver closes a connection.
         drop((outbox, receiver));
@@ -217,8 +184,7 @@ mod tests {
             why: String::new(),
         };
         assert!(events.try_send(full).is_ok());
-        let (moved, _unread) = mpsc::unbounded_channel();
-        let writing = write(sender, outgoing, patience, conn, events, moved);
+        let writing = write(sender, outgoing, patience, conn, events);
         let writing = tokio::spawn(writing);
         let mut at_b = at_b.unwrap();
         let mut arrived = 0;

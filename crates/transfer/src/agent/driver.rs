@@ -15,12 +15,8 @@ use self::promises::Promise;
 use super::data::{DataOptions, Receiver};
 use super::error::TransferError;
 use super::event::Event;
-#[cfg(feature = "local")]
-use super::flows::Moving;
 use super::flows::{Memories, Touching, Under};
 use super::lease::LeaseOutcome;
-#[cfg(feature = "local")]
-use super::loans::SharedMemories;
 #[cfg(feature = "local")]
 use super::local::Local;
 use super::metrics::Counters;
@@ -30,8 +26,6 @@ use crate::ids::{AgentId, TransferId};
 use crate::lease::LeaseKey;
 use crate::moment::Moment;
 use crate::transport::quic::{CloseCode, Endpoints};
-#[cfg(feature = "local")]
-use crate::wire::message::LaneMessage;
 use crate::wire::{ConnId, JobId, JobReport, Machine, NoticeId};
 
 mod actions;
@@ -39,8 +33,6 @@ mod arrivals;
 mod binding;
 mod commands;
 mod connections;
-#[cfg(feature = "local")]
-mod lending;
 mod logs;
 mod promises;
 #[cfg(feature = "local")]
@@ -62,14 +54,11 @@ pub(super) struct Driver {
     endpoints: Endpoints,
     receiver: Receiver<Admission>,
     memories: Memories,
-    /// What peers may borrow: of all ranks, or of none.
-    #[cfg(feature = "local")]
-    lendable: SharedMemories,
     data: DataOptions,
     /// For tasks whose events have to wait their turn: peers and users.
     events: mpsc::Sender<Event>,
-    /// For those that cannot wait: the data plane, whose events are a few for each stream, handles that
-    /// are dropped, with one each, and marks, one at a time for each connection.
+    /// For those that cannot wait: the data plane, whose events are a few for each stream, and handles
+    /// that are dropped, with one each.
     moved: mpsc::UnboundedSender<Event>,
     moved_in: Option<mpsc::UnboundedReceiver<Event>>,
     start: Instant,
@@ -98,8 +87,6 @@ pub(super) struct Parts {
     pub(super) machine: Machine<Blocks, Plans>,
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
-    #[cfg(feature = "local")]
-    pub(super) lendable: SharedMemories,
     pub(super) data: DataOptions,
     /// How long a transfer may stand still.
     pub(super) stall: Duration,
@@ -122,8 +109,6 @@ impl Driver {
             machine: parts.machine,
             endpoints: parts.endpoints,
             memories: parts.memories,
-            #[cfg(feature = "local")]
-            lendable: parts.lendable,
             data,
             events: parts.events,
             moved,
@@ -239,21 +224,11 @@ impl Driver {
     /// Tells the machine which transfers move.
     fn look(&mut self) {
         let now = self.now();
-        #[cfg(feature = "local")]
-        let ahead = self.ahead();
         for (transfer, under) in &mut self.under_way {
             let moved = under.moved();
-            #[cfg(feature = "local")]
-            let moved = moved + ahead.get(transfer).copied().unwrap_or(0);
             if moved != under.seen || under.is_queued() {
                 under.seen = moved;
                 self.machine.moved(now, *transfer, moved);
-                #[cfg(feature = "local")]
-                if let Moving::Copy(_) = under.moving {
-                    let transfer = *transfer;
-                    let news = LaneMessage::Copying { transfer };
-                    self.machine.send_lanes(under.flow.conn, news);
-                }
             }
         }
     }
@@ -288,13 +263,6 @@ impl Driver {
                     connection.agent = self.machine.peer_agent(conn);
                 }
             }
-            #[cfg(feature = "local")]
-            Event::Marked { conn } => {
-                if let Some(connection) = self.connections.get_mut(&conn) {
-                    connection.telling.leaves();
-                    self.tell(conn);
-                }
-            }
             Event::Lost { conn, why } => self.lost(conn, &why),
             Event::LaneUp { conn, lane } => self.lane_up(conn, lane),
             // Without its lanes a connection is no use: its transfers are tried again over another.
@@ -314,27 +282,6 @@ impl Driver {
             } => self.ring_broken(conn, transfer, why),
             #[cfg(feature = "local")]
             Event::RingInFailed { conn, why } => self.ring_in_failed(conn, &why),
-            #[cfg(feature = "local")]
-            Event::LoanOut { conn, link } => {
-                if let Some(connection) = self.connections.get_mut(&conn) {
-                    connection.loans.hold(link);
-                }
-            }
-            #[cfg(feature = "local")]
-            Event::LoanIn {
-                conn,
-                part,
-                memories,
-                link,
-            } => self.borrowed(conn, part, memories, link),
-            #[cfg(feature = "local")]
-            Event::LoanOutFailed { conn, part, why } => self.loan_out_failed(conn, part, &why),
-            #[cfg(feature = "local")]
-            Event::LoanInFailed { conn, part, why } => self.loan_in_failed(conn, part, &why),
-            #[cfg(feature = "local")]
-            Event::Copied { transfer } => self.machine.copied(now, transfer),
-            #[cfg(feature = "local")]
-            Event::CopyFailed { transfer, why } => self.copy_failed(transfer, why),
             Event::Sent { transfer, bytes } => self.machine.stream_sent(now, transfer, bytes),
             Event::Admit {
                 agent,

@@ -9,8 +9,6 @@ use super::data::Landing;
 use super::data::RingOut;
 use super::driver::Bound;
 use super::lease::{Lease, OpenRefused};
-#[cfg(feature = "local")]
-use super::loans::Part;
 use super::metrics::{AgentMetrics, JobUnderWay};
 use super::request::Keeper;
 #[cfg(feature = "local")]
@@ -20,11 +18,7 @@ use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec};
-#[cfg(feature = "local")]
-use crate::memory::Memory;
 use crate::ticket::Ticket;
-#[cfg(feature = "local")]
-use crate::transport::local::handover::Link;
 use crate::transport::quic::{ControlConnection, Lane};
 use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
@@ -41,9 +35,6 @@ pub(super) enum Event {
     },
     /// A message has come.
     Received { conn: ConnId, envelope: Envelope },
-    /// What was to be sent before a mark has been sent.
-    #[cfg(feature = "local")]
-    Marked { conn: ConnId },
     /// A control connection is gone.
     Lost { conn: ConnId, why: String },
     /// A lane of a connection is there.
@@ -67,38 +58,6 @@ pub(super) enum Event {
     /// A ring to receive from cannot be had, or has come to its end.
     #[cfg(feature = "local")]
     RingInFailed { conn: ConnId, why: OfferError },
-
-    /// Memory that we lend has been fetched by the peer.
-    #[cfg(feature = "local")]
-    LoanOut { conn: ConnId, link: Link },
-    /// Memory that the peer lends was fetched.
-    #[cfg(feature = "local")]
-    LoanIn {
-        conn: ConnId,
-        part: Part,
-        memories: Vec<Memory>,
-        link: Link,
-    },
-    /// Memory cannot be lent.
-    #[cfg(feature = "local")]
-    LoanOutFailed {
-        conn: ConnId,
-        part: Part,
-        why: OfferError,
-    },
-    /// Memory cannot be borrowed.
-    #[cfg(feature = "local")]
-    LoanInFailed {
-        conn: ConnId,
-        part: Part,
-        why: OfferError,
-    },
-    /// A transfer was copied out of memory that the peer lends.
-    #[cfg(feature = "local")]
-    Copied { transfer: TransferId },
-    /// It cannot be.
-    #[cfg(feature = "local")]
-    CopyFailed { transfer: TransferId, why: String },
 
     /// A data stream is written whole.
     Sent { transfer: TransferId, bytes: u64 },

@@ -5,12 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Blocks;
-#[cfg(feature = "local")]
-use super::data::SharedCopy;
 use super::data::{Landing, Outgoing, RouteBytes};
 use super::driver::Binding;
-#[cfg(feature = "local")]
-use super::loans::Copying;
 use super::metrics::Chunks;
 use crate::ids::Rank;
 use crate::memory::Memory;
@@ -27,12 +23,6 @@ pub(super) enum Moving {
     Binding(Binding),
     Out(Outgoing),
     In(Landing),
-    /// Out of our memory, by the other end.
-    #[cfg(feature = "local")]
-    Lent,
-    /// Out of the other end's memory.
-    #[cfg(feature = "local")]
-    Copy(Box<Copying>),
 }
 
 /// What the driver remembers of a transfer.
@@ -42,7 +32,7 @@ pub(super) struct Under {
     pub(super) moving: Moving,
     /// How its bytes travel, once that is known.
     pub(super) path: Option<Path>,
-    /// Bytes that had moved when we last looked; before its turn, how far those before it had come.
+    /// Bytes that had moved when we last looked.
     pub(super) seen: u64,
     pub(super) chunks: Chunks,
 }
@@ -54,10 +44,6 @@ impl Under {
             Moving::Binding(_) => 0,
             Moving::Out(outgoing) => outgoing.read(),
             Moving::In(landing) => landing.placed(),
-            #[cfg(feature = "local")]
-            Moving::Lent => 0,
-            #[cfg(feature = "local")]
-            Moving::Copy(copying) => copying.copied(),
         }
     }
 
@@ -71,35 +57,12 @@ impl Under {
                 ..Touching::default()
             },
             Moving::In(landing) => landing.into(),
-            // We read nothing of it. Whoever still copies gets no commit.
-            #[cfg(feature = "local")]
-            Moving::Lent => Touching::default(),
-            #[cfg(feature = "local")]
-            Moving::Copy(copying) => Touching {
-                landing: Some(copying.landing),
-                copy: copying.copy,
-                ..Touching::default()
-            },
         }
     }
 
     /// Whether nothing moves since it is not its turn.
     pub(super) fn is_queued(&self) -> bool {
-        match &self.moving {
-            Moving::Binding(_) => true,
-            #[cfg(feature = "local")]
-            Moving::Copy(copying) => copying.is_queued(),
-            _ => false,
-        }
-    }
-
-    /// A copy that has yet to be bound.
-    #[cfg(feature = "local")]
-    pub(super) fn unbound(&self) -> Option<&Copying> {
-        match &self.moving {
-            Moving::Copy(copying) if copying.copy.is_none() => Some(copying),
-            _ => None,
-        }
+        matches!(self.moving, Moving::Binding(_))
     }
 
     /// Whether `tokens` tokens of a layer are all that the transfer wants of it, and where they lie.
@@ -117,8 +80,6 @@ impl Under {
 pub(super) struct Touching {
     out: Option<Outgoing>,
     landing: Option<Landing>,
-    #[cfg(feature = "local")]
-    copy: Option<SharedCopy>,
 }
 
 impl From<Landing> for Touching {
@@ -135,8 +96,6 @@ impl Touching {
     pub(super) fn stop(&self) {
         self.out.iter().for_each(Outgoing::stop);
         self.landing.iter().for_each(Landing::stop);
-        #[cfg(feature = "local")]
-        self.copy.iter().for_each(SharedCopy::stop);
     }
 
     /// Tells all of it to stop, and waits until no byte is read or written any more, nor ever will be.
@@ -147,10 +106,6 @@ impl Touching {
         }
         if let Some(landing) = &self.landing {
             landing.fence().await;
-        }
-        #[cfg(feature = "local")]
-        if let Some(copy) = &self.copy {
-            copy.fence().await;
         }
     }
 }

@@ -3,42 +3,28 @@
 //! | thread | how many | what it runs | what it waits for |
 //! |---|---|---|---|
 //! | `transload-local` | one | handovers over the Unix socket, as async tasks | sockets |
-//! | the same, blocking | [`COPIES`], [`MAPS`] and [`UNMAPS`] at most | copies out of lent memory; mappings of rings and loans; the end of loans | memory |
+//! | the same, blocking | [`MAPS`] at most | mappings of rings | memory |
 //! | `transload-ring` | one for each ring and end | the streams of that ring | the peer |
 //!
 //! Whatever waits for a peer has a thread of its own, so that nobody else waits for that peer; whatever
-//! is queued waits only for work that ends by itself. Mappings never queue behind copies or what is
-//! unmapped, and nothing that is queued is inside of a fence.
+//! is queued waits only for work that ends by itself.
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 
 use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::Semaphore;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::task::JoinHandle;
 
-use super::data::{SharedCopy, SharedCopyError};
 use crate::transport::local::handover::{Limits, Listener};
 
-/// Most copies out of lent memory at a time, each on one thread. Memory is what they wait for: a few of
-/// them are all that it can serve, and more would only make each other slow.
-const COPIES: usize = 4;
-
-/// Threads that are left for mappings, each of which takes a few milliseconds.
+/// Threads for mappings, each of which takes a few milliseconds.
 const MAPS: usize = 2;
-
-/// How many loans are unmapped at a time, each of which takes 20 ms for each GiB that was read in pages of
-/// 4 KiB, and there is no hurry.
-const UNMAPS: usize = 1;
 
 /// Where this agent meets others of its host.
 #[derive(Debug)]
 pub(super) struct Local {
     listener: Listener,
-    copies: Arc<Semaphore>,
-    unmapping: Unmapping,
     handle: Handle,
     /// Only kept alive. Fields are dropped in order: the listener goes before.
     _threads: Threads,
@@ -75,7 +61,7 @@ impl Local {
     fn start_with(bind: impl FnOnce() -> io::Result<Listener>) -> Result<Self, LocalError> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
-            .max_blocking_threads(COPIES + MAPS + UNMAPS)
+            .max_blocking_threads(MAPS)
             .thread_name("transload-local")
             .enable_all()
             .build()
@@ -88,11 +74,6 @@ impl Local {
         };
         Ok(Self {
             listener,
-            copies: Arc::new(Semaphore::new(COPIES)),
-            unmapping: Unmapping {
-                turns: Arc::new(Semaphore::new(UNMAPS)),
-                handle: handle.clone(),
-            },
             handle,
             _threads: threads,
         })
@@ -111,102 +92,11 @@ impl Local {
     {
         self.handle.spawn(task)
     }
-
-    /// Where loans are unmapped that are not needed any more.
-    pub(super) fn unmapping(&self) -> Unmapping {
-        self.unmapping.clone()
-    }
-
-    /// Runs a copy when it is its turn.
-    pub(super) fn copy(
-        &self,
-        copy: SharedCopy,
-    ) -> impl Future<Output = Result<(), SharedCopyError>> + Send + 'static {
-        let copies = self.copies.clone();
-        async move {
-            // The semaphore is never closed.
-            let _turn = copies.acquire_owned().await.ok();
-            // One thread: the routes of other ranks are copied beside it.
-            copy.run(1).await
-        }
-    }
-}
-
-/// Unmaps loans away from whoever drops them last: often the driver, which everybody waits for.
-#[derive(Clone, Debug)]
-pub(super) struct Unmapping {
-    turns: Arc<Semaphore>,
-    handle: Handle,
-}
-
-impl Unmapping {
-    /// Drops a loan when it is its turn. Where the threads are gone, or go before that, it is dropped all
-    /// the same.
-    pub(super) fn discard(self, loan: impl Send + 'static) {
-        let Self { turns, handle } = self;
-        handle.spawn(async move {
-            // The semaphore is never closed.
-            let _turn = turns.acquire_owned().await.ok();
-            // It only fails with the runtime.
-            let _ = spawn_blocking(move || drop(loan)).await;
-        });
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::thread::{ThreadId, current};
-    use std::time::Duration;
-
     use super::*;
-
-    /// Says which thread has dropped it, once it may.
-    struct Loan {
-        may: Receiver<()>,
-        dropped: Sender<ThreadId>,
-    }
-
-    impl Drop for Loan {
-        fn drop(&mut self) {
-            let _ = self.may.recv();
-            let _ = self.dropped.send(current().id());
-        }
-    }
-
-    #[tokio::test]
-    async fn loans_are_dropped_by_others_one_at_a_time_and_all_of_them() {
-        const PATIENCE: Duration = Duration::from_secs(10);
-        let local = Local::start().unwrap();
-        let (dropped, who) = channel();
-        let mut allow = Vec::new();
-        for _ in 0..3 {
-            let (sender, may) = channel();
-            let dropped = dropped.clone();
-            local.unmapping().discard(Loan { may, dropped });
-            allow.push(sender);
-        }
-        // The first takes long; the others wait for it, and mappings do not.
-        let mapped: Vec<_> = (0..MAPS + COPIES)
-            .map(|_| local.spawn(async { spawn_blocking(|| ()).await }))
-            .collect();
-        for mapped in mapped {
-            mapped.await.unwrap().unwrap();
-        }
-        drop(allow.split_off(1));
-        assert!(who.try_recv().is_err(), "it is their turn already");
-
-        let late = local.unmapping();
-        drop(local);
-        drop(allow);
-        for _ in 0..3 {
-            assert_ne!(who.recv_timeout(PATIENCE).unwrap(), current().id());
-        }
-        // By whomever, where nobody else is left.
-        let (_, may) = channel();
-        late.discard(Loan { may, dropped });
-        who.recv_timeout(PATIENCE).unwrap();
-    }
 
     /// As the driver does: a panic would take the whole agent down, where local paths are only an extra.
     #[tokio::test]

@@ -33,8 +33,7 @@ pub struct AgentMetrics {
     /// The time in which at least one route was moving, from its first byte to its end, whoever asked for it.
     pub busy: Duration,
     /// How many runs of memory of which length were gathered or scattered here, of routes that have landed: the key is
-    /// the smallest power of two that is not below the length in bytes. Of memory that was lent, whoever copied
-    /// out of it counts.
+    /// the smallest power of two that is not below the length in bytes.
     pub chunks: BTreeMap<u64, u64>,
     /// Leases and openings of own blocks, but for what pulls have opened.
     pub leases: LeaseMetrics,
@@ -80,8 +79,6 @@ pub struct PathBytes {
     pub quic: u64,
     /// Through a staging ring.
     pub ring: u64,
-    /// Out of shared memory.
-    pub shared: u64,
 }
 
 /// Leases by how they ended. Those that have not are open.
@@ -263,7 +260,6 @@ impl Counters {
         *match path {
             Path::Quic => &mut by_path.quic,
             Path::Ring => &mut by_path.ring,
-            Path::Shared => &mut by_path.shared,
         } += under.flow.bytes;
         for (bound, chunks) in &under.chunks.0 {
             *self.metrics.chunks.entry(*bound).or_default() += chunks;

@@ -3,8 +3,7 @@
 //! An [`Agent`] speaks for some ranks of one deployment. Its life:
 //!
 //! 1. [`Agent::builder`] with its identity and deployment; [`register`](Builder::register) the memory of
-//!    each rank, or [`register_shared`](Builder::register_shared) it for peers of this host to copy out
-//!    of; [`bind`](Builder::bind).
+//!    each rank; [`bind`](Builder::bind).
 //! 2. An owner of blocks [`lease`](Agent::lease)s them: under a lease set that the request has on all
 //!    ranks, and bound to a digest of what they hold. Whoever made the request mints a
 //!    [`Ticket`](crate::ticket::Ticket) for the set, which needs no memory, only the cluster's key.
@@ -29,7 +28,7 @@
 //! | a lane, one each | its socket and QUIC, and the gathers and scatters of its streams |
 //! | a ring, one for each end | the gathers or scatters of its streams; waits for the peer |
 //! | local, one | handovers over the Unix socket |
-//! | beside local, a few when needed | copies out of lent memory, and mappings |
+//! | beside local, two when needed | mappings of rings |
 //!
 //! Users call from runtimes of their own: a call is a message to the driver, and waits for its answer.
 //!
@@ -50,8 +49,6 @@ mod handle;
 mod lanes;
 mod lease;
 #[cfg(feature = "local")]
-mod loans;
-#[cfg(feature = "local")]
 mod local;
 mod metrics;
 mod plans;
@@ -59,8 +56,6 @@ mod renewal;
 mod request;
 #[cfg(feature = "local")]
 mod ring;
-#[cfg(feature = "local")]
-mod telling;
 mod transfer;
 
 pub use builder::{BindAgentError, Builder, RegisterError};
@@ -89,7 +84,7 @@ pub struct AgentOptions {
     pub data: data::DataOptions,
     /// How long a connection is kept that nothing needs: no transfer, no pull or push, no notice, no lease
     /// that the peer uses. It costs a place of [`QuicOptions::max_connections`] at both ends, and with it go
-    /// its lanes, its rings (two of 2 MiB, and a thread each) and its loans; to make it anew takes some
+    /// its lanes and its rings (two of 2 MiB, and a thread each); to make it anew takes some
     /// milliseconds. In effect at least twice [`wire::Options::early_wait`](crate::wire::Options).
     pub keep_idle: Duration,
     /// How often the files of the agent's certificate are looked at, where it was read from a folder: three files

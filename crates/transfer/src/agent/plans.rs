@@ -50,11 +50,11 @@ struct Near {
 
 /// The paths to and from an agent of this host, beside the network.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct LocalPaths {
+struct LocalPaths {
     /// For what it gets from us.
-    pub(super) out: PathSet,
-    /// For what we get from it. Whether it lends its memory is known to it alone.
-    pub(super) back: PathSet,
+    out: PathSet,
+    /// For what we get from it.
+    back: PathSet,
 }
 
 impl Plans {
@@ -84,8 +84,11 @@ impl Plans {
 
     /// Notes the paths of a connection beside the network.
     #[cfg(feature = "local")]
-    pub(super) fn set_local(&mut self, conn: ConnId, paths: LocalPaths) {
-        self.local.insert(conn, Near { agent: None, paths });
+    pub(super) fn set_local(&mut self, conn: ConnId, paths: PathSet) {
+        let agent = None;
+        let (out, back) = (paths, paths);
+        let paths = LocalPaths { out, back };
+        self.local.insert(conn, Near { agent, paths });
     }
 
     /// A path to an agent, or else from it, has failed: others are taken that way from now on, until it
@@ -145,22 +148,6 @@ impl Plans {
             tokens: flow.tokens,
             by_layer: flow.by_layer,
         })
-    }
-}
-
-impl Plans {
-    /// The plan of the one route of a transfer that comes here.
-    #[cfg(feature = "local")]
-    pub(super) fn of_route(&mut self, flow: &Flow) -> Result<Plan, String> {
-        let peer = self.peer(&flow.peer);
-        let peer = peer.ok_or("the peer's deployment is not known")?;
-        let request = Request {
-            start: flow.start,
-            tokens: flow.tokens,
-            by_layer: flow.by_layer,
-        };
-        Plan::compile_route(peer, &self.own, &request, flow.peer_rank, flow.rank)
-            .map_err(|error| error.to_string())
     }
 }
 
@@ -265,9 +252,8 @@ mod tests {
     fn a_path_is_lost_one_way() {
         let mut plans = Plans::new(Arc::new(deployment(1)));
         let agent = AgentId::new("peer").unwrap();
-        let (out, back) = (PathSet::LOCAL, PathSet::LOCAL);
         let conn = ConnId(1);
-        plans.set_local(conn, LocalPaths { out, back });
+        plans.set_local(conn, PathSet::LOCAL);
         assert_eq!(
             plans.paths(&agent, true),
             PathSet::QUIC,
@@ -275,14 +261,10 @@ mod tests {
         );
         plans.connected(conn, &agent);
         plans.lose_local(conn, Path::Ring, true);
-        assert_eq!(plans.paths(&agent, true), PathSet::ANY.without(Path::Ring));
+        assert_eq!(plans.paths(&agent, true), PathSet::QUIC);
         assert_eq!(plans.paths(&agent, false), PathSet::ANY);
-        plans.lose_local(conn, Path::Shared, false);
-        assert_eq!(plans.paths(&agent, true), PathSet::ANY.without(Path::Ring));
-        assert_eq!(
-            plans.paths(&agent, false),
-            PathSet::ANY.without(Path::Shared)
-        );
+        plans.lose_local(conn, Path::Ring, false);
+        assert_eq!(plans.paths(&agent, false), PathSet::QUIC);
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::transport::local::host::SocketName;
 use crate::transport::local::ring::{RingLimits, RingShape};
 use crate::wire::ConnId;
 
-/// How long a peer may take to fetch a ring, or memory, that it was told of.
+/// How long a peer may take to fetch a ring that it was told of.
 const FETCHED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The rings of one connection.
@@ -141,12 +141,12 @@ pub(super) enum OfferError {
 }
 
 impl OfferError {
-    pub(super) fn failed(why: impl ToString) -> Self {
+    fn failed(why: impl ToString) -> Self {
         Self::Failed(why.to_string())
     }
 
     /// Of whoever fetches: a guest who comes too late is hung up on.
-    pub(super) fn of_guest(error: HandoverError) -> Self {
+    fn of_guest(error: HandoverError) -> Self {
         match error {
             HandoverError::PeerGone => Self::Lapsed,
             error => Self::failed(error),
@@ -160,7 +160,7 @@ impl OfferError {
     }
 }
 
-/// What a peer has to know to fetch a ring, or memory.
+/// What a peer has to know to fetch a ring.
 #[derive(Debug)]
 pub(super) struct Offer {
     socket: SocketName,
@@ -187,14 +187,14 @@ impl Offer {
         (socket, (half(first), half(second)))
     }
 
-    /// Connects to where the peer hands over what it has offered.
-    pub(super) async fn connect(&self) -> Result<handover::Connection, OfferError> {
+    /// Connects to where the peer hands the ring over.
+    async fn connect(&self) -> Result<handover::Connection, OfferError> {
         let connection = handover::connect(&self.socket, &self.token, &Limits::default()).await;
         connection.map_err(OfferError::of_guest)
     }
 }
 
-/// Makes ready to hand a ring over, or memory.
+/// Makes ready to hand a ring over.
 pub(super) fn offer(listener: &Listener) -> Result<(Expected, Offer), String> {
     let token = Token::random().map_err(|error| error.to_string())?;
     let expected = listener.expect(&token).map_err(|error| error.to_string())?;
@@ -203,7 +203,7 @@ pub(super) fn offer(listener: &Listener) -> Result<(Expected, Offer), String> {
 }
 
 /// Waits for the peer that was told of an offer.
-pub(super) async fn visit(expected: Expected) -> Result<handover::Connection, OfferError> {
+async fn visit(expected: Expected) -> Result<handover::Connection, OfferError> {
     let visit = expected.connection(FETCHED_WITHIN).await;
     visit.map_err(|error| match error {
         HandoverError::TimedOut => OfferError::Lapsed,

@@ -31,7 +31,8 @@ pub fn random_cluster_name() -> io::Result<ClusterName> {
 ///
 /// Its text form is the URI of the certificate,
 /// `transload://<cluster>/agent/<service>?roles=<role>,<role>`: exactly that, with the roles in the
-/// order of [`Role`](super::Role), each once. There is one way to write an identity.
+/// order of [`Role`](super::Role), each once. There is one way to write an identity; only that the
+/// roles may end with `map`, which certificates of before may name and which allows nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
     /// The cluster, i.e. the authority that vouches for the service.
@@ -79,6 +80,7 @@ impl FromStr for PeerIdentity {
         let rest = check_scheme(uri)?;
         let (cluster, rest) = rest.split_once("/agent/").ok_or(UriError::Form)?;
         let (service, roles) = rest.split_once("?roles=").ok_or(UriError::Form)?;
+        let roles = without_map(roles);
         let identity = Self {
             cluster: cluster.parse()?,
             service: service.parse()?,
@@ -100,6 +102,15 @@ impl fmt::Display for PeerIdentity {
             roles,
         } = self;
         write!(f, "{SCHEME}{cluster}/agent/{service}?roles={roles}")
+    }
+}
+
+/// The roles without `map`, the last in order, which once allowed an agent to map others' memory.
+fn without_map(roles: &str) -> &str {
+    match roles.strip_suffix("map") {
+        Some("") => "",
+        Some(others) => others.strip_suffix(',').unwrap_or(roles),
+        None => roles,
     }
 }
 

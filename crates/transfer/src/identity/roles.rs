@@ -16,13 +16,11 @@ pub enum Role {
     Serve,
     /// Prolong leases.
     Renew,
-    /// Map memory that its owner registered as shared, read-only, on the same host.
-    Map,
 }
 
 impl Role {
     /// All roles, in the order in which they are written.
-    pub const ALL: [Self; 5] = [Self::Pull, Self::Push, Self::Serve, Self::Renew, Self::Map];
+    pub const ALL: [Self; 4] = [Self::Pull, Self::Push, Self::Serve, Self::Renew];
 
     /// The role's name in certificates and configuration.
     #[must_use]
@@ -32,7 +30,6 @@ impl Role {
             Self::Push => "push",
             Self::Serve => "serve",
             Self::Renew => "renew",
-            Self::Map => "map",
         }
     }
 
@@ -49,7 +46,7 @@ impl fmt::Display for Role {
 
 /// A name that is no role.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{name:?} is no role; there are pull, push, serve, renew and map")]
+#[error("{name:?} is no role; there are pull, push, serve and renew")]
 pub struct UnknownRole {
     /// The name given, cut to 32 characters.
     pub name: String,

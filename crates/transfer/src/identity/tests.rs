@@ -42,6 +42,26 @@ fn an_identity_has_one_text() {
 }
 
 #[test]
+fn the_role_map_of_old_certificates_is_ignored() {
+    let authority = authority();
+    for (named, roles) in [
+        ("map", Roles::NONE),
+        ("pull,map", Roles::from_iter([Role::Pull])),
+        ("pull,push,serve,renew,map", Roles::all()),
+    ] {
+        let uri = format!("transload://east/agent/a?roles={named}");
+        let old = certificate(&authority, &[&uri]);
+        let peer = PeerIdentity::from_certificate(&old).unwrap();
+        assert_eq!(peer.roles, roles, "{named}");
+    }
+    for named in ["bitmap", "pull,map,map", "map,pull", "pullmap", "pull,,map"] {
+        let uri = format!("transload://east/agent/a?roles={named}");
+        uri.parse::<PeerIdentity>().unwrap_err();
+    }
+    "map".parse::<Role>().unwrap_err();
+}
+
+#[test]
 fn every_set_of_roles_survives_its_text() {
     for bits in 0..1_u32 << Role::ALL.len() {
         let roles: Roles = Role::ALL

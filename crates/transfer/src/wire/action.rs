@@ -72,11 +72,6 @@ pub enum Action<B> {
         /// The path.
         path: Path,
     },
-    /// The peer has lent its memory: copy all of the route out of it, and answer `copied`.
-    Copy {
-        /// Which transfer.
-        transfer: TransferId,
-    },
     /// Stop, and answer `fenced` once no byte of the transfer is read or written any more, and
     /// none will be.
     Fence {

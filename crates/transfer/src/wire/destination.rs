@@ -16,7 +16,6 @@
 
 use std::collections::BTreeMap;
 
-use super::path::Path;
 use super::refusal::Failure;
 use super::stream::{StreamHeader, StreamTrailer};
 use super::transfer::Why;
@@ -32,7 +31,6 @@ pub(crate) struct Destination {
     phase: Phase,
     nonce: Nonce,
     bytes: u64,
-    path: Option<Path>,
     /// Admitted streams by offset: each is disjoint from the others.
     streams: BTreeMap<u64, Stream>,
     arrived: u64,
@@ -72,7 +70,6 @@ impl Destination {
             phase: Phase::Asking,
             nonce,
             bytes,
-            path: None,
             streams: BTreeMap::new(),
             arrived: 0,
             commit: None,
@@ -80,18 +77,17 @@ impl Destination {
     }
 
     /// One that was asked for, and is accepted.
-    pub(crate) fn accepted(bytes: u64, nonce: Nonce, path: Path) -> Self {
+    pub(crate) fn accepted(bytes: u64, nonce: Nonce) -> Self {
         let mut destination = Self::asking(bytes, nonce);
-        destination.accept(path);
+        destination.accept();
         destination
     }
 
     /// The peer accepts. Tells whether that is news.
-    pub(crate) fn accept(&mut self, path: Path) -> bool {
+    pub(crate) fn accept(&mut self) -> bool {
         let news = self.phase == Phase::Asking;
         if news {
             self.phase = Phase::Receiving;
-            self.path = Some(path);
         }
         news
     }
@@ -147,26 +143,6 @@ impl Destination {
         stream.whole = true;
         self.arrived += stream.length;
         Ok(())
-    }
-
-    /// Whether there is something to copy, now that the source has lent its memory.
-    pub(crate) fn may_copy(&self) -> bool {
-        self.phase == Phase::Receiving && self.path == Some(Path::Shared)
-    }
-
-    /// Everything was copied out of shared memory. Tells whether that is news.
-    pub(crate) fn copied(&mut self) -> bool {
-        let news = self.may_copy() && self.streams.is_empty();
-        if news {
-            let stream = Stream {
-                number: 0,
-                length: self.bytes,
-                whole: true,
-            };
-            self.streams.insert(0, stream);
-            self.arrived = self.bytes;
-        }
-        news
     }
 
     /// The source commits to so many streams and bytes.
@@ -236,7 +212,7 @@ mod tests {
     }
 
     fn receiving(bytes: u64) -> Destination {
-        Destination::accepted(bytes, NONCE, Path::Quic)
+        Destination::accepted(bytes, NONCE)
     }
 
     fn arrive(to: &mut Destination, header: &StreamHeader) -> Result<(), Failure> {
@@ -338,16 +314,5 @@ mod tests {
             Some(Err(Failure::Streams)),
             "no byte is missing, but a stream is"
         );
-    }
-
-    #[test]
-    fn shared_memory_is_copied_once_accepted() {
-        let mut to = Destination::asking(100, NONCE);
-        assert!(!to.copied());
-        assert!(to.accept(Path::Shared) && !to.accept(Path::Quic));
-        assert!(to.copied() && !to.copied());
-        assert_eq!(to.outcome(), None);
-        to.commit(1, 100).unwrap();
-        assert_eq!(to.outcome(), Some(Ok(())));
     }
 }

@@ -121,24 +121,8 @@ impl<B, P: Planner> Machine<B, P> {
         self.settle(now);
     }
 
-    /// Data destination: everything was copied out of the source's shared memory.
-    pub fn copied(&mut self, now: Moment, transfer: TransferId) {
-        self.moving(now, transfer);
-        let Some(t) = self.transfers.get_mut(&transfer) else {
-            return;
-        };
-        let conn = t.flow.conn;
-        if t.destination()
-            .is_some_and(|destination| destination.copied())
-        {
-            self.send(conn, Message::Taken { transfer });
-            self.land_if_whole(now, transfer);
-        }
-        self.settle(now);
-    }
-
-    /// Either side: what [`Action::Fence`] asked for is done. No byte of this transfer is read,
-    /// placed or lent any more, and none will be.
+    /// Either side: what [`Action::Fence`] asked for is done. No byte of this transfer is read
+    /// or placed any more, and none will be.
     pub fn fenced(&mut self, now: Moment, transfer: TransferId) {
         let known = self.transfers.get(&transfer);
         if let Some(why) = known.and_then(|t| t.why()).cloned() {
@@ -179,19 +163,9 @@ impl<B, P: Planner> Machine<B, P> {
                 }
             }
             (Message::Progress { .. }, Role::Destination(_)) => self.moving(now, id),
-            (Message::Lent { .. }, Role::Destination(destination)) if destination.may_copy() => {
-                let side = t.side;
-                self.bytes_move(now, side);
-                self.moving(now, id);
-                self.actions.push_back(Action::Copy { transfer: id });
-            }
             (Message::Waiting { on, .. }, Role::Source(_)) if asking => {
                 t.waiting = Some(on);
                 self.moving(now, id);
-            }
-            (Message::Taken { .. }, Role::Source(source)) => {
-                source.taken();
-                self.commit_if_read(now, id);
             }
             (Message::Commit { streams, bytes, .. }, Role::Destination(destination)) => {
                 let committed = destination.commit(streams, bytes);
@@ -224,10 +198,10 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         }
         let news = match &mut t.role {
-            Role::Destination(destination) => destination.accept(path),
+            Role::Destination(destination) => destination.accept(),
             Role::Source(source) => {
                 let asking = *source.phase() == Phase::Asking;
-                source.accept(path);
+                source.accept();
                 asking
             }
         };
@@ -289,7 +263,6 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         let (begins, waits) = (source.begin(), source.waits_for_prefill());
-        let lends = source.lends();
         if waits {
             self.timers
                 .set(Timer::Beat(id), now + self.options.heartbeat);
@@ -322,9 +295,6 @@ impl<B, P: Planner> Machine<B, P> {
                 ..t.flow.clone()
             };
             self.actions.push_back(Action::Read(flow));
-        }
-        if lends {
-            self.send(conn, Message::Lent { transfer: id });
         }
         self.moving(now, id);
         self.commit_if_read(now, id);

@@ -76,16 +76,6 @@ pub enum Message {
         /// How many of its tokens are ready, counted from position 0.
         tokens: u64,
     },
-    /// The data source has lent its memory: the data destination may copy (shared memory only).
-    Lent {
-        /// For which transfer.
-        transfer: TransferId,
-    },
-    /// The data destination has copied everything out of the memory that was lent.
-    Taken {
-        /// Of which transfer.
-        transfer: TransferId,
-    },
     /// The data source has read its last byte, and the lease was alive then.
     Commit {
         /// Of which transfer.
@@ -262,36 +252,5 @@ pub enum LaneMessage {
         socket: String,
         /// What has to be proved there: two halves of 256 bits.
         token: (Nonce, Nonce),
-    },
-    /// Where memory that is lent can be asked for, as above: some groups of one of the sender's ranks.
-    Memory {
-        /// Name of a Unix socket in the abstract namespace.
-        socket: String,
-        /// What has to be proved there: two halves of 256 bits.
-        token: (Nonce, Nonce),
-        /// The rank.
-        rank: Rank,
-        /// The first group, by its index in the sender's document.
-        first: u32,
-        /// How many groups from there on, at most 16.
-        count: u32,
-    },
-    /// A piece of the data source's block tables, for a transfer out of memory that it lends. The
-    /// pieces of a group come in order, and hold the entries that the plan touches.
-    Blocks {
-        /// For which transfer.
-        transfer: TransferId,
-        /// The group, by its index in the plan.
-        group: u32,
-        /// The first entry.
-        first: u64,
-        /// The blocks, at most 8,192.
-        blocks: Vec<u32>,
-    },
-    /// The data destination copies out of memory that was lent, and bytes have moved; or it waits for its
-    /// turn, and others have moved on.
-    Copying {
-        /// For which transfer.
-        transfer: TransferId,
     },
 }

@@ -54,9 +54,7 @@
 //! owner, and the two change places for a push (`invitation.rs`).
 //!
 //! Variations: an ask for a lease that is not known yet *waits* for [`Options::early_wait`]; one
-//! whose prefill goes on waits too, or reads layer by layer; with [shared memory](Path::Shared) there
-//! are no streams, the source says `Lent` when the memory may be copied and the destination `Taken`
-//! when it has been.
+//! whose prefill goes on waits too, or reads layer by layer.
 //!
 //! # Rules
 //!
@@ -89,12 +87,11 @@
 //! | [`Connect`](Action::Connect) | dials the control endpoint with mutual TLS; checks that the certificate's agent is the one named; `connected` or `connect_failed`. An inbound connection is `connected` as well. [`Machine::wants`] says whether an idle one is still needed |
 //! | [`Close`](Action::Close) | closes it, after what was sent before has left |
 //! | [`Send`](Action::Send) | [`frame::encode`], onto the connection's one control stream, in order. Where that stream is blocked, the agent stops *reading* from this connection: so a peer that does not listen cannot make it remember answers |
-//! | [`Read`](Action::Read) | binds the route's plan to [`Machine::blocks`]; cuts it into streams of disjoint ranges, at most [`MAX_STREAMS`]; gathers into pooled buffers; [`stream::StreamHeader`] before, [`stream::StreamTrailer`] behind. `stream_sent` when a stream is written whole. With [`Path::Shared`]: lends the memory, and reports nothing |
+//! | [`Read`](Action::Read) | binds the route's plan to [`Machine::blocks`]; cuts it into streams of disjoint ranges, at most [`MAX_STREAMS`]; gathers into pooled buffers; [`stream::StreamHeader`] before, [`stream::StreamTrailer`] behind. `stream_sent` when a stream is written whole. |
 //! | [`Readable`](Action::Readable), [`AllReadable`](Action::AllReadable) | goes on with what waited for the prefill |
 //! | [`Receive`](Action::Receive) | binds the route's plan to its own blocks and waits for streams of that transfer. For each: [`Machine::admit`] before the first byte is placed; scatter straight out of the network's buffers, never outside of what the header says, CRC32C as it goes; `stream_arrived` with the trailer and the checksum seen |
 //! | [`Flowing`](Action::Flowing) | attaches the ring where that is the path |
-//! | [`Copy`](Action::Copy) | copies the route out of the memory that was lent; `copied` |
-//! | [`Fence`](Action::Fence) | resets and stops the transfer's streams, forgets its entry so that no stream is admitted to it, waits until no gather, scatter, copy or borrow is left; `fenced`. Always answered, also for a transfer that it does not know |
+//! | [`Fence`](Action::Fence) | resets and stops the transfer's streams, forgets its entry so that no stream is admitted to it, waits until no gather or scatter is left; `fenced`. Always answered, also for a transfer that it does not know |
 //! | [`Finished`](Action::Finished) | forgets the transfer |
 //! | [`LeaseEnded`](Action::LeaseEnded), [`JobDone`](Action::JobDone), [`NoticeDone`](Action::NoticeDone) | wakes who waits for it |
 //! | [`Pushed`](Action::Pushed) | logs it: the end of the lease tells its owner |

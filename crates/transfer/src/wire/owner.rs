@@ -114,8 +114,6 @@ impl<B, P: Planner> Machine<B, P> {
             | Message::Accepted { transfer, .. }
             | Message::Waiting { transfer, .. }
             | Message::Progress { transfer, .. }
-            | Message::Lent { transfer }
-            | Message::Taken { transfer }
             | Message::Commit { transfer, .. }
             | Message::Landed { transfer } => self.on_transfer(now, conn, transfer, message),
             Message::Abort { transfer, .. } => {
@@ -361,15 +359,7 @@ impl<B, P: Planner> Machine<B, P> {
         let local_is_source = direction == Direction::Pull;
         let offered = self.planner.paths(&agent, local_is_source);
         let wanted_paths = ask.paths;
-        // Memory is lent as a whole, so what is to flow layer by layer takes another path.
-        let over = self.leases.progress(&key).is_none_or(|(_, over)| over);
-        let flowing = ask.by_layer && (direction == Direction::Push || !over);
-        let both = wanted_paths.and(offered);
-        let path = if flowing {
-            both.best_by_layer()
-        } else {
-            both.best()
-        };
+        let path = wanted_paths.and(offered).best();
         let path = path.ok_or(Refusal::PathUnavailable {
             wanted: wanted_paths,
             offered,
@@ -478,12 +468,10 @@ impl<B, P: Planner> Machine<B, P> {
         };
         let prefilled = self.leases.progress(&key).is_none_or(|(_, over)| over);
         let role = match direction {
-            Direction::Pull => {
-                Role::Source(Source::accepted(route.bytes, path, ask.by_layer, prefilled))
-            }
+            Direction::Pull => Role::Source(Source::accepted(route.bytes, ask.by_layer, prefilled)),
             Direction::Push => {
                 self.actions.push_back(Action::Receive(flow.clone()));
-                Role::Destination(Destination::accepted(route.bytes, ask.nonce, path))
+                Role::Destination(Destination::accepted(route.bytes, ask.nonce))
             }
         };
         let attempt = Transfer {

@@ -11,12 +11,10 @@ pub enum Path {
     Quic,
     /// On one host through a staging ring: the source gathers, the destination scatters.
     Ring,
-    /// On one host out of the source's memory, which it lends read-only: the destination copies.
-    Shared,
 }
 
 impl Path {
-    const ALL: [Path; 3] = [Path::Quic, Path::Ring, Path::Shared];
+    const ALL: [Path; 2] = [Path::Quic, Path::Ring];
 
     const fn bit(self) -> u8 {
         1 << self as u8
@@ -28,7 +26,6 @@ impl fmt::Display for Path {
         f.write_str(match self {
             Path::Quic => "quic",
             Path::Ring => "ring",
-            Path::Shared => "shared",
         })
     }
 }
@@ -39,11 +36,11 @@ pub struct PathSet(u8);
 
 impl PathSet {
     /// Every path.
-    pub const ANY: PathSet = PathSet(0b111);
+    pub const ANY: PathSet = PathSet(Path::Quic.bit() | Path::Ring.bit());
     /// The network only.
     pub const QUIC: PathSet = PathSet(Path::Quic.bit());
     /// Those that stay on one host.
-    pub const LOCAL: PathSet = PathSet(Path::Ring.bit() | Path::Shared.bit());
+    pub const LOCAL: PathSet = PathSet(Path::Ring.bit());
 
     /// Whether `path` is one of them.
     pub fn contains(self, path: Path) -> bool {
@@ -68,20 +65,12 @@ impl PathSet {
         PathSet(self.0 & !path.bit())
     }
 
-    /// The one to take: one copy before two, and any of them before the network.
+    /// The one to take: any that stays on one host before the network.
     pub fn best(self) -> Option<Path> {
         Path::ALL
             .into_iter()
             .rev()
             .find(|path| self.contains(*path))
-    }
-
-    /// The one to take while a prefill goes on. Shared memory is lent as a whole, and so the last
-    /// choice.
-    pub fn best_by_layer(self) -> Option<Path> {
-        let [quic, ring, shared] = Path::ALL;
-        let order = [ring, quic, shared];
-        order.into_iter().find(|path| self.contains(*path))
     }
 }
 
@@ -110,18 +99,14 @@ mod tests {
 
     #[test]
     fn the_shortest_way_is_taken() {
-        assert_eq!(PathSet::ANY.best(), Some(Path::Shared));
+        assert_eq!(PathSet::ANY.best(), Some(Path::Ring));
         assert_eq!(PathSet::ANY.and(PathSet::QUIC).best(), Some(Path::Quic));
         assert_eq!(PathSet::LOCAL.and(PathSet::QUIC).best(), None);
         assert_eq!(
             PathSet::from_iter([Path::Quic, Path::Ring]).to_string(),
             "quic or ring"
         );
-        assert_eq!(PathSet::ANY.best_by_layer(), Some(Path::Ring));
-        assert_eq!(
-            PathSet::LOCAL.without(Path::Shared).best(),
-            Some(Path::Ring)
-        );
+        assert_eq!(PathSet::ANY.without(Path::Ring).best(), Some(Path::Quic));
         assert_eq!(PathSet::default().to_string(), "no path");
     }
 }

@@ -16,7 +16,6 @@
 //! The same for a pull, where the source holds a lease, and for a push, where it has asked. Between
 //! `Reading` and the end of `Fencing` the blocks must not change; that is what pins the lease.
 
-use super::path::Path;
 use super::transfer::Why;
 
 /// Counts what a transfer has read. Memory: this struct, whatever the route's size.
@@ -24,14 +23,11 @@ use super::transfer::Why;
 pub(crate) struct Source {
     phase: Phase,
     bytes: u64,
-    path: Path,
     by_layer: bool,
     prefilled: bool,
     /// Bytes of finished streams.
     sent: u64,
     streams: u32,
-    /// The other side has copied everything (shared memory only).
-    taken: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,26 +54,23 @@ impl Source {
         Self {
             phase: Phase::Asking,
             bytes,
-            path: Path::Quic,
             by_layer,
             prefilled,
             sent: 0,
             streams: 0,
-            taken: false,
         }
     }
 
     /// One that was asked for, and is accepted.
-    pub(crate) fn accepted(bytes: u64, path: Path, by_layer: bool, prefilled: bool) -> Self {
+    pub(crate) fn accepted(bytes: u64, by_layer: bool, prefilled: bool) -> Self {
         let mut source = Self::asking(bytes, by_layer, prefilled);
-        source.accept(path);
+        source.accept();
         source
     }
 
     /// The peer accepts. Nothing where it has done so before.
-    pub(crate) fn accept(&mut self, path: Path) {
+    pub(crate) fn accept(&mut self) {
         if self.phase == Phase::Asking {
-            self.path = path;
             self.phase = Phase::Waiting;
         }
     }
@@ -88,8 +81,7 @@ impl Source {
 
     /// Begins to read, if it may and has not. Tells whether it does so now.
     pub(crate) fn begin(&mut self) -> bool {
-        let by_layer = self.by_layer && self.path != Path::Shared;
-        let begins = self.phase == Phase::Waiting && (self.prefilled || by_layer);
+        let begins = self.phase == Phase::Waiting && (self.prefilled || self.by_layer);
         if begins {
             self.phase = Phase::Reading;
         }
@@ -108,30 +100,15 @@ impl Source {
         Ok(())
     }
 
-    pub(crate) fn taken(&mut self) {
-        self.taken = true;
-    }
-
     /// Whether nothing is left to read, so that only the lease decides about the commit.
     pub(crate) fn is_read(&self) -> bool {
-        let read = match self.path {
-            Path::Shared => self.taken,
-            Path::Quic | Path::Ring => self.sent == self.bytes,
-        };
-        self.phase == Phase::Reading && self.prefilled && read
+        self.phase == Phase::Reading && self.prefilled && self.sent == self.bytes
     }
 
     /// Notes the commit. Gives what it has to say: streams and bytes.
     pub(crate) fn commit(&mut self) -> (u32, u64) {
         self.phase = Phase::Committed;
-        match self.path {
-            Path::Shared => (1, self.bytes),
-            Path::Quic | Path::Ring => (self.streams, self.sent),
-        }
-    }
-
-    pub(crate) fn lends(&self) -> bool {
-        self.path == Path::Shared
+        (self.streams, self.sent)
     }
 
     pub(crate) fn phase(&self) -> &Phase {
@@ -156,15 +133,15 @@ mod tests {
     use super::*;
     use crate::wire::refusal::Failure;
 
-    fn reading(bytes: u64, path: Path) -> Source {
-        let mut source = Source::accepted(bytes, path, false, true);
+    fn reading(bytes: u64) -> Source {
+        let mut source = Source::accepted(bytes, false, true);
         assert!(source.begin() && !source.begin());
         source
     }
 
     #[test]
     fn is_read_after_the_last_byte() {
-        let mut source = reading(100, Path::Quic);
+        let mut source = reading(100);
         source.stream_sent(60).unwrap();
         assert!(!source.is_read());
         source.stream_sent(40).unwrap();
@@ -177,12 +154,12 @@ mod tests {
 
     #[test]
     fn waits_for_the_prefill_unless_by_layer() {
-        let mut source = Source::accepted(10, Path::Quic, false, false);
+        let mut source = Source::accepted(10, false, false);
         assert!(!source.begin() && source.waits_for_prefill());
         source.finish_prefill();
         assert!(source.begin() && !source.waits_for_prefill());
 
-        let mut source = Source::accepted(10, Path::Quic, true, false);
+        let mut source = Source::accepted(10, true, false);
         assert!(source.begin() && source.waits_for_prefill());
         source.stream_sent(10).unwrap();
         assert!(
@@ -194,24 +171,15 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_is_read_by_the_other_side() {
-        let mut source = reading(100, Path::Shared);
-        assert!(!source.is_read());
-        source.taken();
-        assert!(source.is_read());
-        assert_eq!(source.commit(), (1, 100));
-    }
-
-    #[test]
     fn the_first_failure_stays() {
-        let mut source = reading(100, Path::Ring);
+        let mut source = reading(100);
         source.fence(Why::Failed(Failure::Streams));
         source.fence(Why::Failed(Failure::Cancelled));
         assert_eq!(
             *source.phase(),
             Phase::Fencing(Why::Failed(Failure::Streams))
         );
-        source.accept(Path::Quic);
+        source.accept();
         assert!(!source.begin() && !source.is_read());
     }
 }

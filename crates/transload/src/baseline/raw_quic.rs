@@ -23,7 +23,7 @@ pub enum Receiver {
 /// Pieces taken at once: about what arrives in one batch from the kernel.
 const PIECES: usize = 64;
 
-/// Sends `bytes` bytes in chunks of `chunk` bytes over one lane on loopback, lent and not copied,
+/// Sends `bytes` bytes in chunks of `chunk` bytes over one lane on loopback, by reference and not copied,
 /// between two agents that authenticate each other. Also says what the sender's lane has seen.
 ///
 /// # Errors

@@ -32,7 +32,6 @@ Roles:
   pull    read leased blocks of others into its own
   push    write into blocks that others have opened for it
   renew   prolong leases
-  map     map memory that its owner registered as shared, read-only, on the same host
 
 Copy to each host what its agent needs and no more: ca.pem, ticket.key, NAME.pem and NAME.key.
 ca.key makes further agents; keep it where no engine runs.";
@@ -97,8 +96,8 @@ enum Action {
     },
 }
 
-/// Either may pull or be pushed to; only decode may map memory that prefill has shared.
-const DEFAULT_AGENTS: [&str; 2] = ["prefill=serve,push,renew", "decode=serve,pull,renew,map"];
+/// Decode may pull what prefill has leased, or be pushed to.
+const DEFAULT_AGENTS: [&str; 2] = ["prefill=serve,push,renew", "decode=serve,pull,renew"];
 
 /// An agent is never valid for longer than its authority, which gets ten years.
 fn days() -> clap::builder::RangedI64ValueParser<u32> {

@@ -147,7 +147,7 @@ class Config:
         try:
             return Identity(self.certs, name)
         except IdentityError as error:
-            roles = "serve,pull,push,renew,map"
+            roles = "serve,pull,push,renew"
             raise ConfigError(
                 f"no certificate for {name!r} ({error}); `transload certs add {self.certs} {name}={roles}` makes one, "
                 "for all ranks and all replicas of this server"

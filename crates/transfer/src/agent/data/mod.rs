@@ -6,8 +6,7 @@
 //!  │ Outgoing       │   LaneOut ═══ QUIC, one stream a part ═══► │ Receiver       │
 //!  │  RouteBytes    │   RingOut ═══ staging ring ═══════════════►│  Arrivals      │
 //!  │  open, fence   │                                            │   └► Landing   │
-//!  └────────────────┘                                            │      RouteBytes│
-//!      lent memory    ═══════════════ SharedCopy ═══════════════►│      fence     │
+//!  └────────────────┘                                            │      fence     │
 //!                                                                └────────────────┘
 //! ```
 //!
@@ -20,22 +19,19 @@
 //! - [`Receiver`] takes streams in. It asks [`Arrivals`] where their bytes go, which gives a
 //!   [`Landing`], places them straight out of the network's buffers, and reports whole streams and
 //!   broken ones.
-//! - [`SharedCopy`] is the destination's single copy out of memory that the source has lent.
 //!
 //! **What a peer can do.** A stream's header says which bytes it carries, and that is checked against
 //! the route before the first is placed; more or fewer bytes than it says, or another CRC32C, fail it.
 //! No address comes from a peer. Each byte is placed by this side's own binding.
 //!
-//! **Fences.** [`Outgoing::fence`], [`Landing::fence`] and [`SharedCopy::fence`] may be called at any
-//! moment. When they return, no byte of the memory is touched any more on behalf of that transfer, nor
+//! **Fences.** [`Outgoing::fence`] and [`Landing::fence`] may be called at any moment. When they return, no byte of the memory is touched any more on behalf of that transfer, nor
 //! ever will be, whatever the peer does.
 //!
 //! **Threads.** A lane's streams are filled and emptied on the thread that drives its socket: with two
 //! cores, one for each end, 512 B chunks move at 0.9 of what bare QUIC does, gather, scatter and
 //! checksums included (2.2 against 2.5 GB/s), longer ones at 0.93 and more. Each end of a ring has a thread
-//! of its own, since it waits for its peer: so nobody else waits for that peer too. Shared copies, which
-//! wait for nobody, run on threads for blocking work of the runtime that they are started in. Nobody who
-//! waits for a thread, or for a turn on a ring, is inside of a fence.
+//! of its own, since it waits for its peer: so nobody else waits for that peer too. Nobody who waits for a
+//! turn on a ring is inside of a fence.
 //!
 //! **Memory.** A lane that is sent over has [`DataOptions::buffers`] buffers of
 //! [`DataOptions::buffer_bytes`]; a transfer about 300 bytes, 32 for each part, of which there are 2,048
@@ -59,8 +55,6 @@ mod ring_in;
 #[cfg(feature = "local")]
 mod ring_out;
 mod route_bytes;
-#[cfg(feature = "local")]
-mod shared;
 mod stop;
 
 pub use landing::Landing;
@@ -73,5 +67,3 @@ pub use ring_in::RingIn;
 #[cfg(feature = "local")]
 pub use ring_out::RingOut;
 pub use route_bytes::{RouteBytes, RouteCursor, RouteError};
-#[cfg(feature = "local")]
-pub use shared::{SharedCopy, SharedCopyError, SharedRoute};

@@ -6,10 +6,8 @@ use super::Driver;
 use super::connections::dial;
 use super::logs::{log_invited_push_failed, log_lease_ended};
 use crate::agent::error::TransferError;
-use crate::agent::flows::Moving;
 use crate::agent::lease::LeaseOutcome;
 use crate::agent::{Blocks, NoticeOutcome, own_tables};
-use crate::ids::TransferId;
 use crate::wire::Action;
 use crate::wire::message::Message;
 
@@ -68,16 +66,6 @@ impl Driver {
                 self.receive(flow);
             }
             Action::Flowing { transfer, path } => self.carry(transfer, path),
-            #[cfg(feature = "local")]
-            Action::Copy { transfer } => {
-                if let Some(Moving::Copy(copying)) = self.moving_mut(transfer) {
-                    copying.lend();
-                    self.copy_if_ready(transfer);
-                }
-            }
-            // Shared memory is not among the paths that are offered.
-            #[cfg(not(feature = "local"))]
-            Action::Copy { transfer } => self.failed(transfer, "nothing was lent".to_owned()),
             Action::Fence { transfer } => {
                 self.counters.route_failed(transfer);
                 self.fence(transfer);
@@ -129,11 +117,5 @@ impl Driver {
                 }
             }
         }
-    }
-
-    #[cfg(feature = "local")]
-    fn moving_mut(&mut self, transfer: TransferId) -> Option<&mut Moving> {
-        let under = self.under_way.get_mut(&transfer);
-        under.map(|under| &mut under.moving)
     }
 }

@@ -11,13 +11,9 @@ use crate::agent::data::{Landing, Outgoing, RouteBytes};
 use crate::agent::event::Event;
 use crate::agent::flows::{self, Moving, Under};
 use crate::agent::metrics::Chunks;
-#[cfg(feature = "local")]
-use crate::ids::AgentId;
 use crate::ids::TransferId;
 use crate::plan::Side;
 use crate::wire::Flow;
-#[cfg(feature = "local")]
-use crate::wire::{Path, Planner as _};
 
 /// How many routes are bound at a time: others wait for their turn. Most take some microseconds.
 const TURNS: usize = 2;
@@ -68,11 +64,6 @@ impl Driver {
             let memory = memory.ok_or_else(|| format!("rank {} has no memory here", of.rank))?;
             flows::route(&of, &plan, side, &blocks, &memory)
         };
-        // What a peer lends can be copied as soon as it says so.
-        #[cfg(feature = "local")]
-        let now = !is_source && self.may_be_lent(&flow.agent);
-        #[cfg(not(feature = "local"))]
-        let now = false;
         let under = Under {
             path: flow.path,
             flow,
@@ -84,9 +75,6 @@ impl Driver {
             chunks: Chunks::default(),
         };
         self.under_way.insert(transfer, under);
-        if now {
-            return self.bound(transfer, binding());
-        }
         let (moved, turns) = (self.moved.clone(), self.turns.clone());
         self.endpoints.spawn_control(async move {
             // The semaphore is never closed.
@@ -96,12 +84,6 @@ impl Driver {
             // The driver is gone where this fails.
             let _ = moved.send(Event::Bound { transfer, bound });
         });
-    }
-
-    #[cfg(feature = "local")]
-    fn may_be_lent(&mut self, agent: &AgentId) -> bool {
-        let paths = self.machine.planner_mut().paths(agent, false);
-        paths.contains(Path::Shared)
     }
 
     /// A route is bound: what has waited for that goes on.

@@ -12,24 +12,16 @@ use super::Driver;
 use crate::agent::control::{self, Outbox};
 use crate::agent::data::LaneOut;
 use crate::agent::event::Event;
-#[cfg(feature = "local")]
-use crate::agent::flows::{Moving, Under};
 use crate::agent::lanes::{self, Lanes};
 #[cfg(feature = "local")]
-use crate::agent::loans::{Loans, Part};
-#[cfg(feature = "local")]
-use crate::agent::plans::LocalPaths;
-#[cfg(feature = "local")]
 use crate::agent::ring::{self, Offer, Rings};
-#[cfg(feature = "local")]
-use crate::agent::telling::Telling;
 use crate::identity::{PeerIdentity, Role};
 use crate::ids::{AgentId, Nonce, ServiceName};
 use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
+#[cfg(feature = "local")]
+use crate::wire::PathSet;
 use crate::wire::message::LaneMessage;
 use crate::wire::{BlocksOf, ConnId, Flow, Permits};
-#[cfg(feature = "local")]
-use crate::wire::{Path, PathSet};
 
 /// One control connection, and its lanes.
 pub(super) struct Connection {
@@ -51,10 +43,6 @@ pub(super) struct Connection {
     pub(super) open: Vec<Lane>,
     #[cfg(feature = "local")]
     pub(super) rings: Rings,
-    #[cfg(feature = "local")]
-    pub(super) loans: Loans,
-    #[cfg(feature = "local")]
-    pub(super) telling: Telling,
 }
 
 impl Driver {
@@ -76,15 +64,14 @@ impl Driver {
         let (outbox, outgoing) = control::outbox();
         let events = self.events.clone();
         let patience = self.endpoints.options().frame_timeout;
-        let moved = self.moved.clone();
-        let writing = control::write(sender, outgoing, patience, conn, events.clone(), moved);
+        let writing = control::write(sender, outgoing, patience, conn, events.clone());
         let writer = self.endpoints.spawn_control(writing);
         let reader = self
             .endpoints
             .spawn_control(control::read(receiver, conn, events));
         let service = peer.service.clone();
         #[cfg(feature = "local")]
-        let local = self.local_paths(&peer, address);
+        let local = self.local.is_some() && ring::is_this_host(address);
         let connection = Connection {
             peer,
             agent: meant.clone(),
@@ -98,32 +85,13 @@ impl Driver {
             open: Vec::new(),
             #[cfg(feature = "local")]
             rings: Rings::default(),
-            #[cfg(feature = "local")]
-            loans: Loans::default(),
-            #[cfg(feature = "local")]
-            telling: Telling::default(),
         };
         #[cfg(feature = "local")]
-        if let Some(local) = local {
-            self.machine.planner_mut().set_local(conn, local);
+        if local {
+            self.machine.planner_mut().set_local(conn, PathSet::LOCAL);
         }
         self.connections.insert(conn, connection);
         self.machine.connected(now, conn, service, meant, permits);
-    }
-
-    /// The paths to a peer beside the network, if it is on this host.
-    #[cfg(feature = "local")]
-    fn local_paths(&self, peer: &PeerIdentity, address: SocketAddr) -> Option<LocalPaths> {
-        if self.local.is_none() || !ring::is_this_host(address) {
-            return None;
-        }
-        let lends = !self.lendable.is_empty() && peer.roles.contains(Role::Map);
-        let out = match lends {
-            true => PathSet::LOCAL,
-            false => PathSet::LOCAL.without(Path::Shared),
-        };
-        let back = PathSet::LOCAL;
-        Some(LocalPaths { out, back })
     }
 
     pub(super) fn lost(&mut self, conn: ConnId, why: &str) {
@@ -241,42 +209,8 @@ impl Driver {
                     self.ring_offered(conn, offer);
                 }
             }
-            #[cfg(feature = "local")]
-            LaneMessage::Memory {
-                socket,
-                token,
-                rank,
-                first,
-                count,
-            } => {
-                if let Some(offer) = Offer::of(socket, token) {
-                    let part = Part { rank, first, count };
-                    connection.loans.offered(part, offer);
-                    self.borrow(conn, rank);
-                }
-            }
-            #[cfg(feature = "local")]
-            LaneMessage::Blocks {
-                transfer,
-                group,
-                first,
-                blocks,
-            } => self.on_blocks(conn, transfer, (group, first), &blocks),
-            #[cfg(feature = "local")]
-            LaneMessage::Copying { transfer } => {
-                let under = self.under_way.get(&transfer);
-                let lent =
-                    |under: &Under| under.flow.conn == conn && matches!(under.moving, Moving::Lent);
-                if under.is_some_and(lent) {
-                    let now = self.now();
-                    self.machine.moving(now, transfer);
-                }
-            }
             #[cfg(not(feature = "local"))]
-            LaneMessage::Local { .. }
-            | LaneMessage::Memory { .. }
-            | LaneMessage::Blocks { .. }
-            | LaneMessage::Copying { .. } => {}
+            LaneMessage::Local { .. } => {}
         }
     }
 
@@ -312,7 +246,7 @@ impl Connection {
         for lane in &self.open {
             lane.close(CloseCode::DONE);
         }
-        // Outbox, rings and loans go with `self`. The writer sends what is left and lets go; with the
+        // Outbox and rings go with `self`. The writer sends what is left and lets go; with the
         // reader gone, that closes the connection.
         for task in &self.tasks {
             task.abort();

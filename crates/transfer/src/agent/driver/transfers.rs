@@ -38,10 +38,6 @@ impl Driver {
     }
 
     pub(super) fn read(&mut self, flow: Flow) {
-        #[cfg(feature = "local")]
-        if flow.path == Some(Path::Shared) {
-            return self.lend(flow);
-        }
         self.bind(flow, Side::Source);
     }
 
@@ -120,10 +116,8 @@ impl Driver {
                 Path::Quic => self.want_lanes(conn, lanes),
                 #[cfg(feature = "local")]
                 Path::Ring => self.receive_over_ring(conn),
-                #[cfg(feature = "local")]
-                Path::Shared => self.expect_loan(transfer),
                 #[cfg(not(feature = "local"))]
-                Path::Ring | Path::Shared => {}
+                Path::Ring => {}
             }
             return;
         };
@@ -137,23 +131,19 @@ impl Driver {
             }
             #[cfg(feature = "local")]
             Path::Ring => self.carry_over_ring(conn, transfer, &outgoing),
-            _ => self.failed(transfer, format!("there is no path {path} here")),
+            #[cfg(not(feature = "local"))]
+            Path::Ring => self.failed(transfer, format!("there is no path {path} here")),
         }
     }
 
     pub(super) fn forget(&mut self, transfer: TransferId) -> Option<Under> {
         let under = self.under_way.remove(&transfer)?;
-        if let Some(connection) = self.connections.get_mut(&under.flow.conn) {
-            match &under.moving {
-                Moving::Out(outgoing) => {
-                    connection.lanes.forget(outgoing);
-                    #[cfg(feature = "local")]
-                    connection.rings.out.forget(outgoing);
-                }
-                #[cfg(feature = "local")]
-                Moving::Lent => connection.telling.forget(transfer),
-                _ => {}
-            }
+        if let Some(connection) = self.connections.get_mut(&under.flow.conn)
+            && let Moving::Out(outgoing) = &under.moving
+        {
+            connection.lanes.forget(outgoing);
+            #[cfg(feature = "local")]
+            connection.rings.out.forget(outgoing);
         }
         Some(under)
     }

@@ -87,29 +87,13 @@ pub(crate) fn check(fd: impl AsFd, announced: u64, demanded: SealFlags) -> Resul
     Ok(())
 }
 
-/// Whether a mapping may be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Access {
-    ReadOnly,
-    ReadWrite,
-}
-
-/// Maps `len` bytes, shared. Who has made them [`touch`]es them next.
-pub(crate) fn map(fd: impl AsFd, len: usize, access: Access) -> io::Result<MmapRaw> {
+/// Maps `len` bytes, shared, for reading and writing. [`touch`] them next.
+pub(crate) fn map(fd: impl AsFd, len: usize) -> io::Result<MmapRaw> {
     let file = File::from(fd.as_fd().try_clone_to_owned()?);
-    let mut options = MmapOptions::new();
-    options.len(len);
-    let raw = match access {
-        Access::ReadOnly => options.map_raw_read_only(&file)?,
-        Access::ReadWrite => options.map_raw(&file)?,
-    };
+    let raw = MmapOptions::new().len(len).map_raw(&file)?;
     // Fewer page faults and fewer TLB misses where the system has huge pages for shared memory;
-    // nothing is lost where it has not. Not where we only read: a hole in a peer's memory would cost
-    // 2 MiB for the first byte read of it, and pages that are there are as large as their owner made
-    // them.
-    if access == Access::ReadWrite {
-        let _ = raw.advise(Advice::HugePage);
-    }
+    // nothing is lost where it has not.
+    let _ = raw.advise(Advice::HugePage);
     Ok(raw)
 }
 

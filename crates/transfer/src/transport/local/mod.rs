@@ -1,14 +1,10 @@
-//! The paths between two processes of one host.
+//! The path between two processes of one host: a staging [`ring`].
 //!
-//! Two of them, and neither gives a peer write access to anybody's cache, since a writer that
-//! wakes up late cannot be fenced:
+//! The source gathers into slots of a memory that both share, the destination scatters out of them:
+//! two copies, the second of which reads from the processor's caches. No peer has access to anybody's
+//! cache, since a writer that wakes up late cannot be fenced.
 //!
-//! - the **staging [`ring`]**: the source gathers into slots of a shared memory, the destination
-//!   scatters out of them. Two copies, the second of which reads from the processor's caches;
-//! - **[`shared`] memory**: what the source registered as shared is lent read-only to a trusted
-//!   role, and the destination copies it once.
-//!
-//! Both are set up by a [`handover`]: a Unix socket whose random name and whose token travelled
+//! It is set up by a [`handover`]: a Unix socket whose random name and whose token travelled
 //! over the mutually authenticated control connection. That it succeeds is what proves that both share
 //! a host; whom to try it with is for the agents to guess, from the peer's address.
 //!
@@ -32,13 +28,11 @@
 pub mod handover;
 pub mod host;
 pub mod ring;
-pub mod shared;
 
 mod doorbell;
 mod drive;
 mod gate;
 mod memfd;
-mod memory;
 
 pub use drive::{Driven, drive};
 pub use gate::Fence;

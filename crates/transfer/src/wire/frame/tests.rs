@@ -65,7 +65,7 @@ pub(crate) fn samples() -> Vec<Message> {
         },
         Message::Accepted {
             transfer,
-            path: Path::Shared,
+            path: Path::Ring,
         },
         Message::Waiting {
             transfer,
@@ -76,8 +76,6 @@ pub(crate) fn samples() -> Vec<Message> {
             layer: 79,
             tokens: 2000,
         },
-        Message::Lent { transfer },
-        Message::Taken { transfer },
         Message::Commit {
             transfer,
             streams: 640,
@@ -109,20 +107,6 @@ pub(crate) fn samples() -> Vec<Message> {
             socket: "s".repeat(107),
             token: (Nonce([9; 16]), Nonce([10; 16])),
         }),
-        Message::Lanes(LaneMessage::Memory {
-            socket: "s".repeat(107),
-            token: (Nonce([9; 16]), Nonce([10; 16])),
-            rank: Rank(u32::MAX),
-            first: u32::MAX,
-            count: u32::MAX,
-        }),
-        Message::Lanes(LaneMessage::Blocks {
-            transfer,
-            group: u32::MAX,
-            first: u64::MAX,
-            blocks: vec![u32::MAX; 8192],
-        }),
-        Message::Lanes(LaneMessage::Copying { transfer }),
     ]
 }
 

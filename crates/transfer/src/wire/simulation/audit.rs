@@ -13,10 +13,15 @@ use crate::wire::{BlocksOf, JobError, JobReport};
 
 /// What must hold at every moment.
 impl World {
-    /// A commit may be said only while the owner's lease is alive by the owner's clock.
+    /// A commit may be said only while the owner's lease is alive by the owner's clock; and that a transfer has
+    /// landed, only after its commit.
     pub(super) fn watch(&mut self, n: usize, message: &Message) {
-        let Message::Commit { transfer, .. } = message else {
-            return;
+        let transfer = match message {
+            Message::Commit { transfer, .. } => transfer,
+            Message::Landed { transfer } if !self.committed.contains(transfer) => {
+                return self.violated(format!("{transfer} has landed without a commit"));
+            }
+            _ => return,
         };
         self.committed.insert(*transfer);
         let now = self.local(n);

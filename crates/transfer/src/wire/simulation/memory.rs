@@ -77,8 +77,8 @@ impl Memory {
         Ok(())
     }
 
-    /// What one reads there now, whoever that is.
-    pub(super) fn peek(&self, id: u64, rank: Rank, offset: u64, bytes: u64) -> u64 {
+    /// What one reads there now.
+    fn peek(&self, id: u64, rank: Rank, offset: u64, bytes: u64) -> u64 {
         let region = self.region(id);
         match !region.given_back && region.ready[layer(offset, bytes)] {
             true => region.value + u64::from(rank.0),
@@ -86,7 +86,7 @@ impl Memory {
         }
     }
 
-    /// The same for the engine's own agent, which must know that it may.
+    /// Reads for the engine's own agent, which must know that it may.
     pub(super) fn read(&self, id: u64, rank: Rank, at: (u64, u64)) -> Result<u64, String> {
         if self.region(id).given_back {
             return Err(format!("blocks {id} are read after they were given back"));

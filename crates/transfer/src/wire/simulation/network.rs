@@ -7,7 +7,7 @@ use super::step::Step;
 use super::world::{CALM, Event, Link, MS, Node, S, Time, World, cluster, options, ticket_key};
 use crate::ids::{AgentId, Rank};
 use crate::wire::message::Envelope;
-use crate::wire::{ConnId, Identity, Machine, Path, PathSet, Secret};
+use crate::wire::{ConnId, Identity, Machine, PathSet, Secret};
 
 impl World {
     pub(super) fn dial(&mut self, from: usize, agent: AgentId) {
@@ -159,11 +159,7 @@ impl World {
             known: HashMap::new(),
             held: HashMap::new(),
             near: near.map(|other| other.agent.clone()).collect(),
-            near_paths: if host == 0 {
-                PathSet::ANY
-            } else {
-                [Path::Quic, Path::Ring].into_iter().collect()
-            },
+            near_paths: PathSet::ANY,
         };
         let mut machine = Machine::new(identity, options(), planner).expect("a short document");
         machine.fault = self.fault;

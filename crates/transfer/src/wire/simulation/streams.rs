@@ -9,7 +9,7 @@ use super::memory::{GARBAGE, LAYERS, layer};
 use super::world::{Event, MS, S, Time, World};
 use crate::ids::{AgentId, TransferId};
 use crate::wire::stream::{StreamHeader, StreamTrailer};
-use crate::wire::{BlocksOf, Flow, Path};
+use crate::wire::{BlocksOf, Flow};
 
 /// A transfer that is being read.
 pub(super) struct Reading {
@@ -52,8 +52,6 @@ pub(super) enum StreamEvent {
     Arrive(AgentId, StreamHeader, Vec<u64>, u32),
     /// Places one half of a stream.
     Place(u32, u64, bool),
-    /// Copies one half out of shared memory.
-    Copy(u64),
     /// A stream breaks.
     Break,
 }
@@ -86,20 +84,18 @@ impl World {
             return self.violated("blocks to be read are not there");
         };
         let mut pieces = Vec::new();
-        if flow.path != Some(Path::Shared) {
-            let half = flow.bytes.div_ceil(LAYERS);
-            for (from, to) in [(0, half), (half, flow.bytes)] {
-                let mut at = from;
-                while at < to {
-                    let length = self.rng.within(1, to - at);
-                    pieces.push(Piece {
-                        offset: at,
-                        length,
-                        begun: false,
-                        values: vec![GARBAGE; length as usize],
-                    });
-                    at += length;
-                }
+        let half = flow.bytes.div_ceil(LAYERS);
+        for (from, to) in [(0, half), (half, flow.bytes)] {
+            let mut at = from;
+            while at < to {
+                let length = self.rng.within(1, to - at);
+                pieces.push(Piece {
+                    offset: at,
+                    length,
+                    begun: false,
+                    values: vec![GARBAGE; length as usize],
+                });
+                at += length;
             }
         }
         let transfer = flow.transfer;
@@ -175,14 +171,6 @@ impl World {
         self.nodes[n].receiving.insert(transfer, flowing);
     }
 
-    pub(super) fn start_copying(&mut self, n: usize, transfer: TransferId) {
-        let (life, delay) = (self.nodes[n].life, self.rng.delay(MS, 500 * MS));
-        self.after(
-            delay,
-            Event::Stream(n, life, transfer, StreamEvent::Copy(0)),
-        );
-    }
-
     /// Stops a transfer: what has begun may go on for a while.
     pub(super) fn fence_streams(&mut self, n: usize, transfer: TransferId) {
         let delay = self.rng.delay(5 * MS, 200 * MS);
@@ -215,7 +203,6 @@ impl World {
             StreamEvent::Place(stream, which, forced) => {
                 self.place(n, transfer, stream, which, forced);
             }
-            StreamEvent::Copy(which) => self.copy(n, transfer, which),
             StreamEvent::Break => {
                 self.call(n, |machine, now| {
                     machine.stream_failed(now, transfer, "cut")
@@ -386,41 +373,5 @@ impl World {
         self.call(n, |machine, now| {
             machine.stream_arrived(now, &header, &trailer, seen)
         });
-    }
-
-    /// Copies out of the other's memory, which may be anything by now.
-    fn copy(&mut self, n: usize, transfer: TransferId, which: u64) {
-        let now = self.now;
-        let Some(flowing) = self.nodes[n].receiving.get(&transfer) else {
-            return;
-        };
-        if flowing.fence_at.is_some_and(|at| now > at) {
-            return;
-        }
-        let (flow, blocks) = (flowing.flow.clone(), flowing.blocks);
-        let ends = self.links[&flow.conn].ends;
-        let (peer, _) = ends[usize::from(ends[0].0 == n)];
-        let lent = self.nodes[peer]
-            .reading
-            .get(&transfer)
-            .map(|reading| reading.blocks);
-        let pair = (flow.rank, flow.peer_rank);
-        for at in half(flow.bytes, which) {
-            // A source that has died or moved on leaves whatever there is.
-            let value = lent.map_or(GARBAGE, |lent| {
-                self.memory.peek(lent, flow.peer_rank, at, flow.bytes)
-            });
-            let wrote = self.memory.write(blocks, pair, transfer, at, value);
-            self.check(wrote);
-        }
-        let (life, delay) = (self.nodes[n].life, self.rng.delay(3 * MS, 500 * MS));
-        if which == 0 {
-            self.after(
-                delay,
-                Event::Stream(n, life, transfer, StreamEvent::Copy(1)),
-            );
-        } else {
-            self.call(n, |machine, now| machine.copied(now, transfer));
-        }
     }
 }

@@ -312,7 +312,6 @@ impl World {
             } => self.more_readable(n, transfer, Some((layer, tokens))),
             Action::AllReadable { transfer } => self.more_readable(n, transfer, None),
             Action::Receive(flow) => self.start_receiving(n, flow),
-            Action::Copy { transfer } => self.start_copying(n, transfer),
             Action::Fence { transfer } => self.fence_streams(n, transfer),
             Action::Finished { transfer } => self.forget_streams(n, transfer),
             Action::LeaseEnded { key, end, blocks } => self.lease_ended(n, key, end, blocks),

@@ -523,7 +523,7 @@ fn take_no_path_that_they_did_not_want() {
     let transfer = asked(&t).transfer;
     t.hear(Message::Accepted {
         transfer,
-        path: Path::Shared,
+        path: Path::Ring,
     });
     assert!(matches!(t.said.last(), Some(Message::Abort { .. })));
 }

@@ -200,7 +200,7 @@ fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
         some if some > 0 && rng.chance(0.5) => pushes[rng.below(some) as usize],
         _ => transfer(rng.below(96) as u8),
     };
-    match rng.below(20) {
+    match rng.below(18) {
         0..4 => Message::Pull(an_ask),
         4..7 => Message::Push(an_ask),
         7 => Message::Commit {
@@ -209,22 +209,20 @@ fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
             bytes: rng.below(40),
         },
         8 => Message::Landed { transfer },
-        9 => Message::Taken { transfer },
-        10 => Message::Abort {
+        9 => Message::Abort {
             transfer,
             failure: Failure::Disconnected,
         },
-        11 => Message::Accepted {
+        10 => Message::Accepted {
             transfer,
             path: if rng.chance(0.5) {
-                Path::Shared
+                Path::Ring
             } else {
                 Path::Quic
             },
         },
-        12 => Message::Lent { transfer },
-        13..17 => Message::Invite(an_invitation(rng, n)),
-        17 => Message::Invited {
+        11..15 => Message::Invite(an_invitation(rng, n)),
+        15 => Message::Invited {
             id: rng.below(4),
             outcome: match rng.below(3) {
                 0 => Ok(()),
@@ -232,7 +230,7 @@ fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
                 _ => Err(Refusal::Consumed),
             },
         },
-        18 => Message::Refused {
+        16 => Message::Refused {
             transfer,
             refusal: match rng.chance(0.5) {
                 true => Refusal::Busy { limit: 1 },

@@ -139,29 +139,6 @@ fn read_layer_by_layer() {
 }
 
 #[test]
-fn lend_shared_memory_and_commit_once_it_was_taken() {
-    let mut t = Table::owner_with("near", Options::default());
-    t.lease(1, 0, Direction::Pull, true);
-    let id = ask(1, 1).transfer;
-    t.hear(Message::Pull(ask(1, 1)));
-    assert!(matches!(
-        t.said[..],
-        [
-            ..,
-            Message::Accepted {
-                path: Path::Shared,
-                ..
-            },
-            Message::Lent { .. }
-        ]
-    ));
-    assert!(matches!(
-        t.answer(Message::Taken { transfer: id }),
-        Some(Message::Commit { streams: 1, .. })
-    ));
-}
-
-#[test]
 fn fail_what_does_not_add_up() {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);

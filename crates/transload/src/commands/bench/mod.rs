@@ -72,8 +72,7 @@ enum Bench {
     #[command(after_help = QUIC)]
     Quic,
 
-    /// Pull on one host between two processes: through a staging ring, and with one copy out of shared
-    /// memory. Takes 3 GB of memory.
+    /// Pull on one host between two processes, through a staging ring. Takes 3 GB of memory.
     #[command(after_help = LOCAL)]
     Local,
 

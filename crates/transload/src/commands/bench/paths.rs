@@ -10,7 +10,7 @@ use super::case::{CANONICAL, Case, SIZES};
 use super::course::{Course, Effort};
 use super::measure::Figure;
 use super::memcpy::Memcpy;
-use crate::commands::engines::{Held, Pair, runtime};
+use crate::commands::engines::{Pair, runtime};
 use crate::commands::shapes::CANONICAL_TOKENS;
 use crate::failure::{Failure, chain};
 use crate::show::number::gigabytes_per_second;
@@ -29,7 +29,7 @@ pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let mut results = Vec::new();
     for case in SIZES {
         course.prepare(case.name);
-        let mut engines = Engines::start(&runtime, case, Held::Private)?;
+        let mut engines = Engines::start(&runtime, case)?;
         let bytes = case.bytes();
         let rounds = course.in_turns::<Failure, 3>(
             case.name,
@@ -48,29 +48,30 @@ pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
     Ok(results)
 }
 
-/// On one host, beside one `memcpy` of as many bytes: from memory that the source has to itself through
-/// the ring, and out of memory that it shares.
+/// On one host, through the ring, beside one `memcpy` of as many bytes.
 pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let runtime = runtime()?;
     let cases = [SIZES[0], SIZES[1], SIZES[2], CANONICAL];
-    let ways = [(Held::Private, Path::Ring), (Held::Shared, Path::Shared)];
-    let mut course = Course::new(effort, cases.len() * ways.len());
+    let mut course = Course::new(effort, cases.len());
     let mut memcpy = Memcpy::new(CANONICAL.bytes())?;
     let mut results = Vec::new();
     for case in cases {
-        for (held, path) in ways {
-            let name = format!("{}, {path}", case.name);
-            course.prepare(&name);
-            let mut engines = Engines::start(&runtime, case, held)?;
-            let rounds = course.in_turns::<Failure, 2>(
-                &name,
-                [&mut || engines.pull(path), &mut || {
-                    Ok(memcpy.copy(case.bytes()))
-                }],
-            )?;
-            engines.finish()?;
-            results.push(Figure::new(name, "GB/s", Memcpy::NAME, &rounds, [0, 1]));
-        }
+        course.prepare(case.name);
+        let mut engines = Engines::start(&runtime, case)?;
+        let rounds = course.in_turns::<Failure, 2>(
+            case.name,
+            [&mut || engines.pull(Path::Ring), &mut || {
+                Ok(memcpy.copy(case.bytes()))
+            }],
+        )?;
+        engines.finish()?;
+        results.push(Figure::new(
+            case.name,
+            "GB/s",
+            Memcpy::NAME,
+            &rounds,
+            [0, 1],
+        ));
     }
     Ok(results)
 }
@@ -98,8 +99,8 @@ struct Engines<'a> {
 }
 
 impl<'a> Engines<'a> {
-    fn start(runtime: &'a Runtime, case: Case, held: Held) -> Result<Self, Failure> {
-        let pair = Pair::start([case.src, case.dst], CANONICAL_TOKENS, SEED, held);
+    fn start(runtime: &'a Runtime, case: Case) -> Result<Self, Failure> {
+        let pair = Pair::start([case.src, case.dst], CANONICAL_TOKENS, SEED);
         let pair = runtime.block_on(pair)?;
         pair.clear(|_| {})?;
         Ok(Self { runtime, pair })

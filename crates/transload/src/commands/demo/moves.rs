@@ -7,20 +7,20 @@ use transload::transfer::wire::Path;
 
 use super::report::{Report, Transfer};
 use super::{Args, decode_shape, prefill_shape, third_shape};
-use crate::commands::engines::{Held, Kept, Pair, broken};
+use crate::commands::engines::{Kept, Pair, broken};
 use crate::commands::plan::time;
 use crate::commands::store;
 use crate::failure::Failure;
 use crate::show::progress::Progress;
 
 /// Each is one transfer of the request, by this path and no other.
-const PATHS: [Path; 3] = [Path::Quic, Path::Ring, Path::Shared];
+const PATHS: [Path; 2] = [Path::Quic, Path::Ring];
 
 pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
     let tokens = args.tokens;
     let shapes = [prefill_shape(tokens), decode_shape(tokens)];
     let preparing = Progress::new("computing a request", 1);
-    let mut pair = Pair::start(shapes, tokens, seed, Held::Shared).await?;
+    let mut pair = Pair::start(shapes, tokens, seed).await?;
     drop(preparing);
     let mut report = plan(&pair, tokens, seed)?;
     // Canaries, the request once, and checking all of it, for each transfer.

@@ -130,9 +130,7 @@ impl Report {
             text,
             "\n{}\n \
              quic is the way between hosts: encrypted, with both sides authenticated. On one host, as here,\n \
-             bytes go through a staging ring, or are copied once out of memory that the source shares.\n \
-             Each of the three was asked for; left alone, these two processes take the last. The first copy\n \
-             out of shared memory includes mapping it.\n\n",
+             bytes go through a staging ring. Each was asked for; left alone, these two take the ring.\n\n",
             table.finish(),
         );
         let Some(last) = self.transfers.last() else {

@@ -231,7 +231,7 @@ mod tests {
     use transload::transfer::copy::{CopyOptions, copy};
     use transload::transfer::plan::{Plan, Request};
 
-    use super::super::side::{Held, Role, Side};
+    use super::super::side::{Role, Side};
     use super::*;
     use crate::commands::shapes::Llama;
 
@@ -258,7 +258,7 @@ mod tests {
 
     fn side(shape: Llama, role: Role) -> Side {
         let deployment = shape.deployment().expect("a deployment");
-        Side::new(deployment, TOKENS, 1, role, Held::Private).expect("memory")
+        Side::new(deployment, TOKENS, 1, role).expect("memory")
     }
 
     /// One request, copied in one process from the first layout into the second.

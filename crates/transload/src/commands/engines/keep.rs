@@ -10,7 +10,7 @@ use transload::store::archive::{Archive, ArchiveError, Model, Part, Prompt, Save
 use super::broken;
 use super::contents::{Checked, ContentsError};
 use super::pair::Pair;
-use super::side::{Held, Role, Side};
+use super::side::{Role, Side};
 use crate::commands::shapes::Llama;
 use crate::failure::{Failure, chain};
 
@@ -61,13 +61,7 @@ impl Pair {
 
         let found = archive.find(&prompt).map_err(not_kept)?;
         let deployment = shape.deployment()?;
-        let third = Side::new(
-            deployment,
-            found.tokens(),
-            self.seed,
-            Role::Third,
-            Held::Private,
-        )?;
+        let third = Side::new(deployment, found.tokens(), self.seed, Role::Third)?;
         third.clear(&mut progress).map_err(broken)?;
         let begun = Instant::now();
         let (mut pieces, mut restored) = (0, 0);

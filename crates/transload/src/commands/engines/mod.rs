@@ -15,7 +15,6 @@ mod talk;
 pub(super) use contents::Checked;
 pub(super) use keep::Kept;
 pub(super) use pair::{Pair, Pulled};
-pub(super) use side::Held;
 pub(super) use source::run as run_source;
 
 use crate::failure::Failure;

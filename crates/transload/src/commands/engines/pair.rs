@@ -16,7 +16,7 @@ use transload::transfer::wire::{Path, PathSet};
 use super::contents::{Checked, ContentsError};
 use super::papers::Papers;
 use super::peer::{Peer, PeerError};
-use super::side::{Held, Role as Part, Side, tables};
+use super::side::{Role as Part, Side, tables};
 use super::talk::{Answer, Order};
 use super::{broken, source};
 use crate::commands::random::mix;
@@ -45,12 +45,11 @@ pub(in crate::commands) struct Pulled {
 }
 
 impl Pair {
-    /// Starts the source, whose memory is held so, and waits until it has computed its request.
+    /// Starts the source, and waits until it has computed its request.
     pub(in crate::commands) async fn start(
         shapes: [Llama; 2],
         tokens: u64,
         seed: u64,
-        held: Held,
     ) -> Result<Self, Failure> {
         let [src, dst] = shapes;
         let authority = authority()?;
@@ -61,21 +60,14 @@ impl Pair {
             document: src.document(),
             tokens,
             seed,
-            held,
         })
         .await?;
 
         info!("a second process prefills");
         let src = src.deployment()?;
         let src_tables = tables(&src, tokens, Part::Source.salt(seed));
-        let dst = Side::new(
-            dst.deployment()?,
-            tokens,
-            seed,
-            Part::Destination,
-            Held::Private,
-        )?;
-        let agent = dst.agent(issue(&authority, "destination", [Role::Pull, Role::Map])?)?;
+        let dst = Side::new(dst.deployment()?, tokens, seed, Part::Destination)?;
+        let agent = dst.agent(issue(&authority, "destination", [Role::Pull])?)?;
         match peer.answer().await? {
             Answer::Ready => {}
             other => return Err(unexpected(&other)),

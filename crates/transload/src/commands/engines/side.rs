@@ -1,13 +1,11 @@
 //! One side: a deployment, the memory of its ranks, and what is in it.
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use transload::layout::{Deployment, Rank};
 use transload::transfer::agent::{Agent, BindAgentError, RegisterError};
 use transload::transfer::identity::Identity;
 use transload::transfer::memory::{Memory, MemoryError};
 use transload::transfer::plan::{BlockTable, Tables};
-use transload::transfer::transport::local::shared::{SharedError, SharedMemory};
 
 use super::contents::{Checked, Contents, ContentsError};
 use crate::commands::random::{Random, mix};
@@ -19,8 +17,6 @@ pub(super) struct Side {
     pub(super) deployment: Deployment,
     /// Of each rank.
     pub(super) memories: Vec<Memory>,
-    /// The same memory, where it is shared.
-    shared: Vec<SharedMemory>,
     /// The request's blocks, scattered over the pool.
     pub(super) tables: Tables,
     pub(super) contents: Contents,
@@ -32,8 +28,6 @@ pub(super) struct Side {
 pub(super) enum SideError {
     #[error("no memory: {0}")]
     Memory(#[from] MemoryError),
-    #[error("no shared memory")]
-    Shared(#[from] SharedError),
     #[error(transparent)]
     Register(#[from] RegisterError),
     #[error(transparent)]
@@ -58,15 +52,6 @@ pub(super) enum Role {
     Third,
 }
 
-/// How a side has its memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
-pub(in crate::commands) enum Held {
-    /// To itself, in huge pages where there are any.
-    Private,
-    /// Registered as shared, so that peers of this host may copy out of it.
-    Shared,
-}
-
 impl Role {
     /// Decides what is a side's own, its canaries and its block table, so that neither is alike.
     pub(super) fn salt(self, seed: u64) -> u64 {
@@ -81,17 +66,18 @@ impl Side {
         tokens: u64,
         seed: u64,
         role: Role,
-        held: Held,
     ) -> Result<Self, Failure> {
         let own = role.salt(seed);
         let bytes = deployment.ranks().map(|rank| {
             let (_, stage) = deployment.split_rank(rank);
             deployment.groups()[0].placement(stage).allocation_bytes
         });
-        let (memories, shared) = memories(bytes, held)?;
+        let memories = bytes.map(|bytes| Memory::allocate(&[bytes as usize]));
+        let memories = memories
+            .collect::<Result<_, _>>()
+            .map_err(SideError::from)?;
         Ok(Self {
             memories,
-            shared,
             tables: tables(&deployment, tokens, own),
             contents: Contents {
                 request: mix(seed),
@@ -155,31 +141,9 @@ impl Side {
     pub(super) fn agent(&self, identity: Identity) -> Result<Agent, SideError> {
         let mut builder = Agent::builder(identity, self.deployment.clone());
         for (rank, memory) in self.ranks() {
-            builder = match self.shared.get(rank.0 as usize) {
-                Some(shared) => builder.register_shared(rank, vec![shared.clone()])?,
-                None => builder.register(rank, vec![memory.clone()])?,
-            };
+            builder = builder.register(rank, vec![memory.clone()])?;
         }
         Ok(builder.bind(([127, 0, 0, 1], 0).into())?)
-    }
-}
-
-/// One allocation for each rank.
-fn memories(
-    bytes: impl Iterator<Item = u64>,
-    held: Held,
-) -> Result<(Vec<Memory>, Vec<SharedMemory>), SideError> {
-    match held {
-        Held::Shared => {
-            let shared = bytes.map(|bytes| SharedMemory::create(&[bytes]));
-            let shared = shared.collect::<Result<Vec<_>, _>>()?;
-            let memories = shared.iter().map(SharedMemory::memory);
-            Ok((memories.collect::<Result<_, _>>()?, shared))
-        }
-        Held::Private => {
-            let memories = bytes.map(|bytes| Memory::allocate(&[bytes as usize]));
-            Ok((memories.collect::<Result<_, _>>()?, Vec::new()))
-        }
     }
 }
 

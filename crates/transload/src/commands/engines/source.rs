@@ -61,13 +61,12 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
         document,
         tokens,
         seed,
-        held,
     } = first.map_err(SourceError::Order)?
     else {
         return Err(SourceError::Order("not introduced".to_owned()).into());
     };
     let deployment = document::parse("source", &document, Syntax::Toml)?;
-    let side = Side::new(deployment, tokens, seed, Role::Source, held)?;
+    let side = Side::new(deployment, tokens, seed, Role::Source)?;
     side.fill(|_| {}).map_err(super::broken)?;
     let identity = papers.into_identity().map_err(SourceError::from)?;
     let agent = side.agent(identity)?;

@@ -6,7 +6,6 @@
 use serde::{Deserialize, Serialize};
 
 use super::papers::Papers;
-use super::side::Held;
 
 /// To the source, through its stdin. When that ends, so does the process.
 #[derive(Deserialize, Serialize)]
@@ -17,7 +16,6 @@ pub(super) enum Order {
         document: String,
         tokens: u64,
         seed: u64,
-        held: Held,
     },
     /// Lease the request's blocks under this set.
     Lease { set: [u8; 16] },

@@ -3,7 +3,7 @@
 //! ```text
 //! hello    connecting -> listening   magic (8 bytes), proof (32)
 //! welcome  listening -> connecting   magic, proof
-//! offer    either -> other           postcard of `Offer`, and its descriptors
+//! offer    either -> other           postcard of `Offer`, and its descriptor
 //! answer   the other way             postcard of `Answer`
 //! ```
 
@@ -12,9 +12,9 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use super::HandoverError;
 use super::token::Proof;
 
-/// Most bytes of a packet: an offer with a few thousand allocations fits.
-pub(super) const MAX_PACKET: usize = 64 << 10;
-/// Most descriptors in a packet.
+/// Most bytes of a packet; the longest is a greeting of 40.
+pub(super) const MAX_PACKET: usize = 256;
+/// Most descriptors that are let in with a packet. One is right; a few more are told by their number.
 pub(super) const MAX_DESCRIPTORS: usize = 16;
 
 const MAGIC: [u8; 8] = *b"tl-loc/1";
@@ -33,17 +33,13 @@ pub(super) fn decode_greeting(packet: &[u8]) -> Result<[u8; 32], HandoverError> 
         .ok_or(HandoverError::Malformed { packet: "greeting" })
 }
 
-/// What comes with the descriptors of the packet.
+/// A ring, whose memory comes as the descriptor of the packet, and which end of it the receiver of the
+/// offer is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Offer {
-    /// One descriptor: a ring, and which end of it the receiver of the offer is.
-    Ring {
-        you_are: Role,
-        slots: u32,
-        slot_bytes: u32,
-    },
-    /// One descriptor per memory: the lengths of its allocations.
-    Memories(Vec<Vec<u64>>),
+pub(super) struct Offer {
+    pub(super) you_are: Role,
+    pub(super) slots: u32,
+    pub(super) slot_bytes: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

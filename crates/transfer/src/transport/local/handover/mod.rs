@@ -1,10 +1,9 @@
-//! How the two ends of a local path get hold of the same memory.
+//! How the two ends of a ring get hold of the same memory.
 //!
 //! A [`Listener`] has a socket with a random name. Whoever connects must be of an allowed user and
 //! must hold a [`Token`] that the two agents agreed upon over their mutually authenticated control
-//! connection; that is what binds the memory to the session. Then either side offers: one
-//! [ring](super::ring) or some [shared memory](super::shared) per [`Connection`], which from then
-//! on serves as doorbell and as sign of life.
+//! connection; that is what binds the memory to the session. Then either side offers one
+//! [ring](super::ring) for each [`Connection`], which from then on serves as doorbell and as sign of life.
 //!
 //! Every step has a deadline, [`Limits::timeout`]. Descriptors that come from the peer are counted,
 //! checked (an ordinary memfd, sealed in size, of exactly the size announced, which is within the
@@ -27,11 +26,10 @@ pub use token::Token;
 
 pub use super::memfd::MemfdFault;
 
-use self::message::{Answer, MAX_DESCRIPTORS, Offer, Role};
+use self::message::{Answer, Offer, Role};
 use self::socket::Packets;
 use super::host::SocketName;
 use super::ring::{Consumer, Producer, Ring, RingLimits, RingShape, ShapeError};
-use super::shared::{BorrowedMemory, Regions, SharedError, SharedMemory};
 
 /// Bounds on what a peer may cost.
 #[derive(Clone, Debug)]
@@ -40,7 +38,7 @@ pub struct Limits {
     pub timeout: Duration,
     /// Who may connect. Default: processes of the same user.
     pub users: Users,
-    /// How many peers may be in the middle of their greeting. Each costs one descriptor and 64 KiB.
+    /// How many peers may be in the middle of their greeting. Each costs one descriptor.
     /// Default 32; more wait in the kernel's queue.
     pub greetings: usize,
     /// How many peers may be expected at a time. Default 1,024.
@@ -150,54 +148,9 @@ impl Connection {
         ))
     }
 
-    /// Lends memory read-only, up to 16 at a time; the other side calls [`borrow`](Self::borrow).
-    pub async fn lend(self, memories: &[SharedMemory]) -> Result<Link, HandoverError> {
-        if memories.is_empty() || memories.len() > MAX_DESCRIPTORS {
-            return Err(HandoverError::TooMuch {
-                what: "memories lent at a time",
-                limit: MAX_DESCRIPTORS as u64,
-            });
-        }
-        let offer = Offer::Memories(memories.iter().map(|m| m.lens().to_vec()).collect());
-        let descriptors: Vec<_> = memories.iter().map(SharedMemory::descriptor).collect();
-        within(&self.limits, self.offer(&offer, &descriptors)).await?;
-        Ok(Link {
-            packets: self.packets,
-        })
-    }
-
-    /// Maps what the other side lends, in its order; its allocations may have `max_bytes` in all.
-    ///
-    /// That bounds addresses, not memory: no page is touched before something is read there. Where the
-    /// owner has not touched one either, it is charged to this process then.
-    pub async fn borrow(
-        self,
-        max_bytes: u64,
-    ) -> Result<(Vec<BorrowedMemory>, Link), HandoverError> {
-        let lent = within(&self.limits, async {
-            let (packet, descriptors) = self.packets.receive(true).await?;
-            let offer = message::decode(&packet, "offer")?;
-            match check_memories(offer, descriptors, max_bytes) {
-                Ok(found) => self.take(found).await,
-                Err(fault) => self.refuse(fault).await,
-            }
-        })
-        .await?;
-        let link = Link {
-            packets: self.packets,
-        };
-        let mapping = blocking(move || {
-            lent.into_iter()
-                .map(|(memory, regions)| Ok(BorrowedMemory::map(memory, regions)?))
-                .collect()
-        });
-        let memories = within(&self.limits, mapping).await?;
-        Ok((memories, link))
-    }
-
     async fn offer_ring(self, shape: RingShape, you_are: Role) -> Result<Ring, HandoverError> {
         let memory = Ring::create(shape).map_err(HandoverError::Map)?;
-        let offer = Offer::Ring {
+        let offer = Offer {
             you_are,
             slots: shape.slots(),
             slot_bytes: shape.slot_bytes(),
@@ -257,19 +210,6 @@ impl Connection {
     }
 }
 
-/// What remains of a connection over which memory was lent: a sign of life.
-#[derive(Debug)]
-pub struct Link {
-    packets: Packets,
-}
-
-impl Link {
-    /// Waits until the other side has dropped its link, or died.
-    pub async fn closed(&self) {
-        self.packets.closed().await;
-    }
-}
-
 /// Why a handover failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -301,11 +241,9 @@ pub enum HandoverError {
     /// The peer offers something else than what was to be accepted.
     #[error("the peer offers something else than was agreed")]
     OtherOffer,
-    /// The number of descriptors is not the number announced.
-    #[error("{announced} descriptors announced, {found} came")]
+    /// An offer comes with one descriptor.
+    #[error("the peer's offer came with {found} descriptors instead of 1")]
     Descriptors {
-        /// How many should have come.
-        announced: usize,
         /// How many came.
         found: usize,
     },
@@ -323,9 +261,6 @@ pub enum HandoverError {
     /// The memory is not what it has to be.
     #[error(transparent)]
     Memfd(#[from] MemfdFault),
-    /// Shared memory could not be taken.
-    #[error(transparent)]
-    Shared(#[from] SharedError),
     /// The peer refused what was offered; it knows why.
     #[error("the peer refused the offer")]
     Refused,
@@ -351,64 +286,22 @@ fn check_ring(
     limits: RingLimits,
     me: Role,
 ) -> Result<(OwnedFd, RingShape), HandoverError> {
-    let (slots, slot_bytes) = match offer {
-        Offer::Ring {
-            you_are,
-            slots,
-            slot_bytes,
-        } if you_are == me => (slots, slot_bytes),
-        _ => return Err(HandoverError::OtherOffer),
-    };
-    let shape = RingShape::new(slots, slot_bytes)?;
+    if offer.you_are != me {
+        return Err(HandoverError::OtherOffer);
+    }
+    let shape = RingShape::new(offer.slots, offer.slot_bytes)?;
     if shape.bytes() > limits.max_bytes {
         return Err(HandoverError::TooMuch {
             what: "bytes of a ring",
             limit: limits.max_bytes,
         });
     }
-    check_count(1, descriptors.len())?;
-    let memory = descriptors
-        .into_iter()
-        .next()
-        .ok_or(HandoverError::Descriptors {
-            announced: 1,
-            found: 0,
-        })?;
+    let found = descriptors.len();
+    let [memory]: [OwnedFd; 1] = descriptors
+        .try_into()
+        .map_err(|_| HandoverError::Descriptors { found })?;
     Ring::check(&memory, shape)?;
     Ok((memory, shape))
-}
-
-fn check_memories(
-    offer: Offer,
-    descriptors: Vec<OwnedFd>,
-    max_bytes: u64,
-) -> Result<Vec<(OwnedFd, Regions)>, HandoverError> {
-    let Offer::Memories(lens) = offer else {
-        return Err(HandoverError::OtherOffer);
-    };
-    check_count(lens.len(), descriptors.len())?;
-    let mut left = max_bytes;
-    let mut checked = Vec::with_capacity(lens.len());
-    for (lens, memory) in lens.iter().zip(descriptors) {
-        let regions = Regions::new(lens)?;
-        left = left
-            .checked_sub(regions.bytes())
-            .ok_or(HandoverError::TooMuch {
-                what: "bytes of shared memory",
-                limit: max_bytes,
-            })?;
-        BorrowedMemory::check(&memory, &regions)?;
-        checked.push((memory, regions));
-    }
-    Ok(checked)
-}
-
-fn check_count(announced: usize, found: usize) -> Result<(), HandoverError> {
-    if announced == found {
-        Ok(())
-    } else {
-        Err(HandoverError::Descriptors { announced, found })
-    }
 }
 
 async fn within<T>(

@@ -164,18 +164,6 @@ impl Packets {
         Ok((packet, descriptors))
     }
 
-    /// Waits until the other end is gone.
-    pub(super) async fn closed(&self) {
-        // Nothing is due any more: a packet that comes all the same is as good as an end.
-        let _ = self
-            .stream
-            .async_io(Interest::READABLE, || {
-                let flags = RecvFlags::DONTWAIT;
-                Ok(rustix::net::recv(&self.stream, &mut [0u8; 1], flags)?.1)
-            })
-            .await;
-    }
-
     pub(super) fn into_socket(self) -> io::Result<OwnedFd> {
         Ok(self.stream.into_std()?.into())
     }

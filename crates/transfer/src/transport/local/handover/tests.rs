@@ -55,75 +55,6 @@ async fn rings_in_both_directions() {
 }
 
 #[tokio::test]
-async fn lent_memory_can_be_read_and_not_written() {
-    let mine = SharedMemory::create(&[10, 5 << 20, 4096]).unwrap();
-    for (i, (at, len)) in mine.regions().enumerate() {
-        // SAFETY: a region of `mine`, which nobody else has yet.
-        unsafe { at.as_ptr().write_bytes(i as u8 + 1, len) };
-    }
-    let (a, b) = connected().await;
-    let lend = [mine.clone(), SharedMemory::create(&[1]).unwrap()];
-    let (link, borrowed) = tokio::join!(a.lend(&lend), b.borrow((5 << 20) + 4096 + 11));
-    let (link, (borrowed, other_link)) = (link.unwrap(), borrowed.unwrap());
-    assert_eq!(borrowed.len(), 2);
-    let lens: Vec<_> = borrowed[0].regions().map(|(_, len)| len).collect();
-    assert_eq!(lens, [10, 5 << 20, 4096]);
-    for (i, (at, len)) in borrowed[0].regions().enumerate() {
-        // SAFETY: a region that lives as long as `borrowed`, and whose owner is this test.
-        let (first, last) = unsafe { (at.read(), at.add(len - 1).read()) };
-        assert_eq!((first, last), (i as u8 + 1, i as u8 + 1));
-    }
-    let (at, _) = mine.regions().next().unwrap();
-    let (seen, _) = borrowed[0].regions().next().unwrap();
-    // SAFETY: as above; one thread.
-    unsafe {
-        at.as_ptr().write_volatile(77);
-        assert_eq!(seen.read_volatile(), 77, "the owner still writes");
-    }
-
-    // The link ends with the borrower.
-    let closed = tokio::spawn(async move { link.closed().await });
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    assert!(!closed.is_finished());
-    drop(other_link);
-    closed.await.unwrap();
-}
-
-#[test]
-fn a_descriptor_of_lent_memory_gives_no_way_to_write() {
-    let mine = SharedMemory::create(&[8192]).unwrap();
-    let fd = mine.descriptor().try_clone_to_owned().unwrap();
-    // What a hostile peer of the same user would try: the descriptor itself, and a new one.
-    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
-    let reopened = File::options().read(true).write(true).open(path);
-    let mut files = vec![File::from(fd)];
-    files.extend(reopened);
-    for file in &files {
-        memmap2::MmapOptions::new()
-            .len(8192)
-            .map_raw(file)
-            .expect_err("a writable mapping");
-        std::os::unix::fs::FileExt::write_at(file, b"x", 0).expect_err("a write");
-        file.set_len(4096).expect_err("shrinking");
-        file.set_len(16384).expect_err("growing");
-        let punch = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(file, punch, 0, 4096).expect_err("a hole");
-        rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).expect_err("one more seal");
-
-        let map = memfd::map(file, 8192, memfd::Access::ReadOnly).unwrap();
-        // SAFETY: the protection of a mapping that nobody else uses.
-        let upgraded = unsafe {
-            rustix::mm::mprotect(
-                map.as_mut_ptr().cast(),
-                8192,
-                rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE,
-            )
-        };
-        upgraded.expect_err("a read-only mapping made writable");
-    }
-}
-
-#[tokio::test]
 async fn tokens_are_for_one_use_by_who_holds_them() {
     let listener = Listener::bind(limits()).unwrap();
     let token = Token::random().unwrap();
@@ -240,7 +171,10 @@ async fn silent_and_garbled_peers_are_bounded() {
     connect(listener.name(), &token, &limits()).await.unwrap();
     expected.connection(Duration::from_secs(20)).await.unwrap();
     for packets in silent {
-        packets.closed().await;
+        assert!(matches!(
+            packets.receive(false).await,
+            Err(HandoverError::PeerGone)
+        ));
     }
 }
 
@@ -275,12 +209,15 @@ async fn descriptors_that_nobody_asked_for_are_closed() {
     let (mut reader, writer) = canary();
     let listener = Listener::bind(limits()).unwrap();
     let packets = Packets::connect(listener.name()).await.unwrap();
-    let fds = [writer.as_fd(); MAX_DESCRIPTORS];
+    let fds = [writer.as_fd(); message::MAX_DESCRIPTORS];
     packets.send(&[0; 40], &fds).await.unwrap();
-    packets.closed().await;
+    assert!(matches!(
+        packets.receive(false).await,
+        Err(HandoverError::PeerGone)
+    ));
 
     let (a, b) = connected().await;
-    let offer = Offer::Ring {
+    let offer = Offer {
         you_are: Role::Consumer,
         slots: SHAPE.slots(),
         slot_bytes: SHAPE.slot_bytes(),
@@ -290,8 +227,7 @@ async fn descriptors_that_nobody_asked_for_are_closed() {
     assert!(matches!(
         b.accept_consumer(RingLimits::default()).await,
         Err(HandoverError::Descriptors {
-            announced: 1,
-            found: MAX_DESCRIPTORS
+            found: message::MAX_DESCRIPTORS
         })
     ));
     // As an answer to an offer they do not even come in.
@@ -308,7 +244,7 @@ async fn descriptors_that_nobody_asked_for_are_closed() {
 }
 
 fn ring_offer(you_are: Role, slots: u32, slot_bytes: u32) -> Vec<u8> {
-    message::encode(&Offer::Ring {
+    message::encode(&Offer {
         you_are,
         slots,
         slot_bytes,
@@ -378,11 +314,8 @@ async fn offers_are_checked() {
         assert!(matches!(e, HandoverError::Memfd(MemfdFault::Size { .. })));
     }
 
-    // The wrong end, the wrong thing, a shape that cannot be or costs too much.
+    // The wrong end, a shape that cannot be or costs too much.
     let e = offered(&ring_offer(Role::Producer, slots, slot_bytes), &[&ring]).await;
-    assert!(matches!(e, HandoverError::OtherOffer));
-    let memories = message::encode(&Offer::Memories(vec![vec![SHAPE.bytes()]])).unwrap();
-    let e = offered(&memories, &[&ring]).await;
     assert!(matches!(e, HandoverError::OtherOffer));
     for (slots, slot_bytes) in [(0, 4096), (u32::MAX, u32::MAX), (2, 1)] {
         let e = offered(&ring_offer(Role::Consumer, slots, slot_bytes), &[&ring]).await;
@@ -400,58 +333,6 @@ async fn offers_are_checked() {
     assert!(matches!(e, HandoverError::Malformed { .. }));
     let e = offered(&[0xff; MAX_PACKET_FOR_TESTS], &[&ring]).await;
     assert!(matches!(e, HandoverError::TooMuch { .. }));
-}
-
-#[tokio::test]
-async fn loans_are_checked() {
-    async fn lent(lens: Vec<Vec<u64>>, fds: &[&OwnedFd], max: u64) -> HandoverError {
-        let (a, b) = connected().await;
-        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        let packet = message::encode(&Offer::Memories(lens)).unwrap();
-        a.packets.send(&packet, &fds).await.unwrap();
-        b.borrow(max).await.unwrap_err()
-    }
-    let unsealed = memfd::create("transload-test", 8192).unwrap();
-    let sealed = memfd::create("transload-test", 8192).unwrap();
-    memfd::seal(&sealed, memfd::SIZE_SEALS).unwrap();
-
-    let e = lent(vec![vec![8192]], &[&unsealed], 1 << 20).await;
-    assert!(matches!(e, HandoverError::Memfd(MemfdFault::Seals { .. })));
-    let e = lent(vec![vec![8191]], &[&sealed], 1 << 20).await;
-    assert!(matches!(e, HandoverError::Memfd(MemfdFault::Size { .. })));
-    let e = lent(vec![vec![8192], vec![8192]], &[&sealed], 1 << 20).await;
-    assert!(matches!(e, HandoverError::Descriptors { .. }));
-    let e = lent(vec![vec![8192]], &[&sealed], 8191).await;
-    assert!(matches!(e, HandoverError::TooMuch { limit: 8191, .. }));
-    for lens in [
-        vec![],
-        vec![0],
-        vec![8192, 0],
-        vec![u64::MAX, u64::MAX],
-        vec![u64::MAX],
-    ] {
-        let e = lent(vec![lens], &[&sealed], u64::MAX).await;
-        assert!(matches!(e, HandoverError::Shared(_)), "{e:?}");
-    }
-}
-
-#[tokio::test]
-async fn a_loan_costs_no_memory_before_it_is_read() {
-    let blocks = |memory: &OwnedFd| rustix::fs::fstat(memory).unwrap().st_blocks;
-    // All of it holes: the owner has not touched it.
-    let bytes = 64 << 30;
-    let sparse = memfd::create("transload-test", bytes).unwrap();
-    memfd::seal(&sparse, memfd::SIZE_SEALS).unwrap();
-    let (a, b) = connected().await;
-    let packet = message::encode(&Offer::Memories(vec![vec![bytes]])).unwrap();
-    a.packets.send(&packet, &[sparse.as_fd()]).await.unwrap();
-    let (borrowed, _link) = b.borrow(bytes).await.unwrap();
-    assert_eq!(blocks(&sparse), 0);
-    let (at, len) = borrowed[0].regions().next().unwrap();
-    // SAFETY: a region that lives as long as `borrowed`.
-    assert_eq!(unsafe { at.add(len - 1).read() }, 0);
-    let (page, unit) = (4 << 10, 512);
-    assert!(blocks(&sparse) <= page / unit);
 }
 
 #[tokio::test]
@@ -495,8 +376,7 @@ proptest::proptest! {
         if let Ok(offer) = message::decode::<Offer>(&packet, "offer") {
             let again = message::decode::<Offer>(&message::encode(&offer).unwrap(), "offer");
             proptest::prop_assert_eq!(again.unwrap(), offer.clone());
-            let _ = check_ring(offer.clone(), vec![], RingLimits::default(), Role::Consumer);
-            let _ = check_memories(offer, vec![], u64::MAX);
+            let _ = check_ring(offer, vec![], RingLimits::default(), Role::Consumer);
         }
         let _ = message::decode::<Answer>(&packet, "answer");
     }

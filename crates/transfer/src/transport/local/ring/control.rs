@@ -12,7 +12,7 @@ use super::shape::{self, RingShape};
 use super::{RingError, SPIN};
 use crate::transport::local::doorbell::{Doorbell, Woken};
 use crate::transport::local::gate::Gate;
-use crate::transport::local::memfd::{self, Access, MemfdFault};
+use crate::transport::local::memfd::{self, MemfdFault};
 
 /// A mapped ring and its doorbell, before it is known which end this is.
 pub(in crate::transport::local) struct Ring {
@@ -44,7 +44,7 @@ impl Ring {
         socket: OwnedFd,
     ) -> io::Result<Self> {
         let len = usize::try_from(shape.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let map = memfd::map(memory, len, Access::ReadWrite)?;
+        let map = memfd::map(memory, len)?;
         memfd::touch(&map, 0, len)?;
         Ok(Self {
             shape,

@@ -1,0 +1,146 @@
+//! Rings that are handed over to an agent, and are not what they have to be.
+
+use std::os::fd::OwnedFd;
+
+use transload_layout::Rank;
+use transload_transfer::identity::Roles;
+use transload_transfer::ids::Nonce;
+use transload_transfer::wire::message::{Ask, LaneMessage, Message};
+use transload_transfer::wire::{Failure, Path};
+
+use crate::handover::{self, Gift, memfd, ring};
+use crate::peer::Hostile;
+use crate::source::{Source, commit, failure, halves, is_broken_by};
+use crate::town::{Destination, Town};
+
+/// The shape that agents give their rings, and the bytes of one.
+const SHAPE: (u32, u32) = (8, 256 << 10);
+const BYTES: u64 = 8 * (256 << 10) + 8192;
+
+/// Agrees to a transfer over a ring, and says where to fetch it.
+async fn offer(hostile: &mut Hostile, ask: &Ask, (socket, token): (String, (Nonce, Nonce))) {
+    let (transfer, path) = (ask.transfer, Path::Ring);
+    hostile.say(Message::Accepted { transfer, path }).await;
+    let local = LaneMessage::Local { socket, token };
+    hostile.say(Message::Lanes(local)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ring_that_is_not_as_announced_is_never_used() {
+    let to = Destination::in_a(Town::new());
+    let gift = |offer: Vec<u8>, descriptors: Vec<OwnedFd>| Gift {
+        proof: true,
+        offer,
+        descriptors,
+        shrink: None,
+    };
+    let good = ring(SHAPE.0, SHAPE.1);
+    type Make<'a> = Box<dyn Fn() -> Gift + 'a>;
+    let cases: Vec<(&str, &str, Make<'_>)> = vec![
+        (
+            "who does not know the token",
+            "does not hold the token",
+            Box::new(|| Gift {
+                proof: false,
+                ..gift(good.clone(), vec![memfd(BYTES, true)])
+            }),
+        ),
+        (
+            "garbage",
+            "malformed",
+            Box::new(|| gift(vec![0xFF; 60], vec![memfd(BYTES, true)])),
+        ),
+        (
+            "no descriptor",
+            "0 descriptors",
+            Box::new(|| gift(good.clone(), vec![])),
+        ),
+        (
+            "too many descriptors",
+            "2 descriptors",
+            Box::new(|| gift(good.clone(), vec![memfd(BYTES, true), memfd(BYTES, true)])),
+        ),
+        (
+            "a file",
+            "no memfd",
+            Box::new(|| {
+                let file = std::fs::File::open("/proc/self/exe").unwrap();
+                gift(good.clone(), vec![file.into()])
+            }),
+        ),
+        (
+            "a memfd that shrinks",
+            "lacks seals",
+            Box::new(|| Gift {
+                shrink: Some(0),
+                ..gift(good.clone(), vec![memfd(BYTES, false)])
+            }),
+        ),
+        (
+            "a memfd shorter than announced",
+            "announced were",
+            Box::new(|| gift(good.clone(), vec![memfd(4096, true)])),
+        ),
+        (
+            "an empty memfd",
+            "announced were",
+            Box::new(|| gift(good.clone(), vec![memfd(0, true)])),
+        ),
+        (
+            "a shape that cannot be",
+            "impossible ring",
+            Box::new(|| gift(ring(u32::MAX, u32::MAX), vec![memfd(BYTES, true)])),
+        ),
+        (
+            "more memory than anybody maps",
+            "bytes of a ring",
+            Box::new(|| gift(ring(32, 4 << 20), vec![memfd((128 << 20) + 8192, true)])),
+        ),
+        (
+            "nothing at all",
+            "too slow",
+            Box::new(|| gift(vec![], vec![])),
+        ),
+    ];
+    for (number, (what, why, make)) in cases.iter().enumerate() {
+        let request = 6 + 4 * number as u64;
+        let source = Source::new(&to.town, &number.to_string(), Roles::all());
+        let ended = source
+            .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
+                offer(hostile, &ask, handover::serve(make())).await;
+                commit(hostile, &ask).await;
+            })
+            .await;
+        let failure = failure(ended);
+        println!("{what}: {failure}");
+        assert!(is_broken_by(&failure, why), "{what}: {failure}");
+        to.is_quiet(request).await;
+    }
+    to.stays_well().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sockets_that_do_not_exist_hand_nothing_over() {
+    let to = Destination::in_a(Town::new());
+    let nobody = format!("transload-{}", "0".repeat(32));
+    for (request, socket, why) in [
+        (6, nobody, Some("nobody listens")),
+        // What cannot be a name of ours is no offer: the honest one may still come.
+        (10, "/proc/self/mem".to_owned(), None),
+    ] {
+        let source = Source::new(&to.town, &request.to_string(), Roles::all());
+        let ended = source
+            .pulled(&to, &[Rank(0)], request, async |hostile, ask| {
+                offer(hostile, &ask, (socket.clone(), halves(&[1; 32]))).await;
+            })
+            .await;
+        let failure = failure(ended);
+        let found = match why {
+            Some(why) => is_broken_by(&failure, why),
+            None => matches!(failure, Failure::Stalled { .. }),
+        };
+        assert!(found, "{socket:?}: {failure}");
+        to.is_quiet(request).await;
+    }
+    to.stays_well().await;
+}
