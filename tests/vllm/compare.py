@@ -1,11 +1,17 @@
-"""Transload beside vLLM's NixlConnector over TCP: the same machine, model and prompts, one pair after the other.
+"""Compares Transload with vLLM's NixlConnector over TCP, and with one server alone: the same machine, model and prompts,
+one after the other.
 
-    compare.py [--rounds 20] [--tokens 100 900]
+    compare.py [--rounds 20] [--tokens 100 900] [--only NAME]...
 
-Both pairs have blocks of 32 tokens on both sides, where both are right. It prints, for each length of prompt, the time
-to the first token (prefill, transfer and decode, through the proxy) and the seconds of the transfer that the connectors
-themselves have counted: Transload's from when vLLM asks for the load until it hears of its end, NixlConnector's that of
-the transfer alone.
+Both pairs have blocks of 32 tokens on both sides, where both are right. It prints, for each length of prompt, medians of
+
+- the time to the first token, through the proxy;
+- the two requests that are in it, asked without the proxy: that of the prefill server, and that of the decode server;
+- the decode server's request asked once more, when all of the prompt is cached there: what a second request costs where
+  nothing is transferred;
+
+and the mean seconds of a transfer that the connectors themselves have counted: Transload's from when vLLM asks for the
+load until it hears of its end, NixlConnector's that of the transfer alone.
 """
 
 import argparse
@@ -19,6 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "vllm"))
 
 from disaggregated import certificates, pair, prompts  # noqa: E402
+from proxy import prefill as ask_prefill  # noqa: E402
 from proxy import serve  # noqa: E402
 from servers import Server, complete, free_port  # noqa: E402
 from tiny_models import make  # noqa: E402
@@ -30,12 +37,23 @@ WARM = 2
 
 @dataclasses.dataclass
 class Figures:
+    """Seconds of each round, in what order they were asked."""
+
     tokens: list[list[int]]
     first: list[float]
-    """Seconds until the first token, of each round."""
-    transfer: float
-    """Seconds of a transfer, in the mean of `count`."""
-    count: int
+    """Until the first token: through the proxy, or of the one server."""
+    prefill: list[float] = dataclasses.field(default_factory=list)
+    decode: list[float] = dataclasses.field(default_factory=list)
+    cached: list[float] = dataclasses.field(default_factory=list)
+    transfer: float = float("nan")
+    """The mean of a transfer."""
+
+    def __str__(self) -> str:
+        parts = {"first token": self.first, "prefill": self.prefill, "decode": self.decode, "cached": self.cached}
+        words = [f"{name} {statistics.median(each) * 1e3:6.1f} ms" for name, each in parts.items() if each]
+        if self.prefill:
+            words.append(f"transfer {self.transfer * 1e3:6.2f} ms")
+        return "  ".join(words)
 
 
 def transload(model: Path, folder: Path):
@@ -60,8 +78,8 @@ PAIRS = {
     "Transload, QUIC": (transload_network, "vllm:transload_load_seconds"),
     "NixlConnector": (nixl, "vllm:nixl_xfer_time_seconds"),
 }
-"""What is compared with the last one: how it starts, and what counts its transfers. On one host Transload goes through
-its staging ring unless it is told not to."""
+"""How each pair starts, and what counts its transfers. On one host Transload goes through its staging ring
+unless it is told not to."""
 
 
 def transfer(decode: Server, metric: str) -> tuple[float, float]:
@@ -75,57 +93,84 @@ def transfer(decode: Server, metric: str) -> tuple[float, float]:
     return found["count"], found["sum"]
 
 
+def timed(ask):
+    """Seconds, and the answer."""
+    begun = time.perf_counter()
+    answer = ask()
+    return time.perf_counter() - begun, answer
+
+
+def measure_alone(model: Path, folder: Path, asked: dict[int, list[list[int]]]) -> dict[int, Figures]:
+    """What each length of prompt takes one server that computes all of it."""
+    with Server(model, folder, "alone") as server:
+        server.wait()
+        figures = {}
+        for length, each in asked.items():
+            rounds = [timed(lambda: complete(server.url, prompt, 1)) for prompt in each]
+            tokens = [answer["choices"][0]["token_ids"] for _, answer in rounds]
+            figures[length] = Figures(tokens, [seconds for seconds, _ in rounds[WARM:]])
+        return figures
+
+
 def measure(prefill: Server, decode: Server, metric: str, asked: dict[int, list[list[int]]]) -> dict[int, Figures]:
-    """What each length of prompt takes."""
-    figures = {}
-    try:
+    """What each length of prompt takes a pair of servers."""
+    with prefill, decode:
         prefill.wait()
         decode.wait()
-        url = f"http://127.0.0.1:{serve(prefill.url, decode.url).server_port}"
-        for length, each in asked.items():
-            first, tokens = [], []
-            for number, prompt in enumerate(each):
-                if number == WARM:
-                    count, seconds = transfer(decode, metric)
-                begun = time.perf_counter()
-                tokens.append(complete(url, prompt, 1)["choices"][0]["token_ids"])
-                first.append(time.perf_counter() - begun)
-            after = transfer(decode, metric)
-            count, seconds = after[0] - count, after[1] - seconds
-            figures[length] = Figures(tokens, first[WARM:], seconds / count if count else float("nan"), round(count))
-    finally:
-        decode.stop()
-        prefill.stop()
+        proxy = f"http://127.0.0.1:{serve(prefill.url, decode.url).server_port}"
+        return {length: measure_length(prefill, decode, proxy, metric, each) for length, each in asked.items()}
+
+
+def measure_length(prefill: Server, decode: Server, proxy: str, metric: str, asked: list[list[int]]) -> Figures:
+    figures = Figures([], [])
+    for number, prompt in enumerate(asked):
+        if number == WARM:
+            count, seconds = transfer(decode, metric)
+            figures = dataclasses.replace(figures, first=[], prefill=[], decode=[], cached=[])
+        took, answer = timed(lambda: complete(proxy, prompt, 1))
+        figures.first.append(took)
+        figures.tokens.append(answer["choices"][0]["token_ids"])
+        # Another prompt of this length, so that neither server has it.
+        other = prompt[::-1]
+        body = {"prompt": other, "max_tokens": 1, "temperature": 0}
+        took, params = timed(lambda: ask_prefill(prefill.url, "/v1/completions", body))
+        figures.prefill.append(took)
+        figures.decode.append(timed(lambda: complete(decode.url, other, 1, kv_transfer_params=params))[0])
+        figures.cached.append(timed(lambda: complete(decode.url, other, 1))[0])
+    after = transfer(decode, metric)
+    if after[0] > count:
+        figures.transfer = (after[1] - seconds) / (after[0] - count)
     return figures
+
+
+ALONE = "one server alone"
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--rounds", type=int, default=20)
     arguments.add_argument("--tokens", type=int, nargs="+", default=[100, 900])
+    arguments.add_argument("--only", choices=list(PAIRS), nargs="+", default=list(PAIRS), help="pairs; default: all")
     given = arguments.parse_args()
     if DEBUG_BUILD:
         sys.exit("this build of transload is not optimized: compare one that `pip install ./crates/python` has built")
     folder = Path(tempfile.mkdtemp(prefix="transload-compare-"))
     model = make("llama", folder / "llama")
     asked = {length: prompts([length] * (given.rounds + WARM), seed=length) for length in given.tokens}
-    found = {}
-    for name, (start, metric) in PAIRS.items():
+    found = {ALONE: measure_alone(model, folder, asked)}
+    for name in given.only:
+        start, metric = PAIRS[name]
         logs = folder / name
         logs.mkdir()
         found[name] = measure(*start(model, logs), metric, asked)
     for length in given.tokens:
         print(f"prompts of {length} tokens, {given.rounds} rounds")
-        base = found["NixlConnector"][length]
-        for name in PAIRS:
-            each = found[name][length]
-            assert each.tokens == base.tokens, f"{name} answers {each.tokens}, not {base.tokens}"
-            first = statistics.median(each.first)
-            print(
-                f"  {name:15}  first token {first * 1e3:7.1f} ms (longest {max(each.first) * 1e3:7.1f}),"
-                f" ratio {first / statistics.median(base.first):.2f}"
-                f"  transfer {each.transfer * 1e3:7.2f} ms (mean of {each.count}), ratio {each.transfer / base.transfer:.2f}"
-            )
+        alone = found[ALONE][length]
+        for name, figures in found.items():
+            each = figures[length]
+            assert each.tokens == alone.tokens, f"{name} answers {each.tokens}, not {alone.tokens}"
+            ratio = statistics.median(each.first) / statistics.median(alone.first)
+            print(f"  {name:16}  {ratio:4.2f} of one alone:  {each}")
 
 
 if __name__ == "__main__":
