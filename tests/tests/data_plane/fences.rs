@@ -56,6 +56,31 @@ async fn until_moved(transfer: &Transfer, bytes: u64) {
 }
 
 #[test]
+fn a_ring_whose_thread_panics_hangs_up_and_says_so() {
+    runtime().block_on(async {
+        let pair = Pair::connect(1, QuicOptions::default(), &DataOptions::default()).await;
+        let (producer, consumer) = ring(RingShape::DEFAULT).await;
+        let mut stranger = pair.sender();
+        stranger.agent = "nobody".parse().unwrap();
+        // The desk takes streams of one agent, and panics over those of any other.
+        let receiving = pair.receiver.serve_ring(consumer, stranger).unwrap();
+        let ring = RingOut::new(producer, PATIENCE).unwrap();
+        let sample = Sample::new(400, false, ("LBSHC", "BLSHC"));
+        let before = bytes_of(&sample.dst.0);
+        let (from, to) = (sample.src.1.clone(), sample.dst.1.clone());
+        let transfer = pair.desk.expect(from, to, 1);
+        ring.carry(&transfer.out);
+        transfer.out.open_all();
+        assert!(matches!(
+            soon(receiving.closed()).await,
+            RingError::Panicked
+        ));
+        soon(transfer.landing.fence()).await;
+        assert!(bytes_of(&sample.dst.0) == before);
+    });
+}
+
+#[test]
 fn after_the_destinations_fence_no_byte_is_written() {
     runtime().block_on(async {
         let ways = Ways::open().await;

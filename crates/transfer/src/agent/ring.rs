@@ -21,7 +21,7 @@ use super::event::Event;
 use crate::ids::{AgentId, Nonce, TransferId};
 use crate::transport::local::handover::{self, Expected, HandoverError, Limits, Listener, Token};
 use crate::transport::local::host::SocketName;
-use crate::transport::local::ring::{RingLimits, RingShape};
+use crate::transport::local::ring::{RingError, RingLimits, RingShape};
 use crate::wire::ConnId;
 
 /// How long a peer may take to fetch a ring that it was told of.
@@ -136,6 +136,9 @@ pub(super) enum OfferError {
     /// Nobody came in time.
     #[error("the offer has lapsed")]
     Lapsed,
+    /// A thread of ours has panicked over it.
+    #[error("the thread of the ring has panicked")]
+    Panicked,
     #[error("{0}")]
     Failed(String),
 }
@@ -246,7 +249,10 @@ pub(super) async fn receive<A: Arrivals>(
         let consumer = consumer.map_err(OfferError::of_guest)?;
         let ring = receiver.serve_ring(consumer, peer);
         let ring = ring.map_err(OfferError::failed)?;
-        Ok(OfferError::failed(ring.closed().await))
+        Ok(match ring.closed().await {
+            RingError::Panicked => OfferError::Panicked,
+            why => OfferError::failed(why),
+        })
     };
     let (Ok(why) | Err(why)) = receiving.await;
     // The driver is gone where this fails.

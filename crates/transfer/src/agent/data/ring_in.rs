@@ -1,6 +1,9 @@
 //! Receiving over a staging ring.
 
-use std::io;
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use tokio::runtime::Handle;
 
@@ -47,7 +50,11 @@ impl<A: Arrivals> Receiver<A> {
             peer,
             stream: None,
         };
-        let driven = drive(consumer, move |end| intakes.receive(end))?;
+        let driven = drive(consumer, move |end| {
+            // What it was in the midst of is gone with it: nothing half done is looked at again.
+            let receiving = catch_unwind(AssertUnwindSafe(|| intakes.receive(end)));
+            receiving.unwrap_or(RingError::Panicked)
+        })?;
         Ok(RingIn { driven })
     }
 }

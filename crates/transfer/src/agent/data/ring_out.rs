@@ -105,11 +105,11 @@ impl RingOut {
                 };
                 // Neither fails while this clone is there, unless the thread has panicked.
                 if this.inner.turns.send(turn).is_err() {
-                    return outgoing.fail(None, RingError::Fenced.into());
+                    return outgoing.fail(None, RingError::Panicked.into());
                 }
                 match inside.unless_raised(is_over).await {
                     Some(Ok(())) => {}
-                    Some(Err(_)) => return outgoing.fail(None, RingError::Fenced.into()),
+                    Some(Err(_)) => return outgoing.fail(None, RingError::Panicked.into()),
                     None => return,
                 }
             }

@@ -142,6 +142,8 @@ impl Driver {
             connection.rings.incoming.ended();
         }
         match why {
+            // The next connection has rings of its own.
+            OfferError::Panicked => self.lost(conn, &why.to_string()),
             // The other offer may have come meanwhile.
             OfferError::Lapsed => self.receive_over_ring(conn),
             OfferError::Failed(why) => {

@@ -9,6 +9,8 @@ use crate::agent::event::Event;
 use crate::agent::flows::{Moving, Under};
 use crate::ids::{AgentId, TransferId};
 use crate::plan::Side;
+#[cfg(feature = "local")]
+use crate::transport::local::ring::RingError;
 use crate::wire::stream::StreamHeader;
 use crate::wire::{ConnId, Flow, Path};
 
@@ -184,6 +186,9 @@ async fn report(
 fn failed(transfer: TransferId, conn: ConnId, error: &SendError) -> Event {
     let why = error.to_string();
     match error {
+        // The next connection has rings of its own.
+        #[cfg(feature = "local")]
+        SendError::Ring(RingError::Panicked) => Event::Lost { conn, why },
         #[cfg(feature = "local")]
         SendError::Ring(_) => Event::RingBroken {
             conn,

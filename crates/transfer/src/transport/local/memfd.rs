@@ -9,10 +9,12 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 /// The seals without which a mapping of a peer's memory can be turned into a SIGBUS (by shrinking
-/// the file under it), and the seal that keeps the others what they are.
-pub(crate) const SIZE_SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
+/// the file under it). [`keep`] adds what holes take.
+pub(crate) const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// The seal without which pages can be taken out of the memory: nobody punches a hole where nobody may write but
+/// through mappings that were there before (Linux 5.1).
+const CONTENT_SEALS: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 /// `TMPFS_MAGIC` of `linux/magic.h`: what an ordinary memfd lies on.
 ///
@@ -57,13 +59,27 @@ pub(crate) fn create(name: &str, len: u64) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Has every page of a memory of `len` bytes be there for good. Both sides call it when both have mapped it, as nobody
+/// can any more to write to it. Where the system has no memory to give (strict overcommit), this is the error that would
+/// otherwise be a SIGBUS at the first touch.
+pub(crate) fn keep(fd: impl AsFd, len: u64) -> io::Result<()> {
+    // The other side may have been first.
+    let sealed = rustix::fs::fcntl_add_seals(&fd, CONTENT_SEALS);
+    let found = rustix::fs::fcntl_get_seals(&fd)?;
+    if !found.contains(SealFlags::FUTURE_WRITE) {
+        sealed?;
+    }
+    let whole = || rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len);
+    Ok(rustix::io::retry_on_intr(whole)?)
+}
+
 /// Adds seals.
 pub(crate) fn seal(fd: impl AsFd, seals: SealFlags) -> io::Result<()> {
     Ok(rustix::fs::fcntl_add_seals(fd, seals)?)
 }
 
 /// Checks a descriptor that came from a peer: an ordinary memfd, at least `demanded` seals, exactly
-/// `announced` bytes. What has passed can be mapped, and no access inside `announced` bytes faults.
+/// `announced` bytes. What has passed can be mapped; when it is [kept](keep), no access inside faults.
 pub(crate) fn check(fd: impl AsFd, announced: u64, demanded: SealFlags) -> Result<(), MemfdFault> {
     let fs = rustix::fs::fstatfs(&fd).map_err(|_| MemfdFault::NotMemfd)?;
     // The type of the field depends on the platform.
@@ -104,5 +120,29 @@ pub(crate) fn touch(raw: &MmapRaw, at: usize, len: usize) -> io::Result<()> {
         // Linux before 5.14: pages come at their first touch.
         Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{FallocateFlags, fallocate, fstat};
+
+    use super::*;
+
+    #[test]
+    fn a_kept_memory_has_no_holes_and_gets_none() {
+        const LEN: u64 = 1 << 20;
+        let fd = create("transload-test", LEN).unwrap();
+        seal(&fd, SIZE_SEALS).unwrap();
+        let _map = map(&fd, LEN as usize).unwrap();
+        assert_eq!(fstat(&fd).unwrap().st_blocks, 0, "all of it is a hole");
+        // Once for each side.
+        for _ in 0..2 {
+            keep(&fd, LEN).unwrap();
+        }
+        assert_eq!(fstat(&fd).unwrap().st_blocks, LEN as i64 / 512);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(fallocate(&fd, hole, 0, LEN), Err(Errno::PERM));
+        map(&fd, LEN as usize).unwrap_err();
     }
 }

@@ -21,6 +21,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use memmap2::MmapRaw;
+
 pub use listener::{Expected, Listener};
 pub use token::Token;
 
@@ -149,35 +151,49 @@ impl Connection {
     }
 
     async fn offer_ring(self, shape: RingShape, you_are: Role) -> Result<Ring, HandoverError> {
-        let memory = Ring::create(shape).map_err(HandoverError::Map)?;
+        let making = blocking(move || {
+            let memory = Ring::create(shape).map_err(HandoverError::Map)?;
+            mapped(memory, shape)
+        });
+        // Before it is out of our hands: the other side may have it sealed when it has mapped it too.
+        let (memory, map) = within(&self.limits, making).await?;
         let offer = Offer {
             you_are,
             slots: shape.slots(),
             slot_bytes: shape.slot_bytes(),
         };
         within(&self.limits, self.offer(&offer, &[memory.as_fd()])).await?;
-        self.into_ring(memory, shape).await
+        self.into_ring(memory, map, shape).await
     }
 
     async fn accept_ring(self, limits: RingLimits, me: Role) -> Result<Ring, HandoverError> {
-        let (memory, shape) = within(&self.limits, async {
+        let ((memory, map), shape) = within(&self.limits, async {
             let (packet, descriptors) = self.packets.receive(true).await?;
             let offer = message::decode(&packet, "offer")?;
-            match check_ring(offer, descriptors, limits, me) {
-                Ok(found) => self.take(found).await,
+            let (memory, shape) = match check_ring(offer, descriptors, limits, me) {
+                Ok(found) => found,
+                Err(fault) => return self.refuse(fault).await,
+            };
+            match blocking(move || mapped(memory, shape)).await {
+                Ok(mapped) => self.take((mapped, shape)).await,
                 Err(fault) => self.refuse(fault).await,
             }
         })
         .await?;
-        self.into_ring(memory, shape).await
+        self.into_ring(memory, map, shape).await
     }
 
-    async fn into_ring(self, memory: OwnedFd, shape: RingShape) -> Result<Ring, HandoverError> {
+    async fn into_ring(
+        self,
+        memory: OwnedFd,
+        map: MmapRaw,
+        shape: RingShape,
+    ) -> Result<Ring, HandoverError> {
         let Self { packets, limits } = self;
         let socket = packets.into_socket().map_err(HandoverError::Map)?;
-        let mapping =
-            blocking(move || Ring::map(memory, shape, socket).map_err(HandoverError::Map));
-        within(&limits, mapping).await
+        let keeping =
+            blocking(move || Ring::keep(memory, map, shape, socket).map_err(HandoverError::Map));
+        within(&limits, keeping).await
     }
 
     async fn offer(
@@ -278,6 +294,11 @@ pub enum HandoverError {
     /// The runtime is being shut down.
     #[error("the runtime is being shut down")]
     ShuttingDown,
+}
+
+fn mapped(memory: OwnedFd, shape: RingShape) -> Result<(OwnedFd, MmapRaw), HandoverError> {
+    let map = Ring::map(&memory, shape).map_err(HandoverError::Map)?;
+    Ok((memory, map))
 }
 
 fn check_ring(

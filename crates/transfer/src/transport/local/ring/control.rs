@@ -41,11 +41,20 @@ impl Ring {
     pub(in crate::transport::local) fn map(
         memory: impl AsFd,
         shape: RingShape,
+    ) -> io::Result<MmapRaw> {
+        let len = usize::try_from(shape.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        memfd::map(memory, len)
+    }
+
+    /// The ring in memory that both sides have [mapped](Self::map), all of which is there from here on.
+    pub(in crate::transport::local) fn keep(
+        memory: impl AsFd,
+        map: MmapRaw,
+        shape: RingShape,
         socket: OwnedFd,
     ) -> io::Result<Self> {
-        let len = usize::try_from(shape.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let map = memfd::map(memory, len)?;
-        memfd::touch(&map, 0, len)?;
+        memfd::keep(memory, shape.bytes())?;
+        memfd::touch(&map, 0, map.len())?;
         Ok(Self {
             shape,
             map,

@@ -59,8 +59,11 @@ pub enum RingError {
     /// The peer hung up or died. A consumer gets what was published before that first.
     #[error("the peer has hung up")]
     PeerGone,
+    /// The thread that works on this end has panicked. A fault of this process.
+    #[error("the thread of the ring has panicked")]
+    Panicked,
     /// The deadline passed.
-    #[error("nothing came by the deadline")]
+    #[error("the peer has done nothing by the deadline")]
     TimedOut,
     /// The peer wrote something into the ring that cannot be; the ring is of no more use.
     #[error("the peer wrote nonsense into the ring: {field} is {found}")]

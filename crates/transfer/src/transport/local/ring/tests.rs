@@ -29,9 +29,11 @@ fn ends(shape: RingShape) -> (Producer, Consumer) {
     let memory = Ring::create(shape).unwrap();
     Ring::check(&memory, shape).unwrap();
     let (a, b) = sockets();
+    let maps = [(); 2].map(|()| Ring::map(&memory, shape).unwrap());
+    let [producer, consumer] = maps;
     (
-        Producer::new(Ring::map(&memory, shape, a).unwrap()),
-        Consumer::new(Ring::map(&memory, shape, b).unwrap()),
+        Producer::new(Ring::keep(&memory, producer, shape, a).unwrap()),
+        Consumer::new(Ring::keep(&memory, consumer, shape, b).unwrap()),
     )
 }
 
