@@ -15,6 +15,7 @@ fn conforms<B: Backend + 'static>(wrap: impl Fn(MemoryStore) -> B + Sync) {
     let report = check(&|| Ok(Arc::new(wrap(store.clone()))), &Options::quick());
     assert!(report.is_clean(), "{report}");
     revisions::newer_manifests_stay(&wrap(MemoryStore::new()));
+    revisions::newer_manifests_stay_meanwhile(&wrap(MemoryStore::new()));
 }
 
 #[test]

@@ -21,5 +21,7 @@ fn newer_manifests_stay() {
     let folder = tempfile::tempdir().unwrap();
     let options = transload_store::backend::file::FileOptions::new();
     let store = transload_store::backend::file::FileStore::open(folder.path().join("kv"), options);
-    revisions::newer_manifests_stay(&store.unwrap());
+    let store = store.unwrap();
+    revisions::newer_manifests_stay(&store);
+    revisions::newer_manifests_stay_meanwhile(&store);
 }

@@ -223,7 +223,7 @@ fn a_server_full_of_what_dead_saves_left_is_freed() {
     // They may be of saves under way.
     assert_eq!(collect(&grace(100)), (0, 0, 0));
     std::thread::sleep(Duration::from_millis(4200));
-    assert_eq!(collect(&grace(2).with_dry_run(true)), (5, 0, 5));
+    // Without a dry run before: that one asks for lengths, which is a use.
     assert_eq!(collect(&grace(2)), (5, 0, 5));
     full().unwrap();
 }

@@ -14,5 +14,7 @@ mod server;
 #[test]
 fn newer_manifests_stay() {
     let server = server!();
-    revisions::newer_manifests_stay(&server.open("/0/slot"));
+    let store = server.open("/0/slot");
+    revisions::newer_manifests_stay(&store);
+    revisions::newer_manifests_stay_meanwhile(&store);
 }
