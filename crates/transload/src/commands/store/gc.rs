@@ -19,10 +19,10 @@ Examples:
   transload store gc s3://bucket/kv --cap 500GiB
 
 What saves left that died goes, and chunks that no manifest refers to, unless
-they were put or read within the grace period. With a cap, manifests go first, those that were not used for
-longest, until what is left fits. It is safe while others read and save, as
-long as no save takes longer than the grace period. Exit code 1 means that the
-store is still larger than the cap.";
+they were put or read within the grace period. With a cap, manifests go first,
+those that were not used for longest, until what is left fits. It is safe
+while others read and save, as long as no save takes longer than the grace
+period. Exit code 1 means that the store is still larger than the cap.";
 
 /// Remove chunks that no manifest needs; with --cap, also manifests that were not used for longest.
 #[derive(Debug, clap::Args)]
