@@ -76,7 +76,7 @@ mod tests {
         let few = [(0..2, 3, 24), (0..2, 24, 40), (0..2, 40, 50)];
         assert_eq!(shares(3, 2, 50, false), few);
         // More replicas than blocks: some send nothing.
-        let two = [(0..2, 3, 8), (0..2, 8, 8), (0..2, 8, 9)];
+        let two = [(0..2, 3, 8), (0..2, 8, 9), (0..2, 9, 9)];
         assert_eq!(shares(3, 2, 9, false), two);
     }
 
