@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use transload_transfer::agent::data::{DataOptions, RingIn, RingOut, SendError, SendEvent};
+use transload_transfer::ids::AgentId;
 use transload_transfer::transport::local::ring::{RingError, RingShape};
 use transload_transfer::transport::quic::{CloseCode, QuicOptions, StreamError};
 
@@ -60,8 +61,7 @@ fn a_ring_whose_thread_panics_hangs_up_and_says_so() {
     runtime().block_on(async {
         let pair = Pair::connect(1, QuicOptions::default(), &DataOptions::default()).await;
         let (producer, consumer) = ring(RingShape::DEFAULT).await;
-        let mut stranger = pair.sender();
-        stranger.agent = "nobody".parse().unwrap();
+        let stranger = AgentId::new("nobody").unwrap();
         // The desk takes streams of one agent, and panics over those of any other.
         let receiving = pair.receiver.serve_ring(consumer, stranger).unwrap();
         let ring = RingOut::new(producer, PATIENCE).unwrap();
