@@ -130,6 +130,15 @@ pub enum ArchiveError {
              collection's grace period; save once more"
     )]
     Expired,
+    /// The engine's blocks may not be touched any more.
+    #[error("the blocks are the engine's again: this was given up")]
+    Revoked,
+    /// What waits for the store has all the memory that it may have.
+    #[error("what waits to be saved has all of its {bytes} bytes of memory")]
+    StagingFull {
+        /// How much that is.
+        bytes: u64,
+    },
     /// A piece of a saved prefix is gone: its store has lost or evicted it.
     #[error(
         "chunk {hash} of the saved prefix is gone; {usable} tokens before it may still be there"

@@ -71,11 +71,13 @@ mod find;
 mod inspect;
 mod key;
 mod origin;
+mod permit;
 mod publish;
 mod record;
 mod restore;
 mod save;
 mod shape;
+mod staged;
 mod staging;
 mod work;
 
@@ -90,9 +92,11 @@ pub use find::Found;
 pub use inspect::{Held, Record};
 pub use key::{Model, PrefixKey, Prompt, TOKEN_CHUNK};
 pub use origin::{ComputedBy, NoSharing, Sharing};
+pub use permit::Permit;
 pub use publish::Published;
 pub use restore::Restored;
 pub use save::{Missing, Part, SaveRequest};
+pub use staged::{Staged, Staging};
 
 use crate::backend::Backend;
 use crate::name::ManifestName;
@@ -122,6 +126,7 @@ pub struct Archive {
 #[derive(Debug)]
 pub struct RankArchive {
     archive: Archive,
+    permit: Permit,
     /// By group of the archive's shape: which group of the deployment's document, and what this rank holds.
     groups: Vec<(usize, Option<RankGroup>)>,
 }
@@ -185,6 +190,7 @@ impl Archive {
         });
         Ok(RankArchive {
             archive: self.clone(),
+            permit: Permit::new(),
             groups: groups.collect::<Result<_, ArchiveError>>()?,
         })
     }
@@ -196,6 +202,13 @@ impl Archive {
 }
 
 impl RankArchive {
+    /// Touches the engine's blocks only as long as `permit` stands.
+    #[must_use]
+    pub fn with_permit(mut self, permit: Permit) -> Self {
+        self.permit = permit;
+        self
+    }
+
     /// Runs `work` on the items of groups that this rank holds, each with the engine's memory and table of its group
     /// and a staging block that its thread uses again.
     fn on_groups<I: Sync, T: Default + Send>(

@@ -51,6 +51,7 @@ impl RankArchive {
     /// again meanwhile, so that the next [`find`](super::Archive::find) ends before it; behind `kv_store_v1`, which
     /// has no call for that, it stays. The next save writes the root anew, and a piece that
     /// is gone; a damaged one only once its store has let go of it, since a store keeps what it has under a hash.
+    /// [`ArchiveError::Revoked`], once the [permit](Self::with_permit) is.
     /// Otherwise if a table or memory does not suit the deployment (then nothing was written), or the store
     /// fails.
     pub fn restore(
@@ -73,7 +74,8 @@ impl RankArchive {
             (caches, tables),
             |held, item, cache, block| {
                 let read = self.fetch(held, item, block)?;
-                held.scatter(item.wanted, block, cache)?;
+                self.permit
+                    .during(|| held.scatter(item.wanted, block, cache))?;
                 Ok(read)
             },
         );

@@ -185,9 +185,68 @@ impl Archive {
 }
 
 /// One group's span, to be saved.
-struct Item {
-    group: usize,
-    span: Span,
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) group: usize,
+    pub(super) span: Span,
+}
+
+/// A piece that is not in the store yet.
+#[derive(Debug)]
+pub(super) struct Raw {
+    class: u32,
+    units: Range<u64>,
+    layers: Range<u32>,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Archive {
+    /// Puts a piece into the store. The piece, and how many of its bytes were not there before.
+    pub(super) fn put_piece(&self, raw: &Raw) -> Result<(Piece, u64), ArchiveError> {
+        let hash = blake3::hash(&raw.bytes);
+        let put = self.store.put_chunk(&ChunkHash::from(hash), &raw.bytes)?;
+        let new = match put {
+            crate::Put::Stored => raw.bytes.len() as u64,
+            _ => 0,
+        };
+        let piece = Piece {
+            class: raw.class,
+            unit: raw.units.start,
+            units: raw.units.end - raw.units.start,
+            layer: raw.layers.start,
+            layers: raw.layers.end - raw.layers.start,
+            hash: *hash.as_bytes(),
+        };
+        Ok((piece, new))
+    }
+
+    /// Publishes what one rank has saved of these items as a part manifest.
+    pub(super) fn put_part(
+        &self,
+        save: [u8; 32],
+        groups: usize,
+        items: &[Item],
+        saved: Vec<Vec<(Piece, u64)>>,
+    ) -> Result<Part, ArchiveError> {
+        let mut record = PartRecord {
+            save,
+            groups: vec![Vec::new(); groups],
+        };
+        let mut written = 0;
+        for (item, pieces) in items.iter().zip(saved) {
+            written += pieces.iter().map(|(_, new)| new).sum::<u64>();
+            record.groups[item.group].push(Segment {
+                from: item.span.from,
+                to: item.span.to,
+                pieces: pieces.into_iter().map(|(piece, _)| piece).collect(),
+            });
+        }
+        if !items.is_empty() {
+            let bytes = record.encode();
+            self.store.put_manifest(&part_name(&bytes), &bytes)?;
+        }
+        Ok(Part { record, written })
+    }
 }
 
 impl RankArchive {
@@ -209,42 +268,32 @@ impl RankArchive {
         caches: &[Memory],
         tables: &Tables,
     ) -> Result<Part, ArchiveError> {
-        self.count("memories", caches.len())?;
-        self.count("block tables", tables.0.len())?;
-        missing.check(&self.archive)?;
-        let items = self.items(missing, tables)?;
+        let items = self.items(missing, caches, tables)?;
         let group = |item: &Item| item.group;
         let saved = self.on_groups(
             &items,
             group,
             (caches, tables),
-            |held, item, cache, block| self.save_span(held, item, cache, block),
+            |held, item, cache, block| {
+                let pieces = self.gather(held, item, cache, block)?;
+                let put = pieces.iter().map(|raw| self.archive.put_piece(raw));
+                put.collect::<Result<Vec<_>, ArchiveError>>()
+            },
         )?;
-
-        let mut record = PartRecord {
-            save: missing.save,
-            groups: vec![Vec::new(); self.groups.len()],
-        };
-        let mut written = 0;
-        for (item, (pieces, bytes)) in items.iter().zip(saved) {
-            written += bytes;
-            record.groups[item.group].push(Segment {
-                from: item.span.from,
-                to: item.span.to,
-                pieces,
-            });
-        }
-        if !items.is_empty() {
-            let bytes = record.encode();
-            self.archive
-                .store
-                .put_manifest(&part_name(&bytes), &bytes)?;
-        }
-        Ok(Part { record, written })
+        self.archive
+            .put_part(missing.save, self.groups.len(), &items, saved)
     }
 
     /// The spans that this rank has to save something of.
-    fn items(&self, missing: &Missing, tables: &Tables) -> Result<Vec<Item>, ArchiveError> {
+    pub(super) fn items(
+        &self,
+        missing: &Missing,
+        caches: &[Memory],
+        tables: &Tables,
+    ) -> Result<Vec<Item>, ArchiveError> {
+        self.count("memories", caches.len())?;
+        self.count("block tables", tables.0.len())?;
+        missing.check(&self.archive)?;
         let mut items = Vec::new();
         for (group, shape) in self.archive.shape.groups.iter().enumerate() {
             let (position, held) = &self.groups[group];
@@ -271,42 +320,29 @@ impl RankArchive {
         Ok(items)
     }
 
-    fn save_span(
+    /// The pieces of a span that this rank saves, copied out of the engine's blocks.
+    pub(super) fn gather(
         &self,
         held: &RankGroup,
         item: &Item,
         cache: (&Memory, &BlockTable),
         block: &Memory,
-    ) -> Result<(Vec<Piece>, u64), ArchiveError> {
-        held.gather(item.span, cache, block)?;
-        let (mut pieces, mut written) = (Vec::new(), 0);
-        for (index, class) in held
-            .classes
-            .iter()
-            .enumerate()
-            .filter(|(_, class)| class.first)
-        {
+    ) -> Result<Vec<Raw>, ArchiveError> {
+        self.permit
+            .during(|| held.gather(item.span, cache, block))?;
+        let mut pieces = Vec::new();
+        let classes = held.classes.iter().enumerate();
+        for (index, class) in classes.filter(|(_, class)| class.first) {
             for units in self.bundles(item.group, index, class.units.clone()) {
-                let bytes = held.read_piece(block, index, units.clone(), item.span)?;
-                let hash = blake3::hash(&bytes);
-                let put = self
-                    .archive
-                    .store
-                    .put_chunk(&ChunkHash::from(hash), &bytes)?;
-                if put == crate::Put::Stored {
-                    written += bytes.len() as u64;
-                }
-                pieces.push(Piece {
+                pieces.push(Raw {
                     class: index as u32,
-                    unit: units.start,
-                    units: units.end - units.start,
-                    layer: held.layers.start,
-                    layers: held.layers.end - held.layers.start,
-                    hash: *hash.as_bytes(),
+                    bytes: held.read_piece(block, index, units.clone(), item.span)?,
+                    units,
+                    layers: held.layers.clone(),
                 });
             }
         }
-        Ok((pieces, written))
+        Ok(pieces)
     }
 
     /// The units of a rank, as pieces take them.
