@@ -1,6 +1,8 @@
 //! The driver: the one task that owns the machine, feeds it with events, and does what it wants done.
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
@@ -71,7 +73,8 @@ pub(super) struct Driver {
     fencing: HashMap<TransferId, Touching>,
     /// Who binds routes.
     turns: Turns,
-    leases: HashMap<LeaseKey, Promise<LeaseOutcome>>,
+    /// With whether somebody has claimed it, as its owner sees.
+    leases: HashMap<LeaseKey, (Promise<LeaseOutcome>, Arc<AtomicBool>)>,
     jobs: HashMap<JobId, Promise<Result<JobReport, TransferError>>>,
     notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
     /// Which agents have used leases that are open: they would be taken for lost.

@@ -1,6 +1,8 @@
 //! The owner's handle of one lease.
 
 use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
@@ -44,6 +46,7 @@ pub struct Lease {
 #[derive(Clone, Debug)]
 pub struct LeaseControl {
     key: LeaseKey,
+    claimed: Arc<AtomicBool>,
     events: mpsc::Sender<Event>,
 }
 
@@ -58,12 +61,17 @@ impl Deref for Lease {
 impl Lease {
     pub(super) fn new(
         key: LeaseKey,
+        claimed: Arc<AtomicBool>,
         events: mpsc::Sender<Event>,
         urgent: mpsc::UnboundedSender<Event>,
         outcome: oneshot::Receiver<LeaseOutcome>,
     ) -> Self {
         Self {
-            control: LeaseControl { key, events },
+            control: LeaseControl {
+                key,
+                claimed,
+                events,
+            },
             urgent,
             outcome: Some(outcome),
         }
@@ -94,6 +102,12 @@ impl LeaseControl {
     /// Set and rank.
     pub fn key(&self) -> LeaseKey {
         self.key
+    }
+
+    /// Whether somebody with a ticket has asked for the blocks yet, or has renewed the lease. One that stays unclaimed
+    /// holds its blocks for nobody.
+    pub fn is_claimed(&self) -> bool {
+        self.claimed.load(Ordering::Relaxed)
     }
 
     /// Reports that the first `tokens` tokens of a global layer are computed: transfers by layer may

@@ -327,6 +327,11 @@ pub enum UseError {
 /// What the table tells its caller.
 #[derive(Debug)]
 pub enum LeaseEvent<B> {
+    /// Somebody with a ticket asks for the lease for the first time, or renews it: it is no longer unclaimed.
+    Claimed {
+        /// Which lease.
+        key: LeaseKey,
+    },
     /// The lease is ending: stop these transfers, then [`unpin`](LeaseTable::unpin) each; or the push that has
     /// pinned it, then say that it is [over](LeaseTable::push_over).
     Fence {

@@ -20,6 +20,8 @@ pub(super) struct Record<B> {
     pub(super) progress: BTreeMap<u32, u64>,
     pub(super) prefilled: bool,
     pub(super) state: State,
+    /// Whether somebody with a ticket has asked for it, or has renewed it.
+    pub(super) claimed: bool,
     pub(super) bound: Option<Bound>,
     pub(super) pins: BTreeSet<TransferId>,
     pub(super) push: Option<Push>,
@@ -99,6 +101,7 @@ impl<B> Record<B> {
             progress: BTreeMap::new(),
             prefilled: spec.prefilled,
             state: State::Alive,
+            claimed: false,
             bound: None,
             pins: BTreeSet::new(),
             push: None,

@@ -254,7 +254,7 @@ impl<B> LeaseTable<B> {
 
 /// What the holder of a ticket does.
 impl<B> LeaseTable<B> {
-    /// Whether `wanted` would be admitted. Changes nothing but what is due.
+    /// Whether `wanted` would be admitted. Claims the lease where it would.
     pub fn check(
         &mut self,
         now: Moment,
@@ -263,7 +263,9 @@ impl<B> LeaseTable<B> {
         wanted: &LeaseUse<'_>,
     ) -> Result<(), UseError> {
         self.on_deadline(now);
-        self.known_mut(key, direction)?.check(wanted)
+        self.known_mut(key, direction)?.check(wanted)?;
+        self.claim(key);
+        Ok(())
     }
 
     /// Admits a transfer: binds the lease to the holder, if nobody has, renews it and pins it.
@@ -286,7 +288,7 @@ impl<B> LeaseTable<B> {
     }
 
     /// Whether the holder may have the blocks pushed so, and whether that is still to be done: it says so
-    /// from each of its ranks, and late ones find it begun or over. Changes nothing but what is due.
+    /// from each of its ranks, and late ones find it begun or over. Claims the lease where it may.
     pub fn check_push(
         &mut self,
         now: Moment,
@@ -299,7 +301,9 @@ impl<B> LeaseTable<B> {
         {
             return Ok(false);
         }
-        self.known_mut(key, Direction::Pull)?.check_push(wanted)
+        let news = self.known_mut(key, Direction::Pull)?.check_push(wanted)?;
+        self.claim(key);
+        Ok(news)
     }
 
     /// Binds the lease to the holder and pins it until [`push_over`](Self::push_over), where
@@ -456,6 +460,7 @@ impl<B> LeaseTable<B> {
         }
         record.extend(now + ttl);
         let left = record.deadline.since(now);
+        self.claim(key);
         self.settle(key);
         Ok(left)
     }
@@ -499,6 +504,14 @@ impl<B> LeaseTable<B> {
             .filter(|(_, r)| uses(r))
             .map(|(k, _)| *k)
             .collect()
+    }
+
+    fn claim(&mut self, key: LeaseKey) {
+        if let Some(record) = self.open.get_mut(&key)
+            && !std::mem::replace(&mut record.claimed, true)
+        {
+            self.events.push_back(LeaseEvent::Claimed { key });
+        }
     }
 
     fn known_mut(

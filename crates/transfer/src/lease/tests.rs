@@ -103,10 +103,10 @@ impl Fixture {
 
     /// The one end, which must be there.
     fn ended(&mut self) -> LeaseEnd {
-        match self.table.poll_event() {
+        match self.event() {
             Some(LeaseEvent::Ended { key, end, blocks }) => {
                 assert_eq!((key, blocks), (KEY, "blocks"));
-                assert!(self.table.poll_event().is_none() && self.table.is_empty());
+                assert!(self.event().is_none() && self.table.is_empty());
                 assert_eq!(self.table.next_deadline(), None);
                 end
             }
@@ -114,8 +114,18 @@ impl Fixture {
         }
     }
 
+    /// What the table tells, but for claims, which have a test of their own.
+    fn event(&mut self) -> Option<LeaseEvent<&'static str>> {
+        loop {
+            match self.table.poll_event() {
+                Some(LeaseEvent::Claimed { .. }) => {}
+                other => return other,
+            }
+        }
+    }
+
     fn is_quiet(&mut self) -> bool {
-        self.table.poll_event().is_none()
+        self.event().is_none()
     }
 }
 
@@ -147,7 +157,7 @@ fn a_running_transfer_pins_up_to_the_hard_bound() {
     f.admit(at(5), 0, 1).unwrap();
     assert!(f.table.is_alive(at(59), KEY));
     assert!(!f.table.is_alive(at(60), KEY));
-    let fence = f.table.poll_event();
+    let fence = f.event();
     assert!(
         matches!(&fence, Some(LeaseEvent::Fence { end: LeaseEnd::Expired, transfers, .. })
             if transfers.contains(&transfer(0))),
@@ -200,10 +210,7 @@ fn a_done_while_a_transfer_runs_waits_for_its_fence() {
     let mut f = fixture(PULL);
     f.admit(at(1), 0, 1).unwrap();
     f.done(at(2), PULL, &[0, 1]).unwrap();
-    assert!(matches!(
-        f.table.poll_event(),
-        Some(LeaseEvent::Fence { .. })
-    ));
+    assert!(matches!(f.event(), Some(LeaseEvent::Fence { .. })));
     assert!(f.is_quiet());
     assert!(!f.table.is_alive(at(2), KEY));
     f.table.unpin(at(3), KEY, transfer(0));
@@ -247,10 +254,7 @@ fn first_use_binds() {
         .cancel_by(at(1), KEY, PULL, &holder(1), None)
         .unwrap();
     f.table.unpin(at(2), KEY, transfer(0));
-    assert!(matches!(
-        f.table.poll_event(),
-        Some(LeaseEvent::Fence { .. })
-    ));
+    assert!(matches!(f.event(), Some(LeaseEvent::Fence { .. })));
     assert_eq!(f.ended(), LeaseEnd::Cancelled);
 }
 
@@ -463,6 +467,47 @@ fn limits_hold_and_blocks_come_back() {
 }
 
 #[test]
+fn is_claimed_once_by_whoever_asks_or_renews() {
+    let claims = |f: &mut Fixture| {
+        let mut claimed = 0;
+        while let Some(event) = f.table.poll_event() {
+            claimed += usize::from(matches!(event, LeaseEvent::Claimed { key } if key == KEY));
+        }
+        claimed
+    };
+    let decode = agent("decode");
+    let (mut asked, mut pushed, mut renewed) = (fixture(PULL), fixture(PULL), fixture(PULL));
+    for _ in 0..2 {
+        let first = asked.table.check(at(1), KEY, PULL, &wanted(&decode, 0, 1));
+        assert_eq!(first, Ok(()));
+        pushed
+            .table
+            .check_push(at(1), KEY, &push_of(&decode, 1))
+            .unwrap();
+        let by = holder(1);
+        renewed
+            .table
+            .renew_by(at(1), KEY, PULL, &by, secs(1))
+            .unwrap();
+    }
+    for f in [&mut asked, &mut pushed, &mut renewed] {
+        assert_eq!(claims(f), 1);
+    }
+    let mut refused = fixture(PULL);
+    let other = LeaseUse {
+        content: ContentDigest([9; 32]),
+        ..wanted(&decode, 0, 1)
+    };
+    refused.table.check(at(1), KEY, PULL, &other).unwrap_err();
+    refused.table.renew(at(1), KEY, secs(1)).unwrap();
+    assert_eq!(
+        claims(&mut refused),
+        0,
+        "nor by who may not have it, or by its owner"
+    );
+}
+
+#[test]
 fn a_peer_renews_within_the_hard_bound_only() {
     let mut f = fixture(PULL);
     let left = f
@@ -514,10 +559,10 @@ fn a_push_pins_its_lease_and_ends_it() {
         let pushed = Err(UseError::Pushed);
         assert_eq!(f.table.check_push(at(30), KEY, &elsewhere), pushed);
         assert_eq!(f.admit(at(30), 0, 1), Err(UseError::Pushed));
-        assert!(f.table.poll_event().is_none());
+        assert!(f.event().is_none());
         assert_eq!(f.table.push_over(KEY, landed), Some(wanted.pin));
         assert!(matches!(
-            f.table.poll_event(),
+            f.event(),
             Some(LeaseEvent::Ended { end: found, .. }) if found == end
         ));
         assert_eq!(f.table.push_over(KEY, landed), None);
@@ -578,17 +623,17 @@ fn a_lease_that_ends_waits_for_its_push() {
     f.table.begin_push(at(1), KEY, &wanted).unwrap();
     f.table.on_deadline(at(60));
     assert!(matches!(
-        f.table.poll_event(),
+        f.event(),
         Some(LeaseEvent::Fence { transfers, .. }) if transfers == BTreeSet::from([wanted.pin])
     ));
-    assert!(f.table.poll_event().is_none());
+    assert!(f.event().is_none());
     f.table.push_over(KEY, true);
     assert!(matches!(
-        f.table.poll_event(),
+        f.event(),
         Some(LeaseEvent::Ended {
             end: LeaseEnd::Expired,
             ..
         })
     ));
-    assert!(f.table.poll_event().is_none());
+    assert!(f.event().is_none());
 }

@@ -92,6 +92,11 @@ pub enum Action<B> {
         /// What the peer has stated.
         stated: ContentDigest,
     },
+    /// Somebody with a ticket has asked for a lease for the first time, or has renewed it.
+    LeaseClaimed {
+        /// Which.
+        key: LeaseKey,
+    },
     /// A lease has ended, and nothing touches its blocks any more.
     LeaseEnded {
         /// Which.

@@ -326,6 +326,9 @@ impl<B, P: Planner> Machine<B, P> {
     pub(super) fn settle(&mut self, now: Moment) {
         while let Some(event) = self.leases.poll_event() {
             match event {
+                LeaseEvent::Claimed { key } => {
+                    self.actions.push_back(Action::LeaseClaimed { key });
+                }
                 LeaseEvent::Fence {
                     key,
                     end,

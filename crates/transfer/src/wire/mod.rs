@@ -93,6 +93,7 @@
 //! | [`Flowing`](Action::Flowing) | attaches the ring where that is the path |
 //! | [`Fence`](Action::Fence) | resets and stops the transfer's streams, forgets its entry so that no stream is admitted to it, waits until no gather or scatter is left; `fenced`. Always answered, also for a transfer that it does not know |
 //! | [`Finished`](Action::Finished) | forgets the transfer |
+//! | [`LeaseClaimed`](Action::LeaseClaimed) | notes it on the handle of the lease |
 //! | [`LeaseEnded`](Action::LeaseEnded), [`JobDone`](Action::JobDone), [`NoticeDone`](Action::NoticeDone) | wakes who waits for it |
 //! | [`Pushed`](Action::Pushed) | logs it: the end of the lease tells its owner |
 //! | [`Lanes`](Action::Lanes) | opens lanes, or says where they may be opened |

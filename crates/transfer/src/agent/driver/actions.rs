@@ -1,5 +1,6 @@
 //! What the machine wants done.
 
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::Driver;
@@ -77,11 +78,16 @@ impl Driver {
             Action::OtherContent { key, held, stated } => {
                 self.log_other_content(key, &held, &stated);
             }
+            Action::LeaseClaimed { key } => {
+                if let Some((_, claimed)) = self.leases.get(&key) {
+                    claimed.store(true, Ordering::Relaxed);
+                }
+            }
             Action::LeaseEnded { key, end, blocks } => {
                 self.counters.lease_ended(end);
                 log_lease_ended(key, end);
                 self.users.remove(&key);
-                if let Some(promise) = self.leases.remove(&key) {
+                if let Some((promise, _)) = self.leases.remove(&key) {
                     let tables = own_tables(blocks);
                     promise.keep(LeaseOutcome { end, tables });
                 }

@@ -1,5 +1,7 @@
 //! What users of the agent want.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use tokio::sync::oneshot;
@@ -35,8 +37,10 @@ impl Driver {
                 let answer = self.machine.lease(now, spec).map(|()| {
                     self.counters.lease_opened();
                     let (sender, outcome) = oneshot::channel();
-                    self.leases.insert(key, Promise::new(sender, keeper));
-                    Lease::new(key, self.events.clone(), self.urgent(), outcome)
+                    let claimed = Arc::new(AtomicBool::new(false));
+                    let promise = Promise::new(sender, keeper);
+                    self.leases.insert(key, (promise, claimed.clone()));
+                    Lease::new(key, claimed, self.events.clone(), self.urgent(), outcome)
                 });
                 let _ = opened.send(answer);
             }

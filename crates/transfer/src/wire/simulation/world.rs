@@ -303,7 +303,8 @@ impl World {
             | Action::OtherContent { .. }
             | Action::NoticeDone { .. }
             | Action::Pushed { .. }
-            | Action::Flowing { .. } => {}
+            | Action::Flowing { .. }
+            | Action::LeaseClaimed { .. } => {}
             Action::Read(flow) => self.start_reading(n, flow),
             Action::Readable {
                 transfer,

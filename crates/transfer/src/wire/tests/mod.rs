@@ -221,8 +221,11 @@ impl Table {
             .unwrap();
     }
 
+    /// What was to be done since the last look, but for claims, which the table of leases is tested for.
     fn took(&mut self) -> Vec<Action<&'static str>> {
-        std::mem::take(&mut self.did)
+        let did = std::mem::take(&mut self.did).into_iter();
+        let is_claim = |action: &Action<_>| matches!(action, Action::LeaseClaimed { .. });
+        did.filter(|action| !is_claim(action)).collect()
     }
 
     fn ended(&mut self) -> Vec<LeaseEnd> {
