@@ -145,6 +145,55 @@ impl Archive {
         Ok(part.map_err(raise!(ArchiveError))?.encode())
     }
 
+    /// Copies one rank's share of what is missing out of its blocks, which may be used again then; `put` saves it. No store
+    /// is waited for.
+    ///
+    /// Args:
+    ///     missing: what is missing.
+    ///     deployment: the engine's deployment.
+    ///     rank: its rank.
+    ///     memories: the memory of each group.
+    ///     tables: for each group, block numbers, as for `save`.
+    ///     staging: the memory that it takes.
+    ///     permit: as long as it stands the blocks may be read.
+    ///
+    /// Raises:
+    ///     ArchiveError: the staging is full, the permit is revoked, or memories or tables do not suit.
+    #[pyo3(signature = (missing, deployment, rank, memories, tables, staging, *, permit = None))]
+    #[allow(clippy::too_many_arguments)]
+    fn stage<'py>(
+        &self,
+        py: Python<'py>,
+        missing: &Missing,
+        deployment: &Deployment,
+        rank: u32,
+        memories: Vec<PyRef<'py, Memory>>,
+        tables: &Bound<'py, PyAny>,
+        staging: &Staging,
+        permit: Option<&Permit>,
+    ) -> PyResult<Staged> {
+        let (memories, tables) = (inner(&memories), tables::read(tables)?);
+        let permit = permit.map(|permit| permit.inner.clone());
+        let staged = py.detach(|| {
+            let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
+            let rank = rank.with_permit(permit.unwrap_or_default());
+            rank.stage(&missing.inner, &memories, &tables, &staging.inner)
+        });
+        Ok(Staged {
+            inner: staged.map_err(raise!(ArchiveError))?,
+        })
+    }
+
+    /// Saves what was staged, as `save` would have, and returns what it returns. The memory is given back when nobody has
+    /// `staged` any more.
+    ///
+    /// Raises:
+    ///     ArchiveError: the store failed.
+    fn put(&self, py: Python<'_>, staged: &Staged) -> PyResult<Vec<u8>> {
+        let part = py.detach(|| self.inner.put(&staged.inner));
+        Ok(part.map_err(raise!(ArchiveError))?.encode())
+    }
+
     /// Makes what all ranks have saved visible as saved prefixes. How many token chunks were added.
     ///
     /// Raises:
@@ -178,13 +227,14 @@ impl Archive {
     ///     memories: the memory of each group.
     ///     tables: for each group, block numbers, as for `save`.
     ///     start: the first token that is wanted; those before are there already.
+    ///     permit: as long as it stands the blocks may be written.
     ///
     /// Returns:
     ///     A dict of `tokens` (after which every group can go on), `pieces` and `bytes` that were read.
     ///
     /// Raises:
     ///     ArchiveError: a piece is gone or damaged, the store failed, or memories or tables do not suit.
-    #[pyo3(signature = (found, deployment, rank, memories, tables, *, start = 0))]
+    #[pyo3(signature = (found, deployment, rank, memories, tables, *, start = 0, permit = None))]
     #[allow(clippy::too_many_arguments)]
     fn restore<'py>(
         &self,
@@ -195,10 +245,13 @@ impl Archive {
         memories: Vec<PyRef<'py, Memory>>,
         tables: &Bound<'py, PyAny>,
         start: u64,
+        permit: Option<&Permit>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let (memories, tables) = (inner(&memories), tables::read(tables)?);
+        let permit = permit.map(|permit| permit.inner.clone());
         let restored = py.detach(|| {
             let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
+            let rank = rank.with_permit(permit.unwrap_or_default());
             rank.restore(&found.inner, start, &memories, &tables)
         });
         let restored = restored.map_err(raise!(ArchiveError))?;
@@ -207,6 +260,67 @@ impl Archive {
         report.set_item("pieces", restored.pieces)?;
         report.set_item("bytes", restored.bytes)?;
         Ok(report)
+    }
+}
+
+/// The permission to read or write an engine's blocks, while a store is waited for.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Permit {
+    inner: archive::Permit,
+}
+
+#[pymethods]
+impl Permit {
+    #[new]
+    fn new() -> Self {
+        Self {
+            inner: archive::Permit::new(),
+        }
+    }
+
+    /// Ends the permission. It waits for a copy that is under way; when it returns nothing touches the blocks any more.
+    fn revoke(&self, py: Python<'_>) {
+        py.detach(|| self.inner.revoke());
+    }
+}
+
+/// Memory for what is saved while its store takes it.
+///
+/// Args:
+///     nbytes: how much it may be at a time. It is allocated when it is needed.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Staging {
+    inner: archive::Staging,
+}
+
+#[pymethods]
+impl Staging {
+    #[new]
+    fn new(nbytes: u64) -> Self {
+        Self {
+            inner: archive::Staging::new(nbytes),
+        }
+    }
+
+    /// Bytes in use.
+    #[getter]
+    fn used(&self) -> u64 {
+        self.inner.used()
+    }
+}
+
+/// What one rank has to save, out of its blocks. It holds memory of its `Staging`.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Staged {
+    inner: archive::Staged,
+}
+
+#[pymethods]
+impl Staged {
+    /// Bytes of it.
+    #[getter]
+    fn nbytes(&self) -> u64 {
+        self.inner.bytes()
     }
 }
 

@@ -53,6 +53,12 @@ impl Lease {
         self.control.key().rank.0
     }
 
+    /// Whether somebody with a ticket has asked for the blocks yet, or has renewed the lease.
+    #[getter]
+    fn is_claimed(&self) -> bool {
+        self.control.is_claimed()
+    }
+
     /// Reports that the first `tokens` tokens of a global layer are computed.
     ///
     /// Raises:

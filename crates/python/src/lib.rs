@@ -47,6 +47,9 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<archive::Archive>()?;
     module.add_class::<archive::Found>()?;
     module.add_class::<archive::Missing>()?;
+    module.add_class::<archive::Permit>()?;
+    module.add_class::<archive::Staged>()?;
+    module.add_class::<archive::Staging>()?;
     module.add_class::<completion::Completion>()?;
     module.add_class::<deployment::Deployment>()?;
     module.add_class::<deployment::Group>()?;

@@ -103,3 +103,59 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
         transload.Archive("nowhere://", "demo", "r1", deployment)
     with pytest.raises(ValueError, match="not what `encode` returned"):
         transload.Found(b"nonsense")
+
+
+def test_blocks_are_free_once_they_are_staged(tmp_path):
+    deployment, [cache] = side(tp=1)
+    [content] = fill(cache)
+    archive = transload.Archive(f"file://{tmp_path}/kv", "demo", "r1", deployment)
+    prompt = transload.Prompt(TOKENS)
+    missing, staging = archive.missing(prompt), transload.Staging(1 << 30)
+    staged = archive.stage(missing, deployment, 0, [cache], [range(38)], staging)
+    assert staged.nbytes == staging.used == 512 * 4 * 2 * 256
+    cache.write(0, bytes(cache.nbytes))
+    assert archive.publish(missing, [archive.put(staged)]) == 2
+    del staged
+    assert staging.used == 0
+    found = archive.find(prompt)
+    archive.restore(found, deployment, 0, [cache], [range(32)])
+    block = 16 * 2 * 256
+    for layer in range(4):
+        start, saved = layer * 64 * block, 32 * block
+        assert cache.read(start, 64 * block) == content[start : start + saved] + bytes(saved)
+
+
+def test_staging_is_bounded(tmp_path):
+    deployment, [cache] = side(tp=1)
+    archive = transload.Archive(f"file://{tmp_path}/kv", "demo", "r1", deployment)
+    staging, one = transload.Staging(1 << 20), 512 * 4 * 2 * 256
+
+    def stage(seed):
+        missing = archive.missing(transload.Prompt([seed, *TOKENS]))
+        return archive.stage(missing, deployment, 0, [cache], [range(38)], staging)
+
+    first = stage(0)
+    with pytest.raises(transload.ArchiveError, match="all of its 1048576 bytes"):
+        stage(1)
+    assert staging.used == one == first.nbytes
+    del first
+    assert stage(1).nbytes == one
+
+
+def test_without_a_permit_no_block_is_touched(tmp_path):
+    deployment, [cache] = side(tp=1)
+    fill(cache)
+    archive = transload.Archive(f"file://{tmp_path}/kv", "demo", "r1", deployment)
+    prompt = transload.Prompt(TOKENS)
+    assert save(archive, prompt, deployment, [cache]) == 2
+    cache.write(0, bytes(cache.nbytes))
+    found, permit = archive.find(prompt), transload.Permit()
+    permit.revoke()
+    with pytest.raises(transload.ArchiveError, match="the engine's again"):
+        archive.restore(found, deployment, 0, [cache], [range(32)], permit=permit)
+    assert cache.read(0, cache.nbytes) == bytes(cache.nbytes)
+    missing = archive.missing(transload.Prompt([7, *TOKENS]))
+    with pytest.raises(transload.ArchiveError, match="the engine's again"):
+        archive.stage(missing, deployment, 0, [cache], [range(38)], transload.Staging(1 << 30), permit=permit)
+    archive.restore(found, deployment, 0, [cache], [range(32)], permit=transload.Permit())
+    assert cache.read(0, cache.nbytes) != bytes(cache.nbytes)
