@@ -75,6 +75,15 @@ def test_gemma3(start, alone, tp):
     check(start("gemma3", prefill={"tp": tp[0]}, decode=decode), expected, asked)
 
 
+@pytest.mark.parametrize("tp", [(1, 1), (1, 2)], ids=lambda tp: "tp%s-tp%s" % tp)
+def test_gemma3n(start, alone, tp):
+    """Layers without a cache of their own, beside windows. Transformers compute them without any cache."""
+    asked = prompts([5, 63, 65, 300, 900], seed=8)
+    expected = alone.tokens("gemma3n", asked)
+    decode = {"tp": tp[1], "block_size": 64, "options": ["--no-enable-prefix-caching"]}
+    check(start("gemma3n", prefill={"tp": tp[0]}, decode=decode), expected, asked)
+
+
 def test_qwen3_next(start, alone):
     """Gated delta nets, and attention. vLLM computes the former on the CPU in bfloat16 only, where answers depend on TP,
     on what else is computed in a step, and on how a prompt is divided: so the server alone takes the last token of each

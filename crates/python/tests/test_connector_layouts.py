@@ -1,5 +1,7 @@
 """vLLM's connector between engines that lay their caches out differently: every byte is as if prefilled here."""
 
+from types import SimpleNamespace
+
 import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in.fixtures import move, prompt
@@ -62,3 +64,19 @@ def test_layers_that_share_a_cache(engine):
     # Layer 9 reads what layer 3 has written.
     sides = [engine(name, block_size=size, shared={9: 3}) for name, size in (("prefill", 32), ("decode", 64))]
     move(*sides, prompt(100))
+
+
+@pytest.mark.parametrize(
+    ("sees", "kept", "refused"), [(None, 64, True), (128, 64, True), (64, 64, False), (64, None, False), (None, None, False)]
+)
+def test_layers_that_share_less_than_they_see(connector, sees, kept, refused):
+    from transload.vllm import windows
+    from transload.vllm.specs import UnsupportedCache
+
+    shares = SimpleNamespace(kv_sharing_target_layer_name="layers.2.attn", sliding_window=sees)
+    layers = {"layers.4.attn": shares, "layers.2.attn": SimpleNamespace(sliding_window=kept), "layers.0.mixer": object()}
+    config = SimpleNamespace(compilation_config=SimpleNamespace(static_forward_context=layers))
+    if not refused:
+        return windows.refuse_narrow_sharing(config)
+    with pytest.raises(UnsupportedCache, match="layer layers.4.attn sees .* in the cache of layer layers.2.attn, which keeps 64"):
+        windows.refuse_narrow_sharing(config)

@@ -13,6 +13,7 @@ from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 
 from .messages import NULL_BLOCK, Blocks
 from .specs import Layer, UnsupportedCache, describe
+from .windows import refuse_narrow_sharing
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -85,6 +86,7 @@ def read(
     Raises:
         UnsupportedCache: the connector does not know how to read them.
     """
+    refuse_narrow_sharing(vllm_config)
     documents, groups, memories, kinds = [], [], [], {}
     for source, group in enumerate(kv_cache_config.kv_cache_groups):
         if not group.enable_kv_transfer:

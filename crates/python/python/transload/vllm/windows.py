@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from vllm.v1.kv_cache_interface import ChunkedLocalAttentionSpec, SlidingWindowSpec, iter_layer_specs
 
 from .messages import NULL_BLOCK
+from .specs import UnsupportedCache
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 
@@ -41,3 +43,26 @@ def window_of(spec: KVCacheSpec) -> Window | None:
 def has_windows(kv_cache_config: KVCacheConfig) -> bool:
     """Whether any group's layers see a window."""
     return any(window_of(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups)
+
+
+def refuse_narrow_sharing(vllm_config: VllmConfig) -> None:
+    """Refuses layers that see more tokens than the cache keeps that they share.
+
+    vLLM 0.32 computes that for some models whose layers are in an order of their own: Gemma 3n's sharing layers take the
+    caches of the two layers before them, whatever these see. What is behind a window has been given back by then, or not,
+    as a prompt was divided into steps: one server alone gives several answers.
+
+    Raises:
+        UnsupportedCache: it names the layers.
+    """
+    layers = vllm_config.compilation_config.static_forward_context
+    for name, layer in layers.items():
+        target = getattr(layer, "kv_sharing_target_layer_name", None)
+        if target is None:
+            continue
+        sees, kept = (getattr(each, "sliding_window", None) for each in (layer, layers[target]))
+        if kept is not None and (sees is None or sees > kept):
+            raise UnsupportedCache(
+                f"layer {name} sees {'all' if sees is None else sees} tokens in the cache of layer {target}, which keeps "
+                f"{kept}: vLLM computes something else each time that it divides a prompt otherwise"
+            )
