@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import FOR_DECODE, end_alike, load, prefilled, prompt
+from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, load, prefilled, prompt, refuse
+
+import transload
 
 TOKENS = prompt(40)
 
@@ -120,3 +122,63 @@ def test_steps_show_no_tickets(two_engines, mode):
     [step] = [step for step in steps if step.load]
     [moved] = step.load.values()
     assert "ticket#" in repr(vars(moved)) and "tl1." not in repr(vars(moved)) + repr(vars(step))
+
+
+def test_who_prefills_for_nobody_holds_half_of_the_cache(two_engines):
+    """Beyond it the oldest tickets are taken back: their blocks are used again, and loads with them fail."""
+    prefill, decode = two_engines({"blocks": 64}, {"blocks": 64})
+    prompts = [prompt(300, seed) for seed in range(8)]
+    # 10 blocks each, of 63.
+    tickets = [prefilled(prefill, tokens) for tokens in prompts]
+    prefill.run(lambda: prefill.figures.data["leases"].get("reclaimed") == 5)
+    assert prefill.all_blocks - prefill.manager.free_blocks == 3 * 10
+    refuse(decode, prompts[0], tickets[0], "cancelled")
+    for tokens, ticket in list(zip(prompts, tickets))[5:]:
+        request, before = load(decode, tokens, ticket)
+        assert_loaded(decode, request, before)
+    end_alike(prefill, decode)
+    assert prefill.figures.data["leases"] == {"reclaimed": 5, "completed": 3}
+
+
+def test_one_prompt_may_hold_more_than_half_of_the_cache(two_engines):
+    prefill, decode = two_engines({"blocks": 64}, {"blocks": 64})
+    tokens = prompt(1500)
+    request, before = load(decode, tokens, prefilled(prefill, tokens))
+    assert_loaded(decode, request, before)
+    end_alike(prefill, decode)
+    assert prefill.figures.data["leases"] == {"completed": 1}
+
+
+def test_who_waits_at_a_decode_server_keeps_its_blocks(two_engines, caplog):
+    """It has renewed its ticket as soon as it came."""
+    prefill, decode = two_engines({"blocks": 64}, {"blocks": 32})
+    first, params = prompt(300), prefilled(prefill, prompt(300))
+    # Nothing is left for another.
+    other = decode.add(prompt(900, 9), max_tokens=10**6)
+    decode.run(lambda: other.status is vllm.RequestStatus.RUNNING)
+    waits = decode.add(first, dict(params))
+    decode.step()
+    assert waits.status is vllm.RequestStatus.WAITING
+    prefill.run(lambda: not prefill.scheduler._scheduler._unclaimed)
+    for seed in range(1, 6):
+        prefilled(prefill, prompt(300, seed))
+    prefill.run(lambda: prefill.figures.data["leases"].get("reclaimed") == 2)
+    decode.abort(other)
+    decode.run(lambda: waits.request_id in decode.received or waits.request_id not in decode.requests)
+    assert not decode.figures.data["failures"]
+
+
+def test_both_ends_say_why_in_a_line(two_engines, caplog):
+    caplog.set_level("DEBUG")
+    prefill, decode = two_engines({"extra": {"lease_seconds": 1}})
+    first = prefill.add(TOKENS, dict(FOR_DECODE))
+    prefill.run(lambda: first.request_id in prefill.answers)
+    params = prefill.answers[first.request_id]
+    end_alike(prefill)
+    request, _ = load(decode, TOKENS, params)
+    ticket = repr(transload.Ticket(params["transload_ticket"]))
+    lines = [record.getMessage() for record in caplog.records if ticket in record.getMessage()]
+    assert lines[0] == f"request {first.request_id} was prefilled, and not fetched with {ticket} (expired)"
+    assert lines[1].startswith(f"request {request.request_id} was not loaded with {ticket} (expired): ")
+    assert len(lines) == 2
+    end_alike(decode)

@@ -381,12 +381,13 @@ def test_a_load_that_is_under_way(two_engines):
     decode.step()
     assert request.status is vllm.RequestStatus.WAITING_FOR_REMOTE_KVS
     worker = decode.workers[0]._worker
-    while not all(transfer.ended.done() for transfer, _ in worker._loads.values()):
+    while not all(loading.transfer.ended.done() for loading in worker._loads.values()):
         time.sleep(0.01)
     decode.reset()
     decode.run(lambda: request.request_id in decode.received)
     assert request.request_id in decode.failed
     end_alike(prefill, decode)
+    assert not worker._stopped
 
 
 def test_names_differ(two_engines):

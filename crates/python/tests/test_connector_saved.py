@@ -119,11 +119,24 @@ def test_lent_and_saved(engine, tmp_path):
     assert_found(decode, tokens, 512)
 
 
-def test_lent_for_less_time_than_it_is_saved(engine, tmp_path, connector, monkeypatch):
+@pytest.fixture
+def held(connector, monkeypatch):
+    """Has a part of a job of the workers wait, as a store that does not answer would, until the test ends or says so."""
     import transload.vllm.saved_worker as saved_worker
 
-    goes_on, work = threading.Event(), saved_worker.SavedWorker._save
-    monkeypatch.setattr(saved_worker.SavedWorker, "_save", lambda *all: goes_on.wait() and work(*all))
+    goes_on = threading.Event()
+
+    def hold(what):
+        work = getattr(saved_worker.SavedWorker, what)
+        monkeypatch.setattr(saved_worker.SavedWorker, what, lambda *all: goes_on.wait() and work(*all))
+        return goes_on
+
+    yield hold
+    goes_on.set()
+
+
+def test_lent_for_less_time_than_it_is_copied(engine, tmp_path, held):
+    goes_on = held("_stage")
     extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
     prefill, decode = engine("prefill", extra=extra), engine("decode")
     request, _ = load(decode, prompt(600), prefilled(prefill, prompt(600)))
@@ -216,7 +229,7 @@ def test_a_store_that_goes(alone, tmp_path):
     shutil.rmtree(tmp_path / "store")
     (tmp_path / "store").write_text("no folder")
     answer(engine, prompt(600, 1))
-    assert figures(engine, "failures")
+    engine.run(lambda: figures(engine, "failures"))
     end_alike(engine)
 
 
@@ -248,25 +261,76 @@ def test_aborted_while_it_is_looked_for(alone, stuck):
 
 
 @pytest.mark.parametrize("name", ["saver", "prefill"])
-def test_aborted_while_it_is_loaded(alone, engine, tmp_path, name, connector, monkeypatch):
-    import transload.vllm.saved_worker as saved_worker
-
+def test_aborted_while_it_is_loaded(alone, engine, tmp_path, name, held):
+    """Its blocks are free at once, and nothing comes into them when the store answers."""
     tokens = prompt(600)
     save(alone("saver"), tokens, 512)
-    goes_on, work = threading.Event(), saved_worker.SavedWorker._load
-    monkeypatch.setattr(saved_worker.SavedWorker, "_load", lambda *all: goes_on.wait() and work(*all))
+    goes_on = held("_load")
     prefill = engine("prefill", tp=2, extra={"store": f"file://{tmp_path}/store", "store_weights": "1"})
     request = prefill.add(tokens, dict(FOR_DECODE) if name == "prefill" else {})
     prefill.run(lambda: request.status is vllm.RequestStatus.WAITING_FOR_REMOTE_KVS)
-    for _ in range(3):
-        prefill.step()
     prefill.abort(request)
-    for _ in range(3):
-        prefill.step()
-    assert prefill.manager.free_blocks < prefill.all_blocks, "the load still writes"
-    goes_on.set()
     end_alike(prefill)
+    assert_untouched(prefill, goes_on)
     assert "compare" not in figures(prefill, "calls")
+
+
+def assert_untouched(engine, goes_on):
+    """Jobs that were given up return, and have not changed a byte."""
+    before = [cache.bytes() for cache in engine.caches]
+    goes_on.set()
+    for worker in engine.workers:
+        worker._worker.saved._loader._threads.shutdown(wait=True)
+    for cache, old in zip(engine.caches, before):
+        assert all((new == was).all() for new, was in zip(cache.bytes(), old))
+
+
+def test_a_load_that_does_not_end(alone, held):
+    """Its request is computed, and so are others, which do not wait for it again."""
+    tokens = prompt(600)
+    save(alone("saver"), tokens, 512)
+    engine = alone("loader", extra={"store_timeout_seconds": 0.2})
+    goes_on = held("_load")
+    for count in (1, 2, 3):
+        answer(engine, tokens)
+        assert figures(engine, "failures") == {"load": count}
+        assert engine.manager.free_blocks == engine.all_blocks
+    # The third had no thread.
+    assert len(engine.workers[0]._worker.saved._loader._stuck) == 2
+    assert "loaded" not in figures(engine, "tokens")
+    assert_untouched(engine, goes_on)
+
+
+def test_a_save_that_does_not_end(alone, held):
+    """Blocks do not wait for it, and what does has a bound."""
+    one_prompt = 512 * 4 * 4 * 2 * 32 * 4
+    engine = alone("saver", extra={"store_timeout_seconds": 3, "store_staging_gib": 1.5 * one_prompt / 2**30})
+    goes_on = held("_save")
+    staging = engine.workers[0]._worker.saved._staging
+    for seed in range(2):
+        request = engine.add(prompt(600, seed))
+        engine.run(lambda: request.finished and engine.manager.free_blocks == engine.all_blocks)
+        assert staging.used == one_prompt
+    assert figures(engine, "failures")["stage"] == 1, "there is no room for it"
+    # Where there is no request, vLLM steps on until it is given up.
+    engine.run()
+    assert figures(engine, "failures") == {"stage": 1, "save": 1}
+    # Its thread waits still.
+    assert staging.used == one_prompt
+    goes_on.set()
+    engine.workers[0]._worker.saved._saver._threads.shutdown(wait=True)
+    assert staging.used == 0
+    assert "saved" not in figures(engine, "tokens")
+    end_alike(engine)
+
+
+def test_a_copy_that_does_not_begin(alone, held):
+    engine = alone("saver", extra={"store_timeout_seconds": 0.2})
+    held("_stage")
+    for seed in range(3):
+        answer(engine, prompt(600, seed))
+    end_alike(engine)
+    assert figures(engine, "failures") == {"stage": 3}
 
 
 def test_preempted(alone):
@@ -315,12 +379,9 @@ def test_the_same_prompt_at_the_same_time(alone):
     assert figures(engine, "calls")["save"] == figures(engine, "calls")["compare"] == 1
 
 
-def test_blocks_held_for_a_slow_store(alone, connector, monkeypatch):
+def test_blocks_held_until_they_are_copied(alone, held):
     """A quarter of the cache, and then requests that end are not saved."""
-    import transload.vllm.saved_worker as saved_worker
-
-    goes_on, work = threading.Event(), saved_worker.SavedWorker._save
-    monkeypatch.setattr(saved_worker.SavedWorker, "_save", lambda *all: goes_on.wait() and work(*all))
+    goes_on = held("_stage")
     engine = alone("saver")
     for seed in range(6):
         request = engine.add(prompt(600, seed))
@@ -337,7 +398,11 @@ def test_blocks_held_for_a_slow_store(alone, connector, monkeypatch):
 @pytest.mark.parametrize(
     ("extra", "says"),
     [({}, "certs is missing"), ({"store": "/var/kv"}, "give a URI"), ({"store": 5}, "give a text"),
-     ({"store": "file:///x", "store_wait_seconds": -1}, "0 to 86400"), ({"stor": "file:///x"}, "mean 'store'")],
+     ({"store": "file:///x", "store_wait_seconds": -1}, "0 to 86400"),
+     ({"store": "file:///x", "store_timeout_seconds": -1}, "0 to 86400"),
+     ({"store": "file:///x", "store_staging_gib": -1}, "GiB of memory"),
+     ({"store": "file:///x", "unclaimed_share": 0}, "a part of the cache"),
+     ({"store": "file:///x", "unclaimed_share": float("nan")}, "a part of the cache"), ({"stor": "file:///x"}, "mean 'store'")],
 )  # fmt: skip
 def test_wrong_settings(connector, extra, says):
     with pytest.raises(connector.ConfigError, match=says):

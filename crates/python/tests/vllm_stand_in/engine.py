@@ -104,10 +104,13 @@ class Engine:
     def run(self, until=None, seconds=20):
         """Steps until something is so, or there is nothing left to do."""
         end = time.monotonic() + seconds
-        while not until() if until else self.requests or self.finished_ids:
+        while not until() if until else self._has_requests():
             left = {request_id: request.status for request_id, request in self.requests.items()}
             assert time.monotonic() < end, f"still there: {left}"
             self.step()
+
+    def _has_requests(self):
+        return self.requests or self.finished_ids or self.scheduler.has_pending_push_work()
 
     def abort(self, request):
         held = request.status is Status.WAITING_FOR_REMOTE_KVS and request.request_id not in self.received

@@ -54,6 +54,9 @@ class Config:
     lease_seconds: float = 60.0
     """How long prefilled blocks are kept for a decode server that does not come. It renews while a request waits, until
     they were kept for ``timeout_seconds`` more."""
+    unclaimed_share: float = 0.5
+    """Of the cache, what prefilled blocks may hold that no decode server has asked for yet; one request alone may hold
+    more. Beyond it the oldest are taken back."""
     timeout_seconds: float = 300.0
     """How long a load may take, retries included."""
     store: str | None = None
@@ -70,6 +73,10 @@ class Config:
     saved and loaded up to the last whole token chunk before the first of them only."""
     store_wait_seconds: float = 2.0
     """How long a request waits to hear what of it is saved, before it is computed."""
+    store_timeout_seconds: float = 30.0
+    """How long a load from the store may take before its request is computed, and a save before it is given up."""
+    store_staging_gib: float = 1.0
+    """Memory of each rank for what is saved while the store takes it. What does not fit is not saved."""
 
     @classmethod
     def read(cls, vllm_config: VllmConfig) -> Config:
@@ -125,11 +132,22 @@ class Config:
             ):
                 raise ConfigError(f"{_at('lane_ports')} is {ports!r}: give the first and the last port, as [7610, 7640]")
             given["lane_ports"] = tuple(ports)
-        for name, least in (("lease_seconds", 1), ("timeout_seconds", 1), ("store_wait_seconds", 0)):
+        for name, least in (
+            ("lease_seconds", 1),
+            ("timeout_seconds", 1),
+            ("store_wait_seconds", 0),
+            ("store_timeout_seconds", 0),
+        ):
             if name in given:
                 given[name] = float(_of(name, given[name], (int, float)))
                 if not least <= given[name] <= 86_400 or math.isnan(given[name]):
                     raise ConfigError(f"{_at(name)} is {given[name]}: give {least} to 86400 seconds")
+        staging = _of("store_staging_gib", given.get("store_staging_gib", cls.store_staging_gib), (int, float))
+        if not 0 <= staging <= 1 << 20:
+            raise ConfigError(f"{_at('store_staging_gib')} is {staging}: give 0 to {1 << 20} GiB of memory")
+        share = _of("unclaimed_share", given.get("unclaimed_share", cls.unclaimed_share), (int, float))
+        if not 0 < share <= 1:
+            raise ConfigError(f"{_at('unclaimed_share')} is {share}: give a part of the cache, above 0 and up to 1")
         return cls(**given)
 
     def identity(self, rank: int) -> Identity | None:

@@ -101,6 +101,11 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output: SchedulerOutput) -> KVConnectorMetadata:
         return self.in_scheduler.build_step(scheduler_output)
 
+    def has_pending_push_work(self) -> bool:
+        """Whether vLLM is to go on stepping where it has no request: what is saved is published after that."""
+        saved = self.in_scheduler.saved
+        return saved is not None and saved.is_saving
+
     def update_connector_output(self, connector_output: KVConnectorOutput) -> None:
         self.in_scheduler.hear(connector_output)
 

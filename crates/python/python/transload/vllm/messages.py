@@ -88,8 +88,10 @@ class Step(KVConnectorMetadata):
     computes: bool = False
     """Whether vLLM computes anything in it."""
     lend: dict[str, Lend] = field(default_factory=dict)
-    handed_over: list[str] = field(default_factory=list)
+    handed_over: dict[str, Ticket] = field(default_factory=dict)
     """Requests whose ticket went out: their blocks are freed when the lease ends."""
+    reclaim: list[str] = field(default_factory=list)
+    """Requests among them that no decode server has asked for, and whose blocks are wanted back."""
     take_back: list[str] = field(default_factory=list)
     """Requests whose lease is void: no ticket ever went out."""
     take_back_all: bool = False
@@ -110,16 +112,19 @@ class Step(KVConnectorMetadata):
 
 @dataclass
 class Report(KVConnectorWorkerMetadata):
-    """What workers tell the scheduler after a step."""
+    """What workers tell the scheduler after a step, but for what vLLM asks them itself."""
 
     parts: dict[str, dict[int, bytes | None]] = field(default_factory=dict)
     """What has been saved of requests: each rank's part, None where it failed."""
     adapters: dict[int, Loaded] = field(default_factory=dict)
     """The adapters that a rank has loaded, if that is news."""
+    claimed: set[str] = field(default_factory=set)
+    """Requests that were handed over, and that a decode server has asked for since the last report."""
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> Report:
         assert isinstance(other, Report)
         for request_id, ranks in other.parts.items():
             self.parts.setdefault(request_id, {}).update(ranks)
         self.adapters |= other.adapters
+        self.claimed |= other.claimed
         return self

@@ -1,7 +1,8 @@
 """What both halves of the saved tier share: the archive in the store, and the threads that wait for it.
 
-A store may be slow, or fail. So nothing of vLLM's own threads ever waits for it: what is asked of it is a job, which a
-later step sees to have ended. And none of its failures is an engine's: each is counted, and logged the first time.
+A store may be slow, fail, or never answer. So nothing of vLLM's own threads ever waits for it: what is asked of it is a job,
+which a later step sees to have ended, or gives up when its time is over. And none of its failures is an engine's: each is
+counted, and logged the first time.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable
 
 import vllm
-from transload import Archive, Deployment
+from transload import Archive, Deployment, Permit
 from vllm.logger import init_logger
 
 if TYPE_CHECKING:
@@ -66,19 +68,44 @@ class Shelf:
 
 
 class Jobs:
-    """What is asked of the store, in threads of its own. All methods are for one thread, that of the engine."""
+    """What is asked of the store, in threads of its own; each job has so many `seconds`. All methods are for one thread, that
+    of the engine."""
 
-    def __init__(self, name: str, threads: int, stats: Stats) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"transload-{name}")
-        self._stats = stats
+    def __init__(self, name: str, threads: int, stats: Stats, seconds: float) -> None:
+        self._threads, self._count = ThreadPoolExecutor(threads, thread_name_prefix=f"transload-{name}"), threads
+        self._stats, self._seconds = stats, seconds
+        self._stuck: list[Future] = []
+        """What has begun, was given up, and has not returned: each has a thread."""
         self._told: set[tuple[str, str]] = set()
 
-    def begin(self, what: str, work: Callable[..., Any], *arguments: Any) -> Job:
-        """Begins a job. `what` is a word for counters."""
-        return Job(what, self._threads.submit(_timed, work, *arguments))
+    def begin(self, what: str, work: Callable[..., Any], *arguments: Any, permit: Permit | None = None) -> Job:
+        """Begins a job. `what` is a word for counters; with a `permit` it touches blocks."""
+        self._stuck = [future for future in self._stuck if not future.done()]
+        if len(self._stuck) < self._count:
+            return Job(what, self._threads.submit(_timed, work, *arguments), permit)
+        failed: Future = Future()
+        failed.set_exception(TimeoutError("all threads for it wait for the store"))
+        return Job(what, failed, permit)
+
+    def has_ended(self, job: Job) -> bool:
+        """Whether a job has ended, or is given up, because its time is over: nothing touches its blocks any more."""
+        if not job.is_over and time.monotonic() - job.begun >= self._seconds:
+            self.give_up(job)
+            self.failed(job.what, "slow", f"no answer after {self._seconds} s")
+        return job.is_over
+
+    def give_up(self, job: Job) -> None:
+        """Wants a job no more: if it has not begun it will not, and if it has, it touches no blocks from now on."""
+        job.is_given_up = True
+        if not job.future.cancel() and not job.future.done():
+            self._stuck.append(job.future)
+        if job.permit is not None:
+            job.permit.revoke()
 
     def end(self, job: Job) -> Any:
-        """What a job that is done has returned; None if it failed."""
+        """What a job that has ended has returned; None if it failed, or was given up."""
+        if job.is_given_up:
+            return None
         error = job.future.exception()
         if error is not None:
             self.failed(job.what, type(error).__name__, str(error))
@@ -106,19 +133,19 @@ class Jobs:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+@dataclass
 class Job:
     """One thing that is asked of the store."""
 
-    def __init__(self, what: str, future: Future) -> None:
-        self.what, self.future, self.begun = what, future, time.monotonic()
+    what: str
+    future: Future
+    permit: Permit | None
+    begun: float = field(default_factory=time.monotonic)
+    is_given_up: bool = False
 
     @property
-    def is_done(self) -> bool:
-        return self.future.done()
-
-    def has_taken(self, seconds: float) -> bool:
-        """Whether it was begun so long ago."""
-        return time.monotonic() - self.begun >= seconds
+    def is_over(self) -> bool:
+        return self.is_given_up or self.future.done()
 
 
 def _timed(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:

@@ -9,7 +9,8 @@ A request that comes::
 A request that ends::
 
     its prompt is computed          its blocks stay, and a job looks what of it is not saved yet
-    something is not                each rank saves its share; when all are done, vLLM frees the blocks
+    something is not                each rank copies its share out of the blocks; then vLLM frees them
+    it is copied                    each rank saves what it has copied
     every rank has saved            a job publishes what they saved: from now on it is found
 """
 
@@ -69,13 +70,14 @@ class _Look:
 
 @dataclass
 class _Saving:
-    """A request that has ended, whose blocks stay."""
+    """A request that has ended, and is being saved."""
 
     weights: str
     job: Job
     blocks: Blocks
     content: bytes
     size: int
+    """How many blocks it still has."""
     missing: Missing | None = None
     parts: dict[int, bytes | None] = field(default_factory=dict)
     is_void: bool = False
@@ -91,7 +93,6 @@ class SavedScheduler:
         self._shelf = Shelf(vllm_config, config)
         self._names = names
         self._trusts_media = config.store_trusts_media_identifiers
-        self._wait = config.store_wait_seconds
         self._saves = vllm_config.kv_transfer_config.is_kv_producer
         self._ranks = vllm_config.parallel_config.tensor_parallel_size
         self._most = int(kv_cache_config.num_blocks * SHARE)
@@ -106,7 +107,8 @@ class SavedScheduler:
         self._saving: dict[str, _Saving] = {}
         self._publishing: list[Job] = []
         self.stats = Stats()
-        self._jobs = Jobs("store", 4, self.stats)
+        self._jobs = Jobs("store", 4, self.stats, config.store_wait_seconds)
+        self._publisher = Jobs("publish", 1, self.stats, config.store_timeout_seconds)
 
     def meet_workers(self, document: str) -> None:
         """The workers are up, and this is how they lay their cache out."""
@@ -132,7 +134,7 @@ class SavedScheduler:
             job = self._jobs.begin("find", self._find, prompt, by.weights)
             look = self._looks[request.request_id] = _Look(by, job)
         if look.job is not None:
-            if not look.job.is_done and not look.job.has_taken(self._wait):
+            if not self._jobs.has_ended(look.job):
                 return None, False
             found = self._answer(look.job)
             if found is not None:
@@ -155,6 +157,11 @@ class SavedScheduler:
         # If it is computed by something else by now, what is loaded would not go with it: workers find nothing of it.
         found = look.found.shorten(end).encode() if look.by == by else b""
         return Restore(look.by.weights, found, blocks.get_block_ids(), look.computed, tokens)
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether anything is not saved and published yet."""
+        return bool(self._saving or self._publishing)
 
     def is_loading(self, request_id: str) -> bool:
         """Whether the request's external tokens come from the store."""
@@ -184,13 +191,8 @@ class SavedScheduler:
         return self._shelf.archive(self._deployment, weights).find(prompt)
 
     def _answer(self, job: Job) -> Found | Missing | None:
-        """What a look-up has found, or None if it has not ended: then the store is left alone for a while."""
-        answer = None
-        if job.is_done:
-            answer = self._jobs.end(job)
-        else:
-            job.future.cancel()
-            self._jobs.failed(job.what, "slow", f"no answer after {self._wait} s")
+        """What a look-up has found, or None if it failed: then the store is left alone for a while."""
+        answer = self._jobs.end(job)
         if answer is None:
             self._rest_until = time.monotonic() + REST_SECONDS
         return answer
@@ -203,7 +205,7 @@ class SavedScheduler:
     def build_step(self, step: Step) -> None:
         """What the workers have to do in this step."""
         for request_id, saving in list(self._saving.items()):
-            if saving.missing is not None or not (saving.job.is_done or saving.job.has_taken(self._wait)):
+            if saving.missing is not None or not self._jobs.has_ended(saving.job):
                 continue
             saving.missing = self._answer(saving.job)
             if saving.missing:
@@ -211,9 +213,9 @@ class SavedScheduler:
             else:
                 del self._saving[request_id]
                 step.let_go.append(request_id)
-        for job in [job for job in self._publishing if job.is_done]:
+        for job in [job for job in self._publishing if self._publisher.has_ended(job)]:
             self._publishing.remove(job)
-            self.stats.store_tokens("saved", (self._jobs.end(job) or 0) * CHUNK)
+            self.stats.store_tokens("saved", (self._publisher.end(job) or 0) * CHUNK)
 
     def hear(self, output: KVConnectorOutput) -> None:
         """What the workers have done."""
@@ -227,6 +229,9 @@ class SavedScheduler:
             else:
                 self.stats.store_tokens("loaded", look.loading)
             look.loading = 0
+        for request_id in (output.finished_sending or set()) & self._saving.keys():
+            # Its blocks are vLLM's again, and what was in them waits elsewhere for the store.
+            self._saving[request_id].size = 0
         report = output.kv_connector_worker_meta
         for request_id, ranks in report.parts.items() if isinstance(report, Report) else ():
             saving = self._saving[request_id]
@@ -235,7 +240,7 @@ class SavedScheduler:
                 del self._saving[request_id]
                 saved = [part for part in saving.parts.values() if part is not None]
                 if len(saved) == self._ranks and not saving.is_void:
-                    job = self._jobs.begin("publish", self._publish, saving.missing, saved, saving.weights)
+                    job = self._publisher.begin("publish", self._publish, saving.missing, saved, saving.weights)
                     self._publishing.append(job)
 
     def _publish(self, missing: Missing, parts: list[bytes], weights: str) -> int:
@@ -248,7 +253,7 @@ class SavedScheduler:
         """Whether the blocks of a finished request stay, to be saved. It has none while it is loaded."""
         look = self._looks.pop(request.request_id, None)
         if look is not None and look.job is not None:
-            look.job.future.cancel()
+            self._jobs.give_up(look.job)
         by = self._by.pop(request.request_id, None)
         tokens = self._to_save(request, blocks)
         if not tokens or self._is_resting() or look is not None and look.saved >= tokens:
@@ -299,17 +304,18 @@ class SavedScheduler:
         """Nothing that was computed before may be loaded or saved any more."""
         for look in self._looks.values():
             if look.job is not None:
-                look.job.future.cancel()
+                self._jobs.give_up(look.job)
             look.job = look.found = None
         self._by.clear()
         for request_id, saving in list(self._saving.items()):
             saving.is_void = True
             if saving.missing is None:
                 # Workers have not been told what to save.
-                saving.job.future.cancel()
+                self._jobs.give_up(saving.job)
                 del self._saving[request_id]
                 step.let_go.append(request_id)
 
     def shutdown(self) -> None:
         """vLLM is ending."""
         self._jobs.shutdown()
+        self._publisher.shutdown()

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, wait
 from typing import TYPE_CHECKING, Any
 
-from transload import Found, Missing
+from transload import Found, Missing, Permit, Staged, Staging
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 
 from .messages import Restore, Save, Step
@@ -27,12 +27,18 @@ class SavedWorker:
         self._shelf = Shelf(vllm_config, config)
         self._rank = rank
         self.stats = Stats()
-        # Requests wait for loads, so that these do not wait for saves. Each job has threads of its own for hashing.
-        self._loader, self._saver = Jobs("load", 2, self.stats), Jobs("save", 1, self.stats)
+        self._staging = Staging(int(config.store_staging_gib * 2**30))
+        seconds = config.store_timeout_seconds
+        # Requests wait for loads, so that these do not wait for saves; and blocks wait to be copied, so that this does not
+        # wait for the store. Each job has threads of its own for hashing.
+        self._loader, self._stager, self._saver = (
+            Jobs(name, threads, self.stats, seconds) for name, threads in (("load", 2), ("stage", 1), ("save", 1))
+        )
         self._cache: Cache | None = None
         self._loads: dict[str, Job] = {}
         self._kept: dict[str, Job | None] = {}
-        """Requests whose blocks stay; with the save, once it is known what is missing."""
+        """Requests whose blocks stay; with the copy out of them, once it is known what is missing."""
+        self._saves: dict[str, Job] = {}
         self._over: set[str] = set()
         self._parts: dict[str, dict[int, bytes | None]] = {}
 
@@ -42,41 +48,58 @@ class SavedWorker:
 
     def begin_step(self, step: Step) -> None:
         """Begins what does not depend on what the step computes: the blocks to save were computed before."""
+        assert self._cache is not None
         self._kept |= dict.fromkeys(step.keep)
         for request_id in step.let_go:
             del self._kept[request_id]
             self._over.add(request_id)
         for request_id, save in step.save.items():
-            self._kept[request_id] = self._saver.begin("save", self._save, save)
+            permit = Permit()
+            self._kept[request_id] = self._stager.begin("stage", self._stage, save, permit, permit=permit)
         for request_id, restore in step.restore.items():
-            self._loads[request_id] = self._loader.begin("load", self._load, restore)
+            permit = Permit()
+            self._cache.clear(restore.blocks, restore.start, restore.tokens)
+            self._loads[request_id] = self._loader.begin("load", self._load, restore, permit, permit=permit)
         for request_id in step.stop_loading:
             if request_id in self._loads:
-                self._loads[request_id].future.cancel()
+                self._loader.give_up(self._loads[request_id])
 
     def collect(self, results: KVConnectorTransferResults) -> set[str]:
         """Adds the loads that have ended. The requests whose blocks are no longer needed for saving."""
         for request_id, job in list(self._loads.items()):
-            if job.is_done:
+            if self._loader.has_ended(job):
                 del self._loads[request_id]
                 results.finished_recving.add(request_id)
-                if job.future.cancelled() or not self._loaded(job):
+                if not self._loaded(job):
                     results.failed_recving.add(request_id)
         for request_id, job in list(self._kept.items()):
-            if job is not None and job.is_done:
+            if job is not None and self._stager.has_ended(job):
                 del self._kept[request_id]
                 self._over.add(request_id)
+                staged = self._stager.end(job)
+                if staged is None:
+                    self._parts[request_id] = {self._rank: None}
+                else:
+                    self._saves[request_id] = self._saver.begin("save", self._save, *staged)
+        for request_id, job in list(self._saves.items()):
+            if self._saver.has_ended(job):
+                del self._saves[request_id]
                 self._parts[request_id] = {self._rank: self._saver.end(job)}
         over, self._over = self._over, set()
         return over
 
     def wait(self, seconds: float) -> None:
         """Waits until a load or a save has ended, or until what is missing may be known; at most so long."""
-        jobs = [job.future for job in (*self._loads.values(), *self._kept.values()) if job is not None]
-        if jobs:
-            wait(jobs, seconds, FIRST_COMPLETED)
+        jobs = (*self._loads.values(), *self._kept.values(), *self._saves.values())
+        futures = [job.future for job in jobs if job is not None]
+        if futures:
+            wait(futures, seconds, FIRST_COMPLETED)
         elif self._kept:
             time.sleep(seconds)
+
+    def is_loading(self, request_id: str) -> bool:
+        """Whether a load of the request is under way."""
+        return request_id in self._loads
 
     def keeps(self, request_id: str) -> bool:
         """Whether the request's blocks are still needed."""
@@ -87,23 +110,29 @@ class SavedWorker:
         parts, self._parts = self._parts, {}
         return parts
 
-    def _save(self, save: Save) -> bytes:
+    def _stage(self, save: Save, permit: Permit) -> tuple[str, Staged]:
         cache = self._cache
         assert cache is not None
-        archive = self._shelf.archive(cache.deployment, save.weights)
-        return archive.save(
-            Missing(save.missing), cache.deployment, self._rank, cache.memories, cache.tables(save.blocks)
+        archive, tables = self._shelf.archive(cache.deployment, save.weights), cache.tables(save.blocks)
+        missing = Missing(save.missing)
+        staged = archive.stage(
+            missing, cache.deployment, self._rank, cache.memories, tables, self._staging, permit=permit
         )
+        return save.weights, staged
 
-    def _load(self, restore: Restore) -> dict[str, Any]:
+    def _save(self, weights: str, staged: Staged) -> bytes:
+        assert self._cache is not None
+        return self._shelf.archive(self._cache.deployment, weights).put(staged)
+
+    def _load(self, restore: Restore, permit: Permit) -> dict[str, Any]:
         cache, found = self._cache, Found(restore.found)
         assert cache is not None
         if found.tokens != restore.start + restore.tokens:
             raise ValueError(f"{restore.tokens} tokens behind {restore.start} are asked for, {found.tokens} are saved")
-        archive = self._shelf.archive(cache.deployment, restore.weights)
-        tables = cache.tables(restore.blocks)
-        cache.clear(restore.blocks, restore.start, restore.tokens)
-        return archive.restore(found, cache.deployment, self._rank, cache.memories, tables, start=restore.start)
+        archive, tables = self._shelf.archive(cache.deployment, restore.weights), cache.tables(restore.blocks)
+        return archive.restore(
+            found, cache.deployment, self._rank, cache.memories, tables, start=restore.start, permit=permit
+        )
 
     def _loaded(self, job: Job) -> bool:
         report = self._loader.end(job)
@@ -113,5 +142,5 @@ class SavedWorker:
 
     def shutdown(self) -> None:
         """vLLM is ending."""
-        self._loader.shutdown()
-        self._saver.shutdown()
+        for jobs in (self._loader, self._stager, self._saver):
+            jobs.shutdown()

@@ -6,6 +6,8 @@ A request that is prefilled here for somebody else::
     it is finished                       a ticket goes out with the answer; the blocks stay
     the lease ends on every rank         vLLM frees the blocks
 
+    or others want blocks, and no decode server has asked for these: the lease is ended, the oldest first
+
 A request that was prefilled elsewhere::
 
     it waits                             its leases are renewed
@@ -19,6 +21,7 @@ is preempted or aborted before is one that nobody can use, whatever becomes of i
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -106,6 +109,9 @@ class Scheduler:
         self._manager: KVCacheManager | None = None
         self._ranks: list[RankAddress] = []
         self._lending: dict[str, _Lending] = {}
+        self._most_unclaimed = int(kv_cache_config.num_blocks * config.unclaimed_share)
+        self._unclaimed: dict[str, set[int]] = {}
+        """The blocks of requests that were handed over, and that no decode server has asked for, the oldest first."""
         self._waiting: dict[str, _Waiting] = {}
         self._loading: dict[str, Ticket | None] = {}
         """The ticket of each request that is being loaded; None for one from the store."""
@@ -154,7 +160,8 @@ class Scheduler:
             if ticket is not None and not self._takes(request.request_id, ticket):
                 params["do_remote_prefill"] = False
                 return
-            self._waiting[request.request_id] = _Waiting(ticket, seconds, time.monotonic())
+            # It is renewed in the next step, if it has no blocks by then: the prefill server knows that somebody comes.
+            self._waiting[request.request_id] = _Waiting(ticket, seconds, -math.inf)
 
     def _is_own(self, ticket: Ticket) -> bool:
         """Whether this very server has made a ticket, since it started."""
@@ -339,10 +346,14 @@ class Scheduler:
     def hear(self, output: KVConnectorOutput) -> None:
         """Requests are loaded, or have failed to be, on every rank; or saved. Adapters are loaded."""
         report = output.kv_connector_worker_meta
-        if isinstance(report, Report) and report.adapters:
+        if not isinstance(report, Report):
+            report = Report()
+        if report.adapters:
             self._adapters.hear(report.adapters)
         for request_id in output.finished_recving or ():
             self._loading.pop(request_id, None)
+        for request_id in report.claimed | (output.finished_sending or set()):
+            self._unclaimed.pop(request_id, None)
         if self.saved is not None:
             self.saved.hear(output)
 
@@ -384,8 +395,18 @@ class Scheduler:
             self._step.take_back.append(request.request_id)
             return False, None
         ticket = self._ticket(lending.lent.set, lending.lent.tokens, time_left=self._config.lease_seconds)
-        self._step.handed_over.append(request.request_id)
+        self._step.handed_over[request.request_id] = ticket
+        self._unclaimed[request.request_id] = {block for group in blocks for block in group} - {NULL_BLOCK}
+        self._reclaim()
         return True, {"do_remote_prefill": True, "do_remote_decode": False, PARAMETER: ticket.text}
+
+    def _reclaim(self) -> None:
+        """Takes blocks back, as long as those that no decode server has asked for are more than their share. Anybody who
+        may ask this server to prefill could hold all of its cache otherwise."""
+        while len(self._unclaimed) > 1 and len(set().union(*self._unclaimed.values())) > self._most_unclaimed:
+            oldest = next(iter(self._unclaimed))
+            del self._unclaimed[oldest]
+            self._step.reclaim.append(oldest)
 
     def _ticket_into(self, start: int, valid: int) -> Ticket:
         """For a prefill server to push with: the workers open their blocks under it."""

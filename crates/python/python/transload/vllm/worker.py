@@ -6,7 +6,9 @@ that has stopped ends no engine: its leases and loads have failed, nothing touch
 
 from __future__ import annotations
 
+import logging
 import time
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -16,6 +18,7 @@ from transload import (
     Completion,
     Lease,
     LeaseError,
+    Ticket,
     TicketError,
     Transfer,
     TransferError,
@@ -50,6 +53,26 @@ _KINDS = {TicketError: "ticket", AgentError: "other"}
 """What counters say of failures that are no TransferError, which have a kind of their own."""
 
 
+@dataclass
+class _HandedOver:
+    """A request whose ticket is out."""
+
+    ticket: Ticket
+    claimed: bool = False
+    """Whether the scheduler has heard that a decode server has asked for it."""
+    reclaimed: bool = False
+
+
+@dataclass
+class _Loading:
+    """A load that has begun."""
+
+    ticket: Ticket | None
+    transfer: Transfer | None = None
+    """None if it failed at once."""
+    begun: float = field(default_factory=time.monotonic)
+
+
 class Worker:
     """One for each rank."""
 
@@ -63,8 +86,8 @@ class Worker:
         self._cache: cache.Cache | None = None
         self._agent: Agent | None = None
         self._leases: dict[str, Lease | None] = {}
-        self._handed_over: dict[str, None] = {}
-        self._loads: dict[str, tuple[Transfer | None, float]] = {}
+        self._handed_over: dict[str, _HandedOver] = {}
+        self._loads: dict[str, _Loading] = {}
         self._stopped: set[str] = set()
         """Requests whose load is not wanted any more, also where it has ended well."""
         self._told: adapters.Loaded = {}
@@ -133,22 +156,27 @@ class Worker:
         """Before anything is computed: what does not depend on it."""
         for request_id in step.take_back:
             self._take_back(request_id)
-        for request_id in step.handed_over:
-            self._hand_over(request_id)
+        for request_id, ticket in step.handed_over.items():
+            self._hand_over(request_id, ticket)
+        for request_id in step.reclaim:
+            self._reclaim(request_id)
         for lease in self._leases.values() if step.take_back_all else ():
             if lease is not None:
                 self._tell(lease.cancel)
         for request_id, load in step.load.items():
             self._load(request_id, load)
-        self._stopped.update(step.stop_loading)
         for request_id in step.stop_loading:
-            transfer, _ = self._loads.get(request_id, (None, 0.0))
-            if transfer is not None:
-                self._tell(transfer.cancel)
+            loading = self._loads.get(request_id)
+            if loading is not None and loading.transfer is not None:
+                self._tell(loading.transfer.cancel)
         if self.saved is not None:
             self.saved.begin_step(step)
+        self._stopped.update(filter(self._is_loading, step.stop_loading))
         if self._rank == 0:
             self._notify(step)
+
+    def _is_loading(self, request_id: str) -> bool:
+        return request_id in self._loads or self.saved is not None and self.saved.is_loading(request_id)
 
     def end_step(self, step: Step) -> None:
         """The step is computed: what it prefilled can be read."""
@@ -160,18 +188,18 @@ class Worker:
         if not step.computes:
             self._wait_a_moment()
         results, sent = KVConnectorTransferResults(), set()
-        for request_id in list(self._handed_over):
+        for request_id, handed_over in list(self._handed_over.items()):
             lease = self._leases[request_id]
             if lease is None or lease.ended.done():
                 del self._handed_over[request_id]
                 del self._leases[request_id]
                 sent.add(request_id)
-                self._stats.lease_ended(_end_of(lease))
-        for request_id, (transfer, begun) in list(self._loads.items()):
-            if transfer is None or transfer.ended.done():
+                self._lease_ended(request_id, handed_over, lease)
+        for request_id, loading in list(self._loads.items()):
+            if loading.transfer is None or loading.transfer.ended.done():
                 del self._loads[request_id]
                 results.finished_recving.add(request_id)
-                if not self._loaded(request_id, transfer, begun):
+                if not self._loaded(request_id, loading):
                     results.failed_recving.add(request_id)
         if self.saved is not None:
             # Blocks may be lent and saved at once; vLLM hears when both are over.
@@ -184,12 +212,16 @@ class Worker:
 
     def report(self) -> Report | None:
         """What the scheduler has to know after a step; None if there is no news."""
-        parts = {} if self.saved is None else self.saved.take_parts()
-        loaded, told = adapters.loaded(self._vllm_config.lora_config), self._told
-        self._told = loaded
-        if not parts and loaded == told:
-            return None
-        return Report(parts, {} if loaded == told else {self._rank: loaded})
+        report = Report({} if self.saved is None else self.saved.take_parts())
+        loaded = adapters.loaded(self._vllm_config.lora_config)
+        if loaded != self._told:
+            self._told = report.adapters[self._rank] = loaded
+        for request_id, handed_over in self._handed_over.items():
+            lease = self._leases[request_id]
+            if not handed_over.claimed and lease is not None and lease.is_claimed:
+                handed_over.claimed = True
+                report.claimed.add(request_id)
+        return report if report.parts or report.adapters or report.claimed else None
 
     def take_stats(self) -> Stats | None:
         """What has happened since the last time."""
@@ -216,7 +248,7 @@ class Worker:
 
     def _wait_a_moment(self) -> None:
         """Waits shortly for the oldest load, or else for the oldest lease, or for the store."""
-        loads = (transfer for transfer, _ in self._loads.values())
+        loads = (loading.transfer for loading in self._loads.values())
         leases = (self._leases[request_id] for request_id in self._handed_over)
         oldest = next((each for each in chain(loads, leases) if each is not None), None)
         if oldest is not None:
@@ -243,8 +275,8 @@ class Worker:
             logger.error("blocks of request %s cannot be lent: %s", request_id, error)
             self._leases[request_id] = None
 
-    def _hand_over(self, request_id: str) -> None:
-        self._handed_over[request_id] = None
+    def _hand_over(self, request_id: str, ticket: Ticket) -> None:
+        self._handed_over[request_id] = _HandedOver(ticket)
         lease = self._leases.setdefault(request_id, None)
         if lease is not None:
             try:
@@ -253,6 +285,23 @@ class Worker:
                 # One that is read already, by a decode server that is ahead of this step, is as it should be.
                 if not (lease.ended.done() and _end_of(lease) == "completed"):
                     logger.warning("the lease of request %s ended before its ticket went out: %s", request_id, error)
+
+    def _reclaim(self, request_id: str) -> None:
+        lease, handed_over = self._leases.get(request_id), self._handed_over.get(request_id)
+        # A decode server may have asked for it since the scheduler looked, or have read it.
+        if lease is not None and handed_over is not None and not lease.is_claimed:
+            handed_over.reclaimed = True
+            self._tell(lease.cancel)
+
+    def _lease_ended(self, request_id: str, handed_over: _HandedOver, lease: Lease | None) -> None:
+        end = _end_of(lease)
+        if end == "cancelled" and handed_over.reclaimed:
+            end = "reclaimed"
+        self._stats.lease_ended(end)
+        if end != "completed":
+            # A client of the decode server that goes away is nothing to worry about.
+            level = logging.INFO if end == "cancelled" else logging.WARNING
+            logger.log(level, "request %s was prefilled, and not fetched with %r (%s)", request_id, handed_over.ticket, end)
 
     def _take_back(self, request_id: str) -> None:
         lease = self._leases.pop(request_id, None)
@@ -263,17 +312,16 @@ class Worker:
 
     def _load(self, request_id: str, load: Load) -> None:
         assert self._agent is not None and self._cache is not None
-        transfer, begun = None, time.monotonic()
+        loading = self._loads[request_id] = _Loading(load.ticket)
         if load.refused:
             self._stats.failed("unnamed")
             logger.error("request %s was not loaded (unnamed): %s", request_id, load.refused)
-            self._loads[request_id] = (None, begun)
             return
         try:
             if load.ticket is None:
                 raise TicketError("it came without a ticket that can be read")
             self._cache.clear(load.blocks, load.start, load.tokens)
-            transfer = self._agent.pull(
+            loading.transfer = self._agent.pull(
                 load.ticket,
                 [self._rank],
                 self._cache.tables(load.blocks),
@@ -285,26 +333,24 @@ class Worker:
                 into=load.into,
             )
         except (TicketError, TransferError, AgentError) as error:
-            self._failed(request_id, error)
-        self._loads[request_id] = (transfer, begun)
+            self._failed(request_id, loading, error)
 
-    def _loaded(self, request_id: str, transfer: Transfer | None, begun: float) -> bool:
-        if transfer is None:
+    def _loaded(self, request_id: str, loading: _Loading) -> bool:
+        if loading.transfer is None:
             return False
         try:
-            report = transfer.ended.result(0)
+            report = loading.transfer.ended.result(0)
         except (TransferError, AgentError) as error:
-            self._failed(request_id, error)
+            self._failed(request_id, loading, error)
             return False
-        self._stats.loaded(report, time.monotonic() - begun)
+        self._stats.loaded(report, time.monotonic() - loading.begun)
         return True
 
-    def _failed(self, request_id: str, error: TicketError | TransferError | AgentError) -> None:
+    def _failed(self, request_id: str, loading: _Loading, error: TicketError | TransferError | AgentError) -> None:
         kind = error.kind if isinstance(error, TransferError) else _KINDS[type(error)]
         self._stats.failed(kind)
-        # Owners cancel too.
-        log = logger.debug if kind == "cancelled" and request_id in self._stopped else logger.error
-        log("request %s was not loaded (%s): %s", request_id, kind, error)
+        level = logging.DEBUG if request_id in self._stopped else logging.ERROR
+        logger.log(level, "request %s was not loaded with %r (%s): %s", request_id, loading.ticket, kind, error)
 
     # --- telling owners --------------------------------------------------------------
 
