@@ -239,7 +239,7 @@ mod tests {
             "128kb",
             "1..2k",
             "128,000",
-            "9999999999999M",
+            "99999999999999M",
         ] {
             let error = parse_tokens(text).expect_err(text);
             assert!(error.contains("128k (128,000)"), "{text}: {error}");

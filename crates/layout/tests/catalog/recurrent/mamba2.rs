@@ -194,7 +194,7 @@ fn zamba2_has_a_state_in_every_layer_and_wide_heads_in_some() {
     let derived = config_but("zamba2-2.7b", json!({"mamba_headdim": "absent"}));
     assert_eq!(read(&derived).unwrap(), model);
     let layers = config_but("zamba2-2.7b", json!({"layers_block_type": "absent"}));
-    assert_eq!(read(&layers).unwrap(), model);
+    assert_eq!(read(&layers).unwrap().groups, model.groups);
 }
 
 #[test]
