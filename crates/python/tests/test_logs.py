@@ -48,7 +48,7 @@ def test_sides_that_differ_are_logged_on_both(certs, caplog):
         return [
             record
             for record in caplog.records
-            if f"agent={peer} " in record.message and told in record.message
+            if f"agent={peer}/" in record.message and told in record.message
         ]
 
     for said in (("decode", 4, 2), ("prefill", 2, 4)):
