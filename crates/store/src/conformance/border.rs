@@ -2,6 +2,10 @@
 
 use std::ffi::CString;
 use std::ptr;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 
 use super::context::Context;
 use super::item::{Item, Outcome, Stop, at_border, broken, ensure, must, ours};
@@ -9,13 +13,16 @@ use super::symbols;
 use crate::abi::{Handle, MISSING, VERSION_2};
 use crate::loader::Loaded;
 
+/// How long a call may take that has nothing to do.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The item that has to pass for the others to mean anything.
 pub(super) const LOADS: &str = "library-loads";
 
 pub(super) const ITEMS: &[Item] = &[
     at_border(must(
         LOADS,
-        "the library loads, kv_store_get_vtable returns a table of version 1 or 2 without NULL functions, and \
+        "the library loads, kv_store_get_vtable returns a table of version 1, 2 or later without NULL functions, and \
          open and close work",
         loads,
     )),
@@ -351,28 +358,40 @@ fn name_bounds(context: &Context<'_>) -> Outcome {
 }
 
 fn prefetch_bounds(context: &Context<'_>) -> Outcome {
-    let store = opened(context)?;
+    let store = Arc::new(opened(context)?);
     let Some(prefetch) = store.library().table().prefetch_chunks else {
         return Err(Stop::Skip("it has no prefetch_chunks".into()));
     };
     let hashes = context.fresh(64);
-    let call = |hashes: *const u8, len: usize, n: usize| {
-        // SAFETY: that lengths beyond the 64 bytes are refused is what is tested; they overflow in every
-        // representation, so that a library that does not look is most likely to do nothing.
-        unsafe { prefetch(store.handle(), hashes, len, n) }
+    // In a thread of its own: a library that counts to 2^58 is not waited for.
+    let call = |hashes: Option<&[u8]>, len: usize, n: usize| {
+        let (store, hashes) = (Arc::clone(&store), hashes.map(<[u8]>::to_vec));
+        let (tell, told) = channel();
+        thread::spawn(move || {
+            let at = hashes
+                .as_ref()
+                .map_or(ptr::null(), |hashes| hashes.as_ptr());
+            // SAFETY: that lengths beyond the 64 bytes are refused is what is tested; they overflow in every
+            // representation, so that a library that does not look is most likely to do nothing.
+            let code = unsafe { prefetch(store.handle(), at, len, n) };
+            let _ = tell.send(code);
+        });
+        told.recv_timeout(PATIENCE).map_err(|_| {
+            Stop::Broken(format!(
+                "prefetch_chunks of {n} hashes of {len} bytes did not return within {PATIENCE:?}"
+            ))
+        })
     };
-    let none = call(hashes.as_ptr(), 32, 0);
+    let given = Some(&hashes[..]);
+    let none = call(given, 32, 0)?;
     ensure!(none == 0, "prefetch_chunks of no hashes returned {none}");
     refused(&[
-        (
-            "prefetch_chunks(hashes of 0 bytes)",
-            call(hashes.as_ptr(), 0, 2),
-        ),
+        ("prefetch_chunks(hashes of 0 bytes)", call(given, 0, 2)?),
         (
             "prefetch_chunks(64 * 2^58 bytes)",
-            call(hashes.as_ptr(), 64, 1 << 58),
+            call(given, 64, 1 << 58)?,
         ),
-        ("prefetch_chunks(NULL hashes)", call(ptr::null(), 32, 1)),
+        ("prefetch_chunks(NULL hashes)", call(None, 32, 1)?),
     ])
 }
 

@@ -1,9 +1,11 @@
 //! Each item in a process of its own: the side of that process.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 use std::thread;
 use std::time::Duration;
@@ -117,6 +119,33 @@ pub(super) fn has_removed(name: &ManifestName) {
     if CHILD.get().is_some() {
         let _ = tell(&lines::gone(name));
     }
+}
+
+/// Tells a process that it writes what another one reads when it was killed, and what.
+const WRITES: &str = "TRANSLOAD_CHECK_WRITES";
+
+/// What this process is to write.
+pub(super) fn writers_task() -> Option<String> {
+    std::env::var(WRITES).ok()
+}
+
+/// Starts the same child once more, which runs the same item with this task. `None` outside of a child: only there it is
+/// known what this process was started as.
+pub(super) fn start_writer(task: &str) -> Option<io::Result<Child>> {
+    CHILD.get()?;
+    let started = std::env::current_exe().and_then(|program| {
+        let mut child = Command::new(program)
+            .args(std::env::args_os().skip(1))
+            .env(WRITES, task)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        if let Some(stdin) = &mut child.stdin {
+            stdin.write_all(lines::task(&BTreeSet::new()).as_bytes())?;
+        }
+        Ok(child)
+    });
+    Some(started)
 }
 
 fn tell(line: &str) -> io::Result<()> {

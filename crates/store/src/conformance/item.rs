@@ -17,6 +17,9 @@ pub struct Item {
     pub source: Source,
     /// Whether it needs a library: it looks at what only C sees.
     pub border: bool,
+    /// Whether it needs processes of its own: it looks at what is left when one is killed. Only
+    /// [`check_in_children`](super::check_in_children) runs it.
+    pub processes: bool,
     pub(super) run: fn(&Context<'_>) -> Outcome,
 }
 
@@ -68,6 +71,7 @@ pub(super) const fn must(
         asks,
         source: Source::Contract,
         border: false,
+        processes: false,
         run,
     }
 }
@@ -88,6 +92,14 @@ pub(super) const fn ours(
 pub(super) const fn at_border(item: Item) -> Item {
     Item {
         border: true,
+        ..item
+    }
+}
+
+/// Marks an item that needs processes of its own.
+pub(super) const fn in_processes(item: Item) -> Item {
+    Item {
+        processes: true,
         ..item
     }
 }

@@ -37,6 +37,7 @@ mod maps;
 mod model;
 mod names;
 mod options;
+mod outlives;
 mod outputs;
 mod publish;
 mod random;
@@ -69,6 +70,7 @@ pub fn items() -> impl Iterator<Item = &'static Item> {
         manifests::ITEMS,
         names::ITEMS,
         publish::ITEMS,
+        outlives::ITEMS,
         threads::ITEMS,
         model::ITEMS,
         large::ITEMS,
@@ -87,7 +89,11 @@ fn chosen(options: &Options) -> impl Iterator<Item = &'static Item> {
     };
     items()
         .filter(|item| options.border || !item.border)
-        .filter(move |item| options.only.is_empty() || is_chosen(item))
+        // What does not load is no success, whatever was to be tried of it.
+        .filter(move |item| {
+            let loads = options.border && item.name == border::LOADS;
+            options.only.is_empty() || is_chosen(item) || loads
+        })
 }
 
 /// The item of this name.
@@ -100,7 +106,7 @@ pub fn item(name: &str) -> Option<&'static Item> {
 /// A panic of the backend is a failure of the item that it happened in. A call that never returns is waited for.
 pub fn check(open: &Open<'_>, options: &Options) -> Report {
     let findings = chosen(options)
-        .filter(|item| !item.border)
+        .filter(|item| !item.border && !item.processes)
         .map(|item| run_item(item, open, options))
         .collect();
     Report::new(options.seed, findings)
@@ -110,6 +116,7 @@ pub fn check(open: &Open<'_>, options: &Options) -> Report {
 /// [`check_in_children`] does not have that fault.
 pub fn check_library(path: &Path, uri: &StoreUri, options: &Options) -> Report {
     let findings = chosen(options)
+        .filter(|item| !item.processes)
         .map(|item| run_library_item(item, path, uri, options))
         .collect();
     Report::new(options.seed, findings)

@@ -1,10 +1,15 @@
 //! Names of manifests: all different, never a path.
 
 use super::context::{Context, shortened};
-use super::item::{Item, Outcome, Stop, ensure, ours};
+use super::item::{Item, Outcome, Stop, ensure, must, ours};
 use crate::name::ManifestName;
 
 pub(super) const ITEMS: &[Item] = &[
+    must(
+        "names-case",
+        "a name is its bytes: names that differ in the case of a letter are different",
+        case,
+    ),
     ours(
         "names-distinct",
         "names that differ in one byte, in case, in escapes or in how Unicode writes them are different",
@@ -53,6 +58,13 @@ fn apart(context: &Context<'_>, names: &[ManifestName]) -> Result<(), Stop> {
         }
     }
     Ok(())
+}
+
+fn case(context: &Context<'_>) -> Outcome {
+    let rests = ["/a/b", "/A/b", "/a/B", "/A/B"];
+    let names: Result<Vec<_>, _> = rests.iter().map(|rest| context.name(rest)).collect();
+    apart(context, &names?)?;
+    Ok("four names that differ in case are different".into())
 }
 
 fn distinct(context: &Context<'_>) -> Outcome {

@@ -10,7 +10,7 @@ use crate::loader::Loaded;
 pub(super) const ITEMS: &[Item] = &[
     at_border(must(
         "outputs-malloc",
-        "output buffers come from C malloc: the caller writes to them and frees them",
+        "output buffers come from C malloc: the caller writes to them and frees them, and then nothing is left of them",
         malloced,
     )),
     at_border(must(
@@ -156,9 +156,50 @@ fn malloced(context: &Context<'_>) -> Outcome {
     let raw = Raw { start, len };
     raw.examine()?;
     raw.use_up();
+    let kept = is_all_freed(context, &store)?;
     Ok(format!(
-        "buffers of {seen:?} bytes and a manifest's were written to and freed"
+        "buffers of {seen:?} bytes and a manifest's were written to and freed{kept}"
     ))
+}
+
+/// That a chunk which is read and freed many times does not take up more and more memory.
+fn is_all_freed(context: &Context<'_>, store: &Loaded) -> Result<&'static str, Stop> {
+    const BYTES: usize = 64 << 10;
+    const TIMES: usize = 256;
+    let hash = stored(context, store, &context.fresh(BYTES))?;
+    let read = || -> Result<Option<u64>, Stop> {
+        for _ in 0..TIMES {
+            let raw = get(store, &hash)?;
+            raw.examine()?;
+            raw.use_up();
+        }
+        Ok(anonymous_memory())
+    };
+    // The first time caches may fill.
+    let mut before = read()?;
+    for _ in 0..3 {
+        let now = read()?;
+        let (Some(was), Some(is)) = (before, now) else {
+            return Ok("; what they left cannot be seen here");
+        };
+        if is.saturating_sub(was) < (TIMES * BYTES / 2) as u64 {
+            return Ok(", and nothing was left of them");
+        }
+        before = now;
+    }
+    broken!(
+        "reading a chunk of {BYTES} bytes {TIMES} times took up that memory for good, three times over"
+    )
+}
+
+/// What of this process's memory belongs to no file, in bytes, as far as it is in use.
+fn anonymous_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 fn own(context: &Context<'_>) -> Outcome {

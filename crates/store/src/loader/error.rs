@@ -135,8 +135,8 @@ pub enum TableFault {
     /// `kv_store_get_vtable` returned NULL.
     #[error("kv_store_get_vtable returned NULL")]
     Null,
-    /// The version is neither 1 nor 2.
-    #[error("its table is of version {found}; 1 and 2 are known")]
+    /// The version is 0.
+    #[error("its table is of version {found}; versions begin with 1")]
     Version {
         /// What stands in the table.
         found: u32,

@@ -26,11 +26,11 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Reads a table. Nothing behind the first 4 bytes is read unless they are 1 or 2, and nothing behind the
-    /// first 64 unless they are 2.
+    /// Reads a table. One of a later version begins as one of version 2 does, and is used as that. Nothing behind the
+    /// first 4 bytes is read if they are 0, and nothing behind the first 64 if they are 1.
     ///
     /// # Safety
-    /// `table` is NULL or points to readable memory: 4 bytes, 64 if they are 1, 72 if they are 2.
+    /// `table` is NULL or points to readable memory: 4 bytes, 64 if they are 1, 72 if they are more.
     pub(crate) unsafe fn read(table: *const Vtable) -> Result<Self, TableFault> {
         if table.is_null() {
             return Err(TableFault::Null);
@@ -51,7 +51,7 @@ impl Table {
             };
         }
         let version = field!(version);
-        if version != VERSION_1 && version != VERSION_2 {
+        if version < VERSION_1 {
             return Err(TableFault::Version { found: version });
         }
         Ok(Self {
@@ -115,12 +115,20 @@ mod tests {
     }
 
     #[test]
-    fn only_versions_1_and_2_are_read() {
-        for found in [0, 3, 99, u32::MAX] {
-            let mut table = vtable::<MemoryStore>();
-            table.version = found;
-            assert_eq!(read(&table).unwrap_err(), TableFault::Version { found });
+    fn a_later_version_is_used_as_version_2() {
+        let mut table = vtable::<MemoryStore>();
+        for version in [3, 99, u32::MAX] {
+            table.version = version;
+            let read = read(&table).unwrap();
+            assert_eq!(read.version, version);
+            assert_eq!(
+                read.prefetch_chunks.is_some(),
+                table.prefetch_chunks.is_some()
+            );
         }
+        table.version = 0;
+        let fault = read(&table).unwrap_err();
+        assert_eq!(fault, TableFault::Version { found: 0 });
     }
 
     #[test]
@@ -171,10 +179,10 @@ mod tests {
         let end = at_the_edge(&table, size_of::<Vtable>());
         // SAFETY: 72 bytes of version 2.
         assert_eq!(unsafe { Table::read(end) }.unwrap().version, VERSION_2);
-        table.version = 99;
+        table.version = 0;
         let end = at_the_edge(&table, 4);
         // SAFETY: 4 bytes of another version; they are not aligned for a table.
         let fault = unsafe { Table::read(end) }.unwrap_err();
-        assert_eq!(fault, TableFault::Version { found: 99 });
+        assert_eq!(fault, TableFault::Version { found: 0 });
     }
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -33,6 +34,17 @@ static entry **find(entry **at, const void *key, size_t key_len) {
     for (; *at != NULL; at = &(*at)->next)
         if ((*at)->key_len == key_len && memcmp((*at)->key, key, key_len) == 0) break;
     return at;
+}
+
+static entry **find_manifest(const char *name) {
+    entry **at = &manifests;
+#if defined FAULT_NO_CASE
+    for (; *at != NULL; at = &(*at)->next)
+        if ((*at)->key_len == strlen(name) && strncasecmp((const char *)(*at)->key, name, strlen(name)) == 0) break;
+    return at;
+#else
+    return find(at, name, strlen(name));
+#endif
 }
 
 static void insert(entry **at, const void *key, size_t key_len, const uint8_t *data, size_t data_len) {
@@ -80,6 +92,10 @@ static int give(const entry *from, uint8_t **out, size_t *out_len) {
 #elif defined FAULT_ABSURD_LENGTH
     *out = copy(from->data, from->data_len), *out_len = (size_t)-1;
     return 0;
+#elif defined FAULT_LEAK
+    static uint8_t *volatile forgotten;
+    forgotten = copy(from->data, from->data_len);
+    (void)forgotten;
 #endif
     *out = copy(from->data, from->data_len);
     *out_len = from->data_len;
@@ -153,7 +169,7 @@ static int toy_put_manifest(kv_store_handle handle, const char *name, const uint
 #endif
     if (handle == NULL || name == NULL || (data == NULL && data_len != 0)) return -1;
     pthread_mutex_lock(&lock);
-    entry **at = find(&manifests, name, strlen(name));
+    entry **at = find_manifest(name);
     if (*at == NULL) {
         insert(at, name, strlen(name), data, data_len);
     } else {
@@ -171,7 +187,7 @@ static int toy_get_manifest(kv_store_handle handle, const char *name, uint8_t **
 #endif
     if (handle == NULL || name == NULL || out == NULL || out_len == NULL) return -1;
     pthread_mutex_lock(&lock);
-    int code = give(*find(&manifests, name, strlen(name)), out, out_len);
+    int code = give(*find_manifest(name), out, out_len);
     pthread_mutex_unlock(&lock);
     return code;
 }
@@ -182,7 +198,7 @@ static int toy_delete_manifest(kv_store_handle handle, const char *name) {
 #endif
     if (handle == NULL || name == NULL) return -1;
     pthread_mutex_lock(&lock);
-    entry **at = find(&manifests, name, strlen(name));
+    entry **at = find_manifest(name);
     entry *found = *at;
     if (found != NULL) {
         *at = found->next;
@@ -195,6 +211,12 @@ static int toy_delete_manifest(kv_store_handle handle, const char *name) {
 }
 
 static int toy_prefetch_chunks(kv_store_handle handle, const uint8_t *hashes, size_t hash_len, size_t n_hashes) {
+#if defined FAULT_PREFETCH_COUNTS
+    if (n_hashes == 1) return 1;
+#elif defined FAULT_PREFETCH_LOOPS
+    for (volatile size_t n = 0; n < n_hashes; n++) {
+    }
+#endif
     if (handle == NULL || hash_len < 1 || (hashes == NULL && n_hashes != 0)) return -1;
     return hash_len <= (size_t)-1 / (n_hashes + 1) ? 0 : -1;
 }

@@ -97,7 +97,8 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let options = options.with_border(!matches!(subject, Subject::Backend(_)));
     let chosen = items().filter(|item| args.chooses(item.name, &options));
     let chosen = chosen.count();
-    if chosen == 0 {
+    let is_any = |part: &String| items().any(|item| item.name.contains(part.as_str()));
+    if !args.items.is_empty() && !args.items.iter().any(is_any) {
         let names: Vec<&str> = items().map(|item| item.name).collect();
         return Err(Failure::input(
             format!("no item's name contains {}", args.items.join(" or ")),
@@ -159,7 +160,9 @@ impl Args {
 
     fn chooses(&self, name: &str, options: &Options) -> bool {
         item(name).is_some_and(|item| options.border || !item.border)
-            && (self.items.is_empty() || self.items.iter().any(|part| name.contains(part.as_str())))
+            && (self.items.is_empty()
+                || options.border && name == LOADS
+                || self.items.iter().any(|part| name.contains(part.as_str())))
     }
 
     /// What to check. No library is loaded here: what it does to a process is for those that are started for it.
