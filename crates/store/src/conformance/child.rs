@@ -133,19 +133,20 @@ pub(super) fn writers_task() -> Option<String> {
 /// known what this process was started as.
 pub(super) fn start_writer(task: &str) -> Option<io::Result<Child>> {
     CHILD.get()?;
-    let started = std::env::current_exe().and_then(|program| {
-        let mut child = Command::new(program)
-            .args(std::env::args_os().skip(1))
-            .env(WRITES, task)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
+    // As it was started: a Python of a virtual environment finds its packages by that path, not by the one that it leads to.
+    let mut started_as = std::env::args_os();
+    let mut command = Command::new(started_as.next()?);
+    command
+        .args(started_as)
+        .env(WRITES, task)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    Some(command.spawn().and_then(|mut child| {
         if let Some(stdin) = &mut child.stdin {
             stdin.write_all(lines::task(&BTreeSet::new()).as_bytes())?;
         }
         Ok(child)
-    });
-    Some(started)
+    }))
 }
 
 fn tell(line: &str) -> io::Result<()> {
