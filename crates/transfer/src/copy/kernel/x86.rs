@@ -12,6 +12,7 @@
 //! by side (at most 8 % more, in chunks of 4 KiB, and less elsewhere); fetching the translations of
 //! the pages to be stored to; a buffer in the first level of the cache between loads and stores.
 
+use std::arch::asm;
 use std::arch::x86_64::{__m128i, __m256i, __m512i, _MM_HINT_ET0, _mm_prefetch, _mm_sfence};
 
 use self::register::{LINE, Register, TURN, scrap};
@@ -192,6 +193,7 @@ unsafe fn long<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
         claim(dst, head);
         claim(dst.wrapping_add(len), dst.addr().wrapping_add(len) % LINE);
     }
+    let takes_over = FETCH && !AROUND && len <= TAKEN_OVER;
     // The sum goes in turns from the start of the chunk, so that it sees whole lines of even chunks
     // wherever they go to.
     let turns = (len - head) / TURN * TURN;
@@ -206,6 +208,9 @@ unsafe fn long<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
             while at < end {
                 for line in (at..at + TURN).step_by(LINE) {
                     Scout::<FETCH>::prefetch(ahead.wrapping_add(line));
+                    if takes_over {
+                        take_over(dst.wrapping_add(line + TAKEN_OVER_AHEAD));
+                    }
                     R::copy::<AROUND, LINE>(src.add(head + line), dst.add(head + line));
                 }
                 sum.turn(src.add(at));
@@ -274,4 +279,22 @@ fn claim(dst: *mut u8, part: usize) {
         // SAFETY: a prefetch of any address is harmless, and does nothing where it is not known.
         unsafe { _mm_prefetch::<_MM_HINT_ET0>(dst.cast_const().cast()) };
     }
+}
+
+/// Chunks of up to this length take the lines of their buffer over before they store to them. For longer ones the
+/// processor does so by itself.
+const TAKEN_OVER: usize = 4096;
+
+/// How many bytes before they are stored to; 512 and 2,048 do nearly as well.
+const TAKEN_OVER_AHEAD: usize = 1024;
+
+/// Fetches the line at `dst` for this core alone: whoever has read a slot of a ring has its lines in a cache.
+///
+/// On an EPYC of the fourth generation, in chunks of 512 B: a ring between two processes 0.60 of one `memcpy` instead
+/// of 0.46, gathering into a buffer of one's own 0.79 instead of 0.71, with a sum 0.80 instead of 0.60.
+#[inline(always)]
+fn take_over(dst: *mut u8) {
+    // Not `_mm_prefetch::<_MM_HINT_ET0>`, which becomes a prefetch for reading where any x86-64 is built for.
+    // SAFETY: a prefetch of any address is harmless, and does nothing on processors that do not know it.
+    unsafe { asm!("prefetchw [{}]", in(reg) dst, options(nostack, preserves_flags, nomem)) };
 }
