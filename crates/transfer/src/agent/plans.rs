@@ -8,7 +8,7 @@ use transload_layout::document::Document;
 
 pub(super) use crate::ids::canonical_document as canonical;
 use crate::ids::{AgentId, DeploymentDigest};
-use crate::plan::{Plan, Request, Side, pair_groups};
+use crate::plan::{MAX_SLICES, Plan, Request, Side, pair_groups};
 #[cfg(feature = "local")]
 use crate::wire::Path;
 use crate::wire::{self, ConnId, Difference, Flow, PathSet, RouteAsk};
@@ -19,6 +19,9 @@ const MOST_IDLE: usize = 64;
 
 /// Most plans that are kept: enough for the requests that arrive while one is answered.
 const MOST_PLANS: usize = 64;
+
+/// Most slices of them together, since a peer's layout decides how many a plan has: as many as one may have.
+const MOST_KEPT_SLICES: u64 = MAX_SLICES;
 
 /// Peers' deployments, and the plans with them that were asked for lately.
 #[derive(Debug)]
@@ -127,10 +130,8 @@ impl Plans {
             false => Plan::compile_for(peer, &self.own, &request, Side::Destination, ask.rank),
         };
         let plan = Arc::new(plan.map_err(|error| error.to_string())?);
-        if self.recent.len() == MOST_PLANS {
-            self.recent.pop_front();
-        }
         self.recent.push_back((ask.clone(), plan.clone()));
+        forget_oldest(&mut self.recent, MOST_PLANS, MOST_KEPT_SLICES);
         Ok(plan)
     }
 
@@ -148,6 +149,16 @@ impl Plans {
             tokens: flow.tokens,
             by_layer: flow.by_layer,
         })
+    }
+}
+
+/// Drops the oldest plans until there are no more than so many, with no more than so many slices together.
+fn forget_oldest(recent: &mut VecDeque<(RouteAsk, Arc<Plan>)>, most: usize, most_slices: u64) {
+    let mut slices: u64 = recent.iter().map(|(_, plan)| plan.slices()).sum();
+    while (recent.len() > most || slices > most_slices)
+        && let Some((_, plan)) = recent.pop_front()
+    {
+        slices -= plan.slices();
     }
 }
 
@@ -265,6 +276,30 @@ mod tests {
         assert_eq!(plans.paths(&agent, false), PathSet::ANY);
         plans.lose_local(conn, Path::Ring, false);
         assert_eq!(plans.paths(&agent, false), PathSet::QUIC);
+    }
+
+    #[test]
+    fn the_oldest_plans_are_forgotten() {
+        let own = Arc::new(deployment(1));
+        let mut plans = Plans::new(own.clone());
+        let document = canonical(&own).unwrap();
+        let peer = DeploymentDigest::of(&document);
+        plans.meet(peer, &document).unwrap();
+        for tokens in 1..=100 {
+            let ask = RouteAsk {
+                peer,
+                rank: crate::ids::Rank(0),
+                local_is_source: true,
+                start: 0,
+                tokens,
+                by_layer: false,
+            };
+            assert_eq!(plans.plan(&ask).unwrap().slices(), 2, "keys and values");
+        }
+        let oldest = |plans: &Plans| plans.recent[0].0.tokens;
+        assert_eq!((plans.recent.len(), oldest(&plans)), (MOST_PLANS, 37));
+        forget_oldest(&mut plans.recent, MOST_PLANS, 7);
+        assert_eq!((plans.recent.len(), oldest(&plans)), (3, 98));
     }
 
     #[test]

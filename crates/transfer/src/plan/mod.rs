@@ -248,6 +248,12 @@ impl Plan {
         routes.find(|route| route.src_rank == src_rank && route.dst_rank == dst_rank)
     }
 
+    /// How many slices it has: what its size goes by, half a KiB or so for each.
+    pub fn slices(&self) -> u64 {
+        let groups = self.routes.iter().flat_map(|route| &route.groups);
+        groups.map(|group| group.slices.len() as u64).sum()
+    }
+
     /// How many bytes a route moves.
     pub fn route_bytes(&self, route: &Route) -> u64 {
         route.groups.iter().map(RouteGroup::bytes).sum()

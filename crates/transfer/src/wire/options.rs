@@ -22,12 +22,14 @@ pub struct Options {
     /// Most transfers that one agent has under way here by its own asking; the push of a rank's lease
     /// that it was first to invite counts as one. One more is refused as busy, and its asker tries again.
     pub transfers_per_agent: usize,
+    /// The same, of all agents of one service together.
+    pub transfers_per_service: usize,
     /// Most places of routes that one agent has under way here by its own asking: 24 bytes each while they are bound, and
     /// some nanoseconds to bind. The layout of the peer decides how many a route has, up to one for each token, component
     /// and layer. One more route is refused as busy, unless it is the only one.
     pub places_per_agent: u64,
     /// The same, of all agents of one service together.
-    pub transfers_per_service: usize,
+    pub places_per_service: u64,
     /// Most connections that one agent may have opened to us. Two dials that cross need two.
     pub connections_per_agent: usize,
     /// The same, of all agents of one service together: half of what a socket takes.
@@ -67,8 +69,9 @@ impl Default for Options {
             early_per_agent: 1024,
             early_per_service: 2048,
             transfers_per_agent: 1024,
-            places_per_agent: 4 << 20,
             transfers_per_service: 8192,
+            places_per_agent: 4 << 20,
+            places_per_service: 16 << 20,
             connections_per_agent: 8,
             connections_per_service: 512,
             unnamed_per_service: 64,

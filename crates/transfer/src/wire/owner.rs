@@ -236,18 +236,24 @@ impl<B, P: Planner> Machine<B, P> {
         running.count() + queued.count() + pushes.count()
     }
 
-    /// Whether a route of so many places may be bound beside those that the agent has under way here already.
+    /// Whether a route of so many places may be bound beside those that the agent has under way here already, and its
+    /// service.
     pub(super) fn check_places(&self, agent: &AgentId, places: u64) -> Result<(), Refusal> {
-        let its = self.transfers.values();
-        let its = its.filter(|t| t.flow.agent == *agent && self.leased_to(t.side).is_some());
-        let taken: u64 = its.map(|t| t.places).sum();
-        let limit = self.options.places_per_agent;
-        match taken > 0 && taken.saturating_add(places) > limit {
-            true => Err(Refusal::Busy {
-                limit: u32::try_from(limit).unwrap_or(u32::MAX),
-            }),
-            false => Ok(()),
-        }
+        let room = |limit: u64, its: &dyn Fn(&AgentId) -> bool| {
+            let running = self.transfers.values();
+            let running =
+                running.filter(|t| its(&t.flow.agent) && self.leased_to(t.side).is_some());
+            let taken: u64 = running.map(|t| t.places).sum();
+            match taken > 0 && taken.saturating_add(places) > limit {
+                true => Err(Refusal::Busy {
+                    limit: u32::try_from(limit).unwrap_or(u32::MAX),
+                }),
+                false => Ok(()),
+            }
+        };
+        room(self.options.places_per_agent, &|by| by == agent)?;
+        let of_service = |by: &AgentId| by.service() == agent.service();
+        room(self.options.places_per_service, &of_service)
     }
 
     /// Whether a ticket is authentic and means us, in this life, and this peer.

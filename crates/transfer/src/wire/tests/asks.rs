@@ -216,6 +216,40 @@ fn are_few_at_a_time() {
     assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Busy { limit });
 }
 
+/// An agent's name below its service is its own choice: a further one gives it no further room.
+#[test]
+fn are_few_at_a_time_of_one_service_too() {
+    let places = route(false).places;
+    let one = u32::try_from(places).unwrap();
+    for (options, limit) in [
+        (
+            Options {
+                transfers_per_service: 1,
+                ..Options::default()
+            },
+            1,
+        ),
+        (
+            Options {
+                places_per_service: places,
+                ..Options::default()
+            },
+            one,
+        ),
+    ] {
+        let mut t = Table::owner_with("holder/a", options);
+        for n in 1..=3 {
+            t.lease(n, 0, Direction::Pull, true);
+        }
+        let accepted = |answer| matches!(answer, Some(Message::Accepted { .. }));
+        assert!(accepted(t.answer(Message::Pull(ask(1, 1)))));
+        t.greet("holder/b", Permits::ALL, hello("holder/b"));
+        assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Busy { limit });
+        t.greet("other/a", Permits::ALL, hello("other/a"));
+        assert!(accepted(t.answer(Message::Pull(ask(3, 1)))));
+    }
+}
+
 #[test]
 fn of_many_places_come_one_after_another() {
     let limit = route(false).places;
