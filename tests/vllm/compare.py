@@ -7,8 +7,10 @@ Both pairs have blocks of 32 tokens on both sides, where both are right. It prin
 
 - the time to the first token, through the proxy;
 - the two requests that are in it, asked without the proxy: that of the prefill server, and that of the decode server;
-- the decode server's request asked once more, when all of the prompt is cached there: what a second request costs where
-  nothing is transferred;
+- what the same servers take where nothing is transferred: `plain`, a prompt that the prefill server computes for itself,
+  and `cached`, the decode server's request asked once more, when it has all of the prompt;
+- `added`, what the connector adds to those two: prefill - plain + decode - cached. The rest of what a pair takes more
+  than one server is a second request, and the proxy;
 
 and the mean seconds of a transfer that the connectors themselves have counted: Transload's from when vLLM asks for the
 load until it hears of its end, NixlConnector's that of the transfer alone.
@@ -37,11 +39,12 @@ WARM = 2
 
 @dataclasses.dataclass
 class Figures:
-    """Seconds of each round, in what order they were asked."""
+    """Seconds of each round."""
 
     tokens: list[list[int]]
     first: list[float]
     """Until the first token: through the proxy, or of the one server."""
+    plain: list[float] = dataclasses.field(default_factory=list)
     prefill: list[float] = dataclasses.field(default_factory=list)
     decode: list[float] = dataclasses.field(default_factory=list)
     cached: list[float] = dataclasses.field(default_factory=list)
@@ -49,9 +52,17 @@ class Figures:
     """The mean of a transfer."""
 
     def __str__(self) -> str:
-        parts = {"first token": self.first, "prefill": self.prefill, "decode": self.decode, "cached": self.cached}
+        parts = {
+            "first token": self.first,
+            "prefill": self.prefill,
+            "plain": self.plain,
+            "decode": self.decode,
+            "cached": self.cached,
+        }
         words = [f"{name} {statistics.median(each) * 1e3:6.1f} ms" for name, each in parts.items() if each]
         if self.prefill:
+            prefill, plain, decode, cached = map(statistics.median, (self.prefill, self.plain, self.decode, self.cached))
+            words.append(f"added {(prefill - plain + decode - cached) * 1e3:5.1f} ms")
             words.append(f"transfer {self.transfer * 1e3:6.2f} ms")
         return "  ".join(words)
 
@@ -126,12 +137,14 @@ def measure_length(prefill: Server, decode: Server, proxy: str, metric: str, ask
     for number, prompt in enumerate(asked):
         if number == WARM:
             count, seconds = transfer(decode, metric)
-            figures = dataclasses.replace(figures, first=[], prefill=[], decode=[], cached=[])
+            figures = dataclasses.replace(figures, first=[], plain=[], prefill=[], decode=[], cached=[])
         took, answer = timed(lambda: complete(proxy, prompt, 1))
         figures.first.append(took)
         figures.tokens.append(answer["choices"][0]["token_ids"])
-        # Another prompt of this length, so that neither server has it.
-        other = prompt[::-1]
+        # Further prompts of this length, so that neither server has them.
+        half = len(prompt) // 2
+        plain, other = prompt[half:] + prompt[:half], prompt[::-1]
+        figures.plain.append(timed(lambda: complete(prefill.url, plain, 1))[0])
         body = {"prompt": other, "max_tokens": 1, "temperature": 0}
         took, params = timed(lambda: ask_prefill(prefill.url, "/v1/completions", body))
         figures.prefill.append(took)
