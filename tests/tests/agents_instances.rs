@@ -128,7 +128,7 @@ async fn an_instance_keeps_its_name_over_a_restart() {
     let first = agent(&dst, identity("decode"), 1, None, impatient());
     let (id, address) = (first.id().clone(), first.control_addr());
     moves((&src, &owner), (&dst, &first), 1).await.unwrap();
-    // One that was killed: what it holds is let go of as soon as its next life shows up.
+    // Its next life is the same agent to its peers.
     first.shutdown(Duration::ZERO).await;
     drop(first);
     let ranks: Vec<_> = Side::Decode.deployment().ranks().collect();
@@ -214,6 +214,8 @@ async fn an_authority_is_replaced_while_agents_run() {
         .await
         .unwrap();
 
+    // Agents keep the key of tickets that they have started with, whatever becomes of its file.
+    fs::write(folder.path().join("ticket.key"), [9; 32]).unwrap();
     // Both authorities are trusted, and the new one issues.
     replace(folder.path(), &[("ca.pem", &both)]);
     let second = ["prefill", "decode"].map(|name| new.issue(&service(name), Roles::all()).unwrap());

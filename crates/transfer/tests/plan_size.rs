@@ -33,7 +33,8 @@ fn the_largest_documents_are_told_what_a_plan_may_have() {
     let request = Request::tokens(64);
     // Each of 1,024 stages that have a layer has it in 64 groups; and there are 4,096 readers or replicas.
     let slices = 1024 * 64 * 4096;
-    for (src, dst) in [(&stages, &ranks), (&ranks, &stages)] {
+    // Replicas cut each of theirs in three at most.
+    for (src, dst, slices) in [(&stages, &ranks, slices), (&ranks, &stages, 3 * slices)] {
         let found = Plan::compile(src, dst, &request).unwrap_err();
         assert_eq!(found, PlanError::TooManySlices { slices });
     }

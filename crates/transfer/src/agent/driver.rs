@@ -12,7 +12,7 @@ use self::arrivals::Admission;
 use self::binding::Turns;
 pub(super) use self::binding::{Binding, Bound};
 use self::commands::Stopping;
-use self::connections::Connection;
+use self::connections::{Connection, Lookups};
 use self::promises::Promise;
 use super::data::{DataOptions, Receiver};
 use super::error::TransferError;
@@ -73,6 +73,7 @@ pub(super) struct Driver {
     fencing: HashMap<TransferId, Touching>,
     /// Who binds routes.
     turns: Turns,
+    lookups: Lookups,
     /// With whether somebody has claimed it, as its owner sees.
     leases: HashMap<LeaseKey, (Promise<LeaseOutcome>, Arc<AtomicBool>)>,
     jobs: HashMap<JobId, Promise<Result<JobReport, TransferError>>>,
@@ -124,6 +125,7 @@ impl Driver {
             under_way: HashMap::new(),
             fencing: HashMap::new(),
             turns: Turns::default(),
+            lookups: Lookups::default(),
             leases: HashMap::new(),
             jobs: HashMap::new(),
             notices: HashMap::new(),
@@ -291,7 +293,11 @@ impl Driver {
                 header,
                 answer,
             } => self.admit(&agent, &header, answer),
-            Event::Bound { transfer, bound } => self.bound(transfer, bound),
+            Event::Bound {
+                transfer,
+                number,
+                bound,
+            } => self.bound(transfer, number, bound),
             Event::Landed {
                 header,
                 trailer,

@@ -67,8 +67,12 @@ pub(super) enum Event {
         header: StreamHeader,
         answer: oneshot::Sender<Option<Landing>>,
     },
-    /// A route is bound to memory, or cannot be.
-    Bound { transfer: TransferId, bound: Bound },
+    /// A route is bound to memory, or cannot be: what came of the binding of this number.
+    Bound {
+        transfer: TransferId,
+        number: u64,
+        bound: Bound,
+    },
     /// A data stream has arrived whole.
     Landed {
         header: StreamHeader,

@@ -133,7 +133,7 @@ impl Agent {
 
     /// The key that seals tickets of this cluster.
     pub fn ticket_key(&self) -> TicketKey {
-        TicketKey::new(self.shared.endpoints.identity().ticket_secret().as_bytes())
+        TicketKey::new(self.shared.endpoints.ticket_secret().as_bytes())
     }
 
     /// Leases blocks of a rank to whoever holds a ticket for the set, to be read.

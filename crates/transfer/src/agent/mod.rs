@@ -29,6 +29,7 @@
 //! | a ring, one for each end | the gathers or scatters of its streams; waits for the peer |
 //! | local, one | handovers over the Unix socket |
 //! | beside local, two when needed | mappings of rings |
+//! | beside control, some when needed | routes that are bound, names of hosts that are asked for, certificates that are read again |
 //!
 //! Users call from runtimes of their own: a call is a message to the driver, and waits for its answer.
 //!

@@ -30,9 +30,17 @@ pub(super) struct Plans {
     peers: HashMap<DeploymentDigest, Met>,
     /// Those that nobody is connected from, the longest idle first.
     idle: VecDeque<DeploymentDigest>,
-    recent: VecDeque<(RouteAsk, Arc<Plan>)>,
+    recent: VecDeque<Planned>,
     /// Paths beside the network, of connections.
     local: HashMap<ConnId, Near>,
+}
+
+/// A plan, and what each of its routes is, which takes a hash of all that it moves.
+#[derive(Clone, Debug)]
+struct Planned {
+    ask: RouteAsk,
+    plan: Arc<Plan>,
+    routes: Arc<[wire::Route]>,
 }
 
 /// A peer's deployment.
@@ -113,9 +121,9 @@ impl Plans {
     }
 
     /// The plan with all routes of one local rank.
-    fn plan(&mut self, ask: &RouteAsk) -> Result<Arc<Plan>, String> {
-        if let Some((_, plan)) = self.recent.iter().find(|(known, _)| known == ask) {
-            return Ok(plan.clone());
+    fn plan(&mut self, ask: &RouteAsk) -> Result<Planned, String> {
+        if let Some(known) = self.recent.iter().find(|known| known.ask == *ask) {
+            return Ok(known.clone());
         }
         let peer = self
             .peer(&ask.peer)
@@ -130,9 +138,23 @@ impl Plans {
             false => Plan::compile_for(peer, &self.own, &request, Side::Destination, ask.rank),
         };
         let plan = Arc::new(plan.map_err(|error| error.to_string())?);
-        self.recent.push_back((ask.clone(), plan.clone()));
+        let routes = plan.routes().iter().map(|route| wire::Route {
+            peer_rank: match ask.local_is_source {
+                true => route.dst_rank,
+                false => route.src_rank,
+            },
+            bytes: plan.route_bytes(route),
+            digest: plan.route_digest(route),
+            places: plan.most_places(route),
+        });
+        let planned = Planned {
+            ask: ask.clone(),
+            routes: routes.filter(|route| route.bytes > 0).collect(),
+            plan,
+        };
+        self.recent.push_back(planned.clone());
         forget_oldest(&mut self.recent, MOST_PLANS, MOST_KEPT_SLICES);
-        Ok(plan)
+        Ok(planned)
     }
 
     /// The plan of a transfer.
@@ -149,16 +171,17 @@ impl Plans {
             tokens: flow.tokens,
             by_layer: flow.by_layer,
         })
+        .map(|planned| planned.plan)
     }
 }
 
 /// Drops the oldest plans until there are no more than so many, with no more than so many slices together.
-fn forget_oldest(recent: &mut VecDeque<(RouteAsk, Arc<Plan>)>, most: usize, most_slices: u64) {
-    let mut slices: u64 = recent.iter().map(|(_, plan)| plan.slices()).sum();
+fn forget_oldest(recent: &mut VecDeque<Planned>, most: usize, most_slices: u64) {
+    let mut slices: u64 = recent.iter().map(|known| known.plan.slices()).sum();
     while (recent.len() > most || slices > most_slices)
-        && let Some((_, plan)) = recent.pop_front()
+        && let Some(oldest) = recent.pop_front()
     {
-        slices -= plan.slices();
+        slices -= oldest.plan.slices();
     }
 }
 
@@ -211,17 +234,7 @@ impl wire::Planner for Plans {
     }
 
     fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<wire::Route>, String> {
-        let plan = self.plan(ask)?;
-        let routes = plan.routes().iter().map(|route| wire::Route {
-            peer_rank: match ask.local_is_source {
-                true => route.dst_rank,
-                false => route.src_rank,
-            },
-            bytes: plan.route_bytes(route),
-            digest: plan.route_digest(route),
-            places: plan.most_places(route),
-        });
-        Ok(routes.filter(|route| route.bytes > 0).collect())
+        Ok(self.plan(ask)?.routes.to_vec())
     }
 
     fn connected(&mut self, conn: ConnId, agent: &AgentId) {
@@ -294,9 +307,13 @@ mod tests {
                 tokens,
                 by_layer: false,
             };
-            assert_eq!(plans.plan(&ask).unwrap().slices(), 2, "keys and values");
+            assert_eq!(
+                plans.plan(&ask).unwrap().plan.slices(),
+                2,
+                "keys and values"
+            );
         }
-        let oldest = |plans: &Plans| plans.recent[0].0.tokens;
+        let oldest = |plans: &Plans| plans.recent[0].ask.tokens;
         assert_eq!((plans.recent.len(), oldest(&plans)), (MOST_PLANS, 37));
         forget_oldest(&mut plans.recent, MOST_PLANS, 7);
         assert_eq!((plans.recent.len(), oldest(&plans)), (3, 98));

@@ -33,7 +33,10 @@ pub(super) async fn keep(endpoints: &Endpoints, renewals: Option<Renewals>, ever
             (files, found)
         });
         let Ok((files, found)) = looked.await else {
-            return std::future::pending().await;
+            tracing::error!(
+                "reading the certificate's files has panicked: they are not looked at any more"
+            );
+            continue;
         };
         renewals = Some(files);
         let renewed = match found {

@@ -124,11 +124,11 @@ pub enum PlanError {
     },
     /// More slices than a plan may have.
     #[error(
-        "the plan would have {slices} slices, more than the most there may be, {MAX_SLICES}: one for \
+        "the plan could have {slices} slices, more than the most there may be, {MAX_SLICES}: one for \
          each component on each pair of ranks that share it"
     )]
     TooManySlices {
-        /// How many, over all routes.
+        /// How many at most, over all routes.
         slices: u128,
     },
     /// A rank that a deployment does not have.
@@ -286,9 +286,10 @@ impl Plan {
                 .slices
                 .iter()
                 .map(|slice| slice.class.range.segments());
-            layers * cuts.sum::<u64>()
+            layers.saturating_mul(cuts.fold(0, u64::saturating_add))
         };
-        route.groups.iter().map(of_group).sum()
+        let of_groups = route.groups.iter().map(of_group);
+        of_groups.fold(0, u64::saturating_add)
     }
 
     /// Names of the groups, in the order in which tables list them (that of the source's document).

@@ -75,8 +75,13 @@ pub(super) fn check(
             each += u128::from(count);
         }
         // Replicas that share out layers cut all slices of a route where the stretch of one begins or ends.
+        let replicas =
+            |partition: &Partition, tp| partition.holders(tp, 0).map_or(1, |holders| holders.len());
+        let share = |(partition, _): &(Partition, u64)| {
+            replicas(partition, src.tp()) > replicas(partition, dst.tp())
+        };
         let stretches = match pairs.len() {
-            0 | 1 => 1,
+            0 | 1 if !pairs.iter().any(share) => 1,
             partitions => 1 + 2 * partitions as u128,
         };
         slices += each * stretches * in_common.count() as u128;

@@ -17,7 +17,7 @@ use crate::lease::{LeaseEnd, LeaseKey};
 pub enum Action<B> {
     /// Connect to an agent. Answer with `connected`, or with `connect_failed`.
     Connect {
-        /// Whom; the certificate there must say so.
+        /// Whom; the certificate there must be of its service.
         agent: AgentId,
         /// Host name or address.
         host: String,

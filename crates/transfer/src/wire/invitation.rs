@@ -37,6 +37,8 @@ pub(crate) struct InvitedPush {
     pub(crate) job: JobId,
     /// Whose invitation came first.
     pub(crate) by: AgentId,
+    /// The most places that binding all its routes takes.
+    pub(crate) places: u64,
 }
 
 impl<B, P: Planner> Machine<B, P> {
@@ -160,7 +162,7 @@ impl<B, P: Planner> Machine<B, P> {
             return Err(Refusal::ShuttingDown);
         }
         self.check_room(conn)?;
-        self.can_push(&agent, key, into, invitation.by_layer)?;
+        let places = self.can_push(&agent, key, into, invitation.by_layer)?;
         self.leases.begin_push(now, key, &wanted)?;
         let (layers, prefilled) = match self.leases.progress(&key) {
             Some((layers, prefilled)) => (layers.collect(), prefilled),
@@ -183,7 +185,14 @@ impl<B, P: Planner> Machine<B, P> {
             blocks: Held::Of(BlocksOf::Lease(key)),
         };
         let job = JobId(self.next_number());
-        self.pushes.insert(pin, InvitedPush { job, by: agent });
+        self.pushes.insert(
+            pin,
+            InvitedPush {
+                job,
+                by: agent,
+                places,
+            },
+        );
         self.begin_job(now, job, spec, into.clone());
         for (layer, tokens) in layers {
             self.job_ready(job, key.rank, layer, tokens);
@@ -191,14 +200,14 @@ impl<B, P: Planner> Machine<B, P> {
         Ok(())
     }
 
-    /// Whether we could push so: what the asker wants to hear at once.
+    /// Whether we could push so, which the asker wants to hear at once: and how many places that takes.
     fn can_push(
         &mut self,
         agent: &AgentId,
         key: LeaseKey,
         into: &Claims,
         by_layer: bool,
-    ) -> Result<(), Refusal> {
+    ) -> Result<u64, Refusal> {
         if self.jobs_under_way() >= self.options.jobs {
             let limit = u32::try_from(self.options.jobs).unwrap_or(u32::MAX);
             return Err(Refusal::Busy { limit });
@@ -217,7 +226,9 @@ impl<B, P: Planner> Machine<B, P> {
         });
         let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
         let places = routes.iter().map(|route| route.places);
-        self.check_places(agent, places.fold(0, u64::saturating_add))
+        let places = places.fold(0, u64::saturating_add);
+        self.check_places(agent, places)?;
+        Ok(places)
     }
 
     /// A push that was invited touches the blocks of its lease no more.

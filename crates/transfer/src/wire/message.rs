@@ -11,7 +11,7 @@ use crate::ids::{
 use crate::ticket::Ticket;
 
 /// Lowest and highest version of the protocol that is spoken here.
-pub const VERSIONS: (u16, u16) = (1, 1);
+pub const VERSIONS: (u16, u16) = (2, 2);
 
 /// Longest deployment document that can be handed over, in bytes: it must fit a frame.
 pub const MAX_DOCUMENT: usize = 60 * 1024;

@@ -84,7 +84,7 @@
 //!
 //! | action | what the agent does |
 //! |---|---|
-//! | [`Connect`](Action::Connect) | dials the control endpoint with mutual TLS; checks that the certificate's agent is the one named; `connected` or `connect_failed`. An inbound connection is `connected` as well. [`Machine::wants`] says whether an idle one is still needed |
+//! | [`Connect`](Action::Connect) | dials the control endpoint with mutual TLS; checks that the certificate's service is the one named; `connected` or `connect_failed`. An inbound connection is `connected` as well. [`Machine::wants`] says whether an idle one is still needed |
 //! | [`Close`](Action::Close) | closes it, after what was sent before has left |
 //! | [`Send`](Action::Send) | [`frame::encode`], onto the connection's one control stream, in order. Where that stream is blocked, the agent stops *reading* from this connection: so a peer that does not listen cannot make it remember answers |
 //! | [`Read`](Action::Read) | binds the route's plan to [`Machine::blocks`]; cuts it into streams of disjoint ranges, at most [`MAX_STREAMS`]; gathers into pooled buffers; [`stream::StreamHeader`] before, [`stream::StreamTrailer`] behind. `stream_sent` when a stream is written whole. |

@@ -28,7 +28,8 @@ pub struct Options {
     /// some nanoseconds to bind. The layout of the peer decides how many a route has, up to one for each token, component
     /// and layer. One more route is refused as busy, unless it is the only one.
     pub places_per_agent: u64,
-    /// The same, of all agents of one service together.
+    /// The same, of all agents of one service together; and the most of one route, or of all those of one invited push,
+    /// which is refused as beyond planning otherwise.
     pub places_per_service: u64,
     /// Most connections that one agent may have opened to us. Two dials that cross need two.
     pub connections_per_agent: usize,

@@ -236,14 +236,24 @@ impl<B, P: Planner> Machine<B, P> {
         running.count() + queued.count() + pushes.count()
     }
 
-    /// Whether a route of so many places may be bound beside those that the agent has under way here already, and its
-    /// service.
+    /// Whether routes of so many places may be bound beside those that the agent has under way here by its own asking,
+    /// and its service.
     pub(super) fn check_places(&self, agent: &AgentId, places: u64) -> Result<(), Refusal> {
+        let most = self.options.places_per_service;
+        if places > most {
+            let why = format!(
+                "binding it would take {places} places, more than {most}: ask for fewer tokens at a time, or have larger blocks"
+            );
+            return Err(Refusal::Unplannable { why: why.into() });
+        }
         let room = |limit: u64, its: &dyn Fn(&AgentId) -> bool| {
-            let running = self.transfers.values();
-            let running =
-                running.filter(|t| its(&t.flow.agent) && self.leased_to(t.side).is_some());
-            let taken: u64 = running.map(|t| t.places).sum();
+            let asked = self.transfers.values();
+            let asked = asked.filter(|t| matches!(t.side, Side::Lease(_)) && its(&t.flow.agent));
+            let pushes = self.pushes.values().filter(|push| its(&push.by));
+            let places_of_all = asked
+                .map(|t| t.places)
+                .chain(pushes.map(|push| push.places));
+            let taken: u64 = places_of_all.sum();
             match taken > 0 && taken.saturating_add(places) > limit {
                 true => Err(Refusal::Busy {
                     limit: u32::try_from(limit).unwrap_or(u32::MAX),

@@ -16,7 +16,7 @@ pub(crate) struct Transfer {
     pub(crate) role: Role,
     /// Whether the agent was told to read or to receive, so that a fence is needed.
     pub(crate) under_way: bool,
-    /// The most places that binding it takes.
+    /// The most places that binding it takes, where a peer has asked for it; those of an invited push count as a whole.
     pub(crate) places: u64,
     /// What the peer has said last that it waits for.
     pub(crate) waiting: Option<WaitingOn>,

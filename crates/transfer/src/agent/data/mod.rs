@@ -37,8 +37,8 @@
 //! [`DataOptions::buffer_bytes`]; a transfer about 300 bytes, 32 for each part, of which there are 2,048
 //! at most, and 2 KiB for each lane that carries it; a stream that is received 6 KiB, and what QUIC
 //! keeps for it within the lane's receive window. Nothing waits for a buffer while it holds one that is
-//! not on its way, and streams that arrive are never left unread; so transfers cannot block each other
-//! for good.
+//! not on its way, and streams that arrive are left unread only until their route is bound; so transfers cannot block
+//! each other for good.
 
 mod fence;
 mod intake;

@@ -189,8 +189,8 @@ impl<A: Arrivals> Receiver<A> {
 
     /// Receives all streams of a lane, on its thread, until the lane is gone.
     ///
-    /// Each stream that comes is read at once or stopped at once, never left to wait, so that none can
-    /// keep the lane's window from the others.
+    /// Each stream that comes is read or stopped as soon as it is known where its bytes go: at once, or when its route is
+    /// bound, which nothing that its peer does holds up.
     pub fn serve(&self, lane: &Lane) -> JoinHandle<ConnectionLost> {
         let (this, accepting) = (self.clone(), lane.clone());
         let of_service = self.inner.of_services.get(ServiceName::from(lane.peer()));

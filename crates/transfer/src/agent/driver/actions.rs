@@ -18,6 +18,7 @@ impl Driver {
             Action::Connect { agent, host, port } => {
                 let dialling = dial(
                     self.endpoints.clone(),
+                    self.lookups.clone(),
                     agent,
                     host,
                     port,

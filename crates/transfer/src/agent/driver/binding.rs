@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tokio::sync::{Semaphore, oneshot};
-use tokio::task::spawn_blocking;
+use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::Driver;
 use crate::agent::data::{Landing, Outgoing, RouteBytes};
@@ -18,21 +18,37 @@ use crate::wire::Flow;
 /// How many routes are bound at a time: others wait for their turn. Most take some microseconds.
 const TURNS: usize = 2;
 
-/// Who takes turns.
-#[derive(Clone, Debug)]
-pub(super) struct Turns(Arc<Semaphore>);
+/// Who takes turns, and the number of the next binding.
+#[derive(Debug)]
+pub(super) struct Turns {
+    free: Arc<Semaphore>,
+    next: u64,
+}
 
 impl Default for Turns {
     fn default() -> Self {
-        Self(Arc::new(Semaphore::new(TURNS)))
+        Self {
+            free: Arc::new(Semaphore::new(TURNS)),
+            next: 0,
+        }
     }
 }
 
-/// A route that is being bound, and the streams that want in meanwhile: as many as a transfer may have.
+/// A route that is being bound, and the streams that want in meanwhile: as many as a transfer may have. Dropped, it does
+/// not begin any more if it still waits for its turn.
 #[derive(Debug)]
 pub(in crate::agent) struct Binding {
+    /// Tells it from any other, also of a transfer of the same number: askers choose those, and use one again.
+    number: u64,
     side: Side,
     admitted: Vec<oneshot::Sender<Option<Landing>>>,
+    task: AbortHandle,
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 impl Binding {
@@ -64,44 +80,60 @@ impl Driver {
             let memory = memory.ok_or_else(|| format!("rank {} has no memory here", of.rank))?;
             flows::route(&of, &plan, side, &blocks, &memory)
         };
+        let number = self.turns.next;
+        self.turns.next += 1;
+        let (moved, free) = (self.moved.clone(), self.turns.free.clone());
+        let task = self.endpoints.spawn_control(async move {
+            // The semaphore is never closed.
+            let turn = free.acquire_owned().await.ok();
+            let bound = spawn_blocking(move || {
+                // Until it is done, whatever becomes of the transfer.
+                let _turn = turn;
+                binding()
+            });
+            let bound = bound.await;
+            let bound = bound.unwrap_or_else(|panicked| Err(panicked.to_string()));
+            // The driver is gone where this fails.
+            let _ = moved.send(Event::Bound {
+                transfer,
+                number,
+                bound,
+            });
+        });
         let under = Under {
             path: flow.path,
             flow,
             moving: Moving::Binding(Binding {
+                number,
                 side,
                 admitted: Vec::new(),
+                task: task.abort_handle(),
             }),
             seen: 0,
             chunks: Chunks::default(),
         };
         self.under_way.insert(transfer, under);
-        let (moved, turns) = (self.moved.clone(), self.turns.clone());
-        self.endpoints.spawn_control(async move {
-            // The semaphore is never closed.
-            let _turn = turns.0.acquire_owned().await.ok();
-            let bound = spawn_blocking(binding).await;
-            let bound = bound.unwrap_or_else(|panicked| Err(panicked.to_string()));
-            // The driver is gone where this fails.
-            let _ = moved.send(Event::Bound { transfer, bound });
-        });
     }
 
     /// A route is bound: what has waited for that goes on.
-    pub(super) fn bound(&mut self, transfer: TransferId, bound: Bound) {
-        // It may be over by now.
+    pub(super) fn bound(&mut self, transfer: TransferId, number: u64, bound: Bound) {
+        // The transfer may be over by now, and another one under way by the same number.
         let Some(under) = self.under_way.get_mut(&transfer) else {
             return;
         };
+        let Moving::Binding(binding) = &mut under.moving else {
+            return;
+        };
+        if binding.number != number {
+            return;
+        }
         let (bytes, chunks) = match bound {
             Ok(bound) => bound,
             Err(why) => return self.failed(transfer, why),
         };
         under.chunks = chunks;
-        let Moving::Binding(binding) = &mut under.moving else {
-            return;
-        };
-        let Binding { side, admitted } = binding;
-        let (admitted, path) = (std::mem::take(admitted), under.path);
+        let (side, path) = (binding.side, under.path);
+        let admitted = std::mem::take(&mut binding.admitted);
         match side {
             Side::Source => {
                 let lanes = usize::from(under.flow.lanes.max(1));
@@ -129,5 +161,191 @@ impl Driver {
         if let Some(path) = path {
             self.carry(transfer, path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+    use transload_layout::Deployment;
+
+    use super::*;
+    use crate::agent::data::DataOptions;
+    use crate::agent::driver::Parts;
+    use crate::agent::plans::{Plans, canonical};
+    use crate::content::ContentDigest;
+    use crate::copy::Crc32c;
+    use crate::identity::{Authority, Roles};
+    use crate::ids::{
+        AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, Rank, ServiceName,
+    };
+    use crate::lease::{LeaseKey, LeaseSpec};
+    use crate::memory::Memory;
+    use crate::moment::Moment;
+    use crate::plan::{BlockTable, Tables};
+    use crate::ticket::TicketKey;
+    use crate::transport::quic::{Endpoints, QuicOptions};
+    use crate::wire::{BlocksOf, ConnId, Identity, Machine, Options, Planner as _, Secret};
+
+    const TOKENS: u64 = 16;
+    const BYTES: u64 = TOKENS * 32;
+    const TRANSFER: TransferId = TransferId([7; 16]);
+
+    /// A driver that nobody runs, with a lease of block 1 and one of block 2.
+    struct Stand {
+        driver: Driver,
+        events: mpsc::UnboundedReceiver<Event>,
+        peer: DeploymentDigest,
+    }
+
+    fn lease(block: u8) -> LeaseKey {
+        let (set, rank) = (LeaseSetId([block; 16]), Rank(0));
+        LeaseKey { set, rank }
+    }
+
+    impl Stand {
+        fn new() -> Self {
+            let text = r#"{"schema": "transload.deployment/1", "tp": 1, "block_size": 16, "num_blocks": 3,
+                "group": [{"name": "attn", "layers": "0", "spec": [{"kind": "attention",
+                "heads": 1, "head_dim": 8, "dtype": "bf16"}]}]}"#;
+            let own = Deployment::from_value(&serde_json::from_str(text).unwrap()).unwrap();
+            let bytes = own.groups()[0].placement(0).allocation_bytes;
+            let memory = Memory::allocate(&[bytes as usize]).unwrap();
+            let pattern: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+            memory.write(0, &pattern).unwrap();
+
+            let authority = Authority::new("test".parse().unwrap()).unwrap();
+            let service: ServiceName = "owner".parse().unwrap();
+            let identity = authority.issue(&service, Roles::all()).unwrap();
+            let ticket_key = TicketKey::new(identity.ticket_secret().as_bytes());
+            let cluster = identity.peer().cluster.clone();
+            let address = "127.0.0.1:0".parse().unwrap();
+            let endpoints = Endpoints::bind(identity, QuicOptions::default(), address).unwrap();
+            let own = Arc::new(own);
+            let document = canonical(&own).unwrap();
+            let peer = DeploymentDigest::of(&document);
+            let mut plans = Plans::new(own);
+            plans.meet(peer, &document).unwrap();
+            let me = Identity {
+                agent: AgentId::new("owner").unwrap(),
+                cluster,
+                incarnation: Incarnation::new(1, 0),
+                document,
+                ranks: [Rank(0)].into(),
+                ticket_key,
+                secret: Secret::new([1; 32]),
+            };
+            let mut machine = Machine::new(me, Options::default(), plans).unwrap();
+            for block in [1, 2] {
+                let spec = LeaseSpec {
+                    key: lease(block),
+                    direction: Direction::Pull,
+                    content: ContentDigest([block; 32]),
+                    start: 0,
+                    valid_tokens: TOKENS,
+                    ttl: Duration::from_secs(60),
+                    hard_bound: Duration::from_secs(60),
+                    prefilled: true,
+                    blocks: Arc::new(Tables(vec![BlockTable::List(vec![block.into()])])),
+                };
+                machine.lease(Moment(Duration::ZERO), spec).unwrap();
+            }
+            let mut driver = Driver::new(Parts {
+                machine,
+                endpoints,
+                memories: [(Rank(0), Arc::from([memory]))].into(),
+                data: DataOptions::default(),
+                stall: Duration::from_secs(60),
+                keep_idle: Duration::from_secs(60),
+                events: mpsc::channel(1).0,
+            });
+            let events = driver.moved_in.take().unwrap();
+            Self {
+                driver,
+                events,
+                peer,
+            }
+        }
+
+        /// Begins to bind the block of a lease, for a transfer that always has the same number.
+        fn bind(&mut self, block: u8) {
+            let flow = Flow {
+                transfer: TRANSFER,
+                nonce: Nonce([block; 16]),
+                conn: ConnId(1),
+                agent: AgentId::new("holder").unwrap(),
+                peer: self.peer,
+                rank: Rank(0),
+                peer_rank: Rank(0),
+                start: 0,
+                tokens: TOKENS,
+                by_layer: false,
+                bytes: BYTES,
+                lanes: 1,
+                path: None,
+                blocks: BlocksOf::Lease(lease(block)),
+                all_readable: true,
+                ready: Vec::new(),
+            };
+            self.driver.bind(flow, Side::Source);
+        }
+
+        /// The next event but those of fences.
+        fn bound(&mut self) -> Event {
+            loop {
+                match self.events.blocking_recv().unwrap() {
+                    Event::Fenced { .. } => {}
+                    event => return event,
+                }
+            }
+        }
+
+        /// What the transfer reads, once that is known.
+        fn reads(&self) -> Option<Vec<u8>> {
+            let Moving::Out(outgoing) = &self.driver.under_way[&TRANSFER].moving else {
+                return None;
+            };
+            let mut bytes = vec![0; BYTES as usize];
+            let mut cursor = outgoing.route().cursor(0).unwrap();
+            cursor.gather(&mut bytes, &mut Crc32c::new()).unwrap();
+            Some(bytes)
+        }
+    }
+
+    /// Whoever asks chooses the number of a transfer, and may choose one again: what was bound for the one before, which
+    /// was given up, leads into blocks of a lease that is over.
+    #[test]
+    fn is_of_one_transfer_and_not_of_the_next_of_that_number() {
+        let mut stand = Stand::new();
+        stand.bind(2);
+        let event = stand.bound();
+        stand.driver.on_event(event);
+        let right = stand.reads().unwrap();
+        stand.driver.fence(TRANSFER);
+
+        stand.bind(1);
+        let stale = stand.bound();
+        stand.driver.fence(TRANSFER);
+        stand.bind(2);
+        let own = stand.bound();
+        stand.driver.on_event(stale);
+        assert_eq!(stand.reads(), None, "its own is not there yet");
+        stand.driver.on_event(own);
+        assert_eq!(stand.reads(), Some(right));
+    }
+
+    #[test]
+    fn that_waits_for_its_turn_is_withdrawn_with_its_transfer() {
+        let mut stand = Stand::new();
+        let turns = stand.driver.turns.free.clone();
+        let taken = turns.try_acquire_many(TURNS as u32).unwrap();
+        stand.bind(1);
+        stand.driver.fence(TRANSFER);
+        stand.bind(2);
+        drop(taken);
+        let event = stand.bound();
+        assert!(matches!(event, Event::Bound { number: 1, .. }));
     }
 }

@@ -67,7 +67,7 @@ impl Driver {
     }
 
     fn fingerprint(&self, content: &ContentDigest) -> ContentFingerprint {
-        content.fingerprint(self.endpoints.identity().ticket_secret().as_bytes())
+        content.fingerprint(self.endpoints.ticket_secret().as_bytes())
     }
 
     pub(super) fn log_job_failed(&self, job: JobUnderWay, error: &TransferError) {

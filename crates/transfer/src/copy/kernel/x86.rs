@@ -296,5 +296,5 @@ const TAKEN_OVER_AHEAD: usize = 1024;
 fn take_over(dst: *mut u8) {
     // Not `_mm_prefetch::<_MM_HINT_ET0>`, which becomes a prefetch for reading where any x86-64 is built for.
     // SAFETY: a prefetch of any address is harmless, and does nothing on processors that do not know it.
-    unsafe { asm!("prefetchw [{}]", in(reg) dst, options(nostack, preserves_flags, nomem)) };
+    unsafe { asm!("prefetchw [{}]", in(reg) dst.addr(), options(nostack, preserves_flags, nomem)) };
 }

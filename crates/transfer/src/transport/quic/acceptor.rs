@@ -73,7 +73,7 @@ where
         }
     }
 
-    /// Decides whether a stranger may begin its handshake. One that may not hears nothing, and its QUIC asks again:
+    /// Decides whether a stranger may begin its handshake. Where too many try, it hears nothing, and its QUIC asks again:
     /// an answer would end its attempt, and reach whoever's address it has forged.
     fn admit(
         &self,

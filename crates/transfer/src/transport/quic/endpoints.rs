@@ -22,7 +22,7 @@ use super::{
     socket::Buffers,
     threads::GOODBYE,
 };
-use crate::identity::{Identity, PeerIdentity, RenewalError, tls::SERVER_NAME};
+use crate::identity::{Identity, PeerIdentity, RenewalError, TicketSecret, tls::SERVER_NAME};
 use crate::ids::{AgentId, ServiceName};
 
 /// All sockets of one agent: one for control and one for each lane, each with a thread. Clones are
@@ -34,6 +34,7 @@ pub struct Endpoints {
 
 struct Inner {
     credentials: Arc<Credentials>,
+    ticket_secret: TicketSecret,
     options: Arc<QuicOptions>,
     control: Bound,
     lanes: Vec<Bound>,
@@ -55,6 +56,7 @@ impl Endpoints {
     ) -> Result<Self, BindError> {
         options.check()?;
         let options = Arc::new(options);
+        let ticket_secret = identity.ticket_secret().clone();
         let credentials = Arc::new(Credentials::new(identity, options.clone())?);
         let server = credentials.server();
 
@@ -84,6 +86,7 @@ impl Endpoints {
         Ok(Self {
             inner: Arc::new(Inner {
                 credentials,
+                ticket_secret,
                 options,
                 control,
                 lanes,
@@ -97,6 +100,12 @@ impl Endpoints {
     #[must_use]
     pub fn identity(&self) -> Identity {
         self.inner.credentials.identity()
+    }
+
+    /// The key of the cluster's tickets, as it was when this was bound: it stays, whatever identity comes after.
+    #[must_use]
+    pub fn ticket_secret(&self) -> &TicketSecret {
+        &self.inner.ticket_secret
     }
 
     /// Has new connections show and demand what `identity` says: a certificate that was renewed, or authorities

@@ -22,7 +22,7 @@
 //!   ([`PeerIdentity`](crate::identity::PeerIdentity)), from a verified certificate.
 //! - [`Lane`]s belong to a control connection: the side that will accept them makes a
 //!   [`LaneSession`] for that peer, sends its [`SessionToken`] and lane ports over control, and
-//!   accepts only lanes that prove to be the same agent and begin with the token.
+//!   accepts only lanes that prove to be of the same service and begin with the token.
 //! - [`DataSender`] and [`DataReceiver`] are the two ends of one stream on a lane, with
 //!   back-pressure.
 //!

@@ -47,7 +47,7 @@ pub struct QuicOptions {
     pub receive_window: u32,
 
     /// Bytes of ours that one lane holds until the peer has acknowledged them. Bounds the send
-    /// memory of a lane (lent memory is kept waiting, not copied). As `receive_window`.
+    /// memory of a lane. As `receive_window`.
     pub send_window: u32,
 
     /// Streams that a peer may have open at once on one lane.

@@ -14,10 +14,10 @@ use tokio::runtime::{Builder, Handle};
 
 use super::socket::BatchingUdpSocket;
 
-/// Threads for blocking work, made when they are needed and gone ten seconds after. None of ours is done
-/// here; tokio asks the system for the addresses of host names there, which takes a resolver's patience,
-/// often 10 s, where a name server does not answer. So many names may be asked for at a time.
-const LOOKUPS: usize = 16;
+/// Most threads for blocking work, made when they are needed and gone ten seconds after: for the addresses of host
+/// names, routes that are bound, and certificates that are read again. Of each kind there are fewer at a time than it would
+/// take to keep the others waiting.
+const BLOCKING: usize = 32;
 
 /// One thread with a tokio runtime on it, that nothing may block.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl NetThread {
     pub(super) fn start(name: &str) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
-            .max_blocking_threads(LOOKUPS)
+            .max_blocking_threads(BLOCKING)
             .thread_name(name)
             .enable_all()
             .build()?;

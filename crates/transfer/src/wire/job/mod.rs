@@ -162,7 +162,6 @@ struct JobRoute {
     rank: Rank,
     peer_rank: Rank,
     bytes: u64,
-    places: u64,
     digest: PlanDigest,
     state: RouteState,
     /// Attempts, each with a number and a transfer of its own.

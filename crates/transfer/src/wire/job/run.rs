@@ -210,7 +210,6 @@ impl<B, P: Planner> Machine<B, P> {
                 rank,
                 peer_rank: route.peer_rank,
                 bytes: route.bytes,
-                places: route.places,
                 digest: route.digest,
                 state: RouteState::Idle,
                 attempts: 0,
@@ -260,7 +259,6 @@ impl<B, P: Planner> Machine<B, P> {
         route.state = RouteState::Trying(transfer);
         route.attempts += 1;
         let (rank, peer_rank, bytes) = (route.rank, route.peer_rank, route.bytes);
-        let places = route.places;
         let (source, destination) = match push {
             true => (rank, peer_rank),
             false => (peer_rank, rank),
@@ -324,7 +322,7 @@ impl<B, P: Planner> Machine<B, P> {
             side: Side::Job { job: id, route: i },
             role,
             under_way: !push,
-            places,
+            places: 0,
             waiting: None,
             moved: 0,
         };

@@ -380,7 +380,7 @@ pub(super) fn options() -> Options {
         transfers_per_agent: 6,
         transfers_per_service: 6,
         places_per_agent: 60,
-        places_per_service: 60,
+        places_per_service: 600,
         connections_per_agent: 8,
         connections_per_service: 64,
         unnamed_per_service: 64,

@@ -267,15 +267,24 @@ fn of_many_places_come_one_after_another() {
     // A later attempt takes the places of the one before.
     let waits = t.answer(Message::Pull(ask(1, 2)));
     assert!(matches!(waits, Some(Message::Waiting { .. })), "{waits:?}");
-    // One alone is never too large.
-    let options = Options {
-        places_per_agent: 0,
-        ..Options::default()
+    // One alone may have more than all of an agent's, but not more than all of a service's.
+    let mut answer = |places_per_agent, places_per_service| {
+        let options = Options {
+            places_per_agent,
+            places_per_service,
+            ..Options::default()
+        };
+        t = Table::owner_with("holder", options);
+        t.lease(1, 0, Direction::Pull, true);
+        t.answer(Message::Pull(ask(1, 1)))
     };
-    let mut t = Table::owner_with("holder", options);
-    t.lease(1, 0, Direction::Pull, true);
-    let accepted = t.answer(Message::Pull(ask(1, 1)));
+    let places = route(false).places;
+    let accepted = answer(0, places);
     assert!(matches!(accepted, Some(Message::Accepted { .. })));
+    let Some(Message::Refused { refusal, .. }) = answer(0, places - 1) else {
+        panic!("it is bound");
+    };
+    assert!(matches!(refusal, Refusal::Unplannable { .. }), "{refusal}");
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn unwelcome(permits: Permits, hello: Hello) -> HelloRefusal {
 #[test]
 fn say_why_somebody_is_not_welcome() {
     let ours = VERSIONS;
-    let theirs = (2, 9);
+    let theirs = (VERSIONS.1 + 1, 9);
     let future = Hello {
         versions: theirs,
         ..hello("holder")

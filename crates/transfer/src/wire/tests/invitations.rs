@@ -404,6 +404,39 @@ fn has_only_so_many_pushes_under_way_for_each_agent() {
     assert!(t.said.iter().any(let_in), "{:?}", t.said);
 }
 
+/// However many routes it takes, and though none of them has begun.
+#[test]
+fn has_room_for_so_many_places() {
+    let routes = planner(OWNER).routes(&RouteAsk {
+        peer: HOLDER.digest(),
+        rank: Rank(0),
+        local_is_source: true,
+        start: 0,
+        tokens: TOKENS,
+        by_layer: false,
+    });
+    let places: u64 = routes.unwrap().iter().map(|route| route.places).sum();
+    let owner = |options| {
+        let mut t = Table::owner_with("holder", options);
+        t.lease(1, 0, Direction::Pull, true);
+        t.lease(2, 0, Direction::Pull, true);
+        t
+    };
+    let mut t = owner(Options {
+        places_per_agent: places,
+        ..Options::default()
+    });
+    assert_eq!(invite(&mut t, invitation(1)), None, "rank 1 is late");
+    let limit = u32::try_from(places).unwrap();
+    assert_eq!(refused(&mut t, invitation(2)), Refusal::Busy { limit });
+    let mut t = owner(Options {
+        places_per_service: places - 1,
+        ..Options::default()
+    });
+    let refusal = refused(&mut t, invitation(1));
+    assert!(matches!(refusal, Refusal::Unplannable { .. }), "{refusal}");
+}
+
 /// A lease ends when its push has been fenced, with the reason that came first.
 #[test]
 fn that_is_cancelled_fences_before_it_gives_back() {
