@@ -24,6 +24,16 @@ struct Changed {
     refused: Mutex<Option<ManifestName>>,
     /// What somebody else does just before a step of a removal.
     meanwhile: Mutex<Option<(Step, Meanwhile)>>,
+    without_revisions: Option<Without>,
+}
+
+/// What a store that cannot tell two puts apart refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Without {
+    /// As behind `kv_store_v1`.
+    Any,
+    /// As S3 without conditional puts.
+    Deleting,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +48,8 @@ enum Meanwhile {
     Root,
     /// Puts what was missing.
     Piece,
+    /// Unplugs the store of the chunks.
+    Silence,
 }
 
 impl Changed {
@@ -50,6 +62,9 @@ impl Changed {
                 self.store.put_manifest(name, &root).unwrap();
             }
             Some((_, Meanwhile::Piece)) => *self.instead.lock().unwrap() = None,
+            Some((_, Meanwhile::Silence)) => {
+                *self.instead.lock().unwrap() = Some((0, Instead::Silence));
+            }
         }
     }
 }
@@ -60,6 +75,15 @@ enum Instead {
     Bytes(Bytes),
     /// The store checks what it reads itself.
     Refusal,
+    /// The store cannot be asked.
+    Silence,
+}
+
+fn without_revisions() -> StoreError {
+    StoreError::Unsupported {
+        what: "telling two puts of a manifest apart",
+        why: "a test says so".to_owned(),
+    }
 }
 
 fn refusal() -> StoreError {
@@ -85,6 +109,7 @@ impl Backend for Changed {
                 Instead::Nothing => Ok(None),
                 Instead::Bytes(bytes) => Ok(Some(bytes.clone())),
                 Instead::Refusal => Err(refusal()),
+                Instead::Silence => Err(StoreError::remote("get a chunk", "nobody answers")),
             };
         }
         self.store.get_chunk(hash)
@@ -106,10 +131,16 @@ impl Backend for Changed {
         name: &ManifestName,
     ) -> Result<Option<(Bytes, Revision)>, StoreError> {
         self.meanwhile(Step::LookUp, name);
+        if self.without_revisions == Some(Without::Any) {
+            return Err(without_revisions());
+        }
         self.store.manifest_revision(name)
     }
     fn delete_revision(&self, name: &ManifestName, read: &Revision) -> Result<bool, StoreError> {
         self.meanwhile(Step::Delete, name);
+        if self.without_revisions.is_some() {
+            return Err(without_revisions());
+        }
         self.store.delete_revision(name, read)
     }
 }
@@ -201,6 +232,7 @@ fn a_root_that_is_saved_again_meanwhile_is_not_removed() {
     let cases = [
         (None, 0),
         (Some((Step::LookUp, Meanwhile::Piece)), 256),
+        (Some((Step::LookUp, Meanwhile::Silence)), 256),
         (Some((Step::Delete, Meanwhile::Root)), 256),
     ];
     for (meanwhile, left) in cases {
@@ -218,6 +250,43 @@ fn a_root_that_is_saved_again_meanwhile_is_not_removed() {
         assert!(matches!(error, ArchiveError::Missing { .. }), "{error}");
         let found = archive.find(&prompt).unwrap();
         assert_eq!(found.tokens(), left, "{meanwhile:?}");
+    }
+}
+
+/// A store that cannot tell two puts apart loses a piece. If its root stayed, each load would fail and no save mend it.
+#[test]
+fn a_store_without_revisions_heals() {
+    let tokens: Vec<u32> = (0..1024).collect();
+    let prompt = Prompt::new(&tokens);
+    let request = SaveRequest::tokens(1024);
+    let here = document(2);
+    for without in [Without::Any, Without::Deleting] {
+        let changed = Arc::new(Changed {
+            without_revisions: Some(without),
+            ..Changed::default()
+        });
+        let store: Arc<dyn Backend> = changed.clone();
+        let archive = archive(&store, &here).with_threads(1);
+        let engine = Engine::computed(&here, 1024, 3);
+        engine.save(&archive, &prompt, &request).unwrap();
+        let load = || {
+            let found = archive.find(&prompt).unwrap();
+            let reader = Engine::new(&here, 1024);
+            let restored = reader.restore(&archive, &found, 0);
+            restored.map(|_| (found.tokens(), reader.bytes()))
+        };
+        *changed.instead.lock().unwrap() = Some((3, Instead::Nothing));
+        let error = load().unwrap_err();
+        assert!(matches!(error, ArchiveError::Missing { .. }), "{error}");
+        assert!(!archive.missing(&prompt, &request).unwrap().is_empty());
+        let (before, _) = load().unwrap();
+        assert!(before < 1024);
+        // Whoever puts the piece again has it there.
+        *changed.instead.lock().unwrap() = None;
+        engine.save(&archive, &prompt, &request).unwrap();
+        let expected = Engine::new(&here, 1024);
+        engine.transfer_needed(&expected, 0, 1024);
+        assert!(load().unwrap() == (1024, expected.bytes()));
     }
 }
 

@@ -88,8 +88,9 @@ impl Archive {
         Ok(published)
     }
 
-    /// That what the ranks saved was not collected meanwhile. Reading the parts is a use of them, so that it will not be
-    /// for another grace period.
+    /// That what the ranks saved was not collected meanwhile. Where reading a part is a use of it, it will not be for
+    /// another grace period. On S3, which does not know what was read, a collection that runs by now may yet take the
+    /// pieces of a save that took longer than its grace period, and the roots then miss them.
     fn check_parts(&self, parts: &[Part]) -> Result<(), ArchiveError> {
         let names = parts
             .iter()

@@ -48,8 +48,8 @@ impl RankArchive {
     /// # Errors
     /// [`ArchiveError::Missing`] or [`Damaged`](ArchiveError::Damaged) if a piece is not what was saved;
     /// what the blocks hold then is not defined. The root that names such a piece is removed if nobody has put it
-    /// again meanwhile, so that the next [`find`](super::Archive::find) ends before it; behind `kv_store_v1`, which
-    /// has no call for that, it stays. The next save writes the root anew, and a piece that
+    /// again meanwhile, so that the next [`find`](super::Archive::find) ends before it; where the store cannot tell
+    /// two puts apart (behind `kv_store_v1`), one that is put in that instant may go too. The next save writes the root anew, and a piece that
     /// is gone; a damaged one only once its store has let go of it, since a store keeps what it has under a hash.
     /// [`ArchiveError::Revoked`], once the [permit](Self::with_permit) is.
     /// Otherwise if a table or memory does not suit the deployment (then nothing was written), or the store
@@ -213,8 +213,11 @@ impl RankArchive {
         Ok((pieces.len() as u64, total))
     }
 
-    /// Removes a root whose pieces are not what was saved, unless it has been put or healed since. Where the store
-    /// cannot tell whether it was put again, it stays: nothing that somebody saved is lost.
+    /// Removes a root whose pieces are not what was saved, unless it has been put or healed since.
+    ///
+    /// Where the store cannot tell two puts apart, a root that is put in the same instant may go with it: the next save
+    /// writes it again, and nothing wrong is read. If it stayed, every load through it would fail, and no save would
+    /// mend it, since it seems to be there.
     fn forget(&self, found: &Found, error: &ArchiveError) {
         if let ArchiveError::Missing { hash, usable } | ArchiveError::Damaged { hash, usable } =
             error
@@ -223,20 +226,30 @@ impl RankArchive {
             let (store, name) = (&self.archive.store, root.key.root_name());
             // First which root it is, then whether it still is of no use: one that is put from here on is another one,
             // and what was saved again before is seen.
-            if let Ok(Some((there, revision))) = store.manifest_revision(&name)
-                && there == root.encode()
-                && !self.is_healed(root, hash)
+            let useless = |there: &[u8]| there == root.encode() && !self.is_healed(root, hash);
+            let removed = match store.manifest_revision(&name) {
+                Ok(Some((there, revision))) if useless(&there) => {
+                    store.delete_revision(&name, &revision).map(drop)
+                }
+                other => other.map(drop),
+            };
+            // If any of it fails, the next restore meets the same error.
+            if let Err(StoreError::Unsupported { .. }) = removed
+                && let Ok(Some(there)) = store.get_manifest(&name)
+                && useless(&there)
             {
-                // If that fails too, the next restore meets the same error.
-                let _ = store.delete_revision(&name, &revision);
+                let _ = store.delete_manifest(&name);
             }
         }
     }
 
-    /// Whether a piece that was missing or damaged is there after all, as this root needs it.
+    /// Whether a piece that was missing or damaged is there after all, as this root needs it. So it is taken to be where
+    /// the store cannot be asked: a root is removed only for what is known.
     fn is_healed(&self, root: &Root, hash: &ChunkHash) -> bool {
-        let Ok(Some(data)) = self.archive.store.get_chunk(hash) else {
-            return false;
+        let data = match self.archive.store.get_chunk(hash) {
+            Ok(Some(data)) => data,
+            Ok(None) | Err(StoreError::Damaged { .. }) => return false,
+            Err(_) => return true,
         };
         let fits = |(held, segment): (&RankGroup, &Segment)| {
             let of_hash = segment.pieces.iter();
