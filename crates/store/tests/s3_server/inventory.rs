@@ -248,13 +248,30 @@ fn a_collection_removes_what_dead_saves_left() {
         let collected = inventory.collect(&options, &mut |_| {}).unwrap();
         (collected.leftovers, collected.manifests, collected.chunks)
     };
+    // How many objects the bucket has for manifests, and how many of them are empty.
+    let objects = || {
+        let listed = std::fs::read_dir(server.file("kv/m")).unwrap();
+        let lens = listed.map(|object| object.unwrap().metadata().unwrap().len());
+        let lens: Vec<u64> = lens.collect();
+        (lens.len(), lens.iter().filter(|len| **len == 0).count())
+    };
     assert_eq!(collect(3600), (0, 0, 0));
+    assert_eq!(objects(), (2, 0));
     assert_eq!(collect(0), (1, 0, 1));
+    // What took the part's place is gone as well.
+    assert_eq!(objects(), (1, 0));
     assert!(store.get_manifest(&name(&part)).unwrap().is_none());
     assert!(store.get_manifest(&name(&root)).unwrap().is_some());
     assert!(store.get_chunk(&gone[0]).unwrap().is_none());
     assert!(store.get_chunk(&kept[0]).unwrap().is_some());
-    // What took the part's place is gone as well.
     assert_eq!(collect(0), (0, 0, 0));
     assert_eq!(store.inventory().unwrap().usage().unwrap().manifests, 1);
+    // What a reader removed stays empty for the grace period.
+    save(&store, "useless", &[3]);
+    let (_, read) = store.manifest_revision(&name("useless")).unwrap().unwrap();
+    assert!(store.delete_revision(&name("useless"), &read).unwrap());
+    assert_eq!(collect(3600), (0, 0, 0));
+    assert_eq!(objects(), (2, 1));
+    assert_eq!(collect(0), (0, 0, 1));
+    assert_eq!(objects(), (1, 0));
 }

@@ -401,7 +401,8 @@ impl S3Store {
         Ok(chunks)
     }
 
-    /// Deletes the empty objects that manifests left which were removed on a condition.
+    /// Deletes the empty objects that manifests left which were removed on a condition. A manifest that is put between
+    /// looking at one and deleting it is lost, as chunks are: no delete has a condition.
     fn sweep(&self, began: SystemTime, grace: Duration) -> Result<(), StoreError> {
         let mut empty = self.list(keys::MANIFESTS)?;
         empty.retain(|meta| meta.size == 0);

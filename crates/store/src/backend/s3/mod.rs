@@ -34,8 +34,8 @@
 //!   same moment stays. So it is for values in parts.
 //! - What is removed only if nobody has put it again (a manifest that a collection evicts, or one that a reader found
 //!   useless) is replaced by an empty object, by a conditional put (`If-Match`), and a collection deletes that after its
-//!   grace period. With `AWS_CONDITIONAL_PUT=disabled` readers remove nothing, and a collection looks just before it
-//!   deletes: what is put between these two requests is lost.
+//!   grace period. No delete has a condition, so it looks just before: a manifest that is put in place of an empty
+//!   object between these two requests is lost. With `AWS_CONDITIONAL_PUT=disabled` that is so for whatever is removed.
 //! - A chunk that a handle read and found damaged is written when it is put on that handle again.
 //! - S3 knows when an object was written, not when it was read. So the grace period of a collection counts
 //!   from a chunk's last put; one that is found there and is older than [`S3Options::refresh`] is written

@@ -295,7 +295,7 @@ impl Client {
     async fn start(&self, path: &Path, most: u64) -> Result<Option<GetResult>, Error> {
         let options = GetOptions::default().with_range(Some(0..most));
         match found(self.store.get_opts(path, options).await) {
-            // An empty object has no first byte. It is none of ours, and can be got as a whole.
+            // An empty object has no first byte, and can be got as a whole: a manifest that was removed, or a stranger's.
             Err(error) if is_out_of_range(&error) => found(self.store.get(path).await),
             other => other,
         }
@@ -404,6 +404,13 @@ impl Client {
                 what: "removing an object only if it is unchanged",
                 why: "conditional puts are switched off (AWS_CONDITIONAL_PUT)".into(),
             }),
+            Err(error) if is_answer(&error) => Err(StoreError::remote(
+                format!(
+                    "remove {path} if it is unchanged (a put with If-Match: set AWS_CONDITIONAL_PUT=disabled for a \
+                     store that does not know it)"
+                ),
+                error,
+            )),
             Err(error) => Err(during("remove", path)(error)),
         }
     }
@@ -516,6 +523,11 @@ fn is_out_of_range(error: &Error) -> bool {
     error.to_string().contains("status code: 416")
 }
 
+/// Whether the server answered at all, and with a status that is an error.
+fn is_answer(error: &Error) -> bool {
+    error.to_string().contains(" status code: ")
+}
+
 fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -545,5 +557,6 @@ mod tests {
         };
         assert!(!is_out_of_range(&error("500 Internal Server Error")));
         assert!(is_out_of_range(&error("416 Range Not Satisfiable")));
+        assert!(is_answer(&error("501 Not Implemented")));
     }
 }
