@@ -149,18 +149,19 @@ impl Inventory for RedisStore {
         progress: &mut dyn FnMut(Progress),
         fault: &mut dyn FnMut(Fault),
     ) -> Result<(), StoreError> {
-        // Every save counts in it, and only an emptied database has none.
+        let chunks = self.list(keys::CHUNK, Size::Length, chunk_of, fault)?;
+        let manifests = self.list(keys::MANIFEST, Size::Length, name_of, fault)?;
+        // Every save counts in it. It may be evicted like any key, so alone it says nothing.
         let saved = self.pool.call(&[b"EXISTS", keys::GENERATION.as_bytes()]);
-        if saved.map_err(|failure| failure.during("verify redis"))? == Reply::Int(0) {
+        let saved = saved.map_err(|failure| failure.during("verify redis"))? != Reply::Int(0);
+        if !saved && chunks.is_empty() && manifests.is_empty() {
             fault(Fault {
                 what: "the database".into(),
-                how: "it does not say that anything was ever saved in it: it was emptied, or its server restarted \
-                      without its data"
+                how: "it holds nothing, nor says that anything was ever saved in it: it was emptied, its server \
+                      restarted without its data, or nothing was saved yet"
                     .into(),
             });
         }
-        let chunks = self.list(keys::CHUNK, Size::Length, chunk_of, fault)?;
-        let manifests = self.list(keys::MANIFEST, Size::Length, name_of, fault)?;
         read_all("reading chunks", &chunks, progress, fault, |hashes| {
             self.fetcher.chunks_quietly(hashes).map(drop)
         })?;
