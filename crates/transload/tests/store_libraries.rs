@@ -70,6 +70,19 @@ fn the_plugin_of_the_guide_keeps_the_contract_but_for_what_it_keeps() {
     assert!(count("skipped") <= 1, "{json}");
 }
 
+/// Where there is no library, what is checked of libraries alone was not checked.
+#[test]
+fn an_item_that_needs_a_library_fails_without_one() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let uri = format!("file://{}", dir.path().join("kv").display());
+    for more in [&[][..], &["--item", "manifest-replace"]] {
+        let args = ["store", "check", &uri, "--item", "prefetch-bounds"];
+        let ran = transload(&[&args[..], more].concat());
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+        assert!(ran.told().contains("libraries alone"), "{}", ran.stderr);
+    }
+}
+
 /// A crash is what the item saw that crashed; the others still run.
 #[test]
 fn a_library_that_crashes_fails_its_item_alone() {

@@ -10,20 +10,20 @@ const VERSION: u32 = 2;
 /// whoever publishes the save removes, or anything of an archive's version that nobody reads any more. The name may
 /// have a prefix in front.
 pub fn is_leftover(name: &str) -> bool {
-    let Some(at) = name.rfind(ARCHIVE) else {
+    let Some((before, rest)) = name.rsplit_once(ARCHIVE) else {
         return false;
     };
-    let rest = &name[at + ARCHIVE.len()..];
     let Some((version, own)) = rest.split_once('/') else {
         return false;
     };
-    let Ok(version) = version.parse::<u32>() else {
+    let whole = before.is_empty() || before.ends_with('/');
+    let Some(version) = (0..=VERSION).find(|known| whole && known.to_string() == version) else {
         return false;
     };
     let part = own.strip_prefix("part/");
     let digest = part.unwrap_or(own);
     let is_digest = digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_digest && version <= VERSION && (part.is_some() || version < VERSION)
+    is_digest && (part.is_some() || version < VERSION)
 }
 
 #[cfg(test)]
@@ -43,6 +43,9 @@ mod tests {
             ("transload.archive/1/notes".to_owned(), false),
             (format!("transload.archive/2/part/{digest}/x"), false),
             (format!("part/{digest}"), false),
+            (format!("my-transload.archive/1/{digest}"), false),
+            (format!("transload.archive/+1/{digest}"), false),
+            (format!("transload.archive/01/{digest}"), false),
             (String::new(), false),
         ] {
             assert_eq!(is_leftover(&name), leftover, "{name}");

@@ -132,9 +132,16 @@ impl Origins {
         let names: Vec<ManifestName> = names.collect();
         let mut origins = HashMap::new();
         for name in names.chunks(batch.max(1)) {
-            // A batch fails where one of it is damaged.
             let found = match inventory.peek_manifests(name) {
-                Err(StoreError::Damaged { .. }) => continue,
+                // One of them is; the others are told of.
+                Err(StoreError::Damaged { .. }) => {
+                    let each = name.iter().map(std::slice::from_ref);
+                    let each = each.map(|name| match inventory.peek_manifests(name) {
+                        Err(StoreError::Damaged { .. }) => Ok(None),
+                        other => Ok(other?.pop().flatten()),
+                    });
+                    each.collect::<Result<Vec<_>, StoreError>>()?
+                }
                 other => other?,
             };
             for (name, manifest) in name.iter().zip(found) {
@@ -216,4 +223,78 @@ pub(super) fn verify(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use transload::layout::Rank;
+    use transload::store::archive::{
+        Archive, ComputedBy, Model, Prompt, SaveRequest, Sharing, TOKEN_CHUNK,
+    };
+    use transload::store::backend::file::{FileOptions, FileStore};
+    use transload::transfer::memory::Memory;
+    use transload::transfer::plan::{BlockTable, Tables};
+
+    use super::*;
+    use crate::commands::shapes::Llama;
+
+    /// A batch that cannot be read because of one of it tells of the others.
+    #[test]
+    fn one_damaged_root_leaves_the_origins_of_the_others() {
+        const TOKENS: u64 = 4 * TOKEN_CHUNK;
+        let shape = Llama {
+            name: "saver",
+            model: "small",
+            layers: 1,
+            heads: 1,
+            tp: 1,
+            block_size: TOKENS as u32,
+            num_blocks: 1,
+            order: "NHD",
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = FileStore::open(folder.path(), FileOptions::new()).expect("a store");
+        let store = Arc::new(store);
+        let deployment = shape.deployment().expect("a deployment");
+        let by = ComputedBy::new("vllm", "0.32.0");
+        let model = Model::new("small", "").with_engine(by, Sharing::Any);
+        let archive = Archive::new(store.clone(), model, &deployment).expect("an archive");
+        let tokens: Vec<u32> = (0..TOKENS as u32).collect();
+        let request = SaveRequest::tokens(TOKENS);
+        let missing = archive
+            .missing(&Prompt::new(&tokens), &request)
+            .expect("what to save");
+        let bytes = deployment.groups()[0].placement(0).allocation_bytes as usize;
+        let caches = [Memory::allocate(&[bytes]).expect("memory")];
+        let rank = archive.rank(&deployment, Rank(0)).expect("a rank");
+        let part = rank.save(&missing, &caches, &Tables(vec![BlockTable::Identity]));
+        archive
+            .publish(&missing, &[part.expect("a part")])
+            .expect("published");
+
+        let mut entries = Vec::new();
+        let listed = store.manifests(&mut |entry| {
+            entries.push(entry);
+            Ok(())
+        });
+        listed.expect("a list");
+        assert_eq!(entries.len(), 4);
+        let folders = std::fs::read_dir(folder.path().join("manifests")).expect("folders");
+        let mut files =
+            folders.flat_map(|sub| std::fs::read_dir(sub.expect("one").path()).expect("files"));
+        let file = files.next().expect("a manifest").expect("a file").path();
+        let whole = std::fs::read(&file).expect("a file");
+        std::fs::remove_file(&file).expect("removed");
+        std::fs::write(&file, &whole[..whole.len() / 2]).expect("written");
+        let origins = Origins::read(&*store, 1024, &entries).expect("origins");
+        let mut told: Vec<_> = entries
+            .iter()
+            .map(|entry| origins.of(&entry.name))
+            .collect();
+        told.sort();
+        let by = Some("vllm 0.32.0");
+        assert_eq!(told, [None, by, by, by]);
+    }
 }

@@ -105,6 +105,19 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             format!("there are {}", names.join(", ")),
         ));
     }
+    let of_libraries = |part: &&String| {
+        let mut of_part = items().filter(|item| item.name.contains(part.as_str()));
+        !options.border && is_any(part) && of_part.all(|item| item.border)
+    };
+    if let Some(part) = args.items.iter().find(of_libraries) {
+        return Err(Failure::input(
+            format!(
+                "--item {part}: that is checked of libraries alone, and `{}` is a backend of this program",
+                uri.scheme()
+            ),
+            "name a library with --library, or its folder with KV_STORE_LIBRARY_PATH",
+        ));
+    }
     let called = match &subject {
         // Once before, so that a store that is not there is no failure of every item.
         Subject::Backend(_) => {

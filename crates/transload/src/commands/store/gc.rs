@@ -173,7 +173,7 @@ impl Report<'_> {
         let leftovers = match leftovers {
             0 => String::new(),
             n => format!(
-                " and {} that saves left which did not end, or earlier versions\n",
+                " and {} left by saves that did not end, or by earlier versions\n",
                 number::count(n, "manifest"),
             ),
         };

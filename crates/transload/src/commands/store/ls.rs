@@ -247,8 +247,8 @@ impl Listing<'_> {
         let leftovers = self.leftovers();
         if leftovers.manifests > 0 {
             text.push_str(&format!(
-                " of these, {} of {} were left by saves that did not end, or by earlier versions: `transload store gc` \
-                 removes those that were not used for its grace period\n",
+                " of these, {} of {} are parts of saves under way or that did not end, or of earlier versions: \
+                 `transload store gc` removes those that were not used for its grace period\n",
                 number::count(leftovers.manifests, "manifest"),
                 number::bytes(leftovers.bytes),
             ));
