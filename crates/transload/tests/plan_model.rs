@@ -295,9 +295,10 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
         let side = |side: &str| way[side].as_object().map_or(0, |changes| changes.len());
         side("from") + side("to")
     };
+    let sides = |way: &Value| ["from", "to"].map(|side| way[side] != json!({}));
     let mut gains: Vec<_> = best
         .iter()
-        .map(|way| (changes(way), way["chunks"].as_u64()))
+        .map(|way| (changes(way), sides(way), way["chunks"].as_u64()))
         .collect();
     let all = gains.len();
     gains.sort();
@@ -315,6 +316,35 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
             );
         }
     }
+}
+
+/// Each side has another order, and could take that of the other: who can change only one of them is told so.
+#[test]
+fn either_side_may_change_for_the_same_gain() {
+    let config = common::root().join("docs/examples/models/llama-3.1-70b.json");
+    let config = config.to_str().expect("a path");
+    let sides = [
+        "--from-side",
+        "tp=4,order=NHD",
+        "--to-side",
+        "tp=4,order=HND",
+    ];
+    let more = ["--tokens", "64", "--format", "json", "--suggest"];
+    let ran = transload_in(
+        Path::new("."),
+        &[&["plan", config][..], &sides, &more].concat(),
+    );
+    let told = ran.json()["suggestions"].clone();
+    let best = told["best"].as_array().expect("a list");
+    let of = |from, to| {
+        let mut ways = best.iter();
+        let way = ways.find(|way| (&way["from"], &way["to"]) == (&from, &to));
+        way.unwrap_or_else(|| panic!("{told:#}"))["chunks"].clone()
+    };
+    assert_eq!(
+        of(json!({"order": "LBHSC"}), json!({})),
+        of(json!({}), json!({"order": "LBSHC"}))
+    );
 }
 
 #[test]

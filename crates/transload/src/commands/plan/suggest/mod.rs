@@ -5,7 +5,7 @@ mod change;
 mod search;
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
 
 use serde::Serialize;
@@ -57,8 +57,11 @@ impl Suggestions {
                 .cmp(&key(b))
                 .then_with(|| changes(a).cmp(&changes(b)))
         });
-        // Of ways that change as much and come to the same, the first is the most familiar one.
-        found.dedup_by_key(|s| (s.changes(), s.cost));
+        // Of ways that change as much of the same sides and come to the same, the first is the most familiar one. Who can
+        // change only one side is told of it, too.
+        let mut told = HashSet::new();
+        let sides = |s: &Way| (s.from.count() > 0, s.to.count() > 0);
+        found.retain(|s| told.insert((s.changes(), sides(s), s.cost)));
         // More changes have to gain more than fewer did.
         for level in found.chunk_by(|a, b| a.changes() == b.changes()) {
             let fewest = best.iter().map(|s| s.cost.chunks).min();

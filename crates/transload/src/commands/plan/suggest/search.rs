@@ -34,7 +34,7 @@ impl Way {
 
 /// What moving costs the busiest destination rank, with blocks scattered as in an engine that has run for
 /// a while.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 pub(super) struct Cost {
     pub(super) chunks: u64,
     pub(super) bytes: u64,
