@@ -216,6 +216,19 @@ fn orders_of_keys_and_values_leave_recurrent_state_alone() {
     }
 }
 
+/// A long list is told by what is rare in it; programs get all of it.
+#[test]
+fn what_is_assumed_is_told_in_short() {
+    let config = r#"{"model_type": "zamba2", "torch_dtype": "bfloat16"}"#;
+    let told = own(config, &[]).stdout;
+    let short =
+        "layers_block_type = hybrid at 6, 12, 18, 24, 30, 36, 42, 47, 51, else linear_attention";
+    assert!(told.contains(short), "{told}");
+    let told = own(config, &["--format", "json"]).json();
+    let all = told["assumed"]["layers_block_type"].as_str();
+    assert_eq!(all.map(|all| all.split(", ").count()), Some(54));
+}
+
 /// As `tests/tools/vllm_hybrid_pages.py` has it from vLLM 0.32 itself.
 #[test]
 fn hybrids_get_the_blocks_that_vllm_takes() {
@@ -227,6 +240,14 @@ fn hybrids_get_the_blocks_that_vllm_takes() {
         let expected = json!({"block_size": taken, "state_bytes": 4_255_744, "page_bytes": page});
         assert_eq!(told["hybrid_page"], expected, "{block}");
         assert_eq!(told["groups"][1]["block_size"], taken);
+    }
+    // What a sequence takes is what it takes on all ranks.
+    for tp in [1, 2, 8] {
+        let side = ["--engine", "vllm", "--tp", &tp.to_string()];
+        let told = inspect_json("nemotron-h-8b.json", &side);
+        let number = |value: &Value| value.as_u64().expect("a number");
+        let of_rank = number(&told["ranks"][0]["allocated_bytes"]);
+        assert_eq!(number(&told["sequence"]["allocated_bytes"]), tp * of_rank);
     }
     let args = ["--engine", "vllm", "--deployment", "--format", "json"];
     let document = inspect("nemotron-h-8b.json", &args).json();

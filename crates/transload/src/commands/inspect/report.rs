@@ -169,9 +169,14 @@ impl<'a> Report<'a> {
         memory: Option<u64>,
     ) -> Result<Self, Failure> {
         let page = model.hybrid_page(serving);
-        let size = |group: &Group, tp, layers| -> Result<Size, ContentSizeError> {
+        // Of layers cut for `tp` ranks, each of `ranks` of which pads its states to pages.
+        let size = |group: &Group, tp, layers, ranks: u32| -> Result<Size, ContentSizeError> {
             let footprint = Footprint::of(group.specs(), tp)?;
-            Ok(Size::of(&footprint, layers, tokens, group.block_size()))
+            let mut size = Size::of(&footprint, layers, tokens, group.block_size());
+            if let Some(page) = page.filter(|_| group.is_recurrent() && tokens > 0) {
+                size.allocated = u128::from(page.bytes) * layers as u128 * u128::from(ranks);
+            }
+            Ok(size)
         };
         let too_large = |error: ContentSizeError| {
             let right = "check the sizes that the config gives";
@@ -180,17 +185,13 @@ impl<'a> Report<'a> {
         let groups = deployment.groups();
         let whole = groups
             .iter()
-            .map(|group| size(group, 1, group.layers().ids().len()));
+            .map(|group| size(group, 1, group.layers().ids().len(), deployment.tp()));
         let whole: Vec<Size> = whole.collect::<Result<_, _>>().map_err(too_large)?;
         let stages = (0..deployment.pp()).map(|stage| {
             let sizes = groups.iter();
             let sizes = sizes.map(|group| {
                 let layers = group.stage_slots(stage).len();
-                let mut size = size(group, deployment.tp(), layers)?;
-                if let Some(page) = page.filter(|_| group.is_recurrent() && tokens > 0) {
-                    size.allocated = u128::from(page.bytes) * layers as u128;
-                }
-                Ok::<_, ContentSizeError>(size)
+                size(group, deployment.tp(), layers, 1)
             });
             let sizes: Vec<Size> = sizes.collect::<Result<_, _>>()?;
             let layers = deployment.stage_layers(stage);
@@ -316,7 +317,8 @@ impl<'a> Report<'a> {
         }
         if !self.model.assumed.is_empty() {
             let assumed = self.model.assumed.iter();
-            let assumed = assumed.map(|assumed| format!("{} = {}", assumed.key, assumed.value));
+            let assumed =
+                assumed.map(|assumed| format!("{} = {}", assumed.key, short(&assumed.value)));
             let assumed: Vec<String> = assumed.collect();
             let _ = writeln!(
                 text,
@@ -422,6 +424,23 @@ fn layer_kinds(model: &Model) -> Vec<LayerKind> {
         }
     }
     kinds
+}
+
+/// A list of words, told by where the rarer ones stand if that is shorter: `hybrid at 6, 12, else mamba`.
+fn short(value: &str) -> String {
+    let mut places: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (n, word) in value.split(", ").enumerate() {
+        places.entry(word).or_default().push(n.to_string());
+    }
+    let most = places.iter().max_by_key(|(_, at)| at.len());
+    let most = most.map_or("", |(word, _)| *word);
+    let rare = places.iter().filter(|(word, _)| **word != most);
+    let rare = rare.map(|(word, at)| format!("{word} at {}, ", at.join(", ")));
+    let told = format!("{}else {most}", rare.collect::<String>());
+    match places.len() > 1 && told.len() < value.len() {
+        true => told,
+        false => value.to_owned(),
+    }
 }
 
 /// What a block holds.
