@@ -63,10 +63,10 @@ pub enum StoreError {
         /// The cap in bytes.
         cap: u64,
     },
-    /// Somebody else did not give a lock back in time. Nothing has changed.
+    /// Somebody else did not give a lock back in time. What others see has not changed. Chunks that were put for a
+    /// manifest that could not be published may be lost with it: put both again.
     #[error(
-        "{lock} was not given back within {waited:?}: a process that holds it works for that long, or was stopped \
-         (`lslocks` names it)"
+        "{lock} was not given back within {waited:?}: whoever holds it works for that long, or was stopped"
     )]
     Locked {
         /// The lock's file, or what stands for it inside a process.

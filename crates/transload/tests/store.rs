@@ -465,17 +465,42 @@ fn uris_that_are_none_say_what_would_be_right() {
         assert!(ran.told().contains(says), "{uri}: {}", ran.stderr);
         assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
     }
+    for (variable, value) in [
+        ("TRANSLOAD_FILE_CAP", "nonsense"),
+        ("TRANSLOAD_FILE_LOCK_TIMEOUT", "0"),
+        ("TRANSLOAD_FILE_LOCK_TIMEOUT", "1 min"),
+    ] {
+        let output = common::command()
+            .env(variable, value)
+            .args(["store", "ls", "file:///var/kv"])
+            .output();
+        let ran = Ran::new(output.expect("it starts"));
+        assert_eq!(ran.code, Some(2));
+        let told = ran.told();
+        assert!(
+            told.contains(&format!("cannot be opened: {variable}={value}")),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_lock_is_waited_for_as_long_as_the_environment_says() {
+    let store = Filled::new();
+    let lock = fs::File::open(store.folder().join("store.lock")).expect("a file");
+    lock.lock().expect("locked");
     let output = common::command()
-        .env("TRANSLOAD_FILE_CAP", "nonsense")
-        .args(["store", "ls", "file:///var/kv"])
+        .env("TRANSLOAD_FILE_LOCK_TIMEOUT", "1")
+        .args(["store", "gc", &uri(&store.folder())])
         .output();
     let ran = Ran::new(output.expect("it starts"));
-    assert_eq!(ran.code, Some(2));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let told = ran.told();
     assert!(
-        told.contains("cannot be opened: TRANSLOAD_FILE_CAP=nonsense"),
+        told.contains("store.lock was not given back within 1s"),
         "{told}"
     );
+    assert!(told.contains("`lslocks` names the process"), "{told}");
 }
 
 /// Its own server has no password, and what it measures has no cap, whatever the environment says.

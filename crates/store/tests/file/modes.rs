@@ -82,6 +82,17 @@ fn other_process() {
             let store = FileStore::open(root, FileOptions::new()).unwrap();
             let hash = ChunkHash::from([10; 32]);
             assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), vec![10; 1000]);
+            // Only an owner can say that a file was used: what another saved becomes ours when it is saved again.
+            let place = |name: &str| {
+                let hex = blake3::hash(name.as_bytes()).to_hex();
+                root.join("manifests").join(&hex[..2]).join(&*hex)
+            };
+            let owner = || fs::metadata(place("10/a")).unwrap().uid();
+            let name = ManifestName::new("10/a").unwrap();
+            let before = owner();
+            store.put_manifest(&name, b"second").unwrap();
+            assert_ne!(owner(), before);
+            assert_eq!(store.get_manifest(&name).unwrap().unwrap(), "second");
         }
         role => panic!("{role}"),
     }

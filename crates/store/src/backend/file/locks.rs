@@ -48,7 +48,7 @@ impl Turns {
         let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if *taken {
             return Err(StoreError::Locked {
-                lock: "the handle, by another thread that publishes,".into(),
+                lock: "the handle, which another thread publishes with,".into(),
                 waited: patience,
             });
         }

@@ -91,6 +91,9 @@ impl FileOptions {
     /// The environment variable that says whether a store that is made is for a group.
     pub const GROUP_VARIABLE: &str = "TRANSLOAD_FILE_GROUP";
 
+    /// The environment variable that says how many seconds a call waits for a lock.
+    pub const LOCK_TIMEOUT_VARIABLE: &str = "TRANSLOAD_FILE_LOCK_TIMEOUT";
+
     /// No cap.
     pub fn new() -> Self {
         Self::default()
@@ -121,10 +124,11 @@ impl FileOptions {
     }
 
     /// With the cap that `TRANSLOAD_FILE_CAP` names, as `500GiB`, `1.5TiB` or a number of bytes; for a group if
-    /// `TRANSLOAD_FILE_GROUP` is `1`.
+    /// `TRANSLOAD_FILE_GROUP` is `1`; with the [`lock_timeout`](Self::lock_timeout) of `TRANSLOAD_FILE_LOCK_TIMEOUT`
+    /// seconds.
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] if the one is set and no size, or the other and neither `0` nor `1`.
+    /// [`StoreError::Unsupported`] if one is set and not of that form.
     pub fn from_env() -> Result<Self, StoreError> {
         let mut options = Self::new();
         if let Some(text) = std::env::var_os(Self::GROUP_VARIABLE) {
@@ -139,6 +143,17 @@ impl FileOptions {
                 }
             };
         }
+        if let Some(text) = std::env::var_os(Self::LOCK_TIMEOUT_VARIABLE) {
+            let seconds = text.to_str().and_then(parse_seconds);
+            options.lock_timeout = seconds.ok_or_else(|| StoreError::Unsupported {
+                what: "a setting from the environment",
+                why: format!(
+                    "{}={} is no whole number of seconds, at least 1; write it as 600",
+                    Self::LOCK_TIMEOUT_VARIABLE,
+                    text.to_string_lossy()
+                ),
+            })?;
+        }
         if let Some(text) = std::env::var_os(Self::CAP_VARIABLE) {
             let size = text.to_str().and_then(parse_size);
             options.cap = Some(size.ok_or_else(|| StoreError::Unsupported {
@@ -152,6 +167,12 @@ impl FileOptions {
         }
         Ok(options)
     }
+}
+
+/// `600`: so many seconds, at least one.
+fn parse_seconds(text: &str) -> Option<Duration> {
+    let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
+    seconds.map(Duration::from_secs)
 }
 
 /// `500GiB`, `1.5 TiB`, `4096`: bytes.

@@ -142,10 +142,15 @@ impl FileStore {
     fn seal(&self, open: &OpenPack, batch: &Batch) -> Result<u64, StoreError> {
         let failed = || StoreError::io(format!("flush {}", open.path));
         let (data_len, grown) = open.lengths();
-        let index = pack::encode(data_len, &batch.entries).ok_or(StoreError::TooLarge {
-            bytes: batch.entries.len() as u64,
-            most: pack::MOST_ENTRIES,
-        })?;
+        let index =
+            pack::encode(data_len, &batch.entries).ok_or_else(|| StoreError::Unsupported {
+                what: "so large a save",
+                why: format!(
+                    "it puts {} chunks, and a pack takes {}: publish a manifest more often",
+                    batch.entries.len(),
+                    pack::MOST_ENTRIES
+                ),
+            })?;
         open.file.write_all_at(&index, data_len).map_err(failed())?;
         let len = data_len + index.len() as u64;
         if grown > len {

@@ -159,6 +159,11 @@ impl Store {
                 wrong,
                 "`transload store gc --cap` makes room; or set a larger cap",
             ),
+            StoreError::Locked { .. } => Failure::no(
+                wrong,
+                "try again once the collection or save that holds it has ended, or wait longer \
+                 (TRANSLOAD_FILE_LOCK_TIMEOUT, in seconds); `lslocks` names the process",
+            ),
             _ => Failure::input(wrong, "is the store still there, and may you use it?"),
         }
     }

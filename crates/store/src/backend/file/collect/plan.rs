@@ -42,10 +42,10 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Plans what goes: what saves left that died, after its grace period; chunks nobody refers to after their grace period; then, as long as `aim.should` is
-    /// not reached, the least recently used manifests with what only they refer to; then, as long as
-    /// `aim.must` is not reached, other chunks that nobody refers to, the oldest packs first. Chunks that
-    /// are `protected` stay.
+    /// Plans what goes: what dead saves left and chunks that nobody refers to, both after the grace period; then, as
+    /// long as `aim.should` is not reached, the least recently used manifests with what only they refer to; then, as
+    /// long as `aim.must` is not reached, other chunks that nobody refers to, the oldest packs first. Chunks that are
+    /// `protected` stay.
     pub(super) fn make(
         census: &Census,
         aim: &Aim,
