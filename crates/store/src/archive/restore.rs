@@ -49,8 +49,8 @@ impl RankArchive {
     /// [`ArchiveError::Missing`] or [`Damaged`](ArchiveError::Damaged) if a piece is not what was saved;
     /// what the blocks hold then is not defined. The root that names such a piece is removed if nobody has put it
     /// again meanwhile, so that the next [`find`](super::Archive::find) ends before it; where the store cannot tell
-    /// two puts apart (behind `kv_store_v1`), one that is put in that instant may go too. The next save writes the root anew, and a piece that
-    /// is gone; a damaged one only once its store has let go of it, since a store keeps what it has under a hash.
+    /// two puts apart (behind `kv_store_v1`), one that is put in that instant may go too. The next save writes the root
+    /// anew, and a piece that is gone; a damaged one only once its store has let go of it, since a store keeps what it has under a hash.
     /// [`ArchiveError::Revoked`], once the [permit](Self::with_permit) is.
     /// Otherwise if a table or memory does not suit the deployment (then nothing was written), or the store
     /// fails.

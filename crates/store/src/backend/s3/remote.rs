@@ -295,7 +295,7 @@ impl Client {
     async fn start(&self, path: &Path, most: u64) -> Result<Option<GetResult>, Error> {
         let options = GetOptions::default().with_range(Some(0..most));
         match found(self.store.get_opts(path, options).await) {
-            // An empty object has no first byte, and can be got as a whole: a manifest that was removed, or a stranger's.
+            // An empty object, as of a manifest that was removed, has no first byte. It can be got as a whole.
             Err(error) if is_out_of_range(&error) => found(self.store.get(path).await),
             other => other,
         }
