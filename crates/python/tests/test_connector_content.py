@@ -414,7 +414,7 @@ def test_no_reset_tells_the_same_twice(two_engines):
     assert len(epochs) == 3 and all(len(epoch) == 16 for epoch in epochs)
 
 
-@pytest.mark.parametrize("method", ["start_weight_update", "update_weights", "reload_weights"])
+@pytest.mark.parametrize("method", ["start_weight_update", "reload_weights", "of_a_worker_extension", "apply_model", print])
 def test_weights_that_change_without_a_reset(two_engines, method):
     """vLLM's cache holds what the old ones have computed, whatever the new ones are called."""
     prefill, decode = two_engines(prefix_caching=True)
@@ -426,6 +426,12 @@ def test_weights_that_change_without_a_reset(two_engines, method):
     assert prefill.reset(), "the name that was given counts now"
     decode.reset()
     decode.core.set_weight_version("step 2")
+    move(prefill, decode, TOKENS)
+
+
+def test_calls_that_leave_the_weights(two_engines):
+    prefill, decode = two_engines()
+    prefill.core.collective_rpc("get_model_inspection")
     move(prefill, decode, TOKENS)
 
 

@@ -11,7 +11,7 @@ import pytest
 def model(connector, tmp_path):
     """A model in a folder, with one weight file."""
 
-    def make(folder="model", *, weights=bytes(100_000), commit=None, revision=None, quantization=None, overrides=None,
+    def make(folder="model", *, weights=bytes(100_000), revision=None, quantization=None, overrides=None,
              rope=None, max_model_len=4096, **config):  # fmt: skip
         path = tmp_path / folder
         path.mkdir(exist_ok=True)
@@ -21,7 +21,6 @@ def model(connector, tmp_path):
         (path / "config.json").write_text(json.dumps(fields))
         return SimpleNamespace(
             model=str(path),
-            hf_config=SimpleNamespace(_commit_hash=commit),
             hf_overrides=overrides or {},
             hf_text_config=SimpleNamespace(rope_parameters=rope),
             max_model_len=max_model_len,
@@ -63,11 +62,12 @@ LONG_ROPE = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
 def test_keys_rotated_for_long_sequences(model, rope):
     """vLLM chooses the factors of LongRoPE by the longest sequence that a server takes, not by those that come."""
 
-    def of(length, commit=None):
-        return weights_of(model(rope=rope, max_model_len=length, commit=commit))
+    def of(length, **hub):
+        return weights_of(model("hub" if hub else "here", rope=rope, max_model_len=length, **hub))
 
     assert of(1024) == of(4096) != of(4097) == of(8192)
-    assert of(4096, "c" * 40) != of(8192, "c" * 40)
+    hub = {"weights": None, "revision": "c" * 40}
+    assert of(4096, **hub) != of(8192, **hub)
 
 
 def test_other_ropes_do_not_depend_on_lengths(model):
@@ -81,9 +81,15 @@ def test_the_same_numbers_used_otherwise(model, other):
 
 
 def test_a_commit_says_it(model):
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    assert weights_of(model("here", weights=None, commit=commit)).startswith(commit)
+    class ResolvedRevision(str):
+        """What huggingface_hub makes of a branch: its name, and the commit beside it."""
+
+        resolved = "0123456789abcdef0123456789abcdef01234567"
+
+    commit = ResolvedRevision.resolved
+    assert weights_of(model("here", weights=None, revision=ResolvedRevision("main"))).startswith(commit)
     assert weights_of(model("here", weights=None, revision=commit)).startswith(commit)
+    assert commit not in weights_of(model("here", revision=commit)), "of files that lie in a folder"
 
 
 def test_a_branch_does_not(model, connector):

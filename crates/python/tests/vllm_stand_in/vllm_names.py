@@ -425,7 +425,6 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
             is_prefix_caching_supported=True,
             get_total_num_kv_heads=lambda: heads,
             hf_text_config=SimpleNamespace(n_groups=groups, rope_parameters=None),
-            hf_config=SimpleNamespace(_commit_hash=None),
             hf_config_path=None,
             hf_overrides={},
             max_model_len=4096,

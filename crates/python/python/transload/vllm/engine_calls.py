@@ -13,15 +13,31 @@ from typing import TYPE_CHECKING, Any, Callable
 if TYPE_CHECKING:
     from .scheduler import Scheduler
 
-CHANGE_WEIGHTS = {
-    "start_weight_update",
-    "start_draft_weight_update",
-    "update_weights",
-    "finish_weight_update",
-    "reload_weights",
-    "reset_weights",
+LEAVE_WEIGHTS = {
+    "check_health",
+    "checkpoint_prepare",
+    "compute_weight_checksums",
+    "get_compilation_match_table",
+    "get_encoder_timing_stats",
+    "get_kv_cache_spec",
+    "get_model_inspection",
+    "get_supported_tasks",
+    "init_weight_transfer_engine",
+    "list_loras",
+    "pin_lora",
+    "profile",
+    "remove_lora",
+    "reset_encoder_cache",
+    "reset_mm_cache",
+    "save_sharded_state",
+    "save_tensorized_model",
+    "shutdown_weight_transfer_engine",
+    "supports_draft_weight_updates",
+    "synchronize_device",
+    "update_max_model_len",
 }
-"""Methods of vLLM's workers that put other weights in the place of those that were loaded, or say that this is done."""
+"""Methods of vLLM's workers that leave the weights as they are. Any other that is called on all workers, be it a function
+(`LLM.apply_model`) or a method of a ``--worker-extension-cls``, may change them."""
 
 
 def follow() -> None:
@@ -38,7 +54,7 @@ def follow() -> None:
 
     @functools.wraps(run)
     def followed(engine: Any, method: Any, *arguments: Any, **more: Any) -> Any:
-        if method in CHANGE_WEIGHTS:
+        if not isinstance(method, str) or method not in LEAVE_WEIGHTS:
             for half in _halves(engine):
                 half.change_weights()
         return run(engine, method, *arguments, **more)

@@ -236,8 +236,11 @@ def _rotated_far(model: ModelConfig) -> list[bool]:
 
 def _commit(model: ModelConfig) -> str | None:
     """The commit that all of the model is of. That of ``--revision`` says nothing of a folder of files."""
-    found = [getattr(model.hf_config, "_commit_hash", None), None if _weight_files(model) else model.revision]
-    return next((commit for commit in found if commit and COMMIT.fullmatch(commit)), None)
+    if _weight_files(model):
+        return None
+    # vLLM resolves a branch once: the text is still the branch's name.
+    commit = getattr(model.revision, "resolved", model.revision)
+    return commit if commit and COMMIT.fullmatch(commit) else None
 
 
 def _weight_files(model: ModelConfig) -> list[Path]:
