@@ -97,6 +97,8 @@ class Step(KVConnectorMetadata):
     take_back_all: bool = False
     """Whether all leases of before are void, whoever has a ticket."""
     load: dict[str, Load] = field(default_factory=dict)
+    unnamed: dict[str, str] = field(default_factory=dict)
+    """Requests that are computed here although they have a ticket, and why nobody can say what their blocks hold."""
     stop_loading: list[str] = field(default_factory=list)
     renew: dict[Ticket, float] = field(default_factory=dict)
     """Tickets of requests that wait, and for how many seconds; one rank renews them for all."""

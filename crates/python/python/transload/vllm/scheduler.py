@@ -85,6 +85,8 @@ class _Waiting:
     """The first token that is not cached here."""
     refused: str = ""
     """Why nothing may be loaded with the ticket any more."""
+    unnamed: str = ""
+    """Why the request is computed here in place of being loaded."""
 
 
 class Scheduler:
@@ -241,8 +243,16 @@ class Scheduler:
         if request.num_prompt_tokens <= self._held_back:
             return 0, False
         tokens = self._prefilled(request.num_prompt_tokens) - computed
-        if request.request_id in self._waiting:
-            self._waiting[request.request_id].start = computed
+        waited = self._waiting.get(request.request_id)
+        if waited is not None:
+            waited.start, waited.unnamed = computed, ""
+            try:
+                self._names.of(request)
+            except Unnamed as unnamed:
+                # It is computed here, and not a load that fails: that may end a request before its adapter was ever
+                # loaded, and the next one alike.
+                waited.unnamed = str(unnamed)
+                return 0, False
         return (tokens, True) if tokens > 0 else (0, False)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> None:
@@ -261,9 +271,11 @@ class Scheduler:
         waited = self._waiting.pop(request.request_id, None)
         ticket = waited.ticket if waited else None
         if tokens == 0:
-            # All of it is cached here.
+            # All of it is cached here, or it is computed here.
             if ticket is not None:
                 self._step.give_up.append(ticket)
+            if waited and waited.unnamed:
+                self._step.unnamed[request.request_id] = waited.unnamed
             return
         valid = self._prefilled(request.num_prompt_tokens)
         start = waited.start if waited else 0

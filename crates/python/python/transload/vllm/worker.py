@@ -362,6 +362,9 @@ class Worker:
             self._notices.append(("renew", agent.renew(ticket, seconds)))
         for ticket in step.give_up:
             self._notices.append(("give up", agent.cancel(ticket)))
+        for request_id, why in step.unnamed.items():
+            self._stats.failed("unnamed")
+            logger.warning("request %s is computed here and was not loaded (unnamed): %s", request_id, why)
 
     def _hear_notices(self) -> None:
         waiting = []
