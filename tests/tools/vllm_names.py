@@ -16,14 +16,25 @@ CLASSES = {
     ("KVConnectorBase_V1", BASE): ("TransloadConnector", "connector.py"),
 }
 CALLED = {
-    "vllm.v1.engine.core": {"EngineCore": ("add_lora", "collective_rpc", "set_weight_version")},
-    "vllm.lora.worker_manager": {"WorkerLoRAManager": ("_load_adapter", "list_adapters")},
-    "vllm.lora.model_manager": {"LoRAModelManager": ("get_adapter",)},
-    "vllm.v1.core.sched.scheduler": {"Scheduler": ("get_kv_connector", "reset_connector_cache")},
-    "vllm.v1.core.kv_cache_manager": {"KVCacheManager": ("get_block_ids",)},
-    "vllm.v1.core.block_pool": {"BlockPool": ("get_num_free_blocks",)},
+    "vllm.v1.engine.core": {
+        "EngineCore": {
+            "add_lora": ["lora_request"],
+            "collective_rpc": ["method", "timeout", "args", "kwargs"],
+            "set_weight_version": ["weight_version"],
+        }
+    },
+    "vllm.lora.worker_manager": {"WorkerLoRAManager": {"_load_adapter": ["lora_request"], "list_adapters": []}},
+    "vllm.lora.model_manager": {"LoRAModelManager": {"get_adapter": ["adapter_id"]}},
+    "vllm.v1.core.sched.scheduler": {"Scheduler": {"get_kv_connector": [], "reset_connector_cache": []}},
+    "vllm.v1.core.kv_cache_manager": {"KVCacheManager": {"get_block_ids": ["request_id"]}},
+    "vllm.v1.core.block_pool": {"BlockPool": {"get_num_free_blocks": []}},
+    "vllm.v1.request": {"Request": {"get_skip_reading_prefix_cache": []}},
+    "vllm.distributed.kv_transfer.kv_connector.factory": {
+        "KVConnectorFactory": {"register_connector": ["name", "module_path", "class_name"]}
+    },
+    "vllm.distributed.kv_transfer.kv_connector.v1.multi_connector": {"MultiConnector": {"sub_connectors": []}},
 }
-"""What it calls, follows, or is called by, without importing it."""
+"""What it calls, follows, or is called by, without importing it; and with which parameters."""
 
 
 def parsed(root: Path, module: str) -> ast.Module | None:
@@ -79,7 +90,11 @@ def faults(root: Path) -> list[str]:
         for name, called in classes.items():
             tree = parsed(root, module)
             there = methods(tree, name) if tree is not None and name in defined(tree) else {}
-            found += [f"{module}: {name} has no {each}" for each in called if each not in there]
+            for method, parameters in called.items():
+                if method not in there:
+                    found.append(f"{module}: {name} has no {method}")
+                elif there[method][1:] != parameters:
+                    found.append(f"{module}: {name}.{method}{tuple(there[method][1:])}, expected {tuple(parameters)}")
     return found
 
 

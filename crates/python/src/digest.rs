@@ -16,7 +16,7 @@ const AT_ONCE: usize = 1 << 20;
 ///
 /// Args:
 ///     path: the file.
-///     stop: called after each 64 MiB; nothing more is read once it returns true.
+///     stop: a function that is called after each 64 MiB; nothing more is read once it returns true.
 ///
 /// Raises:
 ///     OSError: the file cannot be read.

@@ -2,6 +2,7 @@
 
 import io
 import logging
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -182,3 +183,12 @@ def test_both_ends_say_why_in_a_line(two_engines, caplog):
     assert lines[1].startswith(f"request {request.request_id} was not loaded with {ticket} (expired): ")
     assert len(lines) == 2
     end_alike(decode)
+
+
+def test_a_vllm_without_connectors_starts(connector, monkeypatch, caplog):
+    """It calls the entry points of all that is installed, and an exception of one would end it."""
+    from transload._vllm_plugin import register
+
+    monkeypatch.setitem(sys.modules, "vllm.distributed.kv_transfer.kv_connector.factory", None)
+    register()
+    assert "TransloadConnector is not registered" in caplog.text

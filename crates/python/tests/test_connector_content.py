@@ -130,6 +130,66 @@ def test_an_adapter_that_is_replaced_while_a_prompt_is_computed(two_engines, dis
     end_alike(prefill)
 
 
+@pytest.fixture
+def evicts(monkeypatch):
+    """Has a server load its adapters anew in each step, as where others have taken their places meanwhile."""
+
+    def always(engine):
+        for manager in engine.lora:
+            add = manager.add_adapter
+            monkeypatch.setattr(manager, "add_adapter", lambda request, m=manager, add=add: (m.models.clear(), add(request)))
+
+    return always
+
+
+def test_an_adapter_that_is_loaded_anew_for_the_step(two_engines, disk, evicts, caplog):
+    """The step was planned with the one before, which a decode server still has."""
+    prefill, decode = two_engines({"tp": 2}, {})
+    disk["/tuned"] = b"old"
+    adapter = lora("tuned", "/tuned")
+    move(prefill, decode, prompt(64), adapter=adapter)
+    evicts(prefill)
+    move(prefill, decode, prompt(64, seed=1), adapter=adapter)
+    disk["/tuned"] = b"new"
+    params = prefilled(prefill, TOKENS, adapter=adapter)
+    assert "are not lent: its adapter was loaded anew, and is another one" in caplog.text
+    not_loaded(decode, params, kind="unknown", adapter=adapter)
+    end_alike(prefill, decode)
+
+
+def test_an_adapter_that_is_loaded_anew_for_the_step_is_not_saved(engine, disk, evicts, tmp_path):
+    disk["/tuned"] = b"old"
+    adapter = lora("tuned", "/tuned")
+    first = engine("prefill", extra=store(tmp_path))
+    assert saved(first, TOKENS, adapter=adapter)[1] == 256
+    evicts(first)
+    assert saved(first, prompt(300, seed=1), adapter=adapter)[1] == 256
+    disk["/tuned"] = b"new"
+    assert saved(first, prompt(300, seed=2), adapter=adapter)[1] == 0
+    end_alike(first)
+
+
+def test_requests_that_are_nobody_elses(engine):
+    """A request without a ticket, and without a store, does not wait to hear of its adapter."""
+    server = engine("prefill")
+    server.core.add_lora = lambda _: None
+    request = server.add(TOKENS, adapter="a", max_tokens=4)
+    server.step()
+    assert request.num_computed_tokens == len(TOKENS)
+
+
+def test_a_request_without_a_name_counts_once(engine, tmp_path):
+    """However often vLLM looks whether there is room for it."""
+    server = engine("prefill", extra=store(tmp_path), blocks=16)
+    server.core.add_lora = lambda _: None
+    large = server.add(prompt(400, seed=1), max_tokens=20)
+    server.step()
+    request = server.add(TOKENS, adapter="a")
+    server.run(lambda: large.finished)
+    server.run()
+    assert request.finished and server.figures.data["store_failures"] == {"name": 1}
+
+
 def test_what_cannot_be_digested(two_engines, monkeypatch, caplog):
     from transload.vllm import adapters
 
@@ -372,6 +432,20 @@ def test_tickets_of_before_are_refused_where_they_wait(two_engines):
     decode.reset()
     decode.run(lambda: request.request_id in decode.received)
     assert request.request_id in decode.failed and decode.figures.data["failures"] == {"unnamed": 1}
+    end_alike(prefill, decode)
+
+
+def test_what_was_loaded_is_stale_too(two_engines):
+    """vLLM's own cache keeps what was loaded, where nothing was computed yet."""
+    prefill, decode = two_engines({}, {"prefix_caching": True})
+    params = prefilled(prefill, TOKENS)
+    request = decode.add(TOKENS, dict(params))
+    decode.step()
+    assert request.status is vllm.RequestStatus.WAITING_FOR_REMOTE_KVS
+    decode.core.collective_rpc("load_weights")
+    decode.core.set_weight_version("step 2")
+    assert decode.scheduler._scheduler._weights._pending == "step 2"
+    decode.run()
     end_alike(prefill, decode)
 
 

@@ -111,6 +111,17 @@ def test_ranks_that_do_not_belong_together(engine):
         prefill.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): first, (0, 1): other})
 
 
+def test_addresses_of_another_connector(engine):
+    """MultiConnector hands what the first of its connectors says to all of them."""
+    prefill = engine("prefill")
+
+    class NixlHandshakeMetadata(vllm.KVConnectorHandshakeMetadata):
+        pass
+
+    with pytest.raises(transload.vllm.ConfigError, match="another connector .NixlHandshakeMetadata.: within MultiConnector"):
+        prefill.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): NixlHandshakeMetadata()})
+
+
 # --- setups ----------------------------------------------------------------------------
 
 
@@ -123,7 +134,8 @@ def test_parallelism_that_is_not_handled(connector, server_certs, kind):
 
 
 def test_a_device_that_is_not_handled(connector, server_certs):
-    """It is said before the cache is there, which takes minutes."""
+    """It is said before vLLM measures and allocates its cache, but after it has loaded the model: it makes no connector
+    before."""
     config = vllm.vllm_config(extra={"certs": str(server_certs)})
     config.device_config.device_type = "cuda"
     for role in vllm.KVConnectorRole:

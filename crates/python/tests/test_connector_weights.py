@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ def model(connector, tmp_path):
     """A model in a folder, with one weight file."""
 
     def make(folder="model", *, weights=bytes(100_000), revision=None, quantization=None, overrides=None,
-             rope=None, max_model_len=4096, **config):  # fmt: skip
+             other_config=None, rope=None, max_model_len=4096, **config):  # fmt: skip
         path = tmp_path / folder
         path.mkdir(exist_ok=True)
         if weights is not None:
@@ -21,6 +22,7 @@ def model(connector, tmp_path):
         (path / "config.json").write_text(json.dumps(fields))
         return SimpleNamespace(
             model=str(path),
+            hf_config_path=other_config,
             hf_overrides=overrides or {},
             hf_text_config=SimpleNamespace(rope_parameters=rope),
             max_model_len=max_model_len,
@@ -78,6 +80,30 @@ def test_other_ropes_do_not_depend_on_lengths(model):
 @pytest.mark.parametrize("other", [{"rope_theta": 1}, {"overrides": {"rope_theta": 1}}, {"quantization": "fp8"}])
 def test_the_same_numbers_used_otherwise(model, other):
     assert weights_of(model("here")) != weights_of(model("here", **other))
+
+
+def test_a_config_from_elsewhere(model, connector, tmp_path):
+    """It takes the place of the model's own, also where the model is of a commit."""
+    (tmp_path / "config.json").write_text('{"rope_theta": 1}')
+    for more in {}, {"weights": None, "revision": "c" * 40}:
+        names = {weights_of(model(str(more), other_config=other, **more)) for other in (None, str(tmp_path))}
+        assert len(names) == 2
+        with pytest.raises(connector.ConfigError, match="--hf-config-path org/other is no folder with a config.json"):
+            weights_of(model(str(more), other_config="org/other", **more))
+
+
+def test_overrides_that_are_a_function(model, connector):
+    """Two functions look alike whatever they do."""
+    with pytest.raises(connector.ConfigError, match="hf_overrides is a function.*kv_connector_extra_config.model"):
+        weights_of(model("here", overrides=lambda config: config))
+
+
+def test_an_index_that_leads_nowhere(model):
+    """A link into a cache of the hub, whose file somebody has removed."""
+    here = model("here")
+    named = weights_of(here)
+    (Path(here.model) / "model.safetensors.index.json").symlink_to("gone")
+    assert weights_of(here) == named
 
 
 def test_a_commit_says_it(model):

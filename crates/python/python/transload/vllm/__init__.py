@@ -27,7 +27,6 @@ module               what it is about
 `engine_calls`       calls of vLLM's engine that connectors are not told of
 `versions`           the versions of vLLM that it knows
 `stats`              figures for vLLM's log and for Prometheus
-`logs`               records in vLLM's log, without tickets
 `connector`          the class that vLLM makes; it hands everything to the others
 ===================  =====================================================================
 """

@@ -134,7 +134,7 @@ class Adapters:
     def hear(self, reports: dict[int, Loaded]) -> None:
         """What workers have loaded by now."""
         self._ranks |= reports
-        for number, (name, path, found) in self._ranks[0].items():
+        for name, path, found in (each for loaded in self._ranks.values() for each in loaded.values()):
             known = self._known.get((name, path))
             if known is None and len(self._known) < MOST:
                 self._known[name, path] = _Known(found)
@@ -185,6 +185,13 @@ class Adapters:
                 "blocks of that: load it from another path, or clear the cache"
             )
         return found.hex()
+
+    def is_still(self, adapter: LoRARequest | None, digest: str | None) -> bool:
+        """Whether no worker has told of another adapter than that of the digest, also where it is evicted by now."""
+        if adapter is None:
+            return True
+        known = self._known.get((adapter.lora_name, adapter.lora_path))
+        return known is not None and not known.is_mixed and known.digest.hex() == digest
 
     def _find(self, adapter: LoRARequest) -> bytes | None:
         """What all workers have loaded under the adapter's number, if it is of its name and path."""

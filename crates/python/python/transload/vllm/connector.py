@@ -15,9 +15,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
+from .._vllm_logs import hide_tickets, log_as_vllm_does
 from . import engine_calls
 from .config import Config, ConfigError
-from .logs import hide_tickets, log_as_vllm_does
 from .messages import Report, Step
 from .scheduler import Scheduler
 from .stats import PromMetrics, Stats
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from vllm.v1.outputs import KVConnectorOutput
     from vllm.v1.request import Request
 
-# Also in vLLM's API servers, which make no connector: they import this module with their configuration, and log requests.
+# Where the connector is loaded by its module's path, in place of the entry point that does it in all of vLLM's processes.
 hide_tickets()
 
 

@@ -13,6 +13,7 @@ from .adapters import Adapters
 from .weights import Weights
 
 if TYPE_CHECKING:
+    from vllm.lora.request import LoRARequest
     from vllm.v1.request import Request
 
 
@@ -41,6 +42,10 @@ class Names:
         """
         weights = self._weights.name(self._given)
         return Computed(weights, self._adapters.digest(request.lora_request), self._weights.epoch)
+
+    def is_still(self, adapter: LoRARequest | None, by: Computed) -> bool:
+        """Whether a request that has ended was computed with the adapter that was named: workers tell after each step."""
+        return self._adapters.is_still(adapter, by.adapter)
 
 
 @dataclass(frozen=True)

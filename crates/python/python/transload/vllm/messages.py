@@ -41,6 +41,8 @@ class Lend:
     blocks: Blocks
     content: bytes
     tokens: int
+    adapter: tuple[int, str] | None = None
+    """vLLM's number of the adapter that computes them, and its digest as the scheduler knows it."""
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from .windows import window_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.lora.request import LoRARequest
     from vllm.v1.core.kv_cache_manager import KVCacheBlocks
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
@@ -72,7 +73,8 @@ class _Look:
 class _Saving:
     """A request that has ended, and is being saved."""
 
-    weights: str
+    by: Computed
+    adapter: LoRARequest | None
     job: Job
     blocks: Blocks
     content: bytes
@@ -102,6 +104,8 @@ class SavedScheduler:
         self._deployment: Deployment | None = None
         self._rest_until = 0.0
         self._looks: dict[str, _Look] = {}
+        self._unnamed: set[str] = set()
+        """Requests that are counted as such."""
         self._by: dict[str, Computed] = {}
         """What computes requests, since they have blocks."""
         self._saving: dict[str, _Saving] = {}
@@ -173,7 +177,9 @@ class SavedScheduler:
         try:
             return self._names.of(request)
         except Unnamed as unnamed:
-            self._jobs.skipped("name", str(unnamed))
+            if request.request_id not in self._unnamed:
+                self._unnamed.add(request.request_id)
+                self._jobs.skipped("name", str(unnamed))
             return None
 
     def _shared(self, request: Request, tokens: int) -> int:
@@ -208,8 +214,8 @@ class SavedScheduler:
             if saving.missing is not None or not self._jobs.has_ended(saving.job):
                 continue
             saving.missing = self._answer(saving.job)
-            if saving.missing:
-                step.save[request_id] = Save(saving.weights, saving.missing.encode(), saving.blocks)
+            if saving.missing and self._names.is_still(saving.adapter, saving.by):
+                step.save[request_id] = Save(saving.by.weights, saving.missing.encode(), saving.blocks)
             else:
                 del self._saving[request_id]
                 step.let_go.append(request_id)
@@ -240,7 +246,7 @@ class SavedScheduler:
                 del self._saving[request_id]
                 saved = [part for part in saving.parts.values() if part is not None]
                 if len(saved) == self._ranks and not saving.is_void:
-                    job = self._publisher.begin("publish", self._publish, saving.missing, saved, saving.weights)
+                    job = self._publisher.begin("publish", self._publish, saving.missing, saved, saving.by.weights)
                     self._publishing.append(job)
 
     def _publish(self, missing: Missing, parts: list[bytes], weights: str) -> int:
@@ -255,10 +261,12 @@ class SavedScheduler:
         if look is not None and look.job is not None:
             self._jobs.give_up(look.job)
         by = self._by.pop(request.request_id, None)
+        now = self._computed(request)
+        self._unnamed.discard(request.request_id)
         tokens = self._to_save(request, blocks)
         if not tokens or self._is_resting() or look is not None and look.saved >= tokens:
             return False
-        if by is None or by != self._computed(request):
+        if by is None or by != now:
             return False
         prompt = Content.of(request).saved(by)
         content, size = prompt.digest(tokens), sum(map(len, blocks))
@@ -269,7 +277,8 @@ class SavedScheduler:
             self._jobs.failed("keep up", "slow", f"requests hold {held} blocks until they are saved")
             return False
         job = self._jobs.begin("compare", self._missing, prompt, tokens, by.weights)
-        self._saving[request.request_id] = _Saving(by.weights, job, tuple(map(list, blocks)), content, size)
+        copied = tuple(map(list, blocks))
+        self._saving[request.request_id] = _Saving(by, request.lora_request, job, copied, content, size)
         step.keep.append(request.request_id)
         return True
 

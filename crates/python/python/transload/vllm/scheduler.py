@@ -32,6 +32,7 @@ from vllm.logger import init_logger
 from vllm.v1.request import RequestStatus
 
 from .adapters import Adapters
+from .config import ConfigError
 from .content import Computed, Content, Names
 from .messages import NULL_BLOCK, Blocks, Lend, Load, RankAddress, Report, Step
 from .saved_scheduler import SavedScheduler
@@ -127,6 +128,13 @@ class Scheduler:
 
     def meet_workers(self, workers: dict[tuple[int, int], RankAddress]) -> None:
         """The workers are up: they are what tickets name."""
+        for worker in workers.values():
+            if not isinstance(worker, RankAddress):
+                # MultiConnector hands on what the first of its connectors says, to all of them.
+                raise ConfigError(
+                    f"the workers' addresses are those of another connector ({type(worker).__name__}): within MultiConnector "
+                    "only one connector may have addresses, so take TransloadConnector without the other"
+                )
         self._ranks = [workers[key] for key in sorted(workers)]
         first = self._ranks[0]
         for number, rank in enumerate(self._ranks):
@@ -234,7 +242,8 @@ class Scheduler:
     def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
         """How many tokens behind the `computed` ones are loaded, and that they come meanwhile. None: ask again."""
         params = self._params(request)
-        if self._adapters.may_still_come(request):
+        is_ours = self.saved is not None or request.request_id in self._lending or request.request_id in self._waiting
+        if is_ours and self._adapters.may_still_come(request):
             return None, False
         if not params.get("do_remote_prefill"):
             return self.saved.matched_tokens(request, computed) if self.saved is not None else (0, False)
@@ -308,7 +317,7 @@ class Scheduler:
     def build_step(self, scheduled: SchedulerOutput) -> Step:
         """What the workers have to do in this step."""
         self._adapters.step()
-        if scheduled.num_scheduled_tokens:
+        if scheduled.num_scheduled_tokens or self._step.load or self._step.restore:
             self._weights.computes()
         for request_id in scheduled.preempted_req_ids or ():
             lending = self._lending.get(request_id)
@@ -343,6 +352,7 @@ class Scheduler:
             blocks=self._blocks(request_id),
             content=lending.content.lent(lending.computed).digest(tokens),
             tokens=tokens,
+            adapter=None if request.lora_request is None else (request.lora_request.lora_int_id, lending.computed.adapter),
         )
 
     def _computed(self, request: Request) -> Computed | None:

@@ -9,6 +9,7 @@ then on only the operator can name them, with the version that vLLM itself takes
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -152,7 +153,11 @@ class _Files:
         if load_format not in FROM_FILES:
             self._give_up(f"--load-format {load_format} takes weights from elsewhere than the files of the model")
         elif _commit(model) is not None:
-            self._name = weights_of(model)
+            # A commit is no work; what is in the settings may still be without a name.
+            try:
+                self._name = weights_of(model)
+            except ConfigError as error:
+                self._give_up(str(error))
         else:
             size = sum(path.stat().st_size for path in _weight_files(model)) / 1e9
             self._why = f"the weight files are being read ({size:.1f} GB)"
@@ -178,8 +183,9 @@ class _Files:
         self._stop.set()
 
     def _read(self, model: ModelConfig) -> None:
-        # What loads the model, and computes with it, goes first. Linux has a priority for each thread.
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        # What loads the model, and computes with it, goes first, if it can be had so. Linux has a priority for each thread.
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         begun = time.monotonic()
         try:
             self._name = weights_of(model, self._stop.is_set)
@@ -214,17 +220,19 @@ def _content(model: ModelConfig, stop: Callable[[], bool]) -> str:
     if not files:
         raise ConfigError(f"nothing in {model.model!r} tells these weights apart from others of their name; {NAME_THEM}")
     digests, digest = Digests(), hashlib.blake2b(digest_size=20)
-    digest.update(_config(model))
+    digest.update(_config(Path(model.model)))
     for path in files:
         digest.update(f"{path.name} ".encode() + digests.of(path, stop))
     return digest.hexdigest()
 
 
 def _settings(model: ModelConfig) -> str:
-    """A digest of what the server was told to do otherwise than the files say: quantization, overrides of the config, and
-    with LongRoPE how its longest sequence has keys rotated."""
-    overrides = model.hf_overrides if isinstance(model.hf_overrides, dict) else "a function"
-    return hashlib.blake2b(_text([overrides, model.quantization, *_rotated_far(model)]), digest_size=16).hexdigest()
+    """A digest of what the server was told to do otherwise than the files say: another config, overrides of it, quantization,
+    and with LongRoPE how its longest sequence has keys rotated."""
+    if callable(model.hf_overrides):
+        raise ConfigError(f"hf_overrides is a function, and what one does cannot be compared: give a dict, or {NAME_THEM}")
+    said = _text([model.hf_overrides, model.quantization, *_rotated_far(model)])
+    return hashlib.blake2b(_given_config(model) + said, digest_size=16).hexdigest()
 
 
 def _rotated_far(model: ModelConfig) -> list[bool]:
@@ -248,12 +256,22 @@ def _weight_files(model: ModelConfig) -> list[Path]:
     if folder.is_file():
         return [folder]
     files = sorted(path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file())
-    return files + sorted(folder.glob(INDEX)) if files else []
+    return files + sorted(path for path in folder.glob(INDEX) if path.is_file()) if files else []
 
 
-def _config(model: ModelConfig) -> bytes:
-    """The config as its file has it: the one in memory is changed by each process as it likes."""
-    path = Path(getattr(model, "hf_config_path", None) or model.model) / "config.json"
+def _given_config(model: ModelConfig) -> bytes:
+    """The config of ``--hf-config-path``, which takes the place of the model's own, also where that is of a commit."""
+    if not model.hf_config_path:
+        return b""
+    config = _config(Path(model.hf_config_path))
+    if not config:
+        raise ConfigError(f"--hf-config-path {model.hf_config_path} is no folder with a config.json: give one, or {NAME_THEM}")
+    return config
+
+
+def _config(folder: Path) -> bytes:
+    """A config as its file has it: the one in memory is changed by each process as it likes."""
+    path = folder / "config.json"
     if not path.is_file():
         return b""
     fields = json.loads(path.read_bytes())

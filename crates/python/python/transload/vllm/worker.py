@@ -260,6 +260,10 @@ class Worker:
 
     def _lend(self, request_id: str, lend: Lend) -> None:
         assert self._agent is not None and self._cache is not None
+        if lend.adapter is not None and not self._has_computed_with(*lend.adapter):
+            logger.error("blocks of request %s are not lent: its adapter was loaded anew, and is another one", request_id)
+            self._leases[request_id] = None
+            return
         try:
             self._leases[request_id] = self._agent.lease(
                 lend.set,
@@ -274,6 +278,12 @@ class Worker:
             # Whoever comes for it is told that there is no such lease.
             logger.error("blocks of request %s cannot be lent: %s", request_id, error)
             self._leases[request_id] = None
+
+    def _has_computed_with(self, number: int, digest: str) -> bool:
+        """Whether an adapter is still the one that the scheduler had been told of when the step was planned. vLLM may have
+        evicted it since, and loaded it again for the step, from a file that is another by now."""
+        loaded = adapters.loaded(self._vllm_config.lora_config).get(number)
+        return loaded is not None and loaded[2].hex() == digest
 
     def _hand_over(self, request_id: str, ticket: Ticket) -> None:
         self._handed_over[request_id] = _HandedOver(ticket)
