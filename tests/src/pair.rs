@@ -127,8 +127,21 @@ impl Pair {
         Self::make([Roles::all(); 2], options)
     }
 
+    /// A pair of other deployments.
+    pub fn of(deployments: [Deployment; 2]) -> Self {
+        Self::between(deployments, [Roles::all(); 2], Default::default())
+    }
+
     fn make(roles: [Roles; 2], options: [AgentOptions; 2]) -> Self {
-        let [src_options, dst_options] = options;
+        let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
+        Self::between(deployments, roles, options)
+    }
+
+    fn between(
+        [src, dst]: [Deployment; 2],
+        roles: [Roles; 2],
+        [src_options, dst_options]: [AgentOptions; 2],
+    ) -> Self {
         let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
         let issue = |name, roles| {
             let service = ServiceName::new(name).unwrap();
@@ -138,8 +151,8 @@ impl Pair {
         let tokens = 100;
         let ids: Vec<u32> = (0..tokens as u32).collect();
         Self {
-            src: Side::new(prefill, deployment(2, 4, "NHD"), 7, src_options),
-            dst: Side::new(decode, deployment(4, 6, "HND"), 11, dst_options),
+            src: Side::new(prefill, src, 7, src_options),
+            dst: Side::new(decode, dst, 11, dst_options),
             tokens,
             content: Content::first(tokens, &ids).unwrap().digest(),
         }
@@ -196,16 +209,21 @@ impl Pair {
 
     /// What the destination has to look like: the same copy, made in one process.
     pub fn expected(&self) -> Vec<Vec<u8>> {
+        self.expected_from(self.src.agent.deployment(), &self.src.memories)
+    }
+
+    /// What the destination has to look like if the blocks were in these memories.
+    pub fn expected_from(&self, from: &Deployment, memory_of: &[Memory]) -> Vec<Vec<u8>> {
         let (src, dst) = (&self.src, &self.dst);
         let twins = memories(dst.agent.deployment());
         for (seed, memory) in (1..).zip(&twins) {
             fill(memory, seed);
         }
         let request = Request::tokens(self.tokens);
-        let plan = Plan::compile(src.agent.deployment(), dst.agent.deployment(), &request).unwrap();
+        let plan = Plan::compile(from, dst.agent.deployment(), &request).unwrap();
         for route in plan.bind(&src.tables, &dst.tables).unwrap().routes {
             let (from, to) = (
-                &src.memories[route.src_rank.0 as usize],
+                &memory_of[route.src_rank.0 as usize],
                 &twins[route.dst_rank.0 as usize],
             );
             copy(&route.program(), from, to, &CopyOptions::default()).unwrap();

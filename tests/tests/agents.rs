@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use transload_layout::Rank;
-use transload_tests::pair::{Pair, contents, fill};
+use transload_tests::pair::{Pair, contents, deployment, fill};
 use transload_transfer::agent::{
     AgentGone, AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError,
     TransferError,
@@ -84,6 +84,32 @@ async fn a_push_brings_every_byte_and_ends_the_openings() {
         assert_eq!(opening.ended().await.unwrap().end, LeaseEnd::Completed);
     }
     assert_eq!(pair.found(), expected);
+}
+
+#[tokio::test]
+async fn replicas_share_what_they_have_alike() {
+    // Ranks 2h and 2h + 1 of the source have head h.
+    let pair = Pair::of([deployment(8, 4, "NHD"), deployment(2, 6, "HND")]);
+    for (rank, memory) in (0..).zip(&pair.src.memories) {
+        fill(memory, 100 + rank / 2);
+    }
+    let alone: Vec<_> = pair.src.memories.iter().step_by(2).cloned().collect();
+    let expected = pair.expected_from(&deployment(4, 4, "NHD"), &alone);
+    let set = LeaseSetId([4; 16]);
+    let leases = pair.leases(&pair.src, set, false).await;
+    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    let request = pair.request(ticket, &pair.dst);
+    let report = pair.dst.agent.pull(request).await.unwrap();
+    assert_eq!(pair.found(), expected);
+    assert_eq!(report.bytes, 100 * 4 * 4 * 64);
+    let mut moved = [0; 8];
+    for route in &report.routes {
+        moved[route.peer_rank.0 as usize] += route.bytes;
+    }
+    assert_eq!(moved, [report.bytes / 8; 8], "every rank sends its share");
+    for lease in leases {
+        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
+    }
 }
 
 #[tokio::test]
