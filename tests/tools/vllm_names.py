@@ -21,11 +21,19 @@ CALLED = {
             "add_lora": ["lora_request"],
             "collective_rpc": ["method", "timeout", "args", "kwargs"],
             "set_weight_version": ["weight_version"],
-        }
+        },
+        "EngineCoreProc": {"_process_input_queue": []},
     },
     "vllm.lora.worker_manager": {"WorkerLoRAManager": {"_load_adapter": ["lora_request"], "list_adapters": []}},
     "vllm.lora.model_manager": {"LoRAModelManager": {"get_adapter": ["adapter_id"]}},
-    "vllm.v1.core.sched.scheduler": {"Scheduler": {"get_kv_connector": [], "reset_connector_cache": []}},
+    "vllm.v1.core.sched.scheduler": {
+        "Scheduler": {
+            "get_kv_connector": [],
+            "has_requests": [],
+            "reset_connector_cache": [],
+        }
+    },
+    "vllm.v1.core.sched.interface": {"SchedulerInterface": {"has_unfinished_requests": []}},
     "vllm.v1.core.kv_cache_manager": {"KVCacheManager": {"get_block_ids": ["request_id"]}},
     "vllm.v1.core.block_pool": {"BlockPool": {"get_num_free_blocks": []}},
     "vllm.v1.request": {"Request": {"get_skip_reading_prefix_cache": []}},

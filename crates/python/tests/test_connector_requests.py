@@ -1,5 +1,6 @@
 """vLLM's connector: how requests come, wait, are interrupted and end. No block is lost, and none is freed too early."""
 
+import threading
 import time
 
 import pytest
@@ -67,11 +68,34 @@ def test_an_engine_rests_while_nobody_claims_its_ticket(engine):
     prefilled(prefill, TOKENS)
     begun, steps = time.monotonic(), 0
     while prefill.requests:
+        prefill.core._process_input_queue()
         prefill.step()
         steps += 1
     # As many as there are pauses in that time, and those around them that have nothing to wait for.
-    assert steps <= (time.monotonic() - begun) / 0.005 + 10
+    assert steps <= (time.monotonic() - begun) / 0.1 + 10
     assert prefill.figures.data["leases"] == {"expired": 2}
+
+
+def test_a_call_ends_the_rest_at_once(engine, monkeypatch):
+    """And an engine does not rest while it has something else to do."""
+    from transload.vllm import engine_calls
+
+    prefill = engine("prefill", extra={"lease_seconds": 60})
+    monkeypatch.setattr(engine_calls, "REST_SECONDS", 3600)
+    prefilled(prefill, TOKENS)
+    # Its workers have to hear of the ticket first, and vLLM of the request's end.
+    while prefill.scheduler._scheduler._step.handed_over or prefill.finished_req_ids:
+        prefill.core._process_input_queue()
+        prefill.step()
+    called = threading.Timer(0.1, prefill.core.input_queue.put, [lambda: prefill.add(prompt(40))])
+    called.start()
+    prefill.core._process_input_queue()
+    assert not called.is_alive() and prefill.waiting
+    prefill.core._process_input_queue()
+    prefill.step()
+    prefill.reset()
+    prefill.core._process_input_queue()
+    end_alike(prefill)
 
 
 def stop_agents(engine):

@@ -53,7 +53,7 @@ class Engine:
             "max_loras": max_loras,
         }
         self.requests, self.waiting, self.running = {}, [], []
-        self.received, self.failed, self.finished_ids, self.answers = set(), set(), set(), {}
+        self.received, self.failed, self.finished_req_ids, self.answers = set(), set(), set(), {}
         self.preempted_ids = set()
         self._counts = {"sending": {}, "recving": {}}
         self._failures = set()
@@ -77,7 +77,7 @@ class Engine:
         self.scheduler = self._connector(config, vllm.KVConnectorRole.SCHEDULER, self.caches[0].config())
         if config.kv_transfer_config.kv_load_failure_policy == "recompute":
             self.policy = "recompute"
-        self.core = vllm.EngineCore(self.scheduler, self.lora)
+        self.core = vllm.EngineCoreProc(self, self.lora)
         self.scheduler.bind_kv_cache_manager(self.manager)
         addresses = {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)}
         self.scheduler.set_xfer_handshake_metadata_pp_aware(pickle.loads(pickle.dumps(addresses)))
@@ -104,13 +104,19 @@ class Engine:
     def run(self, until=None, seconds=20):
         """Steps until something is so, or there is nothing left to do."""
         end = time.monotonic() + seconds
-        while not until() if until else self._has_requests():
+        while not until() if until else self.has_requests():
             left = {request_id: request.status for request_id, request in self.requests.items()}
             assert time.monotonic() < end, f"still there: {left}"
             self.step()
 
-    def _has_requests(self):
-        return self.requests or self.finished_ids or self.scheduler.has_pending_push_work()
+    def get_kv_connector(self):
+        return self.scheduler
+
+    def has_requests(self):
+        return bool(self.requests or self.finished_req_ids or self.scheduler.has_pending_push_work())
+
+    def has_unfinished_requests(self):
+        return bool(self.waiting or self.running)
 
     def abort(self, request):
         held = request.status is Status.WAITING_FOR_REMOTE_KVS and request.request_id not in self.received
@@ -137,7 +143,7 @@ class Engine:
         output = SimpleNamespace(num_scheduled_tokens=scheduled, preempted_req_ids=self.preempted_ids)
         self.preempted_ids = set()
         step = pickle.dumps(self.scheduler.build_connector_meta(output))
-        finished, self.finished_ids = self.finished_ids, set()
+        finished, self.finished_req_ids = self.finished_req_ids, set()
         work = [
             (self.requests[each], self.requests[each].num_computed_tokens, count) for each, count in scheduled.items()
         ]
@@ -301,7 +307,7 @@ class Engine:
         blocks = self.manager.clipped(request)
         kept, params = self.scheduler.request_finished_all_groups(request, blocks)
         self.answers[request.request_id] = pickle.loads(pickle.dumps(params))
-        self.finished_ids.add(request.request_id)
+        self.finished_req_ids.add(request.request_id)
         if not (held or kept):
             self._free(request)
 

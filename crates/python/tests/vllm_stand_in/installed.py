@@ -27,13 +27,16 @@ PLACES = [
 ]
 
 
+FOLLOWED = vllm_names.EngineCore, vllm_names.EngineCoreProc, vllm_names.WorkerLoRAManager
+
+
 @contextlib.contextmanager
 def installed():
     """Within it the connector can be imported; its package is what this gives."""
     before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_concerned(name)}
     sys.modules |= _modules()
     # The connector follows calls of these.
-    followed = [(each, dict(vars(each))) for each in (vllm_names.EngineCore, vllm_names.WorkerLoRAManager)]
+    followed = [(each, dict(vars(each))) for each in FOLLOWED]
     # The connector has the package's records written as vLLM's are.
     ours = logging.getLogger("transload")
     logged = ours.handlers, ours.propagate, ours.level

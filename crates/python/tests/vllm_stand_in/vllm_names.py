@@ -1,6 +1,7 @@
 """Stands for the parts of vLLM 0.32 that the connector imports. Above each is the file that has the real one."""
 
 import enum
+import queue
 from dataclasses import dataclass, field
 from math import prod
 from types import SimpleNamespace
@@ -190,8 +191,8 @@ class WorkerLoRAManager:
 
 
 class EngineCore:
-    def __init__(self, connector, lora):
-        self.scheduler, self._lora = SimpleNamespace(get_kv_connector=lambda: connector), lora
+    def __init__(self, scheduler, lora):
+        self.scheduler, self._lora = scheduler, lora
 
     def add_lora(self, lora_request):
         for manager in self._lora:
@@ -202,6 +203,16 @@ class EngineCore:
 
     def set_weight_version(self, weight_version):
         pass
+
+
+class EngineCoreProc(EngineCore):
+    def __init__(self, scheduler, lora):
+        super().__init__(scheduler, lora)
+        self.input_queue, self.engines_running, self.batch_queue = queue.Queue(), False, None
+
+    def _process_input_queue(self):
+        while not self.scheduler.has_requests() or not self.input_queue.empty():
+            self.input_queue.get()()
 
 
 # --- vllm/model_executor/models/utils.py -----------------------------------------------

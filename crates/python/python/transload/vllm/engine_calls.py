@@ -1,4 +1,5 @@
-"""What connectors are not told of: that weights change in place, or are named, or that an adapter is replaced.
+"""What connectors are not told of: that weights change in place, or are named, or that an adapter is replaced; and when
+vLLM steps only because of them, so that it may rest.
 
 These are calls of vLLM's engine, which is in the process of its scheduler and holds the connector. So they are followed
 there.
@@ -40,8 +41,14 @@ LEAVE_WEIGHTS = {
 (`LLM.apply_model`) or a method of a ``--worker-extension-cls``, may change them."""
 
 
+REST_SECONDS = 0.1
+"""How long an engine waits for a request where all that goes on is that blocks are held for decode servers. Without that it
+would step without a pause, with most of a core. It is how much later the blocks are free, while nobody wants them."""
+
+
 def follow() -> None:
-    """Has every engine of this process tell its connector. It may be called again."""
+    """Has every engine of this process tell its connector, and rest when that is all there is to do. It may be called
+    again."""
     # Whoever makes the scheduler's half has it imported.
     module = sys.modules.get("vllm.v1.engine.core")
     if module is None or getattr(module.EngineCore, "is_followed_by_transload", False):
@@ -60,6 +67,33 @@ def follow() -> None:
         return run(engine, method, *arguments, **more)
 
     core.collective_rpc = followed
+    take = module.EngineCoreProc._process_input_queue
+
+    @functools.wraps(take)
+    def rested(engine: Any) -> None:
+        if _only_holds_blocks(engine):
+            calls = engine.input_queue
+            with calls.not_empty:
+                # Whatever a client calls ends it at once.
+                calls.not_empty.wait_for(calls._qsize, REST_SECONDS)
+        take(engine)
+
+    module.EngineCoreProc._process_input_queue = rested
+
+
+def _only_holds_blocks(engine: Any) -> bool:
+    """Whether an engine has no request to go on with, only blocks of such as have ended, which connectors of this package
+    hold and have nothing to say of."""
+    scheduler = engine.scheduler
+    if engine.engines_running or engine.batch_queue or scheduler.has_unfinished_requests() or scheduler.finished_req_ids:
+        return False
+    held = scheduler.get_kv_connector()
+    halves = _halves(engine)
+    return (
+        len(halves) == len(getattr(held, "sub_connectors", [held]))
+        and scheduler.has_requests()
+        and all(half.may_rest for half in halves)
+    )
 
 
 def _after(core: type, name: str, tell: Callable[[Scheduler, Any], None]) -> None:

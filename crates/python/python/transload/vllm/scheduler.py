@@ -340,6 +340,11 @@ class Scheduler:
         step, self._step = self._step, Step()
         return step
 
+    @property
+    def may_rest(self) -> bool:
+        """Whether there is nothing to tell the workers, nor to hear of the store: leases end without a step."""
+        return self._step == Step() and not (self.saved is not None and self.saved.is_saving)
+
     def _lend(self, request_id: str, lending: _Lending, scheduled: int) -> None:
         request = lending.request
         tokens = request.num_prompt_tokens

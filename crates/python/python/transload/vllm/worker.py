@@ -45,9 +45,8 @@ logger = init_logger("vllm." + __name__)
 
 IDLE_SECONDS = 0.005
 """How long a step that computes nothing waits for what vLLM waits for: a load, a lease or a save. vLLM steps on without
-a pause while there is one, for a ticket that nobody claims as long as its lease lives, and the processor that the steps
-take the load does not have. A new request waits so much longer, at most."""
-
+a pause while there is one, and the processor that the steps take the load does not have. A new request waits so much
+longer, at most."""
 
 _KINDS = {TicketError: "ticket", AgentError: "other"}
 """What counters say of failures that are no TransferError, which have a kind of their own."""
