@@ -21,7 +21,7 @@ def test_two_adapters(start, models, tmp_path):
         expected = [tokens(alone.complete(asked, **chosen(name))) for name in names]
     assert len({tuple(answer) for answer in expected}) == 3, "the adapters change nothing"
 
-    pair = start("llama", prefill={"options": modules}, decode={"block_size": 64, "options": modules})
+    pair = start("llama", prefill={"tp": 2, "options": modules}, decode={"block_size": 64, "options": modules})
     # Twice, so that the second time each has blocks of its own cached at both servers.
     for _ in range(2):
         for name, answer in zip(names, expected):
