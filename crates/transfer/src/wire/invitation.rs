@@ -22,6 +22,7 @@ use std::time::Duration;
 use super::held::Held;
 use super::job::{JobError, JobReport, JobSpec};
 use super::message::{Invitation, Message};
+use super::owner::room;
 use super::planner::{Planner, RouteAsk};
 use super::refusal::{Refusal, Role};
 use super::waiting::Parked;
@@ -208,10 +209,10 @@ impl<B, P: Planner> Machine<B, P> {
         into: &Claims,
         by_layer: bool,
     ) -> Result<u64, Refusal> {
-        if self.jobs_under_way() >= self.options.jobs {
-            let limit = u32::try_from(self.options.jobs).unwrap_or(u32::MAX);
-            return Err(Refusal::Busy { limit });
-        }
+        room(self.options.jobs, self.jobs_under_way())?;
+        let of_service = |push: &&InvitedPush| push.by.service() == agent.service();
+        let invited = self.pushes.values().filter(of_service).count();
+        room(self.options.invited_per_service, invited)?;
         let ranks = BTreeSet::from([key.rank]);
         if self.busy_with(&into.set, &ranks).is_some() {
             return Err(Refusal::Consumed);

@@ -40,7 +40,10 @@ pub struct Options {
     pub unnamed_per_service: usize,
     /// Most pulls and pushes at a time: our own, and pushes that were invited here, one for each lease.
     pub jobs: usize,
-    /// How long a new connection has until both sides are welcome.
+    /// Most of them that agents of one service have invited: half of all, so that one certificate leaves room for our own
+    /// and for others. One more is refused as busy.
+    pub invited_per_service: usize,
+    /// How long a new connection has until both sides are welcome, and how long a peer that has too many is tried again.
     pub hello_wait: Duration,
     /// How long a transfer may stand still before it is failed and tried again.
     pub stall: Duration,
@@ -77,6 +80,7 @@ impl Default for Options {
             connections_per_service: 512,
             unnamed_per_service: 64,
             jobs: 4096,
+            invited_per_service: 2048,
             hello_wait: Duration::from_secs(5),
             stall: Duration::from_secs(20),
             heartbeat: Duration::from_secs(5),

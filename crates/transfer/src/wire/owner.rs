@@ -212,12 +212,6 @@ impl<B, P: Planner> Machine<B, P> {
         };
         let of_agent = |by: &AgentId| *by == agent;
         let of_service = |by: &AgentId| by.service() == agent.service();
-        let room = |limit: usize, under_way: usize| match under_way < limit {
-            true => Ok(()),
-            false => Err(Refusal::Busy {
-                limit: u32::try_from(limit).unwrap_or(u32::MAX),
-            }),
-        };
         room(self.options.transfers_per_agent, self.asked_by(of_agent))?;
         room(
             self.options.transfers_per_service,
@@ -511,6 +505,16 @@ impl<B, P: Planner> Machine<B, P> {
         if let Some(next) = self.queued.remove(&(key, peer_rank)) {
             self.decide(now, next.conn, key, next.direction, next.ask);
         }
+    }
+}
+
+/// Whether one more may be under way.
+pub(super) fn room(limit: usize, under_way: usize) -> Result<(), Refusal> {
+    match under_way < limit {
+        true => Ok(()),
+        false => Err(Refusal::Busy {
+            limit: u32::try_from(limit).unwrap_or(u32::MAX),
+        }),
     }
 }
 

@@ -15,6 +15,7 @@
 //! Both sides may have connected at the same time: any connection that is up will do.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use super::job::Job;
 use super::message::{Envelope, Hello, MAX_DOCUMENT, Message, VERSIONS};
@@ -134,6 +135,15 @@ struct Dial {
     /// Whether an answer to [`Action::Connect`] is due.
     asked: bool,
     failures: u32,
+    /// Since when the agent has refused us as too many. It is patience that helps then, and not another attempt.
+    crowded: Option<Moment>,
+}
+
+impl Dial {
+    /// Whether the agent has been found crowded, and not yet for `wait`.
+    fn has_patience(&self, now: Moment, wait: Duration) -> bool {
+        self.crowded.is_some_and(|since| now.since(since) < wait)
+    }
 }
 
 /// What the transport reports.
@@ -148,15 +158,15 @@ impl<B, P: Planner> Machine<B, P> {
         dialled: Option<AgentId>,
         permits: Permits,
     ) {
-        let of_service = |session: &&Session| !session.dialled && session.service == service;
-        let arrived = self.sessions.values().filter(of_service);
-        let (named, unnamed): (Vec<_>, Vec<_>) = arrived.partition(|s| s.agent.is_some());
-        let (named, unnamed) = (named.len(), unnamed.len());
-        let too_many = named + unnamed >= self.options.connections_per_service
-            || unnamed >= self.options.unnamed_per_service;
-        if dialled.is_none() && too_many {
-            let limit = u32::try_from(named + unnamed).unwrap_or(u32::MAX);
-            let reason = CloseReason::Refused(HelloRefusal::Crowded { limit });
+        if dialled.is_none()
+            && let Err(refusal) = self.check_crowd(&service)
+        {
+            let envelope = Envelope {
+                sequence: 1,
+                message: Message::Unwelcome(refusal.clone()),
+            };
+            self.actions.push_back(Action::Send { conn, envelope });
+            let reason = CloseReason::Refused(refusal);
             self.actions.push_back(Action::Close { conn, reason });
             return;
         }
@@ -221,6 +231,19 @@ impl<B, P: Planner> Machine<B, P> {
 }
 
 impl<B, P: Planner> Machine<B, P> {
+    /// Whether agents of a service may open one more connection to us.
+    fn check_crowd(&self, service: &ServiceName) -> Result<(), HelloRefusal> {
+        let of_service = |session: &&Session| !session.dialled && session.service == *service;
+        let arrived = self.sessions.values().filter(of_service);
+        let unnamed = arrived.clone().filter(|session| session.agent.is_none());
+        let room = |limit: usize, there: usize| match there < limit {
+            true => Ok(()),
+            false => Err(HelloRefusal::crowded(limit)),
+        };
+        room(self.options.connections_per_service, arrived.count())?;
+        room(self.options.unnamed_per_service, unnamed.count())
+    }
+
     fn on_greeting(&mut self, now: Moment, conn: ConnId, message: Message) {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
@@ -318,8 +341,7 @@ impl<B, P: Planner> Machine<B, P> {
             .get(&conn)
             .is_some_and(|session| session.dialled);
         if !dialled && self.sessions.iter().filter(of_this_life).count() >= limit {
-            let limit = u32::try_from(limit).unwrap_or(u32::MAX);
-            return Err(HelloRefusal::Crowded { limit });
+            return Err(HelloRefusal::crowded(limit));
         }
         let known = self.agents.get(&hello.agent);
         match known.and_then(|known| known.incarnation) {
@@ -376,8 +398,21 @@ impl<B, P: Planner> Machine<B, P> {
     fn on_unwelcome(&mut self, now: Moment, conn: ConnId, refusal: HelloRefusal) {
         // It is told as seen from there.
         let refusal = refusal.mirrored();
-        self.greeting_failed(now, conn, &refusal);
+        if !self.waits_for_room(now, conn, &refusal) {
+            self.greeting_failed(now, conn, &refusal);
+        }
         self.close(now, conn, CloseReason::Unwelcome(refusal));
+    }
+
+    /// Whether the agent that we have dialled has too many connections just now, and is to be tried again.
+    fn waits_for_room(&mut self, now: Moment, conn: ConnId, refusal: &HelloRefusal) -> bool {
+        let agent = self.peer_agent(conn).filter(|_| refusal.is_transient());
+        let known = agent.and_then(|agent| self.agents.get_mut(&agent));
+        let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
+            return false;
+        };
+        dial.crowded.get_or_insert(now);
+        dial.has_patience(now, self.options.hello_wait)
     }
 
     /// Jobs that need this agent need not wait.
@@ -416,6 +451,7 @@ impl<B, P: Planner> Machine<B, P> {
         if let Some(dial) = &mut known.dial {
             dial.asked = false;
             dial.failures = 0;
+            dial.crowded = None;
         }
         for other in past {
             self.close(now, other, CloseReason::Replaced);
@@ -517,6 +553,7 @@ impl<B, P: Planner> Machine<B, P> {
                 port: address.port,
                 asked: true,
                 failures: 0,
+                crowded: None,
             });
         }
         self.timers.clear(&Timer::Dial(address.agent.clone()));
@@ -580,6 +617,7 @@ impl<B, P: Planner> Machine<B, P> {
             port: address.port,
             asked: true,
             failures: 0,
+            crowded: None,
         });
         self.actions.push_back(Action::Connect {
             agent: address.agent.clone(),
@@ -598,6 +636,7 @@ impl<B, P: Planner> Machine<B, P> {
             && !dial.asked
         {
             dial.failures = 0;
+            dial.crowded = None;
             self.timers.clear(&Timer::Dial(agent.clone()));
             self.dial_due(&agent);
         }
@@ -634,7 +673,8 @@ impl<B, P: Planner> Machine<B, P> {
         dial.asked = false;
         dial.failures = dial.failures.saturating_add(failures);
         let failures = dial.failures;
-        if failures >= self.options.attempts {
+        let patience = dial.has_patience(now, self.options.hello_wait);
+        if failures >= self.options.attempts && !patience {
             let error = JobError::Unreachable {
                 agent: agent.clone(),
                 why,

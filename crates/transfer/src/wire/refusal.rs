@@ -129,8 +129,10 @@ pub enum HelloRefusal {
          `instance` of its own"
     )]
     OwnName,
-    /// The agent, or its service, has opened as many connections as it may.
-    #[error("more than {limit} connections of one agent or service")]
+    /// The agent, or its service, has opened as many connections as it may. The one refusal that may be tried again.
+    #[error(
+        "too many connections of one agent or service: {limit} are allowed, and as many are open"
+    )]
     Crowded {
         /// The limit that was met.
         limit: u32,
@@ -138,6 +140,16 @@ pub enum HelloRefusal {
 }
 
 impl HelloRefusal {
+    pub(super) fn crowded(limit: usize) -> Self {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        HelloRefusal::Crowded { limit }
+    }
+
+    /// Whether another attempt may fare better.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, HelloRefusal::Crowded { .. })
+    }
+
     /// The same as the other side would say it: what is here is there.
     #[must_use]
     pub fn mirrored(self) -> Self {

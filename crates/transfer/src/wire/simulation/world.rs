@@ -385,6 +385,7 @@ pub(super) fn options() -> Options {
         connections_per_service: 64,
         unnamed_per_service: 64,
         jobs: 64,
+        invited_per_service: 32,
         hello_wait: Duration::from_secs(1),
         stall: Duration::from_secs(3),
         heartbeat: Duration::from_secs(1),

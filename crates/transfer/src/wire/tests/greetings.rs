@@ -147,12 +147,16 @@ fn connections_are_bounded_by_agent_and_by_service() {
     let mut arrive = |name: &str| {
         t.connect("holder", Permits::ALL);
         t.hear(Message::Hello(hello(name)));
-        matches!(t.took()[..], [])
+        match (&t.took()[..], t.said.last()) {
+            ([], _) => None,
+            (_, Some(Message::Unwelcome(HelloRefusal::Crowded { limit }))) => Some(*limit),
+            (did, said) => panic!("{did:?} {said:?}"),
+        }
     };
-    assert!(arrive("holder/a") && arrive("holder/a"));
-    assert!(!arrive("holder/a"), "the third of one agent");
-    assert!(arrive("holder/b") && arrive("holder/c"));
-    assert!(!arrive("holder/d"), "the fifth of one service");
+    assert_eq!([arrive("holder/a"), arrive("holder/a")], [None; 2]);
+    assert_eq!(arrive("holder/a"), Some(2), "the third of one agent");
+    assert_eq!([arrive("holder/b"), arrive("holder/c")], [None; 2]);
+    assert_eq!(arrive("holder/d"), Some(4), "the fifth of one service");
     t.connect("other", Permits::ALL);
     t.hear(Message::Hello(hello("other/a")));
     assert!(t.took().is_empty());
@@ -285,4 +289,24 @@ fn let_a_later_life_replace_an_earlier() {
     let later = life(2);
     let refusal = HelloRefusal::Superseded { later };
     assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal)));
+}
+
+/// A certificate's agents that have not said who they are have a limit of their own, and are told that one.
+#[test]
+fn unnamed_connections_are_told_their_limit() {
+    let options = Options {
+        unnamed_per_service: 2,
+        ..Options::default()
+    };
+    let mut t = Table::lonely("owner", OWNER, options);
+    t.connect("holder", Permits::ALL);
+    t.hear(Message::Hello(hello("holder/a")));
+    for _ in 0..3 {
+        t.connect("holder", Permits::ALL);
+    }
+    let refusal = HelloRefusal::Crowded { limit: 2 };
+    assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal.clone())));
+    assert!(
+        matches!(&t.took()[..], [Action::Close { reason: CloseReason::Refused(why), .. }] if *why == refusal)
+    );
 }

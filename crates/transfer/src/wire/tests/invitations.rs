@@ -380,6 +380,45 @@ fn has_only_so_many_pushes_under_way() {
     assert_eq!(refused(&mut t, invitation(2)), Refusal::Busy { limit: 1 });
 }
 
+/// The agents of one certificate leave room for others.
+#[test]
+fn has_only_so_many_pushes_under_way_for_each_service() {
+    let options = Options {
+        jobs: 3,
+        invited_per_service: 2,
+        ..Options::default()
+    };
+    let mut t = Table::lonely("owner", OWNER, options);
+    for n in 1..5 {
+        t.lease(n, 0, Direction::Pull, true);
+        t.lease(n, 1, Direction::Push, true);
+    }
+    for (n, name) in [
+        (1, "holder/a"),
+        (2, "holder/b"),
+        (3, "holder/c"),
+        (4, "near"),
+    ] {
+        t.greet(name, Permits::ALL, hello(name));
+        let mut into = into(100 + n);
+        into.ranks
+            .iter_mut()
+            .for_each(|rank| rank.agent = agent(name));
+        let invitation = Invitation {
+            into: mint(&into),
+            ..invitation(n)
+        };
+        let begun = t.machine.gauges().jobs;
+        match n {
+            3 => assert_eq!(refused(&mut t, invitation), Refusal::Busy { limit: 2 }),
+            _ => {
+                invite(&mut t, invitation);
+                assert_eq!(t.machine.gauges().jobs, begun + 1, "{name}");
+            }
+        }
+    }
+}
+
 #[test]
 fn has_only_so_many_pushes_under_way_for_each_agent() {
     let mut t = Table::owner_with(
