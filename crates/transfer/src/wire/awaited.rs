@@ -29,7 +29,7 @@ pub enum Awaited {
     Fence,
     /// The end of the prefill.
     Prefill,
-    /// The next attempt, after one that failed or found the owner busy.
+    /// The next attempt, after one that failed.
     Attempt,
     /// More bytes.
     Bytes {
@@ -42,6 +42,10 @@ pub enum Awaited {
     Commit,
     /// The destination's word that all has landed.
     Landing,
+    /// Its turn, behind other transfers: the owner has found so much of ours under way that it is busy.
+    Turn,
+    /// The owner's push, which has not begun, or its word that all is pushed.
+    Push,
 }
 
 impl fmt::Display for Awaited {
@@ -58,6 +62,10 @@ impl fmt::Display for Awaited {
             }
             Awaited::Commit => f.write_str("the commit, after all bytes"),
             Awaited::Landing => f.write_str("word that all bytes have landed"),
+            Awaited::Turn => {
+                f.write_str("its turn, behind other transfers of this agent or its service there")
+            }
+            Awaited::Push => f.write_str("the owner's push, or word that all is pushed"),
         }
     }
 }
@@ -122,10 +130,7 @@ impl<B, P: Planner> Machine<B, P> {
     /// What a pull or a push waits for.
     pub(super) fn job_awaits(&self, id: JobId) -> Option<Waiting> {
         let (address, transfer, idle) = match (self.jobs.get(&id), self.invited.get(&id)) {
-            (Some(job), _) => {
-                let (address, transfer) = job.first_open()?;
-                (address, transfer, Awaited::Attempt)
-            }
+            (Some(job), _) => job.first_open()?,
             (None, Some(job)) => {
                 let (address, idle) = job.first_unheard()?;
                 let opened = |transfer: &&Transfer| matches!(transfer.side, Side::Lease(key) if job.opened(&key));

@@ -96,6 +96,7 @@
 //! | [`LeaseClaimed`](Action::LeaseClaimed) | notes it on the handle of the lease |
 //! | [`LeaseEnded`](Action::LeaseEnded), [`JobDone`](Action::JobDone), [`NoticeDone`](Action::NoticeDone) | wakes who waits for it |
 //! | [`Pushed`](Action::Pushed) | logs it: the end of the lease tells its owner |
+//! | [`OtherContent`](Action::OtherContent) | logs it, with fingerprints of both that nobody outside of the cluster can tell the content by |
 //! | [`Lanes`](Action::Lanes) | opens lanes, or says where they may be opened |
 //!
 //! While bytes move, `moving` at most once a second for each transfer; a timer at

@@ -78,14 +78,21 @@ impl<B> Invited<B> {
         self.claims.ranks.iter().collect()
     }
 
-    /// The first agent that has not said whether it pushes, else the first of all; and what is awaited of it.
+    /// The first agent that has not said whether it pushes, else the first of whom nothing has landed, else the first of
+    /// all; and what is awaited of it.
     pub(in crate::wire) fn first_unheard(&self) -> Option<(&RankAddress, Awaited)> {
         let mut ranks = self.claims.ranks.iter();
         let unheard = ranks.find_map(|rank| Some((rank, self.unheard.get(&rank.agent)?)));
         match unheard {
-            Some((rank, said)) if said.pausing => Some((rank, Awaited::Attempt)),
+            Some((rank, said)) if said.pausing => Some((rank, Awaited::Turn)),
             Some((rank, _)) => Some((rank, Awaited::Answer)),
-            None => Some((self.claims.ranks.first()?, Awaited::Attempt)),
+            None => {
+                let landed = |at: u32| self.routes.iter().any(|route| route.peer_rank.0 == at);
+                let ranks = &self.claims.ranks;
+                let late = (0..).zip(ranks).find(|(at, _)| !landed(*at));
+                let late = late.map(|(_, rank)| rank).or(ranks.first());
+                Some((late?, Awaited::Push))
+            }
         }
     }
 

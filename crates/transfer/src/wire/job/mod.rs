@@ -26,6 +26,7 @@ mod run;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::awaited::Awaited;
 use super::held::Held;
 use super::path::{Path, PathSet};
 use super::peers::Dialler;
@@ -176,7 +177,10 @@ struct JobRoute {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RouteState {
     Idle,
-    Pausing,
+    Pausing {
+        /// Whether the owner was busy, rather than that an attempt has failed.
+        busy: bool,
+    },
     Trying(TransferId),
     Landed,
 }
@@ -233,10 +237,10 @@ impl<B> Job<B> {
         self.stop.is_none() && self.agents().iter().any(|address| address.agent == *agent)
     }
 
-    /// The agent of the first route that has not landed, and the attempt at it.
-    pub(crate) fn first_open(&self) -> Option<(&RankAddress, Option<TransferId>)> {
+    /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
+    pub(crate) fn first_open(&self) -> Option<(&RankAddress, Option<TransferId>, Awaited)> {
         let Some(routes) = &self.routes else {
-            return Some((self.claims.ranks.first()?, None));
+            return Some((self.claims.ranks.first()?, None, Awaited::Attempt));
         };
         let mut open = routes.iter().filter(|r| r.state != RouteState::Landed);
         let route = open.next()?;
@@ -244,7 +248,11 @@ impl<B> Job<B> {
             RouteState::Trying(transfer) => Some(transfer),
             _ => None,
         };
-        Some((self.address(route.peer_rank)?, trying))
+        let idle = match route.state {
+            RouteState::Pausing { busy: true } => Awaited::Turn,
+            _ => Awaited::Attempt,
+        };
+        Some((self.address(route.peer_rank)?, trying, idle))
     }
 
     /// The transfers under way, of one rank or of all.

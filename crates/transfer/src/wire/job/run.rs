@@ -389,13 +389,14 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         }
         let (rank, peer_rank) = (route.rank, route.peer_rank);
+        let busy = matches!(&why, Why::Refused(refusal) if refusal.is_transient());
         let pause = match why {
             // Our commit came through, and only the answer was lost.
             Why::Refused(Refusal::Consumed) if route.committed => {
                 self.route_landed(now, id, i);
                 return;
             }
-            Why::Refused(refusal) if refusal.is_transient() => self.options.pause(route.attempts),
+            Why::Refused(_) if busy => self.options.pause(route.attempts),
             // An earlier job of ours, which has left the leases alone, has tried as often.
             Why::Refused(Refusal::Superseded { latest })
                 if (route.attempts..MOST_ATTEMPTS).contains(&latest)
@@ -430,7 +431,7 @@ impl<B, P: Planner> Machine<B, P> {
                 self.options.pause(route.failures)
             }
         };
-        route.state = RouteState::Pausing;
+        route.state = RouteState::Pausing { busy };
         self.timers.set(Timer::Route(id, i), now + pause);
         self.advance(now, id);
     }
@@ -439,7 +440,7 @@ impl<B, P: Planner> Machine<B, P> {
     pub(crate) fn route_due(&mut self, now: Moment, id: JobId, i: usize) {
         let routes = self.jobs.get_mut(&id).and_then(|job| job.routes.as_mut());
         if let Some(route) = routes.and_then(|routes| routes.get_mut(i))
-            && route.state == RouteState::Pausing
+            && matches!(route.state, RouteState::Pausing { .. })
         {
             route.state = RouteState::Idle;
         }
@@ -460,7 +461,7 @@ impl<B, P: Planner> Machine<B, P> {
         job.stop = Some(error);
         let under_way = job.under_way(None);
         for (i, route) in (0..).zip(job.routes.iter_mut().flatten()) {
-            if route.state == RouteState::Pausing {
+            if matches!(route.state, RouteState::Pausing { .. }) {
                 route.state = RouteState::Idle;
                 self.timers.clear(&Timer::Route(id, i));
             }

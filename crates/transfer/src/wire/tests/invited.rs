@@ -222,6 +222,8 @@ fn asks_again_after_a_pause_who_was_busy() {
         let refusal = Refusal::Busy { limit: 1 };
         invited(&mut t, id, Err(refusal.clone()));
         invited(&mut t, id, Err(refusal));
+        let late = t.machine.late(id, secs(30)).to_string();
+        assert!(late.contains("it waited for its turn"), "{late}");
         t.wait(Duration::from_millis(pause - 1));
         assert_eq!(asked(&mut t), 0);
         t.wait(Duration::from_millis(1));
@@ -287,7 +289,11 @@ fn takes_no_longer_than_it_may() {
     t.wait(secs(29));
     assert!(t.took().is_empty());
     t.wait(secs(2));
-    assert!(matches!(t.job(), Err(JobError::TimedOut { .. })));
+    assert_eq!(
+        t.job().unwrap_err().to_string(),
+        "it took longer than 30s: it waited for the owner's push, or word that all is pushed (agent owner at \
+         owner.example:7600)"
+    );
     assert_eq!(cancels(&t), 1);
 }
 

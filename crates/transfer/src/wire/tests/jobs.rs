@@ -377,6 +377,64 @@ fn wait_while_the_owner_is_busy() {
 }
 
 #[test]
+fn say_that_they_waited_for_their_turn() {
+    let (mut t, id) = holder(Direction::Pull);
+    let transfer = asked(&t).transfer;
+    let refusal = Refusal::Busy { limit: 1 };
+    t.hear(Message::Refused { transfer, refusal });
+    t.do_(|machine, now, _| machine.fenced(now, transfer));
+    let JobError::TimedOut { waiting, .. } = t.machine.late(id, secs(30)) else {
+        panic!("it is no time-out");
+    };
+    assert_eq!(
+        waiting.unwrap().to_string(),
+        "its turn, behind other transfers of this agent or its service there (agent owner at owner.example:7600)"
+    );
+}
+
+/// A holder whose owner has too many connections already, and how long its job lasts.
+fn crowded(room_after: Duration) -> (Table, Duration) {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+        .unwrap();
+    let begun = t.now;
+    loop {
+        let did = t.took();
+        let over = |did: &Action<_>| matches!(did, Action::JobDone { .. });
+        let passed = t.now.since(begun);
+        if did.iter().any(over) {
+            t.did = did;
+            return (t, passed);
+        }
+        if did.iter().any(|did| matches!(did, Action::Connect { .. })) {
+            if passed >= room_after {
+                meet_owner(&mut t);
+                return (t, passed);
+            }
+            t.dialled("owner");
+            let refusal = HelloRefusal::Crowded { limit: 512 };
+            t.hear(Message::Unwelcome(refusal));
+        } else {
+            t.wait(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn wait_for_a_place_among_connections() {
+    let (t, _) = crowded(secs(2));
+    assert!(asked(&t).attempt == 1, "it has begun");
+}
+
+#[test]
+fn say_that_there_was_no_place_among_connections() {
+    let (mut t, after) = crowded(secs(60));
+    assert!(after >= secs(5), "{after:?}");
+    let (agent, refusal) = (agent("owner"), HelloRefusal::Crowded { limit: 512 });
+    assert_eq!(t.job(), Err(JobError::Hello { agent, refusal }));
+}
+
+#[test]
 fn notice_a_restarted_owner_at_once() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
