@@ -28,8 +28,9 @@ pub struct Options {
     /// some nanoseconds to bind. The layout of the peer decides how many a route has, up to one for each token, component
     /// and layer. One more route is refused as busy, unless it is the only one.
     pub places_per_agent: u64,
-    /// The same, of all agents of one service together; and the most of one route, or of all those of one invited push,
-    /// which is refused as beyond planning otherwise.
+    /// The same, of all agents of one service together; and the most of one route, of all those of one invited push, or of
+    /// one rank in a pull or push of our own, which is refused as beyond planning otherwise. How many of our own there are
+    /// at a time is for whoever starts them.
     pub places_per_service: u64,
     /// Most connections that one agent may have opened to us. Two dials that cross need two.
     pub connections_per_agent: usize,

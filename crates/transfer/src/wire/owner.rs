@@ -5,7 +5,7 @@ use super::held::Held;
 use super::message::{Ask, Message, WaitingOn};
 use super::path::Path;
 use super::planner::{Planner, Route, RouteAsk};
-use super::refusal::{Failure, Refusal, Role as Permission};
+use super::refusal::{Failure, Refusal, Role as Permission, Text};
 use super::source::Source;
 use super::transfer::{Role, Side, Transfer};
 use super::waiting::{Parked, Queued};
@@ -233,13 +233,8 @@ impl<B, P: Planner> Machine<B, P> {
     /// Whether routes of so many places may be bound beside those that the agent has under way here by its own asking,
     /// and its service.
     pub(super) fn check_places(&self, agent: &AgentId, places: u64) -> Result<(), Refusal> {
-        let most = self.options.places_per_service;
-        if places > most {
-            let why = format!(
-                "binding it would take {places} places, more than {most}: ask for fewer tokens at a time, or have larger blocks"
-            );
-            return Err(Refusal::Unplannable { why: why.into() });
-        }
+        self.check_places_of_one(places)
+            .map_err(|why| Refusal::Unplannable { why })?;
         let room = |limit: u64, its: &dyn Fn(&AgentId) -> bool| {
             let asked = self.transfers.values();
             let asked = asked.filter(|t| matches!(t.side, Side::Lease(_)) && its(&t.flow.agent));
@@ -258,6 +253,18 @@ impl<B, P: Planner> Machine<B, P> {
         room(self.options.places_per_agent, &|by| by == agent)?;
         let of_service = |by: &AgentId| by.service() == agent.service();
         room(self.options.places_per_service, &of_service)
+    }
+
+    /// Whether so many places may be bound for one transfer, whoever has asked for it.
+    pub(super) fn check_places_of_one(&self, places: u64) -> Result<(), Text> {
+        let most = self.options.places_per_service;
+        match places <= most {
+            true => Ok(()),
+            false => Err(format!(
+                "binding it would take {places} places, more than {most}: ask for fewer tokens at a time, or have larger blocks"
+            )
+            .into()),
+        }
     }
 
     /// Whether a ticket is authentic and means us, in this life, and this peer.

@@ -194,7 +194,7 @@ impl<B, P: Planner> Machine<B, P> {
         let Some(ranks) = self.planner.ranks(&job.claims.owner) else {
             return Ok(());
         };
-        let mut found = Vec::new();
+        let (mut found, mut places) = (Vec::new(), 0);
         for &rank in &job.spec.ranks {
             let ask = RouteAsk {
                 peer: job.claims.owner,
@@ -206,6 +206,8 @@ impl<B, P: Planner> Machine<B, P> {
             };
             let routes = self.planner.routes(&ask);
             let routes = routes.map_err(|why| JobError::Plan { why: why.into() })?;
+            let of_rank = routes.iter().map(|route| route.places);
+            places = of_rank.fold(0, u64::saturating_add).max(places);
             found.extend(routes.into_iter().map(|route| JobRoute {
                 rank,
                 peer_rank: route.peer_rank,
@@ -225,7 +227,12 @@ impl<B, P: Planner> Machine<B, P> {
             );
             return Err(JobError::Plan { why: why.into() });
         }
-        job.routes = Some(found);
+        // The tables are our own, and the layout that they are bound against is the owner's.
+        self.check_places_of_one(places)
+            .map_err(|why| JobError::Plan { why })?;
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.routes = Some(found);
+        }
         Ok(())
     }
 

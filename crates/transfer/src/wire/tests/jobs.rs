@@ -376,6 +376,42 @@ fn wait_while_the_owner_is_busy() {
     );
 }
 
+/// The owner's layout decides how many places they have, for those who ask as for those who are asked.
+#[test]
+fn of_too_many_places_are_not_begun() {
+    let routes = planner(HOLDER).routes(&RouteAsk {
+        peer: OWNER.digest(),
+        rank: Rank(0),
+        local_is_source: false,
+        start: 0,
+        tokens: TOKENS,
+        by_layer: false,
+    });
+    let places: u64 = routes.unwrap().iter().map(|route| route.places).sum();
+    for places_per_service in [places - 1, places] {
+        let options = Options {
+            places_per_service,
+            ..Options::default()
+        };
+        let mut t = Table::lonely("holder", HOLDER, options);
+        t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+            .unwrap();
+        meet_owner(&mut t);
+        if places_per_service == places {
+            asked(&t);
+            continue;
+        }
+        let Err(JobError::Plan { why }) = t.job() else {
+            panic!("{:?}", t.said);
+        };
+        let why = why.to_string();
+        assert!(
+            why.contains(&format!("more than {places_per_service}")),
+            "{why}"
+        );
+    }
+}
+
 #[test]
 fn say_that_they_waited_for_their_turn() {
     let (mut t, id) = holder(Direction::Pull);
