@@ -6,7 +6,10 @@ use quinn::{
     Connection, ConnectionError, Incoming, RecvStream, SendStream, ServerConfig, TransportConfig,
 };
 use rustls_pki_types::CertificateDer;
-use tokio::time::timeout;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 use super::{
     credentials::Credentials,
@@ -39,9 +42,14 @@ pub(super) struct Acceptor<F> {
     pub(super) welcome: Arc<F>,
 }
 
+/// How many connections a socket has in all, closing ones and our own included, for each that peers may have opened.
+const IN_ALL: usize = 4;
+
 /// A connection whose peer has proved who it is, with the one stream that it opened first.
 pub(super) struct Guest {
     pub(super) connection: Connection,
+    /// Its place among the connections of such peers, for as long as it is open.
+    pub(super) known: OwnedSemaphorePermit,
     pub(super) peer: PeerIdentity,
     pub(super) path: Path,
     pub(super) stream: (SendStream, RecvStream),
@@ -55,8 +63,11 @@ where
     pub(super) async fn run(self) {
         let strangers = Places::new(self.options.max_handshakes);
         let guests = Arc::new(Places::new(self.options.max_handshakes));
+        let known = Arc::new(Semaphore::new(
+            self.options.max_connections.min(Semaphore::MAX_PERMITS),
+        ));
         while let Some(incoming) = self.endpoint.accept().await {
-            let Some((incoming, place)) = self.admit(incoming, &strangers) else {
+            let Some((incoming, place)) = self.admit(incoming, &strangers, &known) else {
                 continue;
             };
             let path = Path::towards(incoming.remote_address(), &self.options, self.buffer);
@@ -67,6 +78,7 @@ where
                 path,
                 options: self.options.clone(),
                 guests: guests.clone(),
+                known: known.clone(),
                 welcome: self.welcome.clone(),
             };
             tokio::spawn(taking_in.run(incoming, place));
@@ -79,9 +91,10 @@ where
         &self,
         incoming: Incoming,
         strangers: &Places<Source>,
+        known: &Semaphore,
     ) -> Option<(Incoming, Place<Source>)> {
-        let known = self.endpoint.open_connections();
-        if known.saturating_sub(strangers.connections()) >= self.options.max_connections {
+        let most = IN_ALL.saturating_mul(self.options.max_connections);
+        if known.available_permits() == 0 || self.endpoint.open_connections() >= most {
             incoming.refuse();
             return None;
         }
@@ -109,6 +122,7 @@ struct TakingIn<F> {
     path: Path,
     options: Arc<QuicOptions>,
     guests: Arc<Places<ServiceName>>,
+    known: Arc<Semaphore>,
     welcome: Arc<F>,
 }
 
@@ -134,7 +148,8 @@ where
             }
         };
         drop(place);
-        let Some(mut place) = self.guests.take(peer.service.clone()) else {
+        let place = self.guests.take(peer.service.clone());
+        let Some((mut place, known)) = place.zip(self.known.try_acquire_owned().ok()) else {
             return connection.close(CloseCode::BUSY.wire(), b"");
         };
         let (path, welcome) = (self.path, self.welcome);
@@ -143,6 +158,7 @@ where
                 let connection = connection.clone();
                 welcome(Guest {
                     connection,
+                    known,
                     peer,
                     path,
                     stream,
@@ -192,13 +208,14 @@ impl Guest {
         }
     }
 
-    pub(super) async fn answer(&mut self) -> bool {
-        self.stream.0.write_all(WELCOME).await.is_ok()
-    }
-
     pub(super) fn close(&self, code: CloseCode) {
         self.connection.close(code.wire(), b"");
     }
+}
+
+/// Tells the peer that it is in.
+pub(super) async fn answer(stream: &mut SendStream) -> bool {
+    stream.write_all(WELCOME).await.is_ok()
 }
 
 /// The connecting side of [`Guest`]: says what the connection is for and waits for the answer.

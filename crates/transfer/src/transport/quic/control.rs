@@ -4,7 +4,10 @@ use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use quinn::{Connection, ReadError, RecvStream, SendStream, WriteError};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, timeout, timeout_at},
+};
 
 use super::error::{CloseCode, ConnectionLost, ControlError};
 use crate::identity::PeerIdentity;
@@ -42,6 +45,8 @@ struct Shared {
     connection: Connection,
     peer: PeerIdentity,
     frame_timeout: Duration,
+    /// Only dropped: its place among those that peers have opened.
+    _known: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Shared {
@@ -84,12 +89,14 @@ impl ControlConnection {
         connection: Connection,
         peer: PeerIdentity,
         (send, receive): (SendStream, RecvStream),
+        known: Option<OwnedSemaphorePermit>,
         frame_timeout: Duration,
     ) -> Self {
         let shared = Arc::new(Shared {
             connection,
             peer,
             frame_timeout,
+            _known: known,
         });
         Self {
             sender: ControlSender {

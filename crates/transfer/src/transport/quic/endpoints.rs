@@ -4,13 +4,13 @@ use std::{fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use quinn::{ClientConfig, Connection, RecvStream, SendStream, crypto::rustls::QuicClientConfig};
 use tokio::{
-    sync::{Mutex, mpsc},
+    sync::{Mutex, OwnedSemaphorePermit, mpsc},
     task::JoinHandle,
     time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
-    acceptor::{CONTROL_PREAMBLE, Guest, LANE_PREAMBLE, introduce, peer_of},
+    acceptor::{CONTROL_PREAMBLE, Guest, LANE_PREAMBLE, answer, introduce, peer_of},
     bound::{Bound, TransportTowards},
     control::ControlConnection,
     credentials::Credentials,
@@ -182,6 +182,7 @@ impl Endpoints {
             dialled.connection,
             dialled.peer,
             dialled.stream,
+            None,
             &self.inner.options,
         ))
     }
@@ -235,7 +236,7 @@ impl Endpoints {
             .await?;
         Ok(Lane::admit(
             dialled.connection,
-            peer.clone(),
+            (peer.clone(), None),
             dialled.path,
             bound.thread.handle().clone(),
             &self.inner.options,
@@ -368,14 +369,21 @@ async fn welcome_control(
     let Ok(place) = arrived.try_reserve() else {
         return guest.close(CloseCode::BUSY);
     };
-    if guest.answer().await {
+    if answer(&mut guest.stream.0).await {
         let Guest {
             connection,
+            known,
             peer,
             stream,
             ..
         } = guest;
-        place.send(control_connection(connection, peer, stream, &options));
+        place.send(control_connection(
+            connection,
+            peer,
+            stream,
+            Some(known),
+            &options,
+        ));
     }
 }
 
@@ -400,12 +408,12 @@ async fn welcome_lane(
     // Before the answer, so that what the peer is now allowed travels with it.
     let lane = Lane::admit(
         guest.connection.clone(),
-        agent,
+        (agent, Some(guest.known)),
         guest.path,
         thread,
         &options,
     );
-    if guest.answer().await {
+    if answer(&mut guest.stream.0).await {
         // There is a place for each lane of the session; it fails when nobody wants them any more.
         let _ = session.try_send(lane);
     }
@@ -415,9 +423,10 @@ fn control_connection(
     connection: Connection,
     peer: PeerIdentity,
     stream: (SendStream, RecvStream),
+    known: Option<OwnedSemaphorePermit>,
     options: &QuicOptions,
 ) -> ControlConnection {
-    ControlConnection::new(connection, peer, stream, options.frame_timeout)
+    ControlConnection::new(connection, peer, stream, known, options.frame_timeout)
 }
 
 impl fmt::Debug for Endpoints {

@@ -3,7 +3,7 @@
 use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
 
 use quinn::Connection;
-use tokio::{runtime::Handle, task::JoinHandle};
+use tokio::{runtime::Handle, sync::OwnedSemaphorePermit, task::JoinHandle};
 
 use super::{
     error::{CloseCode, ConnectionLost, StreamError},
@@ -26,6 +26,8 @@ struct Inner {
     peer: AgentId,
     thread: Handle,
     stall_timeout: Duration,
+    /// Only dropped: its place among those that peers have opened.
+    _known: Option<OwnedSemaphorePermit>,
 }
 
 /// What a lane has seen so far.
@@ -50,7 +52,7 @@ impl Lane {
     /// A lane whose peer has shown that it belongs here: from now on it may send.
     pub(super) fn admit(
         connection: Connection,
-        peer: AgentId,
+        (peer, known): (AgentId, Option<OwnedSemaphorePermit>),
         path: Path,
         thread: Handle,
         options: &QuicOptions,
@@ -62,6 +64,7 @@ impl Lane {
                 peer,
                 thread,
                 stall_timeout: options.stall_timeout,
+                _known: known,
             }),
         }
     }

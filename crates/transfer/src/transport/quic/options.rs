@@ -75,7 +75,8 @@ pub struct QuicOptions {
     /// may be about to say what their connection is for. Each costs tens of KiB and a signature.
     pub max_handshakes: usize,
 
-    /// Connections per socket of peers that have shown a certificate; others are turned away.
+    /// Connections per socket that peers have opened and shown a certificate on; others are turned away. Those that we have
+    /// opened, and those that are closing, do not count; with them there are four times as many at most.
     pub max_connections: usize,
 
     /// How long a peer may be silent before its connections are given up. Whole milliseconds.

@@ -268,6 +268,24 @@ async fn agents_that_say_nothing_keep_nobody_out() {
     assert_serves(&server, &authority).await;
 }
 
+/// Those that we have opened ourselves take nobody's place.
+#[tokio::test]
+async fn only_peers_that_have_come_count_among_connections() {
+    let authority = authority();
+    let options = QuicOptions {
+        max_connections: 1,
+        ..impatient()
+    };
+    let server = bind(&authority, "server", options);
+    let other = bind(&authority, "other", impatient());
+    let mut open = Vec::new();
+    for _ in 0..2 {
+        let connection = server.connect(other.control_addr(), None).await.unwrap();
+        open.push((connection, other.accept().await.unwrap()));
+    }
+    assert_serves(&server, &authority).await;
+}
+
 #[tokio::test]
 async fn connections_are_limited() {
     let authority = authority();
