@@ -271,6 +271,10 @@ mod tests {
 
         /// Begins to bind the block of a lease, for a transfer that always has the same number.
         fn bind(&mut self, block: u8) {
+            self.bind_as(block, Side::Source, true);
+        }
+
+        fn bind_as(&mut self, block: u8, side: Side, all_readable: bool) {
             let flow = Flow {
                 transfer: TRANSFER,
                 nonce: Nonce([block; 16]),
@@ -281,15 +285,36 @@ mod tests {
                 peer_rank: Rank(0),
                 start: 0,
                 tokens: TOKENS,
-                by_layer: false,
+                by_layer: !all_readable,
                 bytes: BYTES,
                 lanes: 1,
                 path: None,
                 blocks: BlocksOf::Lease(lease(block)),
-                all_readable: true,
+                all_readable,
                 ready: Vec::new(),
             };
-            self.driver.bind(flow, Side::Source);
+            self.driver.bind(flow, side);
+        }
+
+        /// A stream wants in while the route is being bound.
+        fn admit(&mut self) -> oneshot::Receiver<Option<Landing>> {
+            let under = self.driver.under_way.get_mut(&TRANSFER).unwrap();
+            let Moving::Binding(binding) = &mut under.moving else {
+                panic!("it is bound");
+            };
+            let (answer, admitted) = oneshot::channel();
+            binding.admit(answer);
+            admitted
+        }
+
+        /// How many bytes may be sent, once the route is bound.
+        #[cfg(feature = "local")]
+        fn may_send(&self) -> Option<u64> {
+            let Moving::Out(outgoing) = &self.driver.under_way[&TRANSFER].moving else {
+                return None;
+            };
+            let parts = std::iter::from_fn(|| outgoing.ready_part());
+            Some(parts.map(|part| part.bytes()).sum())
         }
 
         /// The next event but those of fences.
@@ -347,5 +372,57 @@ mod tests {
         drop(taken);
         let event = stand.bound();
         assert!(matches!(event, Event::Bound { number: 1, .. }));
+    }
+
+    #[test]
+    fn lets_streams_in_when_it_is_done() {
+        let mut stand = Stand::new();
+        stand.bind_as(1, Side::Destination, true);
+        let mut admitted = [stand.admit(), stand.admit()];
+        let event = stand.bound();
+        assert!(admitted[0].try_recv().is_err(), "it is not known where to");
+        stand.driver.on_event(event);
+        for admitted in &mut admitted {
+            let landing = admitted.try_recv().unwrap().unwrap();
+            assert_eq!((landing.route().bytes(), landing.placed()), (BYTES, 0));
+        }
+    }
+
+    #[test]
+    fn turns_streams_away_whose_transfer_is_fenced_meanwhile() {
+        let mut stand = Stand::new();
+        stand.bind_as(1, Side::Destination, true);
+        let mut admitted = stand.admit();
+        let stale = stand.bound();
+        stand.driver.fence(TRANSFER);
+        stand.driver.on_event(stale);
+        assert_eq!(
+            admitted.try_recv().unwrap_err(),
+            oneshot::error::TryRecvError::Closed
+        );
+        assert!(!stand.driver.under_way.contains_key(&TRANSFER));
+    }
+
+    /// What becomes readable before it is done is read afterwards, and nothing else.
+    #[cfg(feature = "local")]
+    #[test]
+    fn keeps_in_mind_what_may_be_read() {
+        for (ready, tokens, sent) in [(false, 0, 0), (true, TOKENS - 1, 0), (true, TOKENS, BYTES)] {
+            let mut stand = Stand::new();
+            stand.bind_as(1, Side::Source, false);
+            assert_eq!(stand.may_send(), None);
+            if ready {
+                stand.driver.readable(TRANSFER, 0, tokens);
+            }
+            let event = stand.bound();
+            stand.driver.on_event(event);
+            assert_eq!(stand.may_send(), Some(sent), "{tokens}");
+        }
+        let mut stand = Stand::new();
+        stand.bind_as(1, Side::Source, false);
+        stand.driver.all_readable(TRANSFER);
+        let event = stand.bound();
+        stand.driver.on_event(event);
+        assert_eq!(stand.may_send(), Some(BYTES));
     }
 }

@@ -283,7 +283,9 @@ async fn only_peers_that_have_come_count_among_connections() {
         let connection = server.connect(other.control_addr(), None).await.unwrap();
         open.push((connection, other.accept().await.unwrap()));
     }
-    assert_serves(&server, &authority).await;
+    let client = bind(&authority, "client", impatient());
+    let came = client.connect(server.control_addr(), None).await;
+    assert!(came.is_ok(), "{came:?}");
 }
 
 #[tokio::test]
