@@ -33,7 +33,7 @@ CALLED = {
             "reset_connector_cache": [],
         }
     },
-    "vllm.v1.core.sched.interface": {"SchedulerInterface": {"has_unfinished_requests": []}},
+    "vllm.v1.core.sched.interface": {"SchedulerInterface": {"get_ec_connector": [], "has_unfinished_requests": []}},
     "vllm.v1.core.kv_cache_manager": {"KVCacheManager": {"get_block_ids": ["request_id"]}},
     "vllm.v1.core.block_pool": {"BlockPool": {"get_num_free_blocks": []}},
     "vllm.v1.request": {"Request": {"get_skip_reading_prefix_cache": []}},
@@ -43,6 +43,16 @@ CALLED = {
     "vllm.distributed.kv_transfer.kv_connector.v1.multi_connector": {"MultiConnector": {"sub_connectors": []}},
 }
 """What it calls, follows, or is called by, without importing it; and with which parameters."""
+READ = {
+    "vllm.v1.engine.core": {
+        "EngineCore": ("batch_queue", "scheduler"),
+        "EngineCoreProc": ("engines_running", "input_queue"),
+    },
+    "vllm.v1.core.sched.scheduler": {"Scheduler": ("finished_req_ids",)},
+    "vllm.v1.core.kv_cache_manager": {"KVCacheManager": ("block_pool",)},
+    "vllm.v1.core.block_pool": {"BlockPool": ("num_gpu_blocks",)},
+}
+"""Attributes of their objects that it reads."""
 
 
 def parsed(root: Path, module: str) -> ast.Module | None:
@@ -74,6 +84,13 @@ def methods(tree: ast.Module, name: str) -> dict[str, list[str]]:
     return {each.name: [argument.arg for argument in each.args.args] for each in functions}
 
 
+def attributes(tree: ast.Module, name: str) -> set[str]:
+    """What methods of a class set of `self`."""
+    [node] = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
+    set_ = (each for each in ast.walk(node) if isinstance(each, ast.Attribute) and isinstance(each.ctx, ast.Store))
+    return {each.attr for each in set_ if isinstance(each.value, ast.Name) and each.value.id == "self"}
+
+
 def faults(root: Path) -> list[str]:
     """What the connector expects of the vLLM in `root`, and is not there."""
     found = []
@@ -103,6 +120,11 @@ def faults(root: Path) -> list[str]:
                     found.append(f"{module}: {name} has no {method}")
                 elif there[method][1:] != parameters:
                     found.append(f"{module}: {name}.{method}{tuple(there[method][1:])}, expected {tuple(parameters)}")
+    for module, classes in READ.items():
+        for name, read in classes.items():
+            tree = parsed(root, module)
+            there = attributes(tree, name) if tree is not None and name in defined(tree) else set()
+            found += [f"{module}: {name} sets no {each}" for each in read if each not in there]
     return found
 
 

@@ -78,24 +78,51 @@ def test_an_engine_rests_while_nobody_claims_its_ticket(engine):
 
 def test_a_call_ends_the_rest_at_once(engine, monkeypatch):
     """And an engine does not rest while it has something else to do."""
+    prefill = engine("prefill", extra={"lease_seconds": 60})
+    resting = rest(prefill, monkeypatch)
+    prefill.core.input_queue.put(lambda: prefill.add(prompt(40)))
+    resting.join(20)
+    assert not resting.is_alive()
+    prefill.step()
+    prefill.core._process_input_queue()
+    assert prefill.waiting
+    prefill.core._process_input_queue()
+    prefill.step()
+    prefill.reset()
+    prefill.core._process_input_queue()
+    end_alike(prefill)
+
+
+def test_calls_find_blocks_free_that_were_given_back_during_a_rest(two_engines, monkeypatch):
+    prefill, decode = two_engines({"extra": {"reset_keeps_weights": True}}, {})
+    resting = rest(prefill, monkeypatch)
+    load(decode, TOKENS, next(iter(prefill.answers.values())))
+    while not all(lease.ended.done() for lease in prefill.workers[0]._worker._leases.values()):
+        time.sleep(0.01)
+    answers = []
+    prefill.core.input_queue.put(lambda: answers.append(prefill.reset()))
+    resting.join(20)
+    assert not resting.is_alive() and not answers
+    prefill.step()
+    prefill.core.input_queue.put(lambda: prefill.add(prompt(40)))
+    prefill.core._process_input_queue()
+    assert answers == [True]
+    end_alike(prefill, decode)
+
+
+def rest(prefill, monkeypatch):
+    """A thread in which a prefill server rests, since all that it does is to hold blocks of a prompt."""
     from transload.vllm import engine_calls
 
-    prefill = engine("prefill", extra={"lease_seconds": 60})
     monkeypatch.setattr(engine_calls, "REST_SECONDS", 3600)
     prefilled(prefill, TOKENS)
     # Its workers have to hear of the ticket first, and vLLM of the request's end.
     while prefill.scheduler._scheduler._step.handed_over or prefill.finished_req_ids:
         prefill.core._process_input_queue()
         prefill.step()
-    called = threading.Timer(0.1, prefill.core.input_queue.put, [lambda: prefill.add(prompt(40))])
-    called.start()
-    prefill.core._process_input_queue()
-    assert not called.is_alive() and prefill.waiting
-    prefill.core._process_input_queue()
-    prefill.step()
-    prefill.reset()
-    prefill.core._process_input_queue()
-    end_alike(prefill)
+    resting = threading.Thread(target=prefill.core._process_input_queue, daemon=True)
+    resting.start()
+    return resting
 
 
 def stop_agents(engine):

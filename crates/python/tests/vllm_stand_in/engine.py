@@ -115,6 +115,9 @@ class Engine:
     def has_requests(self):
         return bool(self.requests or self.finished_req_ids or self.scheduler.has_pending_push_work())
 
+    def get_ec_connector(self):
+        return None
+
     def has_unfinished_requests(self):
         return bool(self.waiting or self.running)
 

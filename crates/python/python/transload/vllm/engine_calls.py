@@ -27,6 +27,7 @@ LEAVE_WEIGHTS = {
     "list_loras",
     "pin_lora",
     "profile",
+    "release_late_interaction_query_cache",
     "remove_lora",
     "reset_encoder_cache",
     "reset_mm_cache",
@@ -42,13 +43,13 @@ LEAVE_WEIGHTS = {
 
 
 REST_SECONDS = 0.1
-"""How long an engine waits for a request where all that goes on is that blocks are held for decode servers. Without that it
-would step without a pause, with most of a core. It is how much later the blocks are free, while nobody wants them."""
+"""An engine that only holds blocks for others waits this long for a call of a client before it steps again; without a pause
+its steps would take most of a core. Blocks that nobody needs any more are freed so much later, at most."""
 
 
 def follow() -> None:
-    """Has every engine of this process tell its connector, and rest when that is all there is to do. It may be called
-    again."""
+    """Has every engine of this process tell its connector what it is called for, and rest where it only holds blocks. It may
+    be called again."""
     # Whoever makes the scheduler's half has it imported.
     module = sys.modules.get("vllm.v1.engine.core")
     if module is None or getattr(module.EngineCore, "is_followed_by_transload", False):
@@ -71,21 +72,30 @@ def follow() -> None:
 
     @functools.wraps(take)
     def rested(engine: Any) -> None:
-        if _only_holds_blocks(engine):
-            calls = engine.input_queue
+        calls = engine.input_queue
+        if calls.empty() and _only_holds_blocks(engine):
             with calls.not_empty:
                 # Whatever a client calls ends it at once.
                 calls.not_empty.wait_for(calls._qsize, REST_SECONDS)
+            # A step comes first: calls such as a reset have to find blocks free that were given back meanwhile.
+            return
         take(engine)
 
     module.EngineCoreProc._process_input_queue = rested
 
 
 def _only_holds_blocks(engine: Any) -> bool:
-    """Whether an engine has no request to go on with, only blocks of such as have ended, which connectors of this package
-    hold and have nothing to say of."""
+    """Whether all that an engine has to do is to hold blocks of requests that have ended, because this package's connectors
+    want it to, and these have nothing to tell their workers.
+
+    It is false beside connectors of others, which may need steps, and where batches are queued, as with asynchronous
+    scheduling.
+    """
     scheduler = engine.scheduler
-    if engine.engines_running or engine.batch_queue or scheduler.has_unfinished_requests() or scheduler.finished_req_ids:
+    if engine.engines_running or engine.batch_queue or scheduler.get_ec_connector() is not None:
+        return False
+    # A scheduler of ``--scheduler-cls`` may be without the latter.
+    if scheduler.has_unfinished_requests() or getattr(scheduler, "finished_req_ids", True):
         return False
     held = scheduler.get_kv_connector()
     halves = _halves(engine)
@@ -114,6 +124,7 @@ def _halves(engine: Any) -> list[Scheduler]:
     """The scheduler's halves of this package's connectors that an engine has, also within vLLM's MultiConnector."""
     from .connector import TransloadConnector
 
-    held = engine.scheduler.get_kv_connector()
+    # It calls workers before it has one.
+    held = engine.scheduler.get_kv_connector() if hasattr(engine, "scheduler") else None
     connectors = getattr(held, "sub_connectors", [held])
     return [each.in_scheduler for each in connectors if isinstance(each, TransloadConnector)]

@@ -51,8 +51,6 @@ class Load:
 
     ticket: Ticket | None
     """None if the request came without one that could be read: then the load fails."""
-    refused: str
-    """Why nothing may be loaded; empty where it may."""
     into: Ticket | None
     """The ticket for a push into these blocks; None where they are pulled."""
     blocks: Blocks
@@ -99,7 +97,7 @@ class Step(KVConnectorMetadata):
     take_back_all: bool = False
     """Whether all leases of before are void, whoever has a ticket."""
     load: dict[str, Load] = field(default_factory=dict)
-    unnamed: dict[str, str] = field(default_factory=dict)
+    unnamed: dict[str, tuple[Ticket | None, str]] = field(default_factory=dict)
     """Requests that are computed here although they have a ticket, and why nobody can say what their blocks hold."""
     stop_loading: list[str] = field(default_factory=list)
     renew: dict[Ticket, float] = field(default_factory=dict)

@@ -84,8 +84,10 @@ class _Waiting:
     renewed: float
     start: int = 0
     """The first token that is not cached here."""
-    refused: str = ""
-    """Why nothing may be loaded with the ticket any more."""
+    computed: Computed | None = None
+    """What computes the request here; blocks are only loaded if they were computed by the same."""
+    is_void: bool = False
+    """Whether vLLM has cleared its caches since the request came, or changed the weights."""
     unnamed: str = ""
     """Why the request is computed here in place of being loaded."""
 
@@ -256,7 +258,9 @@ class Scheduler:
         if waited is not None:
             waited.start, waited.unnamed = computed, ""
             try:
-                self._names.of(request)
+                waited.computed = self._names.of(request)
+                if waited.is_void:
+                    raise Unnamed("vLLM has cleared its caches since it came, or the weights are others")
             except Unnamed as unnamed:
                 # It is computed here, and not a load that fails: that may end a request before its adapter was ever
                 # loaded, and the next one alike.
@@ -284,7 +288,7 @@ class Scheduler:
             if ticket is not None:
                 self._step.give_up.append(ticket)
             if waited and waited.unnamed:
-                self._step.unnamed[request.request_id] = waited.unnamed
+                self._step.unnamed[request.request_id] = ticket, waited.unnamed
             return
         valid = self._prefilled(request.num_prompt_tokens)
         start = waited.start if waited else 0
@@ -292,22 +296,14 @@ class Scheduler:
             # vLLM wants less than there is: what is recurrent is not what it was there.
             logger.error("request %s is to be loaded up to token %d of %d", request.request_id, start + tokens, valid)
             ticket = None
-        refused, content = waited.refused if waited else "", b""
-        try:
-            content = Content.of(request).lent(self._names.of(request)).digest(valid)
-        except Unnamed as unnamed:
-            refused = refused or str(unnamed)
-        if refused and ticket is not None:
-            self._step.give_up.append(ticket)
-            ticket = None
+        computed = waited.computed if waited else None
         self._loading[request.request_id] = ticket
         pushed = ticket is not None and self._config.mode == "push"
         self._step.load[request.request_id] = Load(
             ticket=ticket,
-            refused=refused,
             into=self._ticket_into(start, valid) if pushed else None,
             blocks=blocks.get_block_ids(),
-            content=content,
+            content=b"" if computed is None else Content.of(request).lent(computed).digest(valid),
             start=start,
             tokens=tokens,
         )
@@ -342,7 +338,8 @@ class Scheduler:
 
     @property
     def may_rest(self) -> bool:
-        """Whether there is nothing to tell the workers, nor to hear of the store: leases end without a step."""
+        """Whether the engine may rest while blocks are lent: the workers need not be told of anything, and nothing is being
+        saved."""
         return self._step == Step() and not (self.saved is not None and self.saved.is_saving)
 
     def _lend(self, request_id: str, lending: _Lending, scheduled: int) -> None:
@@ -494,7 +491,7 @@ class Scheduler:
         # Workers get this before they lend anything that is computed from now on.
         self._step.take_back_all = True
         for waiting in self._waiting.values():
-            waiting.refused = "vLLM has cleared its caches since it came, or the weights are others"
+            waiting.is_void = True
         self._step.stop_loading.extend(self._loading)
         if self.saved is not None:
             self.saved.forget(self._step)

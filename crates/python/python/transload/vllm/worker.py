@@ -164,6 +164,9 @@ class Worker:
                 self._tell(lease.cancel)
         for request_id, load in step.load.items():
             self._load(request_id, load)
+        for request_id, (ticket, why) in step.unnamed.items():
+            self._stats.failed("unnamed")
+            logger.warning("request %s is computed here, and was not loaded with %r (unnamed): %s", request_id, ticket, why)
         for request_id in step.stop_loading:
             loading = self._loads.get(request_id)
             if loading is not None and loading.transfer is not None:
@@ -322,10 +325,6 @@ class Worker:
     def _load(self, request_id: str, load: Load) -> None:
         assert self._agent is not None and self._cache is not None
         loading = self._loads[request_id] = _Loading(load.ticket)
-        if load.refused:
-            self._stats.failed("unnamed")
-            logger.error("request %s was not loaded (unnamed): %s", request_id, load.refused)
-            return
         try:
             if load.ticket is None:
                 raise TicketError("it came without a ticket that can be read")
@@ -371,9 +370,6 @@ class Worker:
             self._notices.append(("renew", agent.renew(ticket, seconds)))
         for ticket in step.give_up:
             self._notices.append(("give up", agent.cancel(ticket)))
-        for request_id, why in step.unnamed.items():
-            self._stats.failed("unnamed")
-            logger.warning("request %s is computed here and was not loaded (unnamed): %s", request_id, why)
 
     def _hear_notices(self) -> None:
         waiting = []
