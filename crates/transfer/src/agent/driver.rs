@@ -280,14 +280,12 @@ impl Driver {
             #[cfg(feature = "local")]
             Event::RingOutFailed { conn, why } => self.ring_out_failed(conn, &why),
             #[cfg(feature = "local")]
-            Event::RingBroken {
-                conn,
-                transfer,
-                why,
-            } => self.ring_broken(conn, transfer, why),
-            #[cfg(feature = "local")]
             Event::RingInFailed { conn, why } => self.ring_in_failed(conn, &why),
-            Event::Sent { transfer, bytes } => self.machine.stream_sent(now, transfer, bytes),
+            Event::Sending {
+                transfer,
+                number,
+                sending,
+            } => self.sending(transfer, number, sending),
             Event::Admit {
                 agent,
                 header,

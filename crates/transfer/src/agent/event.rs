@@ -48,26 +48,23 @@ pub(super) enum Event {
     /// A ring to send over cannot be had.
     #[cfg(feature = "local")]
     RingOutFailed { conn: ConnId, why: OfferError },
-    /// A transfer has failed since its ring did.
-    #[cfg(feature = "local")]
-    RingBroken {
-        conn: ConnId,
-        transfer: TransferId,
-        why: String,
-    },
     /// A ring to receive from cannot be had, or has come to its end.
     #[cfg(feature = "local")]
     RingInFailed { conn: ConnId, why: OfferError },
 
-    /// A data stream is written whole.
-    Sent { transfer: TransferId, bytes: u64 },
+    /// A data stream of ours is written, or has failed: one of the transfer that the driver has given this number.
+    Sending {
+        transfer: TransferId,
+        number: u64,
+        sending: Sending,
+    },
     /// A data stream wants in.
     Admit {
         agent: AgentId,
         header: StreamHeader,
         answer: oneshot::Sender<Option<Landing>>,
     },
-    /// A route is bound to memory, or cannot be: what came of the binding of this number.
+    /// A route is bound to memory, or cannot be: that of the transfer that the driver has given this number.
     Bound {
         transfer: TransferId,
         number: u64,
@@ -79,13 +76,24 @@ pub(super) enum Event {
         trailer: StreamTrailer,
         crc: u32,
     },
-    /// A data stream, in or out, has failed.
+    /// A data stream that came has failed.
     StreamFailed { transfer: TransferId, why: String },
     /// Nothing of a transfer is read or placed any more.
     Fenced { transfer: TransferId },
 
     /// A user of the agent wants something.
     Command(Command),
+}
+
+/// What has become of a data stream of ours.
+pub(super) enum Sending {
+    /// It is written whole.
+    Written { bytes: u64 },
+    /// It has failed.
+    Failed { why: String },
+    /// It has failed since its ring did.
+    #[cfg(feature = "local")]
+    RingBroken { conn: ConnId, why: String },
 }
 
 /// What users of an agent want.

@@ -28,6 +28,8 @@ pub(super) enum Moving {
 /// What the driver remembers of a transfer.
 #[derive(Debug)]
 pub(super) struct Under {
+    /// The driver's own number, which tells it from any other. Askers choose the numbers of transfers, and use one again.
+    pub(super) number: u64,
     pub(super) flow: Flow,
     pub(super) moving: Moving,
     /// How its bytes travel, once that is known.

@@ -42,7 +42,7 @@ pub enum Awaited {
     Commit,
     /// The destination's word that all has landed.
     Landing,
-    /// Its turn, behind other transfers: the owner has found so much of ours under way that it is busy.
+    /// Its turn, behind other transfers: the owner is busy with so many, of ours or of others.
     Turn,
     /// The owner's push, which has not begun, or its word that all is pushed.
     Push,
@@ -62,9 +62,7 @@ impl fmt::Display for Awaited {
             }
             Awaited::Commit => f.write_str("the commit, after all bytes"),
             Awaited::Landing => f.write_str("word that all bytes have landed"),
-            Awaited::Turn => {
-                f.write_str("its turn, behind other transfers of this agent or its service there")
-            }
+            Awaited::Turn => f.write_str("its turn, behind other transfers there"),
             Awaited::Push => f.write_str("the owner's push, or word that all is pushed"),
         }
     }

@@ -212,7 +212,8 @@ impl<B, P: Planner> Machine<B, P> {
         room(self.options.jobs, self.jobs_under_way())?;
         let of_service = |push: &&InvitedPush| push.by.service() == agent.service();
         let invited = self.pushes.values().filter(of_service).count();
-        room(self.options.invited_per_service, invited)?;
+        let most = self.options.invited_per_service;
+        room(most.min(self.options.jobs.div_ceil(2)), invited)?;
         let ranks = BTreeSet::from([key.rank]);
         if self.busy_with(&into.set, &ranks).is_some() {
             return Err(Refusal::Consumed);

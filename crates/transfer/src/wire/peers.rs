@@ -609,6 +609,7 @@ impl<B, P: Planner> Machine<B, P> {
                 dial.host.clone_from(&address.host);
                 dial.port = address.port;
                 dial.failures = 0;
+                dial.crowded = None;
             }
             return;
         }
@@ -661,6 +662,9 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         if !known.up.is_empty() {
+            if let Some(dial) = &mut known.dial {
+                dial.crowded = None;
+            }
             return;
         }
         known.incarnation = None;

@@ -404,7 +404,7 @@ impl Client {
                 what: "removing an object only if it is unchanged",
                 why: "conditional puts are switched off (AWS_CONDITIONAL_PUT)".into(),
             }),
-            Err(error) if is_answer(&error) => Err(StoreError::remote(
+            Err(error) if is_not_known(&error) => Err(StoreError::remote(
                 format!(
                     "remove {path} if it is unchanged (a put with If-Match: set AWS_CONDITIONAL_PUT=disabled for a \
                      store that does not know it)"
@@ -523,9 +523,15 @@ fn is_out_of_range(error: &Error) -> bool {
     error.to_string().contains("status code: 416")
 }
 
-/// Whether the server answered at all, and with a status that is an error.
-fn is_answer(error: &Error) -> bool {
-    error.to_string().contains(" status code: ")
+/// Whether the server answered as one does that does not know the request.
+fn is_not_known(error: &Error) -> bool {
+    let text = error.to_string();
+    let status = text.split_once(" status code: ").map(|(_, status)| status);
+    status.is_some_and(|status| {
+        ["400", "405", "501"]
+            .iter()
+            .any(|code| status.starts_with(code))
+    })
 }
 
 fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
@@ -557,6 +563,9 @@ mod tests {
         };
         assert!(!is_out_of_range(&error("500 Internal Server Error")));
         assert!(is_out_of_range(&error("416 Range Not Satisfiable")));
-        assert!(is_answer(&error("501 Not Implemented")));
+        assert!(is_not_known(&error("501 Not Implemented")));
+        for other in ["403 Forbidden", "503 Slow Down"] {
+            assert!(!is_not_known(&error(other)));
+        }
     }
 }

@@ -238,8 +238,6 @@ impl<A: Arrivals> Receiver<A> {
         let placed = inside
             .unless_raised(place(&mut stream, &landing, &header))
             .await;
-        // Nothing is written from here on.
-        drop(inside);
         match placed {
             None => stream.stop(stop::FENCED),
             Some(Ok((trailer, crc))) => arrivals.arrived(&header, &trailer, crc),
@@ -248,6 +246,9 @@ impl<A: Arrivals> Receiver<A> {
                 arrivals.failed(&header, error);
             }
         }
+        // Only now may the transfer be fenced. Its number may be used again then, and what is told of this stream must not
+        // be taken for a stream of the next.
+        drop(inside);
     }
 
     async fn header(&self, stream: &mut DataReceiver) -> Result<StreamHeader, HeaderError> {

@@ -18,7 +18,7 @@ use crate::wire::Flow;
 /// How many routes are bound at a time: others wait for their turn. Most take some microseconds.
 const TURNS: usize = 2;
 
-/// Who takes turns, and the number of the next binding.
+/// Who takes turns, and the driver's number of the next transfer.
 #[derive(Debug)]
 pub(super) struct Turns {
     free: Arc<Semaphore>,
@@ -38,8 +38,6 @@ impl Default for Turns {
 /// not begin any more if it still waits for its turn.
 #[derive(Debug)]
 pub(in crate::agent) struct Binding {
-    /// Tells it from any other, also of a transfer of the same number: askers choose those, and use one again.
-    number: u64,
     side: Side,
     admitted: Vec<oneshot::Sender<Option<Landing>>>,
     task: AbortHandle,
@@ -101,10 +99,10 @@ impl Driver {
             });
         });
         let under = Under {
+            number,
             path: flow.path,
             flow,
             moving: Moving::Binding(Binding {
-                number,
                 side,
                 admitted: Vec::new(),
                 task: task.abort_handle(),
@@ -117,16 +115,15 @@ impl Driver {
 
     /// A route is bound: what has waited for that goes on.
     pub(super) fn bound(&mut self, transfer: TransferId, number: u64, bound: Bound) {
-        // The transfer may be over by now, and another one under way by the same number.
+        if !self.is_under_way(transfer, number) {
+            return;
+        }
         let Some(under) = self.under_way.get_mut(&transfer) else {
             return;
         };
         let Moving::Binding(binding) = &mut under.moving else {
             return;
         };
-        if binding.number != number {
-            return;
-        }
         let (bytes, chunks) = match bound {
             Ok(bound) => bound,
             Err(why) => return self.failed(transfer, why),
@@ -359,6 +356,30 @@ mod tests {
         assert_eq!(stand.reads(), None, "its own is not there yet");
         stand.driver.on_event(own);
         assert_eq!(stand.reads(), Some(right));
+    }
+
+    /// Streams of ours are told of by a task of their own, which may be late.
+    #[test]
+    fn has_a_number_of_its_own() {
+        let mut stand = Stand::new();
+        let mut numbers = Vec::new();
+        for block in [1, 2] {
+            stand.bind(block);
+            numbers.push(stand.driver.under_way[&TRANSFER].number);
+            let event = stand.bound();
+            stand.driver.on_event(event);
+            let now: Vec<_> = numbers
+                .iter()
+                .map(|number| stand.driver.is_under_way(TRANSFER, *number))
+                .collect();
+            assert_eq!(now, [vec![false; numbers.len() - 1], vec![true]].concat());
+            stand.driver.fence(TRANSFER);
+            assert!(
+                !stand
+                    .driver
+                    .is_under_way(TRANSFER, numbers[numbers.len() - 1])
+            );
+        }
     }
 
     #[test]

@@ -298,7 +298,11 @@ pub(super) async fn dial(
     let within = endpoints.options().handshake_timeout;
     let mut result = Err(format!("{host}:{port} has no address"));
     match timeout(within, lookups.addresses(host.clone(), port)).await {
-        Err(_) => result = Err(format!("no name server has known {host} within {within:?}")),
+        Err(_) => {
+            result = Err(format!(
+                "no name server has told of {host} within {within:?}, or too many other names were asked for"
+            ))
+        }
         Ok(Err(error)) => result = Err(format!("{host} has no address: {error}")),
         Ok(Ok(addresses)) => {
             for address in addresses {

@@ -5,7 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Driver;
 use crate::agent::Blocks;
 use crate::agent::data::{Landing, SendError, SendEvent, SendEvents};
-use crate::agent::event::Event;
+use crate::agent::event::{Event, Sending};
 use crate::agent::flows::{Moving, Under};
 use crate::ids::{AgentId, TransferId};
 use crate::plan::Side;
@@ -50,8 +50,31 @@ impl Driver {
     /// Has somebody tell of the streams of a transfer.
     pub(super) fn report(&mut self, transfer: TransferId, events: SendEvents) {
         if let Some(under) = self.under_way.get(&transfer) {
-            let reporting = report(transfer, under.flow.conn, events, self.moved.clone());
+            let id = (transfer, under.number);
+            let reporting = report(id, under.flow.conn, events, self.moved.clone());
             self.endpoints.spawn_control(reporting);
+        }
+    }
+
+    /// Whether it is this transfer that is under way: it may be over by now, and another one have taken the asker's number.
+    pub(super) fn is_under_way(&self, transfer: TransferId, number: u64) -> bool {
+        let under = self.under_way.get(&transfer);
+        under.is_some_and(|under| under.number == number)
+    }
+
+    /// Something has become of a stream that leaves.
+    pub(super) fn sending(&mut self, transfer: TransferId, number: u64, sending: Sending) {
+        if !self.is_under_way(transfer, number) {
+            return;
+        }
+        match sending {
+            Sending::Written { bytes } => {
+                let now = self.now();
+                self.machine.stream_sent(now, transfer, bytes);
+            }
+            Sending::Failed { why } => self.failed(transfer, why),
+            #[cfg(feature = "local")]
+            Sending::RingBroken { conn, why } => self.ring_broken(conn, transfer, why),
         }
     }
 
@@ -163,38 +186,36 @@ impl Driver {
     }
 }
 
-/// Tells the driver what becomes of a transfer's streams.
+/// Tells the driver what becomes of a transfer's streams. A lane that fails is watched by itself.
+#[cfg_attr(not(feature = "local"), expect(unused_variables))]
 async fn report(
-    transfer: TransferId,
+    (transfer, number): (TransferId, u64),
     conn: ConnId,
     mut events: SendEvents,
     moved: mpsc::UnboundedSender<Event>,
 ) {
+    let of_this = |sending| Event::Sending {
+        transfer,
+        number,
+        sending,
+    };
     while let Some(event) = events.next().await {
         let event = match event {
-            SendEvent::Written { bytes, .. } => Event::Sent { transfer, bytes },
-            SendEvent::Failed { error, .. } => failed(transfer, conn, &error),
+            SendEvent::Written { bytes, .. } => of_this(Sending::Written { bytes }),
+            SendEvent::Failed { error, .. } => {
+                let why = error.to_string();
+                match error {
+                    // The next connection has rings of its own.
+                    #[cfg(feature = "local")]
+                    SendError::Ring(RingError::Panicked) => Event::Lost { conn, why },
+                    #[cfg(feature = "local")]
+                    SendError::Ring(_) => of_this(Sending::RingBroken { conn, why }),
+                    _ => of_this(Sending::Failed { why }),
+                }
+            }
         };
         if moved.send(event).is_err() {
             return;
         }
-    }
-}
-
-/// Whether a stream has failed, or what carried it. A lane that fails is watched by itself.
-#[cfg_attr(not(feature = "local"), expect(unused_variables))]
-fn failed(transfer: TransferId, conn: ConnId, error: &SendError) -> Event {
-    let why = error.to_string();
-    match error {
-        // The next connection has rings of its own.
-        #[cfg(feature = "local")]
-        SendError::Ring(RingError::Panicked) => Event::Lost { conn, why },
-        #[cfg(feature = "local")]
-        SendError::Ring(_) => Event::RingBroken {
-            conn,
-            transfer,
-            why,
-        },
-        _ => Event::StreamFailed { transfer, why },
     }
 }

@@ -42,7 +42,8 @@ pub(super) struct Acceptor<F> {
     pub(super) welcome: Arc<F>,
 }
 
-/// How many connections a socket has in all, closing ones and our own included, for each that peers may have opened.
+/// How many connections a socket has in all but for strangers, closing ones and our own included, for each that peers may have
+/// opened.
 const IN_ALL: usize = 4;
 
 /// A connection whose peer has proved who it is, with the one stream that it opened first.
@@ -94,7 +95,10 @@ where
         known: &Semaphore,
     ) -> Option<(Incoming, Place<Source>)> {
         let most = IN_ALL.saturating_mul(self.options.max_connections);
-        if known.available_permits() == 0 || self.endpoint.open_connections() >= most {
+        let open = self.endpoint.open_connections();
+        // Those of strangers have a bound of their own.
+        let open = open.saturating_sub(strangers.connections());
+        if known.available_permits() == 0 || open >= most {
             incoming.refuse();
             return None;
         }

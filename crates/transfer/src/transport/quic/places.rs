@@ -114,7 +114,6 @@ impl<K: Clone + Eq + Hash> Places<K> {
     }
 
     /// How many connections have a place, or are closing after they had one.
-    #[cfg(test)]
     pub(super) fn connections(&self) -> usize {
         let table = lock(&self.table);
         table.taken + table.closing

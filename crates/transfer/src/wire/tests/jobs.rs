@@ -424,7 +424,7 @@ fn say_that_they_waited_for_their_turn() {
     };
     assert_eq!(
         waiting.unwrap().to_string(),
-        "its turn, behind other transfers of this agent or its service there (agent owner at owner.example:7600)"
+        "its turn, behind other transfers there (agent owner at owner.example:7600)"
     );
 }
 
