@@ -1,0 +1,47 @@
+//! Prefill/decode disaggregation over HTTP: one request becomes two, and the client sees one answer.
+//!
+//! `transload sidecar` runs beside a decode server and is told by a header which prefill server to use; `transload proxy`
+//! is a front door that chooses both. One engine does the work of either:
+//!
+//! | room | what it does | pure |
+//! |---|---|---|
+//! | [`target`] | reads where a server is, once, and decides whether it may be dialled | yes |
+//! | `strict` | checks each request's head and framing before hyper's parser, which is lenient | yes |
+//! | `json` | finds the members of a JSON object and edits them, all other bytes kept | yes |
+//! | `usage` | rewrites `cached_tokens` in answers: JSON and server-sent events | yes |
+//! | `exchange` | one request as a state machine: which leg runs, what is held back, when to fall back | yes |
+//! | [`servers`] | the servers known: their states, what is in flight, which one is chosen | yes |
+//! | `discover` | where servers come from: flags, a file, DNS, etcd | |
+//! | [`observe`] | what is remembered of requests: recent ones, histograms, counters | |
+//! | [`upstream`] | connections to servers | |
+//! | `tls` | certificates of both sides, and their renewal | |
+//! | `front` | listeners, and HTTP around an exchange | |
+//! | `admin` | probes, metrics, status and a page | |
+
+#![forbid(unsafe_code)]
+
+pub mod observe;
+pub mod servers;
+pub mod settings;
+pub mod target;
+pub mod upstream;
+
+/// Which half of a disaggregated request a server computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// It computes the prompt's KV cache.
+    Prefill,
+    /// It generates the tokens of the answer.
+    Decode,
+}
+
+impl Role {
+    /// The role's name in URIs, metrics and documents: `prefill` or `decode`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Prefill => "prefill",
+            Self::Decode => "decode",
+        }
+    }
+}
