@@ -1,0 +1,311 @@
+//! The record of one request: what has happened to it so far, and when.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::status::{Failure, Row, millis};
+use super::{FailureKind, Inner, Outcome, Path};
+use crate::Role;
+use crate::target::ServerUrl;
+
+/// A record that its request writes and `/status` reads.
+pub(super) type Shared = Arc<Mutex<Entry>>;
+
+/// What is remembered of one request. The request owns it and tells it what happens; each event costs a lock that nobody
+/// else holds but while `/status` is read, and allocates nothing.
+///
+/// ```text
+/// begin ── received ── prefill_asked ── prefill_answered ── decode_asked ── decode_answered ── first_byte ── finish
+/// │◄────── queue ─────►│◄── prefill ──►│◄───────── transfer, first token ──────────►│           │◄─ stream ─►│
+/// ```
+///
+/// A record that is dropped before [`finish`](Self::finish) ends as [`Outcome::ClientLeft`].
+#[derive(Debug)]
+pub struct Record {
+    observer: Arc<Inner>,
+    number: u64,
+    shared: Option<Shared>,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    id: Box<str>,
+    path: Option<Path>,
+    prefill: Leg,
+    decode: Leg,
+    accepted: Instant,
+    first_leg: Option<Instant>,
+    prefill_asked: Option<Instant>,
+    /// When it answered or failed.
+    prefill_ended: Option<Instant>,
+    prefill_succeeded: bool,
+    decode_asked: Option<Instant>,
+    decode_answered: Option<Instant>,
+    first_byte: Option<Instant>,
+    ended: Option<(Instant, Outcome)>,
+    /// Since when the request has been waiting for us and for no server.
+    ours_since: Option<Instant>,
+    /// How long it has done so before.
+    ours: Duration,
+    status: Option<u16>,
+    failure: Option<(Role, FailureKind)>,
+    prompt_tokens: Option<u64>,
+    cached_tokens: Option<u64>,
+    bytes: u64,
+}
+
+/// One of the two servers of a request.
+#[derive(Debug, Default)]
+struct Leg {
+    server: Option<ServerUrl>,
+    /// It was asked and has not ended.
+    open: bool,
+}
+
+pub(super) fn shared(id: &str, now: Instant) -> Shared {
+    Arc::new(Mutex::new(Entry {
+        id: id.into(),
+        path: None,
+        prefill: Leg::default(),
+        decode: Leg::default(),
+        accepted: now,
+        first_leg: None,
+        prefill_asked: None,
+        prefill_ended: None,
+        prefill_succeeded: false,
+        decode_asked: None,
+        decode_answered: None,
+        first_byte: None,
+        ended: None,
+        ours_since: None,
+        ours: Duration::ZERO,
+        status: None,
+        failure: None,
+        prompt_tokens: None,
+        cached_tokens: None,
+        bytes: 0,
+    }))
+}
+
+fn lock(shared: &Shared) -> MutexGuard<'_, Entry> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Record {
+    pub(super) fn new(observer: Arc<Inner>, number: u64, shared: Shared) -> Self {
+        Self {
+            observer,
+            number,
+            shared: Some(shared),
+        }
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Entry, &Inner)) {
+        if let Some(shared) = &self.shared {
+            change(&mut lock(shared), &self.observer);
+        }
+    }
+
+    /// Notes which way the request takes. The last call counts; without one it is [`Path::Rejected`].
+    pub fn path(&self, path: Path) {
+        self.with(|entry, _| entry.path = Some(path));
+    }
+
+    /// Notes that as much of the client's request is here as is needed to ask a server.
+    pub fn received(&self, now: Instant) {
+        self.with(|entry, _| entry.ours_since = Some(now));
+    }
+
+    /// Notes that a prefill server is being asked, the first or another one.
+    pub fn prefill_asked(&self, server: &ServerUrl, now: Instant) {
+        self.with(|entry, observer| {
+            entry.asked(observer, Role::Prefill, server, now);
+            entry.prefill_asked.get_or_insert(now);
+            entry.prefill_ended = None;
+        });
+    }
+
+    /// Notes that the prefill server's whole answer is here, or that no more of it is waited for.
+    pub fn prefill_answered(&self, now: Instant) {
+        self.with(|entry, observer| {
+            entry.prefill_succeeded = true;
+            entry.leg_ended(observer, Role::Prefill, now);
+        });
+    }
+
+    /// Notes that a decode server is being asked, the first, another one, or the same again.
+    pub fn decode_asked(&self, server: &ServerUrl, now: Instant) {
+        self.with(|entry, observer| {
+            entry.asked(observer, Role::Decode, server, now);
+            if entry.first_byte.is_none() {
+                entry.decode_asked = Some(now);
+            }
+        });
+    }
+
+    /// Notes that the decode server's answer is not for the client: it says that a prefill is worth while.
+    pub fn decode_set_aside(&self, now: Instant) {
+        self.with(|entry, observer| entry.leg_ended(observer, Role::Decode, now));
+    }
+
+    /// Notes that the first byte of the decode server's answer is here that is meant for the client.
+    pub fn decode_answered(&self, now: Instant) {
+        self.with(|entry, _| {
+            if entry.decode_answered.is_none() {
+                entry.decode_answered = Some(now);
+                entry.ours_since = Some(now);
+            }
+        });
+    }
+
+    /// Notes the status that the client is sent.
+    pub fn status(&self, status: u16) {
+        self.with(|entry, _| entry.status = Some(status));
+    }
+
+    /// Notes that the client is being sent the first byte of a server's answer.
+    pub fn first_byte(&self, now: Instant) {
+        self.with(|entry, observer| {
+            if entry.first_byte.is_none() {
+                entry.first_byte = Some(now);
+                entry.not_ours(now);
+                observer.metrics.first_token(between(entry.accepted, now));
+                observer.metrics.overhead(entry.ours);
+            }
+        });
+    }
+
+    /// Notes that the server of `role` failed, which ends its leg, and counts it.
+    pub fn failure(&self, role: Role, kind: FailureKind, now: Instant) {
+        self.with(|entry, observer| {
+            entry.failure = Some((role, kind));
+            entry.leg_ended(observer, role, now);
+            observer.metrics.failure(role, kind);
+        });
+    }
+
+    /// Notes the tokens of the prompt, and how many of them the prefill server had cached, as far as servers said so.
+    pub fn tokens(&self, prompt: Option<u64>, cached: Option<u64>) {
+        self.with(|entry, _| {
+            entry.prompt_tokens = prompt.or(entry.prompt_tokens);
+            entry.cached_tokens = cached.or(entry.cached_tokens);
+        });
+    }
+
+    /// Notes that `count` more bytes of the answer's body have gone to the client.
+    pub fn bytes(&self, count: usize) {
+        self.with(|entry, _| entry.bytes += count as u64);
+    }
+
+    /// Ends the record.
+    pub fn finish(mut self, outcome: Outcome, now: Instant) {
+        self.end(outcome, now);
+    }
+
+    fn end(&mut self, outcome: Outcome, now: Instant) {
+        let Some(shared) = self.shared.take() else {
+            return;
+        };
+        let mut entry = lock(&shared);
+        let prefill = entry.prefill();
+        entry.leg_ended(&self.observer, Role::Prefill, now);
+        entry.leg_ended(&self.observer, Role::Decode, now);
+        entry.ended = Some((now, outcome));
+        let path = *entry.path.get_or_insert(Path::Rejected);
+        drop(entry);
+        self.observer.metrics.ended(path, prefill);
+        self.observer.ended(self.number, shared);
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        if self.shared.is_some() {
+            self.end(Outcome::ClientLeft, Instant::now());
+        }
+    }
+}
+
+impl Entry {
+    fn leg(&mut self, role: Role) -> &mut Leg {
+        match role {
+            Role::Prefill => &mut self.prefill,
+            Role::Decode => &mut self.decode,
+        }
+    }
+
+    fn asked(&mut self, observer: &Inner, role: Role, server: &ServerUrl, now: Instant) {
+        self.not_ours(now);
+        self.first_leg.get_or_insert(now);
+        let leg = self.leg(role);
+        leg.server = Some(server.clone());
+        if !std::mem::replace(&mut leg.open, true) {
+            observer.metrics.leg_began(role);
+        }
+    }
+
+    fn leg_ended(&mut self, observer: &Inner, role: Role, now: Instant) {
+        if std::mem::take(&mut self.leg(role).open) {
+            if role == Role::Prefill {
+                self.prefill_ended = Some(now);
+            }
+            observer.metrics.leg_ended(role);
+            if !self.prefill.open && !self.decode.open {
+                self.ours_since = Some(now);
+            }
+        }
+    }
+
+    fn not_ours(&mut self, now: Instant) {
+        if let Some(since) = self.ours_since.take() {
+            self.ours += between(since, now);
+        }
+    }
+
+    /// The time of the prefill leg, with all that were tried, if it was answered.
+    fn prefill(&self) -> Option<Duration> {
+        let ended = self.prefill_ended.filter(|_| self.prefill_succeeded)?;
+        Some(between(self.prefill_asked?, ended))
+    }
+}
+
+/// The time between two events, none where threads saw them in another order.
+fn between(from: Instant, until: Instant) -> Duration {
+    until.saturating_duration_since(from)
+}
+
+/// What `/status` says of a request.
+pub(super) fn row(shared: &Shared, now: Instant) -> Row {
+    let entry = lock(shared);
+    let since = |at| millis(between(entry.accepted, at));
+    let end = entry.ended.map_or(now, |(at, _)| at);
+    let disaggregated = entry.path == Some(Path::Disaggregated);
+    let url = |leg: &Leg| leg.server.as_ref().map(ToString::to_string);
+    // Where both legs run at once the transfer may be over before the prefill's answer is here.
+    let transfer_from = entry.prefill_ended.max(entry.decode_asked);
+    Row {
+        id: entry.id.to_string(),
+        path: entry.path,
+        prefill: url(&entry.prefill),
+        decode: url(&entry.decode),
+        outcome: entry.ended.map(|(_, outcome)| outcome),
+        status: entry.status,
+        failure: entry.failure.map(|(role, kind)| Failure { role, kind }),
+        age_ms: since(now),
+        queue_ms: entry.first_leg.map(since),
+        prefill_at_ms: entry.prefill_asked.map(since),
+        prefill_ms: entry.prefill_asked.map(|asked| {
+            let until = entry.prefill_ended.unwrap_or(end);
+            millis(between(asked, until))
+        }),
+        transfer_ms: transfer_from
+            .filter(|_| disaggregated)
+            .zip(entry.decode_answered)
+            .map(|(from, until)| millis(between(from, until))),
+        first_token_ms: entry.first_byte.map(since),
+        total_ms: since(end),
+        prompt_tokens: entry.prompt_tokens,
+        cached_tokens: entry.cached_tokens,
+        answer_bytes: entry.bytes,
+    }
+}
