@@ -8,6 +8,7 @@ mod record;
 mod status;
 #[cfg(test)]
 mod tests;
+mod transfers;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +21,7 @@ use metrics::Metrics;
 pub use record::Record;
 use record::Shared;
 pub use status::{Latency, Quantiles, Requests, Row, ServerState, ServerStatus, Status};
+pub use transfers::{Counts, Transfers};
 
 /// How many requests that have ended are remembered.
 pub const RECENT: usize = 200;
@@ -89,9 +91,14 @@ impl Observer {
         self.0.metrics.text()
     }
 
-    /// The document of `/status` as of `now`, with the servers as the caller knows them.
+    /// The document of `/status` as of `now`, with the servers as the caller knows them, and what their own metrics say.
     #[must_use]
-    pub fn status(&self, servers: Vec<ServerStatus>, now: Instant) -> Status {
+    pub fn status(
+        &self,
+        servers: Vec<ServerStatus>,
+        transfers: Option<Transfers>,
+        now: Instant,
+    ) -> Status {
         let inner = &*self.0;
         let kept = inner.kept();
         let total = kept.in_flight;
@@ -101,8 +108,9 @@ impl Observer {
         let rows = |of: &[Shared]| of.iter().map(|one| record::row(one, now)).collect();
         Status::new(
             inner,
-            servers,
             status::Shown {
+                servers,
+                transfers,
                 total,
                 live: rows(&live),
                 recent: rows(&recent),

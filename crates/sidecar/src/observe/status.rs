@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use serde::{Serialize, Serializer};
 
-use super::{FailureKind, Inner, Outcome, Path};
+use super::{FailureKind, Inner, Outcome, Path, Transfers};
 use crate::Role;
+use crate::target::ServerUrl;
 
 /// What `/status` says, `transload.status/1`. Times are in milliseconds.
 #[derive(Debug, Serialize)]
@@ -32,13 +33,16 @@ pub struct Status {
     pub latency: Latency,
     /// How often servers have failed; what has not happened is left out.
     pub failures: Vec<Failures>,
+    /// What our connector moved, as far as the servers' own metrics say so; null where none does.
+    pub transfers: Option<Transfers>,
 }
 
 /// A server as `/status` shows it.
 #[derive(Debug, Clone, Serialize)]
 pub struct ServerStatus {
     /// Where it is.
-    pub url: String,
+    #[serde(serialize_with = "url")]
+    pub url: ServerUrl,
     /// What it computes.
     #[serde(serialize_with = "role")]
     pub role: Role,
@@ -155,20 +159,17 @@ pub struct Quantiles {
     pub count: usize,
 }
 
-/// The requests that a status shows.
+/// What a status shows that is no counter.
 pub(super) struct Shown {
+    pub(super) servers: Vec<ServerStatus>,
+    pub(super) transfers: Option<Transfers>,
     pub(super) total: usize,
     pub(super) live: Vec<Row>,
     pub(super) recent: Vec<Row>,
 }
 
 impl Status {
-    pub(super) fn new(
-        inner: &Inner,
-        servers: Vec<ServerStatus>,
-        shown: Shown,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn new(inner: &Inner, shown: Shown, now: Instant) -> Self {
         let requests = |path| inner.metrics.requests(path);
         let failures = [Role::Prefill, Role::Decode]
             .into_iter()
@@ -178,7 +179,7 @@ impl Status {
             mode: inner.mode,
             version: inner.version,
             uptime_seconds: now.saturating_duration_since(inner.started).as_secs(),
-            servers,
+            servers: shown.servers,
             requests: Requests {
                 disaggregated: requests(Path::Disaggregated),
                 decode_only: requests(Path::DecodeOnly),
@@ -197,6 +198,7 @@ impl Status {
                 })
                 .filter(|failures| failures.count > 0)
                 .collect(),
+            transfers: shown.transfers,
         }
     }
 }
@@ -242,4 +244,8 @@ pub(super) fn millis(time: Duration) -> f64 {
 
 fn role<S: Serializer>(role: &Role, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(role.name())
+}
+
+fn url<S: Serializer>(url: &ServerUrl, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(url)
 }
