@@ -20,11 +20,16 @@
 
 #![forbid(unsafe_code)]
 
+mod exchange;
+mod front;
+mod json;
 pub mod observe;
 pub mod servers;
 pub mod settings;
 pub mod target;
+pub mod tls;
 pub mod upstream;
+mod usage;
 
 /// Which half of a disaggregated request a server computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,3 +50,6 @@ impl Role {
         }
     }
 }
+
+mod running;
+pub use self::running::{Running, StartError};

@@ -55,6 +55,8 @@ pub struct Beside {
     pub decode: ServerUrl,
     /// Data-parallel ranks, 1 or more.
     pub ranks: u16,
+    /// The address by which `x-data-parallel-host-port` names this host: `POD_IP` in Kubernetes.
+    pub pod_ip: Option<String>,
     /// Prefill servers are spoken to over TLS.
     pub prefill_tls: bool,
     /// A prefill server of the header's list is drawn at random; otherwise the first one is taken.

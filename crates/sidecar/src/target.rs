@@ -133,3 +133,33 @@ impl fmt::Display for ServerUrl {
 /// The targets that an operator allows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AllowList {}
+
+impl AllowList {
+    pub(crate) fn allows_host(&self, _: &str) -> bool {
+        false
+    }
+}
+
+/// The prefill server that header lines name.
+///
+/// # Errors
+/// [`TargetError`].
+pub fn named<'a>(
+    mut lines: impl Iterator<Item = &'a [u8]>,
+    _: impl FnOnce(usize) -> usize,
+) -> Result<Option<Target>, TargetError> {
+    let Some(line) = lines.next() else {
+        return Ok(None);
+    };
+    let text = std::str::from_utf8(line).map_err(|_| TargetError::Host)?;
+    let text = text.split(',').next().unwrap_or_default().trim();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    Target::parse(text.strip_prefix("http://").unwrap_or(text)).map(Some)
+}
+/// Whether a target may be dialled.
+#[must_use]
+pub fn allowed(_: Option<&AllowList>, _: &Target) -> bool {
+    true
+}

@@ -1,1 +1,281 @@
-//! Connections to servers.
+//! Connections to servers: kept for the next request, never opened before there is one.
+//!
+//! A request is sent once. Where that fails the error says whether the server can have seen it, and what happens then is the
+//! caller's decision.
+
+mod body;
+mod pool;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+pub(crate) use self::body::Answer;
+pub use self::body::Outgoing;
+use self::pool::Pools;
+use crate::Role;
+use crate::target::{Host, ServerUrl};
+use crate::tls;
+
+/// Sends requests to servers.
+#[derive(Clone)]
+pub struct Upstream {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pools: Pools,
+    tls: tls::Upstream,
+    connect_timeout: Duration,
+    /// Which of the addresses that a name stands for may be dialled.
+    may_dial: fn(IpAddr) -> bool,
+}
+
+/// Why a request was not answered.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The server was not reached, so it has not seen the request.
+    #[error("it cannot be reached: {0}")]
+    Unreachable(#[source] io::Error),
+    /// The connection was not made in time, so the server has not seen the request.
+    #[error("it cannot be reached: no connection within {0:?}")]
+    ConnectTimeout(Duration),
+    /// The connection broke; the server may have seen the request.
+    #[error("the connection broke: {0}")]
+    Broken(#[source] hyper::Error),
+    /// The answer did not come in time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// The answer is longer than was asked for.
+    #[error("the answer is longer than {0} bytes")]
+    TooLong(usize),
+}
+
+impl Upstream {
+    /// Prepares connections. Of each server at most `idle` are kept open without a request.
+    #[must_use]
+    pub fn new(
+        tls: tls::Upstream,
+        connect_timeout: Duration,
+        idle: usize,
+        may_dial: fn(IpAddr) -> bool,
+    ) -> Self {
+        let pools = Pools::new(idle);
+        pools.sweep();
+        Self {
+            inner: Arc::new(Inner {
+                pools,
+                tls,
+                connect_timeout,
+                may_dial,
+            }),
+        }
+    }
+
+    /// Sends a request, whose URI has only path and query, and waits for the head of its answer. Dropping the future, or the
+    /// answer before its end, closes the connection.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub(crate) async fn send(
+        &self,
+        role: Role,
+        url: &ServerUrl,
+        request: Request<Outgoing>,
+    ) -> Result<Response<Answer>, SendError> {
+        let mut request = request;
+        while let Some(mut kept) = self.inner.pools.take(role, url).await {
+            match kept.try_send_request(request).await {
+                Ok(response) => return Ok(self.answer(role, url, kept, response)),
+                Err(mut error) => match error.take_message() {
+                    // The connection was closed meanwhile, and nothing of the request was sent.
+                    Some(unsent) => request = unsent,
+                    None => return Err(SendError::Broken(error.into_error())),
+                },
+            }
+        }
+        let mut connection = self.connect(role, url).await?;
+        let response = connection
+            .send_request(request)
+            .await
+            .map_err(SendError::Broken)?;
+        Ok(self.answer(role, url, connection, response))
+    }
+
+    fn answer(
+        &self,
+        role: Role,
+        url: &ServerUrl,
+        connection: SendRequest<Outgoing>,
+        response: Response<hyper::body::Incoming>,
+    ) -> Response<Answer> {
+        let back = self.inner.pools.place(role, url);
+        response.map(|body| Answer::new(body, connection, back))
+    }
+
+    /// Asks a server for a status with `GET`, and throws its body away.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub async fn probe(
+        &self,
+        url: &ServerUrl,
+        role: Role,
+        path: &str,
+        within: Duration,
+    ) -> Result<StatusCode, SendError> {
+        // What a healthy server says here is a few bytes.
+        const MOST: usize = 64 << 10;
+        let (status, _) = self.get_within(url, role, path, MOST, within).await?;
+        Ok(status)
+    }
+
+    /// Fetches at most `limit` bytes with `GET`. The status is not looked at.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub async fn get(
+        &self,
+        url: &ServerUrl,
+        role: Role,
+        path: &str,
+        limit: usize,
+        within: Duration,
+    ) -> Result<Bytes, SendError> {
+        Ok(self.get_within(url, role, path, limit, within).await?.1)
+    }
+
+    async fn get_within(
+        &self,
+        url: &ServerUrl,
+        role: Role,
+        path: &str,
+        limit: usize,
+        within: Duration,
+    ) -> Result<(StatusCode, Bytes), SendError> {
+        let got = tokio::time::timeout(within, self.get_whole(url, role, path, limit)).await;
+        got.unwrap_or(Err(SendError::Timeout(within)))
+    }
+
+    async fn get_whole(
+        &self,
+        url: &ServerUrl,
+        role: Role,
+        path: &str,
+        limit: usize,
+    ) -> Result<(StatusCode, Bytes), SendError> {
+        let request = Request::get(path).header(http::header::HOST, url.target.to_string());
+        let request = request.body(Outgoing::empty());
+        let request = request.map_err(|wrong| {
+            SendError::Unreachable(io::Error::new(io::ErrorKind::InvalidInput, wrong))
+        })?;
+        let response = self.send(role, url, request).await?;
+        let status = response.status();
+        let mut body = response.into_body();
+        let mut whole = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            if let Ok(data) = frame.map_err(SendError::Broken)?.into_data() {
+                if whole.len() + data.len() > limit {
+                    return Err(SendError::TooLong(limit));
+                }
+                whole.extend_from_slice(&data);
+            }
+        }
+        Ok((status, whole.freeze()))
+    }
+
+    /// Whether something accepts TCP connections there.
+    pub async fn reaches(&self, url: &ServerUrl) -> bool {
+        matches!(
+            tokio::time::timeout(self.inner.connect_timeout, self.dial(url)).await,
+            Ok(Ok(_))
+        )
+    }
+
+    async fn connect(
+        &self,
+        role: Role,
+        url: &ServerUrl,
+    ) -> Result<SendRequest<Outgoing>, SendError> {
+        let within = self.inner.connect_timeout;
+        let dialled = async {
+            let stream = self.dial(url).await?;
+            stream.set_nodelay(true)?;
+            if !url.tls {
+                return handshake(stream).await;
+            }
+            let name = match &url.target.host {
+                Host::Name(name) => {
+                    ServerName::try_from(name.to_string()).map_err(io::Error::other)?
+                }
+                Host::V4(address) => ServerName::from(IpAddr::from(*address)),
+                Host::V6(address) => ServerName::from(IpAddr::from(*address)),
+            };
+            let connector = TlsConnector::from(self.inner.tls.config(role));
+            handshake(connector.connect(name, stream).await?).await
+        };
+        match tokio::time::timeout(within, dialled).await {
+            Ok(connected) => connected.map_err(SendError::Unreachable),
+            Err(_) => Err(SendError::ConnectTimeout(within)),
+        }
+    }
+
+    async fn dial(&self, url: &ServerUrl) -> io::Result<TcpStream> {
+        let port = url.target.port;
+        let name = match &url.target.host {
+            Host::V4(address) => {
+                return TcpStream::connect(SocketAddr::from((*address, port))).await;
+            }
+            Host::V6(address) => {
+                return TcpStream::connect(SocketAddr::from((*address, port))).await;
+            }
+            Host::Name(name) => name,
+        };
+        let mut wrong = None;
+        for address in tokio::net::lookup_host((&**name, port)).await? {
+            if !(self.inner.may_dial)(address.ip()) {
+                let why = "the name stands for an address that may not be dialled";
+                wrong.get_or_insert(io::Error::new(io::ErrorKind::PermissionDenied, why));
+                continue;
+            }
+            match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => wrong = Some(error),
+            }
+        }
+        Err(wrong
+            .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
+    }
+}
+
+/// Begins HTTP/1.1 on a connection, which a task of its own drives until both ends are done with it.
+async fn handshake<T: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    stream: T,
+) -> io::Result<SendRequest<Outgoing>> {
+    let (sender, connection) = http1::Builder::new()
+        .max_headers(MOST_HEADERS)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(io::Error::other)?;
+    tokio::spawn(async move {
+        // Whoever waits for an answer on it is told of the error.
+        let _ = connection.with_upgrades().await;
+    });
+    Ok(sender)
+}
+
+/// Headers that a server's answer may have.
+const MOST_HEADERS: usize = 256;

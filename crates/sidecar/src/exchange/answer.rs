@@ -1,0 +1,81 @@
+//! Errors of our own, as the client reads them.
+
+use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+
+/// Why a client gets an error of our own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Trouble {
+    pub(crate) status: StatusCode,
+    pub(crate) message: String,
+}
+
+impl Trouble {
+    pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            message: message.into(),
+        }
+    }
+
+    pub(crate) fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Nothing but a status.
+    pub(crate) const fn silent(status: StatusCode) -> Self {
+        Self {
+            status,
+            message: String::new(),
+        }
+    }
+
+    /// The decode server could not be reached.
+    pub(crate) fn not_ready() -> Self {
+        let message = "The decode node is not ready. Please check that the vLLM service is running and the port \
+                       configuration is correct.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// The decode server broke before it answered.
+    pub(crate) fn broken(role: &str) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            format!("The {role} server broke the connection before it had answered."),
+        )
+    }
+
+    const fn kind(&self) -> &'static str {
+        match self.status {
+            StatusCode::BAD_REQUEST => "BadRequestError",
+            StatusCode::FORBIDDEN => "Forbidden",
+            StatusCode::PAYLOAD_TOO_LARGE => "RequestEntityTooLarge",
+            StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
+            StatusCode::UNSUPPORTED_MEDIA_TYPE => "UnsupportedMediaType",
+            StatusCode::BAD_GATEWAY => "BadGateway",
+            StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
+            StatusCode::GATEWAY_TIMEOUT => "GatewayTimeout",
+            _ => "Error",
+        }
+    }
+}
+
+/// The answer that tells a client of it, in the form of engines' own errors.
+pub(crate) fn error(trouble: Trouble) -> (StatusCode, HeaderMap, Bytes) {
+    if trouble.message.is_empty() {
+        return (trouble.status, HeaderMap::new(), Bytes::new());
+    }
+    let body = serde_json::json!({
+        "object": "error",
+        "message": trouble.message,
+        "type": trouble.kind(),
+        "param": "",
+        "code": trouble.status.as_u16(),
+    });
+    let body = Bytes::from(body.to_string());
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CONTENT_LENGTH, body.len().into());
+    (trouble.status, headers, body)
+}

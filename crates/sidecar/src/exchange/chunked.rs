@@ -1,0 +1,392 @@
+//! Chunked decode: a chat completion is generated in legs of a few tokens each, between which the decode server is free to take
+//! others in.
+
+use bytes::{Bytes, BytesMut};
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use serde_json::value::RawValue;
+
+use super::decode::Decoding;
+use super::{Action, Event, Exchange, Failure, Route, State, Trouble};
+use crate::Role;
+use crate::json::Object;
+use crate::observe::{FailureKind, Path};
+use crate::usage::CachedTokens;
+
+/// How a decode is divided.
+pub(super) struct Chunks {
+    /// What the first leg is made of: the client's body, perhaps with parameters.
+    first: Object,
+    tokens: u64,
+    /// The most tokens of all legs together.
+    budget: Option<u64>,
+}
+
+/// A chunked decode under way.
+pub(super) struct Chunked {
+    chunks: Chunks,
+    pub(super) cached: Option<CachedTokens>,
+    streams: bool,
+    /// The leg's answer so far.
+    head: Option<(StatusCode, HeaderMap)>,
+    held: BytesMut,
+    legs: u64,
+    /// Tokens generated, and those of the prompt.
+    generated: u64,
+    prompt: u64,
+    /// The text so far, as the inside of a JSON string.
+    text: String,
+    /// The first leg's `id` and `created`, which all events of a stream share.
+    id: Option<String>,
+    created: Option<String>,
+    /// The client has got a byte.
+    begun: bool,
+}
+
+/// What one leg has generated.
+struct Generated {
+    answer: Object,
+    choices: Vec<Object>,
+    tokens: u64,
+    /// The inside of a JSON string.
+    text: String,
+    finish_reason: Option<String>,
+}
+
+impl Exchange {
+    /// How a decode of this body is divided, if it is.
+    pub(super) fn divided(&self, body: &Bytes) -> Option<Chunks> {
+        let tokens = u64::from(self.rules.decode_chunk?);
+        if self.request.route != Route::ChatCompletions {
+            return None;
+        }
+        let first = Object::parse(body.clone()).ok()?;
+        // Only one choice can be gone on with.
+        if first.get("n").is_some_and(|n| n != "1" && n != "null") {
+            return None;
+        }
+        let budget = ["max_completion_tokens", "max_tokens"]
+            .into_iter()
+            .find_map(|limit| first.read::<u64>(limit));
+        if budget.is_some_and(|budget| budget <= tokens) {
+            return None;
+        }
+        Some(Chunks {
+            first,
+            tokens,
+            budget,
+        })
+    }
+
+    pub(super) fn decode_in_chunks(&mut self, chunks: Chunks, cached: Option<CachedTokens>) {
+        let chunked = Chunked {
+            chunks,
+            cached,
+            streams: self.request.streams(),
+            head: None,
+            held: BytesMut::new(),
+            legs: 0,
+            generated: 0,
+            prompt: 0,
+            text: String::new(),
+            id: None,
+            created: None,
+            begun: false,
+        };
+        self.send_decode(chunked.leg(), false);
+        self.state = State::Chunked(Box::new(chunked));
+    }
+
+    pub(super) fn chunked(&mut self, mut chunked: Box<Chunked>, event: Event) {
+        match event {
+            Event::Head(Role::Decode, status, headers) => {
+                self.unclaimed = None;
+                if !status.is_success() {
+                    return self.leg_refused(&chunked, status, headers);
+                }
+                chunked.head = Some((status, headers));
+            }
+            Event::Data(Role::Decode, bytes) => {
+                chunked.held.extend_from_slice(&bytes);
+                if chunked.held.len() > self.rules.body_limit {
+                    return self.leg_invalid(&chunked);
+                }
+            }
+            Event::End(Role::Decode, _) => {
+                let held = std::mem::take(&mut chunked.held).freeze();
+                return match Generated::read(held) {
+                    Some(generated) if chunked.head.is_some() => self.generated(chunked, generated),
+                    _ => self.leg_invalid(&chunked),
+                };
+            }
+            Event::Failed(Role::Decode, failure) => return self.leg_failed(chunked, failure),
+            _ => {}
+        }
+        self.state = State::Chunked(chunked);
+    }
+
+    /// Takes a leg's answer: sends the next leg, or ends.
+    fn generated(&mut self, mut chunked: Box<Chunked>, generated: Generated) {
+        if chunked.legs == 0 {
+            chunked.prompt = count(&generated.answer, "prompt_tokens");
+            chunked.id = generated.answer.get("id").map(str::to_owned);
+            chunked.created = generated.answer.get("created").map(str::to_owned);
+        }
+        chunked.legs += 1;
+        chunked.generated += generated.tokens;
+        chunked.text.push_str(&generated.text);
+        let stopped = generated
+            .finish_reason
+            .as_deref()
+            .is_some_and(|reason| reason != "length");
+        let empty = generated.tokens == 0 && generated.text.is_empty();
+        let spent = chunked
+            .chunks
+            .budget
+            .is_some_and(|budget| chunked.generated >= budget);
+        let over = stopped || empty || spent;
+        if chunked.streams {
+            if !std::mem::replace(&mut chunked.begun, true) {
+                self.act(Action::Answer(StatusCode::OK, stream_headers()));
+            }
+            self.act(Action::Write(chunked.event(&generated, over)));
+        }
+        if !over {
+            self.send_decode(chunked.leg(), false);
+            self.state = State::Chunked(chunked);
+            return;
+        }
+        if chunked.streams {
+            self.act(Action::Write(
+                format!("data: {{\"usage\":{},\"choices\":[]}}\n\n", chunked.usage()).into(),
+            ));
+            self.act(Action::Write(Bytes::from_static(b"data: [DONE]\n\n")));
+        } else {
+            let body = chunked.whole(&generated);
+            let (status, mut headers) = chunked.head.take().unwrap_or_default();
+            headers.insert(CONTENT_LENGTH, body.len().into());
+            self.act(Action::Answer(status, headers));
+            self.act(Action::Write(body));
+        }
+        self.act(Action::Finish(None));
+    }
+
+    /// Passes a leg's error on, where the client has got nothing yet.
+    fn leg_refused(&mut self, chunked: &Chunked, status: StatusCode, headers: HeaderMap) {
+        if status.is_server_error() {
+            self.act(Action::Blame(Role::Decode, FailureKind::Status));
+        }
+        if chunked.begun {
+            self.act(Action::Stop(Role::Decode));
+            return self.act(Action::Cut);
+        }
+        self.state = State::Decoding(Box::new(Decoding::with_head(status, headers)));
+    }
+
+    fn leg_invalid(&mut self, chunked: &Chunked) {
+        self.act(Action::Blame(Role::Decode, FailureKind::Invalid));
+        self.act(Action::Stop(Role::Decode));
+        if chunked.begun {
+            return self.act(Action::Cut);
+        }
+        let message = "The decode server gave an answer that is not a chat completion.";
+        self.refuse(Trouble::new(StatusCode::BAD_GATEWAY, message));
+    }
+
+    fn leg_failed(&mut self, mut chunked: Box<Chunked>, failure: Failure) {
+        let another = self.may_ask_another(failure);
+        if another && (failure.unseen() || self.may_restart()) {
+            if !failure.unseen() && chunked.legs == 0 {
+                // It may have fetched the blocks, after which the parameters are void.
+                chunked.chunks.first = self.request.body.clone();
+                if self.path == Path::Disaggregated {
+                    self.path = Path::Fallback;
+                }
+            }
+            chunked.head = None;
+            chunked.held.clear();
+            self.send_decode(chunked.leg(), true);
+            self.state = State::Chunked(chunked);
+        } else if chunked.begun {
+            self.act(Action::Cut);
+        } else {
+            self.decode_lost(failure);
+        }
+    }
+}
+
+impl Chunked {
+    /// The body of the next leg.
+    fn leg(&self) -> Bytes {
+        let left = self
+            .chunks
+            .budget
+            .map_or(self.chunks.tokens, |budget| budget - self.generated);
+        let tokens = left.min(self.chunks.tokens);
+        let limit = tokens.to_string();
+        let first = &self.chunks.first;
+        let mut edit = first
+            .edit()
+            .set("max_tokens", &*limit)
+            .set("max_completion_tokens", &*limit);
+        edit = edit.set("stream", "false").remove("stream_options");
+        if let Some(least) = first.read::<u64>("min_tokens") {
+            edit = edit.set(
+                "min_tokens",
+                tokens.min(least.saturating_sub(self.generated)).to_string(),
+            );
+        }
+        if self.legs > 0 {
+            edit = edit.remove("kv_transfer_params");
+            edit = edit
+                .set("continue_final_message", "true")
+                .set("add_generation_prompt", "false");
+            if !self.text.is_empty() {
+                edit = edit.set("messages", self.messages());
+            }
+        }
+        edit.finish()
+    }
+
+    /// The client's messages and the text so far as the assistant's.
+    fn messages(&self) -> String {
+        let messages = self.chunks.first.get("messages").unwrap_or("[]");
+        let open = messages.strip_suffix(']').unwrap_or("[").trim_end();
+        let comma = if open.ends_with('[') { "" } else { "," };
+        format!(
+            "{open}{comma}{{\"role\":\"assistant\",\"content\":\"{}\"}}]",
+            self.text
+        )
+    }
+
+    /// The event of one leg, without usage.
+    fn event(&self, generated: &Generated, last: bool) -> Bytes {
+        let choices: Vec<String> = generated
+            .choices
+            .iter()
+            .map(|choice| delta(choice, last))
+            .collect();
+        let choices = format!("[{}]", choices.join(","));
+        let mut edit = generated
+            .answer
+            .edit()
+            .set("choices", choices)
+            .remove("usage");
+        edit = edit.set("object", "\"chat.completion.chunk\"");
+        if let Some(id) = &self.id {
+            edit = edit.set("id", &**id);
+        }
+        if let Some(created) = &self.created {
+            edit = edit.set("created", &**created);
+        }
+        let mut event = BytesMut::from(&b"data: "[..]);
+        // Line ends in JSON text are white space, but end an event's line.
+        event.extend(edit.finish().iter().map(|byte| {
+            if matches!(byte, b'\n' | b'\r') {
+                b' '
+            } else {
+                *byte
+            }
+        }));
+        event.extend_from_slice(b"\n\n");
+        event.freeze()
+    }
+
+    /// The answer that one leg alone would have given.
+    fn whole(&self, last: &Generated) -> Bytes {
+        let mut edit = last.answer.edit().set("usage", self.usage());
+        let choice = last.choices.first().map(|choice| {
+            let message = choice.object("message").map(|message| {
+                let message = message
+                    .edit()
+                    .set("content", format!("\"{}\"", self.text))
+                    .finish();
+                String::from_utf8_lossy(&message).into_owned()
+            });
+            let choice = match message {
+                Some(message) => choice.edit().set("message", message).finish(),
+                None => choice.text().clone(),
+            };
+            format!("[{}]", String::from_utf8_lossy(&choice))
+        });
+        if let Some(choices) = choice {
+            edit = edit.set("choices", choices);
+        }
+        edit.finish()
+    }
+
+    fn usage(&self) -> String {
+        let Self {
+            prompt, generated, ..
+        } = self;
+        let cached = self.cached.as_ref().map_or_else(String::new, |cached| {
+            format!(
+                ",\"prompt_tokens_details\":{{\"cached_tokens\":{}}}",
+                cached.text()
+            )
+        });
+        let total = prompt + generated;
+        format!(
+            "{{\"prompt_tokens\":{prompt},\"completion_tokens\":{generated},\"total_tokens\":{total}{cached}}}"
+        )
+    }
+}
+
+impl Generated {
+    fn read(answer: Bytes) -> Option<Self> {
+        let answer = Object::parse(answer).ok()?;
+        let choices: Vec<&RawValue> = answer.read("choices").unwrap_or_default();
+        let choices: Vec<Object> = choices
+            .iter()
+            .filter_map(|choice| Object::parse(choice.get().to_owned().into()).ok())
+            .collect();
+        let first = choices.first();
+        let text = first.map(content).unwrap_or_default();
+        let finish_reason = first
+            .and_then(|choice| choice.read::<Option<String>>("finish_reason"))
+            .flatten();
+        let tokens = count(&answer, "completion_tokens");
+        Some(Self {
+            choices,
+            tokens,
+            text,
+            finish_reason,
+            answer,
+        })
+    }
+}
+
+/// A choice's text, as the inside of a JSON string.
+fn content(choice: &Object) -> String {
+    let message = choice.object("message");
+    let text = message.as_ref().and_then(|message| message.get("content"));
+    let inside = text.and_then(|text| text.strip_prefix('"')?.strip_suffix('"'));
+    inside.unwrap_or_default().to_owned()
+}
+
+/// A choice as an event tells it. Only the last event of a stream says why it ends.
+fn delta(choice: &Object, last: bool) -> String {
+    let index = choice.get("index").unwrap_or("0");
+    let reason = choice
+        .get("finish_reason")
+        .filter(|_| last)
+        .unwrap_or("null");
+    let text = content(choice);
+    format!(
+        "{{\"index\":{index},\"delta\":{{\"role\":\"assistant\",\"content\":\"{text}\"}},\"finish_reason\":{reason}}}"
+    )
+}
+
+fn count(answer: &Object, key: &str) -> u64 {
+    answer
+        .object("usage")
+        .and_then(|usage| usage.read(key))
+        .unwrap_or(0)
+}
+
+fn stream_headers() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers
+}

@@ -1,0 +1,280 @@
+//! The decode leg, whose answer is the client's, and beside it for SGLang the prefill leg that runs meanwhile.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
+use super::prefill::refused_by_server;
+use super::{Action, Event, Exchange, Failure, State, Trouble};
+use crate::Role;
+use crate::observe::{FailureKind, Path};
+use crate::settings::PrefillFailure;
+use crate::usage::{CachedTokens, Rewriter};
+
+/// How often a request is computed anew because a decode server broke before its first byte.
+const MOST_RESTARTS: u32 = 1;
+
+/// How often another decode server is asked.
+const MOST_MOVES: u32 = 4;
+
+/// A decode leg under way.
+pub(super) struct Decoding {
+    /// What it was sent, to send it elsewhere.
+    body: Bytes,
+    pub(super) cached: Option<CachedTokens>,
+    answer: Answer,
+    /// When a prefill leg that runs meanwhile has to be over.
+    alongside: Option<Instant>,
+}
+
+enum Answer {
+    Awaited,
+    /// Its head waits for the first byte of its body: until then another server may answer instead.
+    Head(Box<(StatusCode, HeaderMap)>),
+    /// The client has got its head.
+    Passing(Option<Rewriter>),
+}
+
+impl Decoding {
+    /// A leg that was sent this body.
+    pub(super) fn awaited(body: Bytes, cached: Option<CachedTokens>) -> Self {
+        Self {
+            body,
+            cached,
+            answer: Answer::Awaited,
+            alongside: None,
+        }
+    }
+
+    /// A leg whose head has come.
+    pub(super) fn with_head(status: StatusCode, headers: HeaderMap) -> Self {
+        Self {
+            answer: Answer::Head(Box::new((status, headers))),
+            ..Self::awaited(Bytes::new(), None)
+        }
+    }
+
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        self.alongside
+    }
+
+    const fn unanswered(&self) -> bool {
+        !matches!(self.answer, Answer::Passing(_))
+    }
+}
+
+impl Exchange {
+    /// Asks the decode server with the client's own body.
+    pub(super) fn decode_original(&mut self) {
+        self.decode(self.request.body.text().clone(), None);
+    }
+
+    /// Asks the decode server.
+    pub(super) fn decode(&mut self, body: Bytes, cached: Option<CachedTokens>) {
+        if let Some(chunks) = self.divided(&body) {
+            return self.decode_in_chunks(chunks, cached);
+        }
+        self.send_decode(body.clone(), false);
+        self.state = State::Decoding(Box::new(Decoding::awaited(body, cached)));
+    }
+
+    pub(super) fn send_decode(&mut self, body: Bytes, elsewhere: bool) {
+        self.moves += u32::from(elsewhere);
+        self.send(Role::Decode, body, elsewhere);
+    }
+
+    /// Asks both servers at once; they meet at the bootstrap server.
+    pub(super) fn decode_alongside(&mut self, now: Instant) {
+        let Some(bootstrap) = &self.request.bootstrap else {
+            return self.decode_original();
+        };
+        let body = self.request.with_bootstrap(bootstrap);
+        self.send(Role::Prefill, body.clone(), false);
+        self.send_decode(body.clone(), false);
+        let mut decoding = Decoding::awaited(body, None);
+        decoding.alongside = Some(now + self.rules.prefill_timeout);
+        self.state = State::Decoding(Box::new(decoding));
+    }
+
+    pub(super) fn decoding(&mut self, mut leg: Box<Decoding>, event: Event, now: Instant) {
+        match event {
+            Event::Head(Role::Decode, status, headers) => {
+                if status.is_server_error() {
+                    self.act(Action::Blame(Role::Decode, FailureKind::Status));
+                }
+                leg.answer = Answer::Head(Box::new((status, headers)));
+            }
+            Event::Data(Role::Decode, bytes) if bytes.is_empty() => {}
+            Event::Data(Role::Decode, bytes) => {
+                self.answer(&mut leg);
+                let Answer::Passing(rewriter) = &mut leg.answer else {
+                    return self.cut(&leg);
+                };
+                let passed = rewriter
+                    .as_mut()
+                    .map_or(Ok(bytes.clone()), |rewriter| rewriter.feed(bytes));
+                match passed {
+                    Ok(bytes) if bytes.is_empty() => {}
+                    Ok(bytes) => self.act(Action::Write(bytes)),
+                    Err(_) => {
+                        self.act(Action::Blame(Role::Decode, FailureKind::Invalid));
+                        self.act(Action::Stop(Role::Decode));
+                        return self.cut(&leg);
+                    }
+                }
+            }
+            Event::End(Role::Decode, trailers) => return self.decoded(leg, trailers),
+            Event::Failed(Role::Decode, failure) => return self.decode_failed(leg, failure),
+            event => return self.alongside(leg, event, now),
+        }
+        self.state = State::Decoding(leg);
+    }
+
+    /// Begins the client's answer, if its head has come and has waited.
+    fn answer(&mut self, leg: &mut Decoding) {
+        self.unclaimed = None;
+        if let Answer::Head(head) = &mut leg.answer {
+            let (status, mut headers) = (head.0, std::mem::take(&mut head.1));
+            let limit = self.rules.body_limit;
+            let rewriter = leg
+                .cached
+                .clone()
+                .map(|cached| Rewriter::new(cached, &mut headers, limit));
+            self.act(Action::Answer(status, headers));
+            leg.answer = Answer::Passing(rewriter);
+        }
+    }
+
+    fn decoded(&mut self, mut leg: Box<Decoding>, trailers: Option<HeaderMap>) {
+        self.answer(&mut leg);
+        let Answer::Passing(rewriter) = &mut leg.answer else {
+            return self.decode_failed(leg, Failure::Broken);
+        };
+        match rewriter.as_mut().map_or(Ok(Bytes::new()), Rewriter::finish) {
+            Ok(last) => {
+                if !last.is_empty() {
+                    self.act(Action::Write(last));
+                }
+                self.act(Action::Finish(trailers));
+                if leg.alongside.is_some() {
+                    // Its server may still be busy with the end of the transfer.
+                    self.act(Action::Detach(Role::Prefill));
+                }
+            }
+            Err(_) => {
+                self.act(Action::Blame(Role::Decode, FailureKind::Invalid));
+                self.cut(&leg);
+            }
+        }
+    }
+
+    fn cut(&mut self, leg: &Decoding) {
+        if leg.alongside.is_some() {
+            self.act(Action::Stop(Role::Prefill));
+        }
+        self.act(Action::Cut);
+    }
+
+    fn decode_failed(&mut self, leg: Box<Decoding>, failure: Failure) {
+        if !leg.unanswered() {
+            return self.cut(&leg);
+        }
+        if self.may_ask_another(failure) && failure.unseen() {
+            self.send_decode(leg.body.clone(), true);
+            self.state = State::Decoding(leg);
+            return;
+        }
+        if leg.alongside.is_some() {
+            self.act(Action::Stop(Role::Prefill));
+        }
+        if self.may_ask_another(failure) && self.may_restart() {
+            return self.restart();
+        }
+        self.decode_lost(failure);
+    }
+
+    pub(super) fn may_ask_another(&self, failure: Failure) -> bool {
+        self.rules.elsewhere && failure != Failure::NoServer && self.moves < MOST_MOVES
+    }
+
+    /// Whether everything may begin anew; if so, it counts as having begun.
+    pub(super) fn may_restart(&mut self) -> bool {
+        let may = self.restarts < MOST_RESTARTS;
+        self.restarts += u32::from(may);
+        may
+    }
+
+    /// Tells the client that no decode server answers.
+    pub(super) fn decode_lost(&mut self, failure: Failure) {
+        self.refuse(if failure.unseen() && self.restarts == 0 {
+            Trouble::not_ready()
+        } else {
+            Trouble::broken("decode")
+        });
+    }
+
+    /// Has another decode server compute everything: this one may have fetched the blocks, after which the parameters are void.
+    fn restart(&mut self) {
+        if self.path == Path::Disaggregated {
+            self.path = Path::Fallback;
+        }
+        let body = self.request.body.text().clone();
+        self.send_decode(body.clone(), true);
+        self.state = State::Decoding(Box::new(Decoding::awaited(body, None)));
+    }
+
+    /// Takes what happens to a prefill leg that runs meanwhile.
+    fn alongside(&mut self, mut leg: Box<Decoding>, event: Event, now: Instant) {
+        let late = matches!(event, Event::Tick) && leg.alongside.is_some_and(|until| now >= until);
+        let wrong = match event {
+            Event::Head(Role::Prefill, status, headers)
+                if refused_by_server(status) && leg.unanswered() =>
+            {
+                self.act(Action::Stop(Role::Decode));
+                return self.relay(status, headers, leg.alongside.unwrap_or(now));
+            }
+            Event::Head(Role::Prefill, status, _) if !status.is_success() => {
+                self.act(Action::Blame(Role::Prefill, FailureKind::Status));
+                self.act(Action::Stop(Role::Prefill));
+                (StatusCode::BAD_GATEWAY, "The prefill server failed.")
+            }
+            Event::Failed(Role::Prefill, failure) if failure.unseen() => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "The prefill server cannot be reached.",
+            ),
+            Event::Failed(Role::Prefill, _) => (
+                StatusCode::BAD_GATEWAY,
+                "The prefill server broke the connection.",
+            ),
+            Event::Tick if late => {
+                self.act(Action::Blame(Role::Prefill, FailureKind::Timeout));
+                self.act(Action::Stop(Role::Prefill));
+                (
+                    StatusCode::GATEWAY_TIMEOUT,
+                    "The prefill server did not answer in time.",
+                )
+            }
+            Event::End(Role::Prefill, _) => {
+                leg.alongside = None;
+                self.state = State::Decoding(leg);
+                return;
+            }
+            _ => {
+                self.state = State::Decoding(leg);
+                return;
+            }
+        };
+        leg.alongside = None;
+        if !leg.unanswered() {
+            // The decode server has what it needs: it answers.
+            self.state = State::Decoding(leg);
+            return;
+        }
+        self.act(Action::Stop(Role::Decode));
+        match self.rules.prefill_failure {
+            PrefillFailure::Fallback => self.fall_back(),
+            PrefillFailure::Error => self.refuse(Trouble::new(wrong.0, wrong.1)),
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The prefill leg: its answer is held whole, and decides what the decode server is asked.
+
+use std::time::Instant;
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+
+use super::{Action, Event, Exchange, Failure, State, Trouble};
+use crate::Role;
+use crate::json::Object;
+use crate::observe::FailureKind;
+use crate::settings::{KvConnector, PrefillFailure};
+use crate::usage::CachedTokens;
+
+/// A prefill leg under way, or about to be sent again.
+pub(super) struct Prefilling {
+    /// The whole leg has to be over by then, its retries too.
+    until: Instant,
+    retries: u32,
+    /// Another server was asked already.
+    moved: bool,
+    answer: Answer,
+}
+
+enum Answer {
+    Awaited,
+    /// The leg is sent again then.
+    Again(Instant),
+    Coming(BytesMut),
+}
+
+impl Prefilling {
+    pub(super) fn deadline(&self) -> Instant {
+        match self.answer {
+            Answer::Again(at) => at.min(self.until),
+            _ => self.until,
+        }
+    }
+}
+
+/// How a prefill leg failed, which decides whether it is tried again.
+enum Fault {
+    Unanswered(Failure),
+    Late,
+    Status(StatusCode),
+    /// What is wrong with its answer.
+    Invalid(&'static str),
+}
+
+impl Exchange {
+    pub(super) fn prefill(&mut self, now: Instant) {
+        self.send_prefill(false);
+        self.state = State::Prefilling(Prefilling {
+            until: now + self.rules.prefill_timeout,
+            retries: self.rules.prefill_retries,
+            moved: false,
+            answer: Answer::Awaited,
+        });
+    }
+
+    fn send_prefill(&mut self, elsewhere: bool) {
+        let body = match self.rules.connector {
+            KvConnector::SharedStorage => self.request.prefill_for_storage(),
+            KvConnector::NixlV2 | KvConnector::Sglang => self.request.prefill_for_params(),
+        };
+        self.send(Role::Prefill, body, elsewhere);
+    }
+
+    pub(super) fn prefilling(&mut self, mut leg: Prefilling, event: Event, now: Instant) {
+        match event {
+            Event::Head(Role::Prefill, status, _) if status.is_success() => {
+                leg.answer = Answer::Coming(BytesMut::new());
+            }
+            Event::Head(Role::Prefill, status, headers) if refused_by_server(status) => {
+                return self.relay(status, headers, leg.until);
+            }
+            Event::Head(Role::Prefill, status, _) => {
+                return self.prefill_failed(leg, Fault::Status(status), now);
+            }
+            Event::Data(Role::Prefill, bytes) => {
+                if let Answer::Coming(held) = &mut leg.answer {
+                    if held.len() + bytes.len() > self.rules.body_limit {
+                        return self.prefill_failed(
+                            leg,
+                            Fault::Invalid("is longer than --body-limit"),
+                            now,
+                        );
+                    }
+                    // Of a leg to shared storage only the status matters.
+                    if self.rules.connector != KvConnector::SharedStorage {
+                        held.extend_from_slice(&bytes);
+                    }
+                }
+            }
+            Event::End(Role::Prefill, _) => {
+                let Answer::Coming(held) = &mut leg.answer else {
+                    return self.prefill_failed(leg, Fault::Unanswered(Failure::Broken), now);
+                };
+                let held = std::mem::take(held).freeze();
+                return match self.prefilled(held) {
+                    Ok(()) => {}
+                    Err(wrong) => self.prefill_failed(leg, Fault::Invalid(wrong), now),
+                };
+            }
+            Event::Failed(Role::Prefill, failure) => {
+                return self.prefill_failed(leg, Fault::Unanswered(failure), now);
+            }
+            Event::Tick if now >= leg.until => {
+                return self.prefill_failed(leg, Fault::Late, now);
+            }
+            Event::Tick => {
+                if matches!(leg.answer, Answer::Again(at) if now >= at) {
+                    leg.answer = Answer::Awaited;
+                    self.send_prefill(false);
+                }
+            }
+            _ => {}
+        }
+        self.state = State::Prefilling(leg);
+    }
+
+    /// Takes a prefill server's whole answer and asks the decode server; tells what is wrong with it otherwise.
+    fn prefilled(&mut self, answer: Bytes) -> Result<(), &'static str> {
+        if self.rules.connector == KvConnector::SharedStorage {
+            let body = self.request.decode_from_storage();
+            self.decode(body, None);
+            return Ok(());
+        }
+        let answer = Object::parse(answer).map_err(|_| "is not a JSON object")?;
+        let params = answer.get("kv_transfer_params").unwrap_or("null");
+        let body = match params {
+            // Where there is nothing to fetch the decode server computes everything.
+            "null" => self.request.decode_with_params(params),
+            _ => {
+                let object = answer.object("kv_transfer_params");
+                let object = object.ok_or("has kv_transfer_params that are not an object")?;
+                if !self.may_fetch_from(&object) {
+                    return Err("names a host that is not allowed");
+                }
+                self.unclaimed = answer.slice("kv_transfer_params");
+                self.request.decode_with_params(params)
+            }
+        };
+        self.prompt_tokens = answer.object("usage").and_then(|usage| {
+            usage
+                .read("prompt_tokens")
+                .or_else(|| usage.read("input_tokens"))
+        });
+        self.decode(body, Some(CachedTokens::of(&answer)));
+        Ok(())
+    }
+
+    /// Whether the host that parameters name, if they name one, is one that may be dialled.
+    fn may_fetch_from(&self, params: &Object) -> bool {
+        let Some(allowed) = &self.rules.remote_hosts else {
+            return true;
+        };
+        match params.get("remote_host") {
+            None | Some("null") => true,
+            Some(_) => {
+                let host = params.read::<String>("remote_host");
+                host.is_some_and(|host| allowed.allows_host(&host))
+            }
+        }
+    }
+
+    fn prefill_failed(&mut self, mut leg: Prefilling, fault: Fault, now: Instant) {
+        match fault {
+            Fault::Late => self.act(Action::Blame(Role::Prefill, FailureKind::Timeout)),
+            Fault::Status(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Status)),
+            Fault::Invalid(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Invalid)),
+            Fault::Unanswered(_) => {}
+        }
+        self.act(Action::Stop(Role::Prefill));
+        // A prefill that was computed in vain costs nothing but time, of which `until` is the bound.
+        if now < leg.until {
+            if self.rules.elsewhere
+                && matches!(fault, Fault::Unanswered(failure) if failure != Failure::NoServer)
+                && !leg.moved
+            {
+                leg.moved = true;
+                leg.answer = Answer::Awaited;
+                self.send_prefill(true);
+                self.state = State::Prefilling(leg);
+                return;
+            }
+            if matches!(fault, Fault::Status(status) if may_pass(status)) && leg.retries > 0 {
+                leg.retries -= 1;
+                leg.answer = Answer::Again(now + self.rules.prefill_backoff);
+                self.state = State::Prefilling(leg);
+                return;
+            }
+        }
+        if self.rules.prefill_failure == PrefillFailure::Fallback {
+            return self.fall_back();
+        }
+        let (status, wrong) = match fault {
+            Fault::Late => (
+                StatusCode::GATEWAY_TIMEOUT,
+                "did not answer in time".to_owned(),
+            ),
+            Fault::Status(status) => (
+                StatusCode::BAD_GATEWAY,
+                format!("answered with status {}", status.as_u16()),
+            ),
+            Fault::Invalid(wrong) => (
+                StatusCode::BAD_GATEWAY,
+                format!("gave an answer that {wrong}"),
+            ),
+            Fault::Unanswered(Failure::NoServer) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "is not there".to_owned())
+            }
+            Fault::Unanswered(Failure::Refused) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "cannot be reached".to_owned(),
+            ),
+            Fault::Unanswered(Failure::ConnectTimeout) => {
+                (StatusCode::GATEWAY_TIMEOUT, "cannot be reached".to_owned())
+            }
+            Fault::Unanswered(Failure::Broken) => {
+                (StatusCode::BAD_GATEWAY, "broke the connection".to_owned())
+            }
+        };
+        self.refuse(Trouble::new(status, format!("The prefill server {wrong}.")));
+    }
+}
+
+/// Whether a prefill server's answer tells the client what is wrong with its request.
+pub(super) fn refused_by_server(status: StatusCode) -> bool {
+    (400..=451).contains(&status.as_u16())
+}
+
+/// Whether the same server may answer otherwise a moment later.
+fn may_pass(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 502..=504)
+}

@@ -1,0 +1,145 @@
+//! What a client asks for, as far as it matters here, and the bodies that servers get instead of the client's.
+
+use bytes::Bytes;
+
+use crate::json::{self, Object};
+
+/// The members of a body by which a client could steer transfers: only we and the servers set them.
+pub(crate) const CLIENT_PARAMS: [&str; 6] = [
+    "kv_transfer_params",
+    "bootstrap_host",
+    "bootstrap_port",
+    "bootstrap_room",
+    "disaggregated_params",
+    "ec_transfer_params",
+];
+
+/// What asks a prefill server to keep the blocks and answer with parameters for them.
+const ASK_FOR_BLOCKS: &str = concat!(
+    r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"#,
+    r#""remote_block_ids":null,"remote_host":null,"remote_port":null}"#
+);
+
+/// A path whose requests are disaggregated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Route {
+    ChatCompletions,
+    Completions,
+    Responses,
+}
+
+impl Route {
+    /// The route of a path; it is matched exactly.
+    pub(crate) fn of(path: &str) -> Option<Self> {
+        Some(match path {
+            "/v1/chat/completions" => Self::ChatCompletions,
+            "/v1/completions" => Self::Completions,
+            "/v1/responses" => Self::Responses,
+            _ => return None,
+        })
+    }
+
+    /// The members that bound how much is generated.
+    const fn limits(self) -> &'static [&'static str] {
+        match self {
+            Self::ChatCompletions | Self::Completions => &["max_tokens", "max_completion_tokens"],
+            Self::Responses => &["max_output_tokens"],
+        }
+    }
+
+    /// The member that holds the prompt.
+    pub(crate) const fn prompt(self) -> &'static str {
+        match self {
+            Self::ChatCompletions => "messages",
+            Self::Completions => "prompt",
+            Self::Responses => "input",
+        }
+    }
+}
+
+/// One request of a P/D route.
+#[derive(Debug, Clone)]
+pub(crate) struct Request {
+    pub(crate) route: Route,
+    /// The client's body, without parameters that are not a client's to set.
+    pub(crate) body: Object,
+    /// A prefill server is asked.
+    pub(crate) disaggregated: bool,
+    /// Where servers of SGLang meet.
+    pub(crate) bootstrap: Option<Bootstrap>,
+}
+
+/// Where servers of SGLang meet for one request.
+#[derive(Debug, Clone)]
+pub(crate) struct Bootstrap {
+    /// The prefill server's host, as JSON text.
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    /// What tells this request from others there: 63 random bits.
+    pub(crate) room: u64,
+}
+
+impl Request {
+    /// Whether it wants its answer as events.
+    pub(super) fn streams(&self) -> bool {
+        self.body.get("stream") == Some("true")
+    }
+
+    pub(super) fn has_threshold(&self) -> bool {
+        self.body.get(THRESHOLD).is_some()
+    }
+
+    /// The body of a prefill leg over NIXL or a connector that is asked alike.
+    pub(super) fn prefill_for_params(&self) -> Bytes {
+        let edit = self
+            .limited()
+            .set("stream", "false")
+            .remove("stream_options");
+        edit.set("kv_transfer_params", ASK_FOR_BLOCKS).finish()
+    }
+
+    /// The body of a prefill leg whose KV goes to shared storage.
+    pub(super) fn prefill_for_storage(&self) -> Bytes {
+        self.limited().set(THRESHOLD, "0").finish()
+    }
+
+    /// The body of a decode leg whose KV is in shared storage.
+    pub(super) fn decode_from_storage(&self) -> Bytes {
+        self.body.edit().set(THRESHOLD, "0").finish()
+    }
+
+    /// The body of a decode leg that fetches what these parameters name.
+    pub(super) fn decode_with_params(&self, params: &str) -> Bytes {
+        self.body.edit().set("kv_transfer_params", params).finish()
+    }
+
+    /// The body of both legs where servers meet at a bootstrap server.
+    pub(super) fn with_bootstrap(&self, bootstrap: &Bootstrap) -> Bytes {
+        let edit = self.body.edit().set("bootstrap_host", &*bootstrap.host);
+        let edit = edit.set("bootstrap_port", bootstrap.port.to_string());
+        edit.set("bootstrap_room", bootstrap.room.to_string())
+            .finish()
+    }
+
+    /// A copy that generates one token. Engines refuse more tokens at least than at most.
+    fn limited(&self) -> json::Edit<'_> {
+        let limits = self.route.limits().iter();
+        limits.fold(self.body.edit().remove("min_tokens"), |edit, limit| {
+            edit.set(limit, "1")
+        })
+    }
+}
+
+const THRESHOLD: &str = "cache_hit_threshold";
+
+/// Whether a body asks for several prompts at once, whose blocks no one parameter stands for.
+pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
+    if route != Route::Completions {
+        return false;
+    }
+    // A list of numbers is one prompt, of token ids.
+    body.read::<Vec<&serde_json::value::RawValue>>("prompt")
+        .is_some_and(|items| {
+            items.len() > 1 && items.iter().any(|item| item.get().starts_with(['"', '[']))
+        })
+}

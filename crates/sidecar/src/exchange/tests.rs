@@ -1,0 +1,658 @@
+//! Exchanges with servers that answer, fail, stall and break off in every way, in virtual time.
+
+use http::HeaderValue;
+use http::header::CONTENT_TYPE;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::request::Bootstrap;
+use super::*;
+use crate::json::Object;
+
+fn rules(connector: KvConnector) -> Rules {
+    Rules {
+        connector,
+        prefill_timeout: Duration::from_secs(10),
+        prefill_failure: PrefillFailure::Fallback,
+        prefill_retries: 0,
+        prefill_backoff: Duration::from_secs(1),
+        decode_chunk: None,
+        body_limit: 1_000,
+        elsewhere: false,
+        remote_hosts: None,
+    }
+}
+
+fn request(body: &Value, disaggregated: bool) -> Request {
+    let body = Object::parse(body.to_string().into()).expect("an object");
+    let bootstrap = Some(Bootstrap {
+        host: "\"p\"".into(),
+        port: 8998,
+        room: 7,
+    });
+    Request {
+        route: Route::ChatCompletions,
+        body,
+        disaggregated,
+        bootstrap,
+    }
+}
+
+/// What a server does with one leg.
+#[derive(Debug, Clone)]
+enum Script {
+    Fails(Failure),
+    Silent,
+    Answers {
+        status: u16,
+        events: bool,
+        pieces: Vec<String>,
+        then: End,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    Whole,
+    Breaks,
+    Stalls,
+}
+
+/// A leg under way in the world.
+struct Running {
+    role: Role,
+    body: Value,
+    coming: VecDeque<Event>,
+}
+
+/// What a client has got, and what servers were sent.
+#[derive(Debug, Default)]
+struct Seen {
+    status: Option<u16>,
+    body: String,
+    ended: Option<bool>,
+    sent: Vec<(Role, Value, bool)>,
+    stopped: Vec<Role>,
+}
+
+/// Runs an exchange to its end. Scripts are used in the order in which legs of a role are sent; when they are used up there is no
+/// further server. `order` decides which leg's next event comes first.
+fn run(
+    rules: Rules,
+    request: Request,
+    prefill: &[Script],
+    decode: &[Script],
+    order: &[bool],
+) -> (Seen, Path) {
+    let mut now = Instant::now();
+    let mut exchange = Exchange::new(Arc::new(rules), request, now);
+    let mut seen = Seen::default();
+    let mut scripts = (prefill.iter(), decode.iter());
+    let mut legs: Vec<Running> = Vec::new();
+    for turn in 0..10_000 {
+        while let Some(action) = exchange.next() {
+            match action {
+                Action::Send {
+                    role,
+                    body,
+                    elsewhere,
+                } => {
+                    assert!(
+                        legs.iter().all(|leg| leg.role != role),
+                        "two legs of one role"
+                    );
+                    assert_eq!(seen.ended, None, "a leg after the end");
+                    let body: Value = serde_json::from_slice(&body).expect("bodies are JSON");
+                    seen.sent.push((role, body.clone(), elsewhere));
+                    let script = match role {
+                        Role::Prefill => scripts.0.next(),
+                        Role::Decode => scripts.1.next(),
+                    };
+                    let coming = script.map_or_else(
+                        || [Event::Failed(role, Failure::NoServer)].into(),
+                        |script| script.events(role),
+                    );
+                    legs.push(Running { role, body, coming });
+                }
+                Action::Stop(role) => {
+                    seen.stopped.push(role);
+                    legs.retain(|leg| leg.role != role);
+                }
+                Action::Detach(role) => legs.retain(|leg| leg.role != role),
+                Action::Blame(..) => {}
+                Action::Answer(status, _) => {
+                    assert_eq!(seen.status.replace(status.as_u16()), None, "two answers");
+                    assert_eq!(seen.ended, None);
+                }
+                Action::Write(bytes) => {
+                    assert!(
+                        seen.status.is_some() && seen.ended.is_none(),
+                        "a body without an answer"
+                    );
+                    seen.body
+                        .push_str(std::str::from_utf8(&bytes).expect("text"));
+                }
+                Action::Finish(_) => {
+                    assert!(seen.status.is_some() && seen.ended.is_none());
+                    seen.ended = Some(true);
+                }
+                Action::Cut => {
+                    assert!(seen.status.is_some() && seen.ended.is_none());
+                    seen.ended = Some(false);
+                }
+            }
+        }
+        if seen.ended.is_some() {
+            assert!(
+                legs.is_empty(),
+                "a leg is left: {:?} {:?}",
+                legs[0].role,
+                legs[0].body
+            );
+            return (seen, exchange.path());
+        }
+        let ready: Vec<usize> = (0..legs.len())
+            .filter(|leg| !legs[*leg].coming.is_empty())
+            .collect();
+        if let Some(first) = ready.first() {
+            let last = ready.last().unwrap_or(first);
+            let leg = if order
+                .get(turn % order.len().max(1))
+                .copied()
+                .unwrap_or_default()
+            {
+                *last
+            } else {
+                *first
+            };
+            let event = legs[leg].coming.pop_front().expect("it is ready");
+            if matches!(event, Event::End(..) | Event::Failed(..)) {
+                legs.remove(leg);
+            }
+            exchange.on(event, now);
+        } else if let Some(deadline) = exchange.deadline() {
+            now = now.max(deadline);
+            exchange.on(Event::Tick, now);
+        } else {
+            // Only a decode server may be waited for without an end: the client decides how long.
+            assert!(
+                legs.iter().any(|leg| leg.role == Role::Decode),
+                "nothing is waited for: {seen:?}"
+            );
+            let leg = legs
+                .iter()
+                .position(|leg| leg.role == Role::Decode)
+                .expect("there is one");
+            legs.remove(leg);
+            exchange.on(Event::Failed(Role::Decode, Failure::Broken), now);
+        }
+    }
+    panic!("it does not end");
+}
+
+impl Script {
+    fn events(&self, role: Role) -> VecDeque<Event> {
+        match self {
+            Self::Fails(failure) => [Event::Failed(role, *failure)].into(),
+            Self::Silent => VecDeque::new(),
+            Self::Answers {
+                status,
+                events,
+                pieces,
+                then,
+            } => {
+                let mut headers = HeaderMap::new();
+                let kind = if *events {
+                    "text/event-stream"
+                } else {
+                    "application/json"
+                };
+                headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+                let status = StatusCode::from_u16(*status).expect("a status");
+                let mut out = VecDeque::from([Event::Head(role, status, headers)]);
+                out.extend(
+                    pieces
+                        .iter()
+                        .map(|piece| Event::Data(role, piece.clone().into())),
+                );
+                match then {
+                    End::Whole => out.push_back(Event::End(role, None)),
+                    End::Breaks => out.push_back(Event::Failed(role, Failure::Broken)),
+                    End::Stalls => {}
+                }
+                out
+            }
+        }
+    }
+}
+
+fn answers(status: u16, body: &Value) -> Script {
+    Script::Answers {
+        status,
+        events: false,
+        pieces: vec![body.to_string()],
+        then: End::Whole,
+    }
+}
+
+fn params() -> Value {
+    json!({"kv_transfer_params": {"ticket": "T", "n": 1}, "usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 4}}})
+}
+
+fn decoded() -> Value {
+    json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 9, "completion_tokens": 2}})
+}
+
+fn asked() -> Value {
+    json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 9})
+}
+
+#[test]
+fn blocks_are_prefilled_and_fetched() {
+    let (seen, path) = run(
+        rules(KvConnector::NixlV2),
+        request(&asked(), true),
+        &[answers(200, &params())],
+        &[answers(200, &decoded())],
+        &[],
+    );
+    assert_eq!(
+        (seen.status, seen.ended, path),
+        (Some(200), Some(true), Path::Disaggregated)
+    );
+    let [(Role::Prefill, prefill, _), (Role::Decode, decode, _)] = &seen.sent[..] else {
+        panic!("{seen:?}")
+    };
+    assert_eq!(
+        (&prefill["max_tokens"], &prefill["stream"]),
+        (&json!(1), &json!(false))
+    );
+    assert_eq!(decode["kv_transfer_params"], json!({"ticket": "T", "n": 1}));
+    assert_eq!(decode["max_tokens"], json!(9));
+    let body: Value = serde_json::from_str(&seen.body).expect("JSON");
+    assert_eq!(
+        body["usage"]["prompt_tokens_details"]["cached_tokens"],
+        json!(4)
+    );
+}
+
+#[test]
+fn a_failed_prefill_falls_back_to_the_clients_own_body() {
+    for script in [
+        Script::Fails(Failure::Refused),
+        Script::Fails(Failure::Broken),
+        Script::Silent,
+        answers(500, &json!({})),
+        answers(302, &json!({})),
+        answers(200, &json!([])),
+        answers(200, &json!({"kv_transfer_params": 3})),
+        Script::Answers {
+            status: 200,
+            events: false,
+            pieces: vec!["{".into()],
+            then: End::Breaks,
+        },
+        Script::Answers {
+            status: 200,
+            events: false,
+            pieces: vec!["{".into()],
+            then: End::Stalls,
+        },
+        Script::Answers {
+            status: 200,
+            events: false,
+            pieces: vec!["{\"a\":NaN}".into()],
+            then: End::Whole,
+        },
+        Script::Answers {
+            status: 200,
+            events: false,
+            pieces: vec![" ".repeat(2_000)],
+            then: End::Whole,
+        },
+    ] {
+        for connector in [KvConnector::NixlV2, KvConnector::Sglang] {
+            let held = match connector {
+                KvConnector::Sglang => vec![Script::Silent, answers(200, &decoded())],
+                _ => vec![answers(200, &decoded())],
+            };
+            if connector == KvConnector::Sglang
+                && matches!(
+                    script,
+                    Script::Answers {
+                        status: 200,
+                        then: End::Whole,
+                        ..
+                    }
+                )
+            {
+                continue;
+            }
+            let (seen, path) = run(
+                rules(connector),
+                request(&asked(), true),
+                &[script.clone()],
+                &held,
+                &[],
+            );
+            assert_eq!(
+                (seen.status, seen.ended, path),
+                (Some(200), Some(true), Path::Fallback),
+                "{script:?}"
+            );
+            assert_eq!(seen.sent.last().map(|sent| &sent.1), Some(&asked()));
+            let mut strict = rules(connector);
+            strict.prefill_failure = PrefillFailure::Error;
+            let (seen, _) = run(
+                strict,
+                request(&asked(), true),
+                &[script.clone()],
+                &held[..held.len() - 1],
+                &[],
+            );
+            assert!(
+                seen.status >= Some(502) && seen.ended == Some(true),
+                "{seen:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_request_is_told_to_the_client() {
+    for status in [400, 404, 429, 451] {
+        for connector in [
+            KvConnector::NixlV2,
+            KvConnector::SharedStorage,
+            KvConnector::Sglang,
+        ] {
+            let (seen, _) = run(
+                rules(connector),
+                request(&asked(), true),
+                &[answers(status, &json!({"e": 1}))],
+                &[Script::Silent],
+                &[],
+            );
+            assert_eq!(
+                (seen.status, &*seen.body, seen.ended),
+                (Some(status), "{\"e\":1}", Some(true))
+            );
+        }
+    }
+}
+
+#[test]
+fn what_may_pass_is_tried_again() {
+    let mut patient = rules(KvConnector::NixlV2);
+    patient.prefill_retries = 2;
+    let prefill = [
+        answers(503, &json!({})),
+        answers(502, &json!({})),
+        answers(200, &params()),
+    ];
+    let (seen, path) = run(
+        patient.clone(),
+        request(&asked(), true),
+        &prefill,
+        &[answers(200, &decoded())],
+        &[],
+    );
+    assert_eq!((seen.sent.len(), path), (4, Path::Disaggregated));
+    let prefill = vec![answers(503, &json!({})); 4];
+    let (seen, path) = run(
+        patient,
+        request(&asked(), true),
+        &prefill,
+        &[answers(200, &decoded())],
+        &[],
+    );
+    assert_eq!((seen.sent.len(), path), (4, Path::Fallback));
+}
+
+#[test]
+fn parameters_go_elsewhere_only_unseen() {
+    let mut proxy = rules(KvConnector::NixlV2);
+    proxy.elsewhere = true;
+    let decode = [Script::Fails(Failure::Refused), answers(200, &decoded())];
+    let (seen, path) = run(
+        proxy.clone(),
+        request(&asked(), true),
+        &[answers(200, &params())],
+        &decode,
+        &[],
+    );
+    assert_eq!(
+        (
+            path,
+            &seen.sent[2].1["kv_transfer_params"]["ticket"],
+            seen.sent[2].2
+        ),
+        (Path::Disaggregated, &json!("T"), true)
+    );
+    let head_only = Script::Answers {
+        status: 200,
+        events: true,
+        pieces: vec![],
+        then: End::Breaks,
+    };
+    for seen_by_server in [Script::Fails(Failure::Broken), head_only] {
+        let decode = [seen_by_server, answers(200, &decoded())];
+        let (seen, path) = run(
+            proxy.clone(),
+            request(&asked(), true),
+            &[answers(200, &params())],
+            &decode,
+            &[],
+        );
+        assert_eq!(
+            (path, &seen.sent[2].1, seen.status),
+            (Path::Fallback, &asked(), Some(200))
+        );
+    }
+    let (seen, _) = run(
+        rules(KvConnector::NixlV2),
+        request(&asked(), true),
+        &[answers(200, &params())],
+        &[Script::Fails(Failure::Refused)],
+        &[],
+    );
+    assert_eq!(seen.status, Some(503));
+    let (seen, _) = run(
+        rules(KvConnector::NixlV2),
+        request(&asked(), true),
+        &[answers(200, &params())],
+        &[Script::Fails(Failure::Broken)],
+        &[],
+    );
+    assert_eq!(seen.status, Some(502));
+}
+
+#[test]
+fn storage_is_asked_for_only_where_it_lacks_the_prompt() {
+    let mut body = asked();
+    body["cache_hit_threshold"] = json!(0.5);
+    let lacks = json!({"choices": [{"finish_reason": "cache_threshold"}]});
+    let streamed = Script::Answers {
+        status: 200,
+        events: true,
+        pieces: vec![
+            format!("data: {lacks}\n"),
+            "\n".into(),
+            "data: [DONE]\n\n".into(),
+        ],
+        then: End::Whole,
+    };
+    for probe in [answers(200, &lacks), streamed] {
+        let (seen, path) = run(
+            rules(KvConnector::SharedStorage),
+            request(&body, true),
+            &[answers(200, &json!({}))],
+            &[probe, answers(200, &decoded())],
+            &[],
+        );
+        assert_eq!(
+            (seen.sent.len(), path),
+            (3, Path::Disaggregated),
+            "{seen:?}"
+        );
+        assert_eq!(seen.sent[0].1, body);
+        assert_eq!(
+            (
+                &seen.sent[1].1["cache_hit_threshold"],
+                &seen.sent[1].1["max_tokens"]
+            ),
+            (&json!(0), &json!(1))
+        );
+        assert_eq!(
+            (
+                &seen.sent[2].1["cache_hit_threshold"],
+                &seen.sent[2].1["max_tokens"]
+            ),
+            (&json!(0), &json!(9))
+        );
+    }
+    let enough = "data: {\"choices\":[{\"finish_reason\":null}]}\n\n".repeat(5);
+    let enough = Script::Answers {
+        status: 200,
+        events: true,
+        pieces: enough.split_inclusive('}').map(str::to_owned).collect(),
+        then: End::Whole,
+    };
+    for probe in [answers(200, &decoded()), enough, answers(429, &json!({}))] {
+        let (seen, path) = run(
+            rules(KvConnector::SharedStorage),
+            request(&body, true),
+            &[],
+            std::slice::from_ref(&probe),
+            &[],
+        );
+        assert_eq!(
+            (seen.sent.len(), path, seen.ended),
+            (1, Path::DecodeOnly, Some(true))
+        );
+        let Script::Answers { pieces, .. } = probe else {
+            unreachable!()
+        };
+        assert_eq!(seen.body, pieces.concat(), "passed as it came");
+    }
+}
+
+#[test]
+fn long_answers_are_generated_in_chunks() {
+    let mut chunked = rules(KvConnector::NixlV2);
+    chunked.decode_chunk = Some(4);
+    let leg = |text: &str, reason: &str| {
+        json!({"id": text, "object": "chat.completion", "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": reason}],
+               "usage": {"prompt_tokens": 9, "completion_tokens": 4}})
+    };
+    let legs = [
+        answers(200, &leg("one \"", "length")),
+        answers(200, &leg("two", "length")),
+        answers(200, &leg(" three", "length")),
+    ];
+    let (seen, _) = run(
+        chunked.clone(),
+        request(&asked(), true),
+        &[answers(200, &params())],
+        &legs,
+        &[],
+    );
+    let sent: Vec<_> = seen.sent[1..].iter().map(|(_, body, _)| body).collect();
+    assert_eq!(
+        sent.iter()
+            .map(|body| body["max_tokens"].clone())
+            .collect::<Vec<_>>(),
+        [json!(4), json!(4), json!(1)]
+    );
+    assert_eq!(sent[0]["kv_transfer_params"]["ticket"], "T");
+    assert!(sent[1].get("kv_transfer_params").is_none());
+    assert_eq!(
+        sent[2]["messages"][1],
+        json!({"role": "assistant", "content": "one \"two"})
+    );
+    let whole: Value = serde_json::from_str(&seen.body).expect("JSON");
+    assert_eq!(whole["choices"][0]["message"]["content"], "one \"two three");
+    assert_eq!(
+        whole["usage"],
+        json!({"prompt_tokens": 9, "completion_tokens": 12, "total_tokens": 21, "prompt_tokens_details": {"cached_tokens": 4}})
+    );
+
+    let mut streaming = asked();
+    streaming["stream"] = json!(true);
+    let (seen, _) = run(chunked.clone(), request(&streaming, false), &[], &legs, &[]);
+    let events: Vec<&str> = seen.body.split("\n\n").collect();
+    assert_eq!(events.len(), 6, "{events:?}");
+    assert_eq!((events[4], events[5]), ("data: [DONE]", ""));
+    let texts: Vec<Value> = events[..3].iter().map(|event| serde_json::from_str::<Value>(&event[6..]).expect("JSON")["choices"][0]["delta"]["content"].clone()).collect();
+    assert_eq!(texts, ["one \"", "two", " three"]);
+    // A leg that fails in the middle is no clean end.
+    let (seen, _) = run(
+        chunked,
+        request(&streaming, false),
+        &[],
+        &[legs[0].clone(), answers(500, &json!({}))],
+        &[],
+    );
+    assert_eq!(seen.ended, Some(false));
+}
+
+fn scripts() -> impl Strategy<Value = Script> {
+    let failure = prop::sample::select(vec![
+        Failure::Refused,
+        Failure::Broken,
+        Failure::ConnectTimeout,
+    ]);
+    let piece = prop::sample::select(vec![
+        params().to_string(),
+        decoded().to_string(),
+        "data: {\"choices\":[{\"finish_reason\":null}],\"usage\":{}}\n\n".to_owned(),
+        "data: {\"choices\":[{\"finish_reason\":\"cache_threshold\"}]}\n\n".to_owned(),
+        "{\"choices\":[{\"finish_reason\":\"cache_threshold\"}]}".to_owned(),
+        "{".to_owned(),
+        String::new(),
+        "x".repeat(600),
+    ]);
+    let end = prop::sample::select(vec![End::Whole, End::Whole, End::Breaks, End::Stalls]);
+    let status = prop::sample::select(vec![200, 200, 200, 204, 302, 400, 429, 499, 500, 503]);
+    prop_oneof![
+        2 => failure.prop_map(Script::Fails),
+        1 => Just(Script::Silent),
+        6 => (status, any::<bool>(), prop::collection::vec(piece, 0..4), end)
+            .prop_map(|(status, events, pieces, then)| Script::Answers { status, events, pieces, then }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Whatever servers do, the client gets one answer that is whole, or one that cannot be taken for whole, and no leg is left.
+    #[test]
+    fn every_client_gets_one_answer(
+        prefill in prop::collection::vec(scripts(), 0..4),
+        decode in prop::collection::vec(scripts(), 0..6),
+        order in prop::collection::vec(any::<bool>(), 1..20),
+        connector in prop::sample::select(vec![KvConnector::NixlV2, KvConnector::SharedStorage, KvConnector::Sglang]),
+        (disaggregated, elsewhere, strict, threshold, stream) in any::<(bool, bool, bool, bool, bool)>(),
+        chunk in prop::option::of(1..5u32),
+        retries in 0..3u32,
+    ) {
+        let mut rules = rules(connector);
+        (rules.elsewhere, rules.decode_chunk, rules.prefill_retries) = (elsewhere, chunk, retries);
+        if strict {
+            rules.prefill_failure = PrefillFailure::Error;
+        }
+        let mut body = asked();
+        if threshold {
+            body["cache_hit_threshold"] = json!(0.5);
+        }
+        body["stream"] = json!(stream);
+        let (seen, _) = run(rules, request(&body, disaggregated), &prefill, &decode, &order);
+        for (role, body, _) in &seen.sent {
+            prop_assert!(*role == Role::Decode || body["max_tokens"] == 1 || connector == KvConnector::Sglang);
+        }
+        // The client's own error codes are of a server or of ours; a success is a server's.
+        if seen.status == Some(200) && seen.ended == Some(true) {
+            prop_assert!(seen.sent.iter().any(|(role, ..)| *role == Role::Decode));
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! HTTP around exchanges: listeners, connections of clients, and what becomes of each request.
+
+mod driver;
+mod headers;
+mod incoming;
+mod pass;
+mod reply;
+mod serve;
+mod service;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use thiserror::Error;
+use tokio::sync::watch;
+
+pub(crate) use self::reply::Clients;
+pub(crate) use self::serve::{Listeners, Phase};
+use crate::Role;
+use crate::exchange::Rules;
+use crate::observe::Observer;
+use crate::servers::{Claim, Servers, Wanted};
+use crate::settings::{Mode, Settings};
+use crate::target::ServerUrl;
+use crate::upstream::Upstream;
+
+/// What all requests of a process share.
+pub(crate) struct Front {
+    pub(crate) settings: Settings,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) upstream: Upstream,
+    pub(crate) observer: Observer,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) phase: watch::Sender<Phase>,
+}
+
+/// Which servers a request may be sent to.
+pub(crate) struct Choice {
+    /// The only prefill server, where the request names one.
+    prefill: Option<ServerUrl>,
+    /// The only decode server, where there is but one.
+    decode: Option<ServerUrl>,
+    /// How much work the prompt is, in tokens.
+    tokens: u64,
+    /// What prompts share that begin alike.
+    prefix: Option<u64>,
+}
+
+impl Front {
+    /// Takes a server for a leg, other than these; `None` where there is none.
+    fn claim(
+        &self,
+        role: Role,
+        choice: &Choice,
+        avoid: &[ServerUrl],
+        now: Instant,
+    ) -> Option<Claim> {
+        let only = match role {
+            Role::Prefill => &choice.prefill,
+            Role::Decode => &choice.decode,
+        };
+        match (only, &self.settings.mode) {
+            (Some(url), _) => {
+                (!avoid.contains(url)).then(|| self.servers.claim(role, url, choice.tokens, now))
+            }
+            (None, Mode::Proxy(choosing)) => {
+                let wanted = Wanted {
+                    tokens: choice.tokens,
+                    prefix: choice.prefix,
+                    avoid,
+                };
+                self.servers.choose(role, &wanted, choosing.policy, now)
+            }
+            (None, Mode::Sidecar(_)) => None,
+        }
+    }
+
+    /// Has a prefill server give up the blocks that these parameters name, where it can be told to.
+    fn release(&self, _params: Bytes) {}
+}
+
+/// The answer to a client broke off: the connection is closed, so that nobody takes it for a whole one.
+#[derive(Debug, Clone, Copy, Error)]
+#[error("the server's answer broke off")]
+pub(crate) struct Broken;
+
+/// Who asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Client {
+    pub(crate) address: SocketAddr,
+    /// The data-parallel rank whose port it has connected to.
+    pub(crate) rank: u16,
+}

@@ -1,0 +1,389 @@
+//! Runs one exchange: sends its legs, tells it what comes of them, and gives the client what it says.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use tokio::time::Sleep;
+
+use super::{Choice, Front};
+use crate::Role;
+use crate::exchange::{Action, Event, Exchange, Failure};
+use crate::observe::{Outcome, Record};
+use crate::servers::Claim;
+use crate::target::ServerUrl;
+use crate::upstream::{Answer, Outgoing, SendError};
+
+/// One exchange under way. Dropped before its end it ends every leg at once: the client has left.
+pub(super) struct Driver {
+    front: Arc<Front>,
+    exchange: Exchange,
+    /// What all legs of the request say.
+    method: Method,
+    path: PathAndQuery,
+    headers: HeaderMap,
+    choice: Choice,
+    record: Option<Record>,
+    status: StatusCode,
+    prefill: Option<Leg>,
+    decode: Option<Leg>,
+    /// The leg that has just ended, whose answer may still turn out to be a failure.
+    ended: Option<(Role, Leg)>,
+    /// Servers that were asked.
+    asked: Vec<(Role, ServerUrl)>,
+    timer: Option<Pin<Box<Sleep>>>,
+    written: bool,
+    over: bool,
+}
+
+/// A request to one server.
+struct Leg {
+    claim: Claim,
+    state: LegState,
+    /// The server has failed, though it answers.
+    blamed: bool,
+}
+
+enum LegState {
+    Asked(Pin<Box<dyn Future<Output = Result<Response<Answer>, SendError>> + Send>>),
+    Answering(Answer, Option<HeaderMap>),
+}
+
+/// What the client gets next.
+pub(super) enum Piece {
+    Head(StatusCode, HeaderMap),
+    Data(Bytes),
+    Trailers(HeaderMap),
+    End,
+    Cut,
+}
+
+impl Driver {
+    pub(super) fn new(
+        front: Arc<Front>,
+        exchange: Exchange,
+        leg: (Method, PathAndQuery, HeaderMap),
+        choice: Choice,
+        record: Record,
+    ) -> Self {
+        let (method, path, headers) = leg;
+        Self {
+            front,
+            exchange,
+            method,
+            path,
+            headers,
+            choice,
+            record: Some(record),
+            status: StatusCode::OK,
+            prefill: None,
+            decode: None,
+            ended: None,
+            asked: Vec::new(),
+            timer: None,
+            written: false,
+            over: false,
+        }
+    }
+
+    /// Runs it until the client gets something.
+    pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Piece> {
+        loop {
+            while let Some(action) = self.exchange.next() {
+                if let Some(piece) = self.act(action) {
+                    return Poll::Ready(piece);
+                }
+            }
+            if let Some((_, leg)) = self.ended.take()
+                && !leg.blamed
+            {
+                leg.claim.succeeded(Instant::now());
+            }
+            if self.over {
+                return Poll::Ready(Piece::End);
+            }
+            let event = self
+                .poll_leg(Role::Decode, cx)
+                .or_else(|| self.poll_leg(Role::Prefill, cx))
+                .or_else(|| self.poll_timer(cx));
+            let Some(event) = event else {
+                return Poll::Pending;
+            };
+            let now = Instant::now();
+            self.note(&event, now);
+            self.exchange.on(event, now);
+        }
+    }
+
+    fn act(&mut self, action: Action) -> Option<Piece> {
+        match action {
+            Action::Send {
+                role,
+                body,
+                elsewhere,
+            } => self.send(role, body, elsewhere),
+            Action::Stop(role) => *self.leg(role) = None,
+            Action::Detach(role) => {
+                if let Some(leg) = self.leg(role).take() {
+                    tokio::spawn(tokio::time::timeout(
+                        self.front.rules.prefill_timeout,
+                        leg.run_out(),
+                    ));
+                }
+            }
+            Action::Blame(role, kind) => {
+                let now = Instant::now();
+                let ended = self
+                    .ended
+                    .as_mut()
+                    .filter(|(ended, _)| *ended == role)
+                    .map(|(_, leg)| leg);
+                let leg = match role {
+                    Role::Prefill => self.prefill.as_mut(),
+                    Role::Decode => self.decode.as_mut(),
+                };
+                if let Some(leg) = leg.or(ended) {
+                    leg.blamed = true;
+                    leg.claim.failed(kind, now);
+                }
+                if let Some(record) = &self.record {
+                    record.failure(role, kind, now);
+                }
+            }
+            Action::Answer(status, headers) => {
+                self.status = status;
+                if let Some(record) = &self.record {
+                    record.status(status.as_u16());
+                }
+                return Some(Piece::Head(status, headers));
+            }
+            Action::Write(bytes) => {
+                if let Some(record) = &self.record {
+                    if !std::mem::replace(&mut self.written, true) && !self.exchange.refused() {
+                        record.first_byte(Instant::now());
+                    }
+                    record.bytes(bytes.len());
+                }
+                return Some(Piece::Data(bytes));
+            }
+            Action::Finish(trailers) => {
+                self.over = true;
+                let outcome = match self.exchange.refused() {
+                    true => Outcome::UpstreamFailed,
+                    false if self.status.as_u16() < 400 => Outcome::Ok,
+                    false => Outcome::ErrorStatus,
+                };
+                self.finish(outcome);
+                return trailers.map(Piece::Trailers);
+            }
+            Action::Cut => {
+                self.over = true;
+                self.finish(Outcome::UpstreamFailed);
+                return Some(Piece::Cut);
+            }
+        }
+        None
+    }
+
+    fn finish(&mut self, outcome: Outcome) {
+        if let Some(record) = self.record.take() {
+            record.path(self.exchange.path());
+            record.tokens(self.exchange.prompt_tokens(), self.exchange.cached_tokens());
+            record.finish(outcome, Instant::now());
+        }
+    }
+
+    fn leg(&mut self, role: Role) -> &mut Option<Leg> {
+        match role {
+            Role::Prefill => &mut self.prefill,
+            Role::Decode => &mut self.decode,
+        }
+    }
+
+    fn send(&mut self, role: Role, body: Bytes, elsewhere: bool) {
+        let now = Instant::now();
+        let avoid: Vec<ServerUrl> = match elsewhere {
+            true => self
+                .asked
+                .iter()
+                .filter(|(asked, _)| *asked == role)
+                .map(|(_, url)| url.clone())
+                .collect(),
+            false => Vec::new(),
+        };
+        let Some(claim) = self.front.claim(role, &self.choice, &avoid, now) else {
+            return self
+                .exchange
+                .on(Event::Failed(role, Failure::NoServer), now);
+        };
+        let url = claim.url().clone();
+        if let Some(record) = &self.record {
+            match role {
+                Role::Prefill => {
+                    if self.decode.is_none()
+                        && self.asked.iter().any(|(role, _)| *role == Role::Decode)
+                    {
+                        record.decode_set_aside(now);
+                    }
+                    record.prefill_asked(&url, now);
+                }
+                Role::Decode => record.decode_asked(&url, now),
+            }
+        }
+        let mut request = Request::new(Outgoing::whole(body));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::from(self.path.clone());
+        *request.headers_mut() = self.headers.clone();
+        self.asked.push((role, url.clone()));
+        let upstream = self.front.upstream.clone();
+        let answer = Box::pin(async move { upstream.send(role, &url, request).await });
+        *self.leg(role) = Some(Leg {
+            claim,
+            state: LegState::Asked(answer),
+            blamed: false,
+        });
+    }
+
+    fn poll_leg(&mut self, role: Role, cx: &mut Context<'_>) -> Option<Event> {
+        let slot = self.leg(role);
+        let leg = slot.as_mut()?;
+        let Poll::Ready(event) = leg.poll(role, cx) else {
+            return None;
+        };
+        match &event {
+            Event::End(..) => self.ended = slot.take().map(|leg| (role, leg)),
+            Event::Failed(_, failure) => {
+                if let (Some(leg), Some(kind)) = (slot.take(), failure.kind()) {
+                    leg.claim.failed(kind, Instant::now());
+                }
+            }
+            _ => {}
+        }
+        Some(event)
+    }
+
+    fn poll_timer(&mut self, cx: &mut Context<'_>) -> Option<Event> {
+        let Some(deadline) = self.exchange.deadline() else {
+            self.timer = None;
+            return None;
+        };
+        let deadline = tokio::time::Instant::from_std(deadline);
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        if timer.deadline() != deadline {
+            timer.as_mut().reset(deadline);
+        }
+        timer.as_mut().poll(cx).is_ready().then_some(Event::Tick)
+    }
+
+    /// Tells the record what has happened.
+    fn note(&self, event: &Event, now: Instant) {
+        let Some(record) = &self.record else { return };
+        match event {
+            Event::End(Role::Prefill, _) => record.prefill_answered(now),
+            Event::Data(Role::Decode, _) => record.decode_answered(now),
+            Event::Failed(role, failure) => {
+                if let Some(kind) = failure.kind() {
+                    record.failure(*role, kind, now);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        if let Some(params) = self.exchange.unclaimed() {
+            self.front.release(params.clone());
+        }
+        if let Some(record) = &self.record {
+            record.path(self.exchange.path());
+        }
+    }
+}
+
+impl Leg {
+    fn poll(&mut self, role: Role, cx: &mut Context<'_>) -> Poll<Event> {
+        loop {
+            match &mut self.state {
+                LegState::Asked(answer) => {
+                    return Poll::Ready(match std::task::ready!(answer.as_mut().poll(cx)) {
+                        Ok(response) => {
+                            let (mut head, body) = response.into_parts();
+                            self.state = LegState::Answering(body, None);
+                            super::headers::end_hop(&mut head.headers);
+                            Event::Head(role, head.status, head.headers)
+                        }
+                        Err(error) => {
+                            tracing::debug!(role = role.name(), server = %self.claim.url(), %error, "a server failed");
+                            Event::Failed(role, failure(&error))
+                        }
+                    });
+                }
+                LegState::Answering(body, trailers) => {
+                    match std::task::ready!(Pin::new(body).poll_frame(cx)) {
+                        None => return Poll::Ready(Event::End(role, trailers.take())),
+                        Some(Ok(frame)) => match frame.into_data() {
+                            Ok(data) => return Poll::Ready(Event::Data(role, data)),
+                            Err(frame) => *trailers = frame.into_trailers().ok(),
+                        },
+                        Some(Err(error)) => {
+                            tracing::debug!(role = role.name(), server = %self.claim.url(), %error, "a server broke off");
+                            return Poll::Ready(Event::Failed(role, Failure::Broken));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for the end of it, and throws away what comes.
+    async fn run_out(self) {
+        let body = match self.state {
+            LegState::Asked(answer) => answer.await.map(Response::into_body).ok(),
+            LegState::Answering(body, _) => Some(body),
+        };
+        if let Some(mut body) = body {
+            while let Some(Ok(_)) = body.frame().await {}
+        }
+    }
+}
+
+const fn failure(error: &SendError) -> Failure {
+    match error {
+        SendError::Unreachable(_) => Failure::Refused,
+        SendError::ConnectTimeout(_) => Failure::ConnectTimeout,
+        SendError::Broken(_) | SendError::Timeout(_) | SendError::TooLong(_) => Failure::Broken,
+    }
+}
+
+/// The rest of an exchange as the body of the client's answer.
+impl Body for Driver {
+    type Data = Bytes;
+    type Error = super::Broken;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, super::Broken>>> {
+        Poll::Ready(match std::task::ready!(self.get_mut().poll_piece(cx)) {
+            Piece::Data(bytes) => Some(Ok(Frame::data(bytes))),
+            Piece::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),
+            Piece::End => None,
+            Piece::Head(..) | Piece::Cut => Some(Err(super::Broken)),
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.over
+    }
+}

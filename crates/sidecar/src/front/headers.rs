@@ -1,0 +1,219 @@
+//! Headers on their way through: what ends at each connection, and what is ours to say.
+
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, Method};
+
+/// Headers by which a client says where its request should go. They end here, whether they are heeded or not.
+pub(super) const PREFILLER: &str = "x-prefiller-host-port";
+pub(super) const DATA_PARALLEL: &str = "x-data-parallel-host-port";
+const ENCODERS: &str = "x-encoder-hosts-ports";
+const CACHE_SOURCE: &str = "x-kv-cache-source-host-port";
+
+pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Headers that belong to one connection, besides those that `Connection` names. `Trailer` is not among them: it says what
+/// follows a body.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    PROXY_AUTHORIZATION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    HeaderName::from_static("http2-settings"),
+];
+
+/// Removes what belongs to the connection that a message came by.
+pub(super) fn end_hop(headers: &mut HeaderMap) {
+    if let Some(named) = named_by_connection(headers) {
+        for name in named {
+            headers.remove(name);
+        }
+    }
+    for name in &HOP_BY_HOP {
+        headers.remove(name);
+    }
+}
+
+/// The headers that `Connection` names, where it names any but the usual two.
+fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
+    let mut named = Vec::new();
+    for value in headers.get_all(CONNECTION) {
+        for name in tokens(value) {
+            let usual =
+                name.eq_ignore_ascii_case("keep-alive") || name.eq_ignore_ascii_case("close");
+            // What frames the body is not an option of the connection, whatever a message says.
+            if let (false, Ok(name)) = (usual, HeaderName::from_bytes(name.as_bytes()))
+                && name != CONTENT_LENGTH
+                && name != http::header::HOST
+            {
+                named.push(name);
+            }
+        }
+    }
+    (!named.is_empty()).then_some(named)
+}
+
+fn tokens(value: &HeaderValue) -> impl Iterator<Item = &str> {
+    let text = value.to_str().unwrap_or_default();
+    text.split(',')
+        .map(str::trim)
+        .filter(|token| !token.is_empty())
+}
+
+/// The protocol that a request may be upgraded to: where `Connection` names `Upgrade`, and never HTTP/2, in which nothing of what
+/// is checked here would be.
+pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
+    let named = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(tokens)
+        .any(|name| name.eq_ignore_ascii_case("upgrade"));
+    let protocol = headers.get(UPGRADE).filter(|_| named)?;
+    let http2 = tokens(protocol)
+        .any(|protocol| protocol.len() >= 2 && protocol[..2].eq_ignore_ascii_case("h2"));
+    let http = tokens(protocol).any(|protocol| protocol.to_ascii_lowercase().starts_with("http"));
+    (!http2 && !http).then(|| protocol.clone())
+}
+
+/// What a request to a server says, made of what the client's says.
+pub(super) fn to_server(headers: &mut HeaderMap) {
+    let trailers = headers
+        .get_all(TE)
+        .iter()
+        .flat_map(tokens)
+        .any(|coding| coding.eq_ignore_ascii_case("trailers"));
+    end_hop(headers);
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+    // Our own listener has answered that.
+    headers.remove(EXPECT);
+    for name in [PREFILLER, DATA_PARALLEL, ENCODERS, CACHE_SOURCE] {
+        headers.remove(name);
+    }
+}
+
+/// What the legs of a request say that is read whole: its body is another one, of another length, and of its answer we have to
+/// read, not only to pass on.
+pub(super) fn to_legs(headers: &mut HeaderMap, id: &HeaderValue, reads_answers: bool) {
+    headers.remove(CONTENT_LENGTH);
+    headers.remove(http::header::TRAILER);
+    headers.insert(REQUEST_ID, id.clone());
+    if reads_answers && headers.contains_key(ACCEPT_ENCODING) {
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+    }
+}
+
+/// Whether a body in this encoding is what it says it is, as it came.
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+    let encodings = headers.get_all(http::header::CONTENT_ENCODING);
+    encodings.iter().any(|value| {
+        value.to_str().map_or(true, |text| {
+            !text.trim().eq_ignore_ascii_case("identity") && !text.trim().is_empty()
+        })
+    })
+}
+
+/// How a body of this type is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BodyKind {
+    /// It is read as JSON, or there is no type and servers may guess that.
+    Json,
+    /// It is something else, unless it begins as an object does.
+    Other,
+}
+
+pub(super) fn body_kind(headers: &HeaderMap) -> BodyKind {
+    let Some(kind) = headers.get(http::header::CONTENT_TYPE) else {
+        return BodyKind::Json;
+    };
+    let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();
+    let essence = kind.split(';').next().unwrap_or_default().trim();
+    if essence.is_empty() || essence.ends_with("json") || essence.starts_with("text/") {
+        BodyKind::Json
+    } else {
+        BodyKind::Other
+    }
+}
+
+/// Whether requests of this method may carry parameters in a JSON body.
+pub(super) fn may_carry_params(method: &Method) -> bool {
+    *method == Method::POST
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(lines: &[(&str, &str)]) -> HeaderMap {
+        let mut map = HeaderMap::new();
+        for (name, value) in lines {
+            map.append(
+                HeaderName::from_bytes(name.as_bytes()).expect(name),
+                HeaderValue::from_str(value).expect(value),
+            );
+        }
+        map
+    }
+
+    #[test]
+    fn what_belongs_to_the_connection_ends() {
+        let mut map = headers(&[
+            ("connection", "close, X-Mine"),
+            ("connection", "x-too, content-length, host"),
+            ("x-mine", "1"),
+            ("x-too", "1"),
+            ("keep-alive", "timeout=5"),
+            ("te", "gzip, trailers"),
+            ("proxy-authorization", "Basic x"),
+            ("host", "a"),
+            ("content-length", "3"),
+            ("trailer", "x-sum"),
+            ("traceparent", "00-1-2-01"),
+            ("expect", "100-continue"),
+            ("x-prefiller-host-port", "a:1"),
+        ]);
+        to_server(&mut map);
+        let left: Vec<_> = map
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default()))
+            .collect();
+        let mut expected = vec![
+            ("host", "a"),
+            ("content-length", "3"),
+            ("trailer", "x-sum"),
+            ("traceparent", "00-1-2-01"),
+            ("te", "trailers"),
+        ];
+        expected.sort_unstable();
+        let mut left = left;
+        left.sort_unstable();
+        assert_eq!(left, expected);
+    }
+
+    #[test]
+    fn only_named_upgrades_to_other_protocols_than_http_pass() {
+        let websocket = [
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "websocket"),
+        ];
+        assert_eq!(
+            upgrade(&headers(&websocket)),
+            Some(HeaderValue::from_static("websocket"))
+        );
+        for refused in [
+            &[("upgrade", "websocket")][..],
+            &[("connection", "upgrade")],
+            &[("connection", "upgrade"), ("upgrade", "h2c")],
+            &[("connection", "upgrade"), ("upgrade", "websocket, H2C")],
+            &[("connection", "upgrade"), ("upgrade", "HTTP/2.0")],
+        ] {
+            assert_eq!(upgrade(&headers(refused)), None, "{refused:?}");
+        }
+    }
+}

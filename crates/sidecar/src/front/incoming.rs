@@ -1,0 +1,118 @@
+//! Bodies of clients' requests: read whole where parameters may hide in them, streamed otherwise.
+
+use bytes::{Bytes, BytesMut};
+use http::StatusCode;
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+
+use super::headers::BodyKind;
+use crate::exchange::Trouble;
+use crate::exchange::request::CLIENT_PARAMS;
+use crate::json::{NotAnObject, Object};
+use crate::upstream::Outgoing;
+
+/// Reads a whole body.
+pub(super) async fn whole(begin: Bytes, mut body: Incoming, limit: u64) -> Result<Bytes, Trouble> {
+    let too_long = || {
+        let message = format!("The body is longer than the limit of {limit} bytes (--body-limit).");
+        Trouble::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+    };
+    if body.size_hint().lower() > limit {
+        return Err(too_long());
+    }
+    let mut first = begin;
+    let mut more: Option<BytesMut> = None;
+    while let Some(data) = next(&mut body).await? {
+        let held = more.as_ref().map_or(first.len(), BytesMut::len);
+        if (held + data.len()) as u64 > limit {
+            return Err(too_long());
+        }
+        // Most bodies come in one piece, which is not copied.
+        match &mut more {
+            Some(more) => more.extend_from_slice(&data),
+            None if first.is_empty() => first = data,
+            None => {
+                let mut joined =
+                    BytesMut::with_capacity((first.len() + data.len()).max(2 * first.len()));
+                joined.extend_from_slice(&first);
+                joined.extend_from_slice(&data);
+                more = Some(joined);
+            }
+        }
+    }
+    Ok(more.map_or(first, BytesMut::freeze))
+}
+
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Trouble> {
+    loop {
+        match body.frame().await {
+            None => return Ok(None),
+            Some(Ok(frame)) => {
+                if let Ok(data) = frame.into_data() {
+                    return Ok(Some(data));
+                }
+            }
+            Some(Err(_)) => {
+                return Err(Trouble::bad_request(
+                    "The body broke off, or its framing is not valid HTTP.",
+                ));
+            }
+        }
+    }
+}
+
+/// The body of a POST that is no P/D request, without parameters that are not a client's to set.
+pub(super) async fn filtered(
+    kind: BodyKind,
+    mut body: Incoming,
+    limit: u64,
+) -> Result<Outgoing, Trouble> {
+    let mut begin = Bytes::new();
+    if kind == BodyKind::Other {
+        // Some servers take any body that begins as an object does for one.
+        while begin.trim_ascii_start().is_empty()
+            && !body.is_end_stream()
+            && begin.len() as u64 <= limit
+        {
+            let Some(data) = next(&mut body).await? else {
+                break;
+            };
+            begin = if begin.is_empty() {
+                data
+            } else {
+                [begin, data].concat().into()
+            };
+        }
+        if begin.trim_ascii_start().first() != Some(&b'{') {
+            return Ok(Outgoing::streamed(begin, body));
+        }
+    }
+    let text = whole(begin, body, limit).await?;
+    Ok(Outgoing::whole(match Object::parse(text.clone()) {
+        Ok(object) => without_params(&object),
+        Err(wrong) if kind == BodyKind::Json && may_hide(&text, wrong) => {
+            return Err(not_json(wrong));
+        }
+        Err(_) => text,
+    }))
+}
+
+/// The text of a body without parameters that are not a client's to set.
+pub(super) fn without_params(object: &Object) -> Bytes {
+    CLIENT_PARAMS
+        .iter()
+        .fold(object.edit(), |edit, key| edit.remove(key))
+        .finish()
+}
+
+/// Whether a more lenient parser than ours may find an object in a body.
+pub(super) fn may_hide(text: &[u8], wrong: NotAnObject) -> bool {
+    wrong != NotAnObject::OtherValue && memchr::memchr(b'{', text).is_some()
+}
+
+/// The error for a body that cannot be read.
+pub(super) fn not_json(wrong: NotAnObject) -> Trouble {
+    Trouble::bad_request(format!(
+        "The body cannot be read: {wrong}. Send a JSON object (RFC 8259) in UTF-8."
+    ))
+}

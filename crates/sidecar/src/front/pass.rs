@@ -1,0 +1,143 @@
+//! Requests that are passed to a decode server as they are, and their answers.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode, Uri};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+
+use super::reply::Reply;
+use super::service::path_of;
+use super::{Choice, Client, Front, headers, incoming};
+use crate::Role;
+use crate::exchange::Trouble;
+use crate::observe::FailureKind;
+use crate::servers::Claim;
+use crate::upstream::{Answer, Outgoing, SendError};
+
+impl Front {
+    /// Passes a request to a decode server, its body as it comes.
+    pub(super) async fn pass(
+        self: &Arc<Self>,
+        mut request: Request<Incoming>,
+        client: Client,
+    ) -> Result<Response<Reply>, Trouble> {
+        let protocol = headers::upgrade(request.headers());
+        let upgraded = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
+        let (mut head, body) = request.into_parts();
+        let choice = self.decode_choice(&head, client)?;
+        let body = if headers::may_carry_params(&head.method) && !self.settings.trust_client_params
+        {
+            let kind = headers::body_kind(&head.headers);
+            if kind == headers::BodyKind::Json && headers::is_encoded(&head.headers) {
+                let message = "A JSON body has a Content-Encoding. Send it without one.";
+                return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+            }
+            incoming::filtered(kind, body, self.settings.limits.body).await?
+        } else {
+            Outgoing::streamed(Bytes::new(), body)
+        };
+        headers::to_server(&mut head.headers);
+        if let Some(protocol) = protocol {
+            head.headers.insert(
+                http::header::CONNECTION,
+                http::HeaderValue::from_static("upgrade"),
+            );
+            head.headers.insert(http::header::UPGRADE, protocol);
+        }
+        if body.is_whole() {
+            head.headers.remove(http::header::CONTENT_LENGTH);
+        }
+        let (mut response, claim) = self.send(head, body, &choice).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            headers::end_hop(response.headers_mut());
+            return Ok(response.map(|body| Reply::passed(body, claim)));
+        }
+        let Some(client_side) = upgraded else {
+            return Err(Trouble::new(
+                StatusCode::BAD_GATEWAY,
+                "The decode server upgraded a connection that was not to be upgraded.",
+            ));
+        };
+        let server_side = hyper::upgrade::on(&mut response);
+        tokio::spawn(async move {
+            if let (Ok(client), Ok(server)) = (client_side.await, server_side.await) {
+                let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+                // Either end closes both.
+                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            }
+        });
+        Ok(response.map(|_| Reply::here(Bytes::new())))
+    }
+
+    /// Passes a request of a P/D route whose body is no object.
+    pub(super) async fn pass_whole(
+        self: &Arc<Self>,
+        mut head: http::request::Parts,
+        body: Bytes,
+        client: Client,
+    ) -> Result<Response<Reply>, Trouble> {
+        let choice = self.decode_choice(&head, client)?;
+        headers::to_server(&mut head.headers);
+        head.headers.remove(http::header::CONTENT_LENGTH);
+        let (mut response, claim) = self.send(head, Outgoing::whole(body), &choice).await?;
+        headers::end_hop(response.headers_mut());
+        Ok(response.map(|body| Reply::passed(body, claim)))
+    }
+
+    fn decode_choice(
+        &self,
+        head: &http::request::Parts,
+        client: Client,
+    ) -> Result<Choice, Trouble> {
+        let decode = self.decode_of(&head.headers, client)?;
+        Ok(Choice {
+            prefill: None,
+            decode,
+            tokens: 0,
+            prefix: None,
+        })
+    }
+
+    async fn send(
+        &self,
+        mut head: http::request::Parts,
+        body: Outgoing,
+        choice: &Choice,
+    ) -> Result<(Response<Answer>, Claim), Trouble> {
+        let claim = self
+            .claim(Role::Decode, choice, &[], Instant::now())
+            .ok_or_else(Trouble::not_ready)?;
+        self.authorize(&mut head.headers);
+        head.uri = Uri::from(path_of(&head.uri));
+        head.version = http::Version::HTTP_11;
+        head.extensions.clear();
+        match self
+            .upstream
+            .send(Role::Decode, claim.url(), Request::from_parts(head, body))
+            .await
+        {
+            Ok(response) => {
+                let now = Instant::now();
+                match response.status().is_server_error() {
+                    true => claim.failed(FailureKind::Status, now),
+                    false => claim.succeeded(now),
+                }
+                Ok((response, claim))
+            }
+            Err(error) => {
+                tracing::debug!(server = %claim.url(), %error, "a decode server failed");
+                let (kind, trouble) = match error {
+                    SendError::Unreachable(_) => (FailureKind::Refused, Trouble::not_ready()),
+                    SendError::ConnectTimeout(_) => (FailureKind::Timeout, Trouble::not_ready()),
+                    _ => (FailureKind::Broken, Trouble::broken("decode")),
+                };
+                claim.failed(kind, Instant::now());
+                self.observer.failure(Role::Decode, kind);
+                Err(trouble)
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Answers to clients, and how many requests each client may have at a time.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+
+use super::Broken;
+use super::driver::Driver;
+use crate::exchange::{Trouble, error};
+use crate::servers::Claim;
+use crate::upstream::Answer;
+
+/// The body of an answer, and with it the client's place among its requests.
+pub(crate) struct Reply {
+    body: Kind,
+    _place: Option<Place>,
+}
+
+enum Kind {
+    Here(Bytes),
+    /// A server's answer, and its place among what that server has to do.
+    Passed(
+        Answer,
+        #[expect(dead_code, reason = "held until the answer's end")] Claim,
+    ),
+    Exchange(Box<Driver>),
+}
+
+impl Reply {
+    pub(super) const fn here(body: Bytes) -> Self {
+        Self {
+            body: Kind::Here(body),
+            _place: None,
+        }
+    }
+
+    pub(super) const fn passed(body: Answer, claim: Claim) -> Self {
+        Self {
+            body: Kind::Passed(body, claim),
+            _place: None,
+        }
+    }
+
+    pub(super) const fn exchange(driver: Box<Driver>) -> Self {
+        Self {
+            body: Kind::Exchange(driver),
+            _place: None,
+        }
+    }
+
+    pub(super) fn holding(mut self, place: Option<Place>) -> Self {
+        self._place = place;
+        self
+    }
+}
+
+/// An answer of ours without a body.
+pub(super) fn empty(status: StatusCode) -> Response<Reply> {
+    with(status, HeaderMap::new(), Bytes::new())
+}
+
+/// An answer of ours.
+pub(super) fn with(status: StatusCode, headers: HeaderMap, body: Bytes) -> Response<Reply> {
+    let mut response = Response::new(Reply::here(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    response
+}
+
+/// An error of ours.
+pub(super) fn refusal(trouble: Trouble) -> Response<Reply> {
+    let (status, headers, body) = error(trouble);
+    with(status, headers, body)
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Box<dyn std::error::Error + Send + Sync>;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match &mut self.body {
+            Kind::Here(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Kind::Here(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Kind::Passed(answer, _) => Pin::new(answer).poll_frame(cx).map_err(|_| Broken.into()),
+            Kind::Exchange(driver) => Pin::new(&mut **driver).poll_frame(cx).map_err(Into::into),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.body {
+            Kind::Here(bytes) => bytes.is_empty(),
+            Kind::Passed(answer, _) => answer.is_end_stream(),
+            Kind::Exchange(driver) => driver.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.body {
+            Kind::Here(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Kind::Passed(answer, _) => answer.size_hint(),
+            Kind::Exchange(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// How many requests of each client are under way, where that is bounded. Without a bound nothing is counted.
+pub(crate) struct Clients {
+    most: Option<u32>,
+    /// Clients without a request are not kept.
+    requests: Mutex<HashMap<IpAddr, u32>>,
+}
+
+/// A client's place for one request.
+pub(crate) struct Place {
+    clients: Arc<Clients>,
+    client: IpAddr,
+}
+
+impl Clients {
+    pub(crate) fn new(most: Option<u32>) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            requests: Mutex::default(),
+        })
+    }
+
+    /// Takes a place for a request.
+    ///
+    /// # Errors
+    /// The client has as many as it may.
+    pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Result<Option<Place>, Trouble> {
+        let Some(most) = self.most else {
+            return Ok(None);
+        };
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = requests.entry(client).or_default();
+        if *count >= most {
+            let message = format!(
+                "This address has {most} requests under way already (--max-requests-per-client)."
+            );
+            return Err(Trouble::new(StatusCode::TOO_MANY_REQUESTS, message));
+        }
+        *count += 1;
+        Ok(Some(Place {
+            clients: self.clone(),
+            client,
+        }))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut requests = self
+            .clients
+            .requests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = requests.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                requests.remove(&self.client);
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Listeners, the connections that they accept, and their end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::{Client, Front};
+
+/// How far a process is from its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Serving,
+    /// No connection is accepted; what is under way goes on.
+    Draining,
+    /// Everything is cut.
+    Over,
+}
+
+/// Listeners that accept clients, until they are told to drain.
+pub(crate) struct Listeners {
+    addresses: Vec<SocketAddr>,
+    phase: watch::Sender<Phase>,
+}
+
+impl Listeners {
+    /// Accepts clients: the first listener is that of data-parallel rank 0, and so on.
+    pub(crate) fn start(front: &Arc<Front>, listeners: Vec<TcpListener>) -> io::Result<Self> {
+        let addresses = listeners
+            .iter()
+            .map(TcpListener::local_addr)
+            .collect::<io::Result<_>>()?;
+        let phase = front.phase.clone();
+        for (rank, listener) in (0..).zip(listeners) {
+            tokio::spawn(accept(front.clone(), listener, rank, phase.subscribe()));
+        }
+        Ok(Self { addresses, phase })
+    }
+
+    pub(crate) fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Accepts nobody any more, and waits for what is under way; what is left after `within` is cut.
+    pub(crate) async fn drain(self, within: Duration) {
+        self.phase.send_replace(Phase::Draining);
+        if tokio::time::timeout(within, self.phase.closed())
+            .await
+            .is_err()
+        {
+            self.phase.send_replace(Phase::Over);
+            self.phase.closed().await;
+        }
+    }
+}
+
+async fn accept(
+    front: Arc<Front>,
+    listener: TcpListener,
+    rank: u16,
+    mut phase: watch::Receiver<Phase>,
+) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = phase.changed() => return,
+        };
+        match accepted {
+            Ok((stream, address)) => {
+                let client = Client { address, rank };
+                tokio::spawn(connection(front.clone(), stream, client, phase.clone()));
+            }
+            Err(error) => {
+                // No more files, for instance. It passes, or somebody has to see it.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+}
+
+async fn connection(
+    front: Arc<Front>,
+    stream: TcpStream,
+    client: Client,
+    mut phase: watch::Receiver<Phase>,
+) {
+    let _ = stream.set_nodelay(true);
+    let service = service_fn(|request| front.answer(request, client));
+    let mut http = http1::Builder::new();
+    http.half_close(false).keep_alive(true);
+    let serving = http
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    let mut serving = std::pin::pin!(serving);
+    loop {
+        tokio::select! {
+            // A client that breaks the connection is no event.
+            _ = serving.as_mut() => return,
+            changed = phase.changed() => match changed.map(|()| *phase.borrow_and_update()) {
+                Ok(Phase::Serving) => {}
+                Ok(Phase::Draining) => serving.as_mut().graceful_shutdown(),
+                Ok(Phase::Over) | Err(_) => return,
+            },
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! What becomes of one request: an exchange, or a pass through.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use super::driver::{Driver, Piece};
+use super::headers::{self, DATA_PARALLEL, PREFILLER, REQUEST_ID};
+use super::incoming::{may_hide, not_json, whole, without_params};
+use super::reply::{self, Reply};
+use super::{Broken, Choice, Client, Front};
+use crate::Role;
+use crate::exchange::request::{Bootstrap, several_prompts};
+use crate::exchange::{Exchange, Request as Wanted, Route, Trouble};
+use crate::json::{self, Object};
+use crate::observe::{Outcome, Path, Record};
+use crate::servers::prefix;
+use crate::settings::{KvConnector, Mode, Policy};
+use crate::target::{self, ServerUrl};
+
+impl Front {
+    /// Answers one request.
+    ///
+    /// # Errors
+    /// [`Broken`] where the connection has to be closed without an answer.
+    pub(super) async fn answer(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        client: Client,
+    ) -> Result<Response<Reply>, Broken> {
+        let place = match self.clients.enter(client.address.ip()) {
+            Ok(place) => place,
+            Err(trouble) => return Ok(reply::refusal(trouble)),
+        };
+        let local = match &self.settings.mode {
+            Mode::Sidecar(_) => matches!(request.uri().path(), "/health"),
+            Mode::Proxy(_) => matches!(request.uri().path(), "/health" | "/healthcheck"),
+        };
+        let response = if local && request.method() == Method::GET {
+            Ok(self.health(request.uri().path()))
+        } else {
+            match Route::of(request.uri().path()).filter(|_| request.method() == Method::POST) {
+                Some(route) => self.disaggregate(route, request, client).await,
+                None => self.pass(request, client).await,
+            }
+        };
+        let response = response.unwrap_or_else(reply::refusal);
+        Ok(response.map(|body| body.holding(place)))
+    }
+
+    fn health(&self, path: &str) -> Response<Reply> {
+        if path == "/health" {
+            return reply::empty(StatusCode::OK);
+        }
+        let count = |role| {
+            self.servers
+                .snapshot()
+                .iter()
+                .filter(|server| server.role == role)
+                .count()
+        };
+        let body = serde_json::json!({
+            "status": "ok",
+            "prefill_instances": count(Role::Prefill),
+            "decode_instances": count(Role::Decode),
+        });
+        let mut headers = HeaderMap::new();
+        headers.insert(
+            http::header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        reply::with(StatusCode::OK, headers, body.to_string().into())
+    }
+
+    /// Answers a request of a P/D route.
+    async fn disaggregate(
+        self: &Arc<Self>,
+        route: Route,
+        request: Request<Incoming>,
+        client: Client,
+    ) -> Result<Response<Reply>, Trouble> {
+        let (mut head, body) = request.into_parts();
+        let id = request_id();
+        if let Some(theirs) = head.headers.get(REQUEST_ID) {
+            tracing::debug!(id, ?theirs, "the client's own request id");
+        }
+        let record = self.observer.begin(&id, Instant::now());
+        let begun = self
+            .begin(route, &mut head, body, client, &id, &record)
+            .await;
+        let (exchange, choice) = match begun {
+            Ok(Begun::Exchange(exchange, choice)) => (exchange, choice),
+            Ok(Begun::Passed(text)) => {
+                record.path(Path::DecodeOnly);
+                let response = self.pass_whole(head, text, client).await;
+                record.finish(
+                    response
+                        .as_ref()
+                        .map_or(Outcome::UpstreamFailed, |_| Outcome::Ok),
+                    Instant::now(),
+                );
+                return response;
+            }
+            Err(trouble) => {
+                record.status(trouble.status.as_u16());
+                record.finish(Outcome::Rejected, Instant::now());
+                return Err(trouble);
+            }
+        };
+        let path = path_of(&head.uri);
+        let mut driver = Box::new(Driver::new(
+            self.clone(),
+            *exchange,
+            (head.method, path, head.headers),
+            choice,
+            record,
+        ));
+        let piece = std::future::poll_fn(|cx| driver.poll_piece(cx)).await;
+        match piece {
+            Piece::Head(status, headers) => {
+                let mut response = Response::new(Reply::exchange(driver));
+                *response.status_mut() = status;
+                *response.headers_mut() = headers;
+                Ok(response)
+            }
+            // An exchange begins its answer before anything else of it.
+            _ => Err(Trouble::new(
+                StatusCode::BAD_GATEWAY,
+                "The servers gave no answer.",
+            )),
+        }
+    }
+
+    /// Reads a request of a P/D route, and decides which servers it may go to.
+    async fn begin(
+        &self,
+        route: Route,
+        head: &mut http::request::Parts,
+        body: Incoming,
+        client: Client,
+        id: &str,
+        record: &Record,
+    ) -> Result<Begun, Trouble> {
+        let named = self.named_prefill(&head.headers)?;
+        let decode = self.decode_of(&head.headers, client)?;
+        if headers::is_encoded(&head.headers) {
+            let message = "The body has a Content-Encoding. Send it without one.";
+            return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+        }
+        let text = whole(Bytes::new(), body, self.settings.limits.body).await?;
+        record.received(Instant::now());
+        let object = match Object::parse(text.clone()) {
+            Ok(object) => object,
+            Err(wrong) if named.is_some() || may_hide(&text, wrong) => return Err(not_json(wrong)),
+            Err(_) => return Ok(Begun::Passed(text)),
+        };
+        let object = match self.settings.trust_client_params {
+            true => object,
+            false => {
+                let text = without_params(&object);
+                // Where nothing was removed it is what it was.
+                if text.as_ptr() == object.text().as_ptr() {
+                    object
+                } else {
+                    Object::parse(text).map_err(not_json)?
+                }
+            }
+        };
+        let several = several_prompts(route, &object);
+        if several && named.is_some() {
+            let message = "`prompt` holds several prompts, whose KV cache cannot be prefilled as one. Send one prompt a request.";
+            return Err(Trouble::bad_request(message));
+        }
+        let prompt = object.get(route.prompt()).unwrap_or_default();
+        let tokens = prefix::tokens(prompt.as_bytes());
+        let mut choice = Choice {
+            prefill: named,
+            decode,
+            tokens,
+            prefix: None,
+        };
+        let disaggregated = match &self.settings.mode {
+            Mode::Sidecar(_) => choice.prefill.is_some(),
+            Mode::Proxy(choosing) => {
+                if choosing.policy == Policy::Prefix {
+                    choice.prefix = Some(prefix::key(prompt.as_bytes()));
+                }
+                !several && tokens >= choosing.min_prompt && self.servers.any(Role::Prefill)
+            }
+        };
+        let bootstrap = match self.settings.connector {
+            KvConnector::Sglang if disaggregated => self.bootstrap(&mut choice),
+            _ => None,
+        };
+        let reads_answers = disaggregated || self.rules.decode_chunk.is_some();
+        headers::to_server(&mut head.headers);
+        let id = HeaderValue::from_str(id).map_err(|_| Trouble::bad_request("no id"))?;
+        headers::to_legs(&mut head.headers, &id, reads_answers);
+        self.authorize(&mut head.headers);
+        let disaggregated = disaggregated
+            && (self.settings.connector != KvConnector::Sglang || bootstrap.is_some());
+        let wanted = Wanted {
+            route,
+            body: object,
+            disaggregated,
+            bootstrap,
+        };
+        Ok(Begun::Exchange(
+            Box::new(Exchange::new(self.rules.clone(), wanted, Instant::now())),
+            choice,
+        ))
+    }
+
+    /// The prefill server that a sidecar's request names.
+    fn named_prefill(&self, headers: &HeaderMap) -> Result<Option<ServerUrl>, Trouble> {
+        let Mode::Sidecar(beside) = &self.settings.mode else {
+            return Ok(None);
+        };
+        let lines = headers.get_all(PREFILLER).iter().map(HeaderValue::as_bytes);
+        let draw = |count: usize| if beside.sample { draw(count) } else { 0 };
+        let Some(target) = target::named(lines, draw)
+            .map_err(|wrong| Trouble::bad_request(format!("{PREFILLER}: {wrong}.")))?
+        else {
+            return Ok(None);
+        };
+        if !target::allowed(beside.allow.as_ref(), &target) {
+            tracing::warn!(%target, "a request named a prefill server that is not allowed");
+            return Err(Trouble::new(
+                StatusCode::FORBIDDEN,
+                format!("{PREFILLER} names a server that is not allowed."),
+            ));
+        }
+        Ok(Some(ServerUrl {
+            tls: beside.prefill_tls,
+            target,
+        }))
+    }
+
+    /// The only decode server that a request may go to, where there is but one.
+    pub(super) fn decode_of(
+        &self,
+        headers: &HeaderMap,
+        client: Client,
+    ) -> Result<Option<ServerUrl>, Trouble> {
+        let Mode::Sidecar(beside) = &self.settings.mode else {
+            return Ok(None);
+        };
+        let mut rank = client.rank;
+        if let Some(named) = headers
+            .get(DATA_PARALLEL)
+            .filter(|named| !named.is_empty() && rank == 0 && beside.ranks > 1)
+        {
+            let port = self.settings.listen.port();
+            let host = beside.pod_ip.as_deref().unwrap_or_default();
+            let found = (0..beside.ranks).find(|rank| {
+                let host = if host.contains(':') {
+                    format!("[{host}]")
+                } else {
+                    host.to_owned()
+                };
+                named.as_bytes() == format!("{host}:{}", port.saturating_add(*rank)).as_bytes()
+            });
+            rank = found.ok_or_else(|| Trouble::silent(StatusCode::BAD_REQUEST))?;
+        }
+        let mut url = beside.decode.clone();
+        url.target.port = url.target.port.saturating_add(rank);
+        Ok(Some(url))
+    }
+
+    /// Where the servers of a request over SGLang meet: at its prefill server, which is chosen for good.
+    fn bootstrap(&self, choice: &mut Choice) -> Option<Bootstrap> {
+        if choice.prefill.is_none() {
+            let claim = self.claim(Role::Prefill, choice, &[], Instant::now())?;
+            choice.prefill = Some(claim.url().clone());
+        }
+        let host = choice.prefill.as_ref()?.target.host.to_string();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Some(Bootstrap {
+            host: json::string(host),
+            port: self.settings.bootstrap_port,
+            room: random() >> 1,
+        })
+    }
+
+    /// Says who we are, where the client does not say who it is.
+    pub(super) fn authorize(&self, headers: &mut HeaderMap) {
+        if let Mode::Proxy(choosing) = &self.settings.mode
+            && let Some(key) = &choosing.api_key
+            && !headers.contains_key(http::header::AUTHORIZATION)
+            && let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {}", key.0))
+        {
+            value.set_sensitive(true);
+            headers.insert(http::header::AUTHORIZATION, value);
+        }
+    }
+}
+
+/// What a request of a P/D route turned out to be.
+enum Begun {
+    Exchange(Box<Exchange>, Choice),
+    /// It is no JSON object, and can be none to anybody: the decode server says what it thinks of it.
+    Passed(Bytes),
+}
+
+pub(super) fn path_of(uri: &http::Uri) -> PathAndQuery {
+    uri.path_and_query()
+        .cloned()
+        .unwrap_or_else(|| PathAndQuery::from_static("/"))
+}
+
+/// An id of our own, the same on both legs: 128 random bits.
+fn request_id() -> String {
+    format!("{:016x}{:016x}", random(), random())
+}
+
+fn draw(count: usize) -> usize {
+    usize::try_from(random() % count.max(1) as u64).unwrap_or_default()
+}
+
+fn random() -> u64 {
+    // Where the system has no random numbers, requests are told apart by time.
+    getrandom::u64().unwrap_or_else(|_| {
+        std::time::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |since| since.as_nanos() as u64)
+    })
+}

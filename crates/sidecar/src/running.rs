@@ -1,0 +1,107 @@
+//! A sidecar or proxy that runs, from its settings to its end.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use crate::exchange::Rules;
+use crate::front::{Clients, Front, Listeners, Phase};
+use crate::observe::Observer;
+use crate::servers::Servers;
+use crate::settings::{Mode, Settings};
+use crate::tls;
+use crate::upstream::Upstream;
+
+/// A sidecar or proxy that serves clients.
+pub struct Running {
+    listeners: Listeners,
+}
+
+/// Why it does not start.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An address cannot be listened at.
+    #[error("cannot listen at {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl Running {
+    /// Starts it: when this returns, clients can connect.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        let (ranks, elsewhere, remote_hosts) = match &settings.mode {
+            Mode::Sidecar(beside) => (
+                beside.ranks,
+                false,
+                beside.allow.clone().filter(|_| beside.verify_remote_host),
+            ),
+            Mode::Proxy(_) => (1, true, None),
+        };
+        let mut listeners = Vec::new();
+        for rank in 0..ranks {
+            let mut address = settings.listen;
+            if address.port() != 0 {
+                address.set_port(address.port().saturating_add(rank));
+            }
+            let listening = TcpListener::bind(address).await;
+            listeners.push(listening.map_err(|source| StartError::Listen { address, source })?);
+        }
+        let rules = Rules {
+            connector: settings.connector,
+            prefill_timeout: settings.limits.prefill_timeout,
+            prefill_failure: settings.prefill_failure,
+            prefill_retries: settings.prefill_retries,
+            prefill_backoff: settings.prefill_backoff,
+            decode_chunk: settings.decode_chunk,
+            body_limit: usize::try_from(settings.limits.body).unwrap_or(usize::MAX),
+            elsewhere,
+            remote_hosts,
+        };
+        let upstream = tls::Upstream::load();
+        let limits = &settings.limits;
+        let front = Arc::new(Front {
+            rules: Arc::new(rules),
+            servers: Arc::new(Servers),
+            upstream: Upstream::new(
+                upstream,
+                limits.connect_timeout,
+                limits.idle_connections,
+                |_| true,
+            ),
+            observer: Observer::new("sidecar", env!("CARGO_PKG_VERSION"), Instant::now()),
+            clients: Clients::new(limits.requests_per_client),
+            phase: watch::Sender::new(Phase::Serving),
+            settings,
+        });
+        let listeners =
+            Listeners::start(&front, listeners).map_err(|source| StartError::Listen {
+                address: front.settings.listen,
+                source,
+            })?;
+        Ok(Self { listeners })
+    }
+
+    /// Where clients connect: rank 0 first.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        self.listeners.addresses()
+    }
+
+    /// Ends it: no connection is accepted any more, and what is under way may take this long.
+    pub async fn drain(self, within: Duration) {
+        self.listeners.drain(within).await;
+    }
+}

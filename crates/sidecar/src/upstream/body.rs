@@ -1,0 +1,136 @@
+//! Bodies of requests to servers, and of their answers.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::SendRequest;
+
+use super::pool::Place;
+
+/// The body of a request to a server: what is here already, then what still comes from the client.
+pub struct Outgoing {
+    here: Bytes,
+    rest: Option<Incoming>,
+}
+
+impl Outgoing {
+    /// No body.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self::whole(Bytes::new())
+    }
+
+    /// All of a body.
+    #[must_use]
+    pub const fn whole(here: Bytes) -> Self {
+        Self { here, rest: None }
+    }
+
+    /// Whether all of it is here.
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.rest.is_none()
+    }
+
+    /// The beginning of a body, whose rest still comes.
+    #[must_use]
+    pub const fn streamed(here: Bytes, rest: Incoming) -> Self {
+        Self {
+            here,
+            rest: Some(rest),
+        }
+    }
+}
+
+impl Body for Outgoing {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if !self.here.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.here)))));
+        }
+        match &mut self.rest {
+            Some(rest) => Pin::new(rest).poll_frame(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.here.is_empty() && self.rest.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let here = self.here.len() as u64;
+        let Some(rest) = &self.rest else {
+            return SizeHint::with_exact(here);
+        };
+        let rest = rest.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(rest.lower().saturating_add(here));
+        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(here)) {
+            hint.set_upper(upper);
+        }
+        hint
+    }
+}
+
+/// The body of a server's answer. At its end the connection is kept for the next request; dropped before, it is closed.
+pub(crate) struct Answer {
+    body: Incoming,
+    kept: Option<(SendRequest<Outgoing>, Place)>,
+}
+
+impl Answer {
+    pub(super) fn new(body: Incoming, connection: SendRequest<Outgoing>, place: Place) -> Self {
+        let mut answer = Self {
+            body,
+            kept: Some((connection, place)),
+        };
+        answer.keep_if_over();
+        answer
+    }
+
+    fn keep_if_over(&mut self) {
+        if self.body.is_end_stream()
+            && let Some((connection, place)) = self.kept.take()
+        {
+            place.put(connection);
+        }
+    }
+}
+
+impl Body for Answer {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
+        match &frame {
+            Some(Ok(_)) => self.keep_if_over(),
+            None => {
+                if let Some((connection, place)) = self.kept.take() {
+                    place.put(connection);
+                }
+            }
+            Some(Err(_)) => self.kept = None,
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

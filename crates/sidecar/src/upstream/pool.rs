@@ -1,0 +1,97 @@
+//! Idle connections, the latest used first.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use hyper::client::conn::http1::SendRequest;
+
+use super::Outgoing;
+use crate::Role;
+use crate::target::ServerUrl;
+
+/// How long a connection is kept without a request. uvicorn, and so vLLM and SGLang, closes idle ones after 5 s: a request that
+/// meets the closing would be lost.
+const KEPT: Duration = Duration::from_secs(4);
+
+type Idle = Mutex<VecDeque<(SendRequest<Outgoing>, Instant)>>;
+
+type Table = HashMap<(Role, ServerUrl), Arc<Idle>>;
+
+pub(super) struct Pools {
+    most: usize,
+    servers: Arc<Mutex<Table>>,
+}
+
+/// Where a connection is kept.
+pub(super) struct Place {
+    idle: Arc<Idle>,
+    most: usize,
+}
+
+impl Pools {
+    pub(super) fn new(most: usize) -> Self {
+        Self {
+            most,
+            servers: Arc::default(),
+        }
+    }
+
+    /// Takes a connection that was open when it was last looked at.
+    pub(super) async fn take(&self, role: Role, url: &ServerUrl) -> Option<SendRequest<Outgoing>> {
+        let idle = self.place(role, url).idle;
+        loop {
+            let (mut connection, since) = lock(&idle).pop_back()?;
+            if since.elapsed() < KEPT && connection.ready().await.is_ok() {
+                return Some(connection);
+            }
+        }
+    }
+
+    pub(super) fn place(&self, role: Role, url: &ServerUrl) -> Place {
+        let mut servers = lock(&self.servers);
+        let key = (role, url.clone());
+        let idle = servers.entry(key).or_default().clone();
+        Place {
+            idle,
+            most: self.most,
+        }
+    }
+
+    /// Closes connections that are idle for too long, and forgets servers without any.
+    pub(super) fn sweep(&self) {
+        let servers = Arc::downgrade(&self.servers);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(KEPT).await;
+                let Some(servers) = Weak::upgrade(&servers) else {
+                    return;
+                };
+                lock(&servers).retain(|_, idle| {
+                    let mut connections = lock(idle);
+                    connections.retain(|(connection, since)| {
+                        since.elapsed() < KEPT && !connection.is_closed()
+                    });
+                    !connections.is_empty() || Arc::strong_count(idle) > 1
+                });
+            }
+        });
+    }
+}
+
+impl Place {
+    pub(super) fn put(self, connection: SendRequest<Outgoing>) {
+        if connection.is_closed() {
+            return;
+        }
+        let mut idle = lock(&self.idle);
+        if idle.len() < self.most {
+            idle.push_back((connection, Instant::now()));
+        }
+    }
+}
+
+/// A table whose holder has panicked is as good as before: entries are moved in and out whole.
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,59 @@
+//! Undoes the compression of an answer, as its bytes arrive.
+
+use std::io::Write;
+
+use bytes::Bytes;
+use flate2::write::{MultiGzDecoder, ZlibDecoder};
+use http::HeaderValue;
+
+use super::Undecodable;
+
+/// Decodes `gzip` and `deflate`. Others are not decoded: servers were asked for none at all.
+pub(super) enum Decoder {
+    Identity,
+    Gzip(MultiGzDecoder<Vec<u8>>),
+    Deflate(ZlibDecoder<Vec<u8>>),
+}
+
+impl Decoder {
+    /// The decoder of a `Content-Encoding`, where there is one.
+    pub(super) fn new(encoding: &HeaderValue) -> Option<Self> {
+        let encoding = encoding.to_str().ok()?.trim().to_ascii_lowercase();
+        Some(match &*encoding {
+            "" | "identity" => Self::Identity,
+            "gzip" | "x-gzip" => Self::Gzip(MultiGzDecoder::new(Vec::new())),
+            "deflate" => Self::Deflate(ZlibDecoder::new(Vec::new())),
+            _ => return None,
+        })
+    }
+
+    pub(super) fn feed(&mut self, bytes: &Bytes) -> Result<Bytes, Undecodable> {
+        // What a decoder holds back inside itself comes out at a flush.
+        let written = match self {
+            Self::Identity => return Ok(bytes.clone()),
+            Self::Gzip(decoder) => decoder.write_all(bytes).and_then(|()| decoder.flush()),
+            Self::Deflate(decoder) => decoder.write_all(bytes).and_then(|()| decoder.flush()),
+        };
+        written.map_err(|_| Undecodable)?;
+        Ok(self.take())
+    }
+
+    pub(super) fn finish(&mut self) -> Result<Bytes, Undecodable> {
+        match self {
+            Self::Identity => return Ok(Bytes::new()),
+            Self::Gzip(decoder) => decoder.try_finish(),
+            Self::Deflate(decoder) => decoder.try_finish(),
+        }
+        .map_err(|_| Undecodable)?;
+        Ok(self.take())
+    }
+
+    fn take(&mut self) -> Bytes {
+        let out = match self {
+            Self::Identity => return Bytes::new(),
+            Self::Gzip(decoder) => decoder.get_mut(),
+            Self::Deflate(decoder) => decoder.get_mut(),
+        };
+        std::mem::take(out).into()
+    }
+}

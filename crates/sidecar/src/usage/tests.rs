@@ -1,0 +1,281 @@
+use std::io::Write;
+
+use flate2::Compression;
+use flate2::write::{GzEncoder, ZlibEncoder};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+const LIMIT: usize = 1 << 20;
+
+fn cached(number: &str) -> CachedTokens {
+    CachedTokens(number.into())
+}
+
+fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+    pairs
+        .iter()
+        .map(|(name, value)| {
+            (
+                http::HeaderName::from_static(name),
+                http::HeaderValue::from_static(value),
+            )
+        })
+        .collect()
+}
+
+/// The whole answer, fed in pieces that end at `cuts`.
+fn through(rewriter: &mut Rewriter, body: &[u8], cuts: &[usize]) -> Result<Vec<u8>, Undecodable> {
+    let mut out = Vec::new();
+    let mut from = 0;
+    for end in cuts.iter().copied().chain([body.len()]) {
+        out.extend_from_slice(&rewriter.feed(Bytes::copy_from_slice(&body[from..end]))?);
+        from = end;
+    }
+    out.extend_from_slice(&rewriter.finish()?);
+    Ok(out)
+}
+
+fn rewritten(kind: &'static str, body: &str, cuts: &[usize]) -> String {
+    let mut rewriter = Rewriter::new(cached("7"), &mut headers(&[("content-type", kind)]), LIMIT);
+    let out = through(&mut rewriter, body.as_bytes(), cuts).expect("not compressed");
+    String::from_utf8(out).expect("text")
+}
+
+#[test]
+fn the_number_changes_and_nothing_else() {
+    for (before, after) in [
+        (
+            r#"{"usage": {"prompt_tokens_details" : {"cached_tokens":3 } }}"#,
+            r#"{"usage": {"prompt_tokens_details" : {"cached_tokens":7 } }}"#,
+        ),
+        (
+            r#"{"a":1e400,"usage":{"prompt_tokens":9}}"#,
+            r#"{"a":1e400,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":7}}}"#,
+        ),
+        (
+            r#"{"usage":{"prompt_tokens_details":null}}"#,
+            r#"{"usage":{"prompt_tokens_details":{"cached_tokens":7}}}"#,
+        ),
+        (
+            r#"{"usage":{"prompt_tokens_details":{"audio":0,"cached_tokens":null}}}"#,
+            r#"{"usage":{"prompt_tokens_details":{"audio":0,"cached_tokens":7}}}"#,
+        ),
+        (
+            r#"{"usage":{}}"#,
+            r#"{"usage":{"prompt_tokens_details":{"cached_tokens":7}}}"#,
+        ),
+        (
+            r#"{"us\u0061ge":{}}"#,
+            r#"{"us\u0061ge":{"prompt_tokens_details":{"cached_tokens":7}}}"#,
+        ),
+        (
+            r#"{"usage":{"input_tokens":5}}"#,
+            r#"{"usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":7}}}"#,
+        ),
+        (
+            r#"{"type":"response.completed","response":{"usage":{"input_tokens":5}}}"#,
+            r#"{"type":"response.completed","response":{"usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":7}}}}"#,
+        ),
+    ] {
+        assert_eq!(rewritten("application/json", before, &[]), after);
+        assert_eq!(
+            rewritten("text/event-stream", &format!("data: {before}\r\n\r\n"), &[]),
+            format!("data: {after}\r\n\r\n")
+        );
+        // Also where the last line has no end, and where a server labels events as JSON.
+        assert_eq!(
+            rewritten("application/json", &format!("data: {before}"), &[]),
+            format!("data: {after}")
+        );
+    }
+    for kept in [
+        r#"{"usage":null}"#,
+        r#"{"usage":[1]}"#,
+        r#"{"choices":[{"text":"usage"}]}"#,
+        r#"{"usage":{"a":NaN}}"#,
+        "data: [DONE]\n",
+        ": usage\n\nevent: usage\nid: 1\n",
+        "",
+        " \n",
+    ] {
+        assert_eq!(rewritten("application/json", kept, &[]), kept);
+        assert_eq!(rewritten("text/event-stream", kept, &[]), kept);
+    }
+}
+
+#[test]
+fn every_split_gives_the_same() {
+    let events = "event: a\r\ndata: {\"choices\":[],\"usage\":null}\r\n\r\n: note\ndata:{\"usage\":{\"prompt_tokens\":1}}\n\ndata: {\"usage\":{}}";
+    let whole = rewritten("text/event-stream", events, &[]);
+    assert_eq!(whole.matches("\"cached_tokens\":7").count(), 2);
+    for first in 0..=events.len() {
+        for second in first..=events.len() {
+            assert_eq!(
+                rewritten("text/event-stream", events, &[first, second]),
+                whole
+            );
+        }
+    }
+}
+
+#[test]
+fn whole_lines_are_not_held() {
+    let mut rewriter = Rewriter::new(
+        cached("7"),
+        &mut headers(&[("content-type", "Text/Event-Stream; charset=utf-8")]),
+        LIMIT,
+    );
+    let event = Bytes::from_static(b"data: {\"a\":1}\n\n");
+    let out = rewriter.feed(event.clone()).expect("not compressed");
+    assert_eq!(out, event);
+    assert_eq!(out.as_ptr(), event.as_ptr(), "passed without a copy");
+}
+
+#[test]
+fn compressed_answers_are_decoded() {
+    let body = br#"{"usage":{"prompt_tokens":1}}"#;
+    let expected = r#"{"usage":{"prompt_tokens":1,"prompt_tokens_details":{"cached_tokens":7}}}"#;
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
+    gzip.write_all(body).expect("memory");
+    let mut zlib = ZlibEncoder::new(Vec::new(), Compression::default());
+    zlib.write_all(body).expect("memory");
+    for (name, packed) in [("gzip", gzip.finish()), ("deflate", zlib.finish())] {
+        let packed = packed.expect("memory");
+        for cut in 0..=packed.len() {
+            let mut head = headers(&[("content-encoding", name), ("content-length", "9")]);
+            let mut rewriter = Rewriter::new(cached("7"), &mut head, LIMIT);
+            assert!(head.is_empty(), "{head:?}");
+            assert_eq!(
+                through(&mut rewriter, &packed, &[cut]).as_deref(),
+                Ok(expected.as_bytes())
+            );
+            if cut < packed.len() {
+                let mut rewriter = Rewriter::new(
+                    cached("7"),
+                    &mut headers(&[("content-encoding", name)]),
+                    LIMIT,
+                );
+                assert_eq!(
+                    through(&mut rewriter, &packed[..cut], &[]),
+                    Err(Undecodable),
+                    "{name} cut at {cut}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_decoded_passes_with_its_headers() {
+    let mut head = headers(&[("content-encoding", "br"), ("content-length", "12")]);
+    let mut rewriter = Rewriter::new(cached("7"), &mut head, LIMIT);
+    assert_eq!(head.len(), 2);
+    assert_eq!(
+        through(&mut rewriter, b"{\"usage\":{}}", &[4]).as_deref(),
+        Ok(&b"{\"usage\":{}}"[..])
+    );
+}
+
+#[test]
+fn what_is_too_long_passes_as_it_is() {
+    let body = format!("{{\"usage\":{{}},\"a\":\"{}\"}}", "x".repeat(100));
+    for kind in ["application/json", "text/event-stream"] {
+        let mut rewriter = Rewriter::new(cached("7"), &mut headers(&[("content-type", kind)]), 64);
+        let cuts: Vec<usize> = (0..body.len()).step_by(10).collect();
+        assert_eq!(
+            through(&mut rewriter, body.as_bytes(), &cuts).as_deref(),
+            Ok(body.as_bytes())
+        );
+    }
+}
+
+#[test]
+fn the_prefill_servers_number_is_taken_as_it_is_written() {
+    let of = |answer: Value| {
+        CachedTokens::of(&Object::parse(answer.to_string().into()).expect("an object"))
+    };
+    assert_eq!(
+        of(json!({"usage": {"prompt_tokens_details": {"cached_tokens": 5}}})),
+        cached("5")
+    );
+    assert_eq!(
+        of(json!({"usage": {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 6}}})),
+        cached("6")
+    );
+    for none in [
+        json!({}),
+        json!({"usage": null}),
+        json!({"usage": {"prompt_tokens_details": null}}),
+        json!({"usage": {"prompt_tokens_details": {"cached_tokens": null}}}),
+        json!({"usage": {"prompt_tokens_details": {"cached_tokens": "9"}}}),
+    ] {
+        assert_eq!(of(none), cached("0"));
+    }
+}
+
+/// What the rewriter should do, said plainly, on values.
+fn slowly(text: &str) -> Value {
+    let mut value: Value = serde_json::from_str(text).expect("JSON");
+    if let Some(usage) = value.get_mut("usage").and_then(Value::as_object_mut) {
+        let details = usage.entry("prompt_tokens_details").or_insert(Value::Null);
+        if !details.is_object() {
+            *details = json!({});
+        }
+        details["cached_tokens"] = json!(7);
+    }
+    value
+}
+
+fn answers() -> impl Strategy<Value = Value> {
+    let details = prop_oneof![
+        Just(json!(null)),
+        Just(json!({})),
+        Just(json!({"cached_tokens": 3, "audio_tokens": 0})),
+        Just(json!({"cached_tokens": null})),
+        Just(json!(4)),
+    ];
+    let usage = prop_oneof![
+        Just(json!(null)),
+        Just(json!({"prompt_tokens": 4})),
+        details.prop_map(
+            |details| json!({"prompt_tokens": 4, "prompt_tokens_details": details, "total": 5})
+        ),
+    ];
+    (prop::option::of(usage), "[a-z\\\\\"{}\n\u{e9}]{0,8}").prop_map(|(usage, text)| {
+        let mut answer = json!({"id": "x", "choices": [{"text": text, "usage": 1}]});
+        if let Some(usage) = usage {
+            answer["usage"] = usage;
+        }
+        answer
+    })
+}
+
+proptest! {
+    #[test]
+    fn it_does_what_the_slow_one_does(
+        answers in prop::collection::vec((answers(), prop::sample::select(vec!["\n\n", "\r\n\r\n"])), 1..5),
+        cuts in prop::collection::vec(0..400usize, 0..6),
+        events: bool,
+    ) {
+        let body = match events {
+            true => answers.iter().map(|(answer, end)| format!("data: {answer}{end}")).collect(),
+            false => answers[0].0.to_string(),
+        };
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(body.len())).collect();
+        cuts.sort_unstable();
+        let out = rewritten(if events { "text/event-stream" } else { "application/json" }, &body, &cuts);
+        if events {
+            let found: Vec<&str> = out.split('\n').filter(|line| line.starts_with("data: ")).collect();
+            prop_assert_eq!(found.len(), answers.len());
+            for (line, (answer, _)) in found.iter().zip(&answers) {
+                let found: Value = serde_json::from_str(line[6..].trim_end()).expect("JSON");
+                prop_assert_eq!(found, slowly(&answer.to_string()));
+            }
+        } else {
+            let found: Value = serde_json::from_str(&out).expect("JSON");
+            prop_assert_eq!(found, slowly(&body));
+        }
+    }
+}
