@@ -16,10 +16,11 @@
 //! | [`upstream`] | connections to servers | |
 //! | `tls` | certificates of both sides, and their renewal | |
 //! | `front` | listeners, and HTTP around an exchange | |
-//! | `admin` | probes, metrics, status and a page | |
+//! | [`admin`] | probes, metrics, status and a page | |
 
 #![forbid(unsafe_code)]
 
+pub mod admin;
 mod exchange;
 mod front;
 mod json;

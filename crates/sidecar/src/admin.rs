@@ -1,0 +1,111 @@
+//! The admin address: probes, metrics, status and a page, over plain HTTP.
+//!
+//! | path | answer |
+//! |---|---|
+//! | `/` | a page that shows `/status` as it changes |
+//! | `/healthz` | 200 as long as this process runs |
+//! | `/readyz` | 200 while requests can be served, 503 otherwise |
+//! | `/metrics` | Prometheus' text format |
+//! | `/status` | JSON, `transload.status/1` |
+//!
+//! It shows no text of clients and changes nothing. What bounds it: connections at a time, the time to a request's head,
+//! and the life of each connection. On a loopback address it answers to IP addresses and `localhost` only, so that no web
+//! page can read it by pointing a name of its own there (DNS rebinding).
+
+mod routes;
+mod scrape;
+
+use std::future::Future;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use crate::observe::{Observer, ServerStatus};
+use routes::Routes;
+
+/// Connections at a time; further ones wait to be accepted.
+const CONNECTIONS: usize = 64;
+/// The time to a request's whole head, and between two requests of a connection.
+const HEAD_TIME: Duration = Duration::from_secs(10);
+/// The bytes of a head.
+const HEAD_BYTES: usize = 16 << 10;
+/// The life of a connection; clients connect again.
+const LIFE: Duration = Duration::from_secs(120);
+/// The time for the answer that is under way at the end of it.
+const LAST_ANSWER: Duration = Duration::from_secs(10);
+
+/// Where the admin address has its answers from.
+pub trait Source: Send + Sync + 'static {
+    /// What is remembered of requests.
+    fn observer(&self) -> &Observer;
+
+    /// The servers that are known, as they are now.
+    fn servers(&self) -> Vec<ServerStatus>;
+
+    /// Whether requests can be served: a decode server accepts connections, and nothing is being drained.
+    fn ready(&self) -> impl Future<Output = bool> + Send;
+
+    /// Asks a server for `path`; `None` if it does not answer 200 with at most `limit` bytes within this time.
+    fn get(
+        &self,
+        server: &ServerStatus,
+        path: &str,
+        limit: usize,
+        within: Duration,
+    ) -> impl Future<Output = Option<Bytes>> + Send;
+}
+
+/// Serves the admin address until the future is dropped, which also ends its connections.
+///
+/// # Errors
+/// `listener` has no local address.
+pub async fn serve<S: Source>(listener: TcpListener, source: Arc<S>) -> io::Result<()> {
+    let loopback = listener.local_addr()?.ip().is_loopback();
+    let routes = Arc::new(Routes::new(source, loopback));
+    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections = JoinSet::new();
+    loop {
+        while connections.try_join_next().is_some() {}
+        let Ok(place) = room.clone().acquire_owned().await else {
+            return Ok(()); // a semaphore that nobody closes
+        };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let routes = routes.clone();
+                connections.spawn(async move {
+                    connection(stream, &routes).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the admin address cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn connection<S: Source>(stream: TcpStream, routes: &Routes<S>) {
+    let service = service_fn(|request| async { Ok::<_, io::Error>(routes.answer(request).await) });
+    let mut connection = pin!(
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIME)
+            .max_buf_size(HEAD_BYTES)
+            .serve_connection(TokioIo::new(stream), service)
+    );
+    // Errors are those of clients that left or sent no HTTP.
+    if tokio::time::timeout(LIFE, &mut connection).await.is_err() {
+        connection.as_mut().graceful_shutdown();
+        let _ = tokio::time::timeout(LAST_ANSWER, connection).await;
+    }
+}

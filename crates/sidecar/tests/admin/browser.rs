@@ -1,0 +1,227 @@
+//! A browser that tests drive, over the W3C WebDriver protocol.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use tokio::net::TcpStream;
+
+/// How long anything in the browser may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+const CHROMIUM: &str = "/usr/bin/chromium";
+const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
+
+/// A browser with one window. It ends when this is dropped.
+pub(crate) struct Browser {
+    driver: Child,
+    address: SocketAddr,
+    session: String,
+    _profile: tempfile::TempDir,
+}
+
+impl Browser {
+    /// Starts one; `None`, and says so, where it is not installed.
+    pub(crate) async fn start() -> Option<Self> {
+        for file in [CHROMIUM, CHROMEDRIVER] {
+            if !Path::new(file).exists() {
+                eprintln!("NOT RUN: there is no {file}; install chromium and chromium-driver");
+                return None;
+            }
+        }
+        let mut driver = Command::new(CHROMEDRIVER)
+            .arg("--port=0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("chromedriver runs");
+        let lines = BufReader::new(driver.stdout.take().expect("its output")).lines();
+        let port = lines
+            .map_while(Result::ok)
+            .find_map(|line| {
+                line.strip_suffix('.')?
+                    .split_once("successfully on port ")?
+                    .1
+                    .parse()
+                    .ok()
+            })
+            .expect("chromedriver says its port");
+        let profile = tempfile::tempdir().expect("a folder");
+        let mut browser = Self {
+            driver,
+            address: SocketAddr::from(([127, 0, 0, 1], port)),
+            session: String::new(),
+            _profile: profile,
+        };
+        let profile = browser._profile.path().display();
+        let answer = browser
+            .call(Method::POST, "/session", &json!({"capabilities": {"alwaysMatch": {
+                "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+                "goog:chromeOptions": {"binary": CHROMIUM, "args": [
+                    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                    "--disable-background-networking", format!("--user-data-dir={profile}"),
+                ]},
+            }}}))
+            .await;
+        browser.session = answer["sessionId"].as_str().expect("a session").into();
+        Some(browser)
+    }
+
+    async fn call(&self, method: Method, path: &str, body: &Value) -> Value {
+        let request = async {
+            let stream = TcpStream::connect(self.address)
+                .await
+                .expect("chromedriver listens");
+            let (mut sender, connection) =
+                hyper::client::conn::http1::handshake(TokioIo::new(stream))
+                    .await
+                    .expect("HTTP");
+            tokio::spawn(connection);
+            let body = if method == Method::GET {
+                Bytes::new()
+            } else {
+                body.to_string().into()
+            };
+            let request = Request::builder()
+                .method(method)
+                .uri(path)
+                .header("host", self.address.to_string())
+                .header("content-type", "application/json")
+                .body(Full::new(body))
+                .expect("a request");
+            let answer = sender.send_request(request).await.expect("an answer");
+            answer
+                .into_body()
+                .collect()
+                .await
+                .expect("its body")
+                .to_bytes()
+        };
+        let body = tokio::time::timeout(PATIENCE, request)
+            .await
+            .expect("chromedriver answers");
+        let mut body: Value = serde_json::from_slice(&body).expect("JSON");
+        let value = body["value"].take();
+        assert!(value.get("error").is_none(), "{path}: {value}");
+        value
+    }
+
+    async fn post(&self, command: &str, body: Value) -> Value {
+        let path = format!("/session/{}/{command}", self.session);
+        self.call(Method::POST, &path, &body).await
+    }
+
+    pub(crate) async fn open(&self, url: &str) {
+        self.post("url", json!({ "url": url })).await;
+    }
+
+    /// What a script returns.
+    pub(crate) async fn script(&self, script: &str) -> Value {
+        self.post("execute/sync", json!({"script": script, "args": []}))
+            .await
+    }
+
+    /// Waits until a JavaScript expression is true.
+    pub(crate) async fn until(&self, expression: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.script(&format!("return !!({expression})")).await != json!(true) {
+            assert!(Instant::now() < deadline, "never true: {expression}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// A command of the DevTools protocol.
+    pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
+        self.post(
+            "goog/cdp/execute",
+            json!({"cmd": command, "params": parameters}),
+        )
+        .await
+    }
+
+    /// Sets the window's width and height, and `light` or `dark`.
+    pub(crate) async fn look(&self, width: u32, height: u32, scheme: &str) {
+        let size =
+            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.devtools("Emulation.setDeviceMetricsOverride", size)
+            .await;
+        let scheme = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
+        self.devtools("Emulation.setEmulatedMedia", scheme).await;
+    }
+
+    pub(crate) async fn key(&self, key: &str) {
+        for kind in ["rawKeyDown", "keyUp"] {
+            let code = match key {
+                "Tab" => 9,
+                "ArrowDown" => 40,
+                "Enter" => 13,
+                other => panic!("{other}?"),
+            };
+            let event =
+                json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code});
+            self.devtools("Input.dispatchKeyEvent", event).await;
+        }
+    }
+
+    /// What is in a log since the last look: `browser` is the console, `performance` has the requests.
+    pub(crate) async fn log(&self, kind: &str) -> Vec<Value> {
+        let entries = self.post("se/log", json!({ "type": kind })).await;
+        entries.as_array().expect("a list").clone()
+    }
+
+    /// The URLs of all requests since the last look.
+    pub(crate) async fn requested(&self) -> Vec<String> {
+        let entries = self.log("performance").await;
+        let messages = entries.iter().map(|entry| {
+            let text = entry["message"].as_str().expect("a message");
+            serde_json::from_str::<Value>(text).expect("JSON")["message"].take()
+        });
+        messages
+            .filter(|message| message["method"] == "Network.requestWillBeSent")
+            .map(|message| {
+                message["params"]["request"]["url"]
+                    .as_str()
+                    .expect("a URL")
+                    .into()
+            })
+            .collect()
+    }
+
+    /// A picture of the window, as PNG in base64.
+    pub(crate) async fn picture(&self) -> String {
+        let picture = self
+            .devtools("Page.captureScreenshot", json!({"format": "png"}))
+            .await;
+        picture["data"].as_str().expect("a picture").into()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // The driver ends its browser when it is asked to shut down; killing it would leave the browser.
+        let asked =
+            std::net::TcpStream::connect_timeout(&self.address, PATIENCE).and_then(|mut stream| {
+                use std::io::{Read, Write};
+                stream.set_read_timeout(Some(PATIENCE))?;
+                let path = format!("/session/{}", self.session);
+                write!(
+                    stream,
+                    "DELETE {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
+                    self.address
+                )?;
+                stream.read(&mut [0; 256])
+            });
+        if let Err(error) = asked {
+            eprintln!("the browser may be left: {error}");
+        }
+        let _ = self.driver.kill();
+        let _ = self.driver.wait();
+    }
+}
