@@ -33,7 +33,7 @@ enum Answer {
     /// Its head waits for the first byte of its body: until then another server may answer instead.
     Head(Box<(StatusCode, HeaderMap)>),
     /// The client has got its head.
-    Passing(Option<Rewriter>),
+    Passing(Option<Box<Rewriter>>),
 }
 
 impl Decoding {
@@ -140,7 +140,7 @@ impl Exchange {
             let rewriter = leg
                 .cached
                 .clone()
-                .map(|cached| Rewriter::new(cached, &mut headers, limit));
+                .map(|cached| Box::new(Rewriter::new(cached, &mut headers, limit)));
             self.act(Action::Answer(status, headers));
             leg.answer = Answer::Passing(rewriter);
         }
@@ -151,7 +151,7 @@ impl Exchange {
         let Answer::Passing(rewriter) = &mut leg.answer else {
             return self.decode_failed(leg, Failure::Broken);
         };
-        match rewriter.as_mut().map_or(Ok(Bytes::new()), Rewriter::finish) {
+        match rewriter.as_mut().map_or(Ok(Bytes::new()), |rewriter| rewriter.finish()) {
             Ok(last) => {
                 if !last.is_empty() {
                     self.act(Action::Write(last));

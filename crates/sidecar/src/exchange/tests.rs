@@ -331,7 +331,7 @@ fn a_failed_prefill_falls_back_to_the_clients_own_body() {
             let (seen, path) = run(
                 rules(connector),
                 request(&asked(), true),
-                &[script.clone()],
+                std::slice::from_ref(&script),
                 &held,
                 &[],
             );
@@ -346,7 +346,7 @@ fn a_failed_prefill_falls_back_to_the_clients_own_body() {
             let (seen, _) = run(
                 strict,
                 request(&asked(), true),
-                &[script.clone()],
+                std::slice::from_ref(&script),
                 &held[..held.len() - 1],
                 &[],
             );
