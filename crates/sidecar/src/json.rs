@@ -94,7 +94,12 @@ impl Object {
 
     /// A member's value, where it is an object.
     pub(crate) fn object(&self, key: &str) -> Option<Self> {
-        Self::parse(self.slice(key)?).ok()
+        let value = self.slice(key)?;
+        // Errors of the parser are costly, and this is an ordinary case.
+        if value.first() != Some(&b'{') {
+            return None;
+        }
+        Self::parse(value).ok()
     }
 
     /// A member's value, where it is one of `T`.

@@ -4,6 +4,7 @@
 //! caller's decision.
 
 mod body;
+mod connection;
 mod pool;
 
 use std::io;
@@ -14,16 +15,14 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 pub(crate) use self::body::Answer;
 pub use self::body::Outgoing;
+use self::connection::Connection;
 use self::pool::Pools;
 use crate::Role;
 use crate::target::{Host, ServerUrl};
@@ -96,10 +95,11 @@ impl Upstream {
         url: &ServerUrl,
         request: Request<Outgoing>,
     ) -> Result<Response<Answer>, SendError> {
+        let pools = &self.inner.pools;
         let mut request = request;
-        while let Some(mut kept) = self.inner.pools.take(role, url).await {
-            match kept.try_send_request(request).await {
-                Ok(response) => return Ok(self.answer(role, url, kept, response)),
+        while let Some(mut kept) = pools.take(role, url).await {
+            match kept.send(request).await {
+                Ok(response) => return Ok(Answer::of(response, kept, pools.place(role, url))),
                 Err(mut error) => match error.take_message() {
                     // The connection was closed meanwhile, and nothing of the request was sent.
                     Some(unsent) => request = unsent,
@@ -109,21 +109,10 @@ impl Upstream {
         }
         let mut connection = self.connect(role, url).await?;
         let response = connection
-            .send_request(request)
+            .send(request)
             .await
-            .map_err(SendError::Broken)?;
-        Ok(self.answer(role, url, connection, response))
-    }
-
-    fn answer(
-        &self,
-        role: Role,
-        url: &ServerUrl,
-        connection: SendRequest<Outgoing>,
-        response: Response<hyper::body::Incoming>,
-    ) -> Response<Answer> {
-        let back = self.inner.pools.place(role, url);
-        response.map(|body| Answer::new(body, connection, back))
+            .map_err(|error| SendError::Broken(error.into_error()))?;
+        Ok(Answer::of(response, connection, pools.place(role, url)))
     }
 
     /// Asks a server for a status with `GET`, and throws its body away.
@@ -205,17 +194,13 @@ impl Upstream {
         )
     }
 
-    async fn connect(
-        &self,
-        role: Role,
-        url: &ServerUrl,
-    ) -> Result<SendRequest<Outgoing>, SendError> {
+    async fn connect(&self, role: Role, url: &ServerUrl) -> Result<Connection, SendError> {
         let within = self.inner.connect_timeout;
         let dialled = async {
             let stream = self.dial(url).await?;
             stream.set_nodelay(true)?;
             if !url.tls {
-                return handshake(stream).await;
+                return Connection::new(stream).await;
             }
             let name = match &url.target.host {
                 Host::Name(name) => {
@@ -225,7 +210,7 @@ impl Upstream {
                 Host::V6(address) => ServerName::from(IpAddr::from(*address)),
             };
             let connector = TlsConnector::from(self.inner.tls.config(role));
-            handshake(connector.connect(name, stream).await?).await
+            Connection::new(connector.connect(name, stream).await?).await
         };
         match tokio::time::timeout(within, dialled).await {
             Ok(connected) => connected.map_err(SendError::Unreachable),
@@ -260,22 +245,3 @@ impl Upstream {
             .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
     }
 }
-
-/// Begins HTTP/1.1 on a connection, which a task of its own drives until both ends are done with it.
-async fn handshake<T: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
-    stream: T,
-) -> io::Result<SendRequest<Outgoing>> {
-    let (sender, connection) = http1::Builder::new()
-        .max_headers(MOST_HEADERS)
-        .handshake(TokioIo::new(stream))
-        .await
-        .map_err(io::Error::other)?;
-    tokio::spawn(async move {
-        // Whoever waits for an answer on it is told of the error.
-        let _ = connection.with_upgrades().await;
-    });
-    Ok(sender)
-}
-
-/// Headers that a server's answer may have.
-const MOST_HEADERS: usize = 256;

@@ -151,7 +151,10 @@ impl Exchange {
         let Answer::Passing(rewriter) = &mut leg.answer else {
             return self.decode_failed(leg, Failure::Broken);
         };
-        match rewriter.as_mut().map_or(Ok(Bytes::new()), |rewriter| rewriter.finish()) {
+        match rewriter
+            .as_mut()
+            .map_or(Ok(Bytes::new()), |rewriter| rewriter.finish())
+        {
             Ok(last) => {
                 if !last.is_empty() {
                     self.act(Action::Write(last));

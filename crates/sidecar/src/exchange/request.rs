@@ -137,6 +137,12 @@ pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
     if route != Route::Completions {
         return false;
     }
+    if !body
+        .get("prompt")
+        .is_some_and(|prompt| prompt.starts_with('['))
+    {
+        return false;
+    }
     // A list of numbers is one prompt, of token ids.
     body.read::<Vec<&serde_json::value::RawValue>>("prompt")
         .is_some_and(|items| {

@@ -62,6 +62,7 @@ impl Front {
             ));
         };
         let server_side = hyper::upgrade::on(&mut response);
+        let response = response.map(Answer::detach);
         tokio::spawn(async move {
             if let (Ok(client), Ok(server)) = (client_side.await, server_side.await) {
                 let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));

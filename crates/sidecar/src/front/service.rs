@@ -314,7 +314,11 @@ pub(super) fn path_of(uri: &http::Uri) -> PathAndQuery {
 
 /// An id of our own, the same on both legs: 128 random bits.
 fn request_id() -> String {
-    format!("{:016x}{:016x}", random(), random())
+    let mut bytes = [0; 16];
+    if getrandom::fill(&mut bytes).is_err() {
+        bytes = u128::from(random()).to_be_bytes();
+    }
+    format!("{:032x}", u128::from_be_bytes(bytes))
 }
 
 fn draw(count: usize) -> usize {

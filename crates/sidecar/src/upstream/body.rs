@@ -4,10 +4,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::SendRequest;
 
+use super::connection::Connection;
 use super::pool::Place;
 
 /// The body of a request to a server: what is here already, then what still comes from the client.
@@ -83,17 +84,34 @@ impl Body for Outgoing {
 /// The body of a server's answer. At its end the connection is kept for the next request; dropped before, it is closed.
 pub(crate) struct Answer {
     body: Incoming,
-    kept: Option<(SendRequest<Outgoing>, Place)>,
+    kept: Option<(Connection, Place)>,
 }
 
 impl Answer {
-    pub(super) fn new(body: Incoming, connection: SendRequest<Outgoing>, place: Place) -> Self {
-        let mut answer = Self {
-            body,
-            kept: Some((connection, place)),
-        };
-        answer.keep_if_over();
-        answer
+    /// The answer that came by a connection.
+    pub(super) fn of(
+        response: Response<Incoming>,
+        connection: Connection,
+        place: Place,
+    ) -> Response<Self> {
+        let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+        response.map(|body| {
+            let mut answer = Self {
+                body,
+                kept: Some((connection, place)),
+            };
+            if !upgraded {
+                answer.keep_if_over();
+            }
+            answer
+        })
+    }
+
+    /// Lets the connection go its own way, as after an upgrade.
+    pub(crate) fn detach(mut self) {
+        if let Some((connection, _)) = self.kept.take() {
+            connection.detach();
+        }
     }
 
     fn keep_if_over(&mut self) {
@@ -113,6 +131,9 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        if let Some((connection, _)) = &mut self.kept {
+            connection.drive(cx);
+        }
         let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
         match &frame {
             Some(Ok(_)) => self.keep_if_over(),

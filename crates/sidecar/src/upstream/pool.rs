@@ -4,9 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use hyper::client::conn::http1::SendRequest;
-
-use super::Outgoing;
+use super::connection::Connection;
 use crate::Role;
 use crate::target::ServerUrl;
 
@@ -14,7 +12,7 @@ use crate::target::ServerUrl;
 /// meets the closing would be lost.
 const KEPT: Duration = Duration::from_secs(4);
 
-type Idle = Mutex<VecDeque<(SendRequest<Outgoing>, Instant)>>;
+type Idle = Mutex<VecDeque<(Connection, Instant)>>;
 
 type Table = HashMap<(Role, ServerUrl), Arc<Idle>>;
 
@@ -38,11 +36,11 @@ impl Pools {
     }
 
     /// Takes a connection that was open when it was last looked at.
-    pub(super) async fn take(&self, role: Role, url: &ServerUrl) -> Option<SendRequest<Outgoing>> {
+    pub(super) async fn take(&self, role: Role, url: &ServerUrl) -> Option<Connection> {
         let idle = self.place(role, url).idle;
         loop {
             let (mut connection, since) = lock(&idle).pop_back()?;
-            if since.elapsed() < KEPT && connection.ready().await.is_ok() {
+            if since.elapsed() < KEPT && connection.ready().await {
                 return Some(connection);
             }
         }
@@ -69,9 +67,7 @@ impl Pools {
                 };
                 lock(&servers).retain(|_, idle| {
                     let mut connections = lock(idle);
-                    connections.retain(|(connection, since)| {
-                        since.elapsed() < KEPT && !connection.is_closed()
-                    });
+                    connections.retain(|(connection, since)| since.elapsed() < KEPT);
                     !connections.is_empty() || Arc::strong_count(idle) > 1
                 });
             }
@@ -80,8 +76,8 @@ impl Pools {
 }
 
 impl Place {
-    pub(super) fn put(self, connection: SendRequest<Outgoing>) {
-        if connection.is_closed() {
+    pub(super) fn put(self, connection: Connection) {
+        if connection.is_over() {
             return;
         }
         let mut idle = lock(&self.idle);

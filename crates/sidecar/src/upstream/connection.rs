@@ -1,0 +1,100 @@
+//! A connection to a server, driven by whoever waits for an answer on it.
+//!
+//! A request and its answer pass between two sockets within one task: no other task has to be woken for each piece, and
+//! dropping the request closes the connection at once.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::TrySendError;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::Outgoing;
+
+/// Headers that a server's answer may have.
+const MOST_HEADERS: usize = 100;
+
+pub(super) struct Connection {
+    sender: SendRequest<Outgoing>,
+    /// What reads and writes the socket; gone once it has ended.
+    driver: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+}
+
+impl Connection {
+    /// Begins HTTP/1.1 on a stream.
+    pub(super) async fn new<T: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+        stream: T,
+    ) -> io::Result<Self> {
+        let (sender, driver) = http1::Builder::new()
+            .max_headers(MOST_HEADERS)
+            .handshake(TokioIo::new(stream))
+            .await
+            .map_err(io::Error::other)?;
+        Ok(Self {
+            sender,
+            driver: Some(Box::pin(driver.with_upgrades())),
+        })
+    }
+
+    /// Waits until it can take a request; not so if the server has closed it.
+    pub(super) async fn ready(&mut self) -> bool {
+        poll_fn(|cx| {
+            self.drive(cx);
+            self.sender.poll_ready(cx)
+        })
+        .await
+        .is_ok()
+    }
+
+    /// Sends a request and waits for the head of its answer.
+    pub(super) async fn send(
+        &mut self,
+        request: Request<Outgoing>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Outgoing>>> {
+        let mut answer = std::pin::pin!(self.sender.try_send_request(request));
+        poll_fn(|cx| {
+            // Sending hands the request to the driver, and the driver's reading completes the answer.
+            if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
+                return Poll::Ready(answer);
+            }
+            drive(&mut self.driver, cx);
+            answer.as_mut().poll(cx)
+        })
+        .await
+    }
+
+    /// Reads and writes what can be read and written.
+    pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
+        drive(&mut self.driver, cx);
+    }
+
+    pub(super) const fn is_over(&self) -> bool {
+        self.driver.is_none()
+    }
+
+    /// Lets a task of its own read and write until the end, as after an upgrade.
+    pub(super) fn detach(self) {
+        if let Some(driver) = self.driver {
+            tokio::spawn(driver);
+        }
+    }
+}
+
+fn drive(
+    driver: &mut Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
+    cx: &mut Context<'_>,
+) {
+    // An error reaches whoever waits for an answer by itself.
+    if driver
+        .as_mut()
+        .is_some_and(|driver| driver.as_mut().poll(cx).is_ready())
+    {
+        *driver = None;
+    }
+}
