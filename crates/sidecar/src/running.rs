@@ -5,21 +5,34 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use http::StatusCode;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 
 use crate::exchange::Rules;
 use crate::front::{Clients, Front, Listeners, Phase};
-use crate::observe::Observer;
+use crate::observe::{Observer, ServerStatus};
 use crate::servers::Servers;
 use crate::settings::{Mode, Settings};
-use crate::tls;
 use crate::upstream::Upstream;
+use crate::{Role, admin, tls};
 
 /// A sidecar or proxy that serves clients.
 pub struct Running {
     listeners: Listeners,
+    admin: Option<(SocketAddr, AbortOnDrop)>,
+}
+
+/// A task that ends with its owner.
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Why it does not start.
@@ -34,6 +47,14 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The admin address cannot be listened at.
+    #[error("cannot listen at the admin address {address}: {source}")]
+    Admin {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
 }
 
 impl Running {
@@ -42,13 +63,14 @@ impl Running {
     /// # Errors
     /// [`StartError`].
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
-        let (ranks, elsewhere, remote_hosts) = match &settings.mode {
+        let (mode, ranks, elsewhere, remote_hosts) = match &settings.mode {
             Mode::Sidecar(beside) => (
+                "sidecar",
                 beside.ranks,
                 false,
                 beside.allow.clone().filter(|_| beside.verify_remote_host),
             ),
-            Mode::Proxy(_) => (1, true, None),
+            Mode::Proxy(_) => ("proxy", 1, true, None),
         };
         let mut listeners = Vec::new();
         for rank in 0..ranks {
@@ -59,6 +81,14 @@ impl Running {
             let listening = TcpListener::bind(address).await;
             listeners.push(listening.map_err(|source| StartError::Listen { address, source })?);
         }
+        let admin = match settings.admin {
+            Some(address) => {
+                let wrong = |source| StartError::Admin { address, source };
+                let listener = TcpListener::bind(address).await.map_err(wrong)?;
+                Some((listener.local_addr().map_err(wrong)?, listener))
+            }
+            None => None,
+        };
         let rules = Rules {
             connector: settings.connector,
             prefill_timeout: settings.limits.prefill_timeout,
@@ -81,7 +111,7 @@ impl Running {
                 limits.idle_connections,
                 |_| true,
             ),
-            observer: Observer::new("sidecar", env!("CARGO_PKG_VERSION"), Instant::now()),
+            observer: Observer::new(mode, env!("CARGO_PKG_VERSION"), Instant::now()),
             clients: Clients::new(limits.requests_per_client),
             phase: watch::Sender::new(Phase::Serving),
             settings,
@@ -91,7 +121,17 @@ impl Running {
                 address: front.settings.listen,
                 source,
             })?;
-        Ok(Self { listeners })
+        let admin = admin.map(|(address, listener)| {
+            let serving = tokio::spawn(admin::serve(listener, front.clone()));
+            (address, AbortOnDrop(serving.abort_handle()))
+        });
+        Ok(Self { listeners, admin })
+    }
+
+    /// Where the admin address is.
+    #[must_use]
+    pub fn admin(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(address, _)| *address)
     }
 
     /// Where clients connect: rank 0 first.
@@ -103,5 +143,48 @@ impl Running {
     /// Ends it: no connection is accepted any more, and what is under way may take this long.
     pub async fn drain(self, within: Duration) {
         self.listeners.drain(within).await;
+    }
+}
+
+impl admin::Source for Front {
+    fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
+    fn servers(&self) -> Vec<ServerStatus> {
+        self.servers.snapshot()
+    }
+
+    async fn ready(&self) -> bool {
+        if *self.phase.borrow() != Phase::Serving {
+            return false;
+        }
+        for server in self
+            .servers
+            .snapshot()
+            .iter()
+            .filter(|server| server.role == Role::Decode)
+        {
+            if self.upstream.reaches(&server.url).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn get(
+        &self,
+        server: &ServerStatus,
+        path: &str,
+        limit: usize,
+        within: Duration,
+    ) -> Option<Bytes> {
+        let got = self
+            .upstream
+            .get(&server.url, server.role, path, limit, within)
+            .await;
+        got.ok()
+            .filter(|(status, _)| *status == StatusCode::OK)
+            .map(|(_, body)| body)
     }
 }

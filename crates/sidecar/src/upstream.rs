@@ -115,7 +115,23 @@ impl Upstream {
         Ok(Answer::of(response, connection, pools.place(role, url)))
     }
 
-    /// Asks a server for a status with `GET`, and throws its body away.
+    /// Asks a server with `GET`, for at most `limit` bytes.
+    ///
+    /// # Errors
+    /// [`SendError`].
+    pub async fn get(
+        &self,
+        url: &ServerUrl,
+        role: Role,
+        path: &str,
+        limit: usize,
+        within: Duration,
+    ) -> Result<(StatusCode, Bytes), SendError> {
+        let got = tokio::time::timeout(within, self.get_whole(url, role, path, limit)).await;
+        got.unwrap_or(Err(SendError::Timeout(within)))
+    }
+
+    /// Asks a server for a status with `GET`; what else it says is thrown away.
     ///
     /// # Errors
     /// [`SendError`].
@@ -128,35 +144,8 @@ impl Upstream {
     ) -> Result<StatusCode, SendError> {
         // What a healthy server says here is a few bytes.
         const MOST: usize = 64 << 10;
-        let (status, _) = self.get_within(url, role, path, MOST, within).await?;
+        let (status, _) = self.get(url, role, path, MOST, within).await?;
         Ok(status)
-    }
-
-    /// Fetches at most `limit` bytes with `GET`. The status is not looked at.
-    ///
-    /// # Errors
-    /// [`SendError`].
-    pub async fn get(
-        &self,
-        url: &ServerUrl,
-        role: Role,
-        path: &str,
-        limit: usize,
-        within: Duration,
-    ) -> Result<Bytes, SendError> {
-        Ok(self.get_within(url, role, path, limit, within).await?.1)
-    }
-
-    async fn get_within(
-        &self,
-        url: &ServerUrl,
-        role: Role,
-        path: &str,
-        limit: usize,
-        within: Duration,
-    ) -> Result<(StatusCode, Bytes), SendError> {
-        let got = tokio::time::timeout(within, self.get_whole(url, role, path, limit)).await;
-        got.unwrap_or(Err(SendError::Timeout(within)))
     }
 
     async fn get_whole(

@@ -67,7 +67,7 @@ impl Pools {
                 };
                 lock(&servers).retain(|_, idle| {
                     let mut connections = lock(idle);
-                    connections.retain(|(connection, since)| since.elapsed() < KEPT);
+                    connections.retain(|(_, since)| since.elapsed() < KEPT);
                     !connections.is_empty() || Arc::strong_count(idle) > 1
                 });
             }
