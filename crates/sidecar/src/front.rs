@@ -35,6 +35,8 @@ pub(crate) struct Front {
     pub(crate) observer: Observer,
     pub(crate) clients: Arc<Clients>,
     pub(crate) phase: watch::Sender<Phase>,
+    #[cfg(feature = "tickets")]
+    pub(crate) tickets: Option<crate::release::Tickets>,
 }
 
 /// Which servers a request may be sent to.
@@ -79,7 +81,16 @@ impl Front {
     }
 
     /// Has a prefill server give up the blocks that these parameters name, where it can be told to.
-    fn release(&self, _params: Bytes) {}
+    #[cfg_attr(
+        not(feature = "tickets"),
+        expect(unused_variables, clippy::unused_self, reason = "leases expire")
+    )]
+    fn release(&self, params: Bytes) {
+        #[cfg(feature = "tickets")]
+        if let Some(tickets) = &self.tickets {
+            tickets.give_up(params);
+        }
+    }
 }
 
 /// The answer to a client broke off: the connection is closed, so that nobody takes it for a whole one.

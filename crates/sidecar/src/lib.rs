@@ -52,5 +52,7 @@ impl Role {
     }
 }
 
+#[cfg(feature = "tickets")]
+mod release;
 mod running;
 pub use self::running::{Running, StartError};

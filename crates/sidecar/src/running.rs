@@ -15,6 +15,8 @@ use tokio::task::AbortHandle;
 use crate::exchange::Rules;
 use crate::front::{Clients, Front, Listeners, Phase};
 use crate::observe::{Observer, ServerStatus};
+#[cfg(feature = "tickets")]
+use crate::release::Tickets;
 use crate::servers::Servers;
 use crate::settings::{Mode, Settings};
 use crate::upstream::Upstream;
@@ -47,6 +49,10 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The certificates of a cluster cannot be used.
+    #[cfg(feature = "tickets")]
+    #[error("--certs: {0}")]
+    Tickets(#[from] crate::release::TicketsError),
     /// The admin address cannot be listened at.
     #[error("cannot listen at the admin address {address}: {source}")]
     Admin {
@@ -114,6 +120,8 @@ impl Running {
             observer: Observer::new(mode, env!("CARGO_PKG_VERSION"), Instant::now()),
             clients: Clients::new(limits.requests_per_client),
             phase: watch::Sender::new(Phase::Serving),
+            #[cfg(feature = "tickets")]
+            tickets: settings.certs.as_deref().map(Tickets::load).transpose()?,
             settings,
         });
         let listeners =

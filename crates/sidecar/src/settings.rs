@@ -35,6 +35,10 @@ pub struct Settings {
     pub bootstrap_port: u16,
     /// Clients may send transfer parameters of their own.
     pub trust_client_params: bool,
+    /// The certificates of a Transload cluster, with which blocks that prefill servers hold for clients that have left are
+    /// given up at once.
+    #[cfg(feature = "tickets")]
+    pub certs: Option<PathBuf>,
     /// How long streams in flight may take to end after SIGTERM.
     pub drain: Duration,
 }

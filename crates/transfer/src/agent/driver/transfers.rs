@@ -4,7 +4,9 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Driver;
 use crate::agent::Blocks;
-use crate::agent::data::{Landing, SendError, SendEvent, SendEvents};
+#[cfg(feature = "local")]
+use crate::agent::data::SendError;
+use crate::agent::data::{Landing, SendEvent, SendEvents};
 use crate::agent::event::{Event, Sending};
 use crate::agent::flows::{Moving, Under};
 use crate::ids::{AgentId, TransferId};
