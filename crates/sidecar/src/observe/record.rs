@@ -122,6 +122,7 @@ impl Record {
             entry.asked(observer, Role::Prefill, server, now);
             entry.prefill_asked.get_or_insert(now);
             entry.prefill_ended = None;
+            entry.prefill_succeeded = false;
         });
     }
 
@@ -145,7 +146,10 @@ impl Record {
 
     /// Notes that the decode server's answer is not for the client: it says that a prefill is worth while.
     pub fn decode_set_aside(&self, now: Instant) {
-        self.with(|entry, observer| entry.leg_ended(observer, Role::Decode, now));
+        self.with(|entry, observer| {
+            entry.decode_answered = None;
+            entry.leg_ended(observer, Role::Decode, now);
+        });
     }
 
     /// Notes that the first byte of the decode server's answer is here that is meant for the client.
@@ -179,6 +183,8 @@ impl Record {
     pub fn failure(&self, role: Role, kind: FailureKind, now: Instant) {
         self.with(|entry, observer| {
             entry.failure = Some((role, kind));
+            // An answer may be here already, and be one of failure.
+            entry.prefill_succeeded &= role != Role::Prefill;
             entry.leg_ended(observer, role, now);
             observer.metrics.failure(role, kind);
         });

@@ -120,6 +120,27 @@ fn a_prefill_that_fails_leaves_no_transfer_and_its_wait_is_a_stage() {
 }
 
 #[test]
+fn an_answer_of_failure_is_no_answered_prefill() {
+    let (observer, mut clock) = world();
+    let count = || sample(&observer, "transload_pd_prefill_seconds_count");
+    let record = observer.begin("id", clock.0);
+    record.prefill_asked(&server("p:1"), clock.0);
+    record.prefill_answered(clock.after(10));
+    record.failure(Role::Prefill, FailureKind::Status, clock.0);
+    record.decode_asked(&server("d:1"), clock.0);
+    record.finish(Outcome::Ok, clock.after(10));
+    assert_eq!(count(), 0.0);
+    let record = observer.begin("id", clock.0);
+    record.prefill_asked(&server("p:1"), clock.0);
+    record.failure(Role::Prefill, FailureKind::Broken, clock.after(10));
+    record.prefill_asked(&server("p:2"), clock.0);
+    record.prefill_answered(clock.after(10));
+    record.finish(Outcome::Ok, clock.after(10));
+    assert_eq!(count(), 1.0);
+    assert_eq!(sample(&observer, "transload_pd_prefill_seconds_sum"), 0.02);
+}
+
+#[test]
 fn legs_are_in_flight_from_being_asked_to_their_end() {
     let (observer, mut clock) = world();
     let of = |role: &str| {
@@ -193,7 +214,8 @@ fn a_decode_server_asked_first_does_not_count_as_prefill() {
     let record = observer.begin("id", clock.0);
     record.received(clock.0);
     record.decode_asked(&server("d:1"), clock.after(1));
-    record.decode_set_aside(clock.after(20));
+    record.decode_answered(clock.after(18));
+    record.decode_set_aside(clock.after(2));
     record.path(Path::Disaggregated);
     record.prefill_asked(&server("p:1"), clock.after(1));
     record.prefill_answered(clock.after(50));

@@ -82,6 +82,7 @@ async fn what_is_known_is_shown_at_each_width_and_in_light_and_dark() {
         browser.script(&format!("return {ROWS}")).await,
         json!(30 + world.going.len())
     );
+    save(&browser, "stale").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
