@@ -152,6 +152,8 @@ impl Browser {
             json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.devtools("Emulation.setDeviceMetricsOverride", size)
             .await;
+        let hidden = json!({"hidden": true});
+        self.devtools("Emulation.setScrollbarsHidden", hidden).await;
         let scheme = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
         self.devtools("Emulation.setEmulatedMedia", scheme).await;
     }
