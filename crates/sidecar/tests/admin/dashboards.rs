@@ -31,6 +31,11 @@ fn every_metric_that_is_named_is_exported() {
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split(['{', ' ']).next())
         .collect();
+    // Documents speak of histograms by their family's name.
+    let families: BTreeSet<_> = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
     let connector = read("crates/python/python/transload/vllm/stats.py");
     for file in ["docs/grafana/transload-pd.json", "docs/grafana/alerts.yaml"] {
         let text = read(file);
@@ -48,6 +53,8 @@ fn every_metric_that_is_named_is_exported() {
             assert!(known, "{file} names {name}, which is not exported");
         }
     }
+    let reference = read("docs/src/reference/status.md");
+    assert_eq!(named(&reference), families);
 }
 
 #[test]
