@@ -184,7 +184,11 @@ impl Record {
         self.with(|entry, observer| {
             entry.failure = Some((role, kind));
             // An answer may be here already, and be one of failure.
-            entry.prefill_succeeded &= role != Role::Prefill;
+            match role {
+                Role::Prefill => entry.prefill_succeeded = false,
+                Role::Decode if entry.first_byte.is_none() => entry.decode_answered = None,
+                Role::Decode => {}
+            }
             entry.leg_ended(observer, role, now);
             observer.metrics.failure(role, kind);
         });

@@ -141,6 +141,29 @@ fn an_answer_of_failure_is_no_answered_prefill() {
 }
 
 #[test]
+fn a_transfer_ends_with_the_answer_that_the_client_gets() {
+    let (observer, mut clock) = world();
+    let record = observer.begin("id", clock.0);
+    record.path(Path::Disaggregated);
+    record.prefill_asked(&server("p:1"), clock.0);
+    record.prefill_answered(clock.after(10));
+    record.decode_asked(&server("d:1"), clock.0);
+    record.decode_answered(clock.after(3));
+    record.failure(Role::Decode, FailureKind::Broken, clock.after(1));
+    record.decode_asked(&server("d:2"), clock.0);
+    record.decode_answered(clock.after(7));
+    record.first_byte(clock.0);
+    record.failure(Role::Decode, FailureKind::Broken, clock.after(1));
+    record.finish(Outcome::UpstreamFailed, clock.0);
+    let row = &observer.status(Vec::new(), None, clock.0).recent[0];
+    assert_eq!(
+        (row.transfer_ms, row.first_token_ms),
+        (Some(7.0), Some(21.0))
+    );
+    assert_eq!(row.decode.as_deref(), Some("http://d:2"));
+}
+
+#[test]
 fn legs_are_in_flight_from_being_asked_to_their_end() {
     let (observer, mut clock) = world();
     let of = |role: &str| {
