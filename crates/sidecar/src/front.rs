@@ -65,9 +65,8 @@ impl Front {
             Role::Decode => &choice.decode,
         };
         match (only, &self.settings.mode) {
-            (Some(url), _) => {
-                (!avoid.contains(url)).then(|| self.servers.claim(role, url, choice.tokens, now))
-            }
+            (Some(url), _) if avoid.contains(url) => None,
+            (Some(url), _) => self.servers.claim(role, url, choice.tokens, now),
             (None, Mode::Proxy(choosing)) => {
                 let wanted = Wanted {
                     tokens: choice.tokens,

@@ -17,7 +17,7 @@ use crate::front::{Clients, Front, Listeners, Phase};
 use crate::observe::{Observer, ServerStatus};
 #[cfg(feature = "tickets")]
 use crate::release::Tickets;
-use crate::servers::Servers;
+use crate::servers::{Origin, Servers, probe_all};
 use crate::settings::{Mode, Settings};
 use crate::upstream::Upstream;
 use crate::{Role, admin, tls};
@@ -25,7 +25,9 @@ use crate::{Role, admin, tls};
 /// A sidecar or proxy that serves clients.
 pub struct Running {
     listeners: Listeners,
-    admin: Option<(SocketAddr, AbortOnDrop)>,
+    admin: Option<SocketAddr>,
+    /// What runs besides.
+    _tasks: Vec<AbortOnDrop>,
 }
 
 /// A task that ends with its owner.
@@ -95,6 +97,19 @@ impl Running {
             }
             None => None,
         };
+        let servers = Arc::new(Servers::new(!elsewhere));
+        match &settings.mode {
+            Mode::Sidecar(beside) => {
+                let decode: Vec<_> = (0..beside.ranks)
+                    .map(|rank| beside.decode_of(rank))
+                    .collect();
+                servers.set(Origin::Settings, Role::Decode, &decode);
+            }
+            Mode::Proxy(choosing) => {
+                servers.set(Origin::Settings, Role::Prefill, &choosing.prefill);
+                servers.set(Origin::Settings, Role::Decode, &choosing.decode);
+            }
+        }
         let rules = Rules {
             connector: settings.connector,
             prefill_timeout: settings.limits.prefill_timeout,
@@ -110,7 +125,7 @@ impl Running {
         let limits = &settings.limits;
         let front = Arc::new(Front {
             rules: Arc::new(rules),
-            servers: Arc::new(Servers),
+            servers: servers.clone(),
             upstream: Upstream::new(
                 upstream,
                 limits.connect_timeout,
@@ -129,17 +144,27 @@ impl Running {
                 address: front.settings.listen,
                 source,
             })?;
+        let mut tasks = Vec::new();
+        if elsewhere {
+            let probing = tokio::spawn(probe_all(servers, front.upstream.clone()));
+            tasks.push(AbortOnDrop(probing.abort_handle()));
+        }
         let admin = admin.map(|(address, listener)| {
             let serving = tokio::spawn(admin::serve(listener, front.clone()));
-            (address, AbortOnDrop(serving.abort_handle()))
+            tasks.push(AbortOnDrop(serving.abort_handle()));
+            address
         });
-        Ok(Self { listeners, admin })
+        Ok(Self {
+            listeners,
+            admin,
+            _tasks: tasks,
+        })
     }
 
     /// Where the admin address is.
     #[must_use]
     pub fn admin(&self) -> Option<SocketAddr> {
-        self.admin.as_ref().map(|(address, _)| *address)
+        self.admin
     }
 
     /// Where clients connect: rank 0 first.

@@ -71,6 +71,16 @@ pub struct Beside {
     pub verify_remote_host: bool,
 }
 
+impl Beside {
+    /// The decode server of a data-parallel rank.
+    #[must_use]
+    pub fn decode_of(&self, rank: u16) -> ServerUrl {
+        let mut url = self.decode.clone();
+        url.target.port = url.target.port.saturating_add(rank);
+        url
+    }
+}
+
 /// What is particular to a proxy.
 #[derive(Debug, Clone)]
 pub struct Choosing {

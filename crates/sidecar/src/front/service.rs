@@ -266,9 +266,7 @@ impl Front {
             });
             rank = found.ok_or_else(|| Trouble::silent(StatusCode::BAD_REQUEST))?;
         }
-        let mut url = beside.decode.clone();
-        url.target.port = url.target.port.saturating_add(rank);
-        Ok(Some(url))
+        Ok(Some(beside.decode_of(rank)))
     }
 
     /// Where the servers of a request over SGLang meet: at its prefill server, which is chosen for good.

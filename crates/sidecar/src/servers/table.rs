@@ -1,0 +1,282 @@
+//! The table of servers: who names them, and what is in flight at each.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::choose::{Wanted, choose};
+use super::health::{Admission, Health};
+use crate::Role;
+use crate::observe::{ServerState, ServerStatus};
+use crate::settings::Policy;
+use crate::target::ServerUrl;
+
+/// The most servers that are known because requests have named them. Idle ones that were named longest ago go first.
+const MOST_NAMED_BY_REQUESTS: usize = 1024;
+
+/// Who names a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// The command line or the configuration.
+    Settings,
+    /// A file, DNS or etcd.
+    Discovery,
+}
+
+#[derive(Debug)]
+pub(super) struct Table {
+    /// There may be but one decode server, which is asked whatever it did before.
+    only_decode: bool,
+    prefill: Servers,
+    decode: Servers,
+    /// The number of the next server.
+    next: u64,
+}
+
+/// The servers of one role.
+#[derive(Debug, Default)]
+struct Servers {
+    entries: HashMap<ServerUrl, Entry>,
+    /// The number of the one that was chosen last.
+    last: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) url: ServerUrl,
+    /// Servers are numbered in the order in which they came.
+    pub(super) number: u64,
+    /// Who names it: the command line, a discovery.
+    named: [bool; 2],
+    /// A request has named it.
+    by_request: bool,
+    pub(super) in_flight: u64,
+    pub(super) tokens: u64,
+    requests: u64,
+    failures: u64,
+    health: Health,
+    used: Option<Instant>,
+}
+
+/// How a request came to a server.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// It finds out whether the server is well again.
+    pub(super) trial: bool,
+}
+
+impl Entry {
+    fn is_named(&self) -> bool {
+        self.named.contains(&true)
+    }
+
+    fn is_over(&self) -> bool {
+        !self.is_named() && !self.by_request && self.in_flight == 0
+    }
+
+    fn take(&mut self, tokens: u64, now: Instant) -> Place {
+        let trial = self.health.admission(now) == Admission::Trial;
+        if trial {
+            self.health.begin_trial();
+        }
+        self.in_flight += 1;
+        self.tokens = self.tokens.saturating_add(tokens);
+        self.requests += 1;
+        self.used = Some(now);
+        Place { trial }
+    }
+}
+
+impl Table {
+    pub(super) fn new(only_decode: bool) -> Self {
+        Self {
+            only_decode,
+            prefill: Servers::default(),
+            decode: Servers::default(),
+            next: 0,
+        }
+    }
+
+    /// Whether failures of a role's servers open their circuit breakers.
+    const fn breaks(&self, role: Role) -> bool {
+        matches!(role, Role::Prefill) || !self.only_decode
+    }
+
+    fn role(&self, role: Role) -> &Servers {
+        match role {
+            Role::Prefill => &self.prefill,
+            Role::Decode => &self.decode,
+        }
+    }
+
+    fn role_mut(&mut self, role: Role) -> &mut Servers {
+        match role {
+            Role::Prefill => &mut self.prefill,
+            Role::Decode => &mut self.decode,
+        }
+    }
+
+    fn entry(&mut self, role: Role, url: &ServerUrl) -> &mut Entry {
+        self.next += 1;
+        let number = self.next;
+        self.role_mut(role)
+            .entries
+            .entry(url.clone())
+            .or_insert_with(|| Entry {
+                url: url.clone(),
+                number,
+                named: [false; 2],
+                by_request: false,
+                in_flight: 0,
+                tokens: 0,
+                requests: 0,
+                failures: 0,
+                health: Health::default(),
+                used: None,
+            })
+    }
+
+    pub(super) fn set(&mut self, origin: Origin, role: Role, urls: &[ServerUrl]) {
+        for entry in self.role_mut(role).entries.values_mut() {
+            entry.named[origin as usize] = false;
+        }
+        for url in urls {
+            self.entry(role, url).named[origin as usize] = true;
+        }
+        self.role_mut(role)
+            .entries
+            .retain(|_, entry| !entry.is_over());
+    }
+
+    /// The servers of a role that somebody but requests names.
+    pub(super) fn known(&self, role: Role) -> impl Iterator<Item = &ServerUrl> {
+        self.role(role)
+            .entries
+            .values()
+            .filter(|entry| entry.is_named())
+            .map(|entry| &entry.url)
+    }
+
+    pub(super) fn claim(
+        &mut self,
+        role: Role,
+        url: &ServerUrl,
+        tokens: u64,
+        now: Instant,
+    ) -> Option<Place> {
+        if !self.role(role).entries.contains_key(url) {
+            self.make_room(role);
+            self.entry(role, url).by_request = true;
+        }
+        let entry = self.role_mut(role).entries.get_mut(url)?;
+        if entry.health.admission(now) == Admission::Closed {
+            return None;
+        }
+        Some(entry.take(tokens, now))
+    }
+
+    fn make_room(&mut self, role: Role) {
+        let entries = &mut self.role_mut(role).entries;
+        if entries.len() < MOST_NAMED_BY_REQUESTS {
+            return;
+        }
+        let idle = entries
+            .values()
+            .filter(|entry| !entry.is_named() && entry.in_flight == 0);
+        if let Some(url) = idle
+            .min_by_key(|entry| entry.used)
+            .map(|entry| entry.url.clone())
+        {
+            entries.remove(&url);
+        }
+    }
+
+    pub(super) fn choose(
+        &mut self,
+        role: Role,
+        wanted: &Wanted<'_>,
+        policy: Policy,
+        now: Instant,
+    ) -> Option<(Place, ServerUrl)> {
+        let servers = self.role(role);
+        let named: Vec<&Entry> = servers
+            .entries
+            .values()
+            .filter(|entry| entry.is_named() && !wanted.avoid.contains(&entry.url))
+            .collect();
+        let mut fit: Vec<&Entry> = named
+            .iter()
+            .filter(|entry| entry.health.admission(now) != Admission::Closed)
+            .copied()
+            .collect();
+        if fit.is_empty() && role == Role::Decode {
+            fit = named;
+        }
+        let chosen = choose(policy, wanted.prefix, servers.last, &fit)?;
+        let (number, url) = (chosen.number, chosen.url.clone());
+        let servers = self.role_mut(role);
+        servers.last = number;
+        let place = servers.entries.get_mut(&url)?.take(wanted.tokens, now);
+        Some((place, url))
+    }
+
+    pub(super) fn probed(&mut self, role: Role, url: &ServerUrl, healthy: bool) -> bool {
+        let entry = self.role_mut(role).entries.get_mut(url);
+        entry.is_some_and(|entry| entry.health.probed(healthy))
+    }
+
+    pub(super) fn judged(&mut self, role: Role, url: &ServerUrl, failed: bool, now: Instant) {
+        let breaks = self.breaks(role);
+        if let Some(entry) = self.role_mut(role).entries.get_mut(url) {
+            entry.failures += u64::from(failed);
+            if breaks {
+                entry.health.judged(failed, now);
+            }
+        }
+    }
+
+    pub(super) fn left(&mut self, role: Role, url: &ServerUrl, tokens: u64, unjudged_trial: bool) {
+        let entries = &mut self.role_mut(role).entries;
+        if let Some(entry) = entries.get_mut(url) {
+            entry.in_flight -= 1;
+            entry.tokens = entry.tokens.saturating_sub(tokens);
+            if unjudged_trial {
+                entry.health.trial_left();
+            }
+            if entry.is_over() {
+                entries.remove(url);
+            }
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> Vec<ServerStatus> {
+        let mut all = Vec::new();
+        for role in [Role::Prefill, Role::Decode] {
+            let mut entries: Vec<&Entry> = self.role(role).entries.values().collect();
+            entries.sort_unstable_by_key(|entry| entry.number);
+            all.extend(entries.into_iter().map(|entry| entry.status(role)));
+        }
+        all
+    }
+}
+
+impl Entry {
+    fn status(&self, role: Role) -> ServerStatus {
+        let state = if !self.is_named() && !self.by_request {
+            ServerState::Draining
+        } else if self.health.is_down() {
+            ServerState::Down
+        } else if self.health.is_open() {
+            ServerState::Open
+        } else {
+            ServerState::Up
+        };
+        ServerStatus {
+            url: self.url.clone(),
+            role,
+            state,
+            in_flight: self.in_flight,
+            requests: self.requests,
+            failures: self.failures,
+        }
+    }
+}

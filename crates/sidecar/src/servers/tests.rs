@@ -1,0 +1,290 @@
+use std::collections::HashMap;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::observe::ServerState;
+use crate::target::Target;
+
+fn url(number: u16) -> ServerUrl {
+    ServerUrl {
+        tls: false,
+        target: Target::parse(&format!("s{number}:8000")).expect("a target"),
+    }
+}
+
+fn urls(numbers: impl IntoIterator<Item = u16>) -> Vec<ServerUrl> {
+    numbers.into_iter().map(url).collect()
+}
+
+fn proxy(decode: u16) -> Arc<Servers> {
+    let servers = Arc::new(Servers::new(false));
+    servers.set(Origin::Settings, Role::Decode, &urls(0..decode));
+    servers
+}
+
+fn choose(servers: &Arc<Servers>, policy: Policy, prefix: u64, now: Instant) -> Option<Claim> {
+    let wanted = Wanted {
+        tokens: 10,
+        prefix: Some(prefix),
+        avoid: &[],
+    };
+    servers.choose(Role::Decode, &wanted, policy, now)
+}
+
+fn state(servers: &Servers, of: &ServerUrl) -> ServerState {
+    servers
+        .snapshot()
+        .into_iter()
+        .find(|server| server.url == *of)
+        .expect("it is known")
+        .state
+}
+
+#[test]
+fn round_robin_is_fair_while_servers_come_and_go() {
+    let (servers, now) = (proxy(3), Instant::now());
+    let mut turns = HashMap::new();
+    for turn in 0..30 {
+        let claim = choose(&servers, Policy::RoundRobin, 0, now).expect("a server");
+        *turns.entry(claim.url().clone()).or_insert(0) += 1;
+        if turn == 14 {
+            servers.set(Origin::Discovery, Role::Decode, &urls([7]));
+        }
+    }
+    assert_eq!(
+        (0..3).map(|number| turns[&url(number)]).collect::<Vec<_>>(),
+        [9, 9, 8]
+    );
+    assert_eq!(turns[&url(7)], 4);
+}
+
+#[test]
+fn the_least_loaded_server_has_the_fewest_tokens() {
+    let (servers, now) = (proxy(3), Instant::now());
+    let long = Wanted {
+        tokens: 1_000,
+        prefix: None,
+        avoid: &[],
+    };
+    let first = servers
+        .choose(Role::Decode, &long, Policy::LeastLoaded, now)
+        .expect("a server");
+    let held: Vec<_> = (0..20)
+        .map(|_| choose(&servers, Policy::LeastLoaded, 0, now).expect("a server"))
+        .collect();
+    assert!(held.iter().all(|claim| claim.url() != first.url()));
+    drop(first);
+    let next = choose(&servers, Policy::LeastLoaded, 0, now).expect("a server");
+    assert!(held.iter().all(|claim| claim.url() != next.url()));
+}
+
+#[test]
+fn a_server_that_fails_is_left_alone_and_tried_again() {
+    let (servers, mut now) = (proxy(2), Instant::now());
+    let bad = url(0);
+    for _ in 0..3 {
+        assert_eq!(state(&servers, &bad), ServerState::Up);
+        servers
+            .claim(Role::Decode, &bad, 1, now)
+            .expect("it is up")
+            .failed(FailureKind::Refused, now);
+    }
+    assert_eq!(state(&servers, &bad), ServerState::Open);
+    for _ in 0..4 {
+        assert_eq!(
+            choose(&servers, Policy::RoundRobin, 0, now)
+                .expect("the other")
+                .url(),
+            &url(1)
+        );
+    }
+    now += Duration::from_secs(2);
+    // One request at a time finds out; if it fails, it is left alone again, and if it ends without a result, the next one does.
+    drop(servers.claim(Role::Decode, &bad, 1, now).expect("a trial"));
+    let trial = servers.claim(Role::Decode, &bad, 1, now).expect("a trial");
+    assert!(servers.claim(Role::Decode, &bad, 1, now).is_none());
+    trial.failed(FailureKind::Status, now);
+    drop(trial);
+    assert!(servers.claim(Role::Decode, &bad, 1, now).is_none());
+    now += Duration::from_secs(2);
+    servers
+        .claim(Role::Decode, &bad, 1, now)
+        .expect("a trial")
+        .succeeded(now);
+    assert_eq!(state(&servers, &bad), ServerState::Up);
+    assert!(servers.claim(Role::Decode, &bad, 1, now).is_some());
+}
+
+#[test]
+fn where_no_decode_server_is_well_one_is_asked_all_the_same() {
+    let (servers, now) = (proxy(2), Instant::now());
+    servers.set(Origin::Settings, Role::Prefill, &urls(0..2));
+    for (role, number) in [
+        (Role::Decode, 0),
+        (Role::Decode, 1),
+        (Role::Prefill, 0),
+        (Role::Prefill, 1),
+    ] {
+        assert!(servers.probed(role, &url(number), false), "that is news");
+        assert!(!servers.probed(role, &url(number), false));
+    }
+    assert!(choose(&servers, Policy::RoundRobin, 0, now).is_some());
+    let wanted = Wanted {
+        tokens: 1,
+        prefix: None,
+        avoid: &[],
+    };
+    assert!(
+        servers
+            .choose(Role::Prefill, &wanted, Policy::RoundRobin, now)
+            .is_none()
+    );
+    let both = urls(0..2);
+    let wanted = Wanted {
+        tokens: 1,
+        prefix: None,
+        avoid: &both,
+    };
+    assert!(
+        servers
+            .choose(Role::Decode, &wanted, Policy::RoundRobin, now)
+            .is_none()
+    );
+}
+
+#[test]
+fn the_only_decode_server_has_no_breaker() {
+    let (servers, now) = (Arc::new(Servers::new(true)), Instant::now());
+    servers.set(Origin::Settings, Role::Decode, &urls([0]));
+    for _ in 0..10 {
+        servers
+            .claim(Role::Decode, &url(0), 1, now)
+            .expect("always")
+            .failed(FailureKind::Broken, now);
+    }
+    assert_eq!(state(&servers, &url(0)), ServerState::Up);
+    assert_eq!(servers.snapshot()[0].failures, 10);
+}
+
+#[test]
+fn a_server_that_nobody_names_drains_and_is_forgotten() {
+    let (servers, now) = (proxy(2), Instant::now());
+    let claim = servers
+        .claim(Role::Decode, &url(0), 1, now)
+        .expect("it is up");
+    servers.set(Origin::Settings, Role::Decode, &urls([1]));
+    assert_eq!(state(&servers, &url(0)), ServerState::Draining);
+    assert_eq!(
+        choose(&servers, Policy::RoundRobin, 0, now)
+            .expect("a server")
+            .url(),
+        &url(1)
+    );
+    drop(claim);
+    assert_eq!(servers.snapshot().len(), 1);
+}
+
+#[test]
+fn servers_that_requests_name_are_bounded() {
+    let (servers, now) = (Arc::new(Servers::new(true)), Instant::now());
+    let held = servers
+        .claim(Role::Prefill, &url(0), 1, now)
+        .expect("it is new");
+    for number in 1..3_000 {
+        drop(servers.claim(
+            Role::Prefill,
+            &url(number),
+            1,
+            now + Duration::from_millis(number.into()),
+        ));
+    }
+    let known = servers.snapshot();
+    assert_eq!(known.len(), 1024);
+    assert!(known.iter().any(|server| server.url == *held.url()));
+}
+
+#[test]
+fn a_prefix_stays_and_moves_only_where_it_must() {
+    let now = Instant::now();
+    let place = |servers: &Arc<Servers>, prefix| {
+        choose(servers, Policy::Prefix, prefix, now)
+            .expect("a server")
+            .url()
+            .clone()
+    };
+    let (eight, nine) = (proxy(8), proxy(9));
+    let mut moved = 0;
+    let mut shares = HashMap::new();
+    for prefix in 0..2_000 {
+        let before = place(&eight, prefix);
+        assert_eq!(before, place(&eight, prefix));
+        let after = place(&nine, prefix);
+        if before != after {
+            assert_eq!(after, url(8), "only to the new one");
+            moved += 1;
+        }
+        *shares.entry(before).or_insert(0) += 1;
+    }
+    assert!(
+        (150..300).contains(&moved),
+        "{moved} of 2000 moved to one of nine"
+    );
+    assert!(
+        shares.values().all(|share| (150..350).contains(share)),
+        "{shares:?}"
+    );
+}
+
+#[test]
+fn a_prefix_of_everybody_is_spread() {
+    let (servers, now) = (proxy(4), Instant::now());
+    let held: Vec<_> = (0..100)
+        .map(|_| choose(&servers, Policy::Prefix, 7, now).expect("a server"))
+        .collect();
+    let most = servers
+        .snapshot()
+        .iter()
+        .map(|server| server.in_flight)
+        .max();
+    assert!(most <= Some(33), "{most:?} of 100 at one of four");
+    drop(held);
+}
+
+#[test]
+fn a_growing_conversation_keeps_its_key() {
+    let text: Vec<u8> = (0..10_000u32).map(|at| (at % 251) as u8).collect();
+    let mut keys: Vec<u64> = (512..10_000)
+        .map(|length| prefix::key(&text[..length]))
+        .collect();
+    keys.dedup();
+    assert_eq!(keys.len(), 4);
+    assert_ne!(prefix::key(b"a"), prefix::key(b"b"));
+}
+
+proptest! {
+    /// Whatever happens, what is in flight is what is held.
+    #[test]
+    fn nothing_in_flight_is_lost(steps in prop::collection::vec((0..6u8, 0..5u16, 0..3usize), 1..200)) {
+        let (servers, mut now) = (proxy(5), Instant::now());
+        let mut held: Vec<Claim> = Vec::new();
+        for (step, number, at) in steps {
+            match step {
+                0 => held.extend(servers.claim(Role::Decode, &url(number), 3, now)),
+                1 => held.extend(choose(&servers, Policy::LeastLoaded, 1, now)),
+                2 if !held.is_empty() => drop(held.remove(at % held.len())),
+                3 if !held.is_empty() => held[at % held.len()].failed(FailureKind::Broken, now),
+                4 if !held.is_empty() => held[at % held.len()].succeeded(now),
+                5 => servers.set(Origin::Settings, Role::Decode, &urls(0..number + 1)),
+                _ => now += Duration::from_millis(700),
+            }
+            let in_flight: u64 = servers.snapshot().iter().map(|server| server.in_flight).sum();
+            prop_assert_eq!(in_flight, held.len() as u64);
+        }
+        held.clear();
+        servers.set(Origin::Settings, Role::Decode, &[]);
+        let left = servers.snapshot();
+        prop_assert!(left.iter().all(|server| server.in_flight == 0));
+    }
+}
