@@ -6,7 +6,7 @@
 //! | room | what it does | pure |
 //! |---|---|---|
 //! | [`target`] | reads where a server is, once, and decides whether it may be dialled | yes |
-//! | `strict` | checks each request's head and framing before hyper's parser, which is lenient | yes |
+//! | [`strict`] | checks each request's head and framing before hyper's parser, which is lenient | yes |
 //! | `json` | finds the members of a JSON object and edits them, all other bytes kept | yes |
 //! | `usage` | rewrites `cached_tokens` in answers: JSON and server-sent events | yes |
 //! | `exchange` | one request as a state machine: which leg runs, what is held back, when to fall back | yes |
@@ -27,6 +27,7 @@ mod json;
 pub mod observe;
 pub mod servers;
 pub mod settings;
+pub mod strict;
 pub mod target;
 pub mod tls;
 pub mod upstream;

@@ -60,13 +60,29 @@ impl Target {
 
 impl Host {
     fn parse(text: &str) -> Result<Self, TargetError> {
+        match Self::parse_address(text) {
+            Some(IpAddr::V4(address)) => Ok(Self::V4(address)),
+            Some(IpAddr::V6(address)) => Ok(Self::V6(address)),
+            None if Self::is_name(text) => Ok(Self::Name(text.into())),
+            None => Err(TargetError::Host),
+        }
+    }
+
+    fn parse_address(text: &str) -> Option<IpAddr> {
         if let Some(inner) = text.strip_prefix('[') {
-            let inner = inner.strip_suffix(']').ok_or(TargetError::Host)?;
-            return inner.parse().map(Self::V6).map_err(|_| TargetError::Host);
+            let address = inner.strip_suffix(']')?.parse().ok()?;
+            return Some(IpAddr::V6(address));
         }
-        if let Ok(address) = text.parse() {
-            return Ok(Self::V4(address));
-        }
+        text.parse().ok().map(IpAddr::V4)
+    }
+
+    /// Tells whether a text is an address or a name, as [`Target::parse`] takes them.
+    pub(crate) fn is_well_formed(text: &str) -> bool {
+        Self::is_name(text) || Self::parse_address(text).is_some()
+    }
+
+    /// Tells whether a text is a name that no resolver reads as an address.
+    pub(crate) fn is_name(text: &str) -> bool {
         let label = |label: &str| {
             (1..=63).contains(&label.len())
                 && !label.starts_with('-')
@@ -75,16 +91,13 @@ impl Host {
                     .bytes()
                     .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
         };
-        // Resolvers read a name whose last label is a number as an IPv4 address of an odd spelling.
+        // Resolvers read a name whose last label is a number, in decimal, octal or hexadecimal, as an IPv4 address of an
+        // odd spelling.
         let last = text.rsplit('.').next().unwrap_or_default();
-        let number = last
-            .bytes()
-            .next()
-            .is_some_and(|byte| byte.is_ascii_digit());
-        if text.len() > 253 || number || !text.split('.').all(label) {
-            return Err(TargetError::Host);
-        }
-        Ok(Self::Name(text.into()))
+        let hex = last.strip_prefix("0x").or(last.strip_prefix("0X"));
+        let number = last.bytes().all(|byte| byte.is_ascii_digit())
+            || hex.is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        text.len() <= 253 && !number && text.split('.').all(label)
     }
 
     /// The address, where it is one.
