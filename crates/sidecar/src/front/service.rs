@@ -107,7 +107,12 @@ impl Front {
             }
             Err(trouble) => {
                 record.status(trouble.status.as_u16());
-                record.finish(Outcome::Rejected, Instant::now());
+                let outcome = if trouble.status.is_server_error() {
+                    Outcome::UpstreamFailed
+                } else {
+                    Outcome::Rejected
+                };
+                record.finish(outcome, Instant::now());
                 return Err(trouble);
             }
         };
@@ -221,7 +226,13 @@ impl Front {
             return Ok(None);
         };
         let lines = headers.get_all(PREFILLER).iter().map(HeaderValue::as_bytes);
-        let draw = |count: usize| if beside.sample { draw(count) } else { 0 };
+        let draw = |count| {
+            if beside.sample {
+                rand::random_range(0..count)
+            } else {
+                0
+            }
+        };
         let Some(target) = target::named(lines, draw)
             .map_err(|wrong| Trouble::bad_request(format!("{PREFILLER}: {wrong}.")))?
         else {
@@ -280,7 +291,7 @@ impl Front {
         Some(Bootstrap {
             host: json::string(host),
             port: self.settings.bootstrap_port,
-            room: random() >> 1,
+            room: rand::random::<u64>() >> 1,
         })
     }
 
@@ -312,22 +323,5 @@ pub(super) fn path_of(uri: &http::Uri) -> PathAndQuery {
 
 /// An id of our own, the same on both legs: 128 random bits.
 fn request_id() -> String {
-    let mut bytes = [0; 16];
-    if getrandom::fill(&mut bytes).is_err() {
-        bytes = u128::from(random()).to_be_bytes();
-    }
-    format!("{:032x}", u128::from_be_bytes(bytes))
-}
-
-fn draw(count: usize) -> usize {
-    usize::try_from(random() % count.max(1) as u64).unwrap_or_default()
-}
-
-fn random() -> u64 {
-    // Where the system has no random numbers, requests are told apart by time.
-    getrandom::u64().unwrap_or_else(|_| {
-        std::time::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |since| since.as_nanos() as u64)
-    })
+    format!("{:032x}", rand::random::<u128>())
 }
