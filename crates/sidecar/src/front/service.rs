@@ -1,5 +1,6 @@
 //! What becomes of one request: an exchange, or a pass through.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use super::driver::{Driver, Piece};
 use super::headers::{self, DATA_PARALLEL, PREFILLER, REQUEST_ID};
 use super::incoming::{may_hide, not_json, whole, without_params};
 use super::reply::{self, Reply};
-use super::{Broken, Choice, Client, Front};
+use super::{Choice, Client, Front};
 use crate::Role;
 use crate::exchange::request::{Bootstrap, several_prompts};
 use crate::exchange::{Exchange, Request as Wanted, Route, Trouble};
@@ -20,36 +21,52 @@ use crate::json::{self, Object};
 use crate::observe::{Outcome, Path, Record};
 use crate::servers::prefix;
 use crate::settings::{KvConnector, Mode, Policy};
+use crate::strict::{Verdict, Verdicts};
 use crate::target::{self, ServerUrl};
 
 impl Front {
     /// Answers one request.
     ///
     /// # Errors
-    /// [`Broken`] where the connection has to be closed without an answer.
+    /// Never: where nothing can be answered the body of an answer breaks off.
     pub(super) async fn answer(
         self: &Arc<Self>,
         request: Request<Incoming>,
         client: Client,
-    ) -> Result<Response<Reply>, Broken> {
+        verdict: Verdict,
+        verdicts: &Verdicts,
+    ) -> Result<Response<Reply>, Infallible> {
+        let upgrade = match verdict {
+            Verdict::Passed => None,
+            Verdict::Upgrade(upgrade) => Some(upgrade),
+            Verdict::Refused(refusal) => return Ok(reply::refusal(refusal.into())),
+        };
         let place = match self.clients.enter(client.address.ip()) {
             Ok(place) => place,
             Err(trouble) => return Ok(reply::refusal(trouble)),
         };
-        let local = match &self.settings.mode {
-            Mode::Sidecar(_) => matches!(request.uri().path(), "/health"),
-            Mode::Proxy(_) => matches!(request.uri().path(), "/health" | "/healthcheck"),
-        };
-        let response = if local && request.method() == Method::GET {
+        let response = if request.method() == Method::GET && self.is_health(request.uri().path()) {
             Ok(self.health(request.uri().path()))
         } else {
-            match Route::of(request.uri().path()).filter(|_| request.method() == Method::POST) {
+            let route =
+                Route::of(request.uri().path()).filter(|_| request.method() == Method::POST);
+            match route {
                 Some(route) => self.disaggregate(route, request, client).await,
-                None => self.pass(request, client).await,
+                None => self.pass(request, client, upgrade).await,
             }
         };
-        let response = response.unwrap_or_else(reply::refusal);
+        let response = response.unwrap_or_else(|trouble| {
+            // What was wrong with the body's framing is known better there.
+            reply::refusal(verdicts.body_refusal().map_or(trouble, Into::into))
+        });
         Ok(response.map(|body| body.holding(place)))
+    }
+
+    fn is_health(&self, path: &str) -> bool {
+        match &self.settings.mode {
+            Mode::Sidecar(_) => path == "/health",
+            Mode::Proxy(_) => matches!(path, "/health" | "/healthcheck"),
+        }
     }
 
     fn health(&self, path: &str) -> Response<Reply> {
