@@ -9,7 +9,7 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 22] = [
+    const COMMANDS: [&str; 24] = [
         "plan",
         "inspect",
         "demo",
@@ -32,6 +32,8 @@ fn commands() -> Vec<Vec<&'static str>> {
         "store kvc",
         "store kvc inspect",
         "store kvc verify",
+        "sidecar",
+        "proxy",
     ];
     COMMANDS
         .iter()

@@ -8,6 +8,8 @@ use crate::output::Output;
 mod bench;
 mod certs;
 mod demo;
+#[cfg(feature = "sidecar")]
+mod disaggregate;
 mod engines;
 mod inspect;
 mod model;
@@ -25,6 +27,10 @@ pub(crate) enum Command {
     Certs(certs::Args),
     Bench(bench::Args),
     Store(store::Args),
+    #[cfg(feature = "sidecar")]
+    Sidecar(disaggregate::sidecar::Args),
+    #[cfg(feature = "sidecar")]
+    Proxy(disaggregate::proxy::Args),
     /// The second process of the demo and of benches.
     #[command(name = engines::SOURCE_PROCESS, hide = true)]
     SourceProcess,
@@ -46,5 +52,9 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> 
         Command::Certs(args) => certs::run(args, output),
         Command::Bench(args) => bench::run(args, output),
         Command::Store(args) => store::run(args, output),
+        #[cfg(feature = "sidecar")]
+        Command::Sidecar(args) => disaggregate::sidecar::run(&args),
+        #[cfg(feature = "sidecar")]
+        Command::Proxy(args) => disaggregate::proxy::run(&args),
     }
 }

@@ -1,0 +1,264 @@
+//! The options that `transload sidecar` and `transload proxy` have in common.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU16;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, ValueHint};
+use transload_sidecar::settings::{
+    KvConnector, Limits, Mode, PrefillFailure, ServingTls, Settings, UpstreamTls,
+};
+
+use super::values::{self, Admin, Stage, Stages};
+use crate::failure::Failure;
+use crate::show::number;
+
+/// Everything that they have in common but [`Protocol`], which stands first in the help.
+#[derive(Debug, clap::Args)]
+pub(super) struct Common {
+    #[command(flatten)]
+    tls: Tls,
+    #[command(flatten)]
+    failing: Failing,
+    #[command(flatten)]
+    trust: Trust,
+    #[command(flatten)]
+    bounds: Bounds,
+    #[command(flatten)]
+    operating: Operating,
+}
+
+/// Reads an environment variable: the value, where it is set and not empty.
+pub(super) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+impl Common {
+    /// The settings of a mode that listens here, with TLS or without.
+    pub(super) fn settings(
+        self,
+        protocol: &Protocol,
+        mode: Mode,
+        listen: SocketAddr,
+        secure: bool,
+        environment: Environment<'_>,
+    ) -> Result<Settings, Failure> {
+        let bootstrap_port = match environment("SGLANG_BOOTSTRAP_PORT") {
+            None => 8998,
+            Some(text) => match text.parse::<NonZeroU16>() {
+                Ok(port) => port.get(),
+                Err(_) => {
+                    return Err(Failure::input(
+                        format!(
+                            "the environment has SGLANG_BOOTSTRAP_PORT={text:?}, which is no port"
+                        ),
+                        "give a number from 1 to 65535, or unset it for 8998",
+                    ));
+                }
+            },
+        };
+        Ok(Settings {
+            mode,
+            connector: protocol.kv_connector,
+            listen,
+            admin: self.operating.admin.0,
+            serving_tls: self.tls.serving(secure)?,
+            upstream_tls: self.tls.upstream()?,
+            limits: Limits {
+                prefill_timeout: self.bounds.prefill_timeout,
+                connect_timeout: self.bounds.connect_timeout,
+                body: self.bounds.body_limit,
+                requests_per_client: self.bounds.max_requests_per_client,
+                idle_connections: self.bounds.max_idle_conns_per_host,
+            },
+            prefill_failure: self.failing.prefill_failure,
+            prefill_retries: self.failing.prefill_max_retries,
+            prefill_backoff: self.failing.prefill_retry_backoff,
+            decode_chunk: Some(protocol.decode_chunk_size).filter(|tokens| *tokens != 0),
+            bootstrap_port,
+            trust_client_params: self.trust.trust_client_params,
+            certs: self.operating.certs,
+            drain: self.operating.drain,
+        })
+    }
+
+    /// Whether there is a certificate to show to clients.
+    pub(super) fn has_certificate(&self) -> bool {
+        self.tls.cert_path.is_some()
+    }
+}
+
+impl Tls {
+    fn serving(&self, secure: bool) -> Result<Option<ServingTls>, Failure> {
+        if !secure && self.client_ca.is_some() {
+            return Err(Failure::input(
+                "--client-ca asks clients for certificates, but they are served without TLS",
+                "give --cert-path with a certificate for clients to see, or leave --client-ca out",
+            ));
+        }
+        Ok(secure.then(|| ServingTls {
+            folder: self.cert_path.clone(),
+            client_ca: self.client_ca.clone(),
+        }))
+    }
+
+    fn upstream(&self) -> Result<UpstreamTls, Failure> {
+        let client = match (self.client_cert.clone(), self.client_key.clone()) {
+            (Some(chain), Some(key)) => Some((chain, key)),
+            (None, None) => None,
+            (chain, _) => {
+                let missing = if chain.is_some() {
+                    "--client-key"
+                } else {
+                    "--client-cert"
+                };
+                return Err(Failure::input(
+                    format!("{missing} is missing: a certificate and its key go together"),
+                    "give both --client-cert FILE and --client-key FILE, or neither",
+                ));
+            }
+        };
+        Ok(UpstreamTls {
+            skip_verify_prefill: Stages::name(&self.tls_insecure_skip_verify, Stage::Prefiller),
+            skip_verify_decode: Stages::name(&self.tls_insecure_skip_verify, Stage::Decoder),
+            ca: self.upstream_ca.clone(),
+            client,
+        })
+    }
+}
+
+/// How the KV cache travels, and where a configuration is.
+#[derive(Debug, clap::Args)]
+pub(super) struct Protocol {
+    /// How the KV cache travels: nixlv2 (also for Transload's own connector), shared-storage or sglang.
+    #[arg(long, alias = "connector", value_name = "NAME", default_value = "nixlv2", value_parser = values::connector)]
+    kv_connector: KvConnector,
+    /// Decode in legs of so many tokens each, of chat completions; 0 is in one.
+    #[arg(long, value_name = "TOKENS", default_value_t = 0)]
+    decode_chunk_size: u32,
+    /// Options as YAML or JSON: `{port: 8085, vllm-port: 8203}`. Keys are names of flags; flags go before.
+    #[arg(long, value_name = "TEXT")]
+    configuration: Option<String>,
+    /// The same from a file.
+    #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
+    configuration_file: Option<PathBuf>,
+}
+
+/// Certificates that are the same for both commands.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "TLS")]
+struct Tls {
+    /// A folder with tls.crt and tls.key, which clients are shown; re-read when they change.
+    #[arg(long, value_name = "DIR", value_parser = values::path, value_hint = ValueHint::DirPath)]
+    cert_path: Option<PathBuf>,
+    /// Ask clients for a certificate of an authority in this PEM file.
+    #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
+    client_ca: Option<PathBuf>,
+    /// Do not check the certificates of prefiller or decoder servers; may be repeated.
+    #[arg(long, value_name = "STAGE,…", action = ArgAction::Append, value_parser = values::stages)]
+    tls_insecure_skip_verify: Vec<Stages>,
+    /// Authorities that sign the certificates of servers, in PEM. Default: those of the system.
+    #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
+    upstream_ca: Option<PathBuf>,
+    /// The certificate chain that servers are shown, in PEM.
+    #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
+    client_cert: Option<PathBuf>,
+    /// Its key, in PEM.
+    #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
+    client_key: Option<PathBuf>,
+}
+
+/// What is done where a prefill server fails.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "When a prefill server fails")]
+struct Failing {
+    /// fallback: the decode server computes the prompt itself. error: the client is told.
+    #[arg(long, value_name = "WHAT", default_value = "fallback", value_parser = values::prefill_failure)]
+    prefill_failure: PrefillFailure,
+    /// How often a prefill that ended with 502, 503 or 504 is asked for again.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    prefill_max_retries: u32,
+    /// The wait before each of these.
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = values::period)]
+    prefill_retry_backoff: Duration,
+}
+
+/// What bounds requests.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Limits")]
+struct Bounds {
+    /// The time of a whole prefill, to the last byte of its answer.
+    #[arg(long, value_name = "TIME", default_value = "300s", value_parser = values::timeout)]
+    prefill_timeout: Duration,
+    /// The time to connect to a server.
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::timeout)]
+    connect_timeout: Duration,
+    /// The longest body that is read whole, of a request or of a prefill's answer.
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = number::parse_memory)]
+    body_limit: u64,
+    /// Requests that one client address may have at a time. Default: any number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_requests_per_client: Option<u32>,
+    /// Idle connections that are kept for each server.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    max_idle_conns_per_host: usize,
+}
+
+/// What clients may send, of what a server sends otherwise.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "What clients may do")]
+struct Trust {
+    /// Pass on transfer parameters of clients. Default: they are removed from requests.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",
+        default_missing_value = "true", value_parser = values::switch)]
+    trust_client_params: bool,
+}
+
+/// How it is watched, and ended.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Watching and ending")]
+struct Operating {
+    /// Where /healthz, /readyz, /metrics, /status and a page at / are served; or off.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9400", value_parser = values::admin)]
+    admin: Admin,
+    /// Certificates of a Transload cluster (`transload certs`): blocks held for clients that leave are then given up
+    /// at once, and otherwise when their lease ends.
+    #[arg(long, value_name = "DIR", value_parser = values::path, value_hint = ValueHint::DirPath)]
+    certs: Option<PathBuf>,
+    /// How long requests in flight may take to end after SIGTERM.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = values::period)]
+    drain: Duration,
+}
+
+/// The options of llm-d's sidecar that mean nothing here: manifests that have them go on working.
+#[derive(Debug, clap::Args)]
+pub(super) struct Ignored {
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
+    zap_devel: Option<String>,
+    #[arg(long, hide = true)]
+    zap_encoder: Option<String>,
+    #[arg(long, hide = true)]
+    zap_log_level: Option<String>,
+    #[arg(long, hide = true)]
+    zap_stacktrace_level: Option<String>,
+    #[arg(long, hide = true)]
+    zap_time_encoding: Option<String>,
+    #[arg(long, hide = true)]
+    ec_connector: Option<String>,
+    #[arg(long, hide = true)]
+    pool_group: Option<String>,
+    #[arg(long, hide = true)]
+    inference_pool: Option<String>,
+    #[arg(long, hide = true)]
+    inference_pool_namespace: Option<String>,
+    #[arg(long, hide = true)]
+    inference_pool_name: Option<String>,
+}
+
+impl Ignored {
+    /// Whether an option is one of them.
+    pub(super) fn has(name: &str) -> bool {
+        name.starts_with("zap-")
+            || name.starts_with("inference-pool")
+            || ["ec-connector", "pool-group"].contains(&name)
+    }
+}

@@ -1,0 +1,342 @@
+//! Options from three places: flags, then a configuration, then the environment.
+//!
+//! A configuration's keys and the names of flags are one vocabulary, so all three are read by the one parser of
+//! flags: what a place adds becomes an argument more.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs;
+use std::marker::PhantomData;
+use std::path::Path;
+
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+
+use crate::failure::{Failure, chain};
+
+const INLINE: &str = "configuration";
+const FILE: &str = "configuration-file";
+
+/// The options of a command as the command line has them, before a configuration and the environment are asked.
+#[derive(Debug, Clone)]
+pub(crate) struct Given<F> {
+    /// By the name of the option; several values are several mentions.
+    flags: BTreeMap<String, Vec<String>>,
+    options: PhantomData<fn() -> F>,
+}
+
+/// What else may decide an option.
+pub(super) struct Elsewhere<'a> {
+    /// Environment variables, each with the option that it decides.
+    pub(super) variables: &'a [(&'a str, &'a str)],
+    /// Options that count for nothing once the other of the pair is given in a place that goes before.
+    pub(super) superseded: &'a [(&'a str, &'a str)],
+}
+
+/// All options of a command, from wherever they were given.
+pub(super) struct Complete<F> {
+    pub(super) options: F,
+    /// The names of those that were given somewhere.
+    pub(super) given: Vec<String>,
+}
+
+impl<F: clap::Args> Given<F> {
+    /// Asks the configuration that the flags name, and the environment, for what the flags leave open.
+    pub(super) fn complete(
+        &self,
+        elsewhere: &Elsewhere<'_>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Complete<F>, Failure> {
+        let mut values = self.flags.clone();
+        if let Some((name, text)) = self.configuration()? {
+            let found = Document::read(&name, &text)?.options::<F>(&name)?;
+            add(&mut values, found, elsewhere.superseded);
+        }
+        let mut found = BTreeMap::new();
+        for (variable, option) in elsewhere.variables {
+            if let Some(value) = environment(variable) {
+                check::<F>(option, &value).map_err(|wrong| {
+                    Failure::input(
+                        format!("the environment has {variable}={value:?}: {wrong}"),
+                        format!("correct it or unset it; --{option} goes before it"),
+                    )
+                })?;
+                found.insert((*option).to_owned(), vec![value]);
+            }
+        }
+        add(&mut values, found, elsewhere.superseded);
+
+        let arguments = values
+            .iter()
+            .flat_map(|(name, values)| values.iter().map(move |value| format!("--{name}={value}")));
+        let options = parse::<F>(arguments).and_then(|matches| F::from_arg_matches(&matches));
+        Ok(Complete {
+            // Each of them was checked where it comes from.
+            options: options.map_err(|error| Failure::input(chain(&error), "see --help"))?,
+            given: values.into_keys().collect(),
+        })
+    }
+
+    /// The name and the text of the configuration, where there is one.
+    fn configuration(&self) -> Result<Option<(String, String)>, Failure> {
+        let last = |name| self.flags.get(name).and_then(|values| values.last());
+        match (last(INLINE), last(FILE)) {
+            (Some(_), Some(_)) => Err(Failure::input(
+                "both --configuration and --configuration-file are given",
+                "give one of the two",
+            )),
+            (Some(text), None) => Ok(Some((format!("--{INLINE}"), text.clone()))),
+            (None, Some(path)) => match fs::read_to_string(Path::new(path)) {
+                Ok(text) => Ok(Some((path.clone(), text))),
+                Err(error) => Err(Failure::input(
+                    format!("the configuration {path} cannot be read: {error}"),
+                    "name a file of YAML or JSON that exists and may be read",
+                )),
+            },
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+/// Adds options to those of places that go before.
+fn add(
+    values: &mut BTreeMap<String, Vec<String>>,
+    found: BTreeMap<String, Vec<String>>,
+    superseded: &[(&str, &str)],
+) {
+    let before: Vec<String> = values.keys().cloned().collect();
+    for (name, value) in found {
+        let by = superseded.iter().find(|(old, _)| *old == name);
+        if by.is_none_or(|(_, new)| !before.iter().any(|name| name == new)) {
+            values.entry(name).or_insert(value);
+        }
+    }
+}
+
+/// Reads one option; says what is wrong with it.
+fn check<F: clap::Args>(name: &str, value: &str) -> Result<(), String> {
+    parse::<F>([format!("--{name}={value}")].into_iter())
+        .and_then(|matches| F::from_arg_matches(&matches).map(drop))
+        .map_err(|error| match std::error::Error::source(&error) {
+            Some(source) => source.to_string(),
+            None => "it is not what this option takes; see --help".to_owned(),
+        })
+}
+
+fn parse<F: clap::Args>(
+    arguments: impl Iterator<Item = String>,
+) -> Result<ArgMatches, clap::Error> {
+    command::<F>().try_get_matches_from(arguments)
+}
+
+fn command<F: clap::Args>() -> Command {
+    F::augment_args(Command::new(""))
+        .args_override_self(true)
+        .no_binary_name(true)
+        .disable_help_flag(true)
+}
+
+fn names(option: &Arg) -> impl Iterator<Item = &str> {
+    let aliases = option.get_all_aliases().unwrap_or_default();
+    option.get_long().into_iter().chain(aliases)
+}
+
+// Of the command line: it is read by clap as if the options stood in the command themselves.
+impl<F: clap::Args> clap::Args for Given<F> {
+    fn augment_args(command: Command) -> Command {
+        F::augment_args(command).args_override_self(true)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        F::augment_args_for_update(command)
+    }
+}
+
+impl<F: clap::Args> FromArgMatches for Given<F> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut flags = BTreeMap::new();
+        for option in command::<F>().get_arguments() {
+            let id = option.get_id().as_str();
+            let (Some(name), Some(ValueSource::CommandLine)) =
+                (option.get_long(), matches.value_source(id))
+            else {
+                continue;
+            };
+            let values = matches.get_raw(id).into_iter().flatten();
+            let values = values.map(|value| value.to_string_lossy().into_owned());
+            // As manifests have it whose template left it empty.
+            let values: Vec<_> = values.filter(|value| !value.is_empty()).collect();
+            if !values.is_empty() {
+                flags.insert(name.to_owned(), values);
+            }
+        }
+        Ok(Self {
+            flags,
+            options: PhantomData,
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// A configuration: keys that are names of flags, each with its values as text.
+struct Document(Vec<(String, Vec<String>)>);
+
+impl Document {
+    fn read(name: &str, text: &str) -> Result<Self, Failure> {
+        let options = serde_saphyr::options! { with_snippet: false };
+        let read: Result<Option<Self>, _> = serde_saphyr::from_str_with_options(text, options);
+        match read {
+            Ok(document) => Ok(document.unwrap_or(Self(Vec::new()))),
+            Err(error) => Err(Failure::input(
+                format!(
+                    "{name} is no configuration: {}",
+                    error.render_with_formatter(&serde_saphyr::UserMessageFormatter)
+                ),
+                "write YAML or JSON, a key for each flag: port: 8000",
+            )),
+        }
+    }
+
+    /// The options by their names; all of them are checked.
+    fn options<F: clap::Args>(self, file: &str) -> Result<BTreeMap<String, Vec<String>>, Failure> {
+        let command = command::<F>();
+        let mut options = BTreeMap::new();
+        for (key, values) in self.0 {
+            let option = command
+                .get_arguments()
+                .find(|option| names(option).any(|name| name == key));
+            let Some((option, name)) = option.and_then(|option| Some((option, option.get_long()?)))
+            else {
+                return Err(unknown::<F>(file, &key));
+            };
+            if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
+                return Err(Failure::input(
+                    format!("{file}: {key} is a list, and takes one value"),
+                    "give it one value",
+                ));
+            }
+            if [INLINE, FILE].contains(&name) {
+                return Err(Failure::input(
+                    format!("{file}: {key} cannot stand in a configuration"),
+                    "give it as a flag, or leave it out",
+                ));
+            }
+            for value in &values {
+                check::<F>(name, value).map_err(|wrong| {
+                    Failure::input(
+                        format!("{file}: {key} is {value:?}: {wrong}"),
+                        format!("correct it; a flag --{name} goes before it"),
+                    )
+                })?;
+            }
+            if !values.is_empty() && options.insert(name.to_owned(), values).is_some() {
+                return Err(Failure::input(
+                    format!("{file}: {key} is said twice, under two names"),
+                    format!("keep {name}"),
+                ));
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn unknown<F: clap::Args>(file: &str, key: &str) -> Failure {
+    // The parser knows which flag is closest.
+    let close = parse::<F>([format!("--{key}")].into_iter()).err();
+    let close = close.and_then(|error| match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(flag)) => Some(flag.trim_start_matches('-').to_owned()),
+        _ => None,
+    });
+    Failure::input(
+        format!("{file}: {key:?} is no key of a configuration"),
+        match close {
+            Some(close) => format!("did you mean {close}?"),
+            None => "keys are the names of flags, as --help lists them".to_owned(),
+        },
+    )
+}
+
+impl<'de> Deserialize<'de> for Document {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Pairs;
+
+        impl<'de> Visitor<'de> for Pairs {
+            type Value = Document;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("keys with values")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
+                let mut pairs = Vec::new();
+                while let Some((key, Values(values))) = map.next_entry::<String, Values>()? {
+                    pairs.push((key, values));
+                }
+                Ok(Document(pairs))
+            }
+        }
+        deserializer.deserialize_map(Pairs)
+    }
+}
+
+/// What a key has: nothing, a value, or a list of values.
+struct Values(Vec<String>);
+
+impl<'de> Deserialize<'de> for Values {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Scalars;
+
+        fn one<E>(value: impl ToString) -> Result<Values, E> {
+            // An empty text is what a template leaves of a value that nobody set.
+            let value = Some(value.to_string()).filter(|value| !value.is_empty());
+            Ok(Values(value.into_iter().collect()))
+        }
+
+        impl<'de> Visitor<'de> for Scalars {
+            type Value = Values;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a value or a list of values")
+            }
+
+            fn visit_bool<E>(self, value: bool) -> Result<Values, E> {
+                one(value)
+            }
+
+            fn visit_i64<E>(self, value: i64) -> Result<Values, E> {
+                one(value)
+            }
+
+            fn visit_u64<E>(self, value: u64) -> Result<Values, E> {
+                one(value)
+            }
+
+            fn visit_f64<E>(self, value: f64) -> Result<Values, E> {
+                one(value)
+            }
+
+            fn visit_str<E>(self, value: &str) -> Result<Values, E> {
+                one(value)
+            }
+
+            fn visit_unit<E>(self) -> Result<Values, E> {
+                Ok(Values(Vec::new()))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Values, A::Error> {
+                let mut values = Vec::new();
+                while let Some(Values(value)) = list.next_element()? {
+                    values.extend(value);
+                }
+                Ok(Values(values))
+            }
+        }
+        deserializer.deserialize_any(Scalars)
+    }
+}

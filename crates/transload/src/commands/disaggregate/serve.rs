@@ -1,0 +1,131 @@
+//! A sidecar or proxy as a process: from its settings until a signal ends it.
+
+use std::io::{self, ErrorKind};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use transload_sidecar::settings::Settings;
+use transload_sidecar::{Running, StartError};
+
+use crate::failure::{Failure, chain};
+
+/// Serves clients until SIGTERM or SIGINT, and then until what is in flight has ended.
+pub(super) fn serve(mut settings: Settings) -> Result<(), Failure> {
+    allow_open_files();
+    if !has_ipv6() {
+        settings.listen = without_ipv6(settings.listen);
+        settings.admin = settings.admin.map(without_ipv6);
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(no_runtime)?;
+    let served = runtime.block_on(until_told_to_end(settings));
+    // A look-up of a name may hang for longer than anybody waits.
+    runtime.shutdown_background();
+    served
+}
+
+async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
+    // Before anything is served: a signal that comes early is not lost.
+    let mut ends = Ends::new().map_err(no_runtime)?;
+    let drain = settings.drain;
+    let started = tokio::select! {
+        started = Running::start(settings) => started,
+        () = ends.next() => return Ok(()),
+    };
+    let running = started.map_err(|error| unstarted(&error))?;
+    let addresses: Vec<_> = running
+        .addresses()
+        .iter()
+        .map(SocketAddr::to_string)
+        .collect();
+    let mut line = format!("listening on {}", addresses.join(" "));
+    if let Some(admin) = running.admin() {
+        line += &format!(", admin on {admin}");
+    }
+    eprintln!("{line}");
+
+    ends.next().await;
+    eprintln!("ending: requests in flight have {drain:?}");
+    tokio::select! {
+        () = running.drain(drain) => Ok(()),
+        () = ends.next() => Err(Failure::no(
+            "told to end twice: requests in flight were cut",
+            "one signal lets them end, within --drain",
+        )),
+    }
+}
+
+/// What tells the process to end.
+struct Ends {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Ends {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn unstarted(error: &StartError) -> Failure {
+    let right = match error {
+        StartError::Admin { source, .. } if source.kind() == ErrorKind::AddrInUse => {
+            "is there another sidecar or proxy on this host? Give this one an admin address of its own: \
+             --admin 127.0.0.1:9401, or --admin off"
+        }
+        StartError::Listen { source, .. } | StartError::Admin { source, .. } => match source.kind()
+        {
+            ErrorKind::AddrInUse => "end what listens there, or give another port",
+            ErrorKind::AddrNotAvailable => "give an address that this host has",
+            ErrorKind::PermissionDenied => {
+                "give a port from 1024 on, or the right to use lower ones"
+            }
+            _ => "give another address",
+        },
+        StartError::Tickets(_) => {
+            "name a folder that `transload certs init` filled, with an agent that may pull"
+        }
+        _ => "see `transload sidecar --help`",
+    };
+    Failure::no(chain(error), right)
+}
+
+fn no_runtime(error: io::Error) -> Failure {
+    Failure::no(
+        format!("the runtime cannot be started: {error}"),
+        "the system may be out of file descriptors or threads",
+    )
+}
+
+/// Raises the number of files that may be open as far as the system lets it be: each request needs two or three.
+fn allow_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // What there is has to do, where that is not allowed.
+    let _ = setrlimit(Resource::Nofile, limit);
+}
+
+fn has_ipv6() -> bool {
+    TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok()
+}
+
+/// All interfaces, where there is no IPv6.
+fn without_ipv6(mut address: SocketAddr) -> SocketAddr {
+    if address.ip() == Ipv6Addr::UNSPECIFIED {
+        address.set_ip(Ipv4Addr::UNSPECIFIED.into());
+    }
+    address
+}

@@ -1,0 +1,183 @@
+//! `transload sidecar`: prefill/decode disaggregation beside a decode server.
+
+use clap::ArgAction;
+use transload_sidecar::settings::{Beside, Mode, Settings};
+use transload_sidecar::target::{ServerUrl, Target};
+
+use super::common::{Common, Environment, Ignored, Protocol};
+use super::given::{Elsewhere, Given};
+use super::values::{self, Stage, Stages};
+use super::{serve, variable};
+use crate::failure::Failure;
+
+const EXAMPLES: &str = "\
+Examples:
+  transload sidecar --port 8000 --vllm-port 8200 --secure-proxy=false
+  transload sidecar --vllm-port 8200 --cert-path /etc/tls --enable-tls prefiller
+  transload sidecar --vllm-port 8200 --allow-prefill 10.0.0.0/16:8000
+  transload sidecar --configuration-file /etc/transload/sidecar.yaml
+
+A request names its prefill server in the header x-prefiller-host-port. Without
+it, the decode server computes the prompt itself.
+
+Flags go before a configuration, that before the environment, that before what
+is said here. Lists take several values after one flag, separated by commas, or
+the flag several times. A switch alone is true. TIME is 200ms, 30s or 5m; SIZE
+is 64MiB or 1GiB.
+
+Environment:
+  POD_IP                      this host in x-data-parallel-host-port
+  SGLANG_BOOTSTRAP_PORT       8998 by default
+  ENABLE_PREFILLER_SAMPLING   as the flag
+
+SIGTERM lets requests in flight end, within --drain. A second one ends at once.
+SIGHUP re-reads certificates.";
+
+/// Have prompts computed elsewhere, beside a decode server: a drop-in for llm-d's sidecar.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    given: Given<Options>,
+}
+
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "As llm-d's sidecar has them")]
+struct Options {
+    /// The port that clients connect to, on all interfaces.
+    #[arg(long, value_name = "PORT", default_value_t = 8000)]
+    port: u16,
+    /// The port of the decode server, on this host.
+    #[arg(long, visible_alias = "model-server-port", value_name = "PORT", default_value_t = 8001,
+        value_parser = clap::value_parser!(u16).range(1..))]
+    vllm_port: u16,
+    /// Data-parallel ranks of the decode server: so many ports from --port on, before as many from --vllm-port on.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    data_parallel_size: u16,
+    /// Draw a prefill server at random where a request names several, in place of taking the first.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",
+        default_missing_value = "true", value_parser = values::switch)]
+    enable_prefiller_sampling: bool,
+    /// Insist on an allow-list of prefill servers: --allow-prefill.
+    #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",
+        default_missing_value = "true", value_parser = values::switch)]
+    enable_ssrf_protection: bool,
+    #[command(flatten)]
+    protocol: Protocol,
+    /// Serve clients over TLS; without --cert-path with a certificate that nobody has signed.
+    #[arg(long, help_heading = "TLS", value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1,
+        default_value = "true", default_missing_value = "true", value_parser = values::switch)]
+    secure_proxy: bool,
+    /// Speak TLS to prefiller or decoder servers; may be repeated.
+    #[arg(long, help_heading = "TLS", value_name = "STAGE,…", action = ArgAction::Append,
+        value_parser = values::stages)]
+    enable_tls: Vec<Stages>,
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    deprecated: Deprecated,
+    #[command(flatten)]
+    ignored: Ignored,
+}
+
+/// How llm-d's flags on TLS were called before.
+#[derive(Debug, clap::Args)]
+struct Deprecated {
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true", value_parser = values::switch)]
+    prefiller_use_tls: Option<bool>,
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true", value_parser = values::switch)]
+    decoder_use_tls: Option<bool>,
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true", value_parser = values::switch)]
+    prefiller_tls_insecure_skip_verify: Option<bool>,
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true", value_parser = values::switch)]
+    decoder_tls_insecure_skip_verify: Option<bool>,
+}
+
+const ELSEWHERE: Elsewhere<'_> = Elsewhere {
+    variables: &[
+        ("ENABLE_PREFILLER_SAMPLING", "enable-prefiller-sampling"),
+        ("INFERENCE_POOL", "inference-pool"),
+        ("INFERENCE_POOL_NAMESPACE", "inference-pool-namespace"),
+        ("INFERENCE_POOL_NAME", "inference-pool-name"),
+    ],
+    superseded: &[
+        ("prefiller-use-tls", "enable-tls"),
+        ("decoder-use-tls", "enable-tls"),
+        (
+            "prefiller-tls-insecure-skip-verify",
+            "tls-insecure-skip-verify",
+        ),
+        (
+            "decoder-tls-insecure-skip-verify",
+            "tls-insecure-skip-verify",
+        ),
+    ],
+};
+
+pub(crate) fn run(args: &Args) -> Result<(), Failure> {
+    let (settings, ignored) = args.settings(&variable)?;
+    if !ignored.is_empty() {
+        tracing::warn!(
+            "these options of llm-d's sidecar mean nothing here: {}",
+            ignored.join(", ")
+        );
+    }
+    serve::serve(settings)
+}
+
+impl Args {
+    /// The settings, and which of the options given mean nothing.
+    pub(super) fn settings(
+        &self,
+        environment: Environment<'_>,
+    ) -> Result<(Settings, Vec<String>), Failure> {
+        let complete = self.given.complete(&ELSEWHERE, environment)?;
+        let mut ignored = complete.given;
+        ignored.retain(|name| Ignored::has(name));
+        Ok((complete.options.settings(environment)?, ignored))
+    }
+}
+
+impl Options {
+    fn settings(self, environment: Environment<'_>) -> Result<Settings, Failure> {
+        let ranks = self.data_parallel_size.max(1);
+        for (flag, first) in [("--port", self.port), ("--vllm-port", self.vllm_port)] {
+            if first.checked_add(ranks - 1).is_none() {
+                return Err(Failure::input(
+                    format!("{ranks} ranks from {flag} {first} on go beyond port 65535"),
+                    format!("give a lower {flag} or a smaller --data-parallel-size"),
+                ));
+            }
+        }
+        if self.enable_ssrf_protection {
+            return Err(Failure::input(
+                "--enable-ssrf-protection is on, and no prefill server is allowed",
+                "say which: --allow-prefill HOST:PORT, with CIDR for HOST where it is a network \
+                 (an InferencePool is not asked)",
+            ));
+        }
+        let tls = |stage| Stages::name(&self.enable_tls, stage);
+        let deprecated = self.deprecated;
+        let mode = Mode::Sidecar(Beside {
+            decode: ServerUrl {
+                tls: tls(Stage::Decoder) || deprecated.decoder_use_tls == Some(true),
+                target: Target::parse(&format!("localhost:{}", self.vllm_port))
+                    .map_err(|error| Failure::input(error.to_string(), "correct --vllm-port"))?,
+            },
+            ranks,
+            pod_ip: environment("POD_IP"),
+            prefill_tls: tls(Stage::Prefiller) || deprecated.prefiller_use_tls == Some(true),
+            sample: self.enable_prefiller_sampling,
+            allow: None,
+            verify_remote_host: false,
+        });
+        let listen = (std::net::Ipv6Addr::UNSPECIFIED, self.port).into();
+        let mut settings =
+            self.common
+                .settings(&self.protocol, mode, listen, self.secure_proxy, environment)?;
+        let upstream = &mut settings.upstream_tls;
+        upstream.skip_verify_prefill |= deprecated.prefiller_tls_insecure_skip_verify == Some(true);
+        upstream.skip_verify_decode |= deprecated.decoder_tls_insecure_skip_verify == Some(true);
+        Ok(settings)
+    }
+}

@@ -1,0 +1,184 @@
+//! The values of options, as people type them.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use transload_sidecar::settings::{KvConnector, Policy, PrefillFailure};
+use transload_sidecar::target::{ServerUrl, Target};
+
+use crate::show::number;
+
+/// The longest period that an option takes: a day. Deadlines far away overflow clocks.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Reads a switch as Go's flags have it.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("it is a switch; write true or false".to_owned()),
+    }
+}
+
+/// Reads a period: `200ms`, `30s`, `5m`.
+pub(super) fn period(text: &str) -> Result<Duration, String> {
+    let wrong = || "it is no period; write it as 200ms, 30s or 5m".to_owned();
+    let (value, unit) = number::quantity(text).ok_or_else(wrong)?;
+    let seconds = match unit {
+        "ms" => value / 1000.0,
+        "s" => value,
+        "m" => value * 60.0,
+        "" if value == 0.0 => value,
+        "" => {
+            return Err(format!(
+                "it has no unit; write {text}s for seconds, or ms or m"
+            ));
+        }
+        _ => return Err(wrong()),
+    };
+    match Duration::try_from_secs_f64(seconds) {
+        Ok(period) if period <= LONGEST => Ok(period),
+        _ => Err("it is longer than a day; write at most 1440m".to_owned()),
+    }
+}
+
+/// Reads how long something may take: a period that is not nothing.
+pub(super) fn timeout(text: &str) -> Result<Duration, String> {
+    match period(text)? {
+        Duration::ZERO => Err("it leaves no time at all; write at least 1ms".to_owned()),
+        period => Ok(period),
+    }
+}
+
+/// Reads an address to listen at: `127.0.0.1:8000`, `[::1]:8000`, `localhost:8000`, or `:8000` for all interfaces.
+pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
+    let wrong = || {
+        "it is no address; write it as 127.0.0.1:8000 or [::1]:8000, or as :8000 for all interfaces"
+            .to_owned()
+    };
+    let (at, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let port = port.parse().map_err(|_| wrong())?;
+    let at = match at.strip_prefix('[').map(|at| at.strip_suffix(']')) {
+        Some(at) => host(at.ok_or_else(wrong)?),
+        None if at.contains(':') => return Err(wrong()),
+        None => host(at),
+    };
+    Ok(SocketAddr::new(at.map_err(|_| wrong())?, port))
+}
+
+/// Reads where to listen, without a port: an address, `localhost`, or nothing for all interfaces.
+pub(super) fn host(text: &str) -> Result<IpAddr, String> {
+    match text {
+        "" => Ok(Ipv6Addr::UNSPECIFIED.into()),
+        "localhost" => Ok(IpAddr::from([127, 0, 0, 1])),
+        _ => text.parse().map_err(|_| {
+            "it is no address to listen at; write it as 127.0.0.1, 0.0.0.0 or ::1".to_owned()
+        }),
+    }
+}
+
+/// Where the admin address is; `None` where it is `off`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Admin(pub(super) Option<SocketAddr>);
+
+/// Reads `ADDR:PORT` or `off`.
+pub(super) fn admin(text: &str) -> Result<Admin, String> {
+    match text {
+        // YAML reads a bare off as false.
+        "off" | "false" => Ok(Admin(None)),
+        _ => match listen(text) {
+            Ok(address) => Ok(Admin(Some(address))),
+            Err(wrong) => Err(format!("{wrong}; or off")),
+        },
+    }
+}
+
+/// Reads a path; an empty one counts as none.
+pub(super) fn path(text: &str) -> Result<PathBuf, String> {
+    Ok(text.into())
+}
+
+/// Reads a URL of a server: `http://HOST:PORT` or `https://HOST:PORT`.
+pub(super) fn server(text: &str) -> Result<ServerUrl, String> {
+    let (tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+        (Some(rest), _) => (false, rest),
+        (_, Some(rest)) => (true, rest),
+        _ => return Err("it has no scheme; write it as http://HOST:PORT".to_owned()),
+    };
+    let target = Target::parse(rest.strip_suffix('/').unwrap_or(rest));
+    match target {
+        Ok(target) => Ok(ServerUrl { tls, target }),
+        Err(error) => Err(format!("{error}; write it as http://HOST:PORT")),
+    }
+}
+
+/// Reads a connector's name; nothing is the default.
+pub(super) fn connector(text: &str) -> Result<KvConnector, String> {
+    const ALL: [KvConnector; 3] = [
+        KvConnector::NixlV2,
+        KvConnector::SharedStorage,
+        KvConnector::Sglang,
+    ];
+    if text.is_empty() {
+        return Ok(KvConnector::default());
+    }
+    let known = ALL.into_iter().find(|known| known.name() == text);
+    known.ok_or_else(|| "the connectors are nixlv2, shared-storage and sglang".to_owned())
+}
+
+/// Reads a policy's name.
+pub(super) fn policy(text: &str) -> Result<Policy, String> {
+    match text {
+        "round-robin" => Ok(Policy::RoundRobin),
+        "least-loaded" => Ok(Policy::LeastLoaded),
+        "prefix" => Ok(Policy::Prefix),
+        _ => Err("the policies are round-robin, least-loaded and prefix".to_owned()),
+    }
+}
+
+/// Reads what happens when a prefill server fails.
+pub(super) fn prefill_failure(text: &str) -> Result<PrefillFailure, String> {
+    match text {
+        "fallback" => Ok(PrefillFailure::Fallback),
+        "error" => Ok(PrefillFailure::Error),
+        _ => Err("it is fallback or error".to_owned()),
+    }
+}
+
+/// A leg of a request, as llm-d's flags on TLS name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Prefiller,
+    Decoder,
+    /// There is no encoder here; manifests that name one go on working.
+    Encoder,
+}
+
+/// Stages that one mention of an option names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stages(Vec<Stage>);
+
+impl Stages {
+    /// Whether any mention names a stage.
+    pub(super) fn name(all: &[Self], stage: Stage) -> bool {
+        all.iter().any(|stages| stages.0.contains(&stage))
+    }
+}
+
+/// Reads stages, separated by commas.
+pub(super) fn stages(text: &str) -> Result<Stages, String> {
+    let stages = text
+        .split(',')
+        .map(str::trim)
+        .filter(|name| !name.is_empty());
+    let stages = stages.map(|name| match name {
+        "prefiller" => Ok(Stage::Prefiller),
+        "decoder" => Ok(Stage::Decoder),
+        "encoder" => Ok(Stage::Encoder),
+        _ => Err(format!(
+            "{name:?} is no stage; the stages are prefiller, decoder and encoder"
+        )),
+    });
+    stages.collect::<Result<_, _>>().map(Stages)
+}
