@@ -1,9 +1,15 @@
 //! Where a server listens: read once into a host and a port, which is what is both compared and dialled.
 
+mod allow;
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
+
+pub use allow::{AllowList, AllowListError, allowed, may_dial};
 
 /// Where a server listens: the one thing that is compared with allow-lists and dialled.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -17,9 +23,9 @@ pub struct Target {
 /// A host, as it may be written in a target.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Host {
-    /// A name of letters, digits, `-` and `_` in labels of 1 to 63, 253 in all.
+    /// A name of small letters, digits, `-` and `_` in labels of 1 to 63, 253 in all, without a dot at its end.
     Name(Box<str>),
-    /// An address in dotted decimal.
+    /// An address in dotted decimal, or one that was written as an IPv6 address that stands for it (`::ffff:1.2.3.4`).
     V4(Ipv4Addr),
     /// An address, in brackets.
     V6(Ipv6Addr),
@@ -46,32 +52,44 @@ impl Target {
     /// # Errors
     /// [`TargetError`].
     pub fn parse(text: &str) -> Result<Self, TargetError> {
-        let (host, port) = text.rsplit_once(':').ok_or(TargetError::NoPort)?;
-        if port.is_empty() || port.len() > 5 || !port.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(TargetError::Port);
-        }
-        let port = port.parse().ok().filter(|port| *port != 0);
+        let (host, port) = split_port(text);
         Ok(Self {
             host: Host::parse(host)?,
-            port: port.ok_or(TargetError::Port)?,
+            port: port.ok_or(TargetError::NoPort).and_then(parse_port)?,
         })
     }
+}
+
+/// Cuts what follows the last colon off, unless that stands within an address in brackets.
+fn split_port(text: &str) -> (&str, Option<&str>) {
+    match text.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
+        _ => (text, None),
+    }
+}
+
+fn parse_port(text: &str) -> Result<u16, TargetError> {
+    let digits = text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+    let port = text
+        .parse()
+        .ok()
+        .filter(|_| digits && !text.starts_with('0'));
+    port.ok_or(TargetError::Port)
 }
 
 impl Host {
     fn parse(text: &str) -> Result<Self, TargetError> {
         match Self::parse_address(text) {
-            Some(IpAddr::V4(address)) => Ok(Self::V4(address)),
-            Some(IpAddr::V6(address)) => Ok(Self::V6(address)),
-            None if Self::is_name(text) => Ok(Self::Name(text.into())),
+            Some(address) => Ok(address.into()),
+            None if Self::is_name(text) => Ok(Self::Name(text.to_ascii_lowercase().into())),
             None => Err(TargetError::Host),
         }
     }
 
     fn parse_address(text: &str) -> Option<IpAddr> {
         if let Some(inner) = text.strip_prefix('[') {
-            let address = inner.strip_suffix(']')?.parse().ok()?;
-            return Some(IpAddr::V6(address));
+            let address = inner.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?;
+            return Some(address.to_canonical());
         }
         text.parse().ok().map(IpAddr::V4)
     }
@@ -111,6 +129,15 @@ impl Host {
     }
 }
 
+impl From<IpAddr> for Host {
+    fn from(address: IpAddr) -> Self {
+        match address {
+            IpAddr::V4(address) => Self::V4(address),
+            IpAddr::V6(address) => Self::V6(address),
+        }
+    }
+}
+
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -136,6 +163,47 @@ pub struct ServerUrl {
     pub target: Target,
 }
 
+/// Why a text is no server's URL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ServerUrlError {
+    /// It has another scheme, or none.
+    #[error("it does not begin with http:// or https://")]
+    Scheme,
+    /// What follows is not a host and port.
+    #[error("after its scheme, {0}")]
+    Target(#[from] TargetError),
+}
+
+impl ServerUrl {
+    /// Reads `http://HOST[:PORT]` or `https://HOST[:PORT]`, with or without a `/` behind it. Without a port it is 80 or 443.
+    ///
+    /// # Errors
+    /// [`ServerUrlError`].
+    pub fn parse(text: &str) -> Result<Self, ServerUrlError> {
+        let (scheme, rest) = text.split_once("://").ok_or(ServerUrlError::Scheme)?;
+        let tls = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => true,
+            _ => return Err(ServerUrlError::Scheme),
+        };
+        let (host, port) = split_port(rest.strip_suffix('/').unwrap_or(rest));
+        let target = Target {
+            host: Host::parse(host)?,
+            port: port.map_or(Ok(if tls { 443 } else { 80 }), parse_port)?,
+        };
+        Ok(Self { tls, target })
+    }
+}
+
+impl std::str::FromStr for ServerUrl {
+    type Err = ServerUrlError;
+
+    fn from_str(text: &str) -> Result<Self, ServerUrlError> {
+        Self::parse(text)
+    }
+}
+
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "https" } else { "http" };
@@ -143,36 +211,29 @@ impl fmt::Display for ServerUrl {
     }
 }
 
-/// The targets that an operator allows.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct AllowList {}
-
-impl AllowList {
-    pub(crate) fn allows_host(&self, _: &str) -> bool {
-        false
-    }
-}
-
-/// The prefill server that header lines name.
+/// Reads the values of a header that names prefill servers, line by line: one line may be a list with commas, of several
+/// lines each is one server. `draw` chooses among so many servers; the first is number 0.
+///
+/// Nothing is named where there is no line, or where a blank is drawn.
 ///
 /// # Errors
-/// [`TargetError`].
+/// [`TargetError`], of the server that was drawn.
 pub fn named<'a>(
-    mut lines: impl Iterator<Item = &'a [u8]>,
-    _: impl FnOnce(usize) -> usize,
+    lines: impl Iterator<Item = &'a [u8]>,
+    draw: impl FnOnce(usize) -> usize,
 ) -> Result<Option<Target>, TargetError> {
-    let Some(line) = lines.next() else {
+    let mut values = lines.collect::<Vec<_>>();
+    if let [list] = values[..] {
+        values = list.split(|byte| *byte == b',').collect();
+    }
+    if values.is_empty() {
         return Ok(None);
-    };
-    let text = std::str::from_utf8(line).map_err(|_| TargetError::Host)?;
-    let text = text.split(',').next().unwrap_or_default().trim();
+    }
+    let drawn = values.get(draw(values.len())).copied().unwrap_or_default();
+    let text = std::str::from_utf8(drawn).map_err(|_| TargetError::Host)?;
+    let text = text.trim_matches([' ', '\t']);
     if text.is_empty() {
         return Ok(None);
     }
     Target::parse(text.strip_prefix("http://").unwrap_or(text)).map(Some)
-}
-/// Whether a target may be dialled.
-#[must_use]
-pub fn allowed(_: Option<&AllowList>, _: &Target) -> bool {
-    true
 }
