@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use http::StatusCode;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -21,6 +23,9 @@ use crate::servers::{Origin, Servers, probe_all};
 use crate::settings::{Mode, Settings};
 use crate::upstream::Upstream;
 use crate::{Role, admin, tls};
+
+/// How long `/readyz` waits for a decode server. Kubernetes waits for one second.
+const READY: Duration = Duration::from_millis(800);
 
 /// A sidecar or proxy that serves clients.
 pub struct Running {
@@ -192,13 +197,18 @@ impl admin::Source for Front {
         if *self.phase.borrow() != Phase::Serving {
             return false;
         }
-        for server in self
-            .servers
-            .snapshot()
+        let servers = self.servers.snapshot();
+        let decode: Vec<_> = servers
             .iter()
             .filter(|server| server.role == Role::Decode)
-        {
-            if self.upstream.reaches(&server.url).await {
+            .collect();
+        // All at once: one that swallows packets must not hide another.
+        let mut asked: FuturesUnordered<_> = decode
+            .iter()
+            .map(|server| self.upstream.reaches(&server.url, READY))
+            .collect();
+        while let Some(reached) = asked.next().await {
+            if reached {
                 return true;
             }
         }

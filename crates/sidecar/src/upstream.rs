@@ -175,10 +175,10 @@ impl Upstream {
         Ok((status, whole.freeze()))
     }
 
-    /// Whether something accepts TCP connections there.
-    pub async fn reaches(&self, url: &ServerUrl) -> bool {
+    /// Whether something accepts TCP connections there within this time.
+    pub async fn reaches(&self, url: &ServerUrl, within: Duration) -> bool {
         matches!(
-            tokio::time::timeout(self.inner.connect_timeout, self.dial(url)).await,
+            tokio::time::timeout(within, self.dial(url)).await,
             Ok(Ok(_))
         )
     }

@@ -4,6 +4,8 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
+use crate::strict::Refusal;
+
 /// Why a client gets an error of our own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Trouble {
@@ -50,6 +52,11 @@ impl Trouble {
         match self.status {
             StatusCode::BAD_REQUEST => "BadRequestError",
             StatusCode::FORBIDDEN => "Forbidden",
+            StatusCode::REQUEST_TIMEOUT => "RequestTimeoutError",
+            StatusCode::URI_TOO_LONG => "UriTooLongError",
+            StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => "HeaderTooLargeError",
+            StatusCode::NOT_IMPLEMENTED => "NotImplementedError",
+            StatusCode::HTTP_VERSION_NOT_SUPPORTED => "VersionNotSupportedError",
             StatusCode::PAYLOAD_TOO_LARGE => "RequestEntityTooLarge",
             StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
             StatusCode::UNSUPPORTED_MEDIA_TYPE => "UnsupportedMediaType",
@@ -58,6 +65,12 @@ impl Trouble {
             StatusCode::GATEWAY_TIMEOUT => "GatewayTimeout",
             _ => "Error",
         }
+    }
+}
+
+impl From<Refusal> for Trouble {
+    fn from(refusal: Refusal) -> Self {
+        Self::new(refusal.status, refusal.message)
     }
 }
 

@@ -13,7 +13,7 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tokio::time::Sleep;
 
-use super::{Choice, Front};
+use super::{Choice, Front, Phase};
 use crate::Role;
 use crate::exchange::{Action, Event, Exchange, Failure};
 use crate::observe::{Outcome, Record};
@@ -224,7 +224,9 @@ impl Driver {
                 .on(Event::Failed(role, Failure::NoServer), now);
         };
         let url = claim.url().clone();
+        let path = self.exchange.path();
         if let Some(record) = &self.record {
+            record.path(path);
             match role {
                 Role::Prefill => {
                     if self.decode.is_none()
@@ -305,8 +307,13 @@ impl Drop for Driver {
         if let Some(params) = self.exchange.unclaimed() {
             self.front.release(params.clone());
         }
-        if let Some(record) = &self.record {
-            record.path(self.exchange.path());
+        if self.record.is_some() {
+            let drained = *self.front.phase.borrow() == Phase::Over;
+            self.finish(if drained {
+                Outcome::Drained
+            } else {
+                Outcome::ClientLeft
+            });
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::Role;
 use crate::exchange::Trouble;
 use crate::observe::FailureKind;
 use crate::servers::Claim;
+use crate::strict::Upgrade;
 use crate::upstream::{Answer, Outgoing, SendError};
 
 impl Front {
@@ -23,8 +24,9 @@ impl Front {
         self: &Arc<Self>,
         mut request: Request<Incoming>,
         client: Client,
+        upgrade: Option<Upgrade>,
     ) -> Result<Response<Reply>, Trouble> {
-        let protocol = headers::upgrade(request.headers());
+        let protocol = headers::upgrade(request.headers()).filter(|_| upgrade.is_some());
         let upgraded = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
         let (mut head, body) = request.into_parts();
         let choice = self.decode_choice(&head, client)?;
@@ -55,12 +57,13 @@ impl Front {
             headers::end_hop(response.headers_mut());
             return Ok(response.map(|body| Reply::passed(body, claim)));
         }
-        let Some(client_side) = upgraded else {
+        let (Some(client_side), Some(upgrade)) = (upgraded, upgrade) else {
             return Err(Trouble::new(
                 StatusCode::BAD_GATEWAY,
                 "The decode server upgraded a connection that was not to be upgraded.",
             ));
         };
+        upgrade.accept();
         let server_side = hyper::upgrade::on(&mut response);
         let response = response.map(Answer::detach);
         tokio::spawn(async move {
@@ -131,6 +134,11 @@ impl Front {
             Err(error) => {
                 tracing::debug!(server = %claim.url(), %error, "a decode server failed");
                 let (kind, trouble) = match error {
+                    SendError::Broken(error) if error.is_user() => {
+                        return Err(Trouble::bad_request(
+                            "The body broke off, or its framing is not valid HTTP.",
+                        ));
+                    }
                     SendError::Unreachable(_) => (FailureKind::Refused, Trouble::not_ready()),
                     SendError::ConnectTimeout(_) => (FailureKind::Timeout, Trouble::not_ready()),
                     _ => (FailureKind::Broken, Trouble::broken("decode")),

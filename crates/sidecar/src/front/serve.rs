@@ -5,13 +5,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::{Client, Front};
+use crate::strict::{self, Stream};
 
 /// How far a process is from its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,10 +92,12 @@ async fn connection(
     mut phase: watch::Receiver<Phase>,
 ) {
     let _ = stream.set_nodelay(true);
-    let service = service_fn(|request| front.answer(request, client));
-    let mut http = http1::Builder::new();
-    http.half_close(false).keep_alive(true);
-    let serving = http
+    let (stream, verdicts) = Stream::new(stream);
+    let service = service_fn(|request| {
+        let verdict = verdicts.next_request();
+        front.answer(request, client, verdict, &verdicts)
+    });
+    let serving = strict::http1()
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     let mut serving = std::pin::pin!(serving);

@@ -1,5 +1,6 @@
 //! What becomes of one request: an exchange, or a pass through.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +13,7 @@ use super::driver::{Driver, Piece};
 use super::headers::{self, DATA_PARALLEL, PREFILLER, REQUEST_ID};
 use super::incoming::{may_hide, not_json, whole, without_params};
 use super::reply::{self, Reply};
-use super::{Broken, Choice, Client, Front};
+use super::{Choice, Client, Front};
 use crate::Role;
 use crate::exchange::request::{Bootstrap, several_prompts};
 use crate::exchange::{Exchange, Request as Wanted, Route, Trouble};
@@ -20,36 +21,52 @@ use crate::json::{self, Object};
 use crate::observe::{Outcome, Path, Record};
 use crate::servers::prefix;
 use crate::settings::{KvConnector, Mode, Policy};
+use crate::strict::{Verdict, Verdicts};
 use crate::target::{self, ServerUrl};
 
 impl Front {
     /// Answers one request.
     ///
     /// # Errors
-    /// [`Broken`] where the connection has to be closed without an answer.
+    /// Never: where nothing can be answered the body of an answer breaks off.
     pub(super) async fn answer(
         self: &Arc<Self>,
         request: Request<Incoming>,
         client: Client,
-    ) -> Result<Response<Reply>, Broken> {
+        verdict: Verdict,
+        verdicts: &Verdicts,
+    ) -> Result<Response<Reply>, Infallible> {
+        let upgrade = match verdict {
+            Verdict::Passed => None,
+            Verdict::Upgrade(upgrade) => Some(upgrade),
+            Verdict::Refused(refusal) => return Ok(reply::refusal(refusal.into())),
+        };
         let place = match self.clients.enter(client.address.ip()) {
             Ok(place) => place,
             Err(trouble) => return Ok(reply::refusal(trouble)),
         };
-        let local = match &self.settings.mode {
-            Mode::Sidecar(_) => matches!(request.uri().path(), "/health"),
-            Mode::Proxy(_) => matches!(request.uri().path(), "/health" | "/healthcheck"),
-        };
-        let response = if local && request.method() == Method::GET {
+        let response = if request.method() == Method::GET && self.is_health(request.uri().path()) {
             Ok(self.health(request.uri().path()))
         } else {
-            match Route::of(request.uri().path()).filter(|_| request.method() == Method::POST) {
+            let route =
+                Route::of(request.uri().path()).filter(|_| request.method() == Method::POST);
+            match route {
                 Some(route) => self.disaggregate(route, request, client).await,
-                None => self.pass(request, client).await,
+                None => self.pass(request, client, upgrade).await,
             }
         };
-        let response = response.unwrap_or_else(reply::refusal);
+        let response = response.unwrap_or_else(|trouble| {
+            // What was wrong with the body's framing is known better there.
+            reply::refusal(verdicts.body_refusal().map_or(trouble, Into::into))
+        });
         Ok(response.map(|body| body.holding(place)))
+    }
+
+    fn is_health(&self, path: &str) -> bool {
+        match &self.settings.mode {
+            Mode::Sidecar(_) => path == "/health",
+            Mode::Proxy(_) => matches!(path, "/health" | "/healthcheck"),
+        }
     }
 
     fn health(&self, path: &str) -> Response<Reply> {
@@ -107,7 +124,12 @@ impl Front {
             }
             Err(trouble) => {
                 record.status(trouble.status.as_u16());
-                record.finish(Outcome::Rejected, Instant::now());
+                let outcome = if trouble.status.is_server_error() {
+                    Outcome::UpstreamFailed
+                } else {
+                    Outcome::Rejected
+                };
+                record.finish(outcome, Instant::now());
                 return Err(trouble);
             }
         };
@@ -221,7 +243,13 @@ impl Front {
             return Ok(None);
         };
         let lines = headers.get_all(PREFILLER).iter().map(HeaderValue::as_bytes);
-        let draw = |count: usize| if beside.sample { draw(count) } else { 0 };
+        let draw = |count| {
+            if beside.sample {
+                rand::random_range(0..count)
+            } else {
+                0
+            }
+        };
         let Some(target) = target::named(lines, draw)
             .map_err(|wrong| Trouble::bad_request(format!("{PREFILLER}: {wrong}.")))?
         else {
@@ -280,7 +308,7 @@ impl Front {
         Some(Bootstrap {
             host: json::string(host),
             port: self.settings.bootstrap_port,
-            room: random() >> 1,
+            room: rand::random::<u64>() >> 1,
         })
     }
 
@@ -312,22 +340,5 @@ pub(super) fn path_of(uri: &http::Uri) -> PathAndQuery {
 
 /// An id of our own, the same on both legs: 128 random bits.
 fn request_id() -> String {
-    let mut bytes = [0; 16];
-    if getrandom::fill(&mut bytes).is_err() {
-        bytes = u128::from(random()).to_be_bytes();
-    }
-    format!("{:032x}", u128::from_be_bytes(bytes))
-}
-
-fn draw(count: usize) -> usize {
-    usize::try_from(random() % count.max(1) as u64).unwrap_or_default()
-}
-
-fn random() -> u64 {
-    // Where the system has no random numbers, requests are told apart by time.
-    getrandom::u64().unwrap_or_else(|_| {
-        std::time::UNIX_EPOCH
-            .elapsed()
-            .map_or(0, |since| since.as_nanos() as u64)
-    })
+    format!("{:032x}", rand::random::<u128>())
 }
