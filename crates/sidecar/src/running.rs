@@ -56,6 +56,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// Certificates for clients or servers cannot be used.
+    #[error(transparent)]
+    Tls(#[from] tls::TlsError),
     /// The certificates of a cluster cannot be used.
     #[cfg(feature = "tickets")]
     #[error("--certs: {0}")]
@@ -126,7 +129,7 @@ impl Running {
             elsewhere,
             remote_hosts,
         };
-        let upstream = tls::Upstream::load();
+        let upstream = tls::Upstream::load(&settings.upstream_tls)?;
         let limits = &settings.limits;
         let front = Arc::new(Front {
             rules: Arc::new(rules),
