@@ -14,6 +14,9 @@ use super::values::{self, Admin, Stage, Stages};
 use crate::failure::Failure;
 use crate::show::number;
 
+/// The heading of options that say what clients may bring about.
+pub(super) const SECURITY: &str = "What clients may bring about";
+
 /// Everything that they have in common but [`Protocol`], which stands first in the help.
 #[derive(Debug, clap::Args)]
 pub(super) struct Common {
@@ -205,7 +208,7 @@ struct Bounds {
 
 /// What clients may send, of what a server sends otherwise.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "What clients may do")]
+#[command(next_help_heading = SECURITY)]
 struct Trust {
     /// Pass on transfer parameters of clients. Default: they are removed from requests.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",

@@ -19,11 +19,13 @@ use crate::failure::{Failure, chain};
 const INLINE: &str = "configuration";
 const FILE: &str = "configuration-file";
 
+/// Values by the name of the option; several values are several mentions.
+type Options = BTreeMap<String, Vec<String>>;
+
 /// The options of a command as the command line has them, before a configuration and the environment are asked.
 #[derive(Debug, Clone)]
 pub(crate) struct Given<F> {
-    /// By the name of the option; several values are several mentions.
-    flags: BTreeMap<String, Vec<String>>,
+    flags: Options,
     options: PhantomData<fn() -> F>,
 }
 
@@ -33,6 +35,8 @@ pub(super) struct Elsewhere<'a> {
     pub(super) variables: &'a [(&'a str, &'a str)],
     /// Options that count for nothing once the other of the pair is given in a place that goes before.
     pub(super) superseded: &'a [(&'a str, &'a str)],
+    /// Options that must not be given without a value: to take them for absent would allow more than was meant.
+    pub(super) never_empty: &'a [&'a str],
 }
 
 /// All options of a command, from wherever they were given.
@@ -49,10 +53,10 @@ impl<F: clap::Args> Given<F> {
         elsewhere: &Elsewhere<'_>,
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Complete<F>, Failure> {
-        let mut values = self.flags.clone();
+        let mut values = elsewhere.without_empty(self.flags.clone())?;
         if let Some((name, text)) = self.configuration()? {
             let found = Document::read(&name, &text)?.options::<F>(&name)?;
-            add(&mut values, found, elsewhere.superseded);
+            elsewhere.add(&mut values, elsewhere.without_empty(found)?);
         }
         let mut found = BTreeMap::new();
         for (variable, option) in elsewhere.variables {
@@ -66,7 +70,7 @@ impl<F: clap::Args> Given<F> {
                 found.insert((*option).to_owned(), vec![value]);
             }
         }
-        add(&mut values, found, elsewhere.superseded);
+        elsewhere.add(&mut values, found);
 
         let arguments = values
             .iter()
@@ -100,17 +104,30 @@ impl<F: clap::Args> Given<F> {
     }
 }
 
-/// Adds options to those of places that go before.
-fn add(
-    values: &mut BTreeMap<String, Vec<String>>,
-    found: BTreeMap<String, Vec<String>>,
-    superseded: &[(&str, &str)],
-) {
-    let before: Vec<String> = values.keys().cloned().collect();
-    for (name, value) in found {
-        let by = superseded.iter().find(|(old, _)| *old == name);
-        if by.is_none_or(|(_, new)| !before.iter().any(|name| name == new)) {
-            values.entry(name).or_insert(value);
+impl Elsewhere<'_> {
+    /// Drops values that are empty: templates of manifests leave them of what nobody has set.
+    fn without_empty(&self, mut given: Options) -> Result<Options, Failure> {
+        for (name, values) in &mut given {
+            values.retain(|value| !value.is_empty());
+            if values.is_empty() && self.never_empty.contains(&name.as_str()) {
+                return Err(Failure::input(
+                    format!("{name} is given, and is empty"),
+                    "give it a value, or leave it out",
+                ));
+            }
+        }
+        given.retain(|_, values| !values.is_empty());
+        Ok(given)
+    }
+
+    /// Adds options to those of places that go before.
+    fn add(&self, values: &mut Options, found: Options) {
+        let before: Vec<String> = values.keys().cloned().collect();
+        for (name, value) in found {
+            let by = self.superseded.iter().find(|(old, _)| *old == name);
+            if by.is_none_or(|(_, new)| !before.iter().any(|name| name == new)) {
+                values.entry(name).or_insert(value);
+            }
         }
     }
 }
@@ -166,11 +183,7 @@ impl<F: clap::Args> FromArgMatches for Given<F> {
             };
             let values = matches.get_raw(id).into_iter().flatten();
             let values = values.map(|value| value.to_string_lossy().into_owned());
-            // As manifests have it whose template left it empty.
-            let values: Vec<_> = values.filter(|value| !value.is_empty()).collect();
-            if !values.is_empty() {
-                flags.insert(name.to_owned(), values);
-            }
+            flags.insert(name.to_owned(), values.collect());
         }
         Ok(Self {
             flags,
@@ -204,7 +217,7 @@ impl Document {
     }
 
     /// The options by their names; all of them are checked.
-    fn options<F: clap::Args>(self, file: &str) -> Result<BTreeMap<String, Vec<String>>, Failure> {
+    fn options<F: clap::Args>(self, file: &str) -> Result<Options, Failure> {
         let command = command::<F>();
         let mut options = BTreeMap::new();
         for (key, values) in self.0 {
@@ -227,7 +240,7 @@ impl Document {
                     "give it as a flag, or leave it out",
                 ));
             }
-            for value in &values {
+            for value in values.iter().filter(|value| !value.is_empty()) {
                 check::<F>(name, value).map_err(|wrong| {
                     Failure::input(
                         format!("{file}: {key} is {value:?}: {wrong}"),
@@ -235,7 +248,7 @@ impl Document {
                     )
                 })?;
             }
-            if !values.is_empty() && options.insert(name.to_owned(), values).is_some() {
+            if options.insert(name.to_owned(), values).is_some() {
                 return Err(Failure::input(
                     format!("{file}: {key} is said twice, under two names"),
                     format!("keep {name}"),
@@ -293,9 +306,7 @@ impl<'de> Deserialize<'de> for Values {
         struct Scalars;
 
         fn one<E>(value: impl ToString) -> Result<Values, E> {
-            // An empty text is what a template leaves of a value that nobody set.
-            let value = Some(value.to_string()).filter(|value| !value.is_empty());
-            Ok(Values(value.into_iter().collect()))
+            Ok(Values(vec![value.to_string()]))
         }
 
         impl<'de> Visitor<'de> for Scalars {

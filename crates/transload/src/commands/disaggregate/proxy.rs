@@ -113,6 +113,7 @@ impl Args {
         let elsewhere = Elsewhere {
             variables: &[],
             superseded: &[],
+            never_empty: &[],
         };
         let complete = self.given.complete(&elsewhere, environment)?;
         complete.options.settings(environment)

@@ -2,9 +2,9 @@
 
 use clap::ArgAction;
 use transload_sidecar::settings::{Beside, Mode, Settings};
-use transload_sidecar::target::{ServerUrl, Target};
+use transload_sidecar::target::{AllowList, ServerUrl, Target};
 
-use super::common::{Common, Environment, Ignored, Protocol};
+use super::common::{Common, Environment, Ignored, Protocol, SECURITY};
 use super::given::{Elsewhere, Given};
 use super::values::{self, Stage, Stages};
 use super::{serve, variable};
@@ -72,6 +72,14 @@ struct Options {
     #[arg(long, help_heading = "TLS", value_name = "STAGE,…", action = ArgAction::Append,
         value_parser = values::stages)]
     enable_tls: Vec<Stages>,
+    /// A prefill server that requests may name, with any port where there is none; CIDR for HOST is a network. May be
+    /// repeated. Default: all but link-local and metadata addresses.
+    #[arg(long, help_heading = SECURITY, value_name = "HOST[:PORT],…", action = ArgAction::Append)]
+    allow_prefill: Vec<String>,
+    /// Hold the host in a prefill server's answer against --allow-prefill, too.
+    #[arg(long, help_heading = SECURITY, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1,
+        default_value = "false", default_missing_value = "true", value_parser = values::switch)]
+    verify_remote_host: bool,
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -100,6 +108,7 @@ const ELSEWHERE: Elsewhere<'_> = Elsewhere {
         ("INFERENCE_POOL_NAMESPACE", "inference-pool-namespace"),
         ("INFERENCE_POOL_NAME", "inference-pool-name"),
     ],
+    never_empty: &["allow-prefill"],
     superseded: &[
         ("prefiller-use-tls", "enable-tls"),
         ("decoder-use-tls", "enable-tls"),
@@ -149,7 +158,26 @@ impl Options {
                 ));
             }
         }
-        if self.enable_ssrf_protection {
+        let allow = AllowList::parse(&self.allow_prefill).map_err(|error| {
+            Failure::input(
+                format!("--allow-prefill: {error}"),
+                "name servers as prefill.example:8000 or 10.0.0.0/16:8000, with or without a port",
+            )
+        })?;
+        if allow == AllowList::default() && !self.allow_prefill.is_empty() {
+            return Err(Failure::input(
+                "--allow-prefill names nobody",
+                "name servers, or leave it out to allow all but link-local and metadata addresses",
+            ));
+        }
+        let allow = Some(allow).filter(|_| !self.allow_prefill.is_empty());
+        if self.verify_remote_host && allow.is_none() {
+            return Err(Failure::input(
+                "--verify-remote-host is on, and there is no list to hold hosts against",
+                "give the list: --allow-prefill HOST[:PORT],…",
+            ));
+        }
+        if self.enable_ssrf_protection && allow.is_none() {
             return Err(Failure::input(
                 "--enable-ssrf-protection is on, and no prefill server is allowed",
                 "say which: --allow-prefill HOST:PORT, with CIDR for HOST where it is a network \
@@ -168,8 +196,8 @@ impl Options {
             pod_ip: environment("POD_IP"),
             prefill_tls: tls(Stage::Prefiller) || deprecated.prefiller_use_tls == Some(true),
             sample: self.enable_prefiller_sampling,
-            allow: None,
-            verify_remote_host: false,
+            allow,
+            verify_remote_host: self.verify_remote_host,
         });
         let listen = (std::net::Ipv6Addr::UNSPECIFIED, self.port).into();
         let mut settings =

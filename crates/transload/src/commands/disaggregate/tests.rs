@@ -170,6 +170,11 @@ fn flags_of_the_sidecar() {
             &["upstream_tls.client=\"/c.pem\"", "upstream_tls.client=\"/k.pem\""]),
         (&["--client-ca=/ca.pem"], &[], "", &["serving_tls.client_ca=\"/ca.pem\""]),
         (&["--trust-client-params"], &[], "", &["trust_client_params=true"]),
+        (&["--allow-prefill=p.example:8000"], &[], "", &["mode.allow.hosts=\"p.example\"", "mode.allow.port=8000"]),
+        (&["--allow-prefill=10.0.0.0/8,p", "--allow-prefill=q:1", "--enable-ssrf-protection", "--verify-remote-host"],
+            &[], "", &["mode.allow.hosts=\"p\"", "mode.allow.hosts=\"q\"", "mode.allow.hosts=10.0.0.0", "mode.allow.hosts=8",
+            "mode.allow.port=1", "mode.allow.port=None", "mode.allow.port=None", "mode.verify_remote_host=true"]),
+        (&[], &[], "allow-prefill: [p]\nenable-ssrf-protection: true\n", &["mode.allow.hosts=\"p\"", "mode.allow.port=None"]),
         (&["--prefill-failure=error"], &[], "", &["prefill_failure=Error"]),
         (&["--prefill-max-retries=2", "--prefill-retry-backoff=1s"], &[], "", &["prefill_backoff=1s", "prefill_retries=2"]),
         (&["--prefill-timeout=1500ms"], &[], "", &["limits.prefill_timeout=1.5s"]),
@@ -361,7 +366,7 @@ fn faults_say_what_would_be_right() {
         (&["sidecar", "positional"], &[]),
         (&["proxy", "--prefill=http://p:1"], &[]),
         (&["proxy", "--decode=d:1"], &[]),
-        (&["proxy", "--decode=http://d"], &[]),
+        (&["proxy", "--decode=http://d:"], &[]),
         (&["proxy", "--decode=http://d:0"], &[]),
         (&["proxy", "--decode=http://user@d:1"], &[]),
         (&["proxy", "--decode=http://d:1/v1"], &[]),
@@ -396,6 +401,16 @@ fn faults_say_what_would_be_right() {
         ),
         (&["proxy", "--decode=http://d:1", "--vllm-port=1"], &[]),
         (&["proxy", "--decode=http://d:1", "positional"], &[]),
+        (&["sidecar", "--allow-prefill=http://a"], &[]),
+        (&["sidecar", "--allow-prefill=10.0.0.1/8"], &[]),
+        (&["sidecar", "--verify-remote-host"], &[]),
+        (&["sidecar", "--allow-prefill="], &[]),
+        (&["sidecar", "--allow-prefill=,"], &[]),
+        (&["sidecar", "--configuration={allow-prefill: []}"], &[]),
+        (
+            &["sidecar", "--configuration={allow-prefill: [a, 'b:0']}"],
+            &[],
+        ),
     ];
     for (arguments, environment) in lines {
         let error = read(arguments, environment)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use transload_sidecar::settings::{KvConnector, Policy, PrefillFailure};
-use transload_sidecar::target::{ServerUrl, Target};
+use transload_sidecar::target::ServerUrl;
 
 use crate::show::number;
 
@@ -101,16 +101,7 @@ pub(super) fn path(text: &str) -> Result<PathBuf, String> {
 
 /// Reads a URL of a server: `http://HOST:PORT` or `https://HOST:PORT`.
 pub(super) fn server(text: &str) -> Result<ServerUrl, String> {
-    let (tls, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
-        (Some(rest), _) => (false, rest),
-        (_, Some(rest)) => (true, rest),
-        _ => return Err("it has no scheme; write it as http://HOST:PORT".to_owned()),
-    };
-    let target = Target::parse(rest.strip_suffix('/').unwrap_or(rest));
-    match target {
-        Ok(target) => Ok(ServerUrl { tls, target }),
-        Err(error) => Err(format!("{error}; write it as http://HOST:PORT")),
-    }
+    ServerUrl::parse(text).map_err(|error| format!("{error}; write it as http://HOST:PORT"))
 }
 
 /// Reads a connector's name; nothing is the default.
