@@ -366,6 +366,13 @@ fn an_address_in_use_is_said_with_what_to_do() {
 }
 
 #[test]
+fn a_certificate_that_is_not_there_is_said() {
+    let (code, said) = Process::start(&sidecar(&["--upstream-ca=/nonexistent/ca.pem"])).ended();
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("cannot read /nonexistent/ca.pem"), "{said}");
+}
+
+#[test]
 fn bad_usage_and_bad_configurations_exit_2() {
     for arguments in [
         &["sidecar", "--port=many"][..],

@@ -4,6 +4,8 @@
 //! [`Settings`](transload_sidecar::settings::Settings) of them, and [`serve`]s until it is told to end.
 
 mod common;
+#[cfg(test)]
+mod examples;
 mod given;
 pub(super) mod proxy;
 mod serve;

@@ -12,7 +12,7 @@ use super::{serve, values, variable};
 use crate::failure::Failure;
 use crate::show::number;
 
-const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   transload proxy --prefill http://p1:8100 --decode http://d1:8200
   transload proxy --prefill http://p1:8100,http://p2:8100 --decode http://d1:8200 \\

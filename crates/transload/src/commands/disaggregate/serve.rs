@@ -95,6 +95,9 @@ fn unstarted(error: &StartError) -> Failure {
             }
             _ => "give another address",
         },
+        StartError::Tls(_) => {
+            "name certificates that are there, in PEM, and may be read: --cert-path DIR has tls.crt and tls.key"
+        }
         StartError::Tickets(_) => {
             "name a folder that `transload certs init` filled, with an agent that may pull"
         }

@@ -10,7 +10,7 @@ use super::values::{self, Stage, Stages};
 use super::{serve, variable};
 use crate::failure::Failure;
 
-const EXAMPLES: &str = "\
+pub(super) const EXAMPLES: &str = "\
 Examples:
   transload sidecar --port 8000 --vllm-port 8200 --secure-proxy=false
   transload sidecar --vllm-port 8200 --cert-path /etc/tls --enable-tls prefiller

@@ -10,7 +10,7 @@ use crate::commands::Command;
 use crate::failure::{Failure, chain};
 
 /// The settings and the options ignored, as `main` would have them.
-fn read(
+pub(super) fn read(
     arguments: &[&str],
     environment: &[(&str, &str)],
 ) -> Result<(Settings, Vec<String>), String> {
