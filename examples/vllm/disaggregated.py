@@ -1,5 +1,5 @@
 """Shows that two servers answer as one does: a tiny model, one server alone, then a prefill and a decode server that
-lay their caches out differently, with a proxy before them.
+lay their caches out differently, with `transload proxy` before them.
 
     python disaggregated.py [--prefill-block-size 32] [--decode-block-size 64] [--prefill-tp 1] [--decode-tp 1]
                             [--model llama] [--mode pull]
@@ -14,8 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from proxy import serve
-from servers import Server, complete, connector, free_port
+from servers import Proxy, Server, complete, connector, free_port
 from tiny_models import MODELS, VOCABULARY, make
 
 
@@ -79,15 +78,13 @@ def main() -> int:
             tp, blocks = sides[server.name]["tp"], sides[server.name]["block_size"]
             print(f"{server.name}: TP {tp}, blocks of {blocks} tokens (log: {server.log})")
             server.wait()
-        proxy = serve(prefill.url, decode.url)
-        url = f"http://127.0.0.1:{proxy.server_port}"
         same = 0
-        for prompt, tokens in zip(asked, expected):
-            found = complete(url, prompt)["choices"][0]["token_ids"]
-            same += found == tokens
-            verdict = "the same" if found == tokens else f"WRONG, expected {tokens}"
-            print(f"prompt of {len(prompt):3} tokens: {found[:8]}... {verdict}")
-        proxy.shutdown()
+        with Proxy(folder / "proxy.log", "--prefill", prefill.url, "--decode", decode.url) as proxy:
+            for prompt, tokens in zip(asked, expected):
+                found = complete(proxy.url, prompt)["choices"][0]["token_ids"]
+                same += found == tokens
+                verdict = "the same" if found == tokens else f"WRONG, expected {tokens}"
+                print(f"prompt of {len(prompt):3} tokens: {found[:8]}... {verdict}")
         moved = sum(value for name, value in decode.metrics().items() if "transload_bytes_total" in name)
         print(f"{same} of {len(asked)} answers are those of one server; {moved / 1e6:.1f} MB moved")
     return 0 if same == len(asked) and moved > 0 else 1

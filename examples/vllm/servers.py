@@ -1,4 +1,4 @@
-"""Starts vLLM servers on the CPU, and asks them."""
+"""Starts vLLM servers on the CPU and a proxy before them, and asks them."""
 
 import json
 import os
@@ -124,6 +124,49 @@ class Server:
         self.stop()
 
 
+class Proxy:
+    """`transload proxy`, or another of its commands that serve, in a process of its own."""
+
+    def __init__(self, log: Path, *arguments, command="proxy"):
+        self.port, self.log = free_port(), log
+        admin = f"127.0.0.1:{free_port()}"
+        listen = ("--listen", f"127.0.0.1:{self.port}") if command == "proxy" else ("--port", self.port)
+        whole = [sys.executable, "-m", "transload", command, *listen, "--admin", admin, *arguments]
+        with log.open("a") as output:
+            self.process = subprocess.Popen(list(map(str, whole)), stdout=output, stderr=output)
+        self.url, self.admin = f"http://127.0.0.1:{self.port}", f"http://{admin}"
+        self._wait()
+
+    def _wait(self, seconds: float = 30) -> None:
+        end = time.monotonic() + seconds
+        while True:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"the proxy ended with {self.process.returncode}:\n{self.log.read_text()}")
+            try:
+                urllib.request.urlopen(f"{self.admin}/readyz", timeout=5).close()
+                return
+            except OSError:
+                if time.monotonic() > end:
+                    raise TimeoutError(f"the proxy is not ready after {seconds} s:\n{self.log.read_text()}") from None
+                time.sleep(0.1)
+
+    def status(self) -> dict:
+        """The document of ``/status``."""
+        with urllib.request.urlopen(f"{self.admin}/status", timeout=30) as answer:
+            return json.load(answer)
+
+    def stop(self) -> None:
+        """Ends it; what is under way may end before."""
+        self.process.terminate()
+        self.process.wait(60)
+
+    def __enter__(self) -> "Proxy":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.stop()
+
+
 def connector(role: str, certs: Path | None, policy: str = "fail", **settings) -> dict:
     """The ``--kv-transfer-config`` of a server with Transload; `policy` is what to do where a load fails."""
     return {
@@ -144,6 +187,14 @@ def complete(url: str, prompt, tokens: int = 16, **more) -> dict:
     body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "return_token_ids": True, **more}
     with post(f"{url}/v1/completions", body) as answer:
         return json.load(answer)
+
+
+def prefill(url: str, prompt, **more) -> dict:
+    """Has a prefill server compute a prompt. The answer is what the decode server needs to know, as a proxy hands it on."""
+    asked = {"do_remote_decode": True, "do_remote_prefill": False}
+    body = {"prompt": prompt, "max_tokens": 1, "temperature": 0, "kv_transfer_params": asked, **more}
+    with post(f"{url}/v1/completions", body) as answer:
+        return json.load(answer)["kv_transfer_params"]
 
 
 def post(url: str, body: dict, timeout: float = 300):

@@ -27,9 +27,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "vllm"))
 
 from disaggregated import certificates, pair, prompts  # noqa: E402
-from proxy import prefill as ask_prefill  # noqa: E402
-from proxy import serve  # noqa: E402
-from servers import Server, complete, free_port  # noqa: E402
+from servers import Proxy, Server, complete, free_port  # noqa: E402
+from servers import prefill as ask_prefill  # noqa: E402
 from tiny_models import make  # noqa: E402
 from transload import DEBUG_BUILD  # noqa: E402
 
@@ -128,8 +127,9 @@ def measure(prefill: Server, decode: Server, metric: str, asked: dict[int, list[
     with prefill, decode:
         prefill.wait()
         decode.wait()
-        proxy = f"http://127.0.0.1:{serve(prefill.url, decode.url).server_port}"
-        return {length: measure_length(prefill, decode, proxy, metric, each) for length, each in asked.items()}
+        log = prefill.log.with_name("proxy.log")
+        with Proxy(log, "--prefill", prefill.url, "--decode", decode.url) as proxy:
+            return {length: measure_length(prefill, decode, proxy.url, metric, each) for length, each in asked.items()}
 
 
 def measure_length(prefill: Server, decode: Server, proxy: str, metric: str, asked: list[list[int]]) -> Figures:
@@ -145,8 +145,7 @@ def measure_length(prefill: Server, decode: Server, proxy: str, metric: str, ask
         half = len(prompt) // 2
         plain, other = prompt[half:] + prompt[:half], prompt[::-1]
         figures.plain.append(timed(lambda: complete(prefill.url, plain, 1))[0])
-        body = {"prompt": other, "max_tokens": 1, "temperature": 0}
-        took, params = timed(lambda: ask_prefill(prefill.url, "/v1/completions", body))
+        took, params = timed(lambda: ask_prefill(prefill.url, other))
         figures.prefill.append(took)
         figures.decode.append(timed(lambda: complete(decode.url, other, 1, kv_transfer_params=params))[0])
         figures.cached.append(timed(lambda: complete(decode.url, other, 1))[0])

@@ -12,8 +12,7 @@ sys.path.insert(0, str(EXAMPLES))
 
 import tiny_models  # noqa: E402
 from disaggregated import certificates, pair  # noqa: E402
-from proxy import serve  # noqa: E402
-from servers import Server, complete  # noqa: E402
+from servers import Proxy, Server, complete  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -73,8 +72,8 @@ class Pair:
     def wait(self) -> "Pair":
         self.prefill.wait()
         self.decode.wait()
-        self.proxy = serve(self.prefill.url, self.decode.url)
-        self.url = f"http://127.0.0.1:{self.proxy.server_port}"
+        self.proxy = Proxy(self.folder / "proxy.log", "--prefill", self.prefill.url, "--decode", self.decode.url)
+        self.url = self.proxy.url
         return self
 
     def tokens(self, prompt: list[int], count: int = 16, **more) -> list[int]:
@@ -91,7 +90,7 @@ class Pair:
 
     def stop(self) -> None:
         if self.proxy is not None:
-            self.proxy.shutdown()
+            self.proxy.stop()
         self.decode.stop()
         self.prefill.stop()
 

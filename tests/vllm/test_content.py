@@ -6,8 +6,7 @@ import pytest
 import tiny_models
 from conftest import total
 from disaggregated import prompts
-from proxy import prefill
-from servers import Server
+from servers import Server, prefill
 
 
 def test_two_adapters(start, models, tmp_path):
@@ -29,7 +28,7 @@ def test_two_adapters(start, models, tmp_path):
 
     # Blocks of one, for a request of the other.
     [other] = prompts([300], seed=22)
-    params = prefill(pair.prefill.url, "/v1/completions", {"prompt": other, **chosen("red")})
+    params = prefill(pair.prefill.url, other, **chosen("red"))
     with pytest.raises(urllib.error.HTTPError):
         pair.decode.complete(other, kv_transfer_params=params, **chosen("blue"))
     assert total(pair.decode, "vllm:transload_failures_total", 'kind="content"') == 1
@@ -40,7 +39,7 @@ def test_two_tenants(start, alone):
     [expected] = alone.tokens("llama", [asked])
     pair = start("llama", decode={"block_size": 64})
     assert pair.tokens(asked, cache_salt="one") == expected
-    params = prefill(pair.prefill.url, "/v1/completions", {"prompt": asked, "cache_salt": "one"})
+    params = prefill(pair.prefill.url, asked, cache_salt="one")
     with pytest.raises(urllib.error.HTTPError):
         pair.decode.complete(asked, kv_transfer_params=params, cache_salt="two")
     assert total(pair.decode, "vllm:transload_failures_total", 'kind="content"') == 1

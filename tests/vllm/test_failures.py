@@ -20,14 +20,14 @@ from aioquic.asyncio import connect
 from aioquic.quic.configuration import QuicConfiguration
 from conftest import total
 from disaggregated import prompts
-from proxy import prefill
+from servers import prefill
 
 LEASE = 3.0
 
 
 def ticket(pair, prompt) -> dict:
     """Has a prompt prefilled; the parameters for the decode server."""
-    params = prefill(pair.prefill.url, "/v1/completions", {"prompt": prompt, "temperature": 0})
+    params = prefill(pair.prefill.url, prompt)
     assert params["transload_ticket"]
     return params
 
