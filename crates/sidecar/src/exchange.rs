@@ -42,8 +42,15 @@ pub(crate) struct Rules {
     pub(crate) body_limit: usize,
     /// There may be other servers of a role to ask.
     pub(crate) elsewhere: bool,
-    /// The hosts that a prefill server may name in its parameters; `None` is any.
-    pub(crate) remote_hosts: Option<AllowList>,
+    pub(crate) remote_hosts: RemoteHosts,
+}
+
+/// The hosts that a prefill server may name in its parameters.
+#[derive(Debug, Clone)]
+pub(crate) enum RemoteHosts {
+    Any,
+    /// Those that may be named as prefill servers: of a list, or by the rule where there is none.
+    Allowed(Option<AllowList>),
 }
 
 /// What has happened to a leg. After `End` or `Failed` nothing more happens to it.

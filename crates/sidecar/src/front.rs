@@ -24,6 +24,7 @@ use crate::observe::Observer;
 use crate::servers::{Claim, Servers, Wanted};
 use crate::settings::{Mode, Settings};
 use crate::target::ServerUrl;
+use crate::tls;
 use crate::upstream::Upstream;
 
 /// What all requests of a process share.
@@ -35,6 +36,8 @@ pub(crate) struct Front {
     pub(crate) observer: Observer,
     pub(crate) clients: Arc<Clients>,
     pub(crate) phase: watch::Sender<Phase>,
+    /// What clients are shown; `None` is plain HTTP.
+    pub(crate) serving_tls: Option<tls::Serving>,
     #[cfg(feature = "tickets")]
     pub(crate) tickets: Option<crate::release::Tickets>,
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-use crate::exchange::Rules;
+use crate::exchange::{RemoteHosts, Rules};
 use crate::front::{Clients, Front, Listeners, Phase};
 use crate::observe::{Observer, ServerStatus};
 #[cfg(feature = "tickets")]
@@ -22,13 +22,14 @@ use crate::release::Tickets;
 use crate::servers::{Origin, Servers, probe_all};
 use crate::settings::{Mode, Settings};
 use crate::upstream::Upstream;
-use crate::{Role, admin, tls};
+use crate::{Role, admin, target, tls};
 
 /// How long `/readyz` waits for a decode server. Kubernetes waits for one second.
 const READY: Duration = Duration::from_millis(800);
 
 /// A sidecar or proxy that serves clients.
 pub struct Running {
+    front: Arc<Front>,
     listeners: Listeners,
     admin: Option<SocketAddr>,
     /// What runs besides.
@@ -84,9 +85,12 @@ impl Running {
                 "sidecar",
                 beside.ranks,
                 false,
-                beside.allow.clone().filter(|_| beside.verify_remote_host),
+                match beside.verify_remote_host {
+                    true => RemoteHosts::Allowed(beside.allow.clone()),
+                    false => RemoteHosts::Any,
+                },
             ),
-            Mode::Proxy(_) => ("proxy", 1, true, None),
+            Mode::Proxy(_) => ("proxy", 1, true, RemoteHosts::Any),
         };
         let mut listeners = Vec::new();
         for rank in 0..ranks {
@@ -138,8 +142,18 @@ impl Running {
                 upstream,
                 limits.connect_timeout,
                 limits.idle_connections,
-                |_| true,
+                // Names of servers that operators give may stand for any address.
+                if elsewhere {
+                    |_| true
+                } else {
+                    target::may_dial
+                },
             ),
+            serving_tls: settings
+                .serving_tls
+                .as_ref()
+                .map(tls::Serving::load)
+                .transpose()?,
             observer: Observer::new(mode, env!("CARGO_PKG_VERSION"), Instant::now()),
             clients: Clients::new(limits.requests_per_client),
             phase: watch::Sender::new(Phase::Serving),
@@ -163,6 +177,7 @@ impl Running {
             address
         });
         Ok(Self {
+            front,
             listeners,
             admin,
             _tasks: tasks,
@@ -179,6 +194,14 @@ impl Running {
     #[must_use]
     pub fn addresses(&self) -> &[SocketAddr] {
         self.listeners.addresses()
+    }
+
+    /// Reads again what may have changed: certificates of both sides.
+    pub fn reload(&self) {
+        if let Some(tls) = &self.front.serving_tls {
+            tls.renew();
+        }
+        self.front.upstream.renew();
     }
 
     /// Ends it: no connection is accepted any more, and what is under way may take this long.

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
-pub use allow::{AllowList, AllowListError, allowed, may_dial};
+pub use allow::{AllowList, AllowListError, allowed, allowed_host, may_dial};
 
 /// Where a server listens: the one thing that is compared with allow-lists and dialled.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -84,6 +84,11 @@ impl Upstream {
         }
     }
 
+    /// Reads certificates again.
+    pub fn renew(&self) {
+        self.inner.tls.renew();
+    }
+
     /// Sends a request, whose URI has only path and query, and waits for the head of its answer. Dropping the future, or the
     /// answer before its end, closes the connection.
     ///

@@ -5,11 +5,12 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 
-use super::{Action, Event, Exchange, Failure, State, Trouble};
+use super::{Action, Event, Exchange, Failure, RemoteHosts, State, Trouble};
 use crate::Role;
 use crate::json::Object;
 use crate::observe::FailureKind;
 use crate::settings::{KvConnector, PrefillFailure};
+use crate::target;
 use crate::usage::CachedTokens;
 
 /// A prefill leg under way, or about to be sent again.
@@ -152,15 +153,15 @@ impl Exchange {
 
     /// Whether the host that parameters name, if they name one, is one that may be dialled.
     fn may_fetch_from(&self, params: &Object) -> bool {
-        let Some(allowed) = &self.rules.remote_hosts else {
+        let RemoteHosts::Allowed(list) = &self.rules.remote_hosts else {
             return true;
         };
-        match params.get("remote_host") {
-            None | Some("null") => true,
-            Some(_) => {
-                let host = params.read::<String>("remote_host");
-                host.is_some_and(|host| allowed.allows_host(&host))
-            }
+        match (
+            params.get("remote_host"),
+            params.read::<String>("remote_host"),
+        ) {
+            (None | Some("null"), _) => true,
+            (Some(_), host) => host.is_some_and(|host| target::allowed_host(list.as_ref(), &host)),
         }
     }
 

@@ -19,7 +19,7 @@ fn rules(connector: KvConnector) -> Rules {
         decode_chunk: None,
         body_limit: 1_000,
         elsewhere: false,
-        remote_hosts: None,
+        remote_hosts: RemoteHosts::Any,
     }
 }
 

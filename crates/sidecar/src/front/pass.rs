@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 
 use super::reply::Reply;
 use super::service::path_of;
-use super::{Choice, Client, Front, headers, incoming};
+use super::{Choice, Client, Front, Phase, headers, incoming};
 use crate::Role;
 use crate::exchange::Trouble;
 use crate::observe::FailureKind;
@@ -66,11 +66,17 @@ impl Front {
         upgrade.accept();
         let server_side = hyper::upgrade::on(&mut response);
         let response = response.map(Answer::detach);
+        let mut phase = self.phase.subscribe();
         tokio::spawn(async move {
-            if let (Ok(client), Ok(server)) = (client_side.await, server_side.await) {
-                let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+            let _claim = claim;
+            let (Ok(client), Ok(server)) = (client_side.await, server_side.await) else {
+                return;
+            };
+            let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+            tokio::select! {
                 // Either end closes both.
-                let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                _ = phase.wait_for(|phase| *phase == Phase::Over) => {}
             }
         });
         Ok(response.map(|_| Reply::here(Bytes::new())))

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -89,9 +90,22 @@ async fn connection(
     front: Arc<Front>,
     stream: TcpStream,
     client: Client,
-    mut phase: watch::Receiver<Phase>,
+    phase: watch::Receiver<Phase>,
 ) {
     let _ = stream.set_nodelay(true);
+    let Some(tls) = &front.serving_tls else {
+        return serve(&front, stream, client, phase).await;
+    };
+    match tls.accept(stream).await {
+        Ok(stream) => serve(&front, stream, client, phase).await,
+        Err(error) => tracing::debug!(%error, client = %client.address, "no TLS with a client"),
+    }
+}
+
+async fn serve<T>(front: &Arc<Front>, stream: T, client: Client, mut phase: watch::Receiver<Phase>)
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let (stream, verdicts) = Stream::new(stream);
     let service = service_fn(|request| {
         let verdict = verdicts.next_request();

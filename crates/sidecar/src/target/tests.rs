@@ -302,7 +302,7 @@ fn lists_allow_hosts_with_their_ports() {
         ("", false),
         ("prefill.example ", false),
     ] {
-        assert_eq!(list.allows_host(host), allowed, "{host}");
+        assert_eq!(allowed_host(Some(&list), host), allowed, "{host}");
     }
     assert!(!AllowList::default().allows(&Target::parse("a:1").unwrap()));
     let all = self::list(&["0.0.0.0/0", "::/0"]);
