@@ -206,7 +206,7 @@ struct Bounds {
     max_idle_conns_per_host: usize,
 }
 
-/// What clients may send, of what a server sends otherwise.
+/// Whether clients may send what only servers should.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = SECURITY)]
 struct Trust {

@@ -4,7 +4,6 @@
 //! flags: what a place adds becomes an argument more.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -12,8 +11,8 @@ use std::path::Path;
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches};
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
+use super::configuration::Document;
 use crate::failure::{Failure, chain};
 
 const INLINE: &str = "configuration";
@@ -54,8 +53,8 @@ impl<F: clap::Args> Given<F> {
         environment: impl Fn(&str) -> Option<String>,
     ) -> Result<Complete<F>, Failure> {
         let mut values = elsewhere.without_empty(self.flags.clone())?;
-        if let Some((name, text)) = self.configuration()? {
-            let found = Document::read(&name, &text)?.options::<F>(&name)?;
+        if let Some((name, text)) = configuration(&values)? {
+            let found = options::<F>(Document::read(&name, &text)?, &name)?;
             elsewhere.add(&mut values, elsewhere.without_empty(found)?);
         }
         let mut found = BTreeMap::new();
@@ -82,25 +81,25 @@ impl<F: clap::Args> Given<F> {
             given: values.into_keys().collect(),
         })
     }
+}
 
-    /// The name and the text of the configuration, where there is one.
-    fn configuration(&self) -> Result<Option<(String, String)>, Failure> {
-        let last = |name| self.flags.get(name).and_then(|values| values.last());
-        match (last(INLINE), last(FILE)) {
-            (Some(_), Some(_)) => Err(Failure::input(
-                "both --configuration and --configuration-file are given",
-                "give one of the two",
+/// The name and the text of the configuration, where there is one.
+fn configuration(flags: &Options) -> Result<Option<(String, String)>, Failure> {
+    let last = |name| flags.get(name).and_then(|values| values.last());
+    match (last(INLINE), last(FILE)) {
+        (Some(_), Some(_)) => Err(Failure::input(
+            "both --configuration and --configuration-file are given",
+            "give one of the two",
+        )),
+        (Some(text), None) => Ok(Some((format!("--{INLINE}"), text.clone()))),
+        (None, Some(path)) => match fs::read_to_string(Path::new(path)) {
+            Ok(text) => Ok(Some((path.clone(), text))),
+            Err(error) => Err(Failure::input(
+                format!("the configuration {path} cannot be read: {error}"),
+                "name a file of YAML or JSON that exists and may be read",
             )),
-            (Some(text), None) => Ok(Some((format!("--{INLINE}"), text.clone()))),
-            (None, Some(path)) => match fs::read_to_string(Path::new(path)) {
-                Ok(text) => Ok(Some((path.clone(), text))),
-                Err(error) => Err(Failure::input(
-                    format!("the configuration {path} cannot be read: {error}"),
-                    "name a file of YAML or JSON that exists and may be read",
-                )),
-            },
-            (None, None) => Ok(None),
-        }
+        },
+        (None, None) => Ok(None),
     }
 }
 
@@ -197,68 +196,47 @@ impl<F: clap::Args> FromArgMatches for Given<F> {
     }
 }
 
-/// A configuration: keys that are names of flags, each with its values as text.
-struct Document(Vec<(String, Vec<String>)>);
-
-impl Document {
-    fn read(name: &str, text: &str) -> Result<Self, Failure> {
-        let options = serde_saphyr::options! { with_snippet: false };
-        let read: Result<Option<Self>, _> = serde_saphyr::from_str_with_options(text, options);
-        match read {
-            Ok(document) => Ok(document.unwrap_or(Self(Vec::new()))),
-            Err(error) => Err(Failure::input(
-                format!(
-                    "{name} is no configuration: {}",
-                    error.render_with_formatter(&serde_saphyr::UserMessageFormatter)
-                ),
-                "write YAML or JSON, a key for each flag: port: 8000",
-            )),
+/// The options of a configuration by their names; all of them are checked.
+fn options<F: clap::Args>(document: Document, file: &str) -> Result<Options, Failure> {
+    let command = command::<F>();
+    let mut options = BTreeMap::new();
+    for (key, values) in document.0 {
+        let option = command
+            .get_arguments()
+            .find(|option| names(option).any(|name| name == key));
+        let Some((option, name)) = option.and_then(|option| Some((option, option.get_long()?)))
+        else {
+            return Err(unknown::<F>(file, &key));
+        };
+        if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
+            return Err(Failure::input(
+                format!("{file}: {key} is a list, and takes one value"),
+                "give it one value",
+            ));
+        }
+        if [INLINE, FILE].contains(&name) {
+            return Err(Failure::input(
+                format!("{file}: {key} cannot stand in a configuration"),
+                "give it as a flag, or leave it out",
+            ));
+        }
+        for value in values.iter().filter(|value| !value.is_empty()) {
+            check::<F>(name, value).map_err(|wrong| {
+                Failure::input(
+                    format!("{file}: {key} is {value:?}: {wrong}"),
+                    format!("correct it; a flag --{name} goes before it"),
+                )
+            })?;
+        }
+        if options.insert(name.to_owned(), values).is_some() {
+            return Err(Failure::input(
+                format!("{file}: {key} is said twice, under two names"),
+                format!("keep {name}"),
+            ));
         }
     }
-
-    /// The options by their names; all of them are checked.
-    fn options<F: clap::Args>(self, file: &str) -> Result<Options, Failure> {
-        let command = command::<F>();
-        let mut options = BTreeMap::new();
-        for (key, values) in self.0 {
-            let option = command
-                .get_arguments()
-                .find(|option| names(option).any(|name| name == key));
-            let Some((option, name)) = option.and_then(|option| Some((option, option.get_long()?)))
-            else {
-                return Err(unknown::<F>(file, &key));
-            };
-            if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
-                return Err(Failure::input(
-                    format!("{file}: {key} is a list, and takes one value"),
-                    "give it one value",
-                ));
-            }
-            if [INLINE, FILE].contains(&name) {
-                return Err(Failure::input(
-                    format!("{file}: {key} cannot stand in a configuration"),
-                    "give it as a flag, or leave it out",
-                ));
-            }
-            for value in values.iter().filter(|value| !value.is_empty()) {
-                check::<F>(name, value).map_err(|wrong| {
-                    Failure::input(
-                        format!("{file}: {key} is {value:?}: {wrong}"),
-                        format!("correct it; a flag --{name} goes before it"),
-                    )
-                })?;
-            }
-            if options.insert(name.to_owned(), values).is_some() {
-                return Err(Failure::input(
-                    format!("{file}: {key} is said twice, under two names"),
-                    format!("keep {name}"),
-                ));
-            }
-        }
-        Ok(options)
-    }
+    Ok(options)
 }
-
 fn unknown<F: clap::Args>(file: &str, key: &str) -> Failure {
     // The parser knows which flag is closest.
     let close = parse::<F>([format!("--{key}")].into_iter()).err();
@@ -273,81 +251,4 @@ fn unknown<F: clap::Args>(file: &str, key: &str) -> Failure {
             None => "keys are the names of flags, as --help lists them".to_owned(),
         },
     )
-}
-
-impl<'de> Deserialize<'de> for Document {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Pairs;
-
-        impl<'de> Visitor<'de> for Pairs {
-            type Value = Document;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("keys with values")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Document, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some((key, Values(values))) = map.next_entry::<String, Values>()? {
-                    pairs.push((key, values));
-                }
-                Ok(Document(pairs))
-            }
-        }
-        deserializer.deserialize_map(Pairs)
-    }
-}
-
-/// What a key has: nothing, a value, or a list of values.
-struct Values(Vec<String>);
-
-impl<'de> Deserialize<'de> for Values {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Scalars;
-
-        fn one<E>(value: impl ToString) -> Result<Values, E> {
-            Ok(Values(vec![value.to_string()]))
-        }
-
-        impl<'de> Visitor<'de> for Scalars {
-            type Value = Values;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a value or a list of values")
-            }
-
-            fn visit_bool<E>(self, value: bool) -> Result<Values, E> {
-                one(value)
-            }
-
-            fn visit_i64<E>(self, value: i64) -> Result<Values, E> {
-                one(value)
-            }
-
-            fn visit_u64<E>(self, value: u64) -> Result<Values, E> {
-                one(value)
-            }
-
-            fn visit_f64<E>(self, value: f64) -> Result<Values, E> {
-                one(value)
-            }
-
-            fn visit_str<E>(self, value: &str) -> Result<Values, E> {
-                one(value)
-            }
-
-            fn visit_unit<E>(self) -> Result<Values, E> {
-                Ok(Values(Vec::new()))
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Values, A::Error> {
-                let mut values = Vec::new();
-                while let Some(Values(value)) = list.next_element()? {
-                    values.extend(value);
-                }
-                Ok(Values(values))
-            }
-        }
-        deserializer.deserialize_any(Scalars)
-    }
 }

@@ -4,6 +4,7 @@
 //! [`Settings`](transload_sidecar::settings::Settings) of them, and [`serve`]s until it is told to end.
 
 mod common;
+mod configuration;
 #[cfg(test)]
 mod examples;
 mod given;

@@ -76,7 +76,7 @@ struct Options {
     /// repeated. Default: all but link-local and metadata addresses.
     #[arg(long, help_heading = SECURITY, value_name = "HOST[:PORT],…", action = ArgAction::Append)]
     allow_prefill: Vec<String>,
-    /// Hold the host in a prefill server's answer against --allow-prefill, too.
+    /// Hold the host that a prefill server names in its answer against the same rule.
     #[arg(long, help_heading = SECURITY, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1,
         default_value = "false", default_missing_value = "true", value_parser = values::switch)]
     verify_remote_host: bool,
@@ -171,12 +171,6 @@ impl Options {
             ));
         }
         let allow = Some(allow).filter(|_| !self.allow_prefill.is_empty());
-        if self.verify_remote_host && allow.is_none() {
-            return Err(Failure::input(
-                "--verify-remote-host is on, and there is no list to hold hosts against",
-                "give the list: --allow-prefill HOST[:PORT],…",
-            ));
-        }
         if self.enable_ssrf_protection && allow.is_none() {
             return Err(Failure::input(
                 "--enable-ssrf-protection is on, and no prefill server is allowed",
