@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 /// Nothing here takes so long, on however busy a machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -367,9 +369,91 @@ fn an_address_in_use_is_said_with_what_to_do() {
 
 #[test]
 fn a_certificate_that_is_not_there_is_said() {
-    let (code, said) = Process::start(&sidecar(&["--upstream-ca=/nonexistent/ca.pem"])).ended();
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("cannot read /nonexistent/ca.pem"), "{said}");
+    for (arguments, file) in [
+        (
+            ["--secure-proxy=true", "--cert-path=/nonexistent"],
+            "/nonexistent/tls.crt",
+        ),
+        (
+            ["--port=0", "--upstream-ca=/nonexistent/ca.pem"],
+            "/nonexistent/ca.pem",
+        ),
+    ] {
+        let (code, said) = Process::start(&sidecar(&arguments)).ended();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains(&format!("cannot read {file}")), "{said}");
+    }
+}
+
+/// A folder for `--cert-path`, with a certificate for `localhost` that is its own authority.
+struct Certificates(tempfile::TempDir);
+
+impl Certificates {
+    fn make() -> (Self, CertificateDer<'static>) {
+        let certificates = Self(tempfile::tempdir().unwrap());
+        let first = certificates.replace();
+        (certificates, first)
+    }
+
+    /// Puts another certificate there.
+    fn replace(&self) -> CertificateDer<'static> {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        // The key first: a pair that does not match yet is not taken.
+        let key = made.signing_key.serialize_pem();
+        std::fs::write(self.0.path().join("tls.key"), key).unwrap();
+        std::fs::write(self.0.path().join("tls.crt"), made.cert.pem()).unwrap();
+        made.cert.into()
+    }
+
+    fn path(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+}
+
+/// What a client hears that trusts this certificate alone; `None` where it is shown another one.
+fn get_over_tls(address: SocketAddr, trusted: &CertificateDer<'static>) -> Option<String> {
+    let mut roots = RootCertStore::empty();
+    roots.add(trusted.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = "localhost".try_into().unwrap();
+    let tls = ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut stream = StreamOwned::new(tls, connect(address).into_inner());
+    let request = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    stream.write_all(request).ok()?;
+    message(&mut BufReader::new(stream)).map(|(head, _)| head)
+}
+
+#[test]
+fn a_hangup_has_certificates_read_again_and_ends_nothing() {
+    let server = Server::start();
+    let (certificates, first) = Certificates::make();
+    let port = server.port();
+    let arguments = [
+        "--secure-proxy=true",
+        "--vllm-port",
+        &port,
+        "--cert-path",
+        certificates.path(),
+    ];
+    let mut process = Process::start(&sidecar(&arguments));
+    let address = process.addresses().0[0];
+    let heard = get_over_tls(address, &first).unwrap();
+    assert!(heard.starts_with("HTTP/1.1 200 "), "{heard}");
+
+    let second = certificates.replace();
+    process.signal(Signal::HUP);
+    until("it shows the new certificate", || {
+        get_over_tls(address, &second).is_some()
+    });
+    assert_eq!(get_over_tls(address, &first), None);
+    process.signal(Signal::TERM);
+    let (code, said) = process.ended();
+    assert_eq!(code, Some(0), "{said}");
 }
 
 #[test]

@@ -30,6 +30,7 @@ pub(super) fn serve(mut settings: Settings) -> Result<(), Failure> {
 async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
     // Before anything is served: a signal that comes early is not lost.
     let mut ends = Ends::new().map_err(no_runtime)?;
+    let mut hangup = signal(SignalKind::hangup()).map_err(no_runtime)?;
     let drain = settings.drain;
     let started = tokio::select! {
         started = Running::start(settings) => started,
@@ -47,7 +48,12 @@ async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
     }
     eprintln!("{line}");
 
-    ends.next().await;
+    loop {
+        tokio::select! {
+            _ = hangup.recv() => running.reload(),
+            () = ends.next() => break,
+        }
+    }
     eprintln!("ending: requests in flight have {drain:?}");
     tokio::select! {
         () = running.drain(drain) => Ok(()),
