@@ -197,9 +197,10 @@ def prefill(url: str, prompt, **more) -> dict:
         return json.load(answer)["kv_transfer_params"]
 
 
-def post(url: str, body: dict, timeout: float = 300):
+def post(url: str, body: dict, timeout: float = 300, headers: dict | None = None):
     """Posts JSON."""
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"} | (headers or {})
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     try:
         return urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
