@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body, Frame};
@@ -39,6 +40,8 @@ pub(super) struct Driver {
     /// Servers that were asked.
     asked: Vec<(Role, ServerUrl)>,
     timer: Option<Pin<Box<Sleep>>>,
+    /// How many bytes of the client's answer are still to come, where its head says so.
+    left: Option<u64>,
     written: bool,
     over: bool,
 }
@@ -88,6 +91,7 @@ impl Driver {
             ended: None,
             asked: Vec::new(),
             timer: None,
+            left: None,
             written: false,
             over: false,
         }
@@ -95,6 +99,15 @@ impl Driver {
 
     /// Runs it until the client gets something.
     pub(super) fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Piece> {
+        let piece = std::task::ready!(self.poll_next(cx));
+        if self.left == Some(0) && !self.over {
+            // Nobody asks for more than the head has announced: what is to be done after it is done now.
+            let _ = self.poll_next(cx);
+        }
+        Poll::Ready(piece)
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Piece> {
         loop {
             while let Some(action) = self.exchange.next() {
                 if let Some(piece) = self.act(action) {
@@ -159,12 +172,16 @@ impl Driver {
             }
             Action::Answer(status, headers) => {
                 self.status = status;
+                let length = headers.get(CONTENT_LENGTH);
+                self.left = length.and_then(|length| length.to_str().ok()?.parse().ok());
                 if let Some(record) = &self.record {
                     record.status(status.as_u16());
                 }
                 return Some(Piece::Head(status, headers));
             }
             Action::Write(bytes) => {
+                let count = bytes.len() as u64;
+                self.left = self.left.map(|left| left.saturating_sub(count));
                 if let Some(record) = &self.record {
                     if !std::mem::replace(&mut self.written, true) && !self.exchange.refused() {
                         record.first_byte(Instant::now());
