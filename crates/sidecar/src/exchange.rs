@@ -20,6 +20,7 @@ use http::{HeaderMap, StatusCode};
 
 pub(crate) use self::answer::{Trouble, error};
 use self::chunked::Chunked;
+pub(crate) use self::chunked::Tally;
 use self::decode::Decoding;
 use self::prefill::Prefilling;
 use self::probe::Probing;
@@ -139,6 +140,7 @@ pub(crate) struct Exchange {
     /// The client's answer is an error of ours.
     refused: bool,
     prompt_tokens: Option<u64>,
+    tally: Option<Tally>,
 }
 
 /// What is waited for.
@@ -172,6 +174,7 @@ impl Exchange {
             restarts: 0,
             refused: false,
             prompt_tokens: None,
+            tally: None,
         };
         match exchange.rules.connector {
             _ if path == Path::DecodeOnly => exchange.decode_original(),
@@ -229,6 +232,11 @@ impl Exchange {
     /// How many tokens the prompt has, if a prefill server has said so.
     pub(crate) const fn prompt_tokens(&self) -> Option<u64> {
         self.prompt_tokens
+    }
+
+    /// How far a chunked decode is, if it is one.
+    pub(crate) const fn tally(&self) -> Option<Tally> {
+        self.tally
     }
 
     /// How many tokens of the prompt were cached, if a prefill server has said so.

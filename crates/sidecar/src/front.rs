@@ -24,6 +24,7 @@ use crate::observe::Observer;
 use crate::servers::{Claim, Servers, Wanted};
 use crate::settings::{Mode, Settings};
 use crate::target::ServerUrl;
+use crate::telemetry::Telemetry;
 use crate::tls;
 use crate::upstream::Upstream;
 
@@ -34,6 +35,7 @@ pub(crate) struct Front {
     pub(crate) servers: Arc<Servers>,
     pub(crate) upstream: Upstream,
     pub(crate) observer: Observer,
+    pub(crate) telemetry: Option<Telemetry>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) phase: watch::Sender<Phase>,
     /// What clients are shown; `None` is plain HTTP.

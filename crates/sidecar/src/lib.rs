@@ -16,6 +16,7 @@
 //! | [`upstream`] | connections to servers | |
 //! | `tls` | certificates of both sides, and their renewal | |
 //! | `front` | listeners, and HTTP around an exchange | |
+//! | [`telemetry`] | traces, exported by OTLP | |
 //! | [`admin`] | probes, metrics, status and a page | |
 
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod servers;
 pub mod settings;
 pub mod strict;
 pub mod target;
+pub mod telemetry;
 pub mod tls;
 pub mod upstream;
 mod usage;

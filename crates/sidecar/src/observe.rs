@@ -192,6 +192,21 @@ pub enum Outcome {
     Drained,
 }
 
+impl Outcome {
+    /// Its name in `/status` and in traces.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::ErrorStatus => "error_status",
+            Self::Rejected => "rejected",
+            Self::UpstreamFailed => "upstream_failed",
+            Self::ClientLeft => "client_left",
+            Self::Drained => "drained",
+        }
+    }
+}
+
 /// How a server failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]

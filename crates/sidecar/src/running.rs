@@ -21,6 +21,7 @@ use crate::observe::{Observer, ServerStatus};
 use crate::release::Tickets;
 use crate::servers::{Origin, Servers, probe_all};
 use crate::settings::{Mode, Settings};
+use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 use crate::{Role, admin, target, tls};
 
@@ -135,6 +136,7 @@ impl Running {
         };
         let upstream = tls::Upstream::load(&settings.upstream_tls)?;
         let limits = &settings.limits;
+        let telemetry = settings.otlp.as_ref().and_then(Telemetry::start);
         let front = Arc::new(Front {
             rules: Arc::new(rules),
             servers: servers.clone(),
@@ -155,6 +157,7 @@ impl Running {
                 .map(tls::Serving::load)
                 .transpose()?,
             observer: Observer::new(mode, env!("CARGO_PKG_VERSION"), Instant::now()),
+            telemetry,
             clients: Clients::new(limits.requests_per_client),
             phase: watch::Sender::new(Phase::Serving),
             #[cfg(feature = "tickets")]
@@ -204,9 +207,13 @@ impl Running {
         self.front.upstream.renew();
     }
 
-    /// Ends it: no connection is accepted any more, and what is under way may take this long.
+    /// Ends it: no connection is accepted any more, and what is under way may take this long. Where spans are exported their
+    /// end may take some seconds more.
     pub async fn drain(self, within: Duration) {
         self.listeners.drain(within).await;
+        if let Some(telemetry) = &self.front.telemetry {
+            telemetry.flush().await;
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::target::{AllowList, ServerUrl};
+use crate::telemetry::Otlp;
 
 /// Everything that one running sidecar or proxy goes by.
 #[derive(Debug, Clone)]
@@ -41,6 +42,8 @@ pub struct Settings {
     pub certs: Option<PathBuf>,
     /// How long streams in flight may take to end after SIGTERM.
     pub drain: Duration,
+    /// Where spans are exported to; `None` is nowhere.
+    pub otlp: Option<Otlp>,
 }
 
 /// How servers are chosen.

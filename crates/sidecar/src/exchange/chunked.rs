@@ -22,6 +22,17 @@ pub(super) struct Chunks {
     budget: Option<u64>,
 }
 
+/// How far a chunked decode is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Tally {
+    /// The tokens of one leg, at most.
+    pub(crate) size: u64,
+    /// Legs that were answered.
+    pub(crate) legs: u64,
+    /// Tokens that they have generated.
+    pub(crate) tokens: u64,
+}
+
 /// A chunked decode under way.
 pub(super) struct Chunked {
     chunks: Chunks,
@@ -94,6 +105,7 @@ impl Exchange {
             begun: false,
         };
         self.send_decode(chunked.leg(), false);
+        self.tally = Some(chunked.tally());
         self.state = State::Chunked(Box::new(chunked));
     }
 
@@ -135,6 +147,7 @@ impl Exchange {
         chunked.legs += 1;
         chunked.generated += generated.tokens;
         chunked.text.push_str(&generated.text);
+        self.tally = Some(chunked.tally());
         let stopped = generated
             .finish_reason
             .as_deref()
@@ -216,6 +229,14 @@ impl Exchange {
 }
 
 impl Chunked {
+    const fn tally(&self) -> Tally {
+        Tally {
+            size: self.chunks.tokens,
+            legs: self.legs,
+            tokens: self.generated,
+        }
+    }
+
     /// The body of the next leg.
     fn leg(&self) -> Bytes {
         let left = self

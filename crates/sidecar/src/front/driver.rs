@@ -20,6 +20,7 @@ use crate::exchange::{Action, Event, Exchange, Failure};
 use crate::observe::{Outcome, Record};
 use crate::servers::Claim;
 use crate::target::ServerUrl;
+use crate::telemetry::Trace;
 use crate::upstream::{Answer, Outgoing, SendError};
 
 /// One exchange under way. Dropped before its end it ends every leg at once: the client has left.
@@ -32,7 +33,9 @@ pub(super) struct Driver {
     headers: HeaderMap,
     choice: Choice,
     record: Option<Record>,
-    status: StatusCode,
+    trace: Trace,
+    /// That of the client's answer.
+    status: Option<StatusCode>,
     prefill: Option<Leg>,
     decode: Option<Leg>,
     /// The leg that has just ended, whose answer may still turn out to be a failure.
@@ -75,6 +78,7 @@ impl Driver {
         leg: (Method, PathAndQuery, HeaderMap),
         choice: Choice,
         record: Record,
+        trace: Trace,
     ) -> Self {
         let (method, path, headers) = leg;
         Self {
@@ -85,7 +89,8 @@ impl Driver {
             headers,
             choice,
             record: Some(record),
-            status: StatusCode::OK,
+            trace,
+            status: None,
             prefill: None,
             decode: None,
             ended: None,
@@ -142,12 +147,20 @@ impl Driver {
                 body,
                 elsewhere,
             } => self.send(role, body, elsewhere),
-            Action::Stop(role) => *self.leg(role) = None,
+            Action::Stop(role) => {
+                *self.leg(role) = None;
+                self.trace.stopped(role);
+            }
             Action::Detach(role) => {
                 if let Some(leg) = self.leg(role).take() {
+                    let span = self.trace.detach();
+                    let running_out = async move {
+                        leg.run_out().await;
+                        drop(span);
+                    };
                     tokio::spawn(tokio::time::timeout(
                         self.front.rules.prefill_timeout,
-                        leg.run_out(),
+                        running_out,
                     ));
                 }
             }
@@ -169,9 +182,10 @@ impl Driver {
                 if let Some(record) = &self.record {
                     record.failure(role, kind, now);
                 }
+                self.trace.failed(role, now);
             }
             Action::Answer(status, headers) => {
-                self.status = status;
+                self.status = Some(status);
                 let length = headers.get(CONTENT_LENGTH);
                 self.left = length.and_then(|length| length.to_str().ok()?.parse().ok());
                 if let Some(record) = &self.record {
@@ -184,7 +198,9 @@ impl Driver {
                 self.left = self.left.map(|left| left.saturating_sub(count));
                 if let Some(record) = &self.record {
                     if !std::mem::replace(&mut self.written, true) && !self.exchange.refused() {
-                        record.first_byte(Instant::now());
+                        let now = Instant::now();
+                        record.first_byte(now);
+                        self.trace.first_byte(now);
                     }
                     record.bytes(bytes.len());
                 }
@@ -194,7 +210,7 @@ impl Driver {
                 self.over = true;
                 let outcome = match self.exchange.refused() {
                     true => Outcome::UpstreamFailed,
-                    false if self.status.as_u16() < 400 => Outcome::Ok,
+                    false if self.status.is_none_or(|status| status.as_u16() < 400) => Outcome::Ok,
                     false => Outcome::ErrorStatus,
                 };
                 self.finish(outcome);
@@ -215,6 +231,8 @@ impl Driver {
             record.tokens(self.exchange.prompt_tokens(), self.exchange.cached_tokens());
             record.finish(outcome, Instant::now());
         }
+        let (path, tally) = (self.exchange.path(), self.exchange.tally());
+        self.trace.finish(outcome, path, self.status, tally);
     }
 
     fn leg(&mut self, role: Role) -> &mut Option<Leg> {
@@ -260,6 +278,8 @@ impl Driver {
         *request.method_mut() = self.method.clone();
         *request.uri_mut() = Uri::from(self.path.clone());
         *request.headers_mut() = self.headers.clone();
+        let (tally, headers) = (self.exchange.tally(), request.headers_mut());
+        self.trace.leg(role, &url, tally, headers, now);
         self.asked.push((role, url.clone()));
         let upstream = self.front.upstream.clone();
         let answer = Box::pin(async move { upstream.send(role, &url, request).await });
@@ -304,7 +324,8 @@ impl Driver {
     }
 
     /// Tells the record what has happened.
-    fn note(&self, event: &Event, now: Instant) {
+    fn note(&mut self, event: &Event, now: Instant) {
+        self.trace.on(event, now);
         let Some(record) = &self.record else { return };
         match event {
             Event::End(Role::Prefill, _) => record.prefill_answered(now),

@@ -23,6 +23,7 @@ use crate::servers::prefix;
 use crate::settings::{KvConnector, Mode, Policy};
 use crate::strict::{Verdict, Verdicts};
 use crate::target::{self, ServerUrl};
+use crate::telemetry::Trace;
 
 impl Front {
     /// Answers one request.
@@ -106,20 +107,36 @@ impl Front {
             tracing::debug!(id, ?theirs, "the client's own request id");
         }
         let record = self.observer.begin(&id, Instant::now());
+        let mut trace = Trace::begin(
+            self.telemetry.as_ref(),
+            &self.settings,
+            route,
+            &head.headers,
+            &id,
+            client.rank,
+        );
         let begun = self
-            .begin(route, &mut head, body, client, &id, &record)
+            .begin(route, &mut head, body, client, &id, (&record, &mut trace))
             .await;
         let (exchange, choice) = match begun {
             Ok(Begun::Exchange(exchange, choice)) => (exchange, choice),
             Ok(Begun::Passed(text)) => {
                 record.path(Path::DecodeOnly);
+                let reason = match &self.settings.mode {
+                    Mode::Sidecar(_) => "no_prefill_header",
+                    Mode::Proxy(_) => "not_json",
+                };
+                trace.chosen(Some(reason), false);
+                trace.pass(&mut head.headers);
                 let response = self.pass_whole(head, text, client).await;
-                record.finish(
-                    response
-                        .as_ref()
-                        .map_or(Outcome::UpstreamFailed, |_| Outcome::Ok),
-                    Instant::now(),
-                );
+                let outcome = response
+                    .as_ref()
+                    .map_or(Outcome::UpstreamFailed, |_| Outcome::Ok);
+                record.finish(outcome, Instant::now());
+                let status = response
+                    .as_ref()
+                    .map_or_else(|trouble| trouble.status, Response::status);
+                trace.finish(outcome, Path::DecodeOnly, Some(status), None);
                 return response;
             }
             Err(trouble) => {
@@ -130,6 +147,7 @@ impl Front {
                     Outcome::Rejected
                 };
                 record.finish(outcome, Instant::now());
+                trace.finish(outcome, Path::Rejected, Some(trouble.status), None);
                 return Err(trouble);
             }
         };
@@ -140,6 +158,7 @@ impl Front {
             (head.method, path, head.headers),
             choice,
             record,
+            trace,
         ));
         let piece = std::future::poll_fn(|cx| driver.poll_piece(cx)).await;
         match piece {
@@ -165,9 +184,9 @@ impl Front {
         body: Incoming,
         client: Client,
         id: &str,
-        record: &Record,
+        (record, trace): (&Record, &mut Trace),
     ) -> Result<Begun, Trouble> {
-        let named = self.named_prefill(&head.headers)?;
+        let named = self.named_prefill(&head.headers, trace)?;
         let decode = self.decode_of(&head.headers, client)?;
         if headers::is_encoded(&head.headers) {
             let message = "The body has a Content-Encoding. Send it without one.";
@@ -225,6 +244,14 @@ impl Front {
         self.authorize(&mut head.headers);
         let disaggregated = disaggregated
             && (self.settings.connector != KvConnector::Sglang || bootstrap.is_some());
+        let decode_only = match &self.settings.mode {
+            _ if disaggregated => None,
+            Mode::Sidecar(_) => Some("no_prefill_header"),
+            Mode::Proxy(_) if several => Some("several_prompts"),
+            Mode::Proxy(choosing) if tokens < choosing.min_prompt => Some("short_prompt"),
+            Mode::Proxy(_) => Some("no_prefill_server"),
+        };
+        trace.chosen(decode_only, object.get("stream") == Some("true"));
         let wanted = Wanted {
             route,
             body: object,
@@ -238,7 +265,11 @@ impl Front {
     }
 
     /// The prefill server that a sidecar's request names.
-    fn named_prefill(&self, headers: &HeaderMap) -> Result<Option<ServerUrl>, Trouble> {
+    fn named_prefill(
+        &self,
+        headers: &HeaderMap,
+        trace: &mut Trace,
+    ) -> Result<Option<ServerUrl>, Trouble> {
         let Mode::Sidecar(beside) = &self.settings.mode else {
             return Ok(None);
         };
@@ -257,6 +288,7 @@ impl Front {
         };
         if !target::allowed(beside.allow.as_ref(), &target) {
             tracing::warn!(%target, "a request named a prefill server that is not allowed");
+            trace.denied(&target);
             return Err(Trouble::new(
                 StatusCode::FORBIDDEN,
                 format!("{PREFILLER} names a server that is not allowed."),

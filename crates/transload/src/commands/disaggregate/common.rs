@@ -9,6 +9,7 @@ use clap::{ArgAction, ValueHint};
 use transload_sidecar::settings::{
     KvConnector, Limits, Mode, PrefillFailure, ServingTls, Settings, UpstreamTls,
 };
+use transload_sidecar::telemetry::Otlp;
 
 use super::values::{self, Admin, Stage, Stages};
 use crate::failure::Failure;
@@ -81,6 +82,7 @@ impl Common {
             trust_client_params: self.trust.trust_client_params,
             certs: self.operating.certs,
             drain: self.operating.drain,
+            otlp: Otlp::from_environment(environment),
         })
     }
 
