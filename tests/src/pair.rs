@@ -103,6 +103,8 @@ pub struct Pair {
     pub tokens: u64,
     /// What they are.
     pub content: ContentDigest,
+    /// What certifies both, and further agents of their cluster.
+    pub authority: Authority,
 }
 
 impl Default for Pair {
@@ -155,6 +157,7 @@ impl Pair {
             dst: Side::new(decode, dst, 11, dst_options),
             tokens,
             content: Content::first(tokens, &ids).unwrap().digest(),
+            authority,
         }
     }
 

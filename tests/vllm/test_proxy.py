@@ -1,6 +1,8 @@
 """`transload sidecar` and `transload proxy` before real servers."""
 
 import json
+import os
+import signal
 import threading
 from contextlib import contextmanager
 
@@ -52,6 +54,8 @@ def test_sidecar_and_proxy(start, alone, tmp_path):
             leave(way.url, asked[4], prefill)
         wait_until(lambda: idle(pair.prefill) and idle(pair.decode))
 
+        # It is in the middle of both requests when it ends: stopped before they come, and killed once both have asked it.
+        os.killpg(pair.prefill.process.pid, signal.SIGSTOP)
         answers = {}
         threads = [
             threading.Thread(target=lambda way=way, prefill=prefill: answers.update({way: ask(way.url, asked[5], prefill=prefill)}))
@@ -59,12 +63,16 @@ def test_sidecar_and_proxy(start, alone, tmp_path):
         ]
         for thread in threads:
             thread.start()
-        wait_until(lambda: total(pair.prefill, "vllm:num_requests_running") > 0)
+        wait_until(lambda: all(in_flight(way, "prefill") for way, _ in ways))
         pair.prefill.kill()
         for thread in threads:
             thread.join()
         assert list(answers.values()) == [expected[5]] * 2
-        assert sum(way.status()["requests"]["fallback"] for way, _ in ways) >= 1
+        assert [way.status()["requests"]["fallback"] for way, _ in ways] == [1, 1]
+
+
+def in_flight(way, role):
+    return sum(server["in_flight"] for server in way.status()["servers"] if server["role"] == role)
 
 
 def leave(url, prompt, prefill):

@@ -46,6 +46,31 @@ pub struct Settings {
     pub otlp: Option<Otlp>,
 }
 
+impl Settings {
+    /// The defaults: plain HTTP on both sides and no admin address.
+    #[must_use]
+    pub fn new(mode: Mode, listen: SocketAddr) -> Self {
+        Self {
+            mode,
+            connector: KvConnector::default(),
+            listen,
+            admin: None,
+            serving_tls: None,
+            upstream_tls: UpstreamTls::default(),
+            limits: Limits::default(),
+            prefill_failure: PrefillFailure::default(),
+            prefill_retries: 0,
+            prefill_backoff: Duration::from_millis(200),
+            decode_chunk: None,
+            bootstrap_port: 8998,
+            trust_client_params: false,
+            #[cfg(feature = "tickets")]
+            certs: None,
+            drain: Duration::from_secs(30),
+        }
+    }
+}
+
 /// How servers are chosen.
 #[derive(Debug, Clone)]
 pub enum Mode {
@@ -75,6 +100,20 @@ pub struct Beside {
 }
 
 impl Beside {
+    /// Beside one decode server without data parallelism.
+    #[must_use]
+    pub const fn new(decode: ServerUrl) -> Self {
+        Self {
+            decode,
+            ranks: 1,
+            pod_ip: None,
+            prefill_tls: false,
+            sample: false,
+            allow: None,
+            verify_remote_host: false,
+        }
+    }
+
     /// The decode server of a data-parallel rank.
     #[must_use]
     pub fn decode_of(&self, rank: u16) -> ServerUrl {

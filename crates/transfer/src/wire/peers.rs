@@ -280,12 +280,21 @@ impl<B, P: Planner> Machine<B, P> {
             self.unwelcome(now, conn, refusal);
             return;
         }
-        if let Some(ranks) = self.planner.ranks(&hello.deployment) {
+        if !self.moves_bytes(hello.ranks.is_empty()) {
+            let ranks = hello.ranks.iter().map(|rank| rank.0 + 1).max();
+            self.accept(now, conn, hello, ranks.unwrap_or(0));
+        } else if let Some(ranks) = self.planner.ranks(&hello.deployment) {
             self.accept(now, conn, hello, ranks);
         } else if let Some(session) = self.sessions.get_mut(&conn) {
             session.hello = Some(hello);
             self.send(conn, Message::DocumentWanted);
         }
+    }
+
+    /// Whether bytes can move between us and a peer. An agent without memory gives up tickets or renews them, whatever layouts
+    /// the two have, and neither has to know the other's.
+    fn moves_bytes(&self, peer_has_no_memory: bool) -> bool {
+        !peer_has_no_memory && !self.me.ranks.is_empty()
     }
 
     /// Notes which instance of its service the peer says it is. It can only name one of the service that its
@@ -373,8 +382,11 @@ impl<B, P: Planner> Machine<B, P> {
         if let Some(&rank) = hello.ranks.iter().find(|rank| rank.0 >= most) {
             return self.unwelcome(now, conn, HelloRefusal::Rank { rank, ranks });
         }
+        let moves = self.moves_bytes(hello.ranks.is_empty());
         if let Some(session) = self.sessions.get_mut(&conn) {
-            self.planner.hold(&hello.deployment);
+            if moves {
+                self.planner.hold(&hello.deployment);
+            }
             self.planner.connected(conn, &hello.agent);
             session.peer = Some(Peer {
                 holder: Holder {
@@ -482,7 +494,9 @@ impl<B, P: Planner> Machine<B, P> {
             return;
         };
         self.timers.clear(&Timer::Hello(conn));
-        if let Some(peer) = &session.peer {
+        if let Some(peer) = &session.peer
+            && self.moves_bytes(peer.ranks.is_empty())
+        {
             self.planner.release(&peer.holder.deployment);
         }
         // Of one that has not said who it is nothing is under way.
