@@ -66,6 +66,7 @@ impl Settings {
             trust_client_params: false,
             #[cfg(feature = "tickets")]
             certs: None,
+            otlp: None,
             drain: Duration::from_secs(30),
         }
     }
