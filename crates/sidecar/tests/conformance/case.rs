@@ -1,0 +1,251 @@
+//! Cases as they are written down: what a client asks, what servers must see and answer, and what the client must see.
+
+use serde::{Deserialize, Deserializer};
+
+use crate::fakes::End;
+
+/// A file of cases.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct File {
+    pub(crate) case: Vec<Case>,
+}
+
+/// One request of a client. `{prefill}`, `{prefill1}`, `{decode}` and `{sidecar}` stand for addresses in all texts.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Case {
+    pub(crate) name: String,
+    /// Where the expectation is read from, if it is not plain.
+    #[allow(dead_code)]
+    pub(crate) why: String,
+    pub(crate) settings: Knobs,
+    /// Servers that refuse connections: `prefill`, `decode1`.
+    pub(crate) down: Vec<String>,
+    /// Method and target.
+    pub(crate) request: String,
+    /// The value of `x-prefiller-host-port`; empty is no such header.
+    pub(crate) prefiller: String,
+    /// Header lines besides `Host`, `Content-Type` and `x-prefiller-host-port`.
+    pub(crate) headers: Vec<String>,
+    pub(crate) content_type: String,
+    pub(crate) body: Bytes,
+    pub(crate) chunked: bool,
+    pub(crate) trailers: Vec<String>,
+    /// It is no request that can be disaggregated, whatever its route: its id passes.
+    pub(crate) passed: bool,
+    /// The port of which rank it is sent to.
+    pub(crate) rank: usize,
+    /// It is sent again for every way to part it and its answers in two.
+    pub(crate) splits: bool,
+    /// The client waits for `100 Continue` before it sends the body.
+    pub(crate) waits: bool,
+    /// The client leaves after so long.
+    pub(crate) leaves_ms: Option<u64>,
+    /// Servers that notice that within 2 s.
+    pub(crate) left: Vec<String>,
+    /// What is sent once the protocol is switched, and comes back.
+    pub(crate) echo: Option<String>,
+    /// What the prefill servers see and answer, in order.
+    pub(crate) prefill: Vec<Leg>,
+    pub(crate) decode: Vec<Leg>,
+    pub(crate) client: Seen,
+}
+
+/// How the settings differ from a plain sidecar's.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Knobs {
+    pub(crate) proxy: bool,
+    pub(crate) prefills: Option<usize>,
+    pub(crate) decodes: Option<usize>,
+    pub(crate) policy: String,
+    pub(crate) min_prompt: u64,
+    pub(crate) api_key: Option<String>,
+    pub(crate) connector: String,
+    pub(crate) ranks: Option<u16>,
+    pub(crate) pod_ip: Option<String>,
+    pub(crate) sample: bool,
+    pub(crate) allow: Option<String>,
+    pub(crate) verify_remote_host: bool,
+    pub(crate) trust: bool,
+    pub(crate) chunk: Option<u32>,
+    pub(crate) body_limit: Option<u64>,
+    pub(crate) prefill_timeout_ms: Option<u64>,
+    pub(crate) failure_is_error: bool,
+    pub(crate) retries: u32,
+    pub(crate) bootstrap_port: Option<u16>,
+}
+
+/// A request that a server must see, and its answer.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Leg {
+    /// Which server of its role.
+    pub(crate) at: usize,
+    /// Method and target; the client's, if not given.
+    pub(crate) line: Option<String>,
+    /// Its body as JSON: what the client sent in that order and as it was written, and what was set anywhere in it.
+    pub(crate) sees: Option<String>,
+    /// Its body; the client's, if neither is given.
+    pub(crate) sees_bytes: Option<Bytes>,
+    /// Header lines that are there, and have no other value.
+    pub(crate) has: Vec<String>,
+    /// Headers that are not.
+    pub(crate) lacks: Vec<String>,
+    /// Trailers that came with it.
+    pub(crate) sees_trailers: Vec<String>,
+
+    pub(crate) delay_ms: u64,
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<String>,
+    pub(crate) content_type: String,
+    pub(crate) answers: Bytes,
+    /// The body in several chunks, instead of `answers`.
+    pub(crate) pieces: Vec<Bytes>,
+    pub(crate) framing: Ends,
+    pub(crate) gzip: bool,
+    pub(crate) trailers: Vec<String>,
+    /// It has no body, whatever its head says.
+    pub(crate) head_only: bool,
+    /// It says nothing at all.
+    pub(crate) mute: bool,
+    /// The connection ends before this byte of the body as it is on the wire.
+    pub(crate) cut: Option<usize>,
+    pub(crate) end: End,
+    /// It answers before it has read the request's body.
+    pub(crate) early: bool,
+}
+
+/// How an answer says where it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Ends {
+    #[default]
+    Length,
+    Chunked,
+    Close,
+}
+
+/// What the client must see.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Seen {
+    pub(crate) status: u16,
+    /// The body; the last answer of a decode server, if neither this nor `json` nor `error` is given.
+    pub(crate) body: Option<Bytes>,
+    /// The body as JSON, where order and texts of numbers count, and white space does not.
+    pub(crate) json: Option<String>,
+    /// The body is an error of this type.
+    pub(crate) error: Option<String>,
+    pub(crate) has: Vec<String>,
+    pub(crate) lacks: Vec<String>,
+    pub(crate) trailers: Vec<String>,
+    /// The answer breaks off: after `body` where that is given, before its end otherwise.
+    pub(crate) cut: bool,
+    /// `100 Continue` came first.
+    pub(crate) continued: bool,
+    /// Nothing: the connection ends without an answer, or the client leaves.
+    pub(crate) nothing: bool,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            why: String::new(),
+            settings: Knobs::default(),
+            down: Vec::new(),
+            request: "POST /v1/chat/completions".to_owned(),
+            prefiller: "{prefill}".to_owned(),
+            headers: Vec::new(),
+            content_type: "application/json".to_owned(),
+            body: Bytes::default(),
+            chunked: false,
+            trailers: Vec::new(),
+            passed: false,
+            rank: 0,
+            splits: false,
+            waits: false,
+            leaves_ms: None,
+            left: Vec::new(),
+            echo: None,
+            prefill: Vec::new(),
+            decode: Vec::new(),
+            client: Seen::default(),
+        }
+    }
+}
+
+impl Default for Leg {
+    fn default() -> Self {
+        Self {
+            at: 0,
+            line: None,
+            sees: None,
+            sees_bytes: None,
+            has: Vec::new(),
+            lacks: Vec::new(),
+            sees_trailers: Vec::new(),
+            delay_ms: 0,
+            status: 200,
+            headers: Vec::new(),
+            content_type: "application/json".to_owned(),
+            answers: Bytes::default(),
+            pieces: Vec::new(),
+            framing: Ends::default(),
+            gzip: false,
+            trailers: Vec::new(),
+            head_only: false,
+            mute: false,
+            cut: None,
+            end: End::default(),
+            early: false,
+        }
+    }
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            status: 200,
+            body: None,
+            json: None,
+            error: None,
+            has: Vec::new(),
+            lacks: Vec::new(),
+            trailers: Vec::new(),
+            cut: false,
+            continued: false,
+            nothing: false,
+        }
+    }
+}
+
+/// Bytes, written as text, or as `{ hex = "…" }`, or as `{ text = "…", times = n }`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Bytes(pub(crate) Vec<u8>);
+
+impl<'de> Deserialize<'de> for Bytes {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written {
+            Text(String),
+            Hex { hex: String },
+            Times { text: String, times: usize },
+        }
+        Ok(Self(match Written::deserialize(from)? {
+            Written::Text(text) => text.into_bytes(),
+            Written::Times { text, times } => text.repeat(times).into_bytes(),
+            Written::Hex { hex } => {
+                let digits: Vec<char> = hex.chars().filter(|char| *char != ' ').collect();
+                let byte = |pair: &[char]| {
+                    let text: String = pair.iter().collect();
+                    u8::from_str_radix(&text, 16).map_err(serde::de::Error::custom)
+                };
+                digits.chunks(2).map(byte).collect::<Result<_, _>>()?
+            }
+        }))
+    }
+}

@@ -1,0 +1,210 @@
+//! Model servers that do what a script says and remember every request, byte for byte.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::wire::{self, Kind, Message};
+
+/// What a fake writes in answer to one request.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Script {
+    /// The wait before it.
+    pub(crate) delay: Duration,
+    /// Head and body as they go over the wire.
+    pub(crate) bytes: Vec<u8>,
+    /// Where the bytes are parted into several writes.
+    pub(crate) parts: Vec<usize>,
+    pub(crate) end: End,
+    /// It is written before the request's body is read.
+    pub(crate) early: bool,
+}
+
+/// What follows the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum End {
+    /// The connection is kept for another request.
+    #[default]
+    Keep,
+    Close,
+    Reset,
+    /// Nothing, until the peer leaves.
+    Silence,
+    /// Whatever the peer sends, until it leaves.
+    Echo,
+}
+
+/// One server. It ends when it is dropped.
+pub(crate) struct Fake {
+    pub(crate) address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    /// Either it listens, or it keeps its port so that nobody else does.
+    _listening: Result<JoinSet<()>, TcpSocket>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    scripts: VecDeque<Script>,
+    seen: Vec<Message>,
+    /// Connections accepted.
+    dialled: usize,
+    /// Peers that left while a script was silent.
+    left: usize,
+    /// `GET /health` is a probe: it is answered and not remembered.
+    probed: bool,
+}
+
+impl Fake {
+    /// Starts one at a port of loopback; 0 is any.
+    pub(crate) fn start(port: u16, probed: bool) -> io::Result<Self> {
+        let socket = bind(port)?;
+        let address = socket.local_addr()?;
+        let listener = socket.listen(1024)?;
+        let state = Arc::new(Mutex::new(State {
+            probed,
+            ..State::default()
+        }));
+        let mut listening = JoinSet::new();
+        listening.spawn(accept(listener, state.clone()));
+        Ok(Self {
+            address,
+            state,
+            _listening: Ok(listening),
+        })
+    }
+
+    /// A port at which every connection is refused.
+    pub(crate) fn refusing(port: u16) -> io::Result<Self> {
+        let socket = bind(port)?;
+        Ok(Self {
+            address: socket.local_addr()?,
+            state: Arc::default(),
+            _listening: Err(socket),
+        })
+    }
+
+    /// Sets what it answers to the next requests, in order, and forgets those before.
+    pub(crate) fn play(&self, scripts: Vec<Script>) {
+        let mut state = lock(&self.state);
+        state.scripts = scripts.into();
+        state.seen.clear();
+        state.dialled = 0;
+        state.left = 0;
+    }
+
+    /// The requests that it has seen.
+    pub(crate) fn seen(&self) -> Vec<Message> {
+        lock(&self.state).seen.clone()
+    }
+
+    /// How many connections it has accepted.
+    pub(crate) fn dialled(&self) -> usize {
+        lock(&self.state).dialled
+    }
+
+    /// How many peers have left while it was silent.
+    pub(crate) fn left(&self) -> usize {
+        lock(&self.state).left
+    }
+}
+
+fn bind(port: u16) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(([127, 0, 0, 1], port).into())?;
+    Ok(socket)
+}
+
+fn lock(state: &Mutex<State>) -> std::sync::MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
+    let mut connections = JoinSet::new();
+    while let Ok((stream, _)) = listener.accept().await {
+        lock(&state).dialled += 1;
+        let state = state.clone();
+        // A peer that breaks off has said all there is to say.
+        connections.spawn(async move {
+            let _ = serve(stream, &state).await;
+        });
+    }
+}
+
+async fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut stream = BufReader::new(stream);
+    while let Some((first, headers)) = wire::read_head(&mut stream).await? {
+        let mut message = Message {
+            first,
+            headers,
+            framing: wire::Framing::Nothing,
+            body: Vec::new(),
+            trailers: Vec::new(),
+            whole: true,
+        };
+        if lock(state).probed && message.first.starts_with("GET /health ") {
+            let ok = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
+            stream.get_mut().write_all(ok).await?;
+            continue;
+        }
+        if message.one("expect").is_some() {
+            let go_on = b"HTTP/1.1 100 Continue\r\n\r\n";
+            stream.get_mut().write_all(go_on).await?;
+        }
+        let script = lock(state).scripts.pop_front();
+        // The judge counts what was seen: one too many is found there.
+        let script = script.unwrap_or_else(|| Script {
+            bytes: b"HTTP/1.1 599 Not Expected\r\nContent-Length: 0\r\n\r\n".to_vec(),
+            ..Script::default()
+        });
+        if !script.early {
+            wire::read_body(&mut stream, &mut message, Kind::Request).await?;
+        }
+        lock(state).seen.push(message);
+        tokio::time::sleep(script.delay).await;
+        write_parts(stream.get_mut(), &script.bytes, &script.parts).await?;
+        match script.end {
+            End::Keep => {}
+            End::Close => return stream.get_mut().shutdown().await,
+            End::Reset => {
+                // What was written arrives first.
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                return stream.get_ref().set_zero_linger();
+            }
+            End::Silence => {
+                while !matches!(stream.read(&mut [0; 4096]).await, Ok(0) | Err(_)) {}
+                lock(state).left += 1;
+                return Ok(());
+            }
+            End::Echo => {
+                let (mut from, mut to) = tokio::io::split(stream);
+                tokio::io::copy(&mut from, &mut to).await?;
+                return to.shutdown().await;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes bytes in parts that arrive one by one.
+pub(crate) async fn write_parts(
+    to: &mut TcpStream,
+    bytes: &[u8],
+    parts: &[usize],
+) -> io::Result<()> {
+    let mut written = 0;
+    for &end in parts {
+        let end = end.clamp(written, bytes.len());
+        to.write_all(&bytes[written..end]).await?;
+        written = end;
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    to.write_all(&bytes[written..]).await
+}

@@ -1,0 +1,155 @@
+//! An independent judge of the engine: fakes on both sides, cases as data, hostile targets and malformed HTTP.
+//!
+//! A case says what a client asks, what prefill and decode servers must see and answer, and what the client must see. All of
+//! it is compared on the wire, by a reader of HTTP and JSON that shares nothing with the engine's.
+
+mod case;
+mod fakes;
+mod judge;
+mod members;
+mod play;
+mod rig;
+mod targets;
+mod wire;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use tokio::time::timeout;
+
+use crate::case::{Case, File};
+use crate::fakes::Script;
+use crate::rig::Rig;
+
+/// How many ways to part a message are tried.
+const SPLITS: usize = 48;
+
+/// The cases of all files, named after their file; those only whose name holds `$CASE`.
+fn read() -> Vec<Case> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conformance/cases");
+    let mut files: Vec<_> = std::fs::read_dir(folder)
+        .expect("the cases")
+        .map(|file| file.expect("a file").path())
+        .collect();
+    files.sort();
+    let only = std::env::var("CASE").unwrap_or_default();
+    let mut cases = Vec::new();
+    for path in files {
+        let text = std::fs::read_to_string(&path).expect("a file of cases");
+        let file: File = toml::from_str(&text).unwrap_or_else(|why| panic!("{path:?}: {why}"));
+        let area = path.file_stem().expect("a name").display().to_string();
+        for mut case in file.case {
+            case.name = format!("{area}: {}", case.name);
+            cases.push(case);
+        }
+    }
+    cases.retain(|case| case.name.contains(&only));
+    cases
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cases_as_data() {
+    let known: BTreeMap<String, String> =
+        serde_json::from_str(include_str!("known.json")).expect("known.json");
+    let cases = read();
+    let names: BTreeSet<_> = cases.iter().map(|case| &case.name).collect();
+    assert_eq!(names.len(), cases.len(), "two cases have one name");
+    let runs = stream::iter(&cases).map(|case| async move { (&case.name, run(case).await) });
+    let results: Vec<_> = runs.buffer_unordered(4).collect().await;
+    let mut report = String::new();
+    for (name, wrong) in results {
+        match (wrong.is_empty(), known.get(name)) {
+            (true, None) => {}
+            (false, Some(why)) => eprintln!("KNOWN: {name}: {why}"),
+            (true, Some(_)) => report += &format!("\n{name}: passes, but stands in known.json"),
+            (false, None) => report += &format!("\n{name}:\n  {}", wrong.join("\n  ")),
+        }
+    }
+    assert!(
+        report.is_empty(),
+        "of {} cases these fail:{report}",
+        cases.len()
+    );
+}
+
+/// Runs a case, and all its variants until one fails.
+async fn run(case: &Case) -> Vec<String> {
+    let rig = Rig::start(case).await;
+    let wrong = once(&rig, case, &Parts::Request(Vec::new())).await;
+    if !wrong.is_empty() || !case.splits {
+        return wrong;
+    }
+    for parts in variants(&rig, case) {
+        // A server that fails again and again is not asked any more: each variant has its own.
+        let rig = Rig::start(case).await;
+        let wrong = once(&rig, case, &parts).await;
+        if !wrong.is_empty() {
+            return [vec![format!("in {parts:?}")], wrong].concat();
+        }
+    }
+    Vec::new()
+}
+
+/// How a run's messages are parted.
+#[derive(Debug)]
+enum Parts {
+    Request(Vec<usize>),
+    /// One answer of a role, by its place among that role's.
+    Prefill(usize, usize),
+    Decode(usize, usize),
+}
+
+/// The request and each answer in two parts, at every position or at many of them.
+fn variants(rig: &Rig, case: &Case) -> Vec<Parts> {
+    let positions = |length: usize| (1..length).step_by((length / SPLITS).max(1));
+    let (head, body) = play::request(rig, case);
+    let request = positions(head.len() + body.len()).map(|at| Parts::Request(vec![at]));
+    let mut variants: Vec<Parts> = request.collect();
+    for (legs, of) in [
+        (&case.prefill, Parts::Prefill as fn(usize, usize) -> Parts),
+        (&case.decode, Parts::Decode),
+    ] {
+        for (index, leg) in legs.iter().enumerate() {
+            let length = play::script(rig, leg).bytes.len();
+            variants.extend(positions(length).map(|at| of(index, at)));
+        }
+    }
+    variants
+}
+
+async fn once(rig: &Rig, case: &Case, parts: &Parts) -> Vec<String> {
+    let scripts = |legs: &[case::Leg], at: usize, split: Option<(usize, usize)>| -> Vec<Script> {
+        let legs = legs.iter().enumerate().filter(|(_, leg)| leg.at == at);
+        let script = |(index, leg)| {
+            let script = play::script(rig, leg);
+            match split {
+                Some((of, position)) if of == index => Script {
+                    parts: vec![position],
+                    ..script
+                },
+                _ => script,
+            }
+        };
+        legs.map(script).collect()
+    };
+    let (prefill, decode, request) = match parts {
+        Parts::Request(at) => (None, None, &at[..]),
+        Parts::Prefill(index, at) => (Some((*index, *at)), None, &[][..]),
+        Parts::Decode(index, at) => (None, Some((*index, *at)), &[][..]),
+    };
+    for (index, fake) in rig.prefill.iter().enumerate() {
+        fake.play(scripts(&case.prefill, index, prefill));
+    }
+    for (index, fake) in rig.decode.iter().enumerate() {
+        fake.play(scripts(&case.decode, index, decode));
+    }
+    let played = timeout(Duration::from_secs(20), play::client(rig, case, request)).await;
+    let played = match played {
+        Ok(Ok(played)) => played,
+        Ok(Err(_)) if case.client.nothing => play::Played::default(),
+        Ok(Err(why)) => return vec![format!("client: {why}")],
+        Err(_) => return vec!["client: it has waited for 20 s".to_owned()],
+    };
+    judge::judge(rig, case, &played).await
+}

@@ -1,0 +1,252 @@
+//! Hostile values of `x-prefiller-host-port`: a clear refusal, and nothing is dialled.
+//!
+//! `PORT` in a value is that of a listener at every address of this machine. No connection may come there, and the system
+//! may not know of one from this machine to that port anywhere, begun or ended.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::time::timeout;
+
+use crate::case::{Case, Knobs};
+use crate::rig::Rig;
+use crate::wire::{self, Kind};
+
+/// No form that may be dialled: 400.
+const MALFORMED: [&str; 78] = [
+    // Without a host or a port, or with an odd one.
+    "127.0.0.1",
+    "localhost",
+    "PORT",
+    ":PORT",
+    "127.0.0.1:",
+    "127.0.0.1:0",
+    "127.0.0.1:-PORT",
+    "127.0.0.1:+PORT",
+    "127.0.0.1:0PORT",
+    "127.0.0.1:PORT0000",
+    "127.0.0.1:PORT.0",
+    "127.0.0.1:0xPORT",
+    "127.0.0.1:PORTe0",
+    "127.0.0.1:http",
+    "127.0.0.1:PORT:PORT",
+    "127.0.0.1::PORT",
+    "127.0.0.1;PORT",
+    // Users, paths, queries and fragments.
+    "127.0.0.1:PORT/",
+    "127.0.0.1:PORT/v1/models",
+    "127.0.0.1:PORT//evil",
+    "127.0.0.1:PORT?",
+    "127.0.0.1:PORT?x=1",
+    "127.0.0.1:PORT#",
+    "127.0.0.1:PORT#x",
+    "127.0.0.1/:PORT",
+    "127.0.0.1#:PORT",
+    "127.0.0.1?:PORT",
+    "user@127.0.0.1:PORT",
+    "user:word@127.0.0.1:PORT",
+    "@127.0.0.1:PORT",
+    "127.0.0.1:PORT@evil",
+    "127.0.0.1:PORT@10.0.0.1:PORT",
+    "127.0.0.1\\@10.0.0.1:PORT",
+    "127.0.0.1\\:PORT",
+    // Schemes.
+    "https://127.0.0.1:PORT",
+    "HTTPS://127.0.0.1:PORT",
+    "http://http://127.0.0.1:PORT",
+    "//127.0.0.1:PORT",
+    "http:127.0.0.1:PORT",
+    "file:///etc/passwd",
+    "gopher://127.0.0.1:PORT/_x",
+    "unix:/run/x.sock",
+    "http://127.0.0.1:PORT/",
+    "http://user@127.0.0.1:PORT",
+    // White space and what might be taken for it.
+    "127.0.0.1 :PORT",
+    "127.0.0.1: PORT",
+    "127.0.0.1\t:PORT",
+    "127.0.0.1:PORT x",
+    "local host:PORT",
+    "127.0.0.1:PORT\u{a0}",
+    "\u{a0}127.0.0.1:PORT",
+    // Escapes, and letters that fold into others.
+    "127.0.0.1%00:PORT",
+    "%31%32%37.0.0.1:PORT",
+    "localhost%2e:PORT",
+    "loc\u{e4}lhost:PORT",
+    "127\u{b7}0\u{b7}0\u{b7}1:PORT",
+    "\u{b9}27.0.0.1:PORT",
+    "$(id):PORT",
+    "`id`:PORT",
+    "\"127.0.0.1\":PORT",
+    "<127.0.0.1>:PORT",
+    "*:PORT",
+    // Odd spellings of IPv4.
+    "127.1:PORT",
+    "127.0.1:PORT",
+    "2130706433:PORT",
+    "0x7f000001:PORT",
+    "0x7f.0.0.1:PORT",
+    "127.0.0.0x1:PORT",
+    "0177.0.0.1:PORT",
+    "127.0.0.01:PORT",
+    "127.0.0.1.:PORT",
+    "127.0.0.256:PORT",
+    "1.127.0.0.1:PORT",
+    // IPv6 without brackets, with zones, or broken.
+    "::1:PORT",
+    "[::1]",
+    "[::1%lo]:PORT",
+    "[::1%25lo]:PORT",
+    "[[::1]]:PORT",
+];
+
+/// Beside those: names that are none, and lists whose first item is hostile.
+fn more() -> Vec<String> {
+    let long = "a".repeat(64);
+    let longer = "a.".repeat(127);
+    let mut values = vec![format!("{long}:PORT"), format!("{longer}a:PORT")];
+    for value in [
+        "[127.0.0.1]:PORT",
+        "[::1:PORT",
+        "::1]:PORT",
+        "[::1]PORT",
+        "[]:PORT",
+        "[::g]:PORT",
+        "[::1]:PORT:PORT",
+        "-a:PORT",
+        "a-:PORT",
+        "a..b:PORT",
+        ".a:PORT",
+        "localhost.:PORT",
+        "127.0.0.1:PORT/,127.0.0.1:PORT",
+        "127.0.0.1,127.0.0.1:PORT",
+        "user@x:1 , 127.0.0.1:PORT",
+    ] {
+        values.push(value.to_owned());
+    }
+    values
+}
+
+/// Well-formed, but not to be dialled by default: 403.
+const FORBIDDEN: [&str; 8] = [
+    "169.254.169.254:PORT",
+    "169.254.0.0:PORT",
+    "169.254.255.255:PORT",
+    "[fe80::1]:PORT",
+    "[febf:ffff::1]:PORT",
+    "[::ffff:169.254.169.254]:PORT",
+    "[::FFFF:A9FE:A9FE]:PORT",
+    "http://169.254.169.254:PORT",
+];
+
+/// Well-formed, but not in the list: 403.
+const LIST: &str = "10.0.0.0/8:8000,model-1:8100,fd00::/8,10.9.8.7:PORT1";
+const UNLISTED: [&str; 16] = [
+    "127.0.0.1:PORT",
+    "localhost:PORT",
+    "LOCALHOST:PORT",
+    "0.0.0.0:PORT",
+    "[::1]:PORT",
+    "[::]:PORT",
+    "[::ffff:127.0.0.1]:PORT",
+    "[::127.0.0.1]:PORT",
+    "[64:ff9b::7f00:1]:PORT",
+    "10.0.0.1:PORT",
+    "[::ffff:10.0.0.1]:PORT",
+    "model-1:PORT",
+    "model-1.evil:PORT",
+    "evil.model-1:PORT",
+    "model_1:PORT",
+    "127.0.0.1:PORT,10.0.0.1:8000",
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hostile_targets_are_not_dialled() {
+    // Dual: it takes IPv4 too.
+    let Ok(canary) = TcpListener::bind(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))).await else {
+        eprintln!("NOT RUN: there is no IPv6");
+        return;
+    };
+    let port = canary.local_addr().expect("an address").port();
+    let port = port.to_string();
+    let owned = |values: &[&str]| -> Vec<String> {
+        values.iter().map(|value| (*value).to_owned()).collect()
+    };
+    let malformed = [owned(&MALFORMED), more()].concat();
+    let mut wrong = Vec::new();
+    for (allow, values, status) in [
+        (None, malformed, 400),
+        (None, owned(&FORBIDDEN), 403),
+        (Some(LIST.replace("PORT1", "1")), owned(&UNLISTED), 403),
+    ] {
+        let case = Case {
+            settings: Knobs {
+                allow: allow.clone(),
+                ..Knobs::default()
+            },
+            ..Case::default()
+        };
+        let rig = Rig::start(&case).await;
+        for value in values {
+            let value = value.replace("PORT", &port);
+            let got = ask(rig.running.addresses()[0], &value).await;
+            let leaks = allow.is_some() && got.1.contains("10.9.8.7");
+            if got.0 != status || leaks {
+                wrong.push(format!("{value:?}: {got:?} instead of {status}"));
+            }
+        }
+        if rig.fakes().any(|(_, fake)| fake.dialled() > 0) {
+            wrong.push(format!("with the list {allow:?} a server was dialled"));
+        }
+    }
+    let dialled = timeout(Duration::from_millis(100), canary.accept()).await;
+    wrong.extend(dialled.ok().map(|_| "the canary was dialled".to_owned()));
+    wrong.extend(connections_to(&port));
+    // The proof can fail: a connection of our own is seen.
+    let own = TcpStream::connect(("127.0.0.1", port.parse().expect("a port"))).await;
+    assert!(own.is_ok() && !connections_to(&port).is_empty());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Asks for a prefill server; the answer's status and body.
+async fn ask(address: SocketAddr, target: &str) -> (u16, String) {
+    let mut bytes =
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n".to_vec();
+    bytes.extend(b"x-prefiller-host-port: ");
+    bytes.extend(target.chars().map(|char| char as u32 as u8));
+    bytes.extend(b"\r\n\r\n{}");
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let mut stream = socket.connect(address).await.expect("the sidecar");
+    stream.write_all(&bytes).await.expect("it takes a request");
+    let reading = wire::read(&mut BufReader::new(stream), Kind::Answer).await;
+    match reading {
+        Ok(Some(answer)) => (
+            answer.status(),
+            String::from_utf8_lossy(&answer.body).into(),
+        ),
+        other => (0, format!("{other:?}")),
+    }
+}
+
+/// The connections to a port, whatever the address, of which the system knows.
+fn connections_to(port: &str) -> Vec<String> {
+    let port: u16 = port.parse().expect("a port");
+    let suffix = format!(":{port:04X}");
+    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+    let tables = tables
+        .iter()
+        .filter_map(|path| std::fs::read_to_string(path).ok());
+    let mut found = Vec::new();
+    for table in tables {
+        let to = |line: &&str| {
+            line.split_whitespace()
+                .nth(2)
+                .is_some_and(|to| to.ends_with(&suffix))
+        };
+        found.extend(table.lines().filter(to).map(str::to_owned));
+    }
+    found
+}
