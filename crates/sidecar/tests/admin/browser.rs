@@ -19,6 +19,29 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const CHROMIUM: &str = "/usr/bin/chromium";
 const CHROMEDRIVER: &str = "/usr/bin/chromedriver";
 
+/// Starts chromedriver; the port that it has taken.
+fn driver() -> Option<(Child, u16)> {
+    let mut driver = Command::new(CHROMEDRIVER)
+        .arg("--port=0")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("chromedriver runs");
+    let lines = BufReader::new(driver.stdout.take().expect("its output")).lines();
+    let port = lines.map_while(Result::ok).find_map(|line| {
+        let port = line
+            .strip_suffix('.')?
+            .split_once("successfully on port ")?
+            .1;
+        port.parse().ok()
+    });
+    if port.is_none() {
+        let _ = driver.kill();
+        let _ = driver.wait();
+    }
+    Some((driver, port?))
+}
+
 /// A browser with one window. It ends when this is dropped.
 pub(crate) struct Browser {
     driver: Child,
@@ -36,23 +59,10 @@ impl Browser {
                 return None;
             }
         }
-        let mut driver = Command::new(CHROMEDRIVER)
-            .arg("--port=0")
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("chromedriver runs");
-        let lines = BufReader::new(driver.stdout.take().expect("its output")).lines();
-        let port = lines
-            .map_while(Result::ok)
-            .find_map(|line| {
-                line.strip_suffix('.')?
-                    .split_once("successfully on port ")?
-                    .1
-                    .parse()
-                    .ok()
-            })
-            .expect("chromedriver says its port");
+        // It takes one port for both versions of IP, and ends where that is free in one of them only.
+        let Some((driver, port)) = (0..20).find_map(|_| driver()) else {
+            panic!("chromedriver finds no port");
+        };
         let profile = tempfile::tempdir().expect("a folder");
         let mut browser = Self {
             driver,
