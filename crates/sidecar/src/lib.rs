@@ -11,7 +11,9 @@
 //! | `usage` | rewrites `cached_tokens` in answers: JSON and server-sent events | yes |
 //! | `exchange` | one request as a state machine: which leg runs, what is held back, when to fall back | yes |
 //! | [`servers`] | the servers known: their states, what is in flight, which one is chosen | yes |
-//! | `discover` | where servers come from: flags, a file, DNS, etcd | |
+//! | [`discover`] | where servers come from besides the command line: a file, DNS, etcd | |
+//! | [`announce`] | announces a server at an etcd | |
+//! | [`etcd`] | speaks to an etcd over its JSON gateway | |
 //! | [`observe`] | what is remembered of requests: recent ones, histograms, counters | |
 //! | [`upstream`] | connections to servers | |
 //! | `tls` | certificates of both sides, and their renewal | |
@@ -22,6 +24,9 @@
 #![forbid(unsafe_code)]
 
 pub mod admin;
+pub mod announce;
+pub mod discover;
+pub mod etcd;
 mod exchange;
 mod front;
 mod json;

@@ -1,0 +1,103 @@
+//! Servers of names: each address that a name stands for is one.
+
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use super::{Found, MOST_SERVERS};
+use crate::Role;
+use crate::target::{Host, ServerUrl, Target};
+
+/// The wait between two look-ups of a name.
+const INTERVAL: Duration = Duration::from_secs(3);
+
+/// Looks names up again and again, each by itself: one that nobody resolves holds up no other.
+///
+/// What a name stood for last stays while it stands for nothing: resolvers do not tell a name that has no servers just now
+/// from one that they know nothing of.
+pub(super) async fn follow<L, F>(names: Vec<(Role, Target)>, mut found: Found, look_up: L)
+where
+    L: Fn(Target) -> F + Send + Sync,
+    F: Future<Output = io::Result<Vec<IpAddr>>> + Send,
+{
+    let look = |at: usize, after: Duration| {
+        let looking = look_up(names[at].1.clone());
+        async move {
+            tokio::time::sleep(after).await;
+            (at, looking.await)
+        }
+    };
+    let mut known = vec![None; names.len()];
+    let mut failing = vec![false; names.len()];
+    let mut looks: FuturesUnordered<_> = (0..names.len())
+        .map(|at| look(at, Duration::ZERO))
+        .collect();
+    while let Some((at, looked)) = looks.next().await {
+        looks.push(look(at, INTERVAL));
+        let (role, target) = &names[at];
+        let looked = looked.and_then(|addresses| servers(&addresses, target.port));
+        let failed = looked.is_err();
+        if std::mem::replace(&mut failing[at], failed) != failed {
+            match &looked {
+                Err(error) => {
+                    tracing::warn!(name = %target, role = role.name(), %error, "a name of servers stands for nothing; servers found before stay");
+                }
+                Ok(_) => {
+                    tracing::info!(name = %target, role = role.name(), "a name of servers stands for some again");
+                }
+            }
+        }
+        if let Ok(servers) = looked {
+            known[at] = Some(servers);
+            let of = |role| {
+                let names = names.iter().zip(&known);
+                let mine = names.filter(|((of, _), _)| *of == role);
+                mine.filter_map(|(_, servers)| servers.as_deref())
+                    .flatten()
+                    .cloned()
+                    .collect()
+            };
+            found.tell(of(Role::Prefill), of(Role::Decode));
+        }
+    }
+}
+
+/// Asks the operating system's resolver, which gives up by itself: a look-up that is given up here would go on in its thread.
+pub(super) async fn system(target: Target) -> io::Result<Vec<IpAddr>> {
+    let name = match target.host {
+        Host::V4(address) => return Ok(vec![address.into()]),
+        Host::V6(address) => return Ok(vec![address.into()]),
+        Host::Name(name) => name,
+    };
+    let addresses = tokio::net::lookup_host((&*name, target.port)).await?;
+    Ok(addresses.map(|address| address.ip()).collect())
+}
+
+/// The servers at these addresses, in an order of their own: resolvers shuffle them.
+///
+/// Where a name has addresses of both kinds, servers have one of each, and count once: by that of IPv4, at which all of them
+/// listen.
+fn servers(addresses: &[IpAddr], port: u16) -> io::Result<Vec<ServerUrl>> {
+    let mut addresses: Vec<IpAddr> = addresses.iter().map(IpAddr::to_canonical).collect();
+    if addresses.iter().any(IpAddr::is_ipv4) {
+        addresses.retain(IpAddr::is_ipv4);
+    }
+    addresses.sort_unstable();
+    addresses.dedup();
+    addresses.truncate(MOST_SERVERS + 1);
+    if addresses.is_empty() {
+        let why = "the name has no address";
+        return Err(io::Error::new(io::ErrorKind::NotFound, why));
+    }
+    let server = |address| ServerUrl {
+        tls: false,
+        target: Target {
+            host: Host::from(address),
+            port,
+        },
+    };
+    Ok(addresses.into_iter().map(server).collect())
+}
