@@ -9,13 +9,14 @@ pub(crate) mod prefix;
 mod probe;
 mod table;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 pub use self::choose::Wanted;
 pub(crate) use self::probe::probe_all;
 pub use self::table::Origin;
-use self::table::{Place, Table};
+use self::table::Table;
 use crate::Role;
 use crate::observe::{FailureKind, ServerStatus};
 use crate::settings::Policy;
@@ -49,8 +50,8 @@ impl Servers {
         tokens: u64,
         now: Instant,
     ) -> Option<Claim> {
-        let place = self.lock().claim(role, url, tokens, now)?;
-        Some(self.taken(place, role, url.clone(), tokens))
+        let taken = self.lock().claim(role, url, tokens, now);
+        taken.then(|| self.taken(role, url.clone(), tokens))
     }
 
     /// Takes one of the servers of a role, by this policy.
@@ -64,18 +65,17 @@ impl Servers {
         policy: Policy,
         now: Instant,
     ) -> Option<Claim> {
-        let (place, url) = self.lock().choose(role, wanted, policy, now)?;
-        Some(self.taken(place, role, url, wanted.tokens))
+        let url = self.lock().choose(role, wanted, policy, now)?;
+        Some(self.taken(role, url, wanted.tokens))
     }
 
-    fn taken(self: &Arc<Self>, place: Place, role: Role, url: ServerUrl, tokens: u64) -> Claim {
+    fn taken(self: &Arc<Self>, role: Role, url: ServerUrl, tokens: u64) -> Claim {
         Claim {
             servers: self.clone(),
             role,
             url,
             tokens,
-            place,
-            judged: Mutex::new(false),
+            judged: AtomicBool::new(false),
         }
     }
 
@@ -117,8 +117,7 @@ pub(crate) struct Claim {
     role: Role,
     url: ServerUrl,
     tokens: u64,
-    place: Place,
-    judged: Mutex<bool>,
+    judged: AtomicBool,
 }
 
 impl Claim {
@@ -138,8 +137,7 @@ impl Claim {
     }
 
     fn judge(&self, failed: Option<FailureKind>, now: Instant) {
-        let mut judged = self.judged.lock().unwrap_or_else(PoisonError::into_inner);
-        if !std::mem::replace(&mut *judged, true) {
+        if !self.judged.swap(true, Ordering::Relaxed) {
             self.servers
                 .lock()
                 .judged(self.role, &self.url, failed.is_some(), now);
@@ -149,16 +147,8 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let judged = *self
-            .judged
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
-        self.servers.lock().left(
-            self.role,
-            &self.url,
-            self.tokens,
-            self.place.trial && !judged,
-        );
+        let mut table = self.servers.lock();
+        table.left(self.role, &self.url, self.tokens);
     }
 }
 

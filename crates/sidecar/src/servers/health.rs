@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 /// Failures in a row after which a server is left alone.
 const FAILURES: u32 = 3;
 
-/// How long it is left alone.
+/// How long it is left alone, and the time from one trial of it to the next.
 const PAUSE: Duration = Duration::from_secs(2);
 
 /// One server's health.
@@ -14,28 +14,15 @@ pub(super) struct Health {
     /// The last probe failed.
     down: bool,
     failures: u32,
-    /// Requests have failed: it is left alone until then, and after that gets one request at a time until one succeeds.
+    /// Requests have failed: it is left alone until then, and after that gets one request each [`PAUSE`] until one succeeds. Their
+    /// ends are not waited for, since an answer may take minutes, and a server that hangs gives none.
     open: Option<Instant>,
-    trial: bool,
-}
-
-/// Whether a request may be sent to a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Admission {
-    Open,
-    /// One request may find out whether it is well again.
-    Trial,
-    Closed,
 }
 
 impl Health {
-    pub(super) fn admission(&self, now: Instant) -> Admission {
-        match self.open {
-            _ if self.down => Admission::Closed,
-            None => Admission::Open,
-            Some(until) if now >= until && !self.trial => Admission::Trial,
-            Some(_) => Admission::Closed,
-        }
+    /// Tells whether a request may be sent to it.
+    pub(super) fn admits(&self, now: Instant) -> bool {
+        !self.down && self.open.is_none_or(|until| until <= now)
     }
 
     pub(super) const fn is_down(&self) -> bool {
@@ -51,17 +38,14 @@ impl Health {
         std::mem::replace(&mut self.down, !healthy) == healthy
     }
 
-    pub(super) fn begin_trial(&mut self) {
-        self.trial = true;
-    }
-
-    /// A trial has ended without a result: the next request is one.
-    pub(super) fn trial_left(&mut self) {
-        self.trial = false;
+    /// Takes note that a request is sent to it.
+    pub(super) fn asked(&mut self, now: Instant) {
+        if self.admits(now) && self.is_open() {
+            self.open = Some(now + PAUSE);
+        }
     }
 
     pub(super) fn judged(&mut self, failed: bool, now: Instant) {
-        self.trial = false;
         if !failed {
             (self.failures, self.open) = (0, None);
             return;

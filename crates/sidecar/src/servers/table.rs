@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use super::choose::{Wanted, choose};
-use super::health::{Admission, Health};
+use super::health::Health;
 use crate::Role;
 use crate::observe::{ServerState, ServerStatus};
 use crate::settings::Policy;
@@ -57,13 +57,6 @@ pub(super) struct Entry {
     used: Option<Instant>,
 }
 
-/// How a request came to a server.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
-    /// It finds out whether the server is well again.
-    pub(super) trial: bool,
-}
-
 impl Entry {
     fn is_named(&self) -> bool {
         self.named.contains(&true)
@@ -73,16 +66,12 @@ impl Entry {
         !self.is_named() && !self.by_request && self.in_flight == 0
     }
 
-    fn take(&mut self, tokens: u64, now: Instant) -> Place {
-        let trial = self.health.admission(now) == Admission::Trial;
-        if trial {
-            self.health.begin_trial();
-        }
+    fn take(&mut self, tokens: u64, now: Instant) {
+        self.health.asked(now);
         self.in_flight += 1;
         self.tokens = self.tokens.saturating_add(tokens);
         self.requests += 1;
         self.used = Some(now);
-        Place { trial }
     }
 }
 
@@ -156,22 +145,18 @@ impl Table {
             .map(|entry| &entry.url)
     }
 
-    pub(super) fn claim(
-        &mut self,
-        role: Role,
-        url: &ServerUrl,
-        tokens: u64,
-        now: Instant,
-    ) -> Option<Place> {
+    /// Takes this server; not so if it is to be left alone.
+    pub(super) fn claim(&mut self, role: Role, url: &ServerUrl, tokens: u64, now: Instant) -> bool {
         if !self.role(role).entries.contains_key(url) {
             self.make_room(role);
             self.entry(role, url).by_request = true;
         }
-        let entry = self.role_mut(role).entries.get_mut(url)?;
-        if entry.health.admission(now) == Admission::Closed {
-            return None;
-        }
-        Some(entry.take(tokens, now))
+        let entry = self.role_mut(role).entries.get_mut(url);
+        let Some(entry) = entry.filter(|entry| entry.health.admits(now)) else {
+            return false;
+        };
+        entry.take(tokens, now);
+        true
     }
 
     fn make_room(&mut self, role: Role) {
@@ -196,27 +181,31 @@ impl Table {
         wanted: &Wanted<'_>,
         policy: Policy,
         now: Instant,
-    ) -> Option<(Place, ServerUrl)> {
+    ) -> Option<ServerUrl> {
         let servers = self.role(role);
         let named: Vec<&Entry> = servers
             .entries
             .values()
             .filter(|entry| entry.is_named() && !wanted.avoid.contains(&entry.url))
             .collect();
-        let mut fit: Vec<&Entry> = named
-            .iter()
-            .filter(|entry| entry.health.admission(now) != Admission::Closed)
-            .copied()
-            .collect();
+        let those = |fit: &dyn Fn(&Health) -> bool| -> Vec<&Entry> {
+            let fit = named.iter().filter(|entry| fit(&entry.health));
+            fit.copied().collect()
+        };
+        let mut fit = those(&|health| health.admits(now));
         if fit.is_empty() && role == Role::Decode {
-            fit = named;
+            // One that accepts connections is a better guess than one that does not.
+            fit = those(&|health| !health.is_down());
+            if fit.is_empty() {
+                fit = named;
+            }
         }
         let chosen = choose(policy, wanted.prefix, servers.last, &fit)?;
         let (number, url) = (chosen.number, chosen.url.clone());
         let servers = self.role_mut(role);
         servers.last = number;
-        let place = servers.entries.get_mut(&url)?.take(wanted.tokens, now);
-        Some((place, url))
+        servers.entries.get_mut(&url)?.take(wanted.tokens, now);
+        Some(url)
     }
 
     pub(super) fn probed(&mut self, role: Role, url: &ServerUrl, healthy: bool) -> bool {
@@ -234,14 +223,11 @@ impl Table {
         }
     }
 
-    pub(super) fn left(&mut self, role: Role, url: &ServerUrl, tokens: u64, unjudged_trial: bool) {
+    pub(super) fn left(&mut self, role: Role, url: &ServerUrl, tokens: u64) {
         let entries = &mut self.role_mut(role).entries;
         if let Some(entry) = entries.get_mut(url) {
             entry.in_flight -= 1;
             entry.tokens = entry.tokens.saturating_sub(tokens);
-            if unjudged_trial {
-                entry.health.trial_left();
-            }
             if entry.is_over() {
                 entries.remove(url);
             }
