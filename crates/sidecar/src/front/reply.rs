@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
@@ -19,6 +19,8 @@ use crate::upstream::Answer;
 /// The body of an answer, and with it the client's place among its requests.
 pub(crate) struct Reply {
     body: Kind,
+    /// The answer breaks off here.
+    broken: bool,
     _place: Option<Place>,
 }
 
@@ -33,25 +35,24 @@ enum Kind {
 }
 
 impl Reply {
-    pub(super) const fn here(body: Bytes) -> Self {
+    const fn new(body: Kind) -> Self {
         Self {
-            body: Kind::Here(body),
+            body,
+            broken: false,
             _place: None,
         }
+    }
+
+    pub(super) const fn here(body: Bytes) -> Self {
+        Self::new(Kind::Here(body))
     }
 
     pub(super) const fn passed(body: Answer, claim: Claim) -> Self {
-        Self {
-            body: Kind::Passed(body, claim),
-            _place: None,
-        }
+        Self::new(Kind::Passed(body, claim))
     }
 
     pub(super) const fn exchange(driver: Box<Driver>) -> Self {
-        Self {
-            body: Kind::Exchange(driver),
-            _place: None,
-        }
+        Self::new(Kind::Exchange(driver))
     }
 
     pub(super) fn holding(mut self, place: Option<Place>) -> Self {
@@ -87,20 +88,33 @@ impl Body for Reply {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match &mut self.body {
+        if self.broken {
+            return Poll::Ready(Some(Err(Broken.into())));
+        }
+        let frame = ready!(match &mut self.body {
             Kind::Here(bytes) if bytes.is_empty() => Poll::Ready(None),
             Kind::Here(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Kind::Passed(answer, _) => Pin::new(answer).poll_frame(cx).map_err(|_| Broken.into()),
-            Kind::Exchange(driver) => Pin::new(&mut **driver).poll_frame(cx).map_err(Into::into),
+            Kind::Passed(answer, _) => Pin::new(answer).poll_frame(cx).map_err(|_| Broken),
+            Kind::Exchange(driver) => Pin::new(&mut **driver).poll_frame(cx),
+        });
+        match frame {
+            Some(Err(Broken)) => {
+                // hyper drops at once what it has not written: first it writes the head, and what came before the break.
+                self.broken = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            frame => Poll::Ready(frame.map(|frame| frame.map_err(Into::into))),
         }
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.body {
-            Kind::Here(bytes) => bytes.is_empty(),
-            Kind::Passed(answer, _) => answer.is_end_stream(),
-            Kind::Exchange(driver) => driver.is_end_stream(),
-        }
+        !self.broken
+            && match &self.body {
+                Kind::Here(bytes) => bytes.is_empty(),
+                Kind::Passed(answer, _) => answer.is_end_stream(),
+                Kind::Exchange(driver) => driver.is_end_stream(),
+            }
     }
 
     fn size_hint(&self) -> SizeHint {
