@@ -270,10 +270,23 @@ impl Exchange {
         self.state = State::Over;
     }
 
-    /// Has the decode server compute everything, with the client's own body.
+    /// Has the decode server compute everything.
     fn fall_back(&mut self) {
         self.path = Path::Fallback;
-        self.decode_original();
+        self.decode(self.alone(), None);
+    }
+
+    /// The body with which a decode server computes everything: the client's own, but one that lacks the prompt in storage must
+    /// not say so once more, in place of an answer.
+    fn alone(&self) -> Bytes {
+        match self.rules.connector {
+            KvConnector::SharedStorage
+                if self.request.disaggregated && self.request.has_threshold() =>
+            {
+                self.request.decode_from_storage()
+            }
+            _ => self.request.body.text().clone(),
+        }
     }
 
     /// Passes a prefill server's answer to the client, from what has come of it on.

@@ -211,7 +211,9 @@ impl Exchange {
         if another && (failure.unseen() || self.may_restart()) {
             if !failure.unseen() && chunked.legs == 0 {
                 // It may have fetched the blocks, after which the parameters are void.
-                chunked.chunks.first = self.request.body.clone();
+                if let Ok(alone) = Object::parse(self.alone()) {
+                    chunked.chunks.first = alone;
+                }
                 if self.path == Path::Disaggregated {
                     self.path = Path::Fallback;
                 }

@@ -222,7 +222,7 @@ impl Exchange {
         if self.path == Path::Disaggregated {
             self.path = Path::Fallback;
         }
-        let body = self.request.body.text().clone();
+        let body = self.alone();
         self.send_decode(body.clone(), true);
         self.state = State::Decoding(Box::new(Decoding::awaited(body, None)));
     }

@@ -49,6 +49,10 @@ impl Exchange {
             Event::End(Role::Decode, _) if lacks(&probing.held) => return self.prefill(now),
             // Whatever else happens is an answer, or a failure, of an ordinary decode leg.
             event @ (Event::Head(..) | Event::End(..) | Event::Failed(..)) => {
+                if matches!(event, Event::Failed(..)) {
+                    // The client has got nothing of it, so another server may be asked.
+                    probing.head = None;
+                }
                 self.has_enough(probing, now);
                 return self.on(event, now);
             }
@@ -60,7 +64,8 @@ impl Exchange {
     /// Takes what was held for the client's answer.
     fn has_enough(&mut self, probing: Probing, now: Instant) {
         self.path = Path::DecodeOnly;
-        let body = self.request.body.text().clone();
+        // Another server that is asked in its place is not probed.
+        let body = self.alone();
         self.state = State::Decoding(Box::new(Decoding::awaited(body, None)));
         if let Some((status, headers)) = probing.head {
             self.on(Event::Head(Role::Decode, status, headers), now);

@@ -537,6 +537,52 @@ fn storage_is_asked_for_only_where_it_lacks_the_prompt() {
     }
 }
 
+/// A decode server that has said what it lacks must not say it again in place of an answer.
+#[test]
+fn storage_that_lacks_the_prompt_is_not_asked_for_it_twice() {
+    let mut body = asked();
+    body["cache_hit_threshold"] = json!(0.5);
+    let lacks = || {
+        answers(
+            200,
+            &json!({"choices": [{"finish_reason": "cache_threshold"}]}),
+        )
+    };
+    let breaks = || Script::Answers {
+        status: 200,
+        events: false,
+        pieces: vec!["{".into()],
+        then: End::Breaks,
+    };
+    let refuses = || Script::Fails(Failure::Refused);
+    for (prefill, decode) in [
+        (vec![answers(500, &json!({}))], vec![lacks()]),
+        (vec![refuses(), refuses()], vec![lacks()]),
+        (
+            vec![answers(200, &json!({}))],
+            vec![lacks(), Script::Fails(Failure::Broken)],
+        ),
+        (vec![], vec![refuses()]),
+        (vec![], vec![breaks()]),
+    ] {
+        let mut rules = rules(KvConnector::SharedStorage);
+        rules.elsewhere = true;
+        let decode = [decode, vec![answers(200, &decoded())]].concat();
+        let (seen, _) = run(rules, request(&body, true), &prefill, &decode, &[]);
+        assert_eq!(
+            (seen.status, seen.ended),
+            (Some(200), Some(true)),
+            "{seen:?}"
+        );
+        assert_eq!(seen.body, decoded().to_string());
+        let last = seen.sent.last().expect("a leg");
+        assert_eq!(
+            (last.0, &last.1["cache_hit_threshold"]),
+            (Role::Decode, &json!(0))
+        );
+    }
+}
+
 #[test]
 fn long_answers_are_generated_in_chunks() {
     let mut chunked = rules(KvConnector::NixlV2);
