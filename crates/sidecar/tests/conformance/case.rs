@@ -28,6 +28,8 @@ pub(crate) struct Case {
     pub(crate) prefiller: String,
     /// Header lines besides `Host`, `Content-Type` and `x-prefiller-host-port`.
     pub(crate) headers: Vec<String>,
+    /// So many more, of 200 bytes each.
+    pub(crate) padding: usize,
     pub(crate) content_type: String,
     pub(crate) body: Bytes,
     pub(crate) chunked: bool,
@@ -138,6 +140,8 @@ pub(crate) struct Seen {
     pub(crate) json: Option<String>,
     /// The body is an error of this type.
     pub(crate) error: Option<String>,
+    /// The body does not matter.
+    pub(crate) any_body: bool,
     pub(crate) has: Vec<String>,
     pub(crate) lacks: Vec<String>,
     pub(crate) trailers: Vec<String>,
@@ -159,6 +163,7 @@ impl Default for Case {
             request: "POST /v1/chat/completions".to_owned(),
             prefiller: "{prefill}".to_owned(),
             headers: Vec::new(),
+            padding: 0,
             content_type: "application/json".to_owned(),
             body: Bytes::default(),
             chunked: false,
@@ -212,6 +217,7 @@ impl Default for Seen {
             body: None,
             json: None,
             error: None,
+            any_body: false,
             has: Vec::new(),
             lacks: Vec::new(),
             trailers: Vec::new(),

@@ -46,6 +46,9 @@ pub(crate) fn request(rig: &Rig, case: &Case) -> (Vec<u8>, Vec<u8>) {
         line(&format!("x-prefiller-host-port: {}", case.prefiller));
     }
     case.headers.iter().for_each(|header| line(header));
+    for index in 0..case.padding {
+        line(&format!("x-pad-{index:03}: {}", "p".repeat(187)));
+    }
     if !case.content_type.is_empty() && !body.is_empty() {
         line(&format!("Content-Type: {}", case.content_type));
     }
