@@ -140,6 +140,10 @@ pub(crate) struct Seen {
     pub(crate) json: Option<String>,
     /// The body is an error of this type.
     pub(crate) error: Option<String>,
+    /// What the body holds: `/a/0/b = 1`, or `/a = absent`.
+    pub(crate) holds: Vec<String>,
+    /// What the data of each of its events hold, or are.
+    pub(crate) events: Vec<Vec<String>>,
     /// The body does not matter.
     pub(crate) any_body: bool,
     pub(crate) has: Vec<String>,
@@ -217,6 +221,8 @@ impl Default for Seen {
             body: None,
             json: None,
             error: None,
+            holds: Vec::new(),
+            events: Vec::new(),
             any_body: false,
             has: Vec::new(),
             lacks: Vec::new(),

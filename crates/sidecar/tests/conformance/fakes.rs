@@ -64,7 +64,7 @@ struct State {
 impl Fake {
     /// Starts one at a port of loopback; 0 is any.
     pub(crate) fn start(port: u16, probed: bool) -> io::Result<Self> {
-        let socket = bind(port)?;
+        let socket = bind(port, true)?;
         let address = socket.local_addr()?;
         let listener = socket.listen(1024)?;
         let state = Arc::new(Mutex::new(State {
@@ -82,7 +82,7 @@ impl Fake {
 
     /// A port at which every connection is refused.
     pub(crate) fn refusing(port: u16) -> io::Result<Self> {
-        let socket = bind(port)?;
+        let socket = bind(port, false)?;
         Ok(Self {
             address: socket.local_addr()?,
             state: Arc::default(),
@@ -115,8 +115,10 @@ impl Fake {
     }
 }
 
-fn bind(port: u16) -> io::Result<TcpSocket> {
+/// Binds a port, though connections that have ended there are still remembered if it is to be used `again`.
+fn bind(port: u16, again: bool) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(again)?;
     socket.bind(([127, 0, 0, 1], port).into())?;
     Ok(socket)
 }
@@ -139,6 +141,8 @@ async fn accept(listener: TcpListener, state: Arc<Mutex<State>>) {
 
 async fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
     stream.set_nodelay(true)?;
+    // Thousands of runs leave no connections that the system has to remember.
+    stream.set_zero_linger()?;
     let mut stream = BufReader::new(stream);
     while let Some((first, headers)) = wire::read_head(&mut stream).await? {
         let mut message = Message {
@@ -172,11 +176,14 @@ async fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
         write_parts(stream.get_mut(), &script.bytes, &script.parts).await?;
         match script.end {
             End::Keep => {}
-            End::Close => return stream.get_mut().shutdown().await,
+            End::Close => {
+                socket2::SockRef::from(stream.get_ref()).set_linger(None)?;
+                return stream.get_mut().shutdown().await;
+            }
             End::Reset => {
                 // What was written arrives first.
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                return stream.get_ref().set_zero_linger();
+                return Ok(());
             }
             End::Silence => {
                 while !matches!(stream.read(&mut [0; 4096]).await, Ok(0) | Err(_)) {}
@@ -184,6 +191,7 @@ async fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
                 return Ok(());
             }
             End::Echo => {
+                socket2::SockRef::from(stream.get_ref()).set_linger(None)?;
                 let (mut from, mut to) = tokio::io::split(stream);
                 tokio::io::copy(&mut from, &mut to).await?;
                 return to.shutdown().await;

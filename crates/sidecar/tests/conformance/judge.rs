@@ -244,6 +244,12 @@ fn judge_body(rig: &Rig, case: &Case, expected: &Seen, body: &[u8]) -> Vec<Strin
             .into_iter()
             .collect();
     }
+    if !expected.holds.is_empty() {
+        return judge_holds(&expected.holds, &String::from_utf8_lossy(body));
+    }
+    if !expected.events.is_empty() {
+        return judge_events(&expected.events, &String::from_utf8_lossy(body));
+    }
     let bytes = match (&expected.body, case.decode.last()) {
         (Some(bytes), _) => filled(rig, bytes),
         (None, _) if case.request.starts_with("HEAD ") => Vec::new(),
@@ -259,6 +265,32 @@ fn judge_body(rig: &Rig, case: &Case, expected: &Seen, body: &[u8]) -> Vec<Strin
         false => bytes.len(),
     };
     judge_bytes(&bytes[..end], body).into_iter().collect()
+}
+
+fn judge_events(expected: &[Vec<String>], body: &str) -> Vec<String> {
+    let events = body.split("\n\n").filter(|event| !event.is_empty());
+    let events: Vec<_> = events.map(|event| event.strip_prefix("data: ")).collect();
+    if events.len() != expected.len() {
+        return vec![format!("{} events: {body}", events.len())];
+    }
+    let pairs = events.iter().zip(expected);
+    let judged = pairs.map(|(event, expected)| match event {
+        Some(event) if expected == &[*event] => Vec::new(),
+        Some(event) => judge_holds(expected, event),
+        None => vec![format!("an event without data: {body}")],
+    });
+    judged.flatten().collect()
+}
+
+fn judge_holds(expected: &[String], body: &str) -> Vec<String> {
+    let got: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+    let holds = |rule: &&String| {
+        let (pointer, value) = rule.split_once(" = ").expect("a rule");
+        let value = serde_json::from_str(value).ok();
+        got.is_object() && got.pointer(pointer) == value.as_ref()
+    };
+    let broken = expected.iter().filter(|rule| !holds(rule));
+    broken.map(|rule| format!("not {rule}: {body}")).collect()
 }
 
 /// An error as vLLM and llm-d write it.

@@ -23,7 +23,7 @@ use crate::fakes::Script;
 use crate::rig::Rig;
 
 /// How many ways to part a message are tried.
-const SPLITS: usize = 48;
+const SPLITS: usize = 32;
 
 /// The cases of all files, named after their file; those only whose name holds `$CASE`.
 fn read() -> Vec<Case> {

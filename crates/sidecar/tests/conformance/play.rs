@@ -177,6 +177,8 @@ pub(crate) async fn client(rig: &Rig, case: &Case, parts: &[usize]) -> io::Resul
         sleep(Duration::from_millis(leaves)).await;
         return Ok(Played::default());
     }
+    // What follows ends with its answer: nothing has to be remembered of the connection.
+    stream.set_zero_linger()?;
     if case.echo.is_some() {
         return switch(rig, case, stream, &head).await;
     }

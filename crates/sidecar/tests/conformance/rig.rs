@@ -133,7 +133,7 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
     };
     // With several ranks the ports in a row have to be known beforehand.
     let port = match knobs.ranks {
-        Some(_) => Fake::start(0, false).expect("a port").address.port(),
+        Some(_) => Fake::refusing(0).expect("a port").address.port(),
         None => 0,
     };
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
