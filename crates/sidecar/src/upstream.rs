@@ -100,23 +100,39 @@ impl Upstream {
         url: &ServerUrl,
         request: Request<Outgoing>,
     ) -> Result<Response<Answer>, SendError> {
+        let sent = self.offer(role, url, request).await;
+        sent.map_err(|(error, _)| error)
+    }
+
+    /// Does what [`Self::send`] does, and hands a request back of which the server has seen nothing.
+    ///
+    /// # Errors
+    /// [`SendError`], with that request.
+    pub(crate) async fn offer(
+        &self,
+        role: Role,
+        url: &ServerUrl,
+        mut request: Request<Outgoing>,
+    ) -> Result<Response<Answer>, (SendError, Option<Box<Request<Outgoing>>>)> {
         let pools = &self.inner.pools;
-        let mut request = request;
         while let Some(mut kept) = pools.take(role, url).await {
             match kept.send(request).await {
                 Ok(response) => return Ok(Answer::of(response, kept, pools.place(role, url))),
                 Err(mut error) => match error.take_message() {
                     // The connection was closed meanwhile, and nothing of the request was sent.
                     Some(unsent) => request = unsent,
-                    None => return Err(SendError::Broken(error.into_error())),
+                    None => return Err((SendError::Broken(error.into_error()), None)),
                 },
             }
         }
-        let mut connection = self.connect(role, url).await?;
+        let mut connection = match self.connect(role, url).await {
+            Ok(connection) => connection,
+            Err(error) => return Err((error, Some(Box::new(request)))),
+        };
         let response = connection
             .send(request)
             .await
-            .map_err(|error| SendError::Broken(error.into_error()))?;
+            .map_err(|error| (SendError::Broken(error.into_error()), None))?;
         Ok(Answer::of(response, connection, pools.place(role, url)))
     }
 

@@ -18,6 +18,9 @@ use crate::servers::Claim;
 use crate::strict::Upgrade;
 use crate::upstream::{Answer, Outgoing, SendError};
 
+/// How often another decode server is asked.
+const MOST_MOVES: usize = 4;
+
 impl Front {
     /// Passes a request to a decode server, its body as it comes.
     pub(super) async fn pass(
@@ -117,42 +120,47 @@ impl Front {
         body: Outgoing,
         choice: &Choice,
     ) -> Result<(Response<Answer>, Claim), Trouble> {
-        let claim = self
-            .claim(Role::Decode, choice, &[], Instant::now())
-            .ok_or_else(Trouble::not_ready)?;
         self.authorize(&mut head.headers);
         head.uri = Uri::from(path_of(&head.uri));
         head.version = http::Version::HTTP_11;
         head.extensions.clear();
-        match self
-            .upstream
-            .send(Role::Decode, claim.url(), Request::from_parts(head, body))
-            .await
-        {
-            Ok(response) => {
-                let now = Instant::now();
-                match response.status().is_server_error() {
-                    true => claim.failed(FailureKind::Status, now),
-                    false => claim.succeeded(now),
-                }
-                Ok((response, claim))
-            }
-            Err(error) => {
-                tracing::debug!(server = %claim.url(), %error, "a decode server failed");
-                let (kind, trouble) = match error {
-                    SendError::Broken(error) if error.is_user() => {
-                        return Err(Trouble::bad_request(
-                            "The body broke off, or its framing is not valid HTTP.",
-                        ));
+        let mut request = Request::from_parts(head, body);
+        let mut refused = Vec::new();
+        let mut trouble = Trouble::not_ready();
+        // A server that has seen nothing of the request leaves it to another one.
+        while let Some(claim) = self.claim(Role::Decode, choice, &refused, Instant::now()) {
+            let sent = self.upstream.offer(Role::Decode, claim.url(), request);
+            let (error, unsent) = match sent.await {
+                Ok(response) => {
+                    let now = Instant::now();
+                    match response.status().is_server_error() {
+                        true => claim.failed(FailureKind::Status, now),
+                        false => claim.succeeded(now),
                     }
-                    SendError::Unreachable(_) => (FailureKind::Refused, Trouble::not_ready()),
-                    SendError::ConnectTimeout(_) => (FailureKind::Timeout, Trouble::not_ready()),
-                    _ => (FailureKind::Broken, Trouble::broken("decode")),
-                };
-                claim.failed(kind, Instant::now());
-                self.observer.failure(Role::Decode, kind);
-                Err(trouble)
+                    return Ok((response, claim));
+                }
+                Err(error) => error,
+            };
+            tracing::debug!(server = %claim.url(), %error, "a decode server failed");
+            let kind;
+            (kind, trouble) = match error {
+                SendError::Broken(error) if error.is_user() => {
+                    return Err(Trouble::bad_request(
+                        "The body broke off, or its framing is not valid HTTP.",
+                    ));
+                }
+                SendError::Unreachable(_) => (FailureKind::Refused, Trouble::not_ready()),
+                SendError::ConnectTimeout(_) => (FailureKind::Timeout, Trouble::not_ready()),
+                _ => (FailureKind::Broken, Trouble::broken("decode")),
+            };
+            claim.failed(kind, Instant::now());
+            self.observer.failure(Role::Decode, kind);
+            match unsent {
+                Some(unsent) if refused.len() < MOST_MOVES => request = *unsent,
+                _ => break,
             }
+            refused.push(claim.url().clone());
         }
+        Err(trouble)
     }
 }

@@ -38,11 +38,14 @@ impl Rig {
                     false => Fake::start(port, knobs.proxy),
                 }
             };
-            let mut fakes = vec![start(0, 0)?];
-            for index in 1..count.unwrap_or(1) {
+            let mut fakes: Vec<Fake> = Vec::new();
+            for index in 0..count.unwrap_or(1) {
                 // Ranks listen at ports in a row.
-                let port = fakes[0].address.port() + index as u16;
-                let port = if knobs.ranks.is_some() { port } else { 0 };
+                let port = match (knobs.ranks, fakes.first()) {
+                    (None, _) => 0,
+                    (Some(_), None) => quiet_port(),
+                    (Some(_), Some(first)) => first.address.port() + index as u16,
+                };
                 fakes.push(start(index, port)?);
             }
             Ok(fakes)
@@ -103,6 +106,11 @@ pub(crate) fn name(role: &str, index: usize) -> String {
     }
 }
 
+/// A port below those that systems hand out, where ports in a row are likely to be free.
+fn quiet_port() -> u16 {
+    rand::random_range(12_000..30_000)
+}
+
 fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
     let url = |fake: &Fake| ServerUrl::parse(&format!("http://{}", fake.address)).expect("a URL");
     let mode = if knobs.proxy {
@@ -133,7 +141,7 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
     };
     // With several ranks the ports in a row have to be known beforehand.
     let port = match knobs.ranks {
-        Some(_) => Fake::refusing(0).expect("a port").address.port(),
+        Some(_) => quiet_port(),
         None => 0,
     };
     let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
