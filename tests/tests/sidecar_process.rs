@@ -493,6 +493,127 @@ fn options_that_mean_nothing_are_said_once() {
     assert_eq!(said.matches(line).count(), 1, "{said}");
 }
 
+/// An etcd of its own, in a folder that goes with it.
+struct Etcd {
+    child: Child,
+    uri: String,
+    _dir: tempfile::TempDir,
+}
+
+impl Etcd {
+    /// Starts it; `None` where it is not installed.
+    fn start() -> Option<Self> {
+        let dir = tempfile::tempdir().unwrap();
+        let free = || {
+            TcpListener::bind("127.0.0.1:0")
+                .unwrap()
+                .local_addr()
+                .unwrap()
+        };
+        let (clients, peers) = (format!("http://{}", free()), format!("http://{}", free()));
+        let child = Command::new("etcd")
+            .args([
+                "--listen-client-urls",
+                &clients,
+                "--advertise-client-urls",
+                &clients,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peers,
+                "--initial-advertise-peer-urls",
+                &peers,
+            ])
+            .args([
+                "--initial-cluster",
+                &format!("default={peers}"),
+                "--unsafe-no-fsync",
+            ])
+            .arg("--data-dir")
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let uri = format!("{}/test", clients.replace("http://", "etcd://"));
+        Some(Self {
+            child: child.ok()?,
+            uri,
+            _dir: dir,
+        })
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The state of the server of this role, as `/status` has it; null where it knows none.
+fn state(admin: SocketAddr, role: &str) -> serde_json::Value {
+    let (_, status) = get(admin, "/status");
+    let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+    let servers = status["servers"].as_array().unwrap();
+    let server = servers.iter().find(|server| server["role"] == role);
+    server.map_or(serde_json::Value::Null, |server| server["state"].clone())
+}
+
+#[test]
+fn a_proxy_finds_the_servers_that_are_announced() {
+    let Some(etcd) = Etcd::start() else {
+        eprintln!("NOT RUN: there is no etcd");
+        return;
+    };
+    let decode = Server::start();
+    let mut proxy = Process::start(&[
+        "proxy",
+        "--discover",
+        &etcd.uri,
+        "--listen=127.0.0.1:0",
+        "--admin=127.0.0.1:0",
+    ]);
+    let (clients, admin) = proxy.addresses();
+    let admin = admin.unwrap();
+    assert_eq!(state(admin, "decode"), serde_json::Value::Null);
+
+    let url = decode.url();
+    let mut announcer = Process::start(&[
+        "announce",
+        "--etcd",
+        &etcd.uri,
+        "--role=decode",
+        "--url",
+        &url,
+    ]);
+    announcer.hear("announcing the decode server");
+    until("it is found", || state(admin, "decode") == "up");
+    assert!(get(clients[0], "/v1/models").0.starts_with("HTTP/1.1 200 "));
+
+    announcer.signal(Signal::TERM);
+    let (code, said) = announcer.ended();
+    assert_eq!(code, Some(0), "{said}");
+    until("it is gone", || state(admin, "decode").is_null());
+    assert!(get(clients[0], "/v1/models").0.starts_with("HTTP/1.1 503 "));
+}
+
+#[test]
+fn an_announcer_ends_where_its_etcd_is_away() {
+    let arguments = [
+        "announce",
+        "--etcd=etcd://127.0.0.1:1/a",
+        "--role=prefill",
+        "--url=http://a:1",
+    ];
+    let mut announcer = Process::start(&arguments);
+    announcer.hear("announcing the prefill server http://a:1");
+    announcer.signal(Signal::TERM);
+    let (code, said) = announcer.ended();
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = Process::start(&[&arguments[..], &["--name=a/b"]].concat()).ended();
+    assert_eq!(code, Some(2), "{said}");
+}
+
 #[test]
 fn each_data_parallel_rank_has_a_port() {
     let servers = [Server::start(), Server::start()];

@@ -9,7 +9,7 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 24] = [
+    const COMMANDS: [&str; 25] = [
         "plan",
         "inspect",
         "demo",
@@ -34,6 +34,7 @@ fn commands() -> Vec<Vec<&'static str>> {
         "store kvc verify",
         "sidecar",
         "proxy",
+        "announce",
     ];
     COMMANDS
         .iter()

@@ -31,6 +31,8 @@ pub(crate) enum Command {
     Sidecar(disaggregate::sidecar::Args),
     #[cfg(feature = "sidecar")]
     Proxy(disaggregate::proxy::Args),
+    #[cfg(feature = "sidecar")]
+    Announce(disaggregate::announce::Args),
     /// The second process of the demo and of benches.
     #[command(name = engines::SOURCE_PROCESS, hide = true)]
     SourceProcess,
@@ -56,5 +58,7 @@ pub(crate) fn run(command: Command, output: &mut Output) -> Result<(), Failure> 
         Command::Sidecar(args) => disaggregate::sidecar::run(&args),
         #[cfg(feature = "sidecar")]
         Command::Proxy(args) => disaggregate::proxy::run(&args),
+        #[cfg(feature = "sidecar")]
+        Command::Announce(args) => disaggregate::announce::run(args),
     }
 }

@@ -106,27 +106,12 @@ impl Tls {
         }))
     }
 
-    fn upstream(&self) -> Result<UpstreamTls, Failure> {
-        let client = match (self.client_cert.clone(), self.client_key.clone()) {
-            (Some(chain), Some(key)) => Some((chain, key)),
-            (None, None) => None,
-            (chain, _) => {
-                let missing = if chain.is_some() {
-                    "--client-key"
-                } else {
-                    "--client-cert"
-                };
-                return Err(Failure::input(
-                    format!("{missing} is missing: a certificate and its key go together"),
-                    "give both --client-cert FILE and --client-key FILE, or neither",
-                ));
-            }
-        };
+    fn upstream(self) -> Result<UpstreamTls, Failure> {
         Ok(UpstreamTls {
             skip_verify_prefill: Stages::name(&self.tls_insecure_skip_verify, Stage::Prefiller),
             skip_verify_decode: Stages::name(&self.tls_insecure_skip_verify, Stage::Decoder),
-            ca: self.upstream_ca.clone(),
-            client,
+            ca: self.upstream_ca,
+            client: self.client.pair()?,
         })
     }
 }
@@ -164,12 +149,39 @@ struct Tls {
     /// Authorities that sign the certificates of servers, in PEM. Default: those of the system.
     #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
     upstream_ca: Option<PathBuf>,
+    #[command(flatten)]
+    client: ClientCertificate,
+}
+
+/// The certificate that servers are shown.
+#[derive(Debug, clap::Args)]
+pub(super) struct ClientCertificate {
     /// The certificate chain that servers are shown, in PEM.
     #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
     client_cert: Option<PathBuf>,
     /// Its key, in PEM.
     #[arg(long, value_name = "FILE", value_parser = values::path, value_hint = ValueHint::FilePath)]
     client_key: Option<PathBuf>,
+}
+
+impl ClientCertificate {
+    /// The chain and its key.
+    pub(super) fn pair(self) -> Result<Option<(PathBuf, PathBuf)>, Failure> {
+        match (self.client_cert, self.client_key) {
+            (Some(chain), Some(key)) => Ok(Some((chain, key))),
+            (None, None) => Ok(None),
+            (chain, _) => {
+                let missing = match chain {
+                    Some(_) => "--client-key",
+                    None => "--client-cert",
+                };
+                Err(Failure::input(
+                    format!("{missing} is missing: a certificate and its key go together"),
+                    "give both --client-cert FILE and --client-key FILE, or neither",
+                ))
+            }
+        }
+    }
 }
 
 /// What is done where a prefill server fails.

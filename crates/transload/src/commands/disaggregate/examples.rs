@@ -4,11 +4,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::Parser;
 use serde_json::Value;
+use transload_sidecar::announce::Announcement;
 use transload_sidecar::settings::Settings;
 
 use super::tests::read;
-use super::{proxy, sidecar};
+use super::{announce, proxy, sidecar};
+use crate::cli::Cli;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -16,6 +19,26 @@ fn root() -> PathBuf {
 
 fn text(file: &str) -> String {
     fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+/// Reads a command line.
+fn take(line: &str) {
+    match line.starts_with("transload announce ") {
+        true => drop(announced(line)),
+        false => drop(settings(line)),
+    }
+}
+
+/// What a command line announces.
+fn announced(line: &str) -> Announcement {
+    let cli = Cli::try_parse_from(line.split_whitespace());
+    match cli
+        .unwrap_or_else(|error| panic!("{line}: {error}"))
+        .command
+    {
+        crate::commands::Command::Announce(args) => args.announcement().expect(line),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// The settings that a command line makes; files below `/etc/transload` are those of the package for systemd.
@@ -38,7 +61,8 @@ fn lines(text: &str) -> Vec<String> {
         .map(|line| line.trim_start().trim_start_matches("$ "));
     let lines = lines.filter(|line| {
         let mut words = line.split(' ');
-        words.next() == Some("transload") && matches!(words.next(), Some("sidecar" | "proxy"))
+        words.next() == Some("transload")
+            && matches!(words.next(), Some("sidecar" | "proxy" | "announce"))
     });
     lines
         .map(|line| line.trim_end_matches(" &").to_owned())
@@ -55,11 +79,11 @@ fn blocks(page: &str, language: &str) -> Vec<String> {
 
 #[test]
 fn command_lines_of_helps_and_of_the_book_are_right() {
-    for help in [sidecar::EXAMPLES, proxy::EXAMPLES] {
+    for help in [sidecar::EXAMPLES, proxy::EXAMPLES, announce::EXAMPLES] {
         let lines = lines(help);
-        assert!(lines.len() > 3, "{lines:?}");
+        assert!(lines.len() > 2, "{lines:?}");
         for line in lines {
-            settings(&line);
+            take(&line);
         }
     }
     let mut found = 0;
@@ -70,7 +94,7 @@ fn command_lines_of_helps_and_of_the_book_are_right() {
     ] {
         for block in blocks(page, "sh") {
             for line in lines(&block) {
-                settings(&line);
+                take(&line);
                 found += 1;
             }
         }

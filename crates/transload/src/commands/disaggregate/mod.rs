@@ -1,8 +1,9 @@
-//! Prefill/decode disaggregation over HTTP: `transload sidecar` and `transload proxy`.
+//! Prefill/decode disaggregation over HTTP: `transload sidecar`, `transload proxy` and `transload announce`.
 //!
 //! A command reads its options ([`given`]: flags, then a configuration, then the environment, then defaults), makes
 //! [`Settings`](transload_sidecar::settings::Settings) of them, and [`serve`]s until it is told to end.
 
+pub(super) mod announce;
 mod common;
 mod configuration;
 #[cfg(test)]

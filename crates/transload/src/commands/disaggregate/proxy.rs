@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use clap::ArgAction;
+use transload_sidecar::discover::Source;
 use transload_sidecar::settings::{Choosing, Mode, Policy, Secret, Settings};
 use transload_sidecar::target::{ServerUrl, Target};
 
@@ -69,7 +70,7 @@ struct Servers {
     /// A decode server; may be repeated.
     #[arg(long, value_name = "URL,…", value_delimiter = ',', action = ArgAction::Append, value_parser = values::server)]
     decode: Vec<ServerUrl>,
-    /// Where to look for further servers: file:PATH, dns:NAME:PORT or etcd://HOST:PORT[,HOST:PORT]/PREFIX.
+    /// Where to look for further servers: file:PATH, dns:[ROLE=]NAME:PORT[,…] or etcd://HOST:PORT[,…]/PREFIX.
     #[arg(long, value_name = "URI")]
     discover: Option<String>,
     /// How one of several is chosen: round-robin, least-loaded, or prefix (by how the prompt begins).
@@ -130,6 +131,14 @@ impl Options {
             policy,
             min_prompt,
         } = self.servers;
+        // What was given is not shown: there may be a password in it.
+        let discover = discover.map(|uri| Source::parse(&uri)).transpose();
+        let discover = discover.map_err(|error| {
+            Failure::input(
+                format!("--discover names no place to look for servers: {error}"),
+                "give file:PATH, dns:NAME:PORT or etcd://HOST:PORT/PREFIX",
+            )
+        })?;
         let example = self.example;
         let listen = match (listen, example.host, example.port) {
             (Some(listen), None, None) => listen,

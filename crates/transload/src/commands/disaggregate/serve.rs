@@ -65,20 +65,20 @@ async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
 }
 
 /// What tells the process to end.
-struct Ends {
+pub(super) struct Ends {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Ends {
-    fn new() -> io::Result<Self> {
+    pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
         })
     }
 
-    async fn next(&mut self) {
+    pub(super) async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -112,7 +112,7 @@ fn unstarted(error: &StartError) -> Failure {
     Failure::no(chain(error), right)
 }
 
-fn no_runtime(error: io::Error) -> Failure {
+pub(super) fn no_runtime(error: io::Error) -> Failure {
     Failure::no(
         format!("the runtime cannot be started: {error}"),
         "the system may be out of file descriptors or threads",

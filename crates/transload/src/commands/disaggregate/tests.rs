@@ -20,6 +20,7 @@ pub(super) fn read(
     };
     let cli = Cli::try_parse_from([&["transload"], arguments].concat());
     let read = match cli.map_err(|error| error.to_string())?.command {
+        Command::Announce(args) => Err(args.announcement().expect_err("a fault")),
         Command::Sidecar(args) => args.settings(&variable),
         Command::Proxy(args) => args
             .settings(&variable)
@@ -260,7 +261,7 @@ fn flags_of_the_proxy() {
         (&["--host", "::"], &[], "", &["listen=[::]:8000"]),
         (&["--policy=least-loaded", "--min-prompt=1k"], &[], "", &["mode.min_prompt=1000", "mode.policy=LeastLoaded"]),
         (&["--policy=prefix"], &[], "", &["mode.policy=Prefix"]),
-        (&["--discover=dns:prefill:80"], &[], "", &["mode.discover=\"dns:prefill:80\""]),
+        (&["--discover=dns:prefill:80"], &[], "", &["mode.discover.host=\"prefill\"", "mode.discover.port=80", "mode.discover=Decode"]),
         (&["--cert-path=/tls"], &[], "", &["serving_tls.client_ca=None", "serving_tls.folder=\"/tls\""]),
         (&["--cert-path=/tls", "--client-ca=/ca.pem"], &[], "",
             &["serving_tls.client_ca=\"/ca.pem\"", "serving_tls.folder=\"/tls\""]),
@@ -403,6 +404,48 @@ fn faults_say_what_would_be_right() {
         ),
         (&["proxy", "--decode=http://d:1", "--vllm-port=1"], &[]),
         (&["proxy", "--decode=http://d:1", "positional"], &[]),
+        (&["proxy", "--discover=consul://a"], &[]),
+        (&["proxy", "--discover=file:"], &[]),
+        (&["proxy", "--discover=dns:decode"], &[]),
+        (&["proxy", "--discover=etcd://user:password@a:2379/b"], &[]),
+        (
+            &[
+                "announce",
+                "--etcd=etcd://a:2379",
+                "--role=decode",
+                "--url=http://a:1",
+            ],
+            &[],
+        ),
+        (
+            &[
+                "announce",
+                "--etcd=etcd://a/b",
+                "--role=both",
+                "--url=http://a:1",
+            ],
+            &[],
+        ),
+        (
+            &[
+                "announce",
+                "--etcd=etcd://a/b",
+                "--role=decode",
+                "--url=a:1",
+            ],
+            &[],
+        ),
+        (
+            &[
+                "announce",
+                "--etcd=etcd://a/b",
+                "--role=decode",
+                "--url=http://a:1",
+                "--client-key=/k",
+            ],
+            &[],
+        ),
+        (&["announce", "--etcd=etcd://a/b", "--role=decode"], &[]),
         (&["sidecar", "--allow-prefill=http://a"], &[]),
         (&["sidecar", "--allow-prefill=10.0.0.1/8"], &[]),
         (&["sidecar", "--allow-prefill="], &[]),
@@ -434,7 +477,7 @@ fn faults_say_what_would_be_right() {
 
 #[test]
 fn helps() {
-    for command in ["sidecar", "proxy"] {
+    for command in ["sidecar", "proxy", "announce"] {
         let help = Cli::try_parse_from(["transload", command, "--help"]).expect_err("the help");
         insta::assert_snapshot!(format!("help_{command}"), help.to_string());
     }

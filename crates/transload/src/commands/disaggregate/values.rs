@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use transload_sidecar::Role;
 use transload_sidecar::settings::{KvConnector, Policy, PrefillFailure};
 use transload_sidecar::target::ServerUrl;
 
@@ -116,6 +117,15 @@ pub(super) fn connector(text: &str) -> Result<KvConnector, String> {
     }
     let known = ALL.into_iter().find(|known| known.name() == text);
     known.ok_or_else(|| "the connectors are nixlv2, shared-storage and sglang".to_owned())
+}
+
+/// Reads a role's name.
+pub(super) fn role(text: &str) -> Result<Role, String> {
+    match text {
+        "prefill" => Ok(Role::Prefill),
+        "decode" => Ok(Role::Decode),
+        _ => Err("the roles are prefill and decode".to_owned()),
+    }
 }
 
 /// Reads a policy's name.

@@ -1,0 +1,117 @@
+//! `transload announce`: tells an etcd of a server, for proxies that look for servers there.
+
+use std::path::PathBuf;
+
+use clap::ValueHint;
+use transload_sidecar::Role;
+use transload_sidecar::announce::{AnnounceError, Announcement, announce};
+use transload_sidecar::etcd::Cluster;
+use transload_sidecar::settings::UpstreamTls;
+use transload_sidecar::target::ServerUrl;
+
+use super::common::ClientCertificate;
+use super::serve::{Ends, no_runtime};
+use super::values;
+use crate::commands::engines;
+use crate::failure::{Failure, chain};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  transload announce --etcd etcd://etcd:2379/transload --role prefill --url http://10.0.1.1:8100
+  transload announce --etcd etcd://e1:2379,e2:2379,e3:2379/transload --role decode \\
+    --url http://10.0.2.1:8200 --name decode-0
+  transload announce --etcd etcds://etcd:2379/transload --upstream-ca ca.pem \\
+    --client-cert client.pem --client-key client.key --role decode --url http://10.0.2.1:8200
+
+`transload proxy --discover etcd://…`, with the same hosts and prefix, finds the
+server while this runs. SIGTERM takes the announcement back; where this process
+dies, it ends within 10 s.";
+
+/// Tell an etcd of a prefill or decode server, for as long as this runs.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(crate) struct Args {
+    /// The etcd, and the prefix of its keys: etcd://HOST:PORT[,HOST:PORT]/PREFIX, or etcds:// for TLS.
+    #[arg(long, value_name = "URI")]
+    etcd: String,
+    /// What the server computes: prefill or decode.
+    #[arg(long, value_name = "ROLE", value_parser = values::role)]
+    role: Role,
+    /// Where it listens, as proxies see it.
+    #[arg(long, value_name = "URL", value_parser = values::server)]
+    url: ServerUrl,
+    /// What it is called there. Default: its HOST:PORT.
+    #[arg(long)]
+    name: Option<String>,
+    /// Authorities that sign the certificate of an etcd over TLS, in PEM. Default: those of the system.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    upstream_ca: Option<PathBuf>,
+    #[command(flatten)]
+    client: ClientCertificate,
+}
+
+pub(crate) fn run(args: Args) -> Result<(), Failure> {
+    let announcement = args.announcement()?;
+    let runtime = engines::runtime()?;
+    let announced = runtime.block_on(until_told_to_end(announcement));
+    // A look-up of a name may hang for longer than anybody waits.
+    runtime.shutdown_background();
+    announced
+}
+
+impl Args {
+    pub(super) fn announcement(self) -> Result<Announcement, Failure> {
+        // What was given is not shown: there may be a password in it.
+        let etcd = Cluster::parse(&self.etcd).map_err(|error| {
+            Failure::input(
+                format!("--etcd names no etcd: {error}"),
+                "give etcd://HOST:PORT/PREFIX, or etcds:// for TLS",
+            )
+        })?;
+        Ok(Announcement {
+            etcd,
+            role: self.role,
+            url: self.url,
+            name: self.name,
+            tls: UpstreamTls {
+                ca: self.upstream_ca,
+                client: self.client.pair()?,
+                ..UpstreamTls::default()
+            },
+        })
+    }
+}
+
+async fn until_told_to_end(announcement: Announcement) -> Result<(), Failure> {
+    let mut ends = Ends::new().map_err(no_runtime)?;
+    let mut twice = Ends::new().map_err(no_runtime)?;
+    let told = format!(
+        "announcing the {} server {} at {}",
+        announcement.role.name(),
+        announcement.url,
+        announcement.etcd
+    );
+    let announcing = announce(announcement, async {
+        eprintln!("{told}");
+        ends.next().await;
+    });
+    let cut = async {
+        twice.next().await;
+        twice.next().await;
+    };
+    tokio::select! {
+        announced = announcing => announced.map_err(|error| match error {
+            AnnounceError::Name(_) => {
+                Failure::input(error.to_string(), "give it another name: --name decode-0")
+            }
+            error => Failure::no(
+                chain(&error),
+                "name certificates that are there, in PEM, and may be read",
+            ),
+        }),
+        () = cut => Err(Failure::no(
+            "told to end twice: the announcement was not taken back",
+            "it ends within 10 s by itself",
+        )),
+    }
+}
