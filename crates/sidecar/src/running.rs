@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::discover::follow;
 use crate::exchange::{RemoteHosts, Rules};
 use crate::front::{Clients, Front, Listeners, Phase};
 use crate::observe::{Observer, ServerStatus};
@@ -170,7 +171,12 @@ impl Running {
                 source,
             })?;
         let mut tasks = Vec::new();
-        if elsewhere {
+        if let Mode::Proxy(choosing) = &front.settings.mode {
+            if let Some(source) = choosing.discover.clone() {
+                let upstream_tls = &front.settings.upstream_tls;
+                let finding = tokio::spawn(follow(source, servers.clone(), upstream_tls)?);
+                tasks.push(AbortOnDrop(finding.abort_handle()));
+            }
             let probing = tokio::spawn(probe_all(servers, front.upstream.clone()));
             tasks.push(AbortOnDrop(probing.abort_handle()));
         }

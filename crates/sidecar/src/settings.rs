@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::discover::Source;
 use crate::target::{AllowList, ServerUrl};
 use crate::telemetry::Otlp;
 
@@ -131,8 +132,8 @@ pub struct Choosing {
     pub prefill: Vec<ServerUrl>,
     /// Decode servers that are always known.
     pub decode: Vec<ServerUrl>,
-    /// Where further servers are looked for: the text of `--discover`, read by the room `discover`.
-    pub discover: Option<String>,
+    /// Where further servers are looked for.
+    pub discover: Option<Source>,
     /// How a server is chosen among several.
     pub policy: Policy,
     /// Prompts of fewer tokens than this go to a decode server only.

@@ -36,7 +36,7 @@ Environment:
   SGLANG_BOOTSTRAP_PORT   8998 by default
 
 SIGTERM lets requests in flight end, within --drain. A second one ends at once.
-SIGHUP re-reads certificates and the file of --discover.";
+SIGHUP re-reads certificates. The file of --discover is re-read when it changes.";
 
 /// Be the front door of prefill and decode servers, and choose among them.
 #[derive(Debug, clap::Args)]
