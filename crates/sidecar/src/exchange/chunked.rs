@@ -193,7 +193,9 @@ impl Exchange {
             self.act(Action::Stop(Role::Decode));
             return self.act(Action::Cut);
         }
-        self.state = State::Decoding(Box::new(Decoding::with_head(status, headers)));
+        let mut leg = Box::new(Decoding::with_head(status, headers));
+        self.begin_unless_held(&mut leg);
+        self.state = State::Decoding(leg);
     }
 
     fn leg_invalid(&mut self, chunked: &Chunked) {

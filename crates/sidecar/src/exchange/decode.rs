@@ -30,7 +30,7 @@ pub(super) struct Decoding {
 
 enum Answer {
     Awaited,
-    /// Its head waits for the first byte of its body: until then another server may answer instead.
+    /// Its head waits for the first byte of its body, as long as another server may answer instead.
     Head(Box<(StatusCode, HeaderMap)>),
     /// The client has got its head.
     Passing(Option<Box<Rewriter>>),
@@ -104,10 +104,12 @@ impl Exchange {
                     self.act(Action::Blame(Role::Decode, FailureKind::Status));
                 }
                 leg.answer = Answer::Head(Box::new((status, headers)));
+                self.begin_unless_held(&mut leg);
             }
             Event::Data(Role::Decode, bytes) if bytes.is_empty() => {}
             Event::Data(Role::Decode, bytes) => {
-                self.answer(&mut leg);
+                self.begin(&mut leg);
+                self.unclaimed = None;
                 let Answer::Passing(rewriter) = &mut leg.answer else {
                     return self.cut(&leg);
                 };
@@ -131,9 +133,15 @@ impl Exchange {
         self.state = State::Decoding(leg);
     }
 
+    /// Begins the client's answer, if its head has come and nobody else may answer in its place.
+    pub(super) fn begin_unless_held(&mut self, leg: &mut Decoding) {
+        if !self.rules.elsewhere && leg.alongside.is_none() {
+            self.begin(leg);
+        }
+    }
+
     /// Begins the client's answer, if its head has come and has waited.
-    fn answer(&mut self, leg: &mut Decoding) {
-        self.unclaimed = None;
+    fn begin(&mut self, leg: &mut Decoding) {
         if let Answer::Head(head) = &mut leg.answer {
             let (status, mut headers) = (head.0, std::mem::take(&mut head.1));
             let limit = self.rules.body_limit;
@@ -147,7 +155,8 @@ impl Exchange {
     }
 
     fn decoded(&mut self, mut leg: Box<Decoding>, trailers: Option<HeaderMap>) {
-        self.answer(&mut leg);
+        self.begin(&mut leg);
+        self.unclaimed = None;
         let Answer::Passing(rewriter) = &mut leg.answer else {
             return self.decode_failed(leg, Failure::Broken);
         };
@@ -260,6 +269,7 @@ impl Exchange {
             }
             Event::End(Role::Prefill, _) => {
                 leg.alongside = None;
+                self.begin_unless_held(&mut leg);
                 self.state = State::Decoding(leg);
                 return;
             }
