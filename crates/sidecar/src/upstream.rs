@@ -1,11 +1,12 @@
 //! Connections to servers: kept for the next request, never opened before there is one.
 //!
-//! A request is sent once. Where that fails the error says whether the server can have seen it, and what happens then is the
-//! caller's decision.
+//! A request is sent once, or once more where a connection that was kept has ended and nothing is lost by that. Where it fails
+//! the error says whether the server can have seen it, and what happens then is the caller's decision.
 
 mod body;
 mod connection;
 mod pool;
+mod validity;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response, StatusCode};
+use http::header::{HOST, UPGRADE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body::Body as _;
 use http_body_util::BodyExt;
 use rustls_pki_types::ServerName;
 use thiserror::Error;
@@ -55,6 +58,9 @@ pub enum SendError {
     /// The connection broke; the server may have seen the request.
     #[error("the connection broke: {0}")]
     Broken(#[source] hyper::Error),
+    /// What came is no answer to the request.
+    #[error("its answer is not valid: {0}")]
+    Malformed(&'static str),
     /// The answer did not come in time.
     #[error("no answer within {0:?}")]
     Timeout(Duration),
@@ -115,25 +121,46 @@ impl Upstream {
         mut request: Request<Outgoing>,
     ) -> Result<Response<Answer>, (SendError, Option<Box<Request<Outgoing>>>)> {
         let pools = &self.inner.pools;
+        let protocol = request.headers().get(UPGRADE).cloned();
+        let answered = |response, connection| match validity::fault(&response, protocol.as_ref()) {
+            None => Ok(Answer::of(response, connection, pools.place(role, url))),
+            Some(fault) => Err((SendError::Malformed(fault), None)),
+        };
+        // Clients of HTTP/1.0 need not name one.
+        let hostless = !request.headers().contains_key(HOST);
+        if hostless && let Ok(host) = HeaderValue::try_from(url.target.to_string()) {
+            request.headers_mut().insert(HOST, host);
+        }
         while let Some(mut kept) = pools.take(role, url).await {
+            let again = again(role, &request);
             match kept.send(request).await {
-                Ok(response) => return Ok(Answer::of(response, kept, pools.place(role, url))),
-                Err(mut error) => match error.take_message() {
+                Ok(response) => return answered(response, kept),
+                Err(mut error) => match (error.take_message(), again) {
                     // The connection was closed meanwhile, and nothing of the request was sent.
-                    Some(unsent) => request = unsent,
-                    None => return Err((SendError::Broken(error.into_error()), None)),
+                    (Some(unsent), _) => request = unsent,
+                    // The server has most likely closed it at the moment in which it was used again.
+                    (None, Some(again)) if !error.error().is_parse() => {
+                        request = again;
+                        break;
+                    }
+                    (None, _) => return Err((SendError::Broken(error.into_error()), None)),
                 },
             }
         }
         let mut connection = match self.connect(role, url).await {
             Ok(connection) => connection,
-            Err(error) => return Err((error, Some(Box::new(request)))),
+            Err(error) => {
+                if hostless {
+                    request.headers_mut().remove(HOST);
+                }
+                return Err((error, Some(Box::new(request))));
+            }
         };
         let response = connection
             .send(request)
             .await
             .map_err(|error| (SendError::Broken(error.into_error()), None))?;
-        Ok(Answer::of(response, connection, pools.place(role, url)))
+        answered(response, connection)
     }
 
     /// Asks a server with `GET`, for at most `limit` bytes.
@@ -176,8 +203,7 @@ impl Upstream {
         path: &str,
         limit: usize,
     ) -> Result<(StatusCode, Bytes), SendError> {
-        let request = Request::get(path).header(http::header::HOST, url.target.to_string());
-        let request = request.body(Outgoing::empty());
+        let request = Request::get(path).body(Outgoing::empty());
         let request = request.map_err(|wrong| {
             SendError::Unreachable(io::Error::new(io::ErrorKind::InvalidInput, wrong))
         })?;
@@ -254,4 +280,20 @@ impl Upstream {
         Err(wrong
             .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
     }
+}
+
+/// A copy of a request that a server may get twice: one that only asks, without a body, or a prefill, which costs time only.
+fn again(role: Role, request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
+    let asks = matches!(
+        *request.method(),
+        Method::GET | Method::HEAD | Method::OPTIONS
+    );
+    if role != Role::Prefill && !(asks && request.body().is_end_stream()) {
+        return None;
+    }
+    let mut copy = Request::new(request.body().copy()?);
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
 }

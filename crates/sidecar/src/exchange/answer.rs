@@ -40,11 +40,13 @@ impl Trouble {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
-    /// The decode server broke before it answered.
+    /// A server broke before it answered.
     pub(crate) fn broken(role: &str) -> Self {
         Self::new(
             StatusCode::BAD_GATEWAY,
-            format!("The {role} server broke the connection before it had answered."),
+            format!(
+                "The {role} server broke the connection before it had answered, or its answer is not valid HTTP."
+            ),
         )
     }
 

@@ -407,7 +407,10 @@ const fn failure(error: &SendError) -> Failure {
     match error {
         SendError::Unreachable(_) => Failure::Refused,
         SendError::ConnectTimeout(_) => Failure::ConnectTimeout,
-        SendError::Broken(_) | SendError::Timeout(_) | SendError::TooLong(_) => Failure::Broken,
+        SendError::Broken(_)
+        | SendError::Malformed(_)
+        | SendError::Timeout(_)
+        | SendError::TooLong(_) => Failure::Broken,
     }
 }
 

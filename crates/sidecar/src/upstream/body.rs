@@ -35,6 +35,12 @@ impl Outgoing {
         self.rest.is_none()
     }
 
+    /// A copy, where no more of it comes.
+    pub(super) fn copy(&self) -> Option<Self> {
+        let whole = self.rest.as_ref().is_none_or(Body::is_end_stream);
+        whole.then(|| Self::whole(self.here.clone()))
+    }
+
     /// The beginning of a body, whose rest still comes.
     #[must_use]
     pub const fn streamed(here: Bytes, rest: Incoming) -> Self {

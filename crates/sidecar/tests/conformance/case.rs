@@ -36,6 +36,8 @@ pub(crate) struct Case {
     pub(crate) trailers: Vec<String>,
     /// It is no request that can be disaggregated, whatever its route: its id passes.
     pub(crate) passed: bool,
+    /// The client speaks HTTP/1.0 and names no host.
+    pub(crate) old: bool,
     /// The port of which rank it is sent to.
     pub(crate) rank: usize,
     /// It is sent again for every way to part it and its answers in two.
@@ -173,6 +175,7 @@ impl Default for Case {
             chunked: false,
             trailers: Vec::new(),
             passed: false,
+            old: false,
             rank: 0,
             splits: false,
             waits: false,

@@ -8,6 +8,7 @@ mod fakes;
 mod judge;
 mod members;
 mod play;
+mod reused;
 mod rig;
 mod targets;
 mod wire;

@@ -36,12 +36,15 @@ pub(crate) fn sent_body(rig: &Rig, case: &Case) -> Vec<u8> {
 /// The client's request: head and body.
 pub(crate) fn request(rig: &Rig, case: &Case) -> (Vec<u8>, Vec<u8>) {
     let body = sent_body(rig, case);
-    let mut head = format!("{} HTTP/1.1\r\n", rig.fill(&case.request));
+    let version = if case.old { "1.0" } else { "1.1" };
+    let mut head = format!("{} HTTP/{version}\r\n", rig.fill(&case.request));
     let mut line = |text: &str| {
         head.push_str(&rig.fill(text));
         head.push_str("\r\n");
     };
-    line("Host: sidecar.example:8000");
+    if !case.old {
+        line("Host: sidecar.example:8000");
+    }
     if !case.prefiller.is_empty() {
         line(&format!("x-prefiller-host-port: {}", case.prefiller));
     }

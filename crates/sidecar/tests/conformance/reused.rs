@@ -1,0 +1,111 @@
+//! Connections to servers that are used again at the moment in which the server closes them.
+
+use crate::case::{Case, Leg};
+use crate::fakes::{End, Fake};
+use crate::play;
+use crate::rig::Rig;
+
+/// An answer that keeps the connection, and none that closes it.
+fn answer() -> Leg {
+    Leg {
+        answers: crate::case::Bytes(b"{}".to_vec()),
+        ..Leg::default()
+    }
+}
+
+fn closing() -> Leg {
+    Leg {
+        mute: true,
+        end: End::Close,
+        ..Leg::default()
+    }
+}
+
+fn play(rig: &Rig, fake: &Fake, legs: &[Leg]) {
+    fake.play(legs.iter().map(|leg| play::script(rig, leg)).collect());
+}
+
+/// Sends a case's request, and tells the status of its answer.
+async fn ask(rig: &Rig, case: &Case) -> u16 {
+    let played = play::client(rig, case, &[]).await.expect("an answer");
+    played.answer.map_or(0, |answer| answer.status())
+}
+
+/// The line of a request, and its status where the decode server closes the connection.
+const PASSED: [(&str, u16); 6] = [
+    ("GET /v1/models", 200),
+    ("HEAD /v1/models", 200),
+    ("OPTIONS /v1/models", 200),
+    ("DELETE /v1/files/1", 502),
+    ("POST /v1/embeddings", 502),
+    ("POST /v1/chat/completions", 502),
+];
+
+#[tokio::test]
+async fn only_what_may_be_repeated_is_sent_again() {
+    for (line, status) in PASSED {
+        let body = if line.starts_with("POST ") { "{}" } else { "" };
+        let case = Case {
+            request: line.to_owned(),
+            prefiller: String::new(),
+            body: crate::case::Bytes(body.as_bytes().to_vec()),
+            ..Case::default()
+        };
+        let rig = Rig::start(&case).await;
+        let decode = &rig.decode[0];
+        let answer = Leg {
+            head_only: line.starts_with("HEAD "),
+            ..answer()
+        };
+        play(&rig, decode, &[answer.clone(), closing(), answer]);
+        assert_eq!(ask(&rig, &case).await, 200, "{line}");
+        assert_eq!(ask(&rig, &case).await, status, "{line}");
+        let expected = if status == 200 { (3, 2) } else { (2, 1) };
+        assert_eq!((decode.seen().len(), decode.dialled()), expected, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_sent_again_is_sent_once_more_only() {
+    let case = Case {
+        request: "GET /v1/models".to_owned(),
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let decode = &rig.decode[0];
+    play(&rig, decode, &[answer(), closing(), closing(), answer()]);
+    assert_eq!(ask(&rig, &case).await, 200);
+    assert_eq!(ask(&rig, &case).await, 502);
+    assert_eq!(decode.seen().len(), 3);
+}
+
+#[tokio::test]
+async fn a_new_connection_that_ends_is_not_tried_again() {
+    let case = Case {
+        request: "GET /v1/models".to_owned(),
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    play(&rig, &rig.decode[0], &[closing(), answer()]);
+    assert_eq!(ask(&rig, &case).await, 502);
+    assert_eq!(rig.decode[0].seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_prefill_is_sent_again_and_a_decode_is_not() {
+    let case = Case {
+        body: crate::case::Bytes(b"{}".to_vec()),
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
+    play(&rig, prefill, &[answer(), closing(), answer(), answer()]);
+    play(&rig, decode, &[answer(), answer(), closing()]);
+    assert_eq!(ask(&rig, &case).await, 200);
+    assert_eq!(ask(&rig, &case).await, 200);
+    assert_eq!((prefill.seen().len(), prefill.dialled()), (3, 2));
+    let bodies: Vec<_> = prefill.seen().into_iter().map(|seen| seen.body).collect();
+    assert_eq!(bodies[1], bodies[2]);
+    assert_eq!(ask(&rig, &case).await, 502);
+    assert_eq!(decode.seen().len(), 3);
+}
