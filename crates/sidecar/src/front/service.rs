@@ -162,8 +162,11 @@ impl Front {
         ));
         let piece = std::future::poll_fn(|cx| driver.poll_piece(cx)).await;
         match piece {
-            Piece::Head(status, headers) => {
+            Piece::Head(status, headers, reason) => {
                 let mut response = Response::new(Reply::exchange(driver));
+                if let Some(reason) = reason {
+                    response.extensions_mut().insert(reason);
+                }
                 *response.status_mut() = status;
                 *response.headers_mut() = headers;
                 Ok(response)
@@ -312,7 +315,7 @@ impl Front {
         let mut rank = client.rank;
         if let Some(named) = headers
             .get(DATA_PARALLEL)
-            .filter(|named| !named.is_empty() && rank == 0 && beside.ranks > 1)
+            .filter(|named| !named.is_empty() && rank == 0)
         {
             let port = self.settings.listen.port();
             let host = beside.pod_ip.as_deref().unwrap_or_default();
