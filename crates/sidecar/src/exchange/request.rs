@@ -1,6 +1,7 @@
 //! What a client asks for, as far as it matters here, and the bodies that servers get instead of the client's.
 
 use bytes::Bytes;
+use serde_json::value::RawValue;
 
 use crate::json::{self, Object};
 
@@ -137,15 +138,18 @@ pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
     if route != Route::Completions {
         return false;
     }
-    if !body
-        .get("prompt")
-        .is_some_and(|prompt| prompt.starts_with('['))
-    {
-        return false;
-    }
-    // A list of numbers is one prompt, of token ids.
-    body.read::<Vec<&serde_json::value::RawValue>>("prompt")
-        .is_some_and(|items| {
-            items.len() > 1 && items.iter().any(|item| item.get().starts_with(['"', '[']))
-        })
+    let prompts = |key| match body.get(key) {
+        // Beside embedded prompts clients have to send an empty one.
+        None | Some("null" | "\"\"") => 0,
+        Some(prompt) if prompt.starts_with('[') => {
+            let items: Vec<&RawValue> = body.read(key).unwrap_or_default();
+            // A list of numbers is one prompt, of token ids.
+            match items.iter().any(|item| item.get().starts_with(['"', '['])) {
+                true => items.len(),
+                false => 1,
+            }
+        }
+        Some(_) => 1,
+    };
+    prompts("prompt") + prompts("prompt_embeds") > 1
 }
