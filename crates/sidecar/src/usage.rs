@@ -8,9 +8,9 @@ mod encoding;
 
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
-use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, ETAG};
 
-use self::encoding::Decoder;
+pub(crate) use self::encoding::Decoder;
 use crate::json::Object;
 
 /// How many tokens of the prompt were cached, as the prefill server wrote the number.
@@ -38,6 +38,14 @@ impl CachedTokens {
     /// The number, where it is one that counts tokens.
     pub(crate) fn count(&self) -> Option<u64> {
         self.0.parse().ok()
+    }
+}
+
+/// Removes from headers or trailers what names the bytes of a body that is rewritten.
+pub(crate) fn remove_digests(headers: &mut HeaderMap) {
+    headers.remove(ETAG);
+    for name in ["content-md5", "digest", "repr-digest", "content-digest"] {
+        headers.remove(name);
     }
 }
 
@@ -106,6 +114,7 @@ impl Rewriter {
         };
         if matches!(body, Body::Unknown(_)) {
             headers.remove(CONTENT_LENGTH);
+            remove_digests(headers);
             let of_events = |text: &str| {
                 text.trim_start()
                     .to_ascii_lowercase()

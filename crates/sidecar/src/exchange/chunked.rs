@@ -11,7 +11,7 @@ use super::{Action, Event, Exchange, Failure, Route, State, Trouble};
 use crate::Role;
 use crate::json::Object;
 use crate::observe::{FailureKind, Path};
-use crate::usage::CachedTokens;
+use crate::usage::{self, CachedTokens};
 
 /// How a decode is divided.
 pub(super) struct Chunks {
@@ -76,9 +76,15 @@ impl Exchange {
         if first.get("n").is_some_and(|n| n != "1" && n != "null") {
             return None;
         }
-        let budget = ["max_completion_tokens", "max_tokens"]
+        let limit = ["max_completion_tokens", "max_tokens"]
             .into_iter()
-            .find_map(|limit| first.read::<u64>(limit));
+            .filter_map(|limit| first.get(limit))
+            .find(|limit| *limit != "null");
+        let budget = match limit {
+            None => None,
+            // A limit that is no count is the server's to judge.
+            Some(limit) => Some(count_of(limit)?),
+        };
         if budget.is_some_and(|budget| budget <= tokens) {
             return None;
         }
@@ -178,6 +184,7 @@ impl Exchange {
             let body = chunked.whole(&generated);
             let (status, mut headers) = chunked.head.take().unwrap_or_default();
             headers.insert(CONTENT_LENGTH, body.len().into());
+            usage::remove_digests(&mut headers);
             self.act(Action::Answer(status, headers));
             self.act(Action::Write(body));
         }
@@ -255,7 +262,7 @@ impl Chunked {
             .set("max_tokens", &*limit)
             .set("max_completion_tokens", &*limit);
         edit = edit.set("stream", "false").remove("stream_options");
-        if let Some(least) = first.read::<u64>("min_tokens") {
+        if let Some(least) = first.get("min_tokens").and_then(count_of) {
             edit = edit.set(
                 "min_tokens",
                 tokens.min(least.saturating_sub(self.generated)).to_string(),
@@ -322,11 +329,12 @@ impl Chunked {
         let mut edit = last.answer.edit().set("usage", self.usage());
         let choice = last.choices.first().map(|choice| {
             let message = choice.object("message").map(|message| {
-                let message = message
-                    .edit()
-                    .set("content", format!("\"{}\"", self.text))
-                    .finish();
-                String::from_utf8_lossy(&message).into_owned()
+                let mut edit = message.edit();
+                // Beside calls of tools there may be no text at all, which is not an empty one.
+                if !self.text.is_empty() {
+                    edit = edit.set("content", format!("\"{}\"", self.text));
+                }
+                String::from_utf8_lossy(&edit.finish()).into_owned()
             });
             let choice = match message {
                 Some(message) => choice.edit().set("message", message).finish(),
@@ -396,10 +404,41 @@ fn delta(choice: &Object, last: bool) -> String {
         .get("finish_reason")
         .filter(|_| last)
         .unwrap_or("null");
-    let text = content(choice);
-    format!(
-        "{{\"index\":{index},\"delta\":{{\"role\":\"assistant\",\"content\":\"{text}\"}},\"finish_reason\":{reason}}}"
-    )
+    let message = choice.object("message");
+    let delta = message.as_ref().map(as_delta);
+    let delta = delta.as_deref().unwrap_or(b"{}");
+    let delta = String::from_utf8_lossy(delta);
+    format!("{{\"index\":{index},\"delta\":{delta},\"finish_reason\":{reason}}}")
+}
+
+/// A message as the difference from none: calls of tools are numbered there.
+fn as_delta(message: &Object) -> Bytes {
+    let calls: Vec<&RawValue> = message.read("tool_calls").unwrap_or_default();
+    if calls.is_empty() {
+        return message.edit().remove("tool_calls").finish();
+    }
+    let numbered = calls.iter().enumerate().filter_map(|(index, call)| {
+        let call = Object::parse(call.get().to_owned().into()).ok()?;
+        let call = call.edit().set("index", index.to_string()).finish();
+        Some(String::from_utf8_lossy(&call).into_owned())
+    });
+    let calls = numbered.collect::<Vec<_>>().join(",");
+    message
+        .edit()
+        .set("tool_calls", format!("[{calls}]"))
+        .finish()
+}
+
+/// A count as JSON may write it: servers read `1e1` and `10.0` as 10.
+fn count_of(number: &str) -> Option<u64> {
+    let written_otherwise = || {
+        let number: f64 = number.parse().ok()?;
+        (number.fract() == 0.0)
+            .then(|| format!("{number:.0}"))?
+            .parse()
+            .ok()
+    };
+    number.parse().ok().or_else(written_otherwise)
 }
 
 fn count(answer: &Object, key: &str) -> u64 {

@@ -10,7 +10,7 @@ use super::{Action, Event, Exchange, Failure, State, Trouble};
 use crate::Role;
 use crate::observe::{FailureKind, Path};
 use crate::settings::PrefillFailure;
-use crate::usage::{CachedTokens, Rewriter};
+use crate::usage::{self, CachedTokens, Rewriter};
 
 /// How often a request is computed anew because a decode server broke before its first byte.
 const MOST_RESTARTS: u32 = 1;
@@ -168,6 +168,12 @@ impl Exchange {
                 if !last.is_empty() {
                     self.act(Action::Write(last));
                 }
+                let trailers = trailers.map(|mut trailers| {
+                    if rewriter.is_some() {
+                        usage::remove_digests(&mut trailers);
+                    }
+                    trailers
+                });
                 self.act(Action::Finish(trailers));
                 if leg.alongside.is_some() {
                     // Its server may still be busy with the end of the transfer.

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
-use http::StatusCode;
+use http::header::CONTENT_ENCODING;
+use http::{HeaderMap, StatusCode};
 
 use super::{Action, Event, Exchange, Failure, RemoteHosts, State, Trouble};
 use crate::Role;
@@ -11,7 +12,7 @@ use crate::json::Object;
 use crate::observe::FailureKind;
 use crate::settings::{KvConnector, PrefillFailure};
 use crate::target;
-use crate::usage::CachedTokens;
+use crate::usage::{CachedTokens, Decoder};
 
 /// A prefill leg under way, or about to be sent again.
 pub(super) struct Prefilling {
@@ -27,8 +28,64 @@ enum Answer {
     Awaited,
     /// The leg is sent again then.
     Again(Instant),
-    Coming(BytesMut),
+    Coming(Held),
 }
+
+/// What has come of an answer, without its compression.
+struct Held {
+    bytes: BytesMut,
+    decoder: Option<Box<Decoder>>,
+    limit: usize,
+}
+
+impl Held {
+    /// How many bytes of a compressed answer are decoded at a time: a bound is noticed before a thousand times as many are held.
+    const STEP: usize = 4 << 10;
+
+    /// Begins with the answer's headers; `limit` bounds its bytes on the wire and decoded.
+    fn new(headers: &HeaderMap, limit: usize) -> Option<Self> {
+        let decoder = match headers.get(CONTENT_ENCODING) {
+            None => None,
+            Some(coding) => Some(Box::new(Decoder::new(coding)?)),
+        };
+        Some(Self {
+            bytes: BytesMut::new(),
+            decoder,
+            limit,
+        })
+    }
+
+    fn take(&mut self, mut bytes: Bytes) -> Result<(), &'static str> {
+        let Some(mut decoder) = self.decoder.take() else {
+            return self.push(&bytes);
+        };
+        while !bytes.is_empty() {
+            let step = bytes.split_to(bytes.len().min(Self::STEP));
+            let decoded = decoder.feed(&step).map_err(|_| UNDECODABLE)?;
+            self.push(&decoded)?;
+        }
+        self.decoder = Some(decoder);
+        Ok(())
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
+        if self.bytes.len() + bytes.len() > self.limit {
+            return Err("is longer than --body-limit");
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn whole(&mut self) -> Result<Bytes, &'static str> {
+        if let Some(mut decoder) = self.decoder.take() {
+            let last = decoder.finish().map_err(|_| UNDECODABLE)?;
+            self.push(&last)?;
+        }
+        Ok(std::mem::take(&mut self.bytes).freeze())
+    }
+}
+
+const UNDECODABLE: &str = "cannot be decoded";
 
 impl Prefilling {
     pub(super) fn deadline(&self) -> Instant {
@@ -69,8 +126,18 @@ impl Exchange {
 
     pub(super) fn prefilling(&mut self, mut leg: Prefilling, event: Event, now: Instant) {
         match event {
-            Event::Head(Role::Prefill, status, _) if status.is_success() => {
-                leg.answer = Answer::Coming(BytesMut::new());
+            Event::Head(Role::Prefill, status, headers) if status.is_success() => {
+                // Of a leg to shared storage only the status matters.
+                let limit = self.rules.body_limit;
+                let held = match self.rules.connector {
+                    KvConnector::SharedStorage => Held::new(&HeaderMap::new(), limit),
+                    KvConnector::NixlV2 | KvConnector::Sglang => Held::new(&headers, limit),
+                };
+                let Some(held) = held else {
+                    let fault = Fault::Invalid("has a Content-Encoding that was not asked for");
+                    return self.prefill_failed(leg, fault, now);
+                };
+                leg.answer = Answer::Coming(held);
             }
             Event::Head(Role::Prefill, status, headers) if refused_by_server(status) => {
                 return self.relay(status, headers, leg.until);
@@ -79,26 +146,18 @@ impl Exchange {
                 return self.prefill_failed(leg, Fault::Status(status), now);
             }
             Event::Data(Role::Prefill, bytes) => {
-                if let Answer::Coming(held) = &mut leg.answer {
-                    if held.len() + bytes.len() > self.rules.body_limit {
-                        return self.prefill_failed(
-                            leg,
-                            Fault::Invalid("is longer than --body-limit"),
-                            now,
-                        );
-                    }
-                    // Of a leg to shared storage only the status matters.
-                    if self.rules.connector != KvConnector::SharedStorage {
-                        held.extend_from_slice(&bytes);
-                    }
+                if let Answer::Coming(held) = &mut leg.answer
+                    && self.rules.connector != KvConnector::SharedStorage
+                    && let Err(wrong) = held.take(bytes)
+                {
+                    return self.prefill_failed(leg, Fault::Invalid(wrong), now);
                 }
             }
             Event::End(Role::Prefill, _) => {
                 let Answer::Coming(held) = &mut leg.answer else {
                     return self.prefill_failed(leg, Fault::Unanswered(Failure::Broken), now);
                 };
-                let held = std::mem::take(held).freeze();
-                return match self.prefilled(held) {
+                return match held.whole().and_then(|whole| self.prefilled(whole)) {
                     Ok(()) => {}
                     Err(wrong) => self.prefill_failed(leg, Fault::Invalid(wrong), now),
                 };
@@ -151,18 +210,18 @@ impl Exchange {
         Ok(())
     }
 
-    /// Whether the host that parameters name, if they name one, is one that may be dialled.
+    /// Whether the host that parameters name, if they name one, is one that may be dialled. Which of several a server takes is not
+    /// ours to know.
     fn may_fetch_from(&self, params: &Object) -> bool {
         let RemoteHosts::Allowed(list) = &self.rules.remote_hosts else {
             return true;
         };
-        match (
-            params.get("remote_host"),
-            params.read::<String>("remote_host"),
-        ) {
-            (None | Some("null"), _) => true,
-            (Some(_), host) => host.is_some_and(|host| target::allowed_host(list.as_ref(), &host)),
-        }
+        params.all("remote_host").all(|host| {
+            let host = serde_json::from_str::<Option<String>>(host);
+            host.is_ok_and(|host| {
+                host.is_none_or(|host| target::allowed_host(list.as_ref(), &host))
+            })
+        })
     }
 
     fn prefill_failed(&mut self, mut leg: Prefilling, fault: Fault, now: Instant) {

@@ -12,6 +12,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
+use hyper::ext::ReasonPhrase;
 use tokio::time::Sleep;
 
 use super::{Choice, Front, Phase};
@@ -36,6 +37,8 @@ pub(super) struct Driver {
     trace: Trace,
     /// That of the client's answer.
     status: Option<StatusCode>,
+    /// The status of the last head that has come, with a reason of the server's own.
+    reason: Option<(StatusCode, ReasonPhrase)>,
     prefill: Option<Leg>,
     decode: Option<Leg>,
     /// The leg that has just ended, whose answer may still turn out to be a failure.
@@ -53,6 +56,8 @@ pub(super) struct Driver {
 struct Leg {
     claim: Claim,
     state: LegState,
+    /// That of its answer, where it is the server's own.
+    reason: Option<ReasonPhrase>,
     /// The server has failed, though it answers.
     blamed: bool,
 }
@@ -64,7 +69,7 @@ enum LegState {
 
 /// What the client gets next.
 pub(super) enum Piece {
-    Head(StatusCode, HeaderMap),
+    Head(StatusCode, HeaderMap, Option<ReasonPhrase>),
     Data(Bytes),
     Trailers(HeaderMap),
     End,
@@ -91,6 +96,7 @@ impl Driver {
             record: Some(record),
             trace,
             status: None,
+            reason: None,
             prefill: None,
             decode: None,
             ended: None,
@@ -191,7 +197,13 @@ impl Driver {
                 if let Some(record) = &self.record {
                     record.status(status.as_u16());
                 }
-                return Some(Piece::Head(status, headers));
+                let reason = self.reason.take().filter(|(of, _)| *of == status);
+                let reason = reason.filter(|_| !self.exchange.refused());
+                return Some(Piece::Head(
+                    status,
+                    headers,
+                    reason.map(|(_, reason)| reason),
+                ));
             }
             Action::Write(bytes) => {
                 let count = bytes.len() as u64;
@@ -286,6 +298,7 @@ impl Driver {
         *self.leg(role) = Some(Leg {
             claim,
             state: LegState::Asked(answer),
+            reason: None,
             blamed: false,
         });
     }
@@ -297,6 +310,10 @@ impl Driver {
             return None;
         };
         match &event {
+            Event::Head(_, status, _) => {
+                let reason = leg.reason.take();
+                self.reason = reason.map(|reason| (*status, reason));
+            }
             Event::End(..) => self.ended = slot.take().map(|leg| (role, leg)),
             Event::Failed(_, failure) => {
                 if let (Some(leg), Some(kind)) = (slot.take(), failure.kind()) {
@@ -365,6 +382,7 @@ impl Leg {
                         Ok(response) => {
                             let (mut head, body) = response.into_parts();
                             self.state = LegState::Answering(body, None);
+                            self.reason = head.extensions.remove();
                             super::headers::end_hop(&mut head.headers);
                             Event::Head(role, head.status, head.headers)
                         }

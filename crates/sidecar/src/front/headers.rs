@@ -2,7 +2,7 @@
 
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue,
-    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Method};
 
@@ -16,11 +16,12 @@ pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id"
 
 /// Headers that belong to one connection, besides those that `Connection` names. `Trailer` is not among them: it says what
 /// follows a body.
-const HOP_BY_HOP: [HeaderName; 8] = [
+const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     TE,
     TRANSFER_ENCODING,
     UPGRADE,
+    PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION,
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-connection"),

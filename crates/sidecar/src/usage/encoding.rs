@@ -9,7 +9,7 @@ use http::HeaderValue;
 use super::Undecodable;
 
 /// Decodes `gzip` and `deflate`. Others are not decoded: servers were asked for none at all.
-pub(super) enum Decoder {
+pub(crate) enum Decoder {
     Identity,
     Gzip(MultiGzDecoder<Vec<u8>>),
     Deflate(ZlibDecoder<Vec<u8>>),
@@ -17,7 +17,7 @@ pub(super) enum Decoder {
 
 impl Decoder {
     /// The decoder of a `Content-Encoding`, where there is one.
-    pub(super) fn new(encoding: &HeaderValue) -> Option<Self> {
+    pub(crate) fn new(encoding: &HeaderValue) -> Option<Self> {
         let encoding = encoding.to_str().ok()?.trim().to_ascii_lowercase();
         Some(match &*encoding {
             "" | "identity" => Self::Identity,
@@ -27,7 +27,7 @@ impl Decoder {
         })
     }
 
-    pub(super) fn feed(&mut self, bytes: &Bytes) -> Result<Bytes, Undecodable> {
+    pub(crate) fn feed(&mut self, bytes: &Bytes) -> Result<Bytes, Undecodable> {
         // What a decoder holds back inside itself comes out at a flush.
         let written = match self {
             Self::Identity => return Ok(bytes.clone()),
@@ -38,7 +38,7 @@ impl Decoder {
         Ok(self.take())
     }
 
-    pub(super) fn finish(&mut self) -> Result<Bytes, Undecodable> {
+    pub(crate) fn finish(&mut self) -> Result<Bytes, Undecodable> {
         match self {
             Self::Identity => return Ok(Bytes::new()),
             Self::Gzip(decoder) => decoder.try_finish(),

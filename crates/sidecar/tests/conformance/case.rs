@@ -136,6 +136,7 @@ pub(crate) enum Ends {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Seen {
     pub(crate) status: u16,
+    pub(crate) reason: Option<String>,
     /// The body; the last answer of a decode server, if neither this nor `json` nor `error` is given.
     pub(crate) body: Option<Bytes>,
     /// The body as JSON, where order and texts of numbers count, and white space does not.
@@ -221,6 +222,7 @@ impl Default for Seen {
     fn default() -> Self {
         Self {
             status: 200,
+            reason: None,
             body: None,
             json: None,
             error: None,

@@ -187,6 +187,10 @@ fn judge_client(rig: &Rig, case: &Case, played: &Played) -> Vec<String> {
             expected.status
         )];
     }
+    let reason = answer.first.splitn(3, ' ').nth(2);
+    if expected.reason.is_some() && reason != expected.reason.as_deref() {
+        wrong.push(format!("its reason is {reason:?}"));
+    }
     if answer.whole == expected.cut {
         wrong.push(match expected.cut {
             true => format!("its answer seems whole, by {:?}", answer.framing),
