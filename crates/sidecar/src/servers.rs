@@ -126,6 +126,13 @@ impl Claim {
         &self.url
     }
 
+    /// Says that the server's answer has begun as it should; whether it also ends so may take minutes to know.
+    pub(crate) fn answered(&self) {
+        if !self.judged.load(Ordering::Relaxed) {
+            self.servers.lock().answered(self.role, &self.url);
+        }
+    }
+
     /// Says that the server has answered as it should. Only the first judgement counts.
     pub(crate) fn succeeded(&self, now: Instant) {
         self.judge(None, now);

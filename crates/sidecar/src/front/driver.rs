@@ -311,6 +311,9 @@ impl Driver {
         };
         match &event {
             Event::Head(_, status, _) => {
+                if !status.is_server_error() {
+                    leg.claim.answered();
+                }
                 let reason = leg.reason.take();
                 self.reason = reason.map(|reason| (*status, reason));
             }

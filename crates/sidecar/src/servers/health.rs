@@ -45,6 +45,11 @@ impl Health {
         }
     }
 
+    /// Takes note that an answer has begun well: others may be sent to it, and the next failure counts as if this had not been.
+    pub(super) const fn answered(&mut self) {
+        self.open = None;
+    }
+
     pub(super) fn judged(&mut self, failed: bool, now: Instant) {
         if !failed {
             (self.failures, self.open) = (0, None);

@@ -1,45 +1,115 @@
 //! Asks servers whether they are well.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 
 use super::Servers;
 use crate::Role;
 use crate::target::ServerUrl;
 use crate::upstream::Upstream;
 
-/// The time from one probe of a server to its next, and that for an answer.
+/// The time from one probe of a server to its next.
 const EVERY: Duration = Duration::from_secs(1);
+
+/// How long a probe waits for its answer. The loop that answers `/health` in vLLM and SGLang also reads prompts and writes tokens:
+/// a server that is busy may take many seconds, and were it left out for that its load would fall on others as busy. llm-d gives its
+/// own probes 15 s. A server that is gone refuses, and one whose engine has died says 503, both at once: only one that hangs is
+/// found out this late.
+const WITHIN: Duration = Duration::from_secs(15);
 
 /// Asks every server that is known each second, the first time at once, until the future is dropped.
 pub(crate) async fn probe_all(servers: Arc<Servers>, upstream: Upstream) {
-    let mut under_way: JoinSet<(Role, ServerUrl)> = JoinSet::new();
-    let mut asked: HashSet<(Role, ServerUrl)> = HashSet::new();
+    let ask = |role, url: ServerUrl| {
+        let upstream = upstream.clone();
+        async move {
+            let status = upstream.probe(&url, role, "/health", WITHIN).await;
+            status.is_ok_and(|status| status.is_success())
+        }
+    };
+    probe_with(servers, ask).await;
+}
+
+/// Probes by asking like this.
+async fn probe_with<F>(servers: Arc<Servers>, ask: impl Fn(Role, ServerUrl) -> F)
+where
+    F: Future<Output = bool> + Send + 'static,
+{
+    let mut under_way = JoinSet::new();
+    let mut asked: HashMap<(Role, ServerUrl), AbortHandle> = HashMap::new();
     let mut turns = tokio::time::interval(EVERY);
     turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         turns.tick().await;
-        while let Some(Ok(done)) = under_way.try_join_next() {
-            asked.remove(&done);
+        while let Some(ended) = under_way.try_join_next() {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a probe broke off");
+            }
         }
+        asked.retain(|_, probe| !probe.is_finished());
         for (role, url) in servers.named() {
             // One at a time for each server, however slow it is.
-            if !asked.insert((role, url.clone())) {
+            if asked.contains_key(&(role, url.clone())) {
                 continue;
             }
-            let (servers, upstream) = (servers.clone(), upstream.clone());
-            under_way.spawn(async move {
-                let status = upstream.probe(&url, role, "/health", EVERY).await;
-                let healthy = status.as_ref().is_ok_and(http::StatusCode::is_success);
-                if servers.probed(role, &url, healthy) {
+            let (servers, answer) = (servers.clone(), ask(role, url.clone()));
+            let server = url.clone();
+            let probe = under_way.spawn(async move {
+                let healthy = answer.await;
+                if servers.probed(role, &server, healthy) {
                     let now = if healthy { "is well" } else { "is down" };
-                    tracing::info!(server = %url, role = role.name(), "a server {now}");
+                    tracing::info!(%server, role = role.name(), "a server {now}");
                 }
-                (role, url)
             });
+            asked.insert((role, url), probe);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use tokio::time::{sleep, timeout};
+
+    use super::*;
+    use crate::observe::ServerState;
+    use crate::servers::Origin;
+
+    /// One server, how often it was asked within 10 s, and what it is then.
+    async fn run<F>(ask: impl Fn(u32) -> F) -> (u32, ServerState)
+    where
+        F: Future<Output = bool> + Send + 'static,
+    {
+        let servers = Arc::new(Servers::new(false));
+        let url = ServerUrl::parse("http://s:1").expect("a URL");
+        servers.set(Origin::Settings, Role::Decode, &[url]);
+        let asked = AtomicU32::new(0);
+        let ask = |_, _| ask(asked.fetch_add(1, Ordering::Relaxed));
+        let probing = probe_with(servers.clone(), ask);
+        let ended = timeout(Duration::from_millis(9_900), probing).await;
+        assert!(ended.is_err(), "it never ends");
+        (asked.load(Ordering::Relaxed), servers.snapshot()[0].state)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_panics_ends_no_other() {
+        let panics = |number| async move {
+            assert_ne!(number, 0, "the first probe panics");
+            false
+        };
+        assert_eq!(run(panics).await, (10, ServerState::Down));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_answers_late_is_asked_once_at_a_time() {
+        let late = |_| async {
+            sleep(Duration::from_millis(3_500)).await;
+            true
+        };
+        assert_eq!(run(late).await, (3, ServerState::Up));
     }
 }

@@ -213,6 +213,12 @@ impl Table {
         entry.is_some_and(|entry| entry.health.probed(healthy))
     }
 
+    pub(super) fn answered(&mut self, role: Role, url: &ServerUrl) {
+        if let Some(entry) = self.role_mut(role).entries.get_mut(url) {
+            entry.health.answered();
+        }
+    }
+
     pub(super) fn judged(&mut self, role: Role, url: &ServerUrl, failed: bool, now: Instant) {
         let breaks = self.breaks(role);
         if let Some(entry) = self.role_mut(role).entries.get_mut(url) {

@@ -121,6 +121,26 @@ fn a_server_that_fails_is_left_alone_and_tried_again() {
 }
 
 #[test]
+fn an_answer_that_has_begun_well_ends_the_pause_and_one_that_breaks_begins_another() {
+    let (servers, mut now) = (proxy(1), Instant::now());
+    let claim = |now| servers.claim(Role::Decode, &url(0), 1, now);
+    for _ in 0..3 {
+        claim(now)
+            .expect("it is up")
+            .failed(FailureKind::Broken, now);
+    }
+    now += Duration::from_secs(2);
+    let trial = claim(now).expect("a trial");
+    trial.answered();
+    assert_eq!(state(&servers, &url(0)), ServerState::Up);
+    let other = claim(now).expect("it is up");
+    trial.failed(FailureKind::Broken, now);
+    assert_eq!(state(&servers, &url(0)), ServerState::Open);
+    other.succeeded(now);
+    assert_eq!(state(&servers, &url(0)), ServerState::Up);
+}
+
+#[test]
 fn where_no_decode_server_is_well_one_is_asked_all_the_same() {
     let (servers, now) = (proxy(2), Instant::now());
     servers.set(Origin::Settings, Role::Prefill, &urls(0..2));

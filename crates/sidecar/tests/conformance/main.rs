@@ -3,6 +3,7 @@
 //! A case says what a client asks, what prefill and decode servers must see and answer, and what the client must see. All of
 //! it is compared on the wire, by a reader of HTTP and JSON that shares nothing with the engine's.
 
+mod breaker;
 mod case;
 mod fakes;
 mod judge;

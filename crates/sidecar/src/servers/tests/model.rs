@@ -14,6 +14,7 @@ enum Step {
     Leave(usize),
     Fail(usize),
     Succeed(usize),
+    Answer(usize),
     Probe(u16, bool),
     Wait(u64),
 }
@@ -34,6 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => any::<usize>().prop_map(Step::Leave),
         5 => any::<usize>().prop_map(Step::Fail),
         2 => any::<usize>().prop_map(Step::Succeed),
+        2 => any::<usize>().prop_map(Step::Answer),
         1 => (0..6u16, any::<bool>()).prop_map(|(number, healthy)| Step::Probe(number, healthy)),
         2 => (0..3_000u64).prop_map(Step::Wait),
     ];
@@ -231,7 +233,7 @@ proptest! {
                     model.server(name).take(tokens, now);
                     held.push(Held { claim, name, tokens, judged: false });
                 }
-                Step::Leave(_) | Step::Fail(_) | Step::Succeed(_) if held.is_empty() => {}
+                Step::Leave(_) | Step::Fail(_) | Step::Succeed(_) | Step::Answer(_) if held.is_empty() => {}
                 Step::Leave(at) => {
                     let gone = held.swap_remove(at % held.len());
                     drop(gone.claim);
@@ -258,6 +260,13 @@ proptest! {
                     if !std::mem::replace(&mut held[at].judged, true) {
                         let server = model.server(held[at].name);
                         (server.in_a_row, server.alone_until) = (0, None);
+                    }
+                }
+                Step::Answer(at) => {
+                    let at = at % held.len();
+                    held[at].claim.answered();
+                    if !held[at].judged {
+                        model.server(held[at].name).alone_until = None;
                     }
                 }
                 Step::Probe(name, healthy) => {

@@ -1,0 +1,60 @@
+//! A server that is left alone after failures, and taken back once it begins to answer.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::case::{Bytes, Case, Leg};
+use crate::fakes::End;
+use crate::play;
+use crate::rig::Rig;
+
+#[tokio::test]
+async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
+    let case = Case {
+        body: Bytes(b"{}".to_vec()),
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
+    let answer = || Leg {
+        answers: Bytes(b"{}".to_vec()),
+        ..Leg::default()
+    };
+    let breaks = || Leg {
+        mute: true,
+        end: End::Reset,
+        ..Leg::default()
+    };
+    // Its head comes, and the rest does not.
+    let begins = || Leg {
+        cut: Some(1),
+        end: End::Silence,
+        ..answer()
+    };
+    let legs = [breaks(), breaks(), breaks(), begins(), answer()];
+    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
+    let legs = (0..5).map(|_| play::script(&rig, &answer()));
+    decode.play(legs.collect());
+    let ask = || play::client(&rig, &case, &[]);
+    for _ in 0..4 {
+        ask().await.expect("an answer");
+    }
+    assert_eq!(prefill.seen().len(), 3, "it is left alone");
+    sleep(Duration::from_millis(2_100)).await;
+    tokio::select! {
+        _ = ask() => panic!("the prefill does not end"),
+        () = async {
+            // Far fewer than fit into the pause after which it would be tried again anyway.
+            for _ in 0..100 {
+                sleep(Duration::from_millis(5)).await;
+                match prefill.seen().len() {
+                    4 => drop(ask().await.expect("an answer")),
+                    5 => break,
+                    _ => {}
+                }
+            }
+        } => {}
+    }
+    assert_eq!(prefill.seen().len(), 5, "it is taken back");
+}
