@@ -66,21 +66,6 @@ fn tokens(value: &HeaderValue) -> impl Iterator<Item = &str> {
         .filter(|token| !token.is_empty())
 }
 
-/// The protocol that a request may be upgraded to: where `Connection` names `Upgrade`, and never HTTP/2, in which nothing of what
-/// is checked here would be.
-pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let named = headers
-        .get_all(CONNECTION)
-        .iter()
-        .flat_map(tokens)
-        .any(|name| name.eq_ignore_ascii_case("upgrade"));
-    let protocol = headers.get(UPGRADE).filter(|_| named)?;
-    let http2 = tokens(protocol)
-        .any(|protocol| protocol.len() >= 2 && protocol[..2].eq_ignore_ascii_case("h2"));
-    let http = tokens(protocol).any(|protocol| protocol.to_ascii_lowercase().starts_with("http"));
-    (!http2 && !http).then(|| protocol.clone())
-}
-
 /// What a request to a server says, made of what the client's says.
 pub(super) fn to_server(headers: &mut HeaderMap) {
     let trailers = headers
@@ -195,26 +180,5 @@ mod tests {
         let mut left = left;
         left.sort_unstable();
         assert_eq!(left, expected);
-    }
-
-    #[test]
-    fn only_named_upgrades_to_other_protocols_than_http_pass() {
-        let websocket = [
-            ("connection", "keep-alive, Upgrade"),
-            ("upgrade", "websocket"),
-        ];
-        assert_eq!(
-            upgrade(&headers(&websocket)),
-            Some(HeaderValue::from_static("websocket"))
-        );
-        for refused in [
-            &[("upgrade", "websocket")][..],
-            &[("connection", "upgrade")],
-            &[("connection", "upgrade"), ("upgrade", "h2c")],
-            &[("connection", "upgrade"), ("upgrade", "websocket, H2C")],
-            &[("connection", "upgrade"), ("upgrade", "HTTP/2.0")],
-        ] {
-            assert_eq!(upgrade(&headers(refused)), None, "{refused:?}");
-        }
     }
 }

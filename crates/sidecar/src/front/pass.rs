@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::header::{CONNECTION, UPGRADE};
 use http::{Request, Response, StatusCode, Uri};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -29,7 +30,8 @@ impl Front {
         client: Client,
         upgrade: Option<Upgrade>,
     ) -> Result<Response<Reply>, Trouble> {
-        let protocol = headers::upgrade(request.headers()).filter(|_| upgrade.is_some());
+        let protocol = request.headers().get(UPGRADE);
+        let protocol = protocol.filter(|_| upgrade.is_some()).cloned();
         let upgraded = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
         let (mut head, body) = request.into_parts();
         let choice = self.decode_choice(&head, client)?;
@@ -46,11 +48,9 @@ impl Front {
         };
         headers::to_server(&mut head.headers);
         if let Some(protocol) = protocol {
-            head.headers.insert(
-                http::header::CONNECTION,
-                http::HeaderValue::from_static("upgrade"),
-            );
-            head.headers.insert(http::header::UPGRADE, protocol);
+            head.headers
+                .insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
+            head.headers.insert(UPGRADE, protocol);
         }
         if body.is_whole() {
             head.headers.remove(http::header::CONTENT_LENGTH);

@@ -23,8 +23,8 @@ pub(super) struct Head {
     chunked: bool,
     /// `Connection` names `upgrade`.
     connection_upgrade: bool,
-    /// `Upgrade` names a protocol that is let through.
-    upgrade: bool,
+    /// The one header `Upgrade` names protocols that are let through, and no other.
+    upgrade: Option<bool>,
 }
 
 type Span = std::ops::Range<usize>;
@@ -194,7 +194,7 @@ impl Head {
                 set_once(&mut self.host, span, "there is more than one header Host")?;
             }
             7 if name.eq_ignore_ascii_case(b"upgrade") => {
-                self.upgrade |= value.split(|byte| *byte == b',').any(is_other_protocol);
+                self.upgrade = Some(self.upgrade.is_none() && names_other_protocols(value));
             }
             10 if name.eq_ignore_ascii_case(b"connection") => {
                 self.connection_upgrade |= syntax::lists(value, b"upgrade");
@@ -249,7 +249,9 @@ impl Head {
                 true => Body::Chunked,
                 false => Body::Sized(self.length.unwrap_or(0)),
             },
-            upgrade: version == Version::Http11 && self.connection_upgrade && self.upgrade,
+            upgrade: version == Version::Http11
+                && self.connection_upgrade
+                && self.upgrade == Some(true),
         })
     }
 }
@@ -303,11 +305,15 @@ fn content_length(value: &[u8]) -> Result<u64, Refusal> {
         ))
 }
 
-/// Tells whether an item of `Upgrade` names a protocol other than HTTP/2, which is never spoken here.
-fn is_other_protocol(item: &[u8]) -> bool {
-    let item = syntax::trim(item);
-    let name = item.split(|byte| *byte == b'/').next().unwrap_or_default();
-    !name.is_empty() && !name.eq_ignore_ascii_case(b"h2c") && !name.eq_ignore_ascii_case(b"h2")
+/// Tells whether `Upgrade` names protocols, and none of HTTP's own: no server may be brought to speak one in which nothing of what
+/// is checked here would be. A server picks among those that are named, so one of HTTP's makes all of them void.
+fn names_other_protocols(value: &[u8]) -> bool {
+    let begins = |item: &[u8], with: &[u8]| {
+        let begin = item.get(..with.len());
+        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(with))
+    };
+    let mut items = value.split(|byte| *byte == b',').map(syntax::trim);
+    items.all(|item| !item.is_empty() && !begins(item, b"h2") && !begins(item, b"http"))
 }
 
 /// The number of blanks that a line ends with.

@@ -85,7 +85,8 @@ pub struct Verdicts(Arc<Shared>);
 pub enum Verdict {
     /// It is the client's.
     Passed,
-    /// It is the client's and asks for another protocol, with a `Connection` that says so, and not for `h2c` alone.
+    /// It is the client's and asks for another protocol, with a `Connection` that says so and one `Upgrade` that names none of
+    /// HTTP's.
     Upgrade(Upgrade),
     /// It stands for one that is refused, and [`Refusal::response`] is its answer.
     Refused(Refusal),

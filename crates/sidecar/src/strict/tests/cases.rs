@@ -53,6 +53,22 @@ const GOOD: &[(&str, u64)] = &[
         2,
     ),
     (
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket, h2c\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        2,
+    ),
+    (
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nUpgrade: h2c\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        2,
+    ),
+    (
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: HTTP/2.0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        2,
+    ),
+    (
+        "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade:\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        2,
+    ),
+    (
         "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         2,
     ),
@@ -520,7 +536,7 @@ fn limits_are_kept_to_the_byte() {
 
 #[test]
 fn bytes_behind_an_upgrade_wait_for_its_answer() {
-    let head = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: h2c, websocket\r\n\r\n";
+    let head = "GET /ws HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: mqtt, websocket\r\n\r\n";
     for behind in ["", "\x01\x05hello", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"] {
         let outcome = follow_split(format!("{head}{behind}").as_bytes());
         assert!(outcome.upgrade && outcome.heads == 1);

@@ -317,11 +317,16 @@ impl Request {
 }
 
 fn wants_upgrade(request: &Request) -> bool {
+    let lines = request
+        .headers
+        .iter()
+        .filter(|header| header.0 == "upgrade");
     let protocols = request.items("upgrade");
     request.items("connection").contains(&"upgrade".to_string())
-        && protocols.iter().any(|protocol| {
-            let name = protocol.split('/').next().unwrap_or_default();
-            !["", "h2c", "h2"].contains(&name)
+        && lines.count() == 1
+        && protocols.iter().all(|protocol| {
+            let own = protocol.starts_with("h2") || protocol.starts_with("http");
+            !own && !protocol.is_empty()
         })
 }
 

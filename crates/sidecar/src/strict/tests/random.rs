@@ -83,6 +83,8 @@ fn request() -> BoxedStrategy<Vec<u8>> {
             "connection: keep-alive\r\n",
             "Upgrade: a/1\r\n",
             "Upgrade: h2c\r\n",
+            "Upgrade: b, a/1\r\n",
+            "Upgrade: a/1, H2c\r\n",
             "Empty:\r\n",
             "Expect: 100-continue\r\n",
             "TE: trailers\r\n",
