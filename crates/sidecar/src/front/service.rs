@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use http::header::CONNECTION;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
@@ -56,9 +57,15 @@ impl Front {
                 None => self.pass(request, client, upgrade).await,
             }
         };
-        let response = response.unwrap_or_else(|trouble| {
-            // What was wrong with the body's framing is known better there.
-            reply::refusal(verdicts.body_refusal().map_or(trouble, Into::into))
+        let response = response.unwrap_or_else(|trouble| match verdicts.body_refusal() {
+            None => reply::refusal(trouble),
+            // What was wrong with the body's framing is known better there, and after it nothing can be read.
+            Some(refusal) => {
+                let mut response = reply::refusal(refusal.into());
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(CONNECTION, close);
+                response
+            }
         });
         Ok(response.map(|body| body.holding(place)))
     }

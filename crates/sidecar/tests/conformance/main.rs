@@ -7,6 +7,7 @@ mod breaker;
 mod case;
 mod fakes;
 mod judge;
+mod malformed;
 mod members;
 mod play;
 mod reused;

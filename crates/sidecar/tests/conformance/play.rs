@@ -159,7 +159,7 @@ fn last_chunk(trailers: &[String]) -> Vec<u8> {
 }
 
 /// The bytes that characters of a head stand for.
-fn latin1(text: &str) -> Vec<u8> {
+pub(crate) fn latin1(text: &str) -> Vec<u8> {
     let byte = |char| u8::try_from(char).expect("a character of Latin-1");
     text.chars().map(byte).collect()
 }

@@ -1,0 +1,219 @@
+//! What is not HTTP, or not quite, over the real listener: a clear refusal, the end of the connection, and nothing upstream.
+//!
+//! Behind each row stands a request that is as it should be: where a row is read otherwise than it is meant, that one is found at a
+//! server.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::{advance, pause, sleep, timeout};
+
+use crate::case::{Bytes, Case, Leg};
+use crate::play;
+use crate::rig::Rig;
+use crate::wire::{self, Kind};
+
+/// A request that would be found at the decode server.
+const HIDDEN: &[u8] = b"GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// The beginning of a disaggregated request.
+const POST: &str = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nx-prefiller-host-port: {prefill}\r\nContent-Type: application/json\r\n";
+
+/// The table.
+#[derive(Deserialize)]
+struct Table {
+    /// The headers of a disaggregated request, after its first ones, and its body.
+    posts: Vec<(String, u16, String)>,
+    raw: Vec<(String, u16, String)>,
+    /// What is repeated how often, between a beginning and an end.
+    large: Vec<(String, u16, String, String, usize, String)>,
+}
+
+/// Every row: its name, its status and its bytes.
+fn rows(rig: &Rig) -> Vec<(String, u16, Vec<u8>)> {
+    let table: Table = toml::from_str(include_str!("malformed.toml")).expect("malformed.toml");
+    let posts = table.posts.into_iter();
+    let posts = posts.map(|(name, status, rest)| (name, status, format!("{POST}{rest}")));
+    let large = table.large.into_iter();
+    let large = large.map(|(name, status, begin, part, times, end)| {
+        (name, status, begin + &part.repeat(times) + &end)
+    });
+    let all = posts.chain(table.raw).chain(large);
+    all.map(|(name, status, text)| (name, status, play::latin1(&rig.fill(&text))))
+        .collect()
+}
+
+/// Sends bytes in parts and tells what is wrong with what comes, which has to be this refusal and the connection's end.
+async fn refused(rig: &Rig, parts: &[&[u8]], status: u16) -> Result<(), String> {
+    let stream = TcpStream::connect(rig.running.addresses()[0]).await;
+    let (from, mut to) = tokio::io::split(stream.map_err(|why| why.to_string())?);
+    let writing = async {
+        for part in parts {
+            // It may be refused before it is whole.
+            if to.write_all(part).await.is_err() {
+                break;
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let reading = async {
+        let mut from = BufReader::new(from);
+        let answer = wire::read(&mut from, Kind::Answer)
+            .await
+            .map_err(|why| why.to_string())?;
+        let answer = answer.ok_or("there is no answer")?;
+        let mut more = Vec::new();
+        // What is left unread may reset the connection.
+        let _ = from.read_to_end(&mut more).await;
+        let error: serde_json::Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+        match () {
+            () if answer.status() != status => Err(answer.first),
+            () if !answer.whole => Err("the answer breaks off".to_owned()),
+            () if answer.one("connection") != Some("close") => {
+                Err("the connection seems kept".to_owned())
+            }
+            () if error["object"] != "error" || error["code"] != status => Err(error.to_string()),
+            () if !more.is_empty() => Err(format!("more: {}", more.escape_ascii())),
+            () => Ok(()),
+        }
+    };
+    let result = timeout(Duration::from_secs(20), async {
+        tokio::select! {
+            () = writing => unreachable!("it waits"),
+            result = reading => result,
+        }
+    });
+    result.await.unwrap_or(Err("it waits".to_owned()))
+}
+
+/// What servers have noticed of it.
+fn upstream(rig: &Rig) -> Vec<String> {
+    let seen = rig.fakes().flat_map(|(name, fake)| {
+        let seen = fake.seen().into_iter().map(|message| message.first);
+        let dialled = (fake.dialled() > 0).then(|| format!("{} connections", fake.dialled()));
+        seen.chain(dialled)
+            .map(move |what| format!("{name}: {what}"))
+            .collect::<Vec<_>>()
+    });
+    seen.collect()
+}
+
+fn good(rig: &Rig) -> crate::fakes::Script {
+    let answer = Leg {
+        answers: Bytes(b"{}".to_vec()),
+        ..Leg::default()
+    };
+    play::script(rig, &answer)
+}
+
+#[tokio::test]
+async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
+    let rig = Rig::start(&Case::default()).await;
+    let mut wrong = Vec::new();
+    for (name, status, bytes) in rows(&rig) {
+        let whole = [&bytes[..], HIDDEN].concat();
+        let (begin, end) = whole.split_at(bytes.len() / 2);
+        for parts in [&[&whole[..]][..], &[begin, end]] {
+            rig.fakes().for_each(|(_, fake)| fake.play(Vec::new()));
+            if let Err(why) = refused(&rig, parts, status).await {
+                wrong.push(format!(
+                    "{name}, in {} parts: {why} instead of {status}",
+                    parts.len()
+                ));
+            }
+            wrong.extend(upstream(&rig).iter().map(|what| format!("{name}: {what}")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    // The same eyes see what is as it should be.
+    rig.decode[0].play(vec![good(&rig)]);
+    let case = Case {
+        request: "GET /hidden".to_owned(),
+        ..Case::default()
+    };
+    let played = play::client(&rig, &case, &[]).await.expect("an answer");
+    assert_eq!(played.answer.map(|answer| answer.status()), Some(200));
+    assert_eq!(rig.decode[0].seen().len(), 1);
+}
+
+#[tokio::test]
+async fn what_comes_before_a_malformed_request_is_answered_and_what_comes_after_it_is_not() {
+    let rig = Rig::start(&Case::default()).await;
+    rig.decode[0].play(vec![good(&rig), good(&rig)]);
+    let mut stream = TcpStream::connect(rig.running.addresses()[0])
+        .await
+        .expect("it listens");
+    let bad = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    let all = [b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n", &bad[..], HIDDEN].concat();
+    stream.write_all(&all).await.expect("it takes all");
+    let mut from = BufReader::new(stream);
+    for status in [200, 400] {
+        let answer = wire::read(&mut from, Kind::Answer)
+            .await
+            .expect("an answer")
+            .expect("an answer");
+        assert_eq!(answer.status(), status);
+    }
+    assert!(
+        matches!(from.read_u8().await, Err(why) if why.kind() == std::io::ErrorKind::UnexpectedEof)
+    );
+    let seen: Vec<_> = rig.decode[0]
+        .seen()
+        .into_iter()
+        .map(|seen| seen.first)
+        .collect();
+    assert_eq!(seen, ["GET /first HTTP/1.1"]);
+}
+
+/// Heads that stop before their end.
+const SLOW: &[&str] = &[
+    "G",
+    "GET / HTTP/1.1",
+    "GET / HTTP/1.1\r\n",
+    "GET / HTTP/1.1\r\nHost: a\r\n",
+    "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\r",
+];
+
+/// In virtual time, once the bytes have arrived.
+#[tokio::test]
+async fn heads_that_do_not_end_are_refused_in_time() {
+    let rig = Rig::start(&Case::default()).await;
+    let mut clients = Vec::new();
+    for head in SLOW {
+        let mut stream = TcpStream::connect(rig.running.addresses()[0])
+            .await
+            .expect("it listens");
+        stream
+            .write_all(head.as_bytes())
+            .await
+            .expect("it takes it");
+        clients.push((head, BufReader::new(stream)));
+    }
+    // One that sends another byte each time goes on no longer for that.
+    let mut dripping = TcpStream::connect(rig.running.addresses()[0])
+        .await
+        .expect("it listens");
+    dripping
+        .write_all(b"GET / HTTP/1.1\r\nX: ")
+        .await
+        .expect("it takes it");
+    sleep(Duration::from_millis(300)).await;
+    pause();
+    for _ in 0..31 {
+        let _ = dripping.write_all(b"y").await;
+        advance(Duration::from_secs(1)).await;
+    }
+    clients.push((&"dripping", BufReader::new(dripping)));
+    for (head, mut from) in clients {
+        let answer = wire::read(&mut from, Kind::Answer)
+            .await
+            .expect(head)
+            .expect(head);
+        assert_eq!(answer.status(), 408, "{head:?}");
+        assert_eq!(answer.one("connection"), Some("close"), "{head:?}");
+    }
+    assert_eq!(upstream(&rig), Vec::<String>::new());
+}
