@@ -7,6 +7,7 @@ mod pass;
 mod reply;
 mod serve;
 mod service;
+mod workers;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,20 +29,21 @@ use crate::telemetry::Telemetry;
 use crate::tls;
 use crate::upstream::Upstream;
 
-/// What all requests of a process share.
+/// What requests share. Clones share it too, each with connections to servers of its own after [`Front::apart`].
+#[derive(Clone)]
 pub(crate) struct Front {
-    pub(crate) settings: Settings,
+    pub(crate) settings: Arc<Settings>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) servers: Arc<Servers>,
     pub(crate) upstream: Upstream,
     pub(crate) observer: Observer,
-    pub(crate) telemetry: Option<Telemetry>,
+    pub(crate) telemetry: Option<Arc<Telemetry>>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) phase: watch::Sender<Phase>,
     /// What clients are shown; `None` is plain HTTP.
-    pub(crate) serving_tls: Option<tls::Serving>,
+    pub(crate) serving_tls: Option<Arc<tls::Serving>>,
     #[cfg(feature = "tickets")]
-    pub(crate) tickets: Option<crate::release::Tickets>,
+    pub(crate) tickets: Option<Arc<crate::release::Tickets>>,
 }
 
 /// Which servers a request may be sent to.
@@ -57,6 +59,14 @@ pub(crate) struct Choice {
 }
 
 impl Front {
+    /// Shares everything but connections to servers, which are those of one runtime. To be called within it.
+    fn apart(&self) -> Self {
+        Self {
+            upstream: self.upstream.apart(),
+            ..self.clone()
+        }
+    }
+
     /// Takes a server for a leg, other than these; `None` where there is none.
     fn claim(
         &self,

@@ -59,6 +59,9 @@ pub enum StartError {
         /// What the system says.
         source: io::Error,
     },
+    /// The threads that serve clients cannot be started.
+    #[error("no threads to serve clients: {0}")]
+    Threads(#[source] io::Error),
     /// Certificates for clients or servers cannot be used.
     #[error(transparent)]
     Tls(#[from] tls::TlsError),
@@ -137,7 +140,11 @@ impl Running {
         };
         let upstream = tls::Upstream::load(&settings.upstream_tls)?;
         let limits = &settings.limits;
-        let telemetry = settings.otlp.as_ref().and_then(Telemetry::start);
+        let telemetry = settings
+            .otlp
+            .as_ref()
+            .and_then(Telemetry::start)
+            .map(Arc::new);
         let front = Arc::new(Front {
             rules: Arc::new(rules),
             servers: servers.clone(),
@@ -156,20 +163,22 @@ impl Running {
                 .serving_tls
                 .as_ref()
                 .map(tls::Serving::load)
-                .transpose()?,
+                .transpose()?
+                .map(Arc::new),
             observer: Observer::new(mode, env!("CARGO_PKG_VERSION"), Instant::now()),
             telemetry,
             clients: Clients::new(limits.requests_per_client),
             phase: watch::Sender::new(Phase::Serving),
             #[cfg(feature = "tickets")]
-            tickets: settings.certs.as_deref().map(Tickets::load).transpose()?,
-            settings,
+            tickets: settings
+                .certs
+                .as_deref()
+                .map(Tickets::load)
+                .transpose()?
+                .map(Arc::new),
+            settings: Arc::new(settings),
         });
-        let listeners =
-            Listeners::start(&front, listeners).map_err(|source| StartError::Listen {
-                address: front.settings.listen,
-                source,
-            })?;
+        let listeners = Listeners::start(&front, listeners)?;
         let mut tasks = Vec::new();
         if let Mode::Proxy(choosing) = &front.settings.mode {
             if let Some(source) = choosing.discover.clone() {

@@ -35,10 +35,10 @@ use crate::tls;
 #[derive(Clone)]
 pub struct Upstream {
     inner: Arc<Inner>,
+    pools: Arc<Pools>,
 }
 
 struct Inner {
-    pools: Pools,
     tls: tls::Upstream,
     connect_timeout: Duration,
     /// Which of the addresses that a name stands for may be dialled.
@@ -78,15 +78,23 @@ impl Upstream {
         idle: usize,
         may_dial: fn(IpAddr) -> bool,
     ) -> Self {
-        let pools = Pools::new(idle);
-        pools.sweep();
+        let inner = Inner {
+            tls,
+            connect_timeout,
+            may_dial,
+        };
         Self {
-            inner: Arc::new(Inner {
-                pools,
-                tls,
-                connect_timeout,
-                may_dial,
-            }),
+            inner: Arc::new(inner),
+            pools: Arc::new(Pools::new(idle)),
+        }
+    }
+
+    /// Shares everything but connections: those of one runtime are slower, and may end, on another.
+    #[must_use]
+    pub(crate) fn apart(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            pools: Arc::new(self.pools.apart()),
         }
     }
 
@@ -120,21 +128,22 @@ impl Upstream {
         url: &ServerUrl,
         mut request: Request<Outgoing>,
     ) -> Result<Response<Answer>, (SendError, Option<Box<Request<Outgoing>>>)> {
-        let pools = &self.inner.pools;
+        let place = self.pools.place(role, url);
         let protocol = request.headers().get(UPGRADE).cloned();
-        let answered = |response, connection| match validity::fault(&response, protocol.as_ref()) {
-            None => Ok(Answer::of(response, connection, pools.place(role, url))),
-            Some(fault) => Err((SendError::Malformed(fault), None)),
-        };
+        let answered =
+            |response, connection, place| match validity::fault(&response, protocol.as_ref()) {
+                None => Ok(Answer::of(response, connection, place)),
+                Some(fault) => Err((SendError::Malformed(fault), None)),
+            };
         // Clients of HTTP/1.0 need not name one.
         let hostless = !request.headers().contains_key(HOST);
         if hostless && let Ok(host) = HeaderValue::try_from(url.target.to_string()) {
             request.headers_mut().insert(HOST, host);
         }
-        while let Some(mut kept) = pools.take(role, url).await {
+        while let Some(mut kept) = place.take().await {
             let again = again(role, &request);
             match kept.send(request).await {
-                Ok(response) => return answered(response, kept),
+                Ok(response) => return answered(response, kept, place),
                 Err(mut error) => match (error.take_message(), again) {
                     // The connection was closed meanwhile, and nothing of the request was sent.
                     (Some(unsent), _) => request = unsent,
@@ -160,7 +169,7 @@ impl Upstream {
             .send(request)
             .await
             .map_err(|error| (SendError::Broken(error.into_error()), None))?;
-        answered(response, connection)
+        answered(response, connection, place)
     }
 
     /// Asks a server with `GET`, for at most `limit` bytes.

@@ -88,13 +88,26 @@ pub(super) async fn filtered(
         }
     }
     let text = whole(begin, body, limit).await?;
-    Ok(Outgoing::whole(match Object::parse(text.clone()) {
+    Ok(Outgoing::whole(match parse(text.clone()).await {
         Ok(object) => without_params(&object),
         Err(wrong) if kind == BodyKind::Json && may_hide(&text, wrong) => {
             return Err(not_json(wrong));
         }
         Err(_) => text,
     }))
+}
+
+/// Reads a body as an object: a long one, with images for instance, on a thread where no other client waits.
+pub(super) async fn parse(text: Bytes) -> Result<Object, NotAnObject> {
+    const LONG: usize = 256 << 10;
+    if text.len() > LONG {
+        let elsewhere = text.clone();
+        let parsing = tokio::task::spawn_blocking(move || Object::parse(elsewhere));
+        if let Ok(object) = parsing.await {
+            return object;
+        }
+    }
+    Object::parse(text)
 }
 
 /// The text of a body without parameters that are not a client's to set.

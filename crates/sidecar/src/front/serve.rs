@@ -1,6 +1,5 @@
 //! Listeners, the connections that they accept, and their end.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +10,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::workers::Workers;
 use super::{Client, Front};
+use crate::running::StartError;
 use crate::strict::{self, Stream};
 
 /// How far a process is from its end.
@@ -24,7 +25,7 @@ pub(crate) enum Phase {
     Over,
 }
 
-/// Listeners that accept clients, until they are told to drain.
+/// Listeners that accept clients, until they are told to drain. Dropped, they cut every client off.
 pub(crate) struct Listeners {
     addresses: Vec<SocketAddr>,
     phase: watch::Sender<Phase>,
@@ -32,14 +33,19 @@ pub(crate) struct Listeners {
 
 impl Listeners {
     /// Accepts clients: the first listener is that of data-parallel rank 0, and so on.
-    pub(crate) fn start(front: &Arc<Front>, listeners: Vec<TcpListener>) -> io::Result<Self> {
-        let addresses = listeners
-            .iter()
-            .map(TcpListener::local_addr)
-            .collect::<io::Result<_>>()?;
+    pub(crate) fn start(front: &Front, listeners: Vec<TcpListener>) -> Result<Self, StartError> {
+        let mut addresses = Vec::with_capacity(listeners.len());
+        for listener in &listeners {
+            let address = listener.local_addr();
+            addresses.push(address.map_err(|source| StartError::Listen {
+                address: front.settings.listen,
+                source,
+            })?);
+        }
+        let workers = Arc::new(Workers::start(front).map_err(StartError::Threads)?);
         let phase = front.phase.clone();
         for (rank, listener) in (0..).zip(listeners) {
-            tokio::spawn(accept(front.clone(), listener, rank, phase.subscribe()));
+            tokio::spawn(accept(workers.clone(), listener, rank, phase.subscribe()));
         }
         Ok(Self { addresses, phase })
     }
@@ -61,8 +67,14 @@ impl Listeners {
     }
 }
 
+impl Drop for Listeners {
+    fn drop(&mut self) {
+        self.phase.send_replace(Phase::Over);
+    }
+}
+
 async fn accept(
-    front: Arc<Front>,
+    workers: Arc<Workers>,
     listener: TcpListener,
     rank: u16,
     mut phase: watch::Receiver<Phase>,
@@ -74,8 +86,9 @@ async fn accept(
         };
         match accepted {
             Ok((stream, address)) => {
-                let client = Client { address, rank };
-                tokio::spawn(connection(front.clone(), stream, client, phase.clone()));
+                if let Err(error) = workers.serve(stream, Client { address, rank }) {
+                    tracing::debug!(%error, "a connection broke before it was served");
+                }
             }
             Err(error) => {
                 // No more files, for instance. It passes, or somebody has to see it.
@@ -86,18 +99,19 @@ async fn accept(
     }
 }
 
-async fn connection(
-    front: Arc<Front>,
+/// Serves a client to the end of its connection.
+pub(super) async fn connection(
+    front: &Arc<Front>,
     stream: TcpStream,
     client: Client,
     phase: watch::Receiver<Phase>,
 ) {
     let _ = stream.set_nodelay(true);
     let Some(tls) = &front.serving_tls else {
-        return serve(&front, stream, client, phase).await;
+        return serve(front, stream, client, phase).await;
     };
     match tls.accept(stream).await {
-        Ok(stream) => serve(&front, stream, client, phase).await,
+        Ok(stream) => serve(front, stream, client, phase).await,
         Err(error) => tracing::debug!(%error, client = %client.address, "no TLS with a client"),
     }
 }

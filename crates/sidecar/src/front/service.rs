@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 
 use super::driver::{Driver, Piece};
 use super::headers::{self, DATA_PARALLEL, PREFILLER, REQUEST_ID};
-use super::incoming::{may_hide, not_json, whole, without_params};
+use super::incoming::{may_hide, not_json, parse, whole, without_params};
 use super::reply::{self, Reply};
 use super::{Choice, Client, Front};
 use crate::Role;
@@ -115,7 +115,7 @@ impl Front {
         }
         let record = self.observer.begin(&id, Instant::now());
         let mut trace = Trace::begin(
-            self.telemetry.as_ref(),
+            self.telemetry.as_deref(),
             &self.settings,
             route,
             &head.headers,
@@ -204,7 +204,7 @@ impl Front {
         }
         let text = whole(Bytes::new(), body, self.settings.limits.body).await?;
         record.received(Instant::now());
-        let object = match Object::parse(text.clone()) {
+        let object = match parse(text.clone()).await {
             Ok(object) => object,
             Err(wrong) if named.is_some() || may_hide(&text, wrong) => return Err(not_json(wrong)),
             Err(_) => return Ok(Begun::Passed(text)),
@@ -217,7 +217,7 @@ impl Front {
                 if text.as_ptr() == object.text().as_ptr() {
                     object
                 } else {
-                    Object::parse(text).map_err(not_json)?
+                    parse(text).await.map_err(not_json)?
                 }
             }
         };

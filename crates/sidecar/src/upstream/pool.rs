@@ -28,22 +28,16 @@ pub(super) struct Place {
 }
 
 impl Pools {
+    /// Begins without any. To be called within a tokio runtime.
     pub(super) fn new(most: usize) -> Self {
-        Self {
-            most,
-            servers: Arc::default(),
-        }
+        let servers = Arc::default();
+        sweep(&servers);
+        Self { most, servers }
     }
 
-    /// Takes a connection that was open when it was last looked at.
-    pub(super) async fn take(&self, role: Role, url: &ServerUrl) -> Option<Connection> {
-        let idle = self.place(role, url).idle;
-        loop {
-            let (mut connection, since) = lock(&idle).pop_back()?;
-            if since.elapsed() < KEPT && connection.ready().await {
-                return Some(connection);
-            }
-        }
+    /// Begins without any, and as these did.
+    pub(super) fn apart(&self) -> Self {
+        Self::new(self.most)
     }
 
     pub(super) fn place(&self, role: Role, url: &ServerUrl) -> Place {
@@ -55,27 +49,37 @@ impl Pools {
             most: self.most,
         }
     }
+}
 
-    /// Closes connections that are idle for too long, and forgets servers without any.
-    pub(super) fn sweep(&self) {
-        let servers = Arc::downgrade(&self.servers);
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(KEPT).await;
-                let Some(servers) = Weak::upgrade(&servers) else {
-                    return;
-                };
-                lock(&servers).retain(|_, idle| {
-                    let mut connections = lock(idle);
-                    connections.retain(|(_, since)| since.elapsed() < KEPT);
-                    !connections.is_empty() || Arc::strong_count(idle) > 1
-                });
-            }
-        });
-    }
+/// Closes connections that are idle for too long, and forgets servers without any, for as long as there is a table.
+fn sweep(servers: &Arc<Mutex<Table>>) {
+    let servers = Arc::downgrade(servers);
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(KEPT).await;
+            let Some(servers) = Weak::upgrade(&servers) else {
+                return;
+            };
+            lock(&servers).retain(|_, idle| {
+                let mut connections = lock(idle);
+                connections.retain(|(_, since)| since.elapsed() < KEPT);
+                !connections.is_empty() || Arc::strong_count(idle) > 1
+            });
+        }
+    });
 }
 
 impl Place {
+    /// Takes a connection that was open when it was last looked at.
+    pub(super) async fn take(&self) -> Option<Connection> {
+        loop {
+            let (mut connection, since) = lock(&self.idle).pop_back()?;
+            if since.elapsed() < KEPT && connection.ready().await {
+                return Some(connection);
+            }
+        }
+    }
+
     pub(super) fn put(self, connection: Connection) {
         if connection.is_over() {
             return;

@@ -8,6 +8,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use transload_sidecar::settings::Settings;
 use transload_sidecar::{Running, StartError};
 
+use crate::commands::engines;
 use crate::failure::{Failure, chain};
 
 /// Serves clients until SIGTERM or SIGINT, and then until what is in flight has ended.
@@ -17,10 +18,8 @@ pub(super) fn serve(mut settings: Settings) -> Result<(), Failure> {
         settings.listen = without_ipv6(settings.listen);
         settings.admin = settings.admin.map(without_ipv6);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .map_err(no_runtime)?;
+    // Clients have threads of their own.
+    let runtime = engines::runtime()?;
     let served = runtime.block_on(until_told_to_end(settings));
     // A look-up of a name may hang for longer than anybody waits.
     runtime.shutdown_background();
