@@ -18,7 +18,7 @@ use super::{Choice, Client, Front};
 use crate::Role;
 use crate::exchange::request::{Bootstrap, several_prompts};
 use crate::exchange::{Exchange, Request as Wanted, Route, Trouble};
-use crate::json::{self, Object};
+use crate::json;
 use crate::observe::{Outcome, Path, Record};
 use crate::servers::prefix;
 use crate::settings::{KvConnector, Mode, Policy};
