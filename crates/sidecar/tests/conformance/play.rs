@@ -189,16 +189,18 @@ pub(crate) async fn client(rig: &Rig, case: &Case, parts: &[usize]) -> io::Resul
         // What is sent in parts has to arrive in parts; long bodies are written while the answer is read.
         if !parts.is_empty() {
             write_parts(&mut stream, &[head, body].concat(), parts).await?;
-            return answer(BufReader::new(stream), case, None).await;
+            return answer(&mut BufReader::new(stream), case, None).await;
         }
         let (from, mut to) = tokio::io::split(stream);
+        let mut from = BufReader::new(from);
         let writing = async {
             // An answer may come before all of the body is taken.
             let _ = to.write_all(&[head, body].concat()).await;
         };
-        return tokio::join!(answer(BufReader::new(from), case, None), writing).0;
+        return tokio::join!(answer(&mut from, case, None), writing).0;
     }
     let (from, mut to) = tokio::io::split(stream);
+    let mut from = BufReader::new(from);
     to.write_all(&head).await?;
     let (tell, told) = oneshot::channel();
     let writing = async {
@@ -206,11 +208,11 @@ pub(crate) async fn client(rig: &Rig, case: &Case, parts: &[usize]) -> io::Resul
             let _ = to.write_all(&body).await;
         }
     };
-    tokio::join!(answer(BufReader::new(from), case, Some(tell)), writing).0
+    tokio::join!(answer(&mut from, case, Some(tell)), writing).0
 }
 
-async fn answer<R: tokio::io::AsyncRead + Unpin>(
-    mut from: BufReader<R>,
+pub(crate) async fn answer<R: tokio::io::AsyncRead + Unpin>(
+    from: &mut BufReader<R>,
     case: &Case,
     mut go_on: Option<oneshot::Sender<()>>,
 ) -> io::Result<Played> {
@@ -219,7 +221,7 @@ async fn answer<R: tokio::io::AsyncRead + Unpin>(
         false => Kind::Answer,
     };
     let mut played = Played::default();
-    while let Some(message) = wire::read(&mut from, kind).await? {
+    while let Some(message) = wire::read(from, kind).await? {
         if message.status() != 100 {
             played.answer = Some(message);
             break;

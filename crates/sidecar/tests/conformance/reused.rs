@@ -1,5 +1,8 @@
 //! Connections to servers that are used again at the moment in which the server closes them.
 
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+
 use crate::case::{Case, Leg};
 use crate::fakes::{End, Fake};
 use crate::play;
@@ -25,10 +28,26 @@ fn play(rig: &Rig, fake: &Fake, legs: &[Leg]) {
     fake.play(legs.iter().map(|leg| play::script(rig, leg)).collect());
 }
 
-/// Sends a case's request, and tells the status of its answer.
-async fn ask(rig: &Rig, case: &Case) -> u16 {
-    let played = play::client(rig, case, &[]).await.expect("an answer");
-    played.answer.map_or(0, |answer| answer.status())
+/// A client that keeps its connection, so that one thread serves it and uses connections to servers again.
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    async fn new(rig: &Rig) -> Self {
+        let stream = TcpStream::connect(rig.running.addresses()[0]).await;
+        Self(BufReader::new(stream.expect("a connection")))
+    }
+
+    /// Sends a case's request, and tells the status of its answer.
+    async fn ask(&mut self, rig: &Rig, case: &Case) -> u16 {
+        let (head, body) = play::request(rig, case);
+        let written = self.0.write_all(&[head, body].concat()).await;
+        written.expect("the request is taken");
+        let answer = play::answer(&mut self.0, case, None).await;
+        answer
+            .expect("an answer")
+            .answer
+            .map_or(0, |answer| answer.status())
+    }
 }
 
 /// The line of a request, and its status where the decode server closes the connection.
@@ -58,8 +77,9 @@ async fn only_what_may_be_repeated_is_sent_again() {
             ..answer()
         };
         play(&rig, decode, &[answer.clone(), closing(), answer]);
-        assert_eq!(ask(&rig, &case).await, 200, "{line}");
-        assert_eq!(ask(&rig, &case).await, status, "{line}");
+        let mut client = Client::new(&rig).await;
+        assert_eq!(client.ask(&rig, &case).await, 200, "{line}");
+        assert_eq!(client.ask(&rig, &case).await, status, "{line}");
         let expected = if status == 200 { (3, 2) } else { (2, 1) };
         assert_eq!((decode.seen().len(), decode.dialled()), expected, "{line}");
     }
@@ -72,10 +92,11 @@ async fn what_is_sent_again_is_sent_once_more_only() {
         ..Case::default()
     };
     let rig = Rig::start(&case).await;
+    let mut client = Client::new(&rig).await;
     let decode = &rig.decode[0];
     play(&rig, decode, &[answer(), closing(), closing(), answer()]);
-    assert_eq!(ask(&rig, &case).await, 200);
-    assert_eq!(ask(&rig, &case).await, 502);
+    assert_eq!(client.ask(&rig, &case).await, 200);
+    assert_eq!(client.ask(&rig, &case).await, 502);
     assert_eq!(decode.seen().len(), 3);
 }
 
@@ -86,8 +107,9 @@ async fn a_new_connection_that_ends_is_not_tried_again() {
         ..Case::default()
     };
     let rig = Rig::start(&case).await;
+    let mut client = Client::new(&rig).await;
     play(&rig, &rig.decode[0], &[closing(), answer()]);
-    assert_eq!(ask(&rig, &case).await, 502);
+    assert_eq!(client.ask(&rig, &case).await, 502);
     assert_eq!(rig.decode[0].seen().len(), 1);
 }
 
@@ -98,14 +120,15 @@ async fn a_prefill_is_sent_again_and_a_decode_is_not() {
         ..Case::default()
     };
     let rig = Rig::start(&case).await;
+    let mut client = Client::new(&rig).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
     play(&rig, prefill, &[answer(), closing(), answer(), answer()]);
     play(&rig, decode, &[answer(), answer(), closing()]);
-    assert_eq!(ask(&rig, &case).await, 200);
-    assert_eq!(ask(&rig, &case).await, 200);
+    assert_eq!(client.ask(&rig, &case).await, 200);
+    assert_eq!(client.ask(&rig, &case).await, 200);
     assert_eq!((prefill.seen().len(), prefill.dialled()), (3, 2));
     let bodies: Vec<_> = prefill.seen().into_iter().map(|seen| seen.body).collect();
     assert_eq!(bodies[1], bodies[2]);
-    assert_eq!(ask(&rig, &case).await, 502);
+    assert_eq!(client.ask(&rig, &case).await, 502);
     assert_eq!(decode.seen().len(), 3);
 }
