@@ -8,7 +8,7 @@ use crate::fakes::{End, Fake};
 use crate::play;
 use crate::rig::Rig;
 
-/// An answer that keeps the connection, and none that closes it.
+/// An answer that keeps the connection.
 fn answer() -> Leg {
     Leg {
         answers: crate::case::Bytes(b"{}".to_vec()),
@@ -16,6 +16,7 @@ fn answer() -> Leg {
     }
 }
 
+/// No answer, but the end of the connection.
 fn closing() -> Leg {
     Leg {
         mute: true,
@@ -111,6 +112,36 @@ async fn a_new_connection_that_ends_is_not_tried_again() {
     play(&rig, &rig.decode[0], &[closing(), answer()]);
     assert_eq!(client.ask(&rig, &case).await, 502);
     assert_eq!(rig.decode[0].seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_connection_whose_answer_was_refused_is_not_used_again() {
+    let case = Case {
+        request: "GET /v1/models".to_owned(),
+        ..Case::default()
+    };
+    let refused = [
+        Leg {
+            headers: vec!["Transfer-Encoding: chunked".to_owned()],
+            answers: crate::case::Bytes(b"2\r\n{}\r\n0\r\n\r\n".to_vec()),
+            ..Leg::default()
+        },
+        Leg {
+            status: 101,
+            headers: vec!["Upgrade: websocket".to_owned()],
+            ..Leg::default()
+        },
+    ];
+    for refused in refused {
+        let rig = Rig::start(&case).await;
+        let mut client = Client::new(&rig).await;
+        let decode = &rig.decode[0];
+        play(&rig, decode, &[refused, answer(), answer()]);
+        for status in [502, 200, 200] {
+            assert_eq!(client.ask(&rig, &case).await, status);
+        }
+        assert_eq!((decode.seen().len(), decode.dialled()), (3, 2));
+    }
 }
 
 #[tokio::test]
