@@ -144,9 +144,13 @@ pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
         Some(prompt) if prompt.starts_with('[') => {
             let items: Vec<&RawValue> = body.read(key).unwrap_or_default();
             // A list of numbers is one prompt, of token ids.
-            match items.iter().any(|item| item.get().starts_with(['"', '['])) {
-                true => items.len(),
-                false => 1,
+            let is_number = |item: &&RawValue| {
+                item.get()
+                    .starts_with(|first: char| first == '-' || first.is_ascii_digit())
+            };
+            match !items.is_empty() && items.iter().all(is_number) {
+                true => 1,
+                false => items.len(),
             }
         }
         Some(_) => 1,
