@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::discover::Source;
+use crate::strict;
 use crate::target::{AllowList, ServerUrl};
 use crate::telemetry::Otlp;
 
@@ -227,6 +228,8 @@ pub struct Limits {
     pub prefill_timeout: Duration,
     /// The time to connect to a server.
     pub connect_timeout: Duration,
+    /// The time that a request's head may take.
+    pub head: Duration,
     /// The bytes of a body that is read whole, of a request or of a prefill server's answer.
     pub body: u64,
     /// Requests of one client address at a time; `None` is any number.
@@ -240,6 +243,7 @@ impl Default for Limits {
         Self {
             prefill_timeout: Duration::from_secs(300),
             connect_timeout: Duration::from_secs(2),
+            head: strict::HEAD_TIMEOUT,
             body: 64 << 20,
             requests_per_client: None,
             idle_connections: 1024,

@@ -43,7 +43,7 @@ pub const MAX_CHUNK_LINE: usize = 256;
 pub const MAX_CHUNK_EXTRAS: usize = 8 << 10;
 /// The trailer lines of a body.
 pub const MAX_TRAILERS: usize = 64;
-/// How long a head may take from its first byte, and the first one of a connection from its acceptance.
+/// How long a head may take from its first byte, and the first one of a connection from its acceptance, where nobody says otherwise.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection may wait between two requests.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);

@@ -120,7 +120,7 @@ async fn serve<T>(front: &Arc<Front>, stream: T, client: Client, mut phase: watc
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let (stream, verdicts) = Stream::new(stream);
+    let (stream, verdicts) = Stream::new(stream, front.settings.limits.head);
     let service = service_fn(|request| {
         let verdict = verdicts.next_request();
         front.answer(request, client, verdict, &verdicts)

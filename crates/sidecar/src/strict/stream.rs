@@ -4,12 +4,13 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
-use super::{HEAD_TIMEOUT, Next, Refusal, Requests};
+use super::{Next, Refusal, Requests};
 
 /// A client's connection whose bytes have passed [`Requests`] before they are read from it.
 ///
@@ -27,6 +28,7 @@ pub struct Stream<T> {
     /// So many of these may be given on, of which so many have been.
     passed: usize,
     given: usize,
+    head_timeout: Duration,
     /// When the head that has come in part, or the first one, is late.
     deadline: Option<Pin<Box<Sleep>>>,
     closing: Closing,
@@ -62,7 +64,7 @@ enum Closing {
 }
 
 /// How long, and for how many bytes, a client may go on sending that has been answered without being heard out.
-const LINGER: (std::time::Duration, usize) = (std::time::Duration::from_secs(2), 16 << 20);
+const LINGER: (Duration, usize) = (Duration::from_secs(2), 16 << 20);
 
 /// What a client sends before its wish for another protocol is answered is read up to here, to see whether it leaves.
 const EARLY: usize = 16 << 10;
@@ -72,7 +74,7 @@ const REFUSED: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\
 
 const LATE: Refusal = Refusal::new(
     StatusCode::REQUEST_TIMEOUT,
-    "the request's head did not arrive within 30 seconds",
+    "the request's head did not arrive in time",
 );
 
 /// What the service knows about the requests of a [`Stream`]. It is asked once for each request, in their order.
@@ -166,8 +168,9 @@ impl Drop for Upgrade {
 }
 
 impl<T> Stream<T> {
-    /// Begins with a connection that has just been accepted, within a tokio runtime.
-    pub fn new(io: T) -> (Self, Verdicts) {
+    /// Begins with a connection that has just been accepted, within a tokio runtime. A head may take this long from its first byte,
+    /// and the first one from now.
+    pub fn new(io: T, head_timeout: Duration) -> (Self, Verdicts) {
         let shared = Arc::<Shared>::default();
         let stream = Self {
             io,
@@ -176,7 +179,8 @@ impl<T> Stream<T> {
             held: Vec::new(),
             passed: 0,
             given: 0,
-            deadline: Some(Box::pin(sleep(HEAD_TIMEOUT))),
+            head_timeout,
+            deadline: Some(Box::pin(sleep(head_timeout))),
             closing: Closing::Open,
             shared: Arc::clone(&shared),
         };
@@ -233,7 +237,7 @@ impl<T> Stream<T> {
         match checked.next {
             Next::More => {
                 if self.deadline.is_none() && self.requests.in_head(&self.held[self.passed..]) {
-                    self.deadline = Some(Box::pin(sleep(HEAD_TIMEOUT)));
+                    self.deadline = Some(Box::pin(sleep(self.head_timeout)));
                 }
             }
             Next::Upgrade => {

@@ -76,6 +76,7 @@ pub(crate) struct Knobs {
     pub(crate) chunk: Option<u32>,
     pub(crate) body_limit: Option<u64>,
     pub(crate) prefill_timeout_ms: Option<u64>,
+    pub(crate) head_timeout_ms: Option<u64>,
     pub(crate) failure_is_error: bool,
     pub(crate) retries: u32,
     pub(crate) bootstrap_port: Option<u16>,

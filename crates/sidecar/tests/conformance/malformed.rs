@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::time::{advance, pause, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
-use crate::case::{Bytes, Case, Leg};
+use crate::case::{Bytes, Case, Knobs, Leg};
 use crate::play;
 use crate::rig::Rig;
 use crate::wire::{self, Kind};
@@ -177,43 +177,44 @@ const SLOW: &[&str] = &[
     "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\r",
 ];
 
-/// In virtual time, once the bytes have arrived.
 #[tokio::test]
-async fn heads_that_do_not_end_are_refused_in_time() {
-    let rig = Rig::start(&Case::default()).await;
-    let mut clients = Vec::new();
+async fn heads_that_do_not_end_are_refused() {
+    let knobs = Knobs {
+        head_timeout_ms: Some(400),
+        ..Knobs::default()
+    };
+    let rig = Rig::start(&Case {
+        settings: knobs,
+        ..Case::default()
+    })
+    .await;
+    let connect = || async {
+        let stream = TcpStream::connect(rig.running.addresses()[0]).await;
+        tokio::io::split(stream.expect("it listens"))
+    };
+    let late = |from| async {
+        let answer = wire::read(&mut BufReader::new(from), Kind::Answer).await;
+        let answer = answer.expect("an answer").expect("an answer");
+        assert_eq!(answer.status(), 408);
+        assert_eq!(answer.one("connection"), Some("close"));
+    };
     for head in SLOW {
-        let mut stream = TcpStream::connect(rig.running.addresses()[0])
-            .await
-            .expect("it listens");
-        stream
-            .write_all(head.as_bytes())
-            .await
-            .expect("it takes it");
-        clients.push((head, BufReader::new(stream)));
+        let (from, mut to) = connect().await;
+        to.write_all(head.as_bytes()).await.expect("it is taken");
+        late(from).await;
     }
-    // One that sends another byte each time goes on no longer for that.
-    let mut dripping = TcpStream::connect(rig.running.addresses()[0])
-        .await
-        .expect("it listens");
-    dripping
-        .write_all(b"GET / HTTP/1.1\r\nX: ")
-        .await
-        .expect("it takes it");
-    sleep(Duration::from_millis(300)).await;
-    pause();
-    for _ in 0..31 {
-        let _ = dripping.write_all(b"y").await;
-        advance(Duration::from_secs(1)).await;
-    }
-    clients.push((&"dripping", BufReader::new(dripping)));
-    for (head, mut from) in clients {
-        let answer = wire::read(&mut from, Kind::Answer)
-            .await
-            .expect(head)
-            .expect(head);
-        assert_eq!(answer.status(), 408, "{head:?}");
-        assert_eq!(answer.one("connection"), Some("close"), "{head:?}");
+    // Another byte now and then gives it no more time.
+    let (from, mut to) = connect().await;
+    let begin = b"GET / HTTP/1.1\r\nX: ";
+    to.write_all(begin).await.expect("it is taken");
+    tokio::select! {
+        () = late(from) => {}
+        () = async {
+            for _ in 0..100 {
+                let _ = to.write_all(b"y").await;
+                sleep(Duration::from_millis(50)).await;
+            }
+        } => panic!("it goes on for ever"),
     }
     assert_eq!(upstream(&rig), Vec::<String>::new());
 }

@@ -156,6 +156,9 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
     settings.serving_tls = None;
     settings.limits.prefill_timeout =
         Duration::from_millis(knobs.prefill_timeout_ms.unwrap_or(10_000));
+    if let Some(head) = knobs.head_timeout_ms {
+        settings.limits.head = Duration::from_millis(head);
+    }
     settings.limits.body = knobs.body_limit.unwrap_or(settings.limits.body);
     if knobs.failure_is_error {
         settings.prefill_failure = PrefillFailure::Error;

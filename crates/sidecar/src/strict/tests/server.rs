@@ -92,7 +92,7 @@ async fn answer(
 /// Begins to serve one connection.
 fn serve() -> (DuplexStream, Log, JoinHandle<hyper::Result<()>>) {
     let (client, server) = tokio::io::duplex(1 << 20);
-    let (stream, verdicts) = Stream::new(server);
+    let (stream, verdicts) = Stream::new(server, strict::HEAD_TIMEOUT);
     let log = Log::default();
     let seen = Arc::clone(&log);
     let service = hyper::service::service_fn(move |request| {
@@ -301,7 +301,7 @@ fn a_large_head_passes_and_its_memory_goes() {
         assert_eq!(log.lock().unwrap().requests[0].headers.len(), 256);
 
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        let (mut stream, _) = Stream::new(server);
+        let (mut stream, _) = Stream::new(server, strict::HEAD_TIMEOUT);
         let (begin, end) = head.as_bytes().split_at(100_000);
         client.write_all(begin).await.unwrap();
         let mut read = vec![0; head.len()];
@@ -329,7 +329,7 @@ const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgra
 fn an_accepted_upgrade_makes_the_bytes_opaque() {
     run(async {
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        let (stream, verdicts) = Stream::new(server);
+        let (stream, verdicts) = Stream::new(server, strict::HEAD_TIMEOUT);
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let verdicts = verdicts.clone();
             async move {

@@ -73,6 +73,7 @@ impl Common {
                 body: self.bounds.body_limit,
                 requests_per_client: self.bounds.max_requests_per_client,
                 idle_connections: self.bounds.max_idle_conns_per_host,
+                ..Limits::default()
             },
             prefill_failure: self.failing.prefill_failure,
             prefill_retries: self.failing.prefill_max_retries,
