@@ -7,6 +7,7 @@
 mod answer;
 mod chunked;
 mod decode;
+mod held;
 mod prefill;
 mod probe;
 pub(crate) mod request;

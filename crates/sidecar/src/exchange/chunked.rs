@@ -2,11 +2,12 @@
 //! others in.
 
 use bytes::{Bytes, BytesMut};
-use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use serde_json::value::RawValue;
 
 use super::decode::Decoding;
+use super::held::Held;
 use super::{Action, Event, Exchange, Failure, Route, State, Trouble};
 use crate::Role;
 use crate::json::Object;
@@ -40,7 +41,7 @@ pub(super) struct Chunked {
     streams: bool,
     /// The leg's answer so far.
     head: Option<(StatusCode, HeaderMap)>,
-    held: BytesMut,
+    held: Option<Held>,
     legs: u64,
     /// Tokens generated, and those of the prompt.
     generated: u64,
@@ -101,7 +102,7 @@ impl Exchange {
             cached,
             streams: self.request.streams(),
             head: None,
-            held: BytesMut::new(),
+            held: None,
             legs: 0,
             generated: 0,
             prompt: 0,
@@ -122,19 +123,20 @@ impl Exchange {
                 if !status.is_success() {
                     return self.leg_refused(&chunked, status, headers);
                 }
+                chunked.held = Held::new(&headers, self.rules.body_limit);
                 chunked.head = Some((status, headers));
             }
             Event::Data(Role::Decode, bytes) => {
-                chunked.held.extend_from_slice(&bytes);
-                if chunked.held.len() > self.rules.body_limit {
+                let taken = chunked.held.as_mut().map(|held| held.take(bytes));
+                if !matches!(taken, Some(Ok(()))) {
                     return self.leg_invalid(&chunked);
                 }
             }
             Event::End(Role::Decode, _) => {
-                let held = std::mem::take(&mut chunked.held).freeze();
-                return match Generated::read(held) {
-                    Some(generated) if chunked.head.is_some() => self.generated(chunked, generated),
-                    _ => self.leg_invalid(&chunked),
+                let whole = chunked.held.take().and_then(|held| held.whole().ok());
+                return match whole.and_then(Generated::read) {
+                    Some(generated) => self.generated(chunked, generated),
+                    None => self.leg_invalid(&chunked),
                 };
             }
             Event::Failed(Role::Decode, failure) => return self.leg_failed(chunked, failure),
@@ -184,6 +186,7 @@ impl Exchange {
             let body = chunked.whole(&generated);
             let (status, mut headers) = chunked.head.take().unwrap_or_default();
             headers.insert(CONTENT_LENGTH, body.len().into());
+            headers.remove(CONTENT_ENCODING);
             usage::remove_digests(&mut headers);
             self.act(Action::Answer(status, headers));
             self.act(Action::Write(body));
@@ -228,7 +231,7 @@ impl Exchange {
                 }
             }
             chunked.head = None;
-            chunked.held.clear();
+            chunked.held = None;
             self.send_decode(chunked.leg(), true);
             self.state = State::Chunked(chunked);
         } else if chunked.begun {

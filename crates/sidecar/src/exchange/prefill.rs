@@ -2,17 +2,17 @@
 
 use std::time::Instant;
 
-use bytes::{Bytes, BytesMut};
-use http::header::CONTENT_ENCODING;
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
+use super::held::Held;
 use super::{Action, Event, Exchange, Failure, RemoteHosts, State, Trouble};
 use crate::Role;
 use crate::json::Object;
 use crate::observe::FailureKind;
 use crate::settings::{KvConnector, PrefillFailure};
 use crate::target;
-use crate::usage::{CachedTokens, Decoder};
+use crate::usage::CachedTokens;
 
 /// A prefill leg under way, or about to be sent again.
 pub(super) struct Prefilling {
@@ -30,62 +30,6 @@ enum Answer {
     Again(Instant),
     Coming(Held),
 }
-
-/// What has come of an answer, without its compression.
-struct Held {
-    bytes: BytesMut,
-    decoder: Option<Box<Decoder>>,
-    limit: usize,
-}
-
-impl Held {
-    /// How many bytes of a compressed answer are decoded at a time: a bound is noticed before a thousand times as many are held.
-    const STEP: usize = 4 << 10;
-
-    /// Begins with the answer's headers; `limit` bounds its bytes on the wire and decoded.
-    fn new(headers: &HeaderMap, limit: usize) -> Option<Self> {
-        let decoder = match headers.get(CONTENT_ENCODING) {
-            None => None,
-            Some(coding) => Some(Box::new(Decoder::new(coding)?)),
-        };
-        Some(Self {
-            bytes: BytesMut::new(),
-            decoder,
-            limit,
-        })
-    }
-
-    fn take(&mut self, mut bytes: Bytes) -> Result<(), &'static str> {
-        let Some(mut decoder) = self.decoder.take() else {
-            return self.push(&bytes);
-        };
-        while !bytes.is_empty() {
-            let step = bytes.split_to(bytes.len().min(Self::STEP));
-            let decoded = decoder.feed(&step).map_err(|_| UNDECODABLE)?;
-            self.push(&decoded)?;
-        }
-        self.decoder = Some(decoder);
-        Ok(())
-    }
-
-    fn push(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
-        if self.bytes.len() + bytes.len() > self.limit {
-            return Err("is longer than --body-limit");
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn whole(&mut self) -> Result<Bytes, &'static str> {
-        if let Some(mut decoder) = self.decoder.take() {
-            let last = decoder.finish().map_err(|_| UNDECODABLE)?;
-            self.push(&last)?;
-        }
-        Ok(std::mem::take(&mut self.bytes).freeze())
-    }
-}
-
-const UNDECODABLE: &str = "cannot be decoded";
 
 impl Prefilling {
     pub(super) fn deadline(&self) -> Instant {
@@ -154,7 +98,8 @@ impl Exchange {
                 }
             }
             Event::End(Role::Prefill, _) => {
-                let Answer::Coming(held) = &mut leg.answer else {
+                let Answer::Coming(held) = std::mem::replace(&mut leg.answer, Answer::Awaited)
+                else {
                     return self.prefill_failed(leg, Fault::Unanswered(Failure::Broken), now);
                 };
                 return match held.whole().and_then(|whole| self.prefilled(whole)) {
