@@ -6,6 +6,7 @@ import signal
 import threading
 from contextlib import contextmanager
 
+import pytest
 from compare import nixl
 from conftest import total
 from disaggregated import prompts
@@ -33,6 +34,7 @@ def ask(url, prompt, count=16, stream=False, prefill=None) -> list[int]:
     return [token for line in lines for token in json.loads(line)["choices"][0]["token_ids"] or []]
 
 
+@pytest.mark.smallest
 def test_sidecar_and_proxy(start, alone, tmp_path):
     """Exact tokens, streamed or not; who leaves leaves nothing behind; a killed prefill server costs nobody an answer."""
     asked = prompts([300] * 5 + [900], seed=31)

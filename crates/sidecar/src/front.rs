@@ -59,10 +59,10 @@ pub(crate) struct Choice {
 }
 
 impl Front {
-    /// Shares everything but connections to servers, which are those of one runtime. To be called within it.
-    fn apart(&self) -> Self {
+    /// Shares everything but connections to servers, which are those of one of so many runtimes. To be called within it.
+    fn apart(&self, of: usize) -> Self {
         Self {
-            upstream: self.upstream.apart(),
+            upstream: self.upstream.apart(of),
             ..self.clone()
         }
     }

@@ -89,12 +89,13 @@ impl Upstream {
         }
     }
 
-    /// Shares everything but connections: those of one runtime are slower, and may end, on another.
+    /// Shares everything but connections: those of one runtime are slower, and may end, on another. Each of so many keeps its
+    /// share of them.
     #[must_use]
-    pub(crate) fn apart(&self) -> Self {
+    pub(crate) fn apart(&self, of: usize) -> Self {
         Self {
             inner: self.inner.clone(),
-            pools: Arc::new(self.pools.apart()),
+            pools: Arc::new(self.pools.apart(of)),
         }
     }
 

@@ -7,10 +7,10 @@ use http::header::{
 use http::{HeaderMap, Method};
 
 /// Headers by which a client says where its request should go. They end here, whether they are heeded or not.
-pub(super) const PREFILLER: &str = "x-prefiller-host-port";
-pub(super) const DATA_PARALLEL: &str = "x-data-parallel-host-port";
-const ENCODERS: &str = "x-encoder-hosts-ports";
-const CACHE_SOURCE: &str = "x-kv-cache-source-host-port";
+pub(super) const PREFILLER: HeaderName = HeaderName::from_static("x-prefiller-host-port");
+pub(super) const DATA_PARALLEL: HeaderName = HeaderName::from_static("x-data-parallel-host-port");
+const ENCODERS: HeaderName = HeaderName::from_static("x-encoder-hosts-ports");
+const CACHE_SOURCE: HeaderName = HeaderName::from_static("x-kv-cache-source-host-port");
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -35,7 +35,13 @@ pub(super) fn end_hop(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    for name in &HOP_BY_HOP {
+    remove(headers, &HOP_BY_HOP);
+}
+
+/// Removes these: one look at the few headers that are there costs less than a search for each that may be.
+fn remove(headers: &mut HeaderMap, names: &[HeaderName]) {
+    let found = headers.keys().filter(|name| names.contains(name));
+    for name in found.cloned().collect::<Vec<_>>() {
         headers.remove(name);
     }
 }
@@ -77,11 +83,11 @@ pub(super) fn to_server(headers: &mut HeaderMap) {
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
-    // Our own listener has answered that.
-    headers.remove(EXPECT);
-    for name in [PREFILLER, DATA_PARALLEL, ENCODERS, CACHE_SOURCE] {
-        headers.remove(name);
-    }
+    // Our own listener has answered what is expected.
+    remove(
+        headers,
+        &[EXPECT, PREFILLER, DATA_PARALLEL, ENCODERS, CACHE_SOURCE],
+    );
 }
 
 /// What the legs of a request say that is read whole: its body is another one, of another length, and of its answer we have to

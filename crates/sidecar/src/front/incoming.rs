@@ -112,8 +112,10 @@ pub(super) async fn parse(text: Bytes) -> Result<Object, NotAnObject> {
 
 /// The text of a body without parameters that are not a client's to set.
 pub(super) fn without_params(object: &Object) -> Bytes {
+    let has = |key: &&&str| object.get(key).is_some();
     CLIENT_PARAMS
         .iter()
+        .filter(has)
         .fold(object.edit(), |edit, key| edit.remove(key))
         .finish()
 }

@@ -33,7 +33,8 @@ impl Workers {
     /// Starts a thread for each core.
     pub(super) fn start(front: &Front) -> io::Result<Self> {
         let cores = available_parallelism().map_or(1, usize::from);
-        let workers = (0..cores.min(MOST)).map(|_| Worker::start(front.clone()));
+        let count = cores.min(MOST);
+        let workers = (0..count).map(|_| Worker::start(front.clone(), count));
         workers.collect::<io::Result<_>>().map(Self)
     }
 
@@ -51,12 +52,13 @@ impl Workers {
 }
 
 impl Worker {
-    fn start(front: Front) -> io::Result<Self> {
+    /// Starts one of so many.
+    fn start(front: Front, of: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (clients, handed) = unbounded_channel();
         thread::Builder::new()
             .name("clients".to_owned())
-            .spawn(move || run(runtime, &front, handed))?;
+            .spawn(move || run(runtime, &front, of, handed))?;
         Ok(Self {
             clients,
             places: Place::default(),
@@ -64,9 +66,14 @@ impl Worker {
     }
 }
 
-fn run(runtime: Runtime, front: &Front, mut handed: UnboundedReceiver<(Detached, Client, Place)>) {
+fn run(
+    runtime: Runtime,
+    front: &Front,
+    of: usize,
+    mut handed: UnboundedReceiver<(Detached, Client, Place)>,
+) {
     runtime.block_on(async {
-        let front = Arc::new(front.apart());
+        let front = Arc::new(front.apart(of));
         let phase = front.phase.subscribe();
         while let Some((stream, client, place)) = handed.recv().await {
             let (front, phase) = (front.clone(), phase.clone());

@@ -35,9 +35,9 @@ impl Pools {
         Self { most, servers }
     }
 
-    /// Begins without any, and as these did.
-    pub(super) fn apart(&self) -> Self {
-        Self::new(self.most)
+    /// Begins without any, as one of so many.
+    pub(super) fn apart(&self, of: usize) -> Self {
+        Self::new(self.most.div_ceil(of))
     }
 
     pub(super) fn place(&self, role: Role, url: &ServerUrl) -> Place {

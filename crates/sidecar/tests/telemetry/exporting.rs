@@ -125,7 +125,7 @@ async fn spans_that_a_slow_collector_does_not_take_are_dropped() {
 #[test]
 fn the_process_s_environment_is_heeded() {
     let program = std::env::current_exe().expect("a program");
-    let name = "exporting::in_a_process_of_its_own";
+    let name = "exporting::other_process";
     let child = Command::new(program)
         .args(["--exact", name, "--ignored", "--nocapture"])
         .env("OTEL_SERVICE_NAME", "a-name")
@@ -144,7 +144,7 @@ fn the_process_s_environment_is_heeded() {
 
 #[tokio::test]
 #[ignore = "another test runs it, with an environment"]
-async fn in_a_process_of_its_own() {
+async fn other_process() {
     assert!(Otlp::from_environment(&|name| std::env::var(name).ok()).is_none());
     for protocol in [GRPC, HTTP] {
         let collector = match protocol {
