@@ -256,5 +256,7 @@ impl<'de> Deserialize<'de> for Members<'de> {
 #[serde(transparent)]
 struct Key<'a>(#[serde(borrow)] Cow<'a, str>);
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod oracle;
 #[cfg(test)]
 mod tests;

@@ -29,6 +29,9 @@ pub mod discover;
 pub mod etcd;
 mod exchange;
 mod front;
+#[cfg(any(test, feature = "fuzz"))]
+#[doc(hidden)]
+pub mod fuzz;
 mod json;
 pub mod observe;
 pub mod servers;

@@ -20,6 +20,8 @@ mod requests;
 mod stream;
 mod syntax;
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod oracle;
 #[cfg(test)]
 mod tests;
 

@@ -1,6 +1,8 @@
 //! Where a server listens: read once into a host and a port, which is what is both compared and dialled.
 
 mod allow;
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod oracle;
 #[cfg(test)]
 mod tests;
 

@@ -305,5 +305,7 @@ fn set(object: &Object, key: &str, value: &Bytes) -> Bytes {
         .finish()
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod oracle;
 #[cfg(test)]
 mod tests;

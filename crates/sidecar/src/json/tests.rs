@@ -144,9 +144,8 @@ fn values() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// What an edited text parses to is what edits of the parsed value give.
     #[test]
-    fn edits_are_those_of_values(
+    fn edits_are_those_of_the_slow_one(
         members in prop::collection::vec(("[abc\"\\\\]{0,2}", values()), 0..6),
         changes in prop::collection::vec(("[abc]", prop::option::of(values())), 0..4),
         spaces in prop::collection::vec(0..4usize, 16),
@@ -156,25 +155,13 @@ proptest! {
             turn += 1;
             ["", " ", "\n\t", "\r\n "][spaces[turn % spaces.len()]]
         };
-        let before: Map<String, Value> = members.into_iter().collect();
-        let body = spaced(&Value::Object(before.clone()), &mut space);
-        let found = object(&body);
-        let mut expected = before;
-        let mut edit = found.edit();
-        for (key, value) in &changes {
-            match value {
-                Some(value) => {
-                    expected.insert(key.clone(), value.clone());
-                    edit = edit.set(key, value.to_string());
-                }
-                None => {
-                    expected.shift_remove(key);
-                    edit = edit.remove(key);
-                }
-            }
-        }
-        let edited = text(edit.finish());
-        let read: Value = serde_json::from_str(&edited).expect("edits leave JSON");
-        prop_assert_eq!(read, Value::Object(expected), "{}", edited);
+        let members: Map<String, Value> = members.into_iter().collect();
+        let body = spaced(&Value::Object(members), &mut space);
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|(key, value)| (key.as_str(), value.as_ref().map(Value::to_string)))
+            .collect();
+        let changes: Vec<_> = changes.iter().map(|(key, value)| (*key, value.as_deref())).collect();
+        oracle::check(body.as_bytes(), &changes);
     }
 }

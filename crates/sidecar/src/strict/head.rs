@@ -61,7 +61,8 @@ impl Head {
         loop {
             let Some(found) = memchr::memchr(b'\n', &bytes[self.searched..]) else {
                 self.searched = bytes.len();
-                self.bound(bytes.len())?;
+                // The line's end is yet to come.
+                self.bound(bytes.len() + 1)?;
                 return Ok(None);
             };
             let end = self.searched + found;

@@ -1,6 +1,7 @@
 //! One case for each rule, each of them split at every place.
 
 use super::*;
+use crate::strict::Next;
 
 /// Requests that pass, each whole.
 const GOOD: &[(&str, u64)] = &[

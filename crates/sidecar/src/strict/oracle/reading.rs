@@ -1,31 +1,35 @@
-//! A slow reading of a connection's whole bytes, rule by rule from the RFCs and without the code that is tested. Bounds
-//! on sizes are left out: the cases have those.
+//! A slow reading of a connection's whole bytes, rule by rule from the RFCs and without the code that is tested.
+
+use crate::strict::{
+    MAX_CHUNK_EXTRAS, MAX_CHUNK_LINE, MAX_HEAD, MAX_HEADERS, MAX_NAME, MAX_REQUEST_LINE,
+    MAX_TRAILERS,
+};
 
 /// What a connection's bytes say.
 #[derive(Debug, Default)]
-pub(super) struct Reading {
+pub(in crate::strict) struct Reading {
     /// The requests, the last one perhaps with a part of its body only.
-    pub(super) requests: Vec<Request>,
+    pub(in crate::strict) requests: Vec<Request>,
     /// The bytes that may be passed on.
-    pub(super) passed: usize,
-    pub(super) end: End,
+    pub(in crate::strict) passed: usize,
+    pub(in crate::strict) end: End,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) method: String,
-    pub(super) target: String,
+pub(in crate::strict) struct Request {
+    pub(in crate::strict) method: String,
+    pub(in crate::strict) target: String,
     /// Names in lower case.
-    pub(super) headers: Vec<(String, Vec<u8>)>,
-    pub(super) body: Vec<u8>,
-    pub(super) trailers: Vec<(String, Vec<u8>)>,
+    pub(in crate::strict) headers: Vec<(String, Vec<u8>)>,
+    pub(in crate::strict) body: Vec<u8>,
+    pub(in crate::strict) trailers: Vec<(String, Vec<u8>)>,
     /// All of it has come.
-    pub(super) whole: bool,
-    pub(super) http11: bool,
+    pub(in crate::strict) whole: bool,
+    pub(in crate::strict) http11: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
-pub(super) enum End {
+pub(in crate::strict) enum End {
     #[default]
     More,
     Upgrade,
@@ -42,7 +46,7 @@ type Found<T> = Result<T, Stop>;
 
 const BAD: Stop = Stop::Bad(400);
 
-pub(super) fn read(bytes: &[u8]) -> Reading {
+pub(in crate::strict) fn read(bytes: &[u8]) -> Reading {
     let mut reading = Reading::default();
     let mut rest = bytes;
     loop {
@@ -77,11 +81,13 @@ pub(super) fn read(bytes: &[u8]) -> Reading {
     }
 }
 
-fn line<'a>(rest: &mut &'a [u8]) -> Found<&'a [u8]> {
-    let end = rest
-        .iter()
-        .position(|byte| *byte == b'\n')
-        .ok_or(Stop::More)?;
+/// Takes a line, for which there is so much room with its end.
+fn line<'a>(rest: &mut &'a [u8], room: usize, too_long: u16) -> Found<&'a [u8]> {
+    let end = rest.iter().position(|byte| *byte == b'\n');
+    if end.unwrap_or(rest.len()) + 1 > room {
+        return Err(Stop::Bad(too_long));
+    }
+    let end = end.ok_or(Stop::More)?;
     let line = &rest[..end];
     *rest = &rest[end + 1..];
     match line.split_last() {
@@ -98,15 +104,22 @@ fn token(text: &[u8]) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || specials.contains(byte))
 }
 
-fn headers(rest: &mut &[u8], http11: bool) -> Found<Vec<(String, Vec<u8>)>> {
+fn headers(rest: &mut &[u8], mut room: usize, http11: bool) -> Found<Vec<(String, Vec<u8>)>> {
     let mut headers = Vec::new();
     loop {
-        let line = line(rest)?;
+        let line = line(rest, room, 431)?;
+        room -= line.len() + 2;
         if line.is_empty() {
             return Ok(headers);
         }
+        if headers.len() == MAX_HEADERS {
+            return Err(Stop::Bad(431));
+        }
         let colon = line.iter().position(|byte| *byte == b':').ok_or(BAD)?;
         let (name, value) = (&line[..colon], &line[colon + 1..]);
+        if token(name) && name.len() > MAX_NAME {
+            return Err(Stop::Bad(431));
+        }
         if !token(name)
             || value
                 .iter()
@@ -194,6 +207,7 @@ fn check_header(headers: &[(String, Vec<u8>)], at: usize) -> Found<()> {
 }
 
 fn read_head(rest: &mut &[u8]) -> Found<Request> {
+    let before = rest.len();
     match rest {
         [b'\r'] => return Err(Stop::More),
         [b'\r', b'\n', ..] => *rest = &rest[2..],
@@ -203,7 +217,7 @@ fn read_head(rest: &mut &[u8]) -> Found<Request> {
     if !token(&[*first]) {
         return Err(BAD);
     }
-    let line = line(rest)?;
+    let line = line(rest, MAX_REQUEST_LINE + 2, 414)?;
     let parts = line.split(|byte| *byte == b' ').collect::<Vec<_>>();
     let [method, target, version] = parts[..] else {
         return Err(BAD);
@@ -226,7 +240,7 @@ fn read_head(rest: &mut &[u8]) -> Found<Request> {
     }
     let target = String::from_utf8(target.to_vec()).map_err(|_| BAD)?;
     let authority = check_target(method, &target)?;
-    let headers = headers(rest, http11)?;
+    let headers = headers(rest, MAX_HEAD - (before - rest.len()), http11)?;
     let host = headers
         .iter()
         .find(|header| header.0 == "host")
@@ -298,7 +312,7 @@ impl Request {
     }
 
     /// Tells whether the connection goes on after the answer.
-    pub(super) fn keeps_alive(&self) -> bool {
+    pub(in crate::strict) fn keeps_alive(&self) -> bool {
         // Hyper ignores lines with other than ASCII.
         let ascii = self
             .headers
@@ -350,9 +364,10 @@ fn read_body<'a>(request: &mut Request, rest: &mut &'a [u8], sure: &mut &'a [u8]
     if header("transfer-encoding").is_none() {
         return Ok(());
     }
+    let mut room = MAX_CHUNK_EXTRAS;
     loop {
-        let text = line(rest)?;
-        let text = text
+        let line = line(rest, MAX_CHUNK_LINE + 2, 400)?;
+        let text = line
             .iter()
             .map(|byte| char::from(*byte))
             .collect::<String>();
@@ -366,6 +381,7 @@ fn read_body<'a>(request: &mut Request, rest: &mut &'a [u8], sure: &mut &'a [u8]
         if !extensions(&text[digits..]) {
             return Err(BAD);
         }
+        room = room.checked_sub(line.len() - digits).ok_or(BAD)?;
         *sure = rest;
         if size == 0 {
             break;
@@ -382,17 +398,22 @@ fn read_body<'a>(request: &mut Request, rest: &mut &'a [u8], sure: &mut &'a [u8]
         }
         *sure = rest;
     }
+    let mut room = MAX_CHUNK_EXTRAS;
     loop {
         let mut one = *rest;
-        let text = line(&mut one)?;
+        let text = line(&mut one, room + 2, 400)?;
         if text.is_empty() {
             *rest = one;
             *sure = rest;
             return Ok(());
         }
+        room -= text.len();
+        if request.trailers.len() == MAX_TRAILERS {
+            return Err(BAD);
+        }
         // A trailer alone, with an empty line behind it.
         let alone = [text, b"\r\n\r\n"].concat();
-        let mut fields = headers(&mut &alone[..], true).map_err(|_| BAD)?;
+        let mut fields = headers(&mut &alone[..], MAX_HEAD, true).map_err(|_| BAD)?;
         let forbidden = "authorization cache-control connection content-encoding content-length content-range \
             content-type cookie expect host keep-alive max-forwards proxy-authorization proxy-connection range te trailer \
             transfer-encoding upgrade http2-settings";
