@@ -6,7 +6,7 @@
 //! | room | what it does | pure |
 //! |---|---|---|
 //! | [`target`] | reads where a server is, once, and decides whether it may be dialled | yes |
-//! | [`strict`] | checks each request's head and framing before hyper's parser, which is lenient | yes |
+//! | `strict` | checks each request's head and framing before hyper's parser, which is lenient | yes |
 //! | `json` | finds the members of a JSON object and edits them, all other bytes kept | yes |
 //! | `usage` | rewrites `cached_tokens` in answers: JSON and server-sent events | yes |
 //! | `exchange` | one request as a state machine: which leg runs, what is held back, when to fall back | yes |
@@ -15,7 +15,7 @@
 //! | [`announce`] | announces a server at an etcd | |
 //! | [`etcd`] | speaks to an etcd over its JSON gateway | |
 //! | [`observe`] | what is remembered of requests: recent ones, histograms, counters | |
-//! | [`upstream`] | connections to servers | |
+//! | `upstream` | connections to servers | |
 //! | `tls` | certificates of both sides, and their renewal | |
 //! | `front` | listeners, and HTTP around an exchange | |
 //! | [`telemetry`] | traces, exported by OTLP | |
@@ -36,11 +36,11 @@ mod json;
 pub mod observe;
 pub mod servers;
 pub mod settings;
-pub mod strict;
+mod strict;
 pub mod target;
 pub mod telemetry;
-pub mod tls;
-pub mod upstream;
+mod tls;
+mod upstream;
 mod usage;
 
 /// Which half of a disaggregated request a server computes.
@@ -67,3 +67,4 @@ impl Role {
 mod release;
 mod running;
 pub use self::running::{Running, StartError};
+pub use self::tls::TlsError;

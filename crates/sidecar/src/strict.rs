@@ -27,33 +27,33 @@ mod tests;
 
 use std::time::Duration;
 
-pub use refusal::Refusal;
-pub use requests::{Checked, Next, Requests};
-pub use stream::{Stream, Upgrade, Verdict, Verdicts};
+pub(crate) use refusal::Refusal;
+use requests::{Next, Requests};
+pub(crate) use stream::{Stream, Upgrade, Verdict, Verdicts};
 
 /// The bytes of a whole head.
-pub const MAX_HEAD: usize = 128 << 10;
+pub(crate) const MAX_HEAD: usize = 128 << 10;
 /// The bytes of a request line: method, target and version.
-pub const MAX_REQUEST_LINE: usize = 32 << 10;
+pub(crate) const MAX_REQUEST_LINE: usize = 32 << 10;
 /// The header lines of a head.
-pub const MAX_HEADERS: usize = 256;
+pub(crate) const MAX_HEADERS: usize = 256;
 /// The bytes of a header's name. The type that hyper keeps names in has a bound of its own, far above this one.
-pub const MAX_NAME: usize = 256;
+pub(crate) const MAX_NAME: usize = 256;
 /// The bytes of one line before a chunk.
-pub const MAX_CHUNK_LINE: usize = 256;
+pub(crate) const MAX_CHUNK_LINE: usize = 256;
 /// The bytes of all chunk extensions of a body, and of all its trailers, each. Hyper gives up at twice as much.
-pub const MAX_CHUNK_EXTRAS: usize = 8 << 10;
+pub(crate) const MAX_CHUNK_EXTRAS: usize = 8 << 10;
 /// The trailer lines of a body.
-pub const MAX_TRAILERS: usize = 64;
+pub(crate) const MAX_TRAILERS: usize = 64;
 /// How long a head may take from its first byte, and the first one of a connection from its acceptance, where nobody says otherwise.
-pub const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a connection may wait between two requests.
-pub const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Returns the settings of a server that reads a [`Stream`]: its limits let pass what the stream lets pass, and it
 /// closes a connection that is idle for [`IDLE_TIMEOUT`].
 #[must_use]
-pub fn http1() -> hyper::server::conn::http1::Builder {
+pub(crate) fn http1() -> hyper::server::conn::http1::Builder {
     let mut http1 = hyper::server::conn::http1::Builder::new();
     http1
         .max_headers(MAX_HEADERS)

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use thiserror::Error;
 
-pub use serving::{AcceptError, Serving};
-pub use upstream::Upstream;
+pub(crate) use serving::Serving;
+pub(crate) use upstream::Upstream;
 
 /// Why certificates cannot be used.
 #[derive(Debug, Error)]

@@ -24,7 +24,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 pub(crate) use self::body::Answer;
-pub use self::body::Outgoing;
+pub(crate) use self::body::Outgoing;
 use self::connection::Connection;
 use self::pool::Pools;
 use crate::Role;
@@ -33,7 +33,7 @@ use crate::tls;
 
 /// Sends requests to servers.
 #[derive(Clone)]
-pub struct Upstream {
+pub(crate) struct Upstream {
     inner: Arc<Inner>,
     pools: Arc<Pools>,
 }
@@ -48,7 +48,7 @@ struct Inner {
 /// Why a request was not answered.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum SendError {
+pub(crate) enum SendError {
     /// The server was not reached, so it has not seen the request.
     #[error("it cannot be reached: {0}")]
     Unreachable(#[source] io::Error),
@@ -72,7 +72,7 @@ pub enum SendError {
 impl Upstream {
     /// Prepares connections. Of each server at most `idle` are kept open without a request.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         tls: tls::Upstream,
         connect_timeout: Duration,
         idle: usize,
@@ -100,7 +100,7 @@ impl Upstream {
     }
 
     /// Reads certificates again.
-    pub fn renew(&self) {
+    pub(crate) fn renew(&self) {
         self.inner.tls.renew();
     }
 
@@ -177,7 +177,7 @@ impl Upstream {
     ///
     /// # Errors
     /// [`SendError`].
-    pub async fn get(
+    pub(crate) async fn get(
         &self,
         url: &ServerUrl,
         role: Role,
@@ -193,7 +193,7 @@ impl Upstream {
     ///
     /// # Errors
     /// [`SendError`].
-    pub async fn probe(
+    pub(crate) async fn probe(
         &self,
         url: &ServerUrl,
         role: Role,
@@ -233,7 +233,7 @@ impl Upstream {
     }
 
     /// Whether something accepts TCP connections there within this time.
-    pub async fn reaches(&self, url: &ServerUrl, within: Duration) -> bool {
+    pub(crate) async fn reaches(&self, url: &ServerUrl, within: Duration) -> bool {
         matches!(
             tokio::time::timeout(within, self.dial(url)).await,
             Ok(Ok(_))

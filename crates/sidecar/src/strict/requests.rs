@@ -9,7 +9,7 @@ use super::head::{Body, Head};
 /// Bytes are held back while they are part of a line or head that is not whole: the caller shows those again, with what
 /// has come behind them. No bytes are kept or copied here.
 #[derive(Debug, Default)]
-pub struct Requests {
+pub(crate) struct Requests {
     state: State,
     heads: u64,
     /// The request that is being read asks for another protocol.
@@ -19,16 +19,16 @@ pub struct Requests {
 /// What is known of the bytes that were shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub struct Checked {
+pub(crate) struct Checked {
     /// So many bytes from the first one may go on. The others are to be shown again.
-    pub passed: usize,
+    pub(crate) passed: usize,
     /// What comes behind them.
-    pub next: Next,
+    pub(crate) next: Next,
 }
 
 /// What comes behind the bytes that may go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Nothing, or bytes that are too few to tell.
     More,
     /// What the client sends once its wish for another protocol has been answered. Nothing is checked until
@@ -55,7 +55,7 @@ impl Default for State {
 
 impl Requests {
     /// Checks the bytes of the connection from the first one that has not passed.
-    pub fn check(&mut self, bytes: &[u8]) -> Checked {
+    pub(crate) fn check(&mut self, bytes: &[u8]) -> Checked {
         let mut passed = 0;
         let next = loop {
             match self.step(&bytes[passed..]) {
@@ -73,7 +73,7 @@ impl Requests {
     }
 
     /// Goes on with requests after the wish for another protocol was not granted.
-    pub fn decline_upgrade(&mut self) {
+    pub(crate) fn decline_upgrade(&mut self) {
         if matches!(self.state, State::Upgrade) {
             self.state = State::default();
         }
@@ -81,13 +81,13 @@ impl Requests {
 
     /// The number of heads that have passed.
     #[must_use]
-    pub fn heads(&self) -> u64 {
+    pub(crate) fn heads(&self) -> u64 {
         self.heads
     }
 
     /// Tells whether what comes next, or was refused, belongs to the body of a request whose head has passed.
     #[must_use]
-    pub fn in_body(&self) -> bool {
+    pub(crate) fn in_body(&self) -> bool {
         match self.state {
             State::Sized(_) | State::Chunked(_) => true,
             State::Head(_) | State::Upgrade => false,
@@ -97,7 +97,7 @@ impl Requests {
 
     /// Tells whether bytes that were held back are the beginning of a head.
     #[must_use]
-    pub fn in_head(&self, held: &[u8]) -> bool {
+    pub(crate) fn in_head(&self, held: &[u8]) -> bool {
         matches!(&self.state, State::Head(head) if head.has_begun(held))
     }
 

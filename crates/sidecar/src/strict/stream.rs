@@ -19,7 +19,7 @@ use super::{Next, Refusal, Requests};
 /// asks its service, whose [`Verdicts`] know the refusal. A fault in a body is an error of the kind
 /// [`io::ErrorKind::InvalidData`].
 #[derive(Debug)]
-pub struct Stream<T> {
+pub(crate) struct Stream<T> {
     io: T,
     requests: Requests,
     flow: Flow,
@@ -79,25 +79,25 @@ const LATE: Refusal = Refusal::new(
 
 /// What the service knows about the requests of a [`Stream`]. It is asked once for each request, in their order.
 #[derive(Debug, Clone)]
-pub struct Verdicts(Arc<Shared>);
+pub(crate) struct Verdicts(Arc<Shared>);
 
 /// What the next request of a connection is.
 #[derive(Debug)]
 #[must_use]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// It is the client's.
     Passed,
     /// It is the client's and asks for another protocol, with a `Connection` that says so and one `Upgrade` that names none of
     /// HTTP's.
     Upgrade(Upgrade),
-    /// It stands for one that is refused, and [`Refusal::response`] is its answer.
+    /// It stands for one that is refused, which is to be answered.
     Refused(Refusal),
 }
 
 /// A client's wish for another protocol. What the client sends after its request waits until this is dropped, which
 /// declines, or accepted.
 #[derive(Debug)]
-pub struct Upgrade(Arc<Shared>);
+pub(crate) struct Upgrade(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared(Mutex<State>);
@@ -135,7 +135,7 @@ impl Shared {
 impl Verdicts {
     /// Returns what the next request is. The service has to ask for each request it is called with, before it awaits
     /// anything.
-    pub fn next_request(&self) -> Verdict {
+    pub(crate) fn next_request(&self) -> Verdict {
         let mut state = self.0.lock();
         state.asked += 1;
         match (state.head, state.upgrade) {
@@ -149,14 +149,14 @@ impl Verdicts {
 
     /// Returns why reading a request's body failed, where its bytes were refused.
     #[must_use]
-    pub fn body_refusal(&self) -> Option<Refusal> {
+    pub(crate) fn body_refusal(&self) -> Option<Refusal> {
         self.0.lock().body
     }
 }
 
 impl Upgrade {
     /// Accepts: the stream's further bytes are not looked at. To be called before the answer 101 is sent.
-    pub fn accept(self) {
+    pub(crate) fn accept(self) {
         self.0.answer(true);
     }
 }
@@ -170,7 +170,7 @@ impl Drop for Upgrade {
 impl<T> Stream<T> {
     /// Begins with a connection that has just been accepted, within a tokio runtime. A head may take this long from its first byte,
     /// and the first one from now.
-    pub fn new(io: T, head_timeout: Duration) -> (Self, Verdicts) {
+    pub(crate) fn new(io: T, head_timeout: Duration) -> (Self, Verdicts) {
         let shared = Arc::<Shared>::default();
         let stream = Self {
             io,
@@ -185,11 +185,6 @@ impl<T> Stream<T> {
             shared: Arc::clone(&shared),
         };
         (stream, Verdicts(shared))
-    }
-
-    /// Returns the connection beneath.
-    pub fn get_ref(&self) -> &T {
-        &self.io
     }
 
     #[cfg(test)]

@@ -22,12 +22,12 @@ use crate::settings::ServingTls;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The certificates that clients are shown, and those that they have to show.
-pub struct Serving(Renewed<ServerConfig>);
+pub(crate) struct Serving(Renewed<ServerConfig>);
 
 /// Why a client does not get in.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum AcceptError {
+pub(crate) enum AcceptError {
     /// The client does not agree on TLS: it speaks another protocol or version, or has no certificate that is accepted.
     #[error("the client does not agree on TLS: {0}")]
     Handshake(#[source] io::Error),
@@ -41,7 +41,7 @@ impl Serving {
     ///
     /// # Errors
     /// [`TlsError`].
-    pub fn load(settings: &ServingTls) -> Result<Self, TlsError> {
+    pub(crate) fn load(settings: &ServingTls) -> Result<Self, TlsError> {
         let mut paths = Vec::new();
         if let Some(folder) = &settings.folder {
             paths.extend([folder.join("tls.crt"), folder.join("tls.key")]);
@@ -55,7 +55,7 @@ impl Serving {
     ///
     /// # Errors
     /// [`AcceptError`].
-    pub async fn accept<T: AsyncRead + AsyncWrite + Unpin>(
+    pub(crate) async fn accept<T: AsyncRead + AsyncWrite + Unpin>(
         &self,
         io: T,
     ) -> Result<TlsStream<T>, AcceptError> {
@@ -67,7 +67,7 @@ impl Serving {
     }
 
     /// Reads the files now, in place of within a second. What has changed and cannot be used is logged and changes nothing.
-    pub fn renew(&self) {
+    pub(crate) fn renew(&self) {
         self.0.renew();
     }
 }

@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::TlsConnector;
 
+use super::serving::AcceptError;
 use super::*;
 use crate::Role;
 use crate::settings::{ServingTls, UpstreamTls};

@@ -18,7 +18,7 @@ use crate::Role;
 use crate::settings::UpstreamTls;
 
 /// How servers' certificates are checked, and what servers are shown.
-pub struct Upstream(Renewed<Trust>);
+pub(crate) struct Upstream(Renewed<Trust>);
 
 /// What the files say, and the settings that are made of it when a server needs them.
 struct Trust {
@@ -36,7 +36,7 @@ impl Upstream {
     ///
     /// # Errors
     /// [`TlsError`].
-    pub fn load(settings: &UpstreamTls) -> Result<Self, TlsError> {
+    pub(crate) fn load(settings: &UpstreamTls) -> Result<Self, TlsError> {
         let mut paths = Vec::new();
         paths.extend(settings.ca.clone());
         if let Some((certificates, key)) = &settings.client {
@@ -49,7 +49,7 @@ impl Upstream {
 
     /// Returns the settings for servers of this role, as of now.
     #[must_use]
-    pub fn config(&self, role: Role) -> Arc<ClientConfig> {
+    pub(crate) fn config(&self, role: Role) -> Arc<ClientConfig> {
         let trust = self.0.current();
         let place = match role {
             Role::Prefill => 0,
@@ -61,7 +61,7 @@ impl Upstream {
     }
 
     /// Reads the files now, in place of within a second. What has changed and cannot be used is logged and changes nothing.
-    pub fn renew(&self) {
+    pub(crate) fn renew(&self) {
         self.0.renew();
     }
 }

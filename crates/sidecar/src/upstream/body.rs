@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::pool::Place;
 
 /// The body of a request to a server: what is here already, then what still comes from the client.
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     here: Bytes,
     rest: Option<Incoming>,
 }
@@ -20,13 +20,13 @@ pub struct Outgoing {
 impl Outgoing {
     /// No body.
     #[must_use]
-    pub const fn empty() -> Self {
+    pub(crate) const fn empty() -> Self {
         Self::whole(Bytes::new())
     }
 
     /// All of a body.
     #[must_use]
-    pub const fn whole(here: Bytes) -> Self {
+    pub(crate) const fn whole(here: Bytes) -> Self {
         Self { here, rest: None }
     }
 
@@ -43,7 +43,7 @@ impl Outgoing {
 
     /// The beginning of a body, whose rest still comes.
     #[must_use]
-    pub const fn streamed(here: Bytes, rest: Incoming) -> Self {
+    pub(crate) const fn streamed(here: Bytes, rest: Incoming) -> Self {
         Self {
             here,
             rest: Some(rest),

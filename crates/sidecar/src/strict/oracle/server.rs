@@ -35,7 +35,7 @@ async fn answer(
     match verdicts.next_request() {
         Verdict::Refused(refusal) => {
             log.lock().unwrap().refusals.push(refusal);
-            return Ok(refusal.response());
+            return Ok(refused(refusal));
         }
         Verdict::Upgrade(upgrade) => log.lock().unwrap().upgrades.push(upgrade),
         Verdict::Passed => {}
@@ -78,13 +78,26 @@ async fn answer(
                     break;
                 };
                 log.refusals.push(refusal);
-                return Ok(refusal.response());
+                return Ok(refused(refusal));
             }
         }
     }
     log.lock().unwrap().requests[number].whole = true;
     sleep(Duration::from_secs(wait)).await;
     Ok(Response::new(Full::new("ok".into())))
+}
+
+/// What a client is told, as the product tells it.
+fn refused(refusal: Refusal) -> Response<Full<Bytes>> {
+    let (status, headers, body) = crate::exchange::error(refusal.into());
+    let mut response = Response::new(Full::new(body));
+    *response.status_mut() = status;
+    *response.headers_mut() = headers;
+    let close = http::HeaderValue::from_static("close");
+    response
+        .headers_mut()
+        .insert(http::header::CONNECTION, close);
+    response
 }
 
 /// Begins to serve one connection.

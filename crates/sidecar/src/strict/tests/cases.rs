@@ -557,17 +557,3 @@ fn bytes_behind_an_upgrade_wait_for_its_answer() {
     };
     assert_eq!(refusal.status, 400);
 }
-
-#[test]
-fn a_refusal_is_an_openai_error() {
-    use http_body_util::BodyExt;
-    let refusal = Refusal::bad("a sentence");
-    let response = refusal.response();
-    assert_eq!(response.status(), 400);
-    let body = futures_util::FutureExt::now_or_never(response.into_body().collect());
-    let body = body.unwrap().unwrap().to_bytes();
-    assert_eq!(
-        body,
-        r#"{"object":"error","message":"a sentence","type":"BadRequestError","param":"","code":400}"#
-    );
-}

@@ -5,5 +5,5 @@ mod cases;
 mod random;
 mod server;
 
+use super::Requests;
 use super::oracle::{self, Outcome, follow};
-use super::{Refusal, Requests};
