@@ -5,6 +5,7 @@
 //! types that Python sees are written down in `python/transload/_transload.pyi`, which a test compares.
 
 mod agent;
+mod announcement;
 mod archive;
 mod completion;
 mod deployment;
@@ -42,6 +43,7 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(agent::new_incarnation, module)?)?;
     module.add_function(wrap_pyfunction!(digest::file_digest, module)?)?;
     module.add_class::<agent::Agent>()?;
+    module.add_class::<announcement::Announcement>()?;
     module.add_class::<lease::Lease>()?;
     module.add_class::<transfer::Transfer>()?;
     module.add_class::<archive::Archive>()?;

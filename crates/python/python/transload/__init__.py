@@ -7,6 +7,7 @@ describe a cache    `Deployment`, a checked ``transload.deployment/1`` document
 see what moves      `Plan`, and `Plan.bind` for the chunks of one request
 reach memory        `Memory`: a tensor, an array, or an address
 move blocks         `Agent`: `Agent.lease` and `Ticket.mint` here, `Agent.pull` there
+tell proxies        `Announcement` of a server
 keep blocks         `Archive`: `Archive.save` out of one layout, `Archive.restore` into another
 ==================  ==================================================================
 
@@ -17,6 +18,7 @@ from ._transload import (
     DEBUG_BUILD,
     Agent,
     AgentError,
+    Announcement,
     Archive,
     ArchiveError,
     BoundPlan,
@@ -55,6 +57,7 @@ __all__ = [
     "DEBUG_BUILD",
     "Agent",
     "AgentError",
+    "Announcement",
     "Archive",
     "ArchiveError",
     "BoundPlan",

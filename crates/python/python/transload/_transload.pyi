@@ -148,6 +148,16 @@ class Memory:
     def read(self, offset: int, length: int, allocation: int = 0) -> bytes: ...
     def write(self, offset: int, data: bytes, allocation: int = 0) -> None: ...
 
+class Announcement:
+    def __new__(
+        cls,
+        etcd: str,
+        role: Literal["prefill", "decode"],
+        url: str,
+    ) -> Announcement: ...
+    def begin(self) -> None: ...
+    def end(self) -> None: ...
+
 class Identity:
     def __new__(
         cls, folder: str | PathLike[str], name: str | None = None

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from transload import Identity, IdentityError
+from transload import Announcement, Identity, IdentityError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -40,6 +40,10 @@ class Config:
     """UDP port of rank 0; rank r takes ``port + r``."""
     model: str | None = None
     """What tells the model from others: blocks are only loaded for the same. Default: see `weights`."""
+    announce: str | None = None
+    """The etcd at which ``transload proxy --discover`` finds this server: ``etcd://HOST:PORT/PREFIX``."""
+    announce_url: str | None = None
+    """Where this server answers requests, as the proxy sees it."""
     reset_keeps_weights: bool = False
     """Whether weights are the same after vLLM has cleared its caches: they are not changed in place."""
     lanes: int | None = None
@@ -93,7 +97,7 @@ class Config:
                 close = difflib.get_close_matches(name, known, 1)
                 hint = f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
                 raise ConfigError(f"{_at(name)} is not a setting{hint}")
-        for name in ("certs", "instance", "model", "store", "store_model", "store_weights"):
+        for name in ("certs", "instance", "announce", "announce_url", "model", "store", "store_model", "store_weights"):
             given[name] = _of(name, given.get(name) or "", str) or None
         if given["certs"] is None and given["store"] is None:
             raise ConfigError(
@@ -102,6 +106,10 @@ class Config:
             )
         if given["store"] is not None and "://" not in given["store"]:
             raise ConfigError(f"{_at('store')} is {given['store']!r}: give a URI, as file:///var/kv")
+        if (given["announce"] is None) != (given["announce_url"] is None):
+            raise ConfigError(
+                f"{_at('announce')} and {_at('announce_url')} go together: an etcd, and where this server answers requests"
+            )
         if given["certs"] is not None:
             given["certs"] = Path(given["certs"]).expanduser()
         given.setdefault("agent", "prefill" if transfer.kv_role == "kv_producer" else "decode")
@@ -149,6 +157,20 @@ class Config:
         if not 0 < share <= 1:
             raise ConfigError(f"{_at('unclaimed_share')} is {share}: give a part of the cache, above 0 and up to 1")
         return cls(**given)
+
+    def announcements(self, kv_role: str) -> list[Announcement]:
+        """What proxies are to be told of this server: that it is there for each half of requests which it computes.
+
+        Raises:
+            ConfigError: the etcd or the URL is none.
+        """
+        if self.announce is None or self.announce_url is None:
+            return []
+        roles = {"kv_producer": ["prefill"], "kv_consumer": ["decode"]}.get(kv_role, ["prefill", "decode"])
+        try:
+            return [Announcement(self.announce, role, self.announce_url) for role in roles]
+        except ValueError as error:
+            raise ConfigError(f"{_at('announce')} and announce_url: {error}") from error
 
     def identity(self, rank: int) -> Identity | None:
         """The certificate of a rank: ``AGENT-rank`` where there is one, else that of all ranks, ``AGENT``. None where

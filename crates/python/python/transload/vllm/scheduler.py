@@ -122,6 +122,7 @@ class Scheduler:
         """The ticket of each request that is being loaded; None for one from the store."""
         self._answering: dict[str, Ticket] = {}
         """The ticket of each of the last requests that want several answers."""
+        self._announcements = config.announcements(vllm_config.kv_transfer_config.kv_role)
         self._step = Step()
 
     def bind_manager(self, manager: KVCacheManager) -> None:
@@ -147,6 +148,9 @@ class Scheduler:
             self._ticket_into(2**40, 2**40)
         if self.saved is not None:
             self.saved.meet_workers(first.document)
+        for announcement in self._announcements:
+            # vLLM does not tell when it begins to listen: until then the proxy's probes fail.
+            announcement.begin()
 
     # --- a request comes -------------------------------------------------------------
 
@@ -498,6 +502,8 @@ class Scheduler:
 
     def shutdown(self) -> None:
         """vLLM is ending."""
+        for announcement in self._announcements:
+            announcement.end()
         self._weights.shutdown()
         if self.saved is not None:
             self.saved.shutdown()

@@ -1,0 +1,109 @@
+//! Announcements of servers at an etcd, where `transload proxy --discover` looks for them.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use transload_sidecar::Role;
+use transload_sidecar::announce::{self, announce};
+use transload_sidecar::etcd::Cluster;
+use transload_sidecar::settings::UpstreamTls;
+use transload_sidecar::target::ServerUrl;
+
+use crate::logs;
+use crate::runtime::{Made, handle};
+
+/// How long the end of a server may wait for an etcd. What is not taken back by then ends with its lease.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// An announcement of a server at an etcd, where `transload proxy --discover` finds it from `begin` until `end`. It also ends
+/// within 10 s of the end of this process. An etcd that is away is waited for.
+///
+/// Args:
+///     etcd: `etcd://HOST:PORT[,HOST:PORT]/PREFIX`, or `etcds://` for TLS.
+///     role: `prefill` or `decode`.
+///     url: where the server answers requests, as a proxy sees it: `http://HOST:PORT`.
+///
+/// Raises:
+///     ValueError: one of them is not that. What was given is not shown, as there may be a password in it.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Announcement {
+    announced: announce::Announcement,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    made: Made,
+    end: oneshot::Sender<()>,
+    task: JoinHandle<()>,
+}
+
+#[pymethods]
+impl Announcement {
+    #[new]
+    fn new(etcd: &str, role: &str, url: &str) -> PyResult<Self> {
+        let wrong = |what: &str, why: &dyn std::fmt::Display| {
+            PyValueError::new_err(format!("{what} is wrong: {why}"))
+        };
+        let role = [Role::Prefill, Role::Decode]
+            .into_iter()
+            .find(|known| known.name() == role)
+            .ok_or_else(|| wrong("role", &"give prefill or decode"))?;
+        let announced = announce::Announcement {
+            etcd: Cluster::parse(etcd).map_err(|why| wrong("etcd", &why))?,
+            role,
+            url: ServerUrl::parse(url).map_err(|why| wrong("url", &why))?,
+            name: None,
+            tls: UpstreamTls::default(),
+        };
+        Ok(Self {
+            announced,
+            running: Mutex::new(None),
+        })
+    }
+
+    /// Announces the server from now on, in the background.
+    fn begin(&self, py: Python<'_>) -> PyResult<()> {
+        logs::start(py)?;
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if running.is_some() {
+            return Ok(());
+        }
+        let (end, ended) = oneshot::channel::<()>();
+        let announcement = self.announced.clone();
+        let task = handle()?.spawn(async move {
+            let ended = async {
+                // Also when the object goes.
+                let _ = ended.await;
+            };
+            if let Err(error) = announce(announcement, ended).await {
+                tracing::error!(%error, "the server is not announced");
+            }
+        });
+        *running = Some(Running {
+            made: Made::here(),
+            end,
+            task,
+        });
+        Ok(())
+    }
+
+    /// Takes the announcement back, and waits for that for 2 s at most.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        let running = self
+            .running
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        let Some(Running { made, end, task }) = running else {
+            return Ok(());
+        };
+        let _ = end.send(());
+        let _ = made.wait(py, async { timeout(FAREWELL, task).await })?;
+        Ok(())
+    }
+}
