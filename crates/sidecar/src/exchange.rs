@@ -27,6 +27,7 @@ use self::prefill::Prefilling;
 use self::probe::Probing;
 pub(crate) use self::request::{Request, Route};
 use crate::Role;
+use crate::json::Object;
 use crate::observe::{FailureKind, Path};
 use crate::settings::{KvConnector, PrefillFailure};
 use crate::target::AllowList;
@@ -214,6 +215,15 @@ impl Exchange {
         }
     }
 
+    /// Whether no server will be asked any more, whatever happens.
+    pub(crate) fn is_settled(&self) -> bool {
+        match &self.state {
+            State::Decoding(decoding) => decoding.is_passing(),
+            State::Relaying(_) | State::Over => true,
+            State::Probing(_) | State::Prefilling(_) | State::Chunked(_) => false,
+        }
+    }
+
     /// How it is served, as far as is known now.
     pub(crate) const fn path(&self) -> Path {
         self.path
@@ -293,6 +303,7 @@ impl Exchange {
     /// Passes a prefill server's answer to the client, from what has come of it on.
     fn relay(&mut self, status: StatusCode, headers: HeaderMap, until: Instant) {
         self.act(Action::Answer(status, headers));
+        self.request.body = Object::default();
         self.state = State::Relaying(until);
     }
 

@@ -13,8 +13,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 use thiserror::Error;
 
-/// A JSON object: its text, and where each member is in it.
-#[derive(Debug, Clone)]
+/// A JSON object: its text, and where each member is in it. The default has neither.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Object {
     text: Bytes,
     members: Vec<Member>,

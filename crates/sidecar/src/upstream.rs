@@ -157,7 +157,8 @@ impl Upstream {
                 },
             }
         }
-        let mut connection = match self.connect(role, url).await {
+        // What a handshake needs is not kept in memory for as long as there is the client's connection.
+        let mut connection = match Box::pin(self.connect(role, url)).await {
             Ok(connection) => connection,
             Err(error) => {
                 if hostless {

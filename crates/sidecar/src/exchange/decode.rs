@@ -8,6 +8,7 @@ use http::{HeaderMap, StatusCode};
 use super::prefill::refused_by_server;
 use super::{Action, Event, Exchange, Failure, State, Trouble};
 use crate::Role;
+use crate::json::Object;
 use crate::observe::{FailureKind, Path};
 use crate::settings::PrefillFailure;
 use crate::usage::{self, CachedTokens, Rewriter};
@@ -59,8 +60,9 @@ impl Decoding {
         self.alongside
     }
 
-    const fn unanswered(&self) -> bool {
-        !matches!(self.answer, Answer::Passing(_))
+    /// Whether the client has the answer's head, so that nobody else may answer in its place.
+    pub(super) const fn is_passing(&self) -> bool {
+        matches!(self.answer, Answer::Passing(_))
     }
 }
 
@@ -151,6 +153,9 @@ impl Exchange {
                 .map(|cached| Box::new(Rewriter::new(cached, &mut headers, limit)));
             self.act(Action::Answer(status, headers));
             leg.answer = Answer::Passing(rewriter);
+            // Prompts are long, and so are answers: what nobody is sent any more takes no memory.
+            leg.body = Bytes::new();
+            self.request.body = Object::default();
         }
     }
 
@@ -195,7 +200,7 @@ impl Exchange {
     }
 
     fn decode_failed(&mut self, leg: Box<Decoding>, failure: Failure) {
-        if !leg.unanswered() {
+        if leg.is_passing() {
             return self.cut(&leg);
         }
         if self.may_ask_another(failure) && failure.unseen() {
@@ -247,7 +252,7 @@ impl Exchange {
         let late = matches!(event, Event::Tick) && leg.alongside.is_some_and(|until| now >= until);
         let wrong = match event {
             Event::Head(Role::Prefill, status, headers)
-                if refused_by_server(status) && leg.unanswered() =>
+                if refused_by_server(status) && !leg.is_passing() =>
             {
                 self.act(Action::Stop(Role::Decode));
                 return self.relay(status, headers, leg.alongside.unwrap_or(now));
@@ -285,7 +290,7 @@ impl Exchange {
             }
         };
         leg.alongside = None;
-        if !leg.unanswered() {
+        if leg.is_passing() {
             // The decode server has what it needs: it answers.
             self.state = State::Decoding(leg);
             return;

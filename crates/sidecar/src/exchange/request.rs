@@ -48,13 +48,15 @@ impl Route {
         }
     }
 
-    /// The member that holds the prompt.
-    pub(crate) const fn prompt(self) -> &'static str {
-        match self {
-            Self::ChatCompletions => "messages",
-            Self::Completions => "prompt",
-            Self::Responses => "input",
-        }
+    /// The prompt of a body, as it is written there; embedded, if it comes so.
+    pub(crate) fn prompt(self, body: &Object) -> &str {
+        let members: &[&str] = match self {
+            Self::ChatCompletions => &["messages"],
+            Self::Completions => &["prompt_embeds", "prompt"],
+            Self::Responses => &["input"],
+        };
+        let mut given = members.iter().filter_map(|member| body.get(member));
+        given.find(|prompt| *prompt != "null").unwrap_or_default()
     }
 }
 

@@ -191,6 +191,11 @@ impl Driver {
                 self.trace.failed(role, now);
             }
             Action::Answer(status, headers) => {
+                if self.exchange.is_settled() {
+                    // They hold on to the memory that the request was read into.
+                    self.path = PathAndQuery::from_static("/");
+                    self.headers = HeaderMap::new();
+                }
                 self.status = Some(status);
                 let length = headers.get(CONTENT_LENGTH);
                 self.left = length.and_then(|length| length.to_str().ok()?.parse().ok());

@@ -1,17 +1,20 @@
 //! Requests that are passed to a decode server as they are, and their answers.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Bytes;
 use http::header::{CONNECTION, UPGRADE};
 use http::{Request, Response, StatusCode, Uri};
+use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
 use super::reply::Reply;
 use super::service::path_of;
-use super::{Choice, Client, Front, Phase, headers, incoming};
+use super::{Broken, Choice, Client, Front, Phase, headers, incoming};
 use crate::Role;
 use crate::exchange::Trouble;
 use crate::observe::FailureKind;
@@ -57,8 +60,7 @@ impl Front {
         }
         let (mut response, claim) = self.send(head, body, &choice).await?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            headers::end_hop(response.headers_mut());
-            return Ok(response.map(|body| Reply::passed(body, claim)));
+            return Ok(self.passing(response, claim));
         }
         let (Some(client_side), Some(upgrade)) = (upgraded, upgrade) else {
             return Err(Trouble::new(
@@ -95,9 +97,23 @@ impl Front {
         let choice = self.decode_choice(&head, client)?;
         headers::to_server(&mut head.headers);
         head.headers.remove(http::header::CONTENT_LENGTH);
-        let (mut response, claim) = self.send(head, Outgoing::whole(body), &choice).await?;
+        let (response, claim) = self.send(head, Outgoing::whole(body), &choice).await?;
+        Ok(self.passing(response, claim))
+    }
+
+    fn passing(self: &Arc<Self>, mut response: Response<Answer>, claim: Claim) -> Response<Reply> {
         headers::end_hop(response.headers_mut());
-        Ok(response.map(|body| Reply::passed(body, claim)))
+        let is_judged = response.status().is_server_error();
+        response.map(|answer| {
+            let mut passing = Passing {
+                front: self.clone(),
+                answer,
+                claim,
+                is_judged,
+            };
+            passing.judge_if_over();
+            Reply::passed(passing)
+        })
     }
 
     fn decode_choice(
@@ -132,10 +148,9 @@ impl Front {
             let sent = self.upstream.offer(Role::Decode, claim.url(), request);
             let (error, unsent) = match sent.await {
                 Ok(response) => {
-                    let now = Instant::now();
                     match response.status().is_server_error() {
-                        true => claim.failed(FailureKind::Status, now),
-                        false => claim.succeeded(now),
+                        true => self.blame(&claim, FailureKind::Status),
+                        false => claim.answered(),
                     }
                     return Ok((response, claim));
                 }
@@ -153,8 +168,7 @@ impl Front {
                 SendError::ConnectTimeout(_) => (FailureKind::Timeout, Trouble::not_ready()),
                 _ => (FailureKind::Broken, Trouble::broken("decode")),
             };
-            claim.failed(kind, Instant::now());
-            self.observer.failure(Role::Decode, kind);
+            self.blame(&claim, kind);
             match unsent {
                 Some(unsent) if refused.len() < MOST_MOVES => request = *unsent,
                 _ => break,
@@ -162,5 +176,56 @@ impl Front {
             refused.push(claim.url().clone());
         }
         Err(trouble)
+    }
+
+    fn blame(&self, claim: &Claim, kind: FailureKind) {
+        claim.failed(kind, Instant::now());
+        self.observer.failure(Role::Decode, kind);
+    }
+}
+
+/// An answer that is passed to the client, and its place among what its server has to do.
+pub(super) struct Passing {
+    front: Arc<Front>,
+    answer: Answer,
+    claim: Claim,
+    /// It is known whether the server has failed.
+    is_judged: bool,
+}
+
+impl Passing {
+    fn judge_if_over(&mut self) {
+        if self.answer.is_end_stream() && !std::mem::replace(&mut self.is_judged, true) {
+            self.claim.succeeded(Instant::now());
+        }
+    }
+}
+
+impl Body for Passing {
+    type Data = Bytes;
+    type Error = Broken;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+        let frame = ready!(Pin::new(&mut self.answer).poll_frame(cx));
+        if let Some(Err(error)) = &frame {
+            tracing::debug!(server = %self.claim.url(), %error, "a decode server broke off");
+            if !std::mem::replace(&mut self.is_judged, true) {
+                self.front.blame(&self.claim, FailureKind::Broken);
+            }
+        } else {
+            self.judge_if_over();
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(|_| Broken)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.answer.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.answer.size_hint()
     }
 }

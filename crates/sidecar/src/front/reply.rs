@@ -12,9 +12,8 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::Broken;
 use super::driver::Driver;
+use super::pass::Passing;
 use crate::exchange::{Trouble, error};
-use crate::servers::Claim;
-use crate::upstream::Answer;
 
 /// The body of an answer, and with it the client's place among its requests.
 pub(crate) struct Reply {
@@ -26,11 +25,7 @@ pub(crate) struct Reply {
 
 enum Kind {
     Here(Bytes),
-    /// A server's answer, and its place among what that server has to do.
-    Passed(
-        Answer,
-        #[expect(dead_code, reason = "held until the answer's end")] Claim,
-    ),
+    Passed(Box<Passing>),
     Exchange(Box<Driver>),
 }
 
@@ -47,8 +42,8 @@ impl Reply {
         Self::new(Kind::Here(body))
     }
 
-    pub(super) const fn passed(body: Answer, claim: Claim) -> Self {
-        Self::new(Kind::Passed(body, claim))
+    pub(super) fn passed(passing: Passing) -> Self {
+        Self::new(Kind::Passed(Box::new(passing)))
     }
 
     pub(super) const fn exchange(driver: Box<Driver>) -> Self {
@@ -94,7 +89,7 @@ impl Body for Reply {
         let frame = ready!(match &mut self.body {
             Kind::Here(bytes) if bytes.is_empty() => Poll::Ready(None),
             Kind::Here(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Kind::Passed(answer, _) => Pin::new(answer).poll_frame(cx).map_err(|_| Broken),
+            Kind::Passed(passing) => Pin::new(&mut **passing).poll_frame(cx),
             Kind::Exchange(driver) => Pin::new(&mut **driver).poll_frame(cx),
         });
         match frame {
@@ -112,7 +107,7 @@ impl Body for Reply {
         !self.broken
             && match &self.body {
                 Kind::Here(bytes) => bytes.is_empty(),
-                Kind::Passed(answer, _) => answer.is_end_stream(),
+                Kind::Passed(passing) => passing.is_end_stream(),
                 Kind::Exchange(driver) => driver.is_end_stream(),
             }
     }
@@ -120,7 +115,7 @@ impl Body for Reply {
     fn size_hint(&self) -> SizeHint {
         match &self.body {
             Kind::Here(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Kind::Passed(answer, _) => answer.size_hint(),
+            Kind::Passed(passing) => passing.size_hint(),
             Kind::Exchange(_) => SizeHint::default(),
         }
     }

@@ -110,10 +110,14 @@ pub(super) async fn connection(
     let Some(tls) = &front.serving_tls else {
         return serve(front, stream, client, phase).await;
     };
-    match tls.accept(stream).await {
-        Ok(stream) => serve(front, stream, client, phase).await,
-        Err(error) => tracing::debug!(%error, client = %client.address, "no TLS with a client"),
-    }
+    // Clients without TLS do not keep memory for it.
+    Box::pin(async {
+        match tls.accept(stream).await {
+            Ok(stream) => serve(front, stream, client, phase).await,
+            Err(error) => tracing::debug!(%error, client = %client.address, "no TLS with a client"),
+        }
+    })
+    .await;
 }
 
 async fn serve<T>(front: &Arc<Front>, stream: T, client: Client, mut phase: watch::Receiver<Phase>)

@@ -226,7 +226,7 @@ impl Front {
             let message = "`prompt` holds several prompts, whose KV cache cannot be prefilled as one. Send one prompt a request.";
             return Err(Trouble::bad_request(message));
         }
-        let prompt = object.get(route.prompt()).unwrap_or_default();
+        let prompt = route.prompt(&object);
         let tokens = prefix::tokens(prompt.as_bytes());
         let mut choice = Choice {
             prefill: named,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::case::{Bytes, Case, Leg};
+use crate::case::{Bytes, Case, Knobs, Leg};
 use crate::fakes::End;
 use crate::play;
 use crate::rig::Rig;
@@ -57,4 +57,37 @@ async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
         } => {}
     }
     assert_eq!(prefill.seen().len(), 5, "it is taken back");
+}
+
+#[tokio::test]
+async fn a_server_that_breaks_what_is_passed_through_is_left_alone() {
+    let case = Case {
+        request: "POST /v1/embeddings".to_owned(),
+        body: Bytes(b"{}".to_vec()),
+        settings: Knobs {
+            proxy: true,
+            decodes: Some(2),
+            ..Knobs::default()
+        },
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let (breaking, other) = (&rig.decode[0], &rig.decode[1]);
+    let answer = || Leg {
+        answers: Bytes(b"{}".to_vec()),
+        ..Leg::default()
+    };
+    let breaks = Leg {
+        cut: Some(1),
+        end: End::Reset,
+        ..answer()
+    };
+    breaking.play((0..8).map(|_| play::script(&rig, &breaks)).collect());
+    other.play((0..8).map(|_| play::script(&rig, &answer())).collect());
+    for _ in 0..8 {
+        // Half of the first ones break off.
+        let _ = play::client(&rig, &case, &[]).await;
+    }
+    assert_eq!(breaking.seen().len(), 3, "it is left alone");
+    assert_eq!(other.seen().len(), 5);
 }
