@@ -18,6 +18,7 @@ def check(pair, expected, asked, together=True):
     if together:
         assert ask_together(pair, asked) == expected
     assert total(pair.decode, "vllm:transload_failures_total") == 0
+    assert pair.proxy.status()["requests"]["fallback"] == 0
 
 
 def ask_together(pair, asked, count=16):
