@@ -114,6 +114,8 @@ pub(crate) enum Action {
     Stop(Role),
     /// Let a leg go on to its end, for the server's sake. Nothing more is told of it.
     Detach(Role),
+    /// Have a prefill server give up the blocks that these parameters of its stand for.
+    Release(Bytes),
     /// The server of this role has failed in a way that only its answer shows.
     Blame(Role, FailureKind),
     /// Begin the answer to the client.

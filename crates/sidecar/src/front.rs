@@ -47,6 +47,7 @@ pub(crate) struct Front {
 }
 
 /// Which servers a request may be sent to.
+#[derive(Default)]
 pub(crate) struct Choice {
     /// The only prefill server, where the request names one.
     prefill: Option<ServerUrl>,
@@ -56,6 +57,10 @@ pub(crate) struct Choice {
     tokens: u64,
     /// What prompts share that begin alike.
     prefix: Option<u64>,
+    /// The prefill server that was asked is asked again, though it has failed.
+    again: bool,
+    /// The place of its first prefill leg, where the server had to be known before.
+    taken: Option<Claim>,
 }
 
 impl Front {
@@ -81,6 +86,9 @@ impl Front {
         };
         match (only, &self.settings.mode) {
             (Some(url), _) if avoid.contains(url) => None,
+            (Some(url), _) if choice.again => {
+                Some(self.servers.claim_again(role, url, choice.tokens, now))
+            }
             (Some(url), _) => self.servers.claim(role, url, choice.tokens, now),
             (None, Mode::Proxy(choosing)) => {
                 let wanted = Wanted {

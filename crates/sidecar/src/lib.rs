@@ -36,6 +36,7 @@ mod json;
 pub mod observe;
 pub mod servers;
 pub mod settings;
+mod socket;
 mod strict;
 pub mod target;
 pub mod telemetry;

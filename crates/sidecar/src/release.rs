@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use thiserror::Error;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use transload_layout::Deployment;
 use transload_layout::document::Value;
@@ -36,6 +37,8 @@ const USUAL_NAME: &str = "decode";
 pub(crate) struct Tickets {
     agent: Agent,
     places: Arc<Semaphore>,
+    /// It outlives the threads that serve clients.
+    runtime: Handle,
 }
 
 /// Why tickets cannot be given up.
@@ -54,7 +57,8 @@ pub enum TicketsError {
 }
 
 impl Tickets {
-    /// Reads the certificate of a folder: of the only agent in it, or of the one called `decode`.
+    /// Reads the certificate of a folder: of the only agent in it, or of the one called `decode`. To be called within a tokio
+    /// runtime.
     pub(crate) fn load(certs: &Path) -> Result<Self, TicketsError> {
         let identity = match (Identity::load(certs), USUAL_NAME.parse::<ServiceName>()) {
             (Err(IdentityFileError::WhichAgent { .. }), Ok(name)) => {
@@ -66,6 +70,7 @@ impl Tickets {
         Ok(Self {
             agent,
             places: Arc::new(Semaphore::new(AT_A_TIME)),
+            runtime: Handle::current(),
         })
     }
 
@@ -81,7 +86,7 @@ impl Tickets {
         else {
             return;
         };
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let _place = place;
             match tokio::time::timeout(PATIENCE, agent.cancel(ticket, None)).await {
                 Ok(Ok(_)) => tracing::debug!("the blocks of a client that has left are given up"),
@@ -91,6 +96,11 @@ impl Tickets {
                 Err(_) => tracing::debug!("a prefill server does not answer; the lease expires"),
             }
         });
+    }
+
+    /// Waits for the tickets that are being given up.
+    pub(crate) async fn settle(&self) {
+        let _ = self.places.acquire_many(AT_A_TIME as u32).await;
     }
 }
 

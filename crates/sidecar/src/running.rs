@@ -226,6 +226,10 @@ impl Running {
     /// end may take some seconds more.
     pub async fn drain(self, within: Duration) {
         self.listeners.drain(within).await;
+        #[cfg(feature = "tickets")]
+        if let Some(tickets) = &self.front.tickets {
+            tickets.settle().await;
+        }
         if let Some(telemetry) = &self.front.telemetry {
             telemetry.flush().await;
         }

@@ -54,6 +54,18 @@ impl Servers {
         taken.then(|| self.taken(role, url.clone(), tokens))
     }
 
+    /// Takes the server that a request names and has asked before, also where it has failed.
+    pub(crate) fn claim_again(
+        self: &Arc<Self>,
+        role: Role,
+        url: &ServerUrl,
+        tokens: u64,
+        now: Instant,
+    ) -> Claim {
+        self.lock().named(role, url).take(tokens, now);
+        self.taken(role, url.clone(), tokens)
+    }
+
     /// Takes one of the servers of a role, by this policy.
     ///
     /// Servers that are down or have failed lately are left out. Where all decode servers are, one of them is taken all the same:

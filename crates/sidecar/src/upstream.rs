@@ -9,7 +9,7 @@ mod pool;
 mod validity;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ use self::connection::Connection;
 use self::pool::Pools;
 use crate::Role;
 use crate::target::{Host, ServerUrl};
-use crate::tls;
+use crate::{socket, tls};
 
 /// Sends requests to servers.
 #[derive(Clone)]
@@ -141,7 +141,7 @@ impl Upstream {
         if hostless && let Ok(host) = HeaderValue::try_from(url.target.to_string()) {
             request.headers_mut().insert(HOST, host);
         }
-        while let Some(mut kept) = place.take().await {
+        while let Some(mut kept) = place.take() {
             let again = again(role, &request);
             match kept.send(request).await {
                 Ok(response) => return answered(response, kept, place),
@@ -245,7 +245,7 @@ impl Upstream {
         let within = self.inner.connect_timeout;
         let dialled = async {
             let stream = self.dial(url).await?;
-            stream.set_nodelay(true)?;
+            socket::prepare(&stream)?;
             if !url.tls {
                 return Connection::new(stream).await;
             }
@@ -277,7 +277,16 @@ impl Upstream {
             Host::Name(name) => name,
         };
         let mut wrong = None;
-        for address in tokio::net::lookup_host((&**name, port)).await? {
+        let addresses: Vec<SocketAddr> = if &**name == "localhost" {
+            // No look-up is in the way (RFC 6761).
+            vec![
+                (Ipv4Addr::LOCALHOST, port).into(),
+                (Ipv6Addr::LOCALHOST, port).into(),
+            ]
+        } else {
+            tokio::net::lookup_host((&**name, port)).await?.collect()
+        };
+        for address in addresses {
             if !(self.inner.may_dial)(address.ip()) {
                 let why = "the name stands for an address that may not be dialled";
                 wrong.get_or_insert(io::Error::new(io::ErrorKind::PermissionDenied, why));

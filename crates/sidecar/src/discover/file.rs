@@ -9,6 +9,7 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::Found;
+use crate::Role;
 use crate::target::{ServerUrl, ServerUrlError};
 
 /// How often the file is looked at.
@@ -38,16 +39,18 @@ struct Text {
 
 /// Why a file gives no servers.
 #[derive(Debug, Error)]
-enum FileError {
+pub(super) enum FileError {
     #[error("it cannot be read: {0}")]
     Read(#[from] io::Error),
     #[error("it has more than {MOST_BYTES} bytes")]
     TooLong,
     #[error(r#"it is not JSON like {{"prefill": ["http://HOST:PORT"], "decode": []}}: {0}"#)]
     Form(#[from] serde_json::Error),
-    #[error("{text:?} is no server's URL: {source}")]
+    /// What is there is not shown: there may be a password in it.
+    #[error("its {role} server {number} is no URL: {source}")]
     Url {
-        text: String,
+        role: &'static str,
+        number: usize,
         source: ServerUrlError,
     },
 }
@@ -115,17 +118,18 @@ impl Watched {
 }
 
 /// The prefill and the decode servers of a text. One that is broken in part is broken: somebody is to mend it.
-fn parse(text: &[u8]) -> Result<(Vec<ServerUrl>, Vec<ServerUrl>), FileError> {
+pub(super) fn parse(text: &[u8]) -> Result<(Vec<ServerUrl>, Vec<ServerUrl>), FileError> {
     let Text { prefill, decode } = serde_json::from_slice(text)?;
-    Ok((urls(prefill)?, urls(decode)?))
+    Ok((urls(Role::Prefill, &prefill)?, urls(Role::Decode, &decode)?))
 }
 
-fn urls(texts: Vec<String>) -> Result<Vec<ServerUrl>, FileError> {
-    let url = |text: String| {
-        ServerUrl::parse(&text).map_err(|source| FileError::Url {
-            text: text.chars().take(200).collect(),
+fn urls(role: Role, texts: &[String]) -> Result<Vec<ServerUrl>, FileError> {
+    let url = |(number, text): (usize, &String)| {
+        ServerUrl::parse(text).map_err(|source| FileError::Url {
+            role: role.name(),
+            number,
             source,
         })
     };
-    texts.into_iter().map(url).collect()
+    (1..).zip(texts).map(url).collect()
 }

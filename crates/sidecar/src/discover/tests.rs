@@ -209,6 +209,19 @@ fn a_link_that_is_turned_is_a_change() {
     assert_eq!(known(&servers), ["decode http://b:1"]);
 }
 
+#[test]
+fn what_a_file_has_wrong_is_named_and_not_shown() {
+    let text = br#"{"decode": ["http://d:1", "http://user:word@d:2"]}"#;
+    let wrong = super::file::parse(text)
+        .expect_err("a password")
+        .to_string();
+    assert!(
+        wrong.starts_with("its decode server 2 is no URL: "),
+        "{wrong}"
+    );
+    assert!(!wrong.contains("word"), "{wrong}");
+}
+
 #[tokio::test]
 async fn a_file_is_followed() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -119,10 +119,10 @@ impl Exchange {
     pub(super) fn chunked(&mut self, mut chunked: Box<Chunked>, event: Event) {
         match event {
             Event::Head(Role::Decode, status, headers) => {
-                self.unclaimed = None;
                 if !status.is_success() {
                     return self.leg_refused(&chunked, status, headers);
                 }
+                self.unclaimed = None;
                 chunked.held = Held::new(&headers, self.rules.body_limit);
                 chunked.head = Some((status, headers));
             }

@@ -25,6 +25,8 @@ pub(super) struct Decoding {
     body: Bytes,
     pub(super) cached: Option<CachedTokens>,
     answer: Answer,
+    /// Its status says that the server computes, so it has what the parameters name.
+    succeeds: bool,
     /// When a prefill leg that runs meanwhile has to be over.
     alongside: Option<Instant>,
 }
@@ -44,6 +46,7 @@ impl Decoding {
             body,
             cached,
             answer: Answer::Awaited,
+            succeeds: false,
             alongside: None,
         }
     }
@@ -111,7 +114,7 @@ impl Exchange {
             Event::Data(Role::Decode, bytes) if bytes.is_empty() => {}
             Event::Data(Role::Decode, bytes) => {
                 self.begin(&mut leg);
-                self.unclaimed = None;
+                self.claimed_by(&leg);
                 let Answer::Passing(rewriter) = &mut leg.answer else {
                     return self.cut(&leg);
                 };
@@ -146,6 +149,7 @@ impl Exchange {
     fn begin(&mut self, leg: &mut Decoding) {
         if let Answer::Head(head) = &mut leg.answer {
             let (status, mut headers) = (head.0, std::mem::take(&mut head.1));
+            leg.succeeds = status.is_success();
             let limit = self.rules.body_limit;
             let rewriter = leg
                 .cached
@@ -159,9 +163,16 @@ impl Exchange {
         }
     }
 
+    /// Takes the blocks for fetched, if this leg has come to a body with which a server answers once it has them.
+    fn claimed_by(&mut self, leg: &Decoding) {
+        if leg.succeeds {
+            self.unclaimed = None;
+        }
+    }
+
     fn decoded(&mut self, mut leg: Box<Decoding>, trailers: Option<HeaderMap>) {
         self.begin(&mut leg);
-        self.unclaimed = None;
+        self.claimed_by(&leg);
         let Answer::Passing(rewriter) = &mut leg.answer else {
             return self.decode_failed(leg, Failure::Broken);
         };
@@ -241,6 +252,9 @@ impl Exchange {
     fn restart(&mut self) {
         if self.path == Path::Disaggregated {
             self.path = Path::Fallback;
+        }
+        if let Some(params) = self.unclaimed.take() {
+            self.act(Action::Release(params));
         }
         let body = self.alone();
         self.send_decode(body.clone(), true);

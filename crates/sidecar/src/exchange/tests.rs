@@ -73,6 +73,8 @@ struct Seen {
     ended: Option<bool>,
     sent: Vec<(Role, Value, bool)>,
     stopped: Vec<Role>,
+    /// Parameters whose blocks were given up, in the end too.
+    released: Vec<Value>,
 }
 
 /// Runs an exchange to its end. Scripts are used in the order in which legs of a role are sent; when they are used up there is no
@@ -120,6 +122,7 @@ fn run(
                 }
                 Action::Detach(role) => legs.retain(|leg| leg.role != role),
                 Action::Blame(..) => {}
+                Action::Release(params) => seen.released.push(value(&params)),
                 Action::Answer(status, _) => {
                     assert_eq!(seen.status.replace(status.as_u16()), None, "two answers");
                     assert_eq!(seen.ended, None);
@@ -149,6 +152,7 @@ fn run(
                 legs[0].role,
                 legs[0].body
             );
+            seen.released.extend(exchange.unclaimed().map(value));
             return (seen, exchange.path());
         }
         let ready: Vec<usize> = (0..legs.len())
@@ -188,6 +192,10 @@ fn run(
         }
     }
     panic!("it does not end");
+}
+
+fn value(json: &Bytes) -> Value {
+    serde_json::from_slice(json).expect("it is JSON")
 }
 
 impl Script {
@@ -410,6 +418,30 @@ fn what_may_pass_is_tried_again() {
 }
 
 #[test]
+fn blocks_are_given_up_unless_a_decode_server_computes() {
+    for (decode, given_up) in [
+        (answers(200, &decoded()), false),
+        (answers(400, &json!({"e": 1})), true),
+        (answers(500, &json!({"e": 1})), true),
+        (Script::Fails(Failure::Refused), true),
+    ] {
+        for chunk in [None, Some(1)] {
+            let mut chunked = rules(KvConnector::NixlV2);
+            chunked.decode_chunk = chunk;
+            let (seen, _) = run(
+                chunked,
+                request(&asked(), true),
+                &[answers(200, &params())],
+                std::slice::from_ref(&decode),
+                &[],
+            );
+            let released = vec![params()["kv_transfer_params"].clone(); given_up.into()];
+            assert_eq!(seen.released, released, "{decode:?} {chunk:?}");
+        }
+    }
+}
+
+#[test]
 fn parameters_go_elsewhere_only_unseen() {
     let mut proxy = rules(KvConnector::NixlV2);
     proxy.elsewhere = true;
@@ -448,6 +480,7 @@ fn parameters_go_elsewhere_only_unseen() {
             (path, &seen.sent[2].1, seen.status),
             (Path::Fallback, &asked(), Some(200))
         );
+        assert_eq!(seen.released, [params()["kv_transfer_params"].clone()]);
     }
     let (seen, _) = run(
         rules(KvConnector::NixlV2),

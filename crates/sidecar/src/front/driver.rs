@@ -170,6 +170,7 @@ impl Driver {
                     ));
                 }
             }
+            Action::Release(params) => self.front.release(params),
             Action::Blame(role, kind) => {
                 let now = Instant::now();
                 let ended = self
@@ -270,7 +271,14 @@ impl Driver {
                 .collect(),
             false => Vec::new(),
         };
-        let Some(claim) = self.front.claim(role, &self.choice, &avoid, now) else {
+        let taken = match role {
+            Role::Prefill => self.choice.taken.take(),
+            Role::Decode => None,
+        };
+        self.choice.again =
+            role == Role::Prefill && self.asked.iter().any(|(asked, _)| *asked == role);
+        let claim = taken.or_else(|| self.front.claim(role, &self.choice, &avoid, now));
+        let Some(claim) = claim else {
             return self
                 .exchange
                 .on(Event::Failed(role, Failure::NoServer), now);

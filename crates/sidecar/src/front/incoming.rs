@@ -70,31 +70,38 @@ pub(super) async fn filtered(
     let mut begin = Bytes::new();
     if kind == BodyKind::Other {
         // Some servers take any body that begins as an object does for one.
-        while begin.trim_ascii_start().is_empty()
-            && !body.is_end_stream()
-            && begin.len() as u64 <= limit
+        let mut before = BytesMut::new();
+        let mut first = None;
+        while first.is_none()
+            && before.len() as u64 <= limit
+            && let Some(data) = next(&mut body).await?
         {
-            let Some(data) = next(&mut body).await? else {
-                break;
-            };
-            begin = if begin.is_empty() {
-                data
+            first = data.iter().copied().find(|byte| !may_precede(*byte));
+            if first.is_some() && before.is_empty() {
+                begin = data;
             } else {
-                [begin, data].concat().into()
-            };
+                before.extend_from_slice(&data);
+            }
         }
-        if begin.trim_ascii_start().first() != Some(&b'{') {
+        if !before.is_empty() {
+            begin = before.freeze();
+        }
+        if first != Some(b'{') {
             return Ok(Outgoing::streamed(begin, body));
         }
     }
     let text = whole(begin, body, limit).await?;
     Ok(Outgoing::whole(match parse(text.clone()).await {
         Ok(object) => without_params(&object),
-        Err(wrong) if kind == BodyKind::Json && may_hide(&text, wrong) => {
-            return Err(not_json(wrong));
-        }
+        Err(wrong) if may_hide(&text, wrong) => return Err(not_json(wrong)),
         Err(_) => text,
     }))
+}
+
+/// Whether an object in some encoding of Unicode may have this byte before its brace: white space, a byte order mark, or half of
+/// a brace of two bytes.
+const fn may_precede(byte: u8) -> bool {
+    byte.is_ascii_whitespace() || matches!(byte, 0 | 0xef | 0xbb | 0xbf | 0xfe | 0xff)
 }
 
 /// Reads a body as an object: a long one, with images for instance, on a thread where no other client waits.

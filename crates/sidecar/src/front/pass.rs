@@ -38,6 +38,8 @@ impl Front {
         let upgraded = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
         let (mut head, body) = request.into_parts();
         let choice = self.decode_choice(&head, client)?;
+        headers::to_server(&mut head.headers);
+        // The body is judged by the type that the server sees.
         let body = if headers::may_carry_params(&head.method) && !self.settings.trust_client_params
         {
             let kind = headers::body_kind(&head.headers);
@@ -49,7 +51,6 @@ impl Front {
         } else {
             Outgoing::streamed(Bytes::new(), body)
         };
-        headers::to_server(&mut head.headers);
         if let Some(protocol) = protocol {
             head.headers
                 .insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
@@ -103,13 +104,11 @@ impl Front {
 
     fn passing(self: &Arc<Self>, mut response: Response<Answer>, claim: Claim) -> Response<Reply> {
         headers::end_hop(response.headers_mut());
-        let is_judged = response.status().is_server_error();
         response.map(|answer| {
-            let mut passing = Passing {
+            let passing = Passing {
                 front: self.clone(),
                 answer,
                 claim,
-                is_judged,
             };
             passing.judge_if_over();
             Reply::passed(passing)
@@ -123,10 +122,8 @@ impl Front {
     ) -> Result<Choice, Trouble> {
         let decode = self.decode_of(&head.headers, client)?;
         Ok(Choice {
-            prefill: None,
             decode,
-            tokens: 0,
-            prefix: None,
+            ..Choice::default()
         })
     }
 
@@ -189,13 +186,11 @@ pub(super) struct Passing {
     front: Arc<Front>,
     answer: Answer,
     claim: Claim,
-    /// It is known whether the server has failed.
-    is_judged: bool,
 }
 
 impl Passing {
-    fn judge_if_over(&mut self) {
-        if self.answer.is_end_stream() && !std::mem::replace(&mut self.is_judged, true) {
+    fn judge_if_over(&self) {
+        if self.answer.is_end_stream() {
             self.claim.succeeded(Instant::now());
         }
     }
@@ -212,9 +207,7 @@ impl Body for Passing {
         let frame = ready!(Pin::new(&mut self.answer).poll_frame(cx));
         if let Some(Err(error)) = &frame {
             tracing::debug!(server = %self.claim.url(), %error, "a decode server broke off");
-            if !std::mem::replace(&mut self.is_judged, true) {
-                self.front.blame(&self.claim, FailureKind::Broken);
-            }
+            self.front.blame(&self.claim, FailureKind::Broken);
         } else {
             self.judge_if_over();
         }

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::workers::Workers;
 use super::{Client, Front};
 use crate::running::StartError;
+use crate::socket;
 use crate::strict::{self, Stream};
 
 /// How far a process is from its end.
@@ -106,7 +107,7 @@ pub(super) async fn connection(
     client: Client,
     phase: watch::Receiver<Phase>,
 ) {
-    let _ = stream.set_nodelay(true);
+    let _ = socket::prepare(&stream);
     let Some(tls) = &front.serving_tls else {
         return serve(front, stream, client, phase).await;
     };

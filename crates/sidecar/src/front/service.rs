@@ -136,13 +136,15 @@ impl Front {
                 trace.chosen(Some(reason), false);
                 trace.pass(&mut head.headers);
                 let response = self.pass_whole(head, text, client).await;
-                let outcome = response
-                    .as_ref()
-                    .map_or(Outcome::UpstreamFailed, |_| Outcome::Ok);
+                let (outcome, status) = match &response {
+                    Ok(response) if response.status().as_u16() < 400 => {
+                        (Outcome::Ok, response.status())
+                    }
+                    Ok(response) => (Outcome::ErrorStatus, response.status()),
+                    Err(trouble) => (Outcome::UpstreamFailed, trouble.status),
+                };
+                record.status(status.as_u16());
                 record.finish(outcome, Instant::now());
-                let status = response
-                    .as_ref()
-                    .map_or_else(|trouble| trouble.status, Response::status);
                 trace.finish(outcome, Path::DecodeOnly, Some(status), None);
                 return response;
             }
@@ -232,7 +234,7 @@ impl Front {
             prefill: named,
             decode,
             tokens,
-            prefix: None,
+            ..Choice::default()
         };
         let disaggregated = match &self.settings.mode {
             Mode::Sidecar(_) => choice.prefill.is_some(),
@@ -344,6 +346,7 @@ impl Front {
         if choice.prefill.is_none() {
             let claim = self.claim(Role::Prefill, choice, &[], Instant::now())?;
             choice.prefill = Some(claim.url().clone());
+            choice.taken = Some(claim);
         }
         let host = choice.prefill.as_ref()?.target.host.to_string();
         let host = host.trim_start_matches('[').trim_end_matches(']');

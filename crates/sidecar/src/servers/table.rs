@@ -66,7 +66,7 @@ impl Entry {
         !self.is_named() && !self.by_request && self.in_flight == 0
     }
 
-    fn take(&mut self, tokens: u64, now: Instant) {
+    pub(super) fn take(&mut self, tokens: u64, now: Instant) {
         self.health.asked(now);
         self.in_flight += 1;
         self.tokens = self.tokens.saturating_add(tokens);
@@ -147,16 +147,23 @@ impl Table {
 
     /// Takes this server; not so if it is to be left alone.
     pub(super) fn claim(&mut self, role: Role, url: &ServerUrl, tokens: u64, now: Instant) -> bool {
-        if !self.role(role).entries.contains_key(url) {
-            self.make_room(role);
-            self.entry(role, url).by_request = true;
+        let entry = self.named(role, url);
+        let admits = entry.health.admits(now);
+        if admits {
+            entry.take(tokens, now);
         }
-        let entry = self.role_mut(role).entries.get_mut(url);
-        let Some(entry) = entry.filter(|entry| entry.health.admits(now)) else {
-            return false;
-        };
-        entry.take(tokens, now);
-        true
+        admits
+    }
+
+    /// The server that a request names.
+    pub(super) fn named(&mut self, role: Role, url: &ServerUrl) -> &mut Entry {
+        let is_new = !self.role(role).entries.contains_key(url);
+        if is_new {
+            self.make_room(role);
+        }
+        let entry = self.entry(role, url);
+        entry.by_request |= is_new;
+        entry
     }
 
     fn make_room(&mut self, role: Role) {

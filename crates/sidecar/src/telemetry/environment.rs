@@ -133,7 +133,16 @@ impl Otlp {
 }
 
 fn unusable(variable: &str, value: &str, right: &str) {
+    let value = shown(value);
     tracing::warn!("the environment has {variable}={value:?}, which is of no use: {right}");
+}
+
+/// A value for logs, but none that may hold a password.
+fn shown(value: &str) -> &str {
+    match value.contains('@') {
+        true => "(with an @, so it is not shown)",
+        false => value,
+    }
 }
 
 /// Reads a URL, or what follows the scheme of one.
@@ -356,6 +365,12 @@ mod tests {
             };
             assert_eq!(format!("{:?}", sampler(get(""), get("ARG"))), *expected);
         }
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        assert!(!shown("http://user:word@c:4317").contains("word"));
+        assert_eq!(shown("ftp://c:4317"), "ftp://c:4317");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -42,14 +42,13 @@ impl Connection {
         })
     }
 
-    /// Waits until it can take a request; not so if the server has closed it.
-    pub(super) async fn ready(&mut self) -> bool {
-        poll_fn(|cx| {
-            self.drive(cx);
-            self.sender.poll_ready(cx)
-        })
-        .await
-        .is_ok()
+    /// Whether it can take a request: not so if the server has closed it, or the last request is still being sent though it is
+    /// answered.
+    pub(super) fn is_ready(&mut self) -> bool {
+        // Whoever sends the next request asks again.
+        let mut cx = Context::from_waker(Waker::noop());
+        self.drive(&mut cx);
+        matches!(self.sender.poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 
     /// Sends a request and waits for the head of its answer.
@@ -72,10 +71,6 @@ impl Connection {
     /// Reads and writes what can be read and written.
     pub(super) fn drive(&mut self, cx: &mut Context<'_>) {
         drive(&mut self.driver, cx);
-    }
-
-    pub(super) const fn is_over(&self) -> bool {
-        self.driver.is_none()
     }
 
     /// Lets a task of its own read and write until the end, as after an upgrade.

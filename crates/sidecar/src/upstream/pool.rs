@@ -71,17 +71,17 @@ fn sweep(servers: &Arc<Mutex<Table>>) {
 
 impl Place {
     /// Takes a connection that was open when it was last looked at.
-    pub(super) async fn take(&self) -> Option<Connection> {
+    pub(super) fn take(&self) -> Option<Connection> {
         loop {
             let (mut connection, since) = lock(&self.idle).pop_back()?;
-            if since.elapsed() < KEPT && connection.ready().await {
+            if since.elapsed() < KEPT && connection.is_ready() {
                 return Some(connection);
             }
         }
     }
 
-    pub(super) fn put(self, connection: Connection) {
-        if connection.is_over() {
+    pub(super) fn put(self, mut connection: Connection) {
+        if !connection.is_ready() {
             return;
         }
         let mut idle = lock(&self.idle);

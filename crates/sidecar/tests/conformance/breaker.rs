@@ -91,3 +91,69 @@ async fn a_server_that_breaks_what_is_passed_through_is_left_alone() {
     assert_eq!(breaking.seen().len(), 3, "it is left alone");
     assert_eq!(other.seen().len(), 5);
 }
+
+#[tokio::test]
+async fn a_server_of_sglang_is_tried_again_after_a_pause() {
+    let case = Case {
+        prefiller: String::new(),
+        body: Bytes(b"{}".to_vec()),
+        settings: Knobs {
+            proxy: true,
+            connector: "sglang".to_owned(),
+            ..Knobs::default()
+        },
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
+    let answer = || Leg {
+        answers: Bytes(b"{}".to_vec()),
+        ..Leg::default()
+    };
+    let fails = || Leg {
+        status: 500,
+        ..answer()
+    };
+    let legs = [fails(), fails(), fails(), answer()];
+    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
+    let late = || Leg {
+        delay_ms: 100,
+        ..answer()
+    };
+    let legs = (0..10).map(|_| play::script(&rig, &late()));
+    decode.play(legs.collect());
+    for _ in 0..4 {
+        play::client(&rig, &case, &[]).await.expect("an answer");
+    }
+    assert_eq!(prefill.seen().len(), 3, "it is left alone");
+    sleep(Duration::from_millis(2_100)).await;
+    play::client(&rig, &case, &[]).await.expect("an answer");
+    assert_eq!(prefill.seen().len(), 4, "it is tried again");
+}
+
+#[tokio::test]
+async fn retries_of_a_request_are_not_cut_short() {
+    let case = Case {
+        body: Bytes(b"{}".to_vec()),
+        settings: Knobs {
+            retries: 5,
+            ..Knobs::default()
+        },
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let answer = || Leg {
+        answers: Bytes(b"{}".to_vec()),
+        ..Leg::default()
+    };
+    let fails = Leg {
+        status: 503,
+        ..answer()
+    };
+    let legs = (0..5).map(|_| play::script(&rig, &fails));
+    let legs = legs.chain([play::script(&rig, &answer())]);
+    rig.prefill[0].play(legs.collect());
+    rig.decode[0].play(vec![play::script(&rig, &answer())]);
+    play::client(&rig, &case, &[]).await.expect("an answer");
+    assert_eq!(rig.prefill[0].seen().len(), 6);
+}

@@ -163,3 +163,35 @@ async fn a_prefill_is_sent_again_and_a_decode_is_not() {
     assert_eq!(client.ask(&rig, &case).await, 502);
     assert_eq!(decode.seen().len(), 3);
 }
+
+/// The rest of the request is still to come, and would be in the way of the next one.
+#[tokio::test]
+async fn a_connection_that_was_answered_early_is_not_used_again() {
+    let case = Case {
+        request: "GET /v1/models".to_owned(),
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let early = Leg {
+        early: true,
+        ..answer()
+    };
+    // One client for each thread that there may be, and all of them stay.
+    let mut clients = Vec::new();
+    for _ in 0..8 {
+        clients.push(Client::new(&rig).await);
+    }
+    let legs: Vec<_> = clients
+        .iter()
+        .flat_map(|_| [early.clone(), answer()])
+        .collect();
+    play(&rig, &rig.decode[0], &legs);
+    for client in &mut clients {
+        let begun = b"PUT /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbegun";
+        client.0.write_all(begun).await.expect("it is taken");
+        let answered = play::answer(&mut client.0, &case, None).await;
+        answered.expect("an answer");
+        let mut other = Client::new(&rig).await;
+        assert_eq!(other.ask(&rig, &case).await, 200);
+    }
+}

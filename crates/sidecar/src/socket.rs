@@ -1,0 +1,23 @@
+//! What is asked of the system for each TCP connection.
+
+use std::io;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+
+/// How long nothing may be heard of a peer, and how often and how many times it is then asked for a sign of life.
+const SILENCE: Duration = Duration::from_secs(30);
+const INTERVAL: Duration = Duration::from_secs(10);
+const TRIES: u32 = 3;
+
+/// Has a connection send pieces as they come, and break within a minute after its peer's machine has vanished without a word:
+/// a stream may rightly be silent for long.
+pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(SILENCE)
+        .with_interval(INTERVAL)
+        .with_retries(TRIES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
