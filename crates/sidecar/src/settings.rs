@@ -230,6 +230,8 @@ pub struct Limits {
     pub connect_timeout: Duration,
     /// The time that a request's head may take.
     pub head: Duration,
+    /// The time for which a client may send nothing of a body that is read whole.
+    pub silence: Duration,
     /// The bytes of a body that is read whole, of a request or of a prefill server's answer.
     pub body: u64,
     /// Requests of one client address at a time; `None` is any number.
@@ -244,6 +246,7 @@ impl Default for Limits {
             prefill_timeout: Duration::from_secs(300),
             connect_timeout: Duration::from_secs(2),
             head: strict::HEAD_TIMEOUT,
+            silence: Duration::from_secs(30),
             body: 64 << 20,
             requests_per_client: None,
             idle_connections: 1024,

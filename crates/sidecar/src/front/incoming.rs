@@ -9,10 +9,16 @@ use super::headers::BodyKind;
 use crate::exchange::Trouble;
 use crate::exchange::request::CLIENT_PARAMS;
 use crate::json::{NotAnObject, Object};
+use crate::settings::Limits;
 use crate::upstream::Outgoing;
 
 /// Reads a whole body.
-pub(super) async fn whole(begin: Bytes, mut body: Incoming, limit: u64) -> Result<Bytes, Trouble> {
+pub(super) async fn whole(
+    begin: Bytes,
+    mut body: Incoming,
+    limits: &Limits,
+) -> Result<Bytes, Trouble> {
+    let limit = limits.body;
     let too_long = || {
         let message = format!("The body is longer than the limit of {limit} bytes (--body-limit).");
         Trouble::new(StatusCode::PAYLOAD_TOO_LARGE, message)
@@ -22,7 +28,7 @@ pub(super) async fn whole(begin: Bytes, mut body: Incoming, limit: u64) -> Resul
     }
     let mut first = begin;
     let mut more: Option<BytesMut> = None;
-    while let Some(data) = next(&mut body).await? {
+    while let Some(data) = next(&mut body, limits).await? {
         let held = more.as_ref().map_or(first.len(), BytesMut::len);
         if (held + data.len()) as u64 > limit {
             return Err(too_long());
@@ -43,9 +49,14 @@ pub(super) async fn whole(begin: Bytes, mut body: Incoming, limit: u64) -> Resul
     Ok(more.map_or(first, BytesMut::freeze))
 }
 
-async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Trouble> {
+async fn next(body: &mut Incoming, limits: &Limits) -> Result<Option<Bytes>, Trouble> {
     loop {
-        match body.frame().await {
+        let frame = tokio::time::timeout(limits.silence, body.frame()).await;
+        let frame = frame.map_err(|_| {
+            let message = format!("Nothing of the body came for {:?}.", limits.silence);
+            Trouble::new(StatusCode::REQUEST_TIMEOUT, message)
+        })?;
+        match frame {
             None => return Ok(None),
             Some(Ok(frame)) => {
                 if let Ok(data) = frame.into_data() {
@@ -65,7 +76,7 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Trouble> {
 pub(super) async fn filtered(
     kind: BodyKind,
     mut body: Incoming,
-    limit: u64,
+    limits: &Limits,
 ) -> Result<Outgoing, Trouble> {
     let mut begin = Bytes::new();
     if kind == BodyKind::Other {
@@ -73,8 +84,8 @@ pub(super) async fn filtered(
         let mut before = BytesMut::new();
         let mut first = None;
         while first.is_none()
-            && before.len() as u64 <= limit
-            && let Some(data) = next(&mut body).await?
+            && before.len() as u64 <= limits.body
+            && let Some(data) = next(&mut body, limits).await?
         {
             first = data.iter().copied().find(|byte| !may_precede(*byte));
             if first.is_some() && before.is_empty() {
@@ -90,7 +101,7 @@ pub(super) async fn filtered(
             return Ok(Outgoing::streamed(begin, body));
         }
     }
-    let text = whole(begin, body, limit).await?;
+    let text = whole(begin, body, limits).await?;
     Ok(Outgoing::whole(match parse(text.clone()).await {
         Ok(object) => without_params(&object),
         Err(wrong) if may_hide(&text, wrong) => return Err(not_json(wrong)),

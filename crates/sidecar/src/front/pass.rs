@@ -47,7 +47,7 @@ impl Front {
                 let message = "A JSON body has a Content-Encoding. Send it without one.";
                 return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
             }
-            incoming::filtered(kind, body, self.settings.limits.body).await?
+            incoming::filtered(kind, body, &self.settings.limits).await?
         } else {
             Outgoing::streamed(Bytes::new(), body)
         };

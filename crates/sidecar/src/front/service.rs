@@ -57,15 +57,20 @@ impl Front {
                 None => self.pass(request, client, upgrade).await,
             }
         };
-        let response = response.unwrap_or_else(|trouble| match verdicts.body_refusal() {
-            None => reply::refusal(trouble),
-            // What was wrong with the body's framing is known better there, and after it nothing can be read.
-            Some(refusal) => {
-                let mut response = reply::refusal(refusal.into());
+        let response = response.unwrap_or_else(|trouble| {
+            // What was wrong with the body's framing is known better there.
+            let refusal = verdicts.body_refusal();
+            let is_unread = refusal.is_some()
+                || matches!(
+                    trouble.status,
+                    StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE
+                );
+            let mut response = reply::refusal(refusal.map_or(trouble, Into::into));
+            if is_unread {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(CONNECTION, close);
-                response
             }
+            response
         });
         Ok(response.map(|body| body.holding(place)))
     }
@@ -204,7 +209,7 @@ impl Front {
             let message = "The body has a Content-Encoding. Send it without one.";
             return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        let text = whole(Bytes::new(), body, self.settings.limits.body).await?;
+        let text = whole(Bytes::new(), body, &self.settings.limits).await?;
         record.received(Instant::now());
         let object = match parse(text.clone()).await {
             Ok(object) => object,

@@ -177,8 +177,16 @@ const SLOW: &[&str] = &[
     "GET / HTTP/1.1\r\nHost: a\r\nX: y\r\n\r",
 ];
 
+/// Bodies that are read whole, and stop before their end.
+const STALLED: &[&str] = &[
+    "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n{",
+    "POST /v1/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n{\r\n",
+    "POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n",
+    "POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Type: a/b\r\nContent-Length: 9\r\n\r\n  ",
+];
+
 #[tokio::test]
-async fn heads_that_do_not_end_are_refused() {
+async fn requests_that_do_not_end_are_refused() {
     let knobs = Knobs {
         head_timeout_ms: Some(400),
         ..Knobs::default()
@@ -198,9 +206,9 @@ async fn heads_that_do_not_end_are_refused() {
         assert_eq!(answer.status(), 408);
         assert_eq!(answer.one("connection"), Some("close"));
     };
-    for head in SLOW {
+    for begin in SLOW.iter().chain(STALLED) {
         let (from, mut to) = connect().await;
-        to.write_all(head.as_bytes()).await.expect("it is taken");
+        to.write_all(begin.as_bytes()).await.expect("it is taken");
         late(from).await;
     }
     // Another byte now and then gives it no more time.

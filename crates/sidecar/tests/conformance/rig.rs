@@ -158,6 +158,7 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
         Duration::from_millis(knobs.prefill_timeout_ms.unwrap_or(10_000));
     if let Some(head) = knobs.head_timeout_ms {
         settings.limits.head = Duration::from_millis(head);
+        settings.limits.silence = settings.limits.head;
     }
     settings.limits.body = knobs.body_limit.unwrap_or(settings.limits.body);
     if knobs.failure_is_error {

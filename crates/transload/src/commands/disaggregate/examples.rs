@@ -261,7 +261,7 @@ fn the_pod_has_a_sidecar_where_llm_ds_was() {
     let script = vllm["lifecycle"]["preStop"]["exec"]["command"][2]
         .as_str()
         .expect("a script");
-    assert!(script.contains(&format!("127.0.0.1:{}/metrics", admin.port())));
+    assert!(script.contains(&format!("127.0.0.1:{}/status", admin.port())));
     // 5 s and 55 more.
     assert!(script.contains("sleep 5\n") && script.contains("seq 55"));
     let grace = pod["terminationGracePeriodSeconds"]
