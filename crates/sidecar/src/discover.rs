@@ -7,7 +7,6 @@ mod dns;
 mod file;
 mod keys;
 
-use std::fmt;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -99,31 +98,6 @@ impl Source {
                 Ok(Self::Dns(names.collect::<Result<_, _>>()?))
             }
             _ => Err(SourceError::Kind),
-        }
-    }
-}
-
-impl std::str::FromStr for Source {
-    type Err = SourceError;
-
-    fn from_str(text: &str) -> Result<Self, SourceError> {
-        Self::parse(text)
-    }
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "file:{}", path.display()),
-            Self::Dns(names) => {
-                f.write_str("dns:")?;
-                for (at, (role, target)) in names.iter().enumerate() {
-                    let comma = if at > 0 { "," } else { "" };
-                    write!(f, "{comma}{}={target}", role.name())?;
-                }
-                Ok(())
-            }
-            Self::Etcd(cluster) => cluster.fmt(f),
         }
     }
 }

@@ -132,14 +132,6 @@ pub(crate) fn is_name(text: &str, also: &[u8]) -> bool {
         })
 }
 
-impl std::str::FromStr for Cluster {
-    type Err = ClusterError;
-
-    fn from_str(text: &str) -> Result<Self, ClusterError> {
-        Self::parse(text)
-    }
-}
-
 impl fmt::Display for Cluster {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tls = self.endpoints.iter().any(|endpoint| endpoint.tls);

@@ -112,8 +112,8 @@ pub(crate) enum Action {
     },
     /// End a leg at once, if there is one: nothing of it is wanted any more, and nothing more is told of it.
     Stop(Role),
-    /// Let a leg go on to its end, for the server's sake. Nothing more is told of it.
-    Detach(Role),
+    /// Let a leg go on to its end, for the server's sake, but no longer than this. Nothing more is told of it.
+    Detach(Role, Instant),
     /// Have a prefill server give up the blocks that these parameters of its stand for.
     Release(Bytes),
     /// The server of this role has failed in a way that only its answer shows.

@@ -29,6 +29,9 @@ struct Member {
     value: Range<usize>,
 }
 
+/// The most members of an object: each takes some 100 bytes besides its text.
+const MOST_MEMBERS: usize = 1 << 16;
+
 /// Why a text is not read as an object: what strict parsers refuse, a more lenient one may read as something else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub(crate) enum NotAnObject {
@@ -38,6 +41,8 @@ pub(crate) enum NotAnObject {
     Syntax { line: usize, column: usize },
     #[error("it is JSON, but not an object")]
     OtherValue,
+    #[error("it has more than {MOST_MEMBERS} members")]
+    TooManyMembers,
 }
 
 impl Object {
@@ -58,6 +63,9 @@ impl Object {
             });
         }
         let Members(found) = serde_json::from_str(whole).map_err(syntax)?;
+        if found.len() > MOST_MEMBERS {
+            return Err(NotAnObject::TooManyMembers);
+        }
         let mut end = whole.find('{').map_or(0, |brace| brace + 1);
         let mut members = Vec::with_capacity(found.len());
         for (key, value) in found {
@@ -242,7 +250,11 @@ impl<'de> Deserialize<'de> for Members<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
                 let mut found = Vec::new();
                 while let Some(key) = map.next_key::<Key<'de>>()? {
-                    found.push((key.0, map.next_value::<&RawValue>()?.get()));
+                    let value = map.next_value::<&RawValue>()?.get();
+                    // One too many tells that there are too many.
+                    if found.len() <= MOST_MEMBERS {
+                        found.push((key.0, value));
+                    }
                 }
                 Ok(Members(found))
             }

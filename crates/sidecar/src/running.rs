@@ -274,6 +274,10 @@ impl admin::Source for Front {
         limit: usize,
         within: Duration,
     ) -> Option<Bytes> {
+        // A sidecar asks prefill servers nothing but what requests ask of them.
+        if server.role == Role::Prefill && matches!(self.settings.mode, Mode::Sidecar(_)) {
+            return None;
+        }
         let got = self
             .upstream
             .get(&server.url, server.role, path, limit, within)

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 /// How long nothing may be heard of a peer, and how often and how many times it is then asked for a sign of life.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -20,4 +21,28 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
         .with_interval(INTERVAL)
         .with_retries(TRIES);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// A connection that can be made to end with a fault.
+pub(crate) trait Reset {
+    /// Has the peer see a fault, and not an end, where the connection is closed from now on.
+    fn reset(&self);
+}
+
+impl Reset for TcpStream {
+    fn reset(&self) {
+        // Where that is not to be had it ends as others do.
+        let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
+    }
+}
+
+impl<T: Reset> Reset for TlsStream<T> {
+    fn reset(&self) {
+        self.get_ref().0.reset();
+    }
+}
+
+#[cfg(any(test, feature = "fuzz"))]
+impl Reset for tokio::io::DuplexStream {
+    fn reset(&self) {}
 }

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 pub(crate) use refusal::Refusal;
 use requests::{Next, Requests};
-pub(crate) use stream::{Stream, Upgrade, Verdict, Verdicts};
+pub(crate) use stream::{Stream, UnderWay, Upgrade, Verdict, Verdicts};
 
 /// The bytes of a whole head.
 pub(crate) const MAX_HEAD: usize = 128 << 10;

@@ -198,14 +198,6 @@ impl ServerUrl {
     }
 }
 
-impl std::str::FromStr for ServerUrl {
-    type Err = ServerUrlError;
-
-    fn from_str(text: &str) -> Result<Self, ServerUrlError> {
-        Self::parse(text)
-    }
-}
-
 impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.tls { "https" } else { "http" };

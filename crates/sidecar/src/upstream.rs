@@ -21,6 +21,7 @@ use http_body_util::BodyExt;
 use rustls_pki_types::ServerName;
 use thiserror::Error;
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
 pub(crate) use self::body::Answer;
@@ -43,7 +44,13 @@ struct Inner {
     connect_timeout: Duration,
     /// Which of the addresses that a name stands for may be dialled.
     may_dial: fn(IpAddr) -> bool,
+    /// Places to look up names of each role's servers. A look-up takes a thread until the system has an answer, and names that
+    /// clients give are not to take those of others.
+    look_ups: [Arc<Semaphore>; 2],
 }
+
+/// Names of one role's servers that are looked up at a time.
+const LOOK_UPS: usize = 32;
 
 /// Why a request was not answered.
 #[derive(Debug, Error)]
@@ -82,6 +89,7 @@ impl Upstream {
             tls,
             connect_timeout,
             may_dial,
+            look_ups: [(); 2].map(|()| Arc::new(Semaphore::new(LOOK_UPS))),
         };
         Self {
             inner: Arc::new(inner),
@@ -236,7 +244,7 @@ impl Upstream {
     /// Whether something accepts TCP connections there within this time.
     pub(crate) async fn reaches(&self, url: &ServerUrl, within: Duration) -> bool {
         matches!(
-            tokio::time::timeout(within, self.dial(url)).await,
+            tokio::time::timeout(within, self.dial(Role::Decode, url)).await,
             Ok(Ok(_))
         )
     }
@@ -244,7 +252,7 @@ impl Upstream {
     async fn connect(&self, role: Role, url: &ServerUrl) -> Result<Connection, SendError> {
         let within = self.inner.connect_timeout;
         let dialled = async {
-            let stream = self.dial(url).await?;
+            let stream = self.dial(role, url).await?;
             socket::prepare(&stream)?;
             if !url.tls {
                 return Connection::new(stream).await;
@@ -265,7 +273,7 @@ impl Upstream {
         }
     }
 
-    async fn dial(&self, url: &ServerUrl) -> io::Result<TcpStream> {
+    async fn dial(&self, role: Role, url: &ServerUrl) -> io::Result<TcpStream> {
         let port = url.target.port;
         let name = match &url.target.host {
             Host::V4(address) => {
@@ -284,21 +292,37 @@ impl Upstream {
                 (Ipv6Addr::LOCALHOST, port).into(),
             ]
         } else {
-            tokio::net::lookup_host((&**name, port)).await?.collect()
+            self.look_up(role, name, port).await?
         };
+        // One that swallows packets must not hide those behind it.
+        let each = self.inner.connect_timeout / u32::try_from(addresses.len().max(1)).unwrap_or(1);
         for address in addresses {
             if !(self.inner.may_dial)(address.ip()) {
                 let why = "the name stands for an address that may not be dialled";
                 wrong.get_or_insert(io::Error::new(io::ErrorKind::PermissionDenied, why));
                 continue;
             }
-            match TcpStream::connect(address).await {
-                Ok(stream) => return Ok(stream),
-                Err(error) => wrong = Some(error),
+            match tokio::time::timeout(each, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(error)) => wrong = Some(error),
+                Err(late) => wrong = Some(late.into()),
             }
         }
         Err(wrong
             .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
+    }
+
+    async fn look_up(&self, role: Role, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        let places = self.inner.look_ups[role as usize].clone();
+        let place = places.acquire_owned().await.map_err(io::Error::other)?;
+        let name = name.to_owned();
+        // It goes on where nobody waits for it any more, and keeps its place.
+        let looking_up = tokio::spawn(async move {
+            let _place = place;
+            let found = tokio::net::lookup_host((&*name, port)).await?;
+            Ok(found.collect())
+        });
+        looking_up.await.map_err(io::Error::other)?
     }
 }
 

@@ -66,7 +66,6 @@ fn sources_are_read_as_they_are_written() {
         ("etcds://e:1,f:2/x", "etcds://e:1,f:2/x"),
     ] {
         let source = Source::parse(text).expect(text);
-        assert_eq!(source.to_string(), written);
         assert_eq!(Source::parse(written), Ok(source));
     }
     for text in [

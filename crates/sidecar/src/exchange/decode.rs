@@ -191,9 +191,9 @@ impl Exchange {
                     trailers
                 });
                 self.act(Action::Finish(trailers));
-                if leg.alongside.is_some() {
+                if let Some(until) = leg.alongside {
                     // Its server may still be busy with the end of the transfer.
-                    self.act(Action::Detach(Role::Prefill));
+                    self.act(Action::Detach(Role::Prefill, until));
                 }
             }
             Err(_) => {

@@ -172,6 +172,7 @@ impl Exchange {
     fn prefill_failed(&mut self, mut leg: Prefilling, fault: Fault, now: Instant) {
         match fault {
             Fault::Late => self.act(Action::Blame(Role::Prefill, FailureKind::Timeout)),
+            Fault::Status(status) if status.is_client_error() => {}
             Fault::Status(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Status)),
             Fault::Invalid(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Invalid)),
             Fault::Unanswered(_) => {}

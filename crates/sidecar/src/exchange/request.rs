@@ -1,6 +1,10 @@
 //! What a client asks for, as far as it matters here, and the bodies that servers get instead of the client's.
 
+use std::fmt;
+
 use bytes::Bytes;
+use serde::de::{SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::json::{self, Object};
@@ -135,6 +139,37 @@ impl Request {
 
 const THRESHOLD: &str = "cache_hit_threshold";
 
+/// How many items a list has, and how many of them are numbers. The items themselves are not kept: there may be millions.
+#[derive(Default)]
+struct Items {
+    numbers: usize,
+    all: usize,
+}
+
+impl<'de> Deserialize<'de> for Items {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Each;
+        impl<'de> Visitor<'de> for Each {
+            type Value = Items;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Items, A::Error> {
+                let mut items = Items::default();
+                while let Some(item) = list.next_element::<&RawValue>()? {
+                    let digit = |first: char| first == '-' || first.is_ascii_digit();
+                    items.numbers += usize::from(item.get().starts_with(digit));
+                    items.all += 1;
+                }
+                Ok(items)
+            }
+        }
+        deserializer.deserialize_seq(Each)
+    }
+}
+
 /// Whether a body asks for several prompts at once, whose blocks no one parameter stands for.
 pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
     if route != Route::Completions {
@@ -143,18 +178,11 @@ pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
     let prompts = |key| match body.get(key) {
         // Beside embedded prompts clients have to send an empty one.
         None | Some("null" | "\"\"") => 0,
-        Some(prompt) if prompt.starts_with('[') => {
-            let items: Vec<&RawValue> = body.read(key).unwrap_or_default();
+        Some(prompt) if prompt.starts_with('[') => match body.read(key).unwrap_or_default() {
             // A list of numbers is one prompt, of token ids.
-            let is_number = |item: &&RawValue| {
-                item.get()
-                    .starts_with(|first: char| first == '-' || first.is_ascii_digit())
-            };
-            match !items.is_empty() && items.iter().all(is_number) {
-                true => 1,
-                false => items.len(),
-            }
-        }
+            Items { numbers, all } if numbers > 0 && numbers == all => 1,
+            Items { all, .. } => all,
+        },
         Some(_) => 1,
     };
     prompts("prompt") + prompts("prompt_embeds") > 1

@@ -120,7 +120,7 @@ fn run(
                     seen.stopped.push(role);
                     legs.retain(|leg| leg.role != role);
                 }
-                Action::Detach(role) => legs.retain(|leg| leg.role != role),
+                Action::Detach(role, _) => legs.retain(|leg| leg.role != role),
                 Action::Blame(..) => {}
                 Action::Release(params) => seen.released.push(value(&params)),
                 Action::Answer(status, _) => {

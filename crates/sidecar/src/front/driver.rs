@@ -157,17 +157,14 @@ impl Driver {
                 *self.leg(role) = None;
                 self.trace.stopped(role);
             }
-            Action::Detach(role) => {
+            Action::Detach(role, until) => {
                 if let Some(leg) = self.leg(role).take() {
                     let span = self.trace.detach();
                     let running_out = async move {
                         leg.run_out().await;
                         drop(span);
                     };
-                    tokio::spawn(tokio::time::timeout(
-                        self.front.rules.prefill_timeout,
-                        running_out,
-                    ));
+                    tokio::spawn(tokio::time::timeout_at(until.into(), running_out));
                 }
             }
             Action::Release(params) => self.front.release(params),

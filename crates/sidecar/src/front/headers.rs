@@ -121,7 +121,9 @@ pub(super) enum BodyKind {
 }
 
 pub(super) fn body_kind(headers: &HeaderMap) -> BodyKind {
-    let Some(kind) = headers.get(http::header::CONTENT_TYPE) else {
+    let mut kinds = headers.get_all(http::header::CONTENT_TYPE).iter();
+    // Of several types servers take one or the other.
+    let (Some(kind), None) = (kinds.next(), kinds.next()) else {
         return BodyKind::Json;
     };
     let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();

@@ -8,7 +8,7 @@ use hyper::body::{Body, Incoming};
 use super::headers::BodyKind;
 use crate::exchange::Trouble;
 use crate::exchange::request::CLIENT_PARAMS;
-use crate::json::{NotAnObject, Object};
+use crate::json::{Edit, NotAnObject, Object};
 use crate::settings::Limits;
 use crate::upstream::Outgoing;
 
@@ -128,14 +128,38 @@ pub(super) async fn parse(text: Bytes) -> Result<Object, NotAnObject> {
     Object::parse(text)
 }
 
-/// The text of a body without parameters that are not a client's to set.
+/// The text of a body without parameters that are not a client's to set; the same bytes where there are none.
 pub(super) fn without_params(object: &Object) -> Bytes {
-    let has = |key: &&&str| object.get(key).is_some();
-    CLIENT_PARAMS
-        .iter()
-        .filter(has)
-        .fold(object.edit(), |edit, key| edit.remove(key))
+    let inside = INSIDE.iter().filter_map(|path| {
+        let (key, rest) = path.split_first()?;
+        Some((*key, cleaned(&object.object(key)?, rest)?))
+    });
+    inside
+        .fold(removed(object), |edit, (key, text)| edit.set(key, text))
         .finish()
+}
+
+/// Where vLLM takes parameters from, besides the body itself.
+const INSIDE: [&[&str]; 2] = [&["vllm_xargs"], &["sampling_params", "extra_args"]];
+
+fn removed(object: &Object) -> Edit<'_> {
+    let has = |key: &&&str| object.get(key).is_some();
+    let params = CLIENT_PARAMS.iter().filter(has);
+    params.fold(object.edit(), |edit, key| edit.remove(key))
+}
+
+/// The text of an object without parameters in the object that lies at this path in it; `None` where there are none.
+fn cleaned(object: &Object, path: &[&'static str]) -> Option<String> {
+    let edit = match path.split_first() {
+        None => removed(object),
+        Some((key, rest)) => {
+            let inner = cleaned(&object.object(key)?, rest)?;
+            object.edit().set(key, inner)
+        }
+    };
+    let text = edit.finish();
+    let is_same = text.as_ptr() == object.text().as_ptr();
+    (!is_same).then(|| String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Whether a more lenient parser than ours may find an object in a body.

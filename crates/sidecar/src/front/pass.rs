@@ -80,7 +80,7 @@ impl Front {
             };
             let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
             tokio::select! {
-                // Either end closes both.
+                // Each end closes the other one's reading.
                 _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
                 _ = phase.wait_for(|phase| *phase == Phase::Over) => {}
             }
@@ -205,11 +205,14 @@ impl Body for Passing {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let frame = ready!(Pin::new(&mut self.answer).poll_frame(cx));
-        if let Some(Err(error)) = &frame {
-            tracing::debug!(server = %self.claim.url(), %error, "a decode server broke off");
-            self.front.blame(&self.claim, FailureKind::Broken);
-        } else {
-            self.judge_if_over();
+        match &frame {
+            Some(Err(error)) => {
+                tracing::debug!(server = %self.claim.url(), %error, "a decode server broke off");
+                self.front.blame(&self.claim, FailureKind::Broken);
+            }
+            Some(Ok(_)) => self.judge_if_over(),
+            // Only here answers in chunks are over.
+            None => self.claim.succeeded(Instant::now()),
         }
         Poll::Ready(frame.map(|frame| frame.map_err(|_| Broken)))
     }

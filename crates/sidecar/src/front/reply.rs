@@ -14,6 +14,7 @@ use super::Broken;
 use super::driver::Driver;
 use super::pass::Passing;
 use crate::exchange::{Trouble, error};
+use crate::strict::UnderWay;
 
 /// The body of an answer, and with it the client's place among its requests.
 pub(crate) struct Reply {
@@ -21,6 +22,9 @@ pub(crate) struct Reply {
     /// The answer breaks off here.
     broken: bool,
     _place: Option<Place>,
+    under_way: Option<UnderWay>,
+    /// The client speaks HTTP/1.0, where an answer may end with the connection.
+    is_old: bool,
 }
 
 enum Kind {
@@ -35,6 +39,8 @@ impl Reply {
             body,
             broken: false,
             _place: None,
+            under_way: None,
+            is_old: false,
         }
     }
 
@@ -52,6 +58,12 @@ impl Reply {
 
     pub(super) fn holding(mut self, place: Option<Place>) -> Self {
         self._place = place;
+        self
+    }
+
+    pub(super) fn under_way(mut self, under_way: UnderWay, is_old: bool) -> Self {
+        self.under_way = Some(under_way);
+        self.is_old = is_old;
         self
     }
 }
@@ -96,6 +108,9 @@ impl Body for Reply {
             Some(Err(Broken)) => {
                 // hyper drops at once what it has not written: first it writes the head, and what came before the break.
                 self.broken = true;
+                if let Some(under_way) = self.under_way.as_ref().filter(|_| self.is_old) {
+                    under_way.cut();
+                }
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::workers::Workers;
 use super::{Client, Front};
 use crate::running::StartError;
-use crate::socket;
+use crate::socket::{self, Reset};
 use crate::strict::{self, Stream};
 
 /// How far a process is from its end.
@@ -113,7 +113,13 @@ pub(super) async fn connection(
     };
     // Clients without TLS do not keep memory for it.
     Box::pin(async {
-        match tls.accept(stream).await {
+        let mut ends = phase.clone();
+        let accepted = tokio::select! {
+            accepted = tls.accept(stream) => accepted,
+            // Nobody waits for a client that has not even asked for anything.
+            _ = ends.wait_for(|phase| *phase != Phase::Serving) => return,
+        };
+        match accepted {
             Ok(stream) => serve(front, stream, client, phase).await,
             Err(error) => tracing::debug!(%error, client = %client.address, "no TLS with a client"),
         }
@@ -123,7 +129,7 @@ pub(super) async fn connection(
 
 async fn serve<T>(front: &Arc<Front>, stream: T, client: Client, mut phase: watch::Receiver<Phase>)
 where
-    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    T: AsyncRead + AsyncWrite + Reset + Send + Unpin + 'static,
 {
     let (stream, verdicts) = Stream::new(stream, front.settings.limits.head);
     let service = service_fn(|request| {

@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::header::CONNECTION;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 
 use super::driver::{Driver, Piece};
@@ -38,14 +38,27 @@ impl Front {
         verdict: Verdict,
         verdicts: &Verdicts,
     ) -> Result<Response<Reply>, Infallible> {
+        let under_way = verdicts.under_way();
+        let is_old = request.version() == Version::HTTP_10;
+        let response = self.respond(request, client, verdict, verdicts).await;
+        Ok(response.map(|body| body.under_way(under_way, is_old)))
+    }
+
+    async fn respond(
+        self: &Arc<Self>,
+        request: Request<Incoming>,
+        client: Client,
+        verdict: Verdict,
+        verdicts: &Verdicts,
+    ) -> Response<Reply> {
         let upgrade = match verdict {
             Verdict::Passed => None,
             Verdict::Upgrade(upgrade) => Some(upgrade),
-            Verdict::Refused(refusal) => return Ok(reply::refusal(refusal.into())),
+            Verdict::Refused(refusal) => return reply::refusal(refusal.into()),
         };
         let place = match self.clients.enter(client.address.ip()) {
             Ok(place) => place,
-            Err(trouble) => return Ok(reply::refusal(trouble)),
+            Err(trouble) => return reply::refusal(trouble),
         };
         let response = if request.method() == Method::GET && self.is_health(request.uri().path()) {
             Ok(self.health(request.uri().path()))
@@ -72,7 +85,7 @@ impl Front {
             }
             response
         });
-        Ok(response.map(|body| body.holding(place)))
+        response.map(|body| body.holding(place))
     }
 
     fn is_health(&self, path: &str) -> bool {

@@ -24,7 +24,7 @@ pub(super) fn follow<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Outcome 
     let mut next = Next::More;
     for piece in pieces {
         held.extend_from_slice(piece);
-        let checked = requests.check(&held);
+        let checked = requests.check(&held, u64::MAX);
         held.drain(..checked.passed);
         passed += checked.passed;
         next = checked.next;

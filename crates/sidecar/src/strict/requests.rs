@@ -31,6 +31,8 @@ pub(crate) struct Checked {
 pub(crate) enum Next {
     /// Nothing, or bytes that are too few to tell.
     More,
+    /// Another request, whose turn has not come.
+    Request,
     /// What the client sends once its wish for another protocol has been answered. Nothing is checked until
     /// [`Requests::decline_upgrade`].
     Upgrade,
@@ -54,10 +56,16 @@ impl Default for State {
 }
 
 impl Requests {
-    /// Checks the bytes of the connection from the first one that has not passed.
-    pub(crate) fn check(&mut self, bytes: &[u8]) -> Checked {
+    /// Checks the bytes of the connection from the first one that has not passed, up to the head of a request after this many.
+    pub(crate) fn check(&mut self, bytes: &[u8], most: u64) -> Checked {
         let mut passed = 0;
         let next = loop {
+            if self.heads >= most && matches!(self.state, State::Head(_)) {
+                break match bytes.len() == passed {
+                    true => Next::More,
+                    false => Next::Request,
+                };
+            }
             match self.step(&bytes[passed..]) {
                 Ok(Some(size)) => passed += size,
                 Ok(None) if matches!(self.state, State::Upgrade) => break Next::Upgrade,

@@ -11,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::{Next, Refusal, Requests};
+use crate::socket::Reset;
 
 /// A client's connection whose bytes have passed [`Requests`] before they are read from it.
 ///
@@ -39,6 +40,8 @@ pub(crate) struct Stream<T> {
 enum Flow {
     /// Bytes are checked.
     Checked,
+    /// The service has yet to answer a request before the one that comes next.
+    Waiting,
     /// The service has yet to answer a wish for another protocol.
     Asking,
     /// Bytes are of another protocol.
@@ -66,7 +69,8 @@ enum Closing {
 /// How long, and for how many bytes, a client may go on sending that has been answered without being heard out.
 const LINGER: (Duration, usize) = (Duration::from_secs(2), 16 << 20);
 
-/// What a client sends before its wish for another protocol is answered is read up to here, to see whether it leaves.
+/// What a client sends before its request, or its wish for another protocol, is answered is read up to here, to see whether it
+/// leaves: a reader with bytes of a next request at hand looks no further.
 const EARLY: usize = 16 << 10;
 
 /// The request that stands for a refused one.
@@ -94,6 +98,10 @@ pub(crate) enum Verdict {
     Refused(Refusal),
 }
 
+/// A request that is being answered: it is when this is dropped, and the client's next one has its turn.
+#[derive(Debug)]
+pub(crate) struct UnderWay(Arc<Shared>);
+
 /// A client's wish for another protocol. What the client sends after its request waits until this is dropped, which
 /// declines, or accepted.
 #[derive(Debug)]
@@ -104,15 +112,18 @@ struct Shared(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// The requests that the service was asked to answer.
+    /// The requests that the service was asked to answer, and those that it has answered.
     asked: u64,
+    answered: u64,
+    /// An answer broke off where its end is the connection's.
+    cut: bool,
     /// The refused head and its number.
     head: Option<(u64, Refusal)>,
     body: Option<Refusal>,
     /// The number of the request that asks for another protocol.
     upgrade: Option<u64>,
     accepted: Option<bool>,
-    /// The reader, while it waits for that.
+    /// The reader, while it waits for one of these.
     reader: Option<Waker>,
 }
 
@@ -122,8 +133,15 @@ impl Shared {
     }
 
     fn answer(&self, accepted: bool) {
+        self.change(|state| {
+            state.accepted.get_or_insert(accepted);
+        });
+    }
+
+    /// Tells the reader of a change.
+    fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.lock();
-        state.accepted.get_or_insert(accepted);
+        change(&mut state);
         let reader = state.reader.take();
         drop(state);
         if let Some(reader) = reader {
@@ -147,10 +165,28 @@ impl Verdicts {
         }
     }
 
+    /// Keeps the client's next request back until this is dropped, which the service has to do once for each request.
+    pub(crate) fn under_way(&self) -> UnderWay {
+        UnderWay(Arc::clone(&self.0))
+    }
+
     /// Returns why reading a request's body failed, where its bytes were refused.
     #[must_use]
     pub(crate) fn body_refusal(&self) -> Option<Refusal> {
         self.0.lock().body
+    }
+}
+
+impl UnderWay {
+    /// Has the connection end in such a way that nobody takes what came of the answer for all of it.
+    pub(crate) fn cut(&self) {
+        self.0.lock().cut = true;
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.change(|state| state.answered += 1);
     }
 }
 
@@ -211,9 +247,10 @@ impl<T> Stream<T> {
     /// Checks what is held back, or else what has been read into `buf` from `start` on, and leaves there what may be
     /// given on.
     fn check(&mut self, buf: &mut ReadBuf<'_>, start: usize) {
+        let turn = self.shared.lock().answered + 1;
         let checked = if self.held.is_empty() {
             let new = &buf.filled()[start..];
-            let checked = self.requests.check(new);
+            let checked = self.requests.check(new, turn);
             if !matches!(checked.next, Next::Refused(_)) {
                 self.held.extend_from_slice(&new[checked.passed..]);
             }
@@ -222,7 +259,7 @@ impl<T> Stream<T> {
         } else {
             self.held.extend_from_slice(&buf.filled()[start..]);
             buf.set_filled(start);
-            let checked = self.requests.check(&self.held[self.passed..]);
+            let checked = self.requests.check(&self.held[self.passed..], turn);
             self.passed += checked.passed;
             checked
         };
@@ -235,6 +272,7 @@ impl<T> Stream<T> {
                     self.deadline = Some(Box::pin(sleep(self.head_timeout)));
                 }
             }
+            Next::Request => self.flow = Flow::Waiting,
             Next::Upgrade => {
                 self.deadline = None;
                 self.flow = Flow::Asking;
@@ -261,6 +299,16 @@ impl<T> Stream<T> {
         }
     }
 
+    /// Tells whether the turn of the next request has come.
+    fn has_turn(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.shared.lock();
+        let has_turn = state.answered >= self.requests.heads();
+        if !has_turn {
+            state.reader = Some(cx.waker().clone());
+        }
+        has_turn
+    }
+
     /// Learns what the service says to the client's wish for another protocol.
     fn ask(&mut self, cx: &Context<'_>) -> Option<bool> {
         let mut state = self.shared.lock();
@@ -273,7 +321,7 @@ impl<T> Stream<T> {
     /// Tells whether the client may have more to send that nobody will read.
     fn is_cut_short(&self) -> bool {
         match self.flow {
-            Flow::Ended | Flow::Fault => true,
+            Flow::Ended | Flow::Fault | Flow::Waiting => true,
             Flow::Checked => self.requests.in_body(),
             Flow::Asking | Flow::Opaque | Flow::Eof => false,
         }
@@ -293,6 +341,14 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stream<T> {
             }
             match this.flow {
                 Flow::Checked => {}
+                Flow::Waiting if this.has_turn(cx) => {
+                    this.flow = Flow::Checked;
+                    let start = buf.filled().len();
+                    this.check(buf, start);
+                    continue;
+                }
+                Flow::Waiting if this.held.len() >= EARLY => return Poll::Pending,
+                Flow::Waiting => {}
                 Flow::Asking => match this.ask(cx) {
                     Some(true) => {
                         this.flow = Flow::Opaque;
@@ -331,7 +387,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stream<T> {
             } else if buf.filled().len() == start {
                 this.held = Vec::new();
                 this.flow = Flow::Eof;
-            } else if this.flow == Flow::Asking {
+            } else if matches!(this.flow, Flow::Asking | Flow::Waiting) {
                 this.held.extend_from_slice(&buf.filled()[start..]);
                 buf.set_filled(start);
             } else {
@@ -344,7 +400,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stream<T> {
     }
 }
 
-impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<T> {
+impl<T: AsyncRead + AsyncWrite + Reset + Unpin> AsyncWrite for Stream<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -366,7 +422,12 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Stream<T> {
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_flush(cx)
+        let this = self.get_mut();
+        ready!(Pin::new(&mut this.io).poll_flush(cx))?;
+        if this.shared.lock().cut {
+            this.io.reset();
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

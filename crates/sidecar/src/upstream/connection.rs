@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::Outgoing;
 
 /// Headers that a server's answer may have.
-const MOST_HEADERS: usize = 100;
+const MOST_HEADERS: usize = 256;
 
 pub(super) struct Connection {
     sender: SendRequest<Outgoing>,

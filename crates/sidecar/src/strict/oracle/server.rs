@@ -32,6 +32,7 @@ async fn answer(
     verdicts: Verdicts,
     log: Log,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
+    let _under_way = verdicts.under_way();
     match verdicts.next_request() {
         Verdict::Refused(refusal) => {
             log.lock().unwrap().refusals.push(refusal);

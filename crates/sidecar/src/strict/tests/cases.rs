@@ -550,9 +550,12 @@ fn bytes_behind_an_upgrade_wait_for_its_answer() {
     assert_eq!(outcome.passed, body.len());
 
     let mut requests = Requests::default();
-    assert_eq!(requests.check(head.as_bytes()).next, Next::Upgrade);
+    assert_eq!(
+        requests.check(head.as_bytes(), u64::MAX).next,
+        Next::Upgrade
+    );
     requests.decline_upgrade();
-    let Next::Refused(refusal) = requests.check(b"\x01\x05hello").next else {
+    let Next::Refused(refusal) = requests.check(b"\x01\x05hello", u64::MAX).next else {
         panic!("passed");
     };
     assert_eq!(refusal.status, 400);

@@ -180,13 +180,21 @@ impl Options {
                 "give --decode http://HOST:PORT, or --discover URI",
             ));
         }
+        let api_key = environment("OPENAI_API_KEY");
+        let is_sendable = |key: &String| key.bytes().all(|byte| byte.is_ascii_graphic());
+        if !api_key.iter().all(is_sendable) {
+            return Err(Failure::input(
+                "OPENAI_API_KEY has a space, a line end or another byte that no key has",
+                "give the key alone: export OPENAI_API_KEY=$(tr -d '\\n' <FILE)",
+            ));
+        }
         let mode = Mode::Proxy(Choosing {
             prefill,
             decode,
             discover,
             policy,
             min_prompt,
-            api_key: environment("OPENAI_API_KEY").map(Secret),
+            api_key: api_key.map(Secret),
         });
         let secure = self.common.has_certificate();
         self.common
