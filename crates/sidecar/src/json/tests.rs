@@ -12,6 +12,14 @@ fn text(bytes: Bytes) -> String {
 }
 
 #[test]
+fn there_are_so_many_members_and_no_more() {
+    let object = |members: usize| format!("{{{}}}", vec![r#""":0"#; members].join(","));
+    assert!(Object::parse(object(1 << 16).into()).is_ok());
+    let many = Object::parse(object((1 << 16) + 1).into()).err();
+    assert_eq!(many, Some(NotAnObject::TooManyMembers));
+}
+
+#[test]
 fn all_bytes_but_the_changed_ones_are_kept() {
     let body =
         "\n{ \"b\" : 1e400 ,\"a\":[12345678901234567890, 1.0],\t\"b\": {\"b\":\"\\u0041\"} } \n";

@@ -1,7 +1,10 @@
-//! Connections to servers that are used again at the moment in which the server closes them.
+//! Connections that are used again, or end, at odd moments.
 
-use tokio::io::{AsyncWriteExt, BufReader};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
+use tokio::time::sleep;
 
 use crate::case::{Case, Leg};
 use crate::fakes::{End, Fake};
@@ -194,4 +197,82 @@ async fn a_connection_that_was_answered_early_is_not_used_again() {
         let mut other = Client::new(&rig).await;
         assert_eq!(other.ask(&rig, &case).await, 200);
     }
+}
+
+#[tokio::test]
+async fn who_leaves_with_another_request_begun_is_missed() {
+    for more in ["G", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "\0"] {
+        let case = Case {
+            body: crate::case::Bytes(b"{}".to_vec()),
+            ..Case::default()
+        };
+        let rig = Rig::start(&case).await;
+        let silent = Leg {
+            mute: true,
+            end: End::Silence,
+            ..Leg::default()
+        };
+        play(&rig, &rig.prefill[0], &[silent]);
+        let mut client = Client::new(&rig).await;
+        let (head, body) = play::request(&rig, &case);
+        let bytes = [head, body, more.as_bytes().to_vec()].concat();
+        client.0.write_all(&bytes).await.expect("it is taken");
+        while rig.prefill[0].seen().is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+        drop(client);
+        // Else it would wait for the whole time of a prefill.
+        while rig.prefill[0].left() == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(rig.decode[0].seen().len(), 0, "{more:?}");
+    }
+}
+
+#[tokio::test]
+async fn nobody_takes_a_cut_answer_for_a_whole_one() {
+    for line in ["GET /v1/models", "POST /v1/completions"] {
+        let case = Case::default();
+        let rig = Rig::start(&case).await;
+        let cut = Leg {
+            cut: Some(1),
+            end: End::Reset,
+            framing: crate::case::Ends::Chunked,
+            ..answer()
+        };
+        play(&rig, &rig.decode[0], &[cut]);
+        let mut client = Client::new(&rig).await;
+        let request = format!("{line} HTTP/1.0\r\nContent-Length: 2\r\n\r\n{{}}");
+        let request = match line.starts_with("GET") {
+            true => format!("{line} HTTP/1.0\r\n\r\n"),
+            false => request,
+        };
+        client
+            .0
+            .write_all(request.as_bytes())
+            .await
+            .expect("it is taken");
+        let mut whole = Vec::new();
+        let read = client.0.read_to_end(&mut whole).await;
+        assert!(
+            read.is_err(),
+            "{line}: {:?}",
+            String::from_utf8_lossy(&whole)
+        );
+    }
+}
+
+#[tokio::test]
+async fn answers_may_have_many_headers() {
+    let case = Case {
+        request: "GET /v1/models".to_owned(),
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let many = Leg {
+        headers: (0..200).map(|number| format!("x-{number}: y")).collect(),
+        ..answer()
+    };
+    play(&rig, &rig.decode[0], &[many]);
+    assert_eq!(Client::new(&rig).await.ask(&rig, &case).await, 200);
 }

@@ -306,6 +306,10 @@ fn faults_say_what_would_be_right() {
     );
     let lines: &[Line] = &[
         (&["sidecar", "--port=http"], &[]),
+        (
+            &["proxy", "--decode=http://d:1"],
+            &[("OPENAI_API_KEY", "sk-1\n")],
+        ),
         (&["sidecar", "--port=70000"], &[]),
         (&["sidecar", "--vllm-port=0"], &[]),
         (&["sidecar", "--prot=1"], &[]),
