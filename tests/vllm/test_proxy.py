@@ -1,10 +1,12 @@
 """`transload sidecar` and `transload proxy` before real servers."""
 
+import http.client
 import json
 import os
 import signal
 import threading
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
 from compare import nixl
@@ -52,6 +54,10 @@ def test_sidecar_and_proxy(start, alone, tmp_path):
 
         for way, prefill in ways:
             leave(way.url, asked[4], prefill)
+        os.killpg(pair.prefill.process.pid, signal.SIGSTOP)
+        for way, prefill in ways:
+            leave_in_prefill(way, asked[4], prefill)
+        os.killpg(pair.prefill.process.pid, signal.SIGCONT)
         wait_until(lambda: idle(pair.prefill) and idle(pair.decode))
 
         # It is in the middle of both requests when it ends: stopped before they come, and killed once both have asked it.
@@ -73,6 +79,17 @@ def test_sidecar_and_proxy(start, alone, tmp_path):
 
 def in_flight(way, role):
     return sum(server["in_flight"] for server in way.status()["servers"] if server["role"] == role)
+
+
+def leave_in_prefill(way, prompt, prefill):
+    """Leaves while the prefill server, which is stopped, has the request."""
+    client = http.client.HTTPConnection(urlsplit(way.url).netloc)
+    headers = {"Content-Type": "application/json"}
+    headers |= {"x-prefiller-host-port": f"127.0.0.1:{prefill.port}"} if prefill else {}
+    client.request("POST", "/v1/completions", json.dumps({"prompt": prompt, "max_tokens": 16}), headers)
+    wait_until(lambda: in_flight(way, "prefill"))
+    client.close()
+    wait_until(lambda: not in_flight(way, "prefill"))
 
 
 def leave(url, prompt, prefill):
