@@ -56,15 +56,21 @@ impl Front {
             Verdict::Upgrade(upgrade) => Some(upgrade),
             Verdict::Refused(refusal) => return reply::refusal(refusal.into()),
         };
+        let route = Route::of(request.uri().path()).filter(|_| request.method() == Method::POST);
         let place = match self.clients.enter(client.address.ip()) {
             Ok(place) => place,
-            Err(trouble) => return reply::refusal(trouble),
+            Err(trouble) => {
+                if route.is_some() {
+                    let record = self.observer.begin(&request_id(), Instant::now());
+                    record.status(trouble.status.as_u16());
+                    record.finish(Outcome::Rejected, Instant::now());
+                }
+                return reply::refusal(trouble);
+            }
         };
         let response = if request.method() == Method::GET && self.is_health(request.uri().path()) {
             Ok(self.health(request.uri().path()))
         } else {
-            let route =
-                Route::of(request.uri().path()).filter(|_| request.method() == Method::POST);
             match route {
                 Some(route) => self.disaggregate(route, request, client).await,
                 None => self.pass(request, client, upgrade).await,

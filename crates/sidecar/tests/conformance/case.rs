@@ -77,6 +77,7 @@ pub(crate) struct Knobs {
     pub(crate) body_limit: Option<u64>,
     pub(crate) prefill_timeout_ms: Option<u64>,
     pub(crate) head_timeout_ms: Option<u64>,
+    pub(crate) requests_per_client: Option<u32>,
     pub(crate) failure_is_error: bool,
     pub(crate) retries: u32,
     pub(crate) bootstrap_port: Option<u16>,

@@ -276,3 +276,42 @@ async fn answers_may_have_many_headers() {
     play(&rig, &rig.decode[0], &[many]);
     assert_eq!(Client::new(&rig).await.ask(&rig, &case).await, 200);
 }
+
+#[tokio::test]
+async fn a_client_has_so_many_requests_under_way_and_no_more() {
+    let case = Case {
+        prefiller: String::new(),
+        body: crate::case::Bytes(b"{}".to_vec()),
+        settings: crate::case::Knobs {
+            requests_per_client: Some(2),
+            ..Default::default()
+        },
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let silent = Leg {
+        mute: true,
+        end: End::Silence,
+        ..Leg::default()
+    };
+    let decode = &rig.decode[0];
+    play(&rig, decode, &[silent.clone(), silent, answer()]);
+    let (mut first, mut second) = (Client::new(&rig).await, Client::new(&rig).await);
+    let mut third = Client::new(&rig).await;
+    {
+        let mut asked =
+            std::pin::pin!(async { tokio::join!(first.ask(&rig, &case), second.ask(&rig, &case)) });
+        while decode.seen().len() < 2 {
+            tokio::select! {
+                _ = &mut asked => panic!("nobody answers them"),
+                () = sleep(Duration::from_millis(5)) => {}
+            }
+        }
+        assert_eq!(third.ask(&rig, &case).await, 429);
+    }
+    drop((first, second));
+    while decode.left() < 2 {
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(third.ask(&rig, &case).await, 200);
+}

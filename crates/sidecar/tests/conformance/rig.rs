@@ -160,6 +160,7 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
         settings.limits.head = Duration::from_millis(head);
         settings.limits.silence = settings.limits.head;
     }
+    settings.limits.requests_per_client = knobs.requests_per_client;
     settings.limits.body = knobs.body_limit.unwrap_or(settings.limits.body);
     if knobs.failure_is_error {
         settings.prefill_failure = PrefillFailure::Error;
