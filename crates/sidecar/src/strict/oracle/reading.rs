@@ -163,8 +163,9 @@ fn check_header(headers: &[(String, Vec<u8>)], at: usize) -> Found<()> {
                         .strip_prefix("0x")
                         .is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
                 !number
+                    && name.len() <= 253
                     && labels.iter().all(|label| {
-                        !label.is_empty()
+                        (1..=63).contains(&label.len())
                             && label
                                 .bytes()
                                 .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
