@@ -34,7 +34,8 @@ pub(crate) fn check(text: &[u8], changes: &[(&str, Option<&str>)]) {
                 NotAnObject::OtherValue => json,
                 // None of these texts is that long.
                 NotAnObject::TooManyMembers => false,
-                NotAnObject::Syntax { .. } => !encoding && !json,
+                // The grammar alone allows half a surrogate pair in a key, which is no text.
+                NotAnObject::Syntax { .. } => !encoding && (!json || text.contains(&b'{')),
             };
             assert!(same, "{why}");
             return;
