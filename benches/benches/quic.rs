@@ -13,7 +13,7 @@ use bytes::Bytes;
 use rustls::{ClientConnection, ServerConnection, Stream};
 use transload_transfer::identity::{Authority, Identity, Roles, tls};
 use transload_transfer::ids::AgentId;
-use transload_transfer::transport::quic::{ControlConnection, Endpoints, Lane, QuicOptions};
+use transload_transfer::quic::{ControlConnection, Endpoints, Lane, QuicOptions};
 
 /// Bytes of each measurement.
 const BYTES: u64 = 1 << 30;

@@ -13,14 +13,12 @@ use transload_transfer::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, ServiceName, TransferId,
 };
 use transload_transfer::lease::LeaseEnd;
+use transload_transfer::path::ring::handover::{HandoverError, Limits, Listener, Token, connect};
+use transload_transfer::path::ring::host::SocketName;
+use transload_transfer::path::ring::staging::RingLimits;
 use transload_transfer::plan::{Plan, Request, Side as End};
+use transload_transfer::quic::{ControlConnection, Endpoints, QuicOptions};
 use transload_transfer::ticket::{RankAddress, Ticket};
-use transload_transfer::transport::local::handover::{
-    HandoverError, Limits, Listener, Token, connect,
-};
-use transload_transfer::transport::local::host::SocketName;
-use transload_transfer::transport::local::ring::RingLimits;
-use transload_transfer::transport::quic::{ControlConnection, Endpoints, QuicOptions};
 use transload_transfer::wire::message::{Ask, Envelope, Hello, LaneMessage, Message, VERSIONS};
 use transload_transfer::wire::{Failure, Path, PathSet, frame};
 

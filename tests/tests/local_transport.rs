@@ -8,12 +8,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use transload_transfer::transport::local;
-use transload_transfer::transport::local::handover::{
+use transload_transfer::path::ring;
+use transload_transfer::path::ring::handover::{
     Connection, HandoverError, Limits, Listener, Token, connect,
 };
-use transload_transfer::transport::local::host::SocketName;
-use transload_transfer::transport::local::ring::{
+use transload_transfer::path::ring::host::SocketName;
+use transload_transfer::path::ring::staging::{
     Consumer, End, Producer, RingError, RingLimits, RingShape,
 };
 
@@ -25,7 +25,7 @@ where
     E: End + Send + 'static,
     R: Send + 'static,
 {
-    local::drive(end, work).unwrap().await
+    ring::drive(end, work).unwrap().await
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::AgentId;
-use transload_transfer::transport::quic::{
+use transload_transfer::quic::{
     ControlConnection, DataReceiver, Endpoints, Lane, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, QuicOptions,
 };
 

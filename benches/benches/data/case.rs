@@ -2,7 +2,7 @@
 
 use transload_layout::Deployment;
 use transload_layout::document::Value;
-use transload_transfer::agent::data::RouteBytes;
+use transload_transfer::data::RouteBytes;
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Side, Tables};
 

@@ -7,16 +7,16 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
-use transload_transfer::agent::data::{
-    Arrivals, DataOptions, Landing, LaneOut, Outgoing, ReceiveError, Receiver, RouteBytes,
-    SendEvent,
-};
 use transload_transfer::copy::Crc32c;
+use transload_transfer::data::{
+    Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes, SendEvent,
+};
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::AgentId;
 use transload_transfer::ids::{Nonce, TransferId};
+use transload_transfer::path::quic::LaneOut;
 use transload_transfer::plan::Side;
-use transload_transfer::transport::quic::{Endpoints, Lane, QuicOptions};
+use transload_transfer::quic::{Endpoints, Lane, QuicOptions};
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 
 use crate::case::{ALL, Case, memory};

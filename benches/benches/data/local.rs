@@ -5,16 +5,15 @@ use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use transload_transfer::agent::data::{
-    DataOptions, Landing, Outgoing, Receiver, RingOut, SendEvent,
-};
+use transload_transfer::data::{DataOptions, Landing, Outgoing, Receiver, SendEvent};
 use transload_transfer::ids::AgentId;
 use transload_transfer::ids::{Nonce, TransferId};
 use transload_transfer::memory::Memory;
+use transload_transfer::path::ring::RingOut;
+use transload_transfer::path::ring::handover::{Limits, Listener, Token, connect};
+use transload_transfer::path::ring::host::SocketName;
+use transload_transfer::path::ring::staging::{RingLimits, RingShape};
 use transload_transfer::plan::Side;
-use transload_transfer::transport::local::handover::{Limits, Listener, Token, connect};
-use transload_transfer::transport::local::host::SocketName;
-use transload_transfer::transport::local::ring::{RingLimits, RingShape};
 
 use crate::case::{ALL, Case, memory};
 use crate::lanes::Desk;

@@ -43,6 +43,7 @@ pub mod content;
 pub mod ids;
 pub mod lease;
 pub mod moment;
+pub mod path;
 pub mod plan;
 pub mod ticket;
 pub mod wire;
@@ -55,8 +56,10 @@ pub mod memory;
 #[cfg(feature = "quic")]
 pub mod agent;
 #[cfg(feature = "quic")]
+pub mod data;
+#[cfg(feature = "quic")]
 pub mod identity;
 #[cfg(feature = "quic")]
-pub mod transport;
+pub mod quic;
 
 pub use transload_layout::{make_meta_kv_cache, slice_for_tp_transfer};

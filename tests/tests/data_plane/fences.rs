@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use transload_transfer::agent::data::{DataOptions, RingIn, RingOut, SendError, SendEvent};
+use transload_transfer::data::{DataOptions, SendError, SendEvent};
 use transload_transfer::ids::AgentId;
-use transload_transfer::transport::local::ring::{RingError, RingShape};
-use transload_transfer::transport::quic::{CloseCode, QuicOptions, StreamError};
+use transload_transfer::path::ring::staging::{RingError, RingShape};
+use transload_transfer::path::ring::{RingIn, RingOut};
+use transload_transfer::quic::{CloseCode, QuicOptions, StreamError};
 
 use crate::support::{
     Arrival, CANARY, Chance, PATIENCE, POISON, Pair, Sample, Transfer, Wire, bytes_of, has, is_all,

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use transload_tests::sums::crc32c;
-use transload_transfer::agent::data::{DataOptions, ReceiveError};
+use transload_transfer::data::{DataOptions, ReceiveError};
 use transload_transfer::ids::{Nonce, TransferId};
-use transload_transfer::transport::quic::{QuicOptions, StreamError};
+use transload_transfer::quic::{QuicOptions, StreamError};
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 
 use crate::support::{Arrival, CANARY, Pair, Sample, Transfer, bytes_of, is_all, runtime, soon};

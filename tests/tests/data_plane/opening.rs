@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use transload_transfer::agent::data::{DataOptions, RingOut};
-use transload_transfer::transport::local::ring::RingShape;
-use transload_transfer::transport::quic::QuicOptions;
+use transload_transfer::data::DataOptions;
+use transload_transfer::path::ring::RingOut;
+use transload_transfer::path::ring::staging::RingShape;
+use transload_transfer::quic::QuicOptions;
 
 use crate::support::{
     Chance, PATIENCE, POISON, Pair, Sample, bytes_of, content, paint, ring, runtime,

@@ -6,11 +6,12 @@ use proptest::prelude::*;
 use tokio::runtime::Runtime;
 use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::compiled::{compile, tables};
-use transload_transfer::agent::data::{DataOptions, Outgoing, RingIn, RingOut, RouteBytes};
+use transload_transfer::data::{DataOptions, Outgoing, RouteBytes};
 use transload_transfer::memory::Memory;
+use transload_transfer::path::ring::staging::RingShape;
+use transload_transfer::path::ring::{RingIn, RingOut};
 use transload_transfer::plan::{Plan, Route, Side, Tables};
-use transload_transfer::transport::local::ring::RingShape;
-use transload_transfer::transport::quic::QuicOptions;
+use transload_transfer::quic::QuicOptions;
 
 use crate::support::{
     CANARY, Chance, PATIENCE, Pair, allocate, bytes_of, content, copy_slowly, fill, paint, ring,

@@ -10,17 +10,18 @@ use tokio::net::UdpSocket;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use transload_tests::compiled::deployment;
-use transload_transfer::agent::data::{
-    Arrivals, DataOptions, Landing, LaneOut, Outgoing, ReceiveError, Receiver, RouteBytes,
-    SendEvent, SendEvents,
+use transload_transfer::data::{
+    Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes, SendEvent,
+    SendEvents,
 };
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{AgentId, Nonce, TransferId};
 use transload_transfer::memory::Memory;
+use transload_transfer::path::quic::LaneOut;
+use transload_transfer::path::ring::handover::{Limits, Listener, Token, connect};
+use transload_transfer::path::ring::staging::{Consumer, Producer, RingLimits, RingShape};
 use transload_transfer::plan::{BlockTable, Plan, Request, Route, Side, Tables};
-use transload_transfer::transport::local::handover::{Limits, Listener, Token, connect};
-use transload_transfer::transport::local::ring::{Consumer, Producer, RingLimits, RingShape};
-use transload_transfer::transport::quic::{ControlConnection, Endpoints, Lane, QuicOptions};
+use transload_transfer::quic::{ControlConnection, Endpoints, Lane, QuicOptions};
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 
 /// Far more than anything here takes; a test that hangs fails by it.

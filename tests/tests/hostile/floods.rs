@@ -7,7 +7,7 @@ use transload_tests::cluster::{Side, set_of, ticket_of};
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::Roles;
 use transload_transfer::ids::{Direction, Nonce, TransferId};
-use transload_transfer::transport::quic::{CloseCode, ConnectError, ConnectionLost, SessionToken};
+use transload_transfer::quic::{CloseCode, ConnectError, ConnectionLost, SessionToken};
 use transload_transfer::wire::message::{LaneMessage, Message, Notice, NoticeKind};
 use transload_transfer::wire::stream::StreamHeader;
 

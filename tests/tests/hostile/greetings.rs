@@ -8,7 +8,7 @@ use transload_tests::cluster::{CLUSTER, Side};
 use transload_tests::process::Chance;
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{AgentId, ClusterName, DeploymentDigest};
-use transload_transfer::transport::quic::ConnectError;
+use transload_transfer::quic::ConnectError;
 use transload_transfer::wire::HelloRefusal;
 use transload_transfer::wire::message::{Hello, Message};
 

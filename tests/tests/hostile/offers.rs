@@ -9,11 +9,11 @@ use transload_tests::cluster::{CLUSTER, Cache, Side, impatient, lease_of, open, 
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{ClusterName, Direction, Incarnation};
-use transload_transfer::transport::local::handover::{
+use transload_transfer::path::ring::handover::{
     Connection, Expected, Limits, Listener, Token, connect,
 };
-use transload_transfer::transport::local::host::SocketName;
-use transload_transfer::transport::local::ring::{RingLimits, RingShape};
+use transload_transfer::path::ring::host::SocketName;
+use transload_transfer::path::ring::staging::{RingLimits, RingShape};
 use transload_transfer::wire::message::{Ask, LaneMessage, Message};
 use transload_transfer::wire::{Failure, Path, PathSet};
 

@@ -11,10 +11,10 @@ use transload_transfer::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, TransferId,
 };
 use transload_transfer::plan::{Plan, Request, Side as End};
-use transload_transfer::ticket::{Claims, Ticket, TicketKey};
-use transload_transfer::transport::quic::{
+use transload_transfer::quic::{
     ConnectError, ControlConnection, Endpoints, Lane, QuicOptions, SessionToken,
 };
+use transload_transfer::ticket::{Claims, Ticket, TicketKey};
 use transload_transfer::wire::message::{Ask, Envelope, Hello, LaneMessage, Message, VERSIONS};
 use transload_transfer::wire::{PathSet, Refusal, frame};
 

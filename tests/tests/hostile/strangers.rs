@@ -13,7 +13,7 @@ use transload_tests::cluster::{
 };
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{ClusterName, Direction, Incarnation};
-use transload_transfer::transport::quic::QuicOptions;
+use transload_transfer::quic::QuicOptions;
 
 use crate::peer::Hostile;
 use crate::town::{RANKS, Town, issue, owners_claims};

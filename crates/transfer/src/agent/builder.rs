@@ -18,8 +18,8 @@ use super::renewal;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::memory::Memory;
+use crate::quic::{BindError, Endpoints};
 use crate::ticket::TicketKey;
-use crate::transport::quic::{BindError, Endpoints};
 use crate::wire::{self, DocumentTooLong, Machine};
 
 /// Events that may wait for the driver. Whoever has one more waits with it, so a peer that sends faster

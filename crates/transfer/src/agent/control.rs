@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use super::event::Event;
-use crate::transport::quic::{ControlReceiver, ControlSender};
+use crate::quic::{ControlReceiver, ControlSender};
 use crate::wire::ConnId;
 use crate::wire::frame;
 use crate::wire::message::Envelope;
@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::identity::{Authority, Roles};
-    use crate::transport::quic::{Endpoints, QuicOptions};
+    use crate::quic::{Endpoints, QuicOptions};
 
     fn bind(authority: &Authority, name: &str) -> Endpoints {
         let identity = authority

@@ -4,9 +4,6 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::data::Landing;
-#[cfg(feature = "local")]
-use super::data::RingOut;
 use super::driver::Bound;
 use super::lease::{Lease, OpenRefused};
 use super::metrics::{AgentMetrics, JobUnderWay};
@@ -16,10 +13,13 @@ use super::ring::OfferError;
 use super::transfer::Transfer;
 use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
+use crate::data::Landing;
 use crate::ids::{AgentId, Rank, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec};
+#[cfg(feature = "local")]
+use crate::path::ring::RingOut;
+use crate::quic::{ControlConnection, Lane};
 use crate::ticket::Ticket;
-use crate::transport::quic::{ControlConnection, Lane};
 use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{ConnId, Gauges, JobError, JobId, JobSpec};

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Blocks;
-use super::data::{Landing, Outgoing, RouteBytes};
 use super::driver::Binding;
 use super::metrics::Chunks;
+use crate::data::{Landing, Outgoing, RouteBytes};
 use crate::ids::Rank;
 use crate::memory::Memory;
 use crate::plan::{Plan, Side};

@@ -18,8 +18,8 @@ use crate::content::ContentDigest;
 use crate::identity::{Identity, RenewalError};
 use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
 use crate::lease::{LeaseKey, LeaseSpec};
+use crate::quic::{CloseCode, Endpoints};
 use crate::ticket::{RankAddress, Ticket, TicketKey};
-use crate::transport::quic::{CloseCode, Endpoints};
 use crate::wire::{Gauges, JobError, JobSpec, Refusal};
 use transload_layout::{Deployment, Side};
 

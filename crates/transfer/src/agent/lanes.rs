@@ -10,10 +10,11 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::LANES_WITHIN;
-use super::data::{LaneOut, Outgoing};
 use super::event::Event;
+use crate::data::Outgoing;
 use crate::ids::{AgentId, Nonce};
-use crate::transport::quic::{Endpoints, Lane, LaneSession, SessionToken};
+use crate::path::quic::LaneOut;
+use crate::quic::{Endpoints, Lane, LaneSession, SessionToken};
 use crate::wire::ConnId;
 
 /// Lanes of one connection, and the transfers that wait for the first of them.

@@ -16,7 +16,7 @@ use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
-use crate::transport::local::handover::{Limits, Listener};
+use crate::path::ring::handover::{Limits, Listener};
 
 /// Threads for mappings, each of which takes a few milliseconds.
 const MAPS: usize = 2;

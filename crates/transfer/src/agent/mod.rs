@@ -36,12 +36,11 @@
 //! # Memory
 //!
 //! Per transfer: its part of the plan (24 bytes for each segment and nest), a few hundred bytes
-//! in the machine, and the buffers of the lanes it uses ([`DataOptions`](data::DataOptions)), which all
+//! in the machine, and the buffers of the lanes it uses ([`DataOptions`]), which all
 //! transfers share. A request of a million chunks waits for buffers; it is never refused for its size.
 
 mod builder;
 mod control;
-pub mod data;
 mod driver;
 mod error;
 mod event;
@@ -70,8 +69,9 @@ pub use transfer::{PullReport, Transfer, TransferControl};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::data::DataOptions;
 use crate::plan::Tables;
-use crate::transport::quic::QuicOptions;
+use crate::quic::QuicOptions;
 
 /// Settings of an agent. `Default` is right for most.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ pub struct AgentOptions {
     /// Bounds and patience of the protocol.
     pub wire: crate::wire::Options,
     /// Buffers and streams.
-    pub data: data::DataOptions,
+    pub data: DataOptions,
     /// How long a connection is kept that nothing needs: no transfer, no pull or push, no notice, no lease
     /// that the peer uses. It costs a place of [`QuicOptions::max_connections`] at both ends, and with it go
     /// its lanes and its rings (two of 2 MiB, and a thread each); to make it anew takes some
@@ -98,7 +98,7 @@ impl Default for AgentOptions {
         Self {
             quic: QuicOptions::default(),
             wire: crate::wire::Options::default(),
-            data: data::DataOptions::default(),
+            data: DataOptions::default(),
             keep_idle: Duration::from_secs(60),
             renew_every: Duration::from_secs(60),
         }

@@ -6,7 +6,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
 use crate::identity::Renewals;
-use crate::transport::quic::Endpoints;
+use crate::quic::Endpoints;
 
 /// Looks at the files again and again, and has new connections use what they hold. Never ends.
 ///

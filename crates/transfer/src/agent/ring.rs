@@ -16,12 +16,13 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::data::{Arrivals, Outgoing, Receiver, RingOut};
 use super::event::Event;
+use crate::data::{Arrivals, Outgoing, Receiver};
 use crate::ids::{AgentId, Nonce, TransferId};
-use crate::transport::local::handover::{self, Expected, HandoverError, Limits, Listener, Token};
-use crate::transport::local::host::SocketName;
-use crate::transport::local::ring::{RingError, RingLimits, RingShape};
+use crate::path::ring::RingOut;
+use crate::path::ring::handover::{self, Expected, HandoverError, Limits, Listener, Token};
+use crate::path::ring::host::SocketName;
+use crate::path::ring::staging::{RingError, RingLimits, RingShape};
 use crate::wire::ConnId;
 
 /// How long a peer may take to fetch a ring that it was told of.

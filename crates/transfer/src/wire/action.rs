@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::job::{JobError, JobReport};
 use super::message::{Envelope, LaneMessage};
-use super::path::Path;
 use super::refusal::{HelloRefusal, Refusal};
 use super::{ConnId, JobId, NoticeId};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey};
+use crate::path::Path;
 
 /// What the agent has to do. In order: an action of a transfer that comes before a message about
 /// it must have taken effect before the message leaves.

@@ -5,7 +5,6 @@
 use super::destination::StreamRefusal;
 use super::held::Held;
 use super::message::{Message, WaitingOn};
-use super::path::Path;
 use super::planner::Planner;
 use super::refusal::{Failure, Refusal, Text};
 use super::source::Phase;
@@ -15,6 +14,7 @@ use super::{Action, BlocksOf, ConnId, Machine, Timer};
 use crate::ids::{AgentId, TransferId};
 use crate::lease::LeaseKey;
 use crate::moment::Moment;
+use crate::path::Path;
 
 /// What the agent reports of data streams.
 impl<B, P: Planner> Machine<B, P> {

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::path::{Path, PathSet};
 use super::refusal::{Failure, HelloRefusal, Refusal};
 use crate::content::ContentDigest;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,
 };
+use crate::path::{Path, PathSet};
 use crate::ticket::Ticket;
 
 /// Lowest and highest version of the protocol that is spoken here.

@@ -3,7 +3,6 @@
 use super::destination::Destination;
 use super::held::Held;
 use super::message::{Ask, Message, WaitingOn};
-use super::path::Path;
 use super::planner::{Planner, Route, RouteAsk};
 use super::refusal::{Failure, Refusal, Role as Permission, Text};
 use super::source::Source;
@@ -16,6 +15,7 @@ use crate::lease::{
     Holder, LeaseError, LeaseKey, LeaseSpec, LeaseUse, OpenError, OpenFault, UseError,
 };
 use crate::moment::Moment;
+use crate::path::Path;
 use crate::ticket::{Claims, Ticket};
 
 /// What the owner does.

@@ -1,9 +1,9 @@
 //! What the machine asks of plans and memory, without knowing either.
 
 use super::ConnId;
-use super::path::PathSet;
 use super::refusal::Difference;
 use crate::ids::{AgentId, DeploymentDigest, PlanDigest, Rank};
+use crate::path::PathSet;
 
 /// Compiles plans against deployments of peers, and knows which paths there are.
 ///

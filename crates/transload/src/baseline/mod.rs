@@ -12,7 +12,7 @@ use thiserror::Error;
 use transload_transfer::{
     identity::AuthorityError,
     ids::NameError,
-    transport::quic::{BindError, ConnectError, ConnectionLost, StreamError},
+    quic::{BindError, ConnectError, ConnectionLost, StreamError},
 };
 
 pub use raw_quic::{Receiver, raw_quic};

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use transload_transfer::{
     identity::{Authority, Roles},
     ids::AgentId,
-    transport::quic::{Endpoints, Lane, LaneStats, QuicOptions},
+    quic::{Endpoints, Lane, LaneStats, QuicOptions},
 };
 
 use super::{BaselineError, Sink, Throughput, chunks, source};

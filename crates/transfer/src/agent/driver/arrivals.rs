@@ -2,8 +2,8 @@
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::agent::data::{Arrivals, Landing, ReceiveError};
 use crate::agent::event::Event;
+use crate::data::{Arrivals, Landing, ReceiveError};
 use crate::ids::AgentId;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 

@@ -7,10 +7,10 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{AbortHandle, spawn_blocking};
 
 use super::Driver;
-use crate::agent::data::{Landing, Outgoing, RouteBytes};
 use crate::agent::event::Event;
 use crate::agent::flows::{self, Moving, Under};
 use crate::agent::metrics::Chunks;
+use crate::data::{Landing, Outgoing, RouteBytes};
 use crate::ids::TransferId;
 use crate::plan::Side;
 use crate::wire::Flow;
@@ -169,11 +169,11 @@ mod tests {
     use transload_layout::Deployment;
 
     use super::*;
-    use crate::agent::data::DataOptions;
     use crate::agent::driver::Parts;
     use crate::agent::plans::{Plans, canonical};
     use crate::content::ContentDigest;
     use crate::copy::Crc32c;
+    use crate::data::DataOptions;
     use crate::identity::{Authority, Roles};
     use crate::ids::{
         AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, Rank, ServiceName,
@@ -182,8 +182,8 @@ mod tests {
     use crate::memory::Memory;
     use crate::moment::Moment;
     use crate::plan::{BlockTable, Tables};
+    use crate::quic::{Endpoints, QuicOptions};
     use crate::ticket::TicketKey;
-    use crate::transport::quic::{Endpoints, QuicOptions};
     use crate::wire::{BlocksOf, ConnId, Identity, Machine, Options, Planner as _, Secret};
 
     const TOKENS: u64 = 16;

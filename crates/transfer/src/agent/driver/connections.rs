@@ -11,14 +11,14 @@ use tokio::time::timeout;
 
 use super::Driver;
 use crate::agent::control::{self, Outbox};
-use crate::agent::data::LaneOut;
 use crate::agent::event::Event;
 use crate::agent::lanes::{self, Lanes};
 #[cfg(feature = "local")]
 use crate::agent::ring::{self, Offer, Rings};
 use crate::identity::{PeerIdentity, Role};
 use crate::ids::{AgentId, Nonce, ServiceName};
-use crate::transport::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
+use crate::path::quic::LaneOut;
+use crate::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
 #[cfg(feature = "local")]
 use crate::wire::PathSet;
 use crate::wire::message::LaneMessage;

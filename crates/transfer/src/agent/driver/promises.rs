@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use super::Driver;
 use crate::agent::flows::Touching;
 use crate::agent::request::Keeper;
-use crate::transport::quic::CloseCode;
+use crate::quic::CloseCode;
 
 /// Somebody waits for the end of a lease or a job.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ mod tests {
     use tokio::sync::oneshot::error::TryRecvError;
 
     use super::*;
-    use crate::agent::data::{Landing, RouteBytes};
+    use crate::data::{Landing, RouteBytes};
     use crate::plan::RouteStream;
 
     fn landing() -> Landing {

@@ -1,9 +1,9 @@
 //! Staging rings: what the driver does of them. See [`ring`] for the course.
 
 use super::Driver;
-use crate::agent::data::Outgoing;
 use crate::agent::flows::Moving;
 use crate::agent::ring::{self, Offer, OfferError, Sending};
+use crate::data::Outgoing;
 use crate::ids::TransferId;
 use crate::wire::message::LaneMessage;
 use crate::wire::{ConnId, Path};

@@ -4,15 +4,15 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::Driver;
 use crate::agent::Blocks;
-#[cfg(feature = "local")]
-use crate::agent::data::SendError;
-use crate::agent::data::{Landing, SendEvent, SendEvents};
 use crate::agent::event::{Event, Sending};
 use crate::agent::flows::{Moving, Under};
-use crate::ids::{AgentId, TransferId};
-use crate::plan::Side;
 #[cfg(feature = "local")]
-use crate::transport::local::ring::RingError;
+use crate::data::SendError;
+use crate::data::{Landing, SendEvent, SendEvents};
+use crate::ids::{AgentId, TransferId};
+#[cfg(feature = "local")]
+use crate::path::ring::staging::RingError;
+use crate::plan::Side;
 use crate::wire::stream::StreamHeader;
 use crate::wire::{ConnId, Flow, Path};
 

@@ -28,11 +28,11 @@ use std::time::Duration;
 
 use super::awaited::Awaited;
 use super::held::Held;
-use super::path::{Path, PathSet};
 use super::peers::Dialler;
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
 use crate::moment::Moment;
+use crate::path::{Path, PathSet};
 use crate::ticket::{Claims, RankAddress, Ticket};
 
 pub use error::JobError;

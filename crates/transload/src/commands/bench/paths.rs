@@ -3,7 +3,7 @@
 
 use tokio::runtime::Runtime;
 use transload::baseline::{BaselineError, Receiver, raw_quic, tcp_rustls};
-use transload::transfer::transport::quic::QuicOptions;
+use transload::transfer::quic::QuicOptions;
 use transload::transfer::wire::Path;
 
 use super::case::{CANONICAL, Case, SIZES};

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{End, Ring, RingError, RingShape};
-use crate::transport::local::gate::Fence;
+use crate::path::ring::gate::Fence;
 
 /// The source's end of a ring.
 ///
@@ -18,7 +18,7 @@ pub struct Producer {
 }
 
 impl Producer {
-    pub(in crate::transport::local) fn new(ring: Ring) -> Self {
+    pub(in crate::path::ring) fn new(ring: Ring) -> Self {
         Self {
             ring,
             head: 0,

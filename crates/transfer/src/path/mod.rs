@@ -1,5 +1,10 @@
 //! The ways that bytes can take between two agents.
 
+#[cfg(feature = "quic")]
+pub mod quic;
+#[cfg(feature = "local")]
+pub mod ring;
+
 use std::fmt;
 
 use serde::{Deserialize, Serialize};

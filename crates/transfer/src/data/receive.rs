@@ -17,11 +17,11 @@ use tokio::{
 
 use super::{intake::Intake, landing::Landing, options::DataOptions, stop};
 #[cfg(feature = "local")]
-use crate::transport::local;
+use crate::path::ring;
 use crate::{
     copy,
     ids::{AgentId, ServiceName},
-    transport::quic::{self, ConnectionLost, DataReceiver, Lane, StreamCode},
+    quic::{self, ConnectionLost, DataReceiver, Lane, StreamCode},
     wire::stream::{HEADER, NotAStream, StreamHeader, StreamTrailer},
 };
 
@@ -96,7 +96,7 @@ pub enum ReceiveError {
     /// Bytes of a slot could not be placed, since the memory was registered for reading only.
     #[cfg(feature = "local")]
     #[error(transparent)]
-    Stage(#[from] local::ring::StageError),
+    Stage(#[from] ring::staging::StageError),
     /// The memory could not be written: it was registered for reading only.
     #[error(transparent)]
     Memory(#[from] copy::StreamError),

@@ -10,12 +10,12 @@ use memmap2::MmapRaw;
 
 use super::shape::{self, RingShape};
 use super::{RingError, SPIN};
-use crate::transport::local::doorbell::{Doorbell, Woken};
-use crate::transport::local::gate::Gate;
-use crate::transport::local::memfd::{self, MemfdFault};
+use crate::path::ring::doorbell::{Doorbell, Woken};
+use crate::path::ring::gate::Gate;
+use crate::path::ring::memfd::{self, MemfdFault};
 
 /// A mapped ring and its doorbell, before it is known which end this is.
-pub(in crate::transport::local) struct Ring {
+pub(in crate::path::ring) struct Ring {
     shape: RingShape,
     map: MmapRaw,
     pub(super) gate: Arc<Gate>,
@@ -23,14 +23,14 @@ pub(in crate::transport::local) struct Ring {
 
 impl Ring {
     /// Creates the memory of a ring, sealed.
-    pub(in crate::transport::local) fn create(shape: RingShape) -> io::Result<OwnedFd> {
+    pub(in crate::path::ring) fn create(shape: RingShape) -> io::Result<OwnedFd> {
         let fd = memfd::create("transload-ring", shape.bytes())?;
         memfd::seal(&fd, memfd::SIZE_SEALS)?;
         Ok(fd)
     }
 
     /// Checks the memory that a peer handed over as a ring of `shape`.
-    pub(in crate::transport::local) fn check(
+    pub(in crate::path::ring) fn check(
         memory: impl AsFd,
         shape: RingShape,
     ) -> Result<(), MemfdFault> {
@@ -38,16 +38,13 @@ impl Ring {
     }
 
     /// Maps a ring that [`create`](Self::create) made or [`check`](Self::check) let pass.
-    pub(in crate::transport::local) fn map(
-        memory: impl AsFd,
-        shape: RingShape,
-    ) -> io::Result<MmapRaw> {
+    pub(in crate::path::ring) fn map(memory: impl AsFd, shape: RingShape) -> io::Result<MmapRaw> {
         let len = usize::try_from(shape.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
         memfd::map(memory, len)
     }
 
     /// The ring in memory that both sides have [mapped](Self::map), all of which is there from here on.
-    pub(in crate::transport::local) fn keep(
+    pub(in crate::path::ring) fn keep(
         memory: impl AsFd,
         map: MmapRaw,
         shape: RingShape,

@@ -2,15 +2,12 @@
 
 use bytes::Bytes;
 
-use super::{
-    fence::Inside,
-    options::DataOptions,
-    outgoing::{Outgoing, SendError, SendEvent},
-    part::Part,
-    pool::BufferPool,
-    route_bytes::RouteCursor,
+use crate::{
+    copy::Crc32c,
+    data::{BufferPool, DataOptions, Inside, Outgoing, Part, RouteCursor, SendError, SendEvent},
+    quic::Lane,
+    wire::stream::StreamTrailer,
 };
-use crate::{copy::Crc32c, transport::quic::Lane, wire::stream::StreamTrailer};
 
 /// A lane to send over, and its buffers. Clones are the same lane.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use rustix::fs::SealFlags;
 
 use super::message::{decode_greeting, encode_greeting};
 use super::*;
-use crate::transport::local::memfd;
+use crate::path::ring::memfd;
 
 fn limits() -> Limits {
     Limits {

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{End, Ring, RingError, RingShape};
-use crate::transport::local::gate::Fence;
+use crate::path::ring::gate::Fence;
 
 /// The destination's end of a ring. Dropping it hangs up.
 pub struct Consumer {
@@ -16,7 +16,7 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    pub(in crate::transport::local) fn new(ring: Ring) -> Self {
+    pub(in crate::path::ring) fn new(ring: Ring) -> Self {
         Self {
             ring,
             tail: 0,

@@ -20,11 +20,11 @@ use super::{
     route_bytes::RouteBytes,
 };
 #[cfg(feature = "local")]
-use crate::transport::local;
+use crate::path::ring;
 use crate::{
     copy,
     ids::{Nonce, TransferId},
-    transport::quic,
+    quic,
     wire::stream::StreamHeader,
 };
 
@@ -90,11 +90,11 @@ pub enum SendError {
     /// The ring failed it.
     #[cfg(feature = "local")]
     #[error(transparent)]
-    Ring(#[from] local::ring::RingError),
+    Ring(#[from] ring::staging::RingError),
     /// Bytes could not be put into a slot. A fault of this process, too.
     #[cfg(feature = "local")]
     #[error(transparent)]
-    Stage(#[from] local::ring::StageError),
+    Stage(#[from] ring::staging::StageError),
     /// The memory could not be read. A fault of this process: it was proved that it can.
     #[error(transparent)]
     Memory(#[from] copy::StreamError),

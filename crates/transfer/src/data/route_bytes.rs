@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use thiserror::Error;
 
 #[cfg(feature = "local")]
-use crate::transport::local::ring::{ReadWindow, StageError, WriteWindow};
+use crate::path::ring::staging::{ReadWindow, StageError, WriteWindow};
 use crate::{
     copy::{Crc32c, Cursor, MemoryStream, StreamError},
     memory::{CheckError, Memory},

@@ -1,4 +1,4 @@
-//! The path between two processes of one host: a staging [`ring`].
+//! The path between two processes of one host: a staging [`staging`].
 //!
 //! The source gathers into slots of a memory that both share, the destination scatters out of them:
 //! two copies, the second of which reads from the processor's caches. No peer has access to anybody's
@@ -19,7 +19,7 @@
 //!   Producer                 ==slots==>             Consumer
 //! ```
 //!
-//! What the peer writes into shared memory is never trusted: see [`ring`].
+//! What the peer writes into shared memory is never trusted: see [`staging`].
 //!
 //! **Threads.** A handover is async, and maps what it hands over on a thread for blocking work of the
 //! runtime that it is called in. Each end of a ring is worked on a thread of its own ([`drive`]), since
@@ -27,7 +27,10 @@
 
 pub mod handover;
 pub mod host;
-pub mod ring;
+pub mod staging;
+
+mod receive;
+mod send;
 
 mod doorbell;
 mod drive;
@@ -36,6 +39,8 @@ mod memfd;
 
 pub use drive::{Driven, drive};
 pub use gate::Fence;
+pub use receive::RingIn;
+pub use send::RingOut;
 
 /// Bytes that nobody can guess, from the operating system.
 fn random<const N: usize>() -> std::io::Result<[u8; N]> {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
-use crate::transport::local::drive;
+use crate::path::ring::drive;
 
 const SMALL: RingShape = match RingShape::new(4, 8192) {
     Ok(shape) => shape,

@@ -1,7 +1,7 @@
 //! Codes that streams are given up with. They tell the other side nothing that control does not say
 //! better; they help whoever reads a trace.
 
-use crate::transport::quic::StreamCode;
+use crate::quic::StreamCode;
 
 /// No transfer that is under way here has this stream.
 pub(crate) const UNKNOWN: StreamCode = StreamCode(2);

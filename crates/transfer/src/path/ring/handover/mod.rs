@@ -3,7 +3,7 @@
 //! A [`Listener`] has a socket with a random name. Whoever connects must be of an allowed user and
 //! must hold a [`Token`] that the two agents agreed upon over their mutually authenticated control
 //! connection; that is what binds the memory to the session. Then either side offers one
-//! [ring](super::ring) for each [`Connection`], which from then on serves as doorbell and as sign of life.
+//! [ring](super::staging) for each [`Connection`], which from then on serves as doorbell and as sign of life.
 //!
 //! Every step has a deadline, [`Limits::timeout`]. Descriptors that come from the peer are counted,
 //! checked (an ordinary memfd, sealed in size, of exactly the size announced, which is within the
@@ -31,7 +31,7 @@ pub use super::memfd::MemfdFault;
 use self::message::{Answer, Offer, Role};
 use self::socket::Packets;
 use super::host::SocketName;
-use super::ring::{Consumer, Producer, Ring, RingLimits, RingShape, ShapeError};
+use super::staging::{Consumer, Producer, Ring, RingLimits, RingShape, ShapeError};
 
 /// Bounds on what a peer may cost.
 #[derive(Clone, Debug)]

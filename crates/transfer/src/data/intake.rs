@@ -2,7 +2,7 @@
 
 use super::{landing::Landing, receive::ReceiveError, route_bytes::RouteCursor};
 #[cfg(feature = "local")]
-use crate::transport::local::ring::ReadWindow;
+use crate::path::ring::staging::ReadWindow;
 use crate::{
     copy::Crc32c,
     wire::stream::{StreamHeader, StreamTrailer, TRAILER},

@@ -7,17 +7,13 @@ use std::{
 
 use tokio::runtime::Handle;
 
-use super::{
-    intake::Intake,
-    landing::Landing,
-    receive::{Arrivals, ReceiveError, Receiver},
-};
 use crate::{
     copy::settle,
+    data::{Arrivals, Intake, Landing, ReceiveError, Receiver},
     ids::AgentId,
-    transport::local::{
+    path::ring::{
         Driven, drive,
-        ring::{Consumer, ReadWindow, RingError},
+        staging::{Consumer, ReadWindow, RingError},
     },
     wire::stream::{HEADER, StreamHeader},
 };

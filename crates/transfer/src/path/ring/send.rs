@@ -11,16 +11,12 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{
-    fence::Inside,
-    outgoing::{Outgoing, SendError, SendEvent},
-    part::Part,
-};
 use crate::{
     copy::Crc32c,
-    transport::local::{
+    data::{Inside, Outgoing, Part, SendError, SendEvent},
+    path::ring::{
         Driven, Fence, drive,
-        ring::{End, Producer, RingError},
+        staging::{End, Producer, RingError},
     },
     wire::stream::{HEADER, StreamTrailer, TRAILER},
 };

@@ -15,7 +15,7 @@
 //! - [`RouteBytes`] is one side's half of a route's byte stream, bound to memory and proved to lie in it.
 //! - [`Outgoing`] is one transfer at its source. It is cut into parts, one stream each;
 //!   [`Outgoing::open`] says which bytes may be read already (a prefill may still compute the rest),
-//!   [`LaneOut::carry`] and [`RingOut::carry`] send them, [`SendEvents`] tell how that goes.
+//!   the carriers of the paths ([`path`](crate::path)) send them, [`SendEvents`] tell how that goes.
 //! - [`Receiver`] takes streams in. It asks [`Arrivals`] where their bytes go, which gives a
 //!   [`Landing`], places them straight out of the network's buffers, and reports whole streams and
 //!   broken ones.
@@ -43,27 +43,22 @@
 mod fence;
 mod intake;
 mod landing;
-mod lane_out;
 mod options;
 mod outgoing;
 mod part;
 mod pool;
 mod ranges;
 mod receive;
-#[cfg(feature = "local")]
-mod ring_in;
-#[cfg(feature = "local")]
-mod ring_out;
 mod route_bytes;
 mod stop;
 
+pub(crate) use fence::Inside;
+#[cfg(feature = "local")]
+pub(crate) use intake::Intake;
 pub use landing::Landing;
-pub use lane_out::LaneOut;
 pub use options::DataOptions;
 pub use outgoing::{Outgoing, SendError, SendEvent, SendEvents};
+pub(crate) use part::Part;
+pub(crate) use pool::BufferPool;
 pub use receive::{Arrivals, ReceiveError, Receiver};
-#[cfg(feature = "local")]
-pub use ring_in::RingIn;
-#[cfg(feature = "local")]
-pub use ring_out::RingOut;
 pub use route_bytes::{RouteBytes, RouteCursor, RouteError};
