@@ -14,6 +14,7 @@ pub(super) use self::binding::{Binding, Bound};
 use self::commands::Stopping;
 use self::connections::{Connection, Lookups};
 use self::promises::Promise;
+use super::NoticeOutcome;
 use super::error::TransferError;
 use super::event::Event;
 use super::flows::{Memories, Touching, Under};
@@ -22,7 +23,6 @@ use super::lease::LeaseOutcome;
 use super::local::Local;
 use super::metrics::Counters;
 use super::plans::Plans;
-use super::{Blocks, NoticeOutcome};
 use crate::data::{DataOptions, Receiver};
 use crate::ids::{AgentId, TransferId};
 use crate::lease::LeaseKey;
@@ -52,7 +52,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(super) struct Driver {
-    machine: Machine<Blocks, Plans>,
+    machine: Machine<Plans>,
     endpoints: Endpoints,
     receiver: Receiver<Admission>,
     memories: Memories,
@@ -88,7 +88,7 @@ pub(super) struct Driver {
 
 /// What a driver is made of.
 pub(super) struct Parts {
-    pub(super) machine: Machine<Blocks, Plans>,
+    pub(super) machine: Machine<Plans>,
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
     pub(super) data: DataOptions,

@@ -186,6 +186,8 @@ fn forget_oldest(recent: &mut VecDeque<Planned>, most: usize, most_slices: u64) 
 }
 
 impl wire::Planner for Plans {
+    type Blocks = super::Blocks;
+
     fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32> {
         self.peer(deployment).map(|peer| peer.tp() * peer.pp())
     }

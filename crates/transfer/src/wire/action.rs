@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::job::{JobError, JobReport};
 use super::message::{Envelope, LaneMessage};
+use super::outcome::{JobError, JobReport};
 use super::refusal::{HelloRefusal, Refusal};
 use super::{ConnId, JobId, NoticeId};
 use crate::content::ContentDigest;
@@ -46,7 +46,7 @@ pub enum Action<B> {
         message: LaneMessage,
     },
     /// Read a route's blocks and send them. Answer with `stream_sent`, `stream_failed`,
-    /// and `moving` while it goes on.
+    /// and `moved` while it goes on.
     Read(Flow),
     /// More may be read, of a route that is read layer by layer.
     Readable {
@@ -63,7 +63,7 @@ pub enum Action<B> {
         transfer: TransferId,
     },
     /// Be ready for a route's streams. Answer with `admit` for each, then `stream_arrived` or
-    /// `stream_failed`; and `moving` while it goes on.
+    /// `stream_failed`; and `moved` while it goes on.
     Receive(Flow),
     /// The peer has accepted, and this is the path.
     Flowing {

@@ -1,17 +1,9 @@
 //! What is waited for: what errors say where it has not come in time.
 
 use std::fmt;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::destination;
-use super::job::JobError;
-use super::message::WaitingOn;
-use super::planner::Planner;
-use super::source;
-use super::transfer::{Role, Side, Transfer};
-use super::{JobId, Machine};
 use crate::ids::AgentId;
 use crate::ticket::RankAddress;
 
@@ -91,67 +83,5 @@ pub(super) fn shown(address: &RankAddress) -> String {
     match address.host.contains(':') {
         true => format!("[{}]:{}", address.host, address.port),
         false => format!("{}:{}", address.host, address.port),
-    }
-}
-
-impl Transfer {
-    /// What it waits for.
-    pub(super) fn awaits(&self) -> Awaited {
-        let asked = match self.waiting {
-            None => Awaited::Answer,
-            Some(WaitingOn::Lease) => Awaited::Lease,
-            Some(WaitingOn::Prefill) => Awaited::Prefill,
-            Some(WaitingOn::Fence) => Awaited::Fence,
-        };
-        let (moved, planned) = (self.moved, self.flow.bytes);
-        let bytes = Awaited::Bytes { moved, planned };
-        match &self.role {
-            Role::Source(source) => match source.phase() {
-                source::Phase::Asking => asked,
-                source::Phase::Waiting => Awaited::Prefill,
-                source::Phase::Reading => bytes,
-                source::Phase::Committed => Awaited::Landing,
-                source::Phase::Fencing(_) => Awaited::Fence,
-            },
-            Role::Destination(destination) => match destination.phase() {
-                destination::Phase::Asking => asked,
-                destination::Phase::Receiving if moved >= planned => Awaited::Commit,
-                destination::Phase::Receiving if self.waiting == Some(WaitingOn::Prefill) => asked,
-                destination::Phase::Receiving => bytes,
-                destination::Phase::Fencing(_) => Awaited::Fence,
-            },
-        }
-    }
-}
-
-impl<B, P: Planner> Machine<B, P> {
-    /// What a pull or a push waits for.
-    pub(super) fn job_awaits(&self, id: JobId) -> Option<Waiting> {
-        let (address, transfer, idle) = match (self.jobs.get(&id), self.invited.get(&id)) {
-            (Some(job), _) => job.first_open()?,
-            (None, Some(job)) => {
-                let (address, idle) = job.first_unheard()?;
-                let opened = |transfer: &&Transfer| matches!(transfer.side, Side::Lease(key) if job.opened(&key));
-                let pushed = self.transfers.values().find(opened);
-                (address, pushed.map(|transfer| transfer.flow.transfer), idle)
-            }
-            (None, None) => return None,
-        };
-        let on = match transfer.and_then(|transfer| self.transfers.get(&transfer)) {
-            Some(transfer) => transfer.awaits(),
-            None if self.connection(&address.agent).is_none() => Awaited::Connection,
-            None => idle,
-        };
-        Some(Waiting {
-            on,
-            agent: address.agent.clone(),
-            address: shown(address),
-        })
-    }
-
-    /// A pull or a push takes longer than it may.
-    pub(super) fn late(&self, id: JobId, timeout: Duration) -> JobError {
-        let waiting = self.job_awaits(id);
-        JobError::TimedOut { timeout, waiting }
     }
 }

@@ -1,22 +1,30 @@
 //! The machine: everything that agents have to know of each other, without sockets or clock.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::BTreeSet;
+use std::time::Duration;
 
+use super::context::{Context, Me, Secret, Timer};
+use super::flows::{Flows, StreamRefusal};
+use super::ground::Ground;
 use super::held::Held;
-use super::invitation::InvitedPush;
-use super::job::{Invited, Job};
-use super::message::{Envelope, LaneMessage, MAX_DOCUMENT, Message};
-use super::notice::Pending;
-use super::peers::{Known, Session};
+use super::job::{JobRefused, JobSpec, Jobs, check_job, check_openings};
+use super::message::{Envelope, LaneMessage, MAX_DOCUMENT, Message, NoticeKind};
+use super::news::{News, Side};
+use super::notice::Notices;
+use super::outcome::{JobError, RouteReport};
+use super::owner::Owner;
+use super::peers::{Peers, Permits};
 use super::planner::Planner;
-use super::refusal::{Failure, Refusal};
-use super::transfer::Transfer;
-use super::waiting::{Parked, Queued};
-use super::{Action, BlocksOf, ConnId, JobId, NoticeId, Options};
-use crate::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, Rank, TransferId};
-use crate::lease::{Early, LeaseEvent, LeaseKey, LeaseTable};
-use crate::moment::{Moment, Timers};
-use crate::ticket::TicketKey;
+use super::refusal::{Failure, Text};
+use super::stream::{StreamHeader, StreamTrailer};
+use super::{Action, BlocksOf, CloseReason, ConnId, JobId, NoticeId, Options};
+use crate::content::ContentDigest;
+use crate::ids::{
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Rank, ServiceName, TransferId,
+};
+use crate::lease::{LeaseError, LeaseEvent, LeaseKey, LeaseSpec, OpenError};
+use crate::moment::Moment;
+use crate::ticket::{Claims, Ticket, TicketKey};
 
 /// Who this agent is.
 #[derive(Clone, Debug)]
@@ -37,23 +45,6 @@ pub struct Identity {
     pub secret: Secret,
 }
 
-/// 256 random bits of this process. They are never printed.
-#[derive(Clone)]
-pub struct Secret([u8; 32]);
-
-impl Secret {
-    /// From bytes that nobody else knows.
-    pub fn new(bytes: [u8; 32]) -> Self {
-        Self(bytes)
-    }
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
-
 /// The deployment's document is too long to be handed over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the deployment document has {bytes} bytes, at most {MAX_DOCUMENT} are allowed")]
@@ -65,67 +56,15 @@ pub struct DocumentTooLong {
 /// The protocol of one agent: all its leases, transfers and jobs.
 ///
 /// Feed it with what happens, and after every call take the [`Action`]s until there are none.
-/// `B` are the blocks that leases and jobs carry, whatever the agent makes of them; `P` knows plans.
-/// See the [module](super) for the whole picture.
+/// `P` knows plans, and what blocks are. See the [module](super) for the whole picture.
 #[derive(Debug)]
-pub struct Machine<B, P> {
-    pub(super) me: Me,
-    pub(super) options: Options,
-    pub(super) planner: P,
-    pub(super) leases: LeaseTable<Held<B>>,
-    pub(super) early: Early<Parked>,
-    pub(super) queued: HashMap<(LeaseKey, Rank), Queued>,
-    pub(super) sessions: HashMap<ConnId, Session>,
-    pub(super) agents: HashMap<AgentId, Known>,
-    pub(super) transfers: BTreeMap<TransferId, Transfer>,
-    pub(super) jobs: BTreeMap<JobId, Job<B>>,
-    /// Pulls whose owner was invited to push.
-    pub(super) invited: BTreeMap<JobId, Invited<B>>,
-    /// Pushes that were invited here, by what pins their leases.
-    pub(super) pushes: HashMap<TransferId, InvitedPush>,
-    pub(super) notices: BTreeMap<NoticeId, Pending>,
-    pub(super) timers: Timers<Timer>,
-    pub(super) actions: VecDeque<Action<B>>,
-    pub(super) draining: bool,
-    numbers: u64,
-    secret: Secret,
-    #[cfg(test)]
-    pub(super) fault: Option<super::simulation::Fault>,
-}
-
-/// [`Identity`], as the machine keeps it.
-#[derive(Debug)]
-pub(super) struct Me {
-    pub(super) agent: AgentId,
-    pub(super) cluster: ClusterName,
-    pub(super) incarnation: Incarnation,
-    pub(super) deployment: DeploymentDigest,
-    pub(super) document: Vec<u8>,
-    pub(super) ranks: BTreeSet<Rank>,
-    pub(super) ticket_key: TicketKey,
-}
-
-/// What the machine waits for. Leases and what is parked have timers of their own.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Timer {
-    /// Both sides of a connection are welcome.
-    Hello(ConnId),
-    /// The pause before the next attempt to connect is over.
-    Dial(AgentId),
-    /// A transfer has stood still for too long.
-    Stall(TransferId),
-    /// The peer of a waiting transfer shall hear from us.
-    Beat(TransferId),
-    /// A job takes too long.
-    Job(JobId),
-    /// The pause before an agent that was busy is invited again is over.
-    Invite(JobId, AgentId),
-    /// An agent that an invited push needs has been away for too long.
-    Away(JobId),
-    /// The pause before a route's next attempt is over.
-    Route(JobId, usize),
-    /// A notice has been offered for long enough.
-    Notice(NoticeId),
+pub struct Machine<P: Planner> {
+    pub(super) cx: Context<P>,
+    pub(super) peers: Peers,
+    pub(super) flows: Flows,
+    pub(super) owner: Owner<P>,
+    pub(super) jobs: Jobs<P>,
+    notices: Notices,
 }
 
 /// How much of everything there is: for metrics, and for tests of the bounds.
@@ -151,107 +90,48 @@ pub struct Gauges {
     pub timers: usize,
 }
 
-impl<B, P: Planner> Machine<B, P> {
+impl<P: Planner> Machine<P> {
     /// A machine that knows nobody yet.
     pub fn new(identity: Identity, options: Options, planner: P) -> Result<Self, DocumentTooLong> {
         let bytes = identity.document.len();
         if bytes > MAX_DOCUMENT {
             return Err(DocumentTooLong { bytes });
         }
+        let me = Me {
+            agent: identity.agent,
+            cluster: identity.cluster,
+            incarnation: identity.incarnation,
+            deployment: DeploymentDigest::of(&identity.document),
+            document: identity.document,
+            ranks: identity.ranks,
+            ticket_key: identity.ticket_key,
+        };
         Ok(Self {
-            me: Me {
-                agent: identity.agent,
-                cluster: identity.cluster,
-                incarnation: identity.incarnation,
-                deployment: DeploymentDigest::of(&identity.document),
-                document: identity.document,
-                ranks: identity.ranks,
-                ticket_key: identity.ticket_key,
-            },
-            leases: LeaseTable::new(options.leases.clone()),
-            early: Early::new(
-                options.early_wait,
-                options.early,
-                options.early_per_agent,
-                options.early_per_service,
-            ),
-            options,
-            planner,
-            queued: HashMap::new(),
-            sessions: HashMap::new(),
-            agents: HashMap::new(),
-            transfers: BTreeMap::new(),
-            jobs: BTreeMap::new(),
-            invited: BTreeMap::new(),
-            pushes: HashMap::new(),
-            notices: BTreeMap::new(),
-            timers: Timers::default(),
-            actions: VecDeque::new(),
-            draining: false,
-            numbers: 0,
-            secret: identity.secret,
-            #[cfg(test)]
-            fault: None,
+            peers: Peers::default(),
+            flows: Flows::default(),
+            owner: Owner::new(&options),
+            jobs: Jobs::new(),
+            notices: Notices::default(),
+            cx: Context::new(me, identity.secret, options, planner),
         })
     }
 
     /// What is to be done next. To be called until there is nothing, after every other call.
-    pub fn poll_action(&mut self) -> Option<Action<B>> {
-        self.actions.pop_front()
+    pub fn poll_action(&mut self) -> Option<Action<P::Blocks>> {
+        self.cx.poll_action()
     }
 
     /// When [`on_deadline`](Self::on_deadline) has something to do.
     pub fn next_deadline(&self) -> Option<Moment> {
-        let all = [
-            self.timers.next(),
-            self.leases.next_deadline(),
-            self.early.next_deadline(),
-        ];
+        let all = [self.cx.timers.next(), self.owner.next_deadline()];
         all.into_iter().flatten().min()
     }
 
-    /// Does what is due.
-    pub fn on_deadline(&mut self, now: Moment) {
-        self.leases.on_deadline(now);
-        while let Some(parked) = self.early.pop_due(now) {
-            self.refuse_parked(parked, Refusal::UnknownLease);
-        }
-        while let Some(timer) = self.timers.pop_due(now) {
-            self.on_timer(now, timer);
-        }
-        self.settle(now);
-    }
-
-    fn on_timer(&mut self, now: Moment, timer: Timer) {
-        match timer {
-            Timer::Hello(conn) => self.close(now, conn, super::CloseReason::HelloLate),
-            Timer::Dial(agent) => self.dial_due(&agent),
-            Timer::Stall(transfer) => self.stalled(now, transfer),
-            Timer::Beat(transfer) => self.beat(now, transfer),
-            Timer::Job(job) => self.job_timed_out(now, job),
-            Timer::Invite(job, agent) => self.invite_due(now, job, &agent),
-            Timer::Away(job) => self.away(now, job),
-            Timer::Route(job, route) => self.route_due(now, job, route),
-            Timer::Notice(notice) => self.notice_over(notice),
-        }
-    }
-
-    fn job_timed_out(&mut self, now: Moment, id: JobId) {
-        if let Some(job) = self.jobs.get(&id) {
-            let timeout = job.spec.timeout;
-            let late = self.late(id, timeout);
-            self.stop(now, id, late);
-        }
-    }
-
     /// The blocks of a lease or a job, as long as it has them.
-    pub fn blocks(&self, of: BlocksOf) -> Option<&B> {
+    pub fn blocks(&self, of: BlocksOf) -> Option<&P::Blocks> {
         let held = match of {
-            BlocksOf::Lease(key) => self.leases.blocks(&key)?,
-            BlocksOf::Job(id) => match self.jobs.get(&id) {
-                Some(job) => &job.spec.blocks,
-                None => return self.invited.get(&id).map(|job| &job.spec.blocks),
-            },
+            BlocksOf::Lease(key) => self.owner.leases.blocks(&key)?,
+            BlocksOf::Job(id) => self.jobs.blocks(id)?,
         };
         match held {
             Held::Own(blocks) => Some(blocks),
@@ -261,41 +141,17 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// What knows the plans.
     pub fn planner_mut(&mut self) -> &mut P {
-        &mut self.planner
+        &mut self.cx.planner
     }
 
-    /// Says something about lanes to a peer that is welcome.
-    pub fn send_lanes(&mut self, conn: ConnId, message: LaneMessage) {
-        if self.peer(conn).is_some() {
-            self.send(conn, Message::Lanes(message));
-        }
+    /// Who is at the other end of a connection, once that is known.
+    pub fn peer_agent(&self, conn: ConnId) -> Option<AgentId> {
+        self.peers.agent(conn).cloned()
     }
 
-    /// Takes nothing new from here on. What is under way goes on until it is over.
-    pub fn drain(&mut self, now: Moment) {
-        self.draining = true;
-        for parked in self.early.take_if(|_| true) {
-            self.refuse_parked(parked, Refusal::ShuttingDown);
-        }
-        self.settle(now);
-    }
-
-    /// Ends every lease as cancelled and every job with [`JobError::ShuttingDown`]: the second step
-    /// of a shutdown, where draining takes too long.
-    ///
-    /// [`JobError::ShuttingDown`]: super::JobError::ShuttingDown
-    pub fn give_up(&mut self, now: Moment) {
-        self.drain(now);
-        let keys: Vec<_> = self.leases.keys().copied().collect();
-        for key in keys {
-            // One that is ending already is no error here.
-            let _ = self.leases.cancel(now, key);
-        }
-        let jobs = self.jobs.keys().chain(self.invited.keys());
-        for job in jobs.copied().collect::<Vec<_>>() {
-            self.stop(now, job, super::JobError::ShuttingDown);
-        }
-        self.settle(now);
+    /// Whether anything here waits for this agent, so that an idle connection must not be closed.
+    pub fn wants(&self, agent: &AgentId) -> bool {
+        wants(&self.jobs, &self.notices, &self.flows, agent)
     }
 
     /// Whether nothing is under way: no lease, no transfer, no job, no notice.
@@ -307,76 +163,673 @@ impl<B, P: Planner> Machine<B, P> {
 
     /// How much of everything there is.
     pub fn gauges(&self) -> Gauges {
+        let (sessions, agents) = self.peers.counts();
+        let (early, queued) = self.owner.waiting();
         Gauges {
-            sessions: self.sessions.len(),
-            agents: self.agents.len(),
-            leases: self.leases.len(),
-            early: self.early.len(),
-            queued: self.queued.len(),
-            transfers: self.transfers.len(),
-            jobs: self.jobs_under_way(),
+            sessions,
+            agents,
+            leases: self.owner.leases.len(),
+            early,
+            queued,
+            transfers: self.flows.all().count(),
+            jobs: self.cx.jobs.count(),
             notices: self.notices.len(),
-            timers: self.timers.len() + self.leases.timers() + self.early.len(),
+            timers: self.cx.timers.len() + self.owner.timers(),
         }
     }
 }
 
-impl<B, P: Planner> Machine<B, P> {
-    /// Carries on with what the table of leases says. Last in every call from outside.
-    pub(super) fn settle(&mut self, now: Moment) {
-        while let Some(event) = self.leases.poll_event() {
-            match event {
-                LeaseEvent::Claimed { key } => {
-                    self.actions.push_back(Action::LeaseClaimed { key });
+/// Whether anything waits for an agent.
+fn wants<P: Planner>(jobs: &Jobs<P>, notices: &Notices, flows: &Flows, agent: &AgentId) -> bool {
+    let mut transfers = flows.all();
+    jobs.want(agent) || notices.want(agent) || transfers.any(|t| t.flow.agent == *agent)
+}
+
+/// Time, and the end.
+impl<P: Planner> Machine<P> {
+    /// Does what is due.
+    pub fn on_deadline(&mut self, now: Moment) {
+        self.enter(now, |m| {
+            m.owner.on_deadline(&mut m.cx);
+            while let Some(timer) = m.cx.timers.pop_due(now) {
+                m.on_timer(timer);
+                // What a timer has led to may be what the next one is about.
+                m.settle();
+            }
+        });
+    }
+
+    /// Takes nothing new from here on. What is under way goes on until it is over.
+    pub fn drain(&mut self, now: Moment) {
+        self.enter(now, |m| {
+            m.cx.draining = true;
+            m.owner.drain(&mut m.cx);
+        });
+    }
+
+    /// Ends every lease as cancelled and every job with [`JobError::ShuttingDown`]: the second step
+    /// of a shutdown, where draining takes too long.
+    pub fn give_up(&mut self, now: Moment) {
+        self.drain(now);
+        self.enter(now, |m| {
+            let keys: Vec<_> = m.owner.leases.keys().copied().collect();
+            for key in keys {
+                // One that is ending already is no error here.
+                let _ = m.owner.cancel(&mut m.cx, key);
+            }
+            for job in m.jobs.ids() {
+                m.stop(job, JobError::ShuttingDown);
+            }
+        });
+    }
+}
+
+/// What the transport reports of connections.
+impl<P: Planner> Machine<P> {
+    /// A control connection is there. `service` and `permits` are from the peer's certificate; `dialled` is the
+    /// agent that was to be reached, where we have made it. `conn` was never used before.
+    pub fn connected(
+        &mut self,
+        now: Moment,
+        conn: ConnId,
+        service: ServiceName,
+        dialled: Option<AgentId>,
+        permits: Permits,
+    ) {
+        self.enter(now, |m| {
+            m.peers
+                .connected(&mut m.cx, conn, service, dialled, permits);
+        });
+    }
+
+    /// What [`Action::Connect`] asked for cannot be done.
+    pub fn connect_failed(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
+        self.enter(now, |m| {
+            let agent = agent.clone();
+            m.peers.dial_failed(&mut m.cx, agent, false, why.into());
+        });
+    }
+
+    /// A connection is lost.
+    pub fn disconnected(&mut self, now: Moment, conn: ConnId) {
+        self.enter(now, |m| m.peers.lost(&mut m.cx, conn));
+    }
+
+    /// A message has come.
+    pub fn on_message(&mut self, now: Moment, conn: ConnId, envelope: Envelope) {
+        self.enter(now, |m| {
+            let Self {
+                cx,
+                peers,
+                flows,
+                jobs,
+                notices,
+                ..
+            } = m;
+            let wanted = |agent: &AgentId| wants(jobs, notices, flows, agent);
+            if let Some(message) = peers.hear(cx, conn, envelope, wanted) {
+                m.on_talk(conn, message);
+            }
+        });
+    }
+
+    /// Says something about lanes to a peer that is welcome.
+    pub fn send_lanes(&mut self, conn: ConnId, message: LaneMessage) {
+        if self.peers.peer(conn).is_some() {
+            self.cx.send(conn, Message::Lanes(message));
+        }
+    }
+}
+
+/// What the agent reports of data streams.
+impl<P: Planner> Machine<P> {
+    /// Data source: a stream is written whole, trailer and all. Its memory is not read any more.
+    pub fn stream_sent(&mut self, now: Moment, transfer: TransferId, bytes: u64) {
+        self.enter(now, |m| m.flows.stream_sent(&mut m.cx, transfer, bytes));
+    }
+
+    /// Either side: a stream broke off, or cannot be had.
+    pub fn stream_failed(&mut self, now: Moment, transfer: TransferId, why: impl Into<Text>) {
+        let why = why.into();
+        self.enter(now, |m| m.flows.stream_failed(&mut m.cx, transfer, why));
+    }
+
+    /// Either side: so many bytes of a transfer have moved by now. To be called now and then, once a second will do.
+    pub fn moved(&mut self, now: Moment, transfer: TransferId, bytes: u64) {
+        self.enter(now, |m| m.flows.moved(&mut m.cx, transfer, bytes));
+    }
+
+    /// Data destination: a stream from `agent` wants in. Only once it is admitted may it place
+    /// bytes, and only within what its header says.
+    pub fn admit(
+        &mut self,
+        now: Moment,
+        agent: &AgentId,
+        header: &StreamHeader,
+    ) -> Result<(), StreamRefusal> {
+        self.enter(now, |m| m.flows.admit(&mut m.cx, agent, header))
+    }
+
+    /// Data destination: a stream that was admitted has ended, and all its bytes are placed. `crc`
+    /// is of the bytes as they arrived.
+    pub fn stream_arrived(
+        &mut self,
+        now: Moment,
+        header: &StreamHeader,
+        trailer: &StreamTrailer,
+        crc: u32,
+    ) {
+        self.enter(now, |m| {
+            m.flows.stream_arrived(&mut m.cx, header, trailer, crc)
+        });
+    }
+
+    /// Either side: what [`Action::Fence`] asked for is done. No byte of this transfer is read
+    /// or placed any more, and none will be.
+    pub fn fenced(&mut self, now: Moment, transfer: TransferId) {
+        self.enter(now, |m| m.flows.fenced(&mut m.cx, transfer));
+    }
+}
+
+/// What the owner of leases does.
+impl<P: Planner> Machine<P> {
+    /// Opens a lease. From here on the blocks belong to it, until [`Action::LeaseEnded`].
+    pub fn lease(
+        &mut self,
+        now: Moment,
+        spec: LeaseSpec<P::Blocks>,
+    ) -> Result<(), OpenError<P::Blocks>> {
+        self.enter(now, |m| {
+            let (mut g, owner, ..) = m.parts();
+            owner.lease(&mut g, spec)
+        })
+    }
+
+    /// The first `tokens` tokens of a layer are ready.
+    pub fn ready(&mut self, key: LeaseKey, layer: u32, tokens: u64) -> Result<(), LeaseError> {
+        if self.owner.leases.ready(key, layer, tokens)? {
+            let (mut g, owner, jobs, _) = self.parts();
+            for (pin, push) in owner.pins(&key) {
+                match push {
+                    Some(job) => jobs.ready(&mut g, job, key.rank, layer, tokens),
+                    None => g.flows.layer_ready(g.cx, pin, layer, tokens),
                 }
-                LeaseEvent::Fence {
-                    key,
-                    end,
-                    transfers,
-                } => {
-                    for transfer in transfers {
-                        if let Some(push) = self.pushes.get(&transfer) {
-                            self.stop(now, push.job, super::JobError::LeaseEnded { end });
-                            continue;
-                        }
-                        self.fail(now, transfer, Failure::LeaseEnded { end }, true);
-                        if fault!(self, EndLeaseBeforeFence) {
-                            self.leases.unpin(now, key, transfer);
-                        }
-                    }
+            }
+        }
+        Ok(())
+    }
+
+    /// The prefill is over: everything is ready.
+    pub fn finish_prefill(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
+        self.enter(now, |m| {
+            if !m.owner.leases.finish_prefill(key)? {
+                return Ok(());
+            }
+            let (mut g, owner, jobs, _) = m.parts();
+            for (pin, push) in owner.pins(&key) {
+                match push {
+                    Some(job) => jobs.prefilled(&mut g, job),
+                    None => g.flows.all_ready(g.cx, pin),
                 }
-                LeaseEvent::Ended { key, end, blocks } => match blocks {
-                    Held::Own(blocks) => {
-                        let ended = Action::LeaseEnded { key, end, blocks };
-                        self.actions.push_back(ended);
-                    }
-                    Held::Of(BlocksOf::Job(job)) => self.opening_ended(now, job, key, end),
-                    Held::Of(BlocksOf::Lease(_)) => {}
-                },
+            }
+            Ok(())
+        })
+    }
+
+    /// Lets a lease live on for `ttl` from now at least.
+    pub fn renew(&mut self, now: Moment, key: LeaseKey, ttl: Duration) -> Result<(), LeaseError> {
+        self.enter(now, |m| m.owner.leases.renew(now, key, ttl))
+    }
+
+    /// Gives a lease up. It is over when [`Action::LeaseEnded`] says so.
+    pub fn cancel_lease(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
+        self.enter(now, |m| m.owner.cancel(&mut m.cx, key))
+    }
+}
+
+/// What the holder of a ticket does.
+impl<P: Planner> Machine<P> {
+    /// Begins to pull or to push.
+    pub fn start(
+        &mut self,
+        now: Moment,
+        spec: JobSpec<P::Blocks>,
+    ) -> Result<JobId, JobRefused<P::Blocks>> {
+        self.enter(now, |m| m.try_start(spec))
+    }
+
+    fn try_start(&mut self, spec: JobSpec<P::Blocks>) -> Result<JobId, JobRefused<P::Blocks>> {
+        let now = self.cx.now;
+        let (mut g, owner, jobs, _) = self.parts();
+        let checked = check_job(g.cx, &spec).and_then(|claims| {
+            let openings = check_openings(g.cx, &spec)?;
+            let end = spec.start.saturating_add(spec.tokens);
+            for key in openings.iter().flat_map(|openings| openings.keys()) {
+                let checked = owner.leases.check_open(now, key, spec.start, end);
+                checked.map_err(|reason| JobError::Opening {
+                    why: reason.to_string().into(),
+                })?;
+            }
+            Ok((claims, openings))
+        });
+        let (claims, openings) = match checked {
+            Ok(checked) => checked,
+            Err(error) => {
+                let (error, blocks) = (Box::new(error), spec.blocks);
+                return Err(JobRefused { error, blocks });
+            }
+        };
+        let id = JobId(g.cx.next_number());
+        let spec = spec.with_blocks(Held::Own);
+        g.cx.jobs.add(claims.set, &spec.ranks);
+        // What it opens ends it in time, where it opens anything.
+        let leases = match &openings {
+            Some(openings) => openings.leases(id, &spec),
+            None => {
+                g.cx.after(spec.timeout, Timer::Job(id));
+                Vec::new()
+            }
+        };
+        jobs.begin(&mut g, id, spec, claims, openings);
+        for lease in leases {
+            owner.open(&mut g, lease);
+        }
+        jobs.advance(&mut g, id);
+        Ok(id)
+    }
+
+    /// Of a push: the first `tokens` tokens of a layer are ready to be read.
+    pub fn job_ready(&mut self, id: JobId, rank: Rank, layer: u32, tokens: u64) {
+        let (mut g, _, jobs, _) = self.parts();
+        jobs.ready(&mut g, id, rank, layer, tokens);
+    }
+
+    /// Of a push: everything is ready to be read.
+    pub fn job_prefilled(&mut self, now: Moment, id: JobId) {
+        self.enter(now, |m| {
+            let (mut g, _, jobs, _) = m.parts();
+            jobs.prefilled(&mut g, id);
+        });
+    }
+
+    /// Gives a job up. It is over when [`Action::JobDone`] says so.
+    pub fn cancel_job(&mut self, now: Moment, id: JobId) {
+        self.enter(now, |m| m.stop(id, JobError::Cancelled));
+    }
+
+    /// Gives up what a ticket stands for, where no job has begun: a request that was aborted before
+    /// it was scheduled. With `content`, only leases of that content are cancelled.
+    pub fn cancel_ticket(
+        &mut self,
+        now: Moment,
+        ticket: &Ticket,
+        content: Option<ContentDigest>,
+    ) -> Result<NoticeId, JobError> {
+        let claims = self.cx.open_ticket(ticket)?;
+        let says = NoticeKind::Cancel { content };
+        Ok(self.enter(now, |m| m.notify(ticket.clone(), claims, says, true, true)))
+    }
+
+    /// Asks the owner to let the leases live for `ttl` from then at least: for a request that has to
+    /// wait before it can pull.
+    pub fn renew_ticket(
+        &mut self,
+        now: Moment,
+        ticket: &Ticket,
+        ttl: Duration,
+    ) -> Result<NoticeId, JobError> {
+        let claims = self.cx.open_ticket(ticket)?;
+        let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+        let says = NoticeKind::Renew { ttl_ms };
+        Ok(self.enter(now, |m| m.notify(ticket.clone(), claims, says, true, true)))
+    }
+}
+
+/// How every entry begins and ends.
+impl<P: Planner> Machine<P> {
+    /// Runs an entry at its moment, and everything that follows from it.
+    fn enter<R>(&mut self, now: Moment, entry: impl FnOnce(&mut Self) -> R) -> R {
+        self.cx.now = now;
+        let result = entry(self);
+        self.settle();
+        result
+    }
+
+    /// Carries what parts and leases tell to those whom it concerns, until nothing is left.
+    fn settle(&mut self) {
+        loop {
+            if let Some(event) = self.owner.leases.poll_event() {
+                self.on_lease(event);
+            } else if let Some(news) = self.cx.poll_news() {
+                self.on_news(news);
+            } else {
+                return;
             }
         }
     }
 
-    /// Sends a message, with its number. Nothing where the connection is gone.
-    pub(super) fn send(&mut self, conn: ConnId, message: Message) {
-        if let Some(session) = self.sessions.get_mut(&conn) {
-            let sequence = session.next_sequence();
-            let envelope = Envelope { sequence, message };
-            self.actions.push_back(Action::Send { conn, envelope });
+    /// The parts: those that others stand on, and the owner, the jobs and the notices.
+    fn parts(&mut self) -> (Ground<'_, P>, &mut Owner<P>, &mut Jobs<P>, &mut Notices) {
+        let ground = Ground {
+            cx: &mut self.cx,
+            peers: &mut self.peers,
+            flows: &mut self.flows,
+        };
+        (ground, &mut self.owner, &mut self.jobs, &mut self.notices)
+    }
+
+    fn stop(&mut self, job: JobId, error: JobError) {
+        let (mut g, _, jobs, _) = self.parts();
+        jobs.stop(&mut g, job, error);
+    }
+
+    fn on_timer(&mut self, timer: Timer) {
+        let (mut g, _, jobs, notices) = self.parts();
+        match timer {
+            Timer::Hello(conn) => g.peers.close(g.cx, conn, CloseReason::HelloLate),
+            Timer::Dial(agent) => g.peers.dial_due(g.cx, &agent),
+            Timer::Stall(transfer) => g.flows.stalled(g.cx, transfer),
+            Timer::Heartbeat(transfer) => g.flows.heartbeat(g.cx, transfer),
+            Timer::Job(job) => jobs.timed_out(&mut g, job),
+            Timer::Invite(job, agent) => jobs.invite_due(&mut g, job, &agent),
+            Timer::Away(job) => jobs.away(&mut g, job),
+            Timer::Route(job, route) => jobs.route_due(&mut g, job, route),
+            Timer::Notice(notice) => notices.over(g.cx, notice),
         }
     }
 
-    pub(super) fn next_number(&mut self) -> u64 {
-        self.numbers += 1;
-        self.numbers
+    /// Whatever a peer may say once it is welcome.
+    fn on_talk(&mut self, conn: ConnId, message: Message) {
+        let (mut g, owner, jobs, notices) = self.parts();
+        match message {
+            Message::Pull(ask) => owner.on_ask(&mut g, conn, Direction::Pull, Box::new(ask)),
+            Message::Push(ask) => owner.on_ask(&mut g, conn, Direction::Push, Box::new(ask)),
+            Message::Refused { transfer, .. }
+            | Message::Accepted { transfer, .. }
+            | Message::Waiting { transfer, .. }
+            | Message::Progress { transfer, .. }
+            | Message::Commit { transfer, .. }
+            | Message::Landed { transfer } => g.flows.on_message(g.cx, conn, transfer, message),
+            Message::Abort { transfer, .. } => {
+                owner.forget_ask(conn, transfer);
+                g.flows.on_message(g.cx, conn, transfer, message);
+            }
+            Message::Notice(notice) => owner.on_notice(g.cx, g.peers, conn, &notice),
+            Message::NoticeHeard { id, outcome } => {
+                if let Some(agent) = g.peers.agent(conn) {
+                    notices.heard(g.cx, NoticeId(id), agent, Some(outcome));
+                }
+            }
+            Message::Invite(invitation) => owner.on_invitation(&mut g, conn, invitation),
+            Message::Invited { id, outcome } => jobs.on_invited(&mut g, conn, JobId(id), outcome),
+            Message::Lanes(message) => g.cx.act(Action::Lanes { conn, message }),
+            // Peers take these.
+            Message::Hello(_)
+            | Message::DocumentWanted
+            | Message::Document { .. }
+            | Message::Welcome
+            | Message::Unwelcome(_) => {}
+        }
     }
 
-    /// A new name and a new nonce. Nobody without the secret can tell the nonce from the name.
-    pub(super) fn draw(&mut self) -> (TransferId, Nonce) {
-        let number = self.next_number();
-        let drawn = blake3::keyed_hash(&self.secret.0, &number.to_le_bytes());
-        let (name, nonce) = drawn.as_bytes().split_at(16);
-        let half = |bytes: &[u8]| std::array::from_fn(|i| bytes[i]);
-        (TransferId(half(name)), Nonce(half(nonce)))
+    fn on_lease(&mut self, event: LeaseEvent<Held<P::Blocks>>) {
+        let (mut g, owner, jobs, _) = self.parts();
+        match event {
+            LeaseEvent::Claimed { key } => g.cx.act(Action::LeaseClaimed { key }),
+            LeaseEvent::Fence {
+                key,
+                end,
+                transfers,
+            } => {
+                for transfer in transfers {
+                    if let Some(job) = owner.push_of(transfer) {
+                        jobs.stop(&mut g, job, JobError::LeaseEnded { end });
+                        continue;
+                    }
+                    let failure = Failure::LeaseEnded { end };
+                    g.flows.fail(g.cx, transfer, failure, true);
+                    if fault!(g.cx, EndLeaseBeforeFence) {
+                        owner.leases.unpin(g.cx.now, key, transfer);
+                    }
+                }
+            }
+            LeaseEvent::Ended { key, end, blocks } => match blocks {
+                Held::Own(blocks) => g.cx.act(Action::LeaseEnded { key, end, blocks }),
+                Held::Of(BlocksOf::Job(job)) => jobs.opening_ended(&mut g, job, key, end),
+                Held::Of(BlocksOf::Lease(_)) => {}
+            },
+        }
+    }
+
+    fn on_news(&mut self, news: News) {
+        match news {
+            News::Up { agent, incarnation } => self.agent_up(&agent, incarnation),
+            News::Lost {
+                conn,
+                agent,
+                was_up,
+            } => self.connection_lost(conn, agent, was_up),
+            News::Unwelcome { agent, refusal } => {
+                let error = JobError::Hello {
+                    agent: agent.clone(),
+                    refusal,
+                };
+                let (mut g, _, jobs, _) = self.parts();
+                jobs.stop_all_that_need(&mut g, &agent, &error);
+            }
+            News::Away { agent, why } => self.agent_away(agent, why),
+            News::Moves(side) => self.bytes_move(side),
+            News::Admitted { job } => self.jobs.admitted(job),
+            News::Accepted {
+                transfer,
+                job,
+                route,
+                path,
+            } => {
+                let ready = self.jobs.route_accepted(job, route, path);
+                self.flows.read_if_ready(&mut self.cx, transfer, ready);
+            }
+            News::Read(transfer) => self.commit_if_alive(transfer),
+            News::Whole(transfer) => self.land_if_alive(transfer),
+            News::Landed(transfer) => self.landed(transfer),
+            News::Gone(transfer, side, peer_rank, why) => {
+                let (mut g, owner, jobs, _) = self.parts();
+                match side {
+                    Side::Lease(key) => owner.unpin(&mut g, key, peer_rank, transfer),
+                    Side::Job { job, route } => jobs.route_ended(&mut g, job, route, why),
+                }
+            }
+            News::PushRefused { conn, ask, refusal } => {
+                let (mut g, owner, jobs, _) = self.parts();
+                if let Some(job) = owner.pull_refused(&g, conn, &ask, &refusal) {
+                    jobs.push_refused(&mut g, job, conn, refusal);
+                }
+            }
+            News::Invited {
+                job,
+                key,
+                invitation,
+                into,
+                ready: (layers, prefilled),
+            } => {
+                let spec = JobSpec::invited(key, *invitation, &into, prefilled);
+                let (mut g, _, jobs, _) = self.parts();
+                jobs.begin(&mut g, job, spec, into, None);
+                jobs.advance(&mut g, job);
+                for (layer, tokens) in layers {
+                    jobs.ready(&mut g, job, key.rank, layer, tokens);
+                }
+            }
+            News::GiveUp(openings) => {
+                for key in openings {
+                    // One that is ending already is no error here.
+                    let _ = self.owner.cancel(&mut self.cx, key);
+                }
+            }
+            News::PushOver { key, landed } => self.owner.push_over(key, landed),
+            News::Notify {
+                ticket,
+                claims,
+                says,
+                dials,
+            } => {
+                self.notify(ticket, *claims, says, dials, false);
+            }
+        }
+    }
+}
+
+/// What concerns several parts.
+impl<P: Planner> Machine<P> {
+    fn agent_up(&mut self, agent: &AgentId, incarnation: Incarnation) {
+        if !fault!(self.cx, AnyIncarnation) {
+            self.owner.agent_up(&mut self.cx, agent, incarnation);
+        }
+        self.notices.agent_up(&mut self.cx, &self.peers, agent);
+        let (mut g, _, jobs, _) = self.parts();
+        jobs.agent_up(&mut g, agent);
+    }
+
+    fn connection_lost(&mut self, conn: ConnId, agent: AgentId, was_up: bool) {
+        let (mut g, owner, jobs, _) = self.parts();
+        if g.peers.connection(&agent).is_none() {
+            if was_up {
+                owner.leases.agent_lost(g.cx.now, &agent);
+            }
+            let why = "the connection was lost".into();
+            g.peers.dial_failed(g.cx, agent, was_up, why);
+        }
+        owner.forget_asks(conn);
+        g.flows.disconnected(g.cx, conn);
+        jobs.invite_again(&mut g, conn);
+    }
+
+    /// No connection to an agent is left. `why` where jobs that need it are over.
+    fn agent_away(&mut self, agent: AgentId, why: Option<Text>) {
+        let (mut g, _, jobs, notices) = self.parts();
+        if let Some(why) = why {
+            let error = JobError::Unreachable {
+                agent: agent.clone(),
+                why,
+            };
+            jobs.stop_all_that_need(&mut g, &agent, &error);
+            // What they have told others decides whether it is dialled again.
+            g.cx.tell(News::Away { agent, why: None });
+            return;
+        }
+        let address = jobs.dials(&agent).or_else(|| notices.dials(&agent));
+        let address = address.cloned();
+        g.peers.dial_again(g.cx, &agent, address);
+    }
+
+    /// Bytes are about to be written for somebody here.
+    fn bytes_move(&mut self, side: Side) {
+        let job = match side {
+            Side::Job { job, .. } => Some(job),
+            Side::Lease(key) => self.owner.opened_by(&key),
+        };
+        if let Some(job) = job {
+            self.jobs.moves(&self.cx, job);
+        }
+    }
+
+    /// The lease whose blocks a transfer reads, also where a push that was invited reads them.
+    pub(super) fn leased_to(&self, side: Side) -> Option<LeaseKey> {
+        match side {
+            Side::Lease(key) => Some(key),
+            Side::Job { job, .. } => match self.jobs.blocks(job)? {
+                Held::Of(BlocksOf::Lease(key)) => Some(*key),
+                _ => None,
+            },
+        }
+    }
+
+    /// Commits what has been read, if its lease is alive at this moment.
+    fn commit_if_alive(&mut self, transfer: TransferId) {
+        let Some(t) = self.flows.get(transfer).filter(|t| t.is_read()) else {
+            return;
+        };
+        let side = t.side;
+        if let Some(key) = self.leased_to(side)
+            && !self.owner.leases.is_alive(self.cx.now, key)
+            && !fault!(self.cx, CommitWithoutLease)
+        {
+            // The table has said why, and the fence follows from that.
+            return;
+        }
+        if let Side::Job { job, route } = side {
+            self.jobs.route_committed(job, route);
+        }
+        self.flows.commit(&mut self.cx, transfer);
+        if let Side::Lease(key) = side {
+            self.owner.leases.unpin(self.cx.now, key, transfer);
+        }
+    }
+
+    /// Lands what has arrived whole, if its lease is alive at this moment.
+    fn land_if_alive(&mut self, transfer: TransferId) {
+        let Some(t) = self.flows.get(transfer).filter(|t| !t.is_fencing()) else {
+            return;
+        };
+        if let Side::Lease(key) = t.side
+            && !self.owner.leases.is_alive(self.cx.now, key)
+        {
+            // An opening that is over takes nothing more; the fence is on its way.
+            return;
+        }
+        self.landed(transfer);
+    }
+
+    fn landed(&mut self, transfer: TransferId) {
+        let (mut g, owner, jobs, _) = self.parts();
+        let Some(t) = g.flows.land(g.cx, transfer) else {
+            return;
+        };
+        let (flow, peer_rank) = (&t.flow, t.flow.peer_rank);
+        match t.side {
+            Side::Lease(key) => {
+                if let Some((job, path)) = owner.opened_by(&key).zip(flow.path) {
+                    let landed = RouteReport {
+                        rank: flow.rank,
+                        peer_rank,
+                        bytes: flow.bytes,
+                        path,
+                        attempts: owner.leases.attempts(&key, peer_rank),
+                    };
+                    jobs.opening_landed(job, landed);
+                }
+                owner.leases.landed(key, peer_rank);
+                owner.unpin(&mut g, key, peer_rank, transfer);
+            }
+            Side::Job { job, route } => jobs.route_landed(&mut g, job, route),
+        }
+    }
+
+    /// Tells all agents of a ticket, ourselves included.
+    fn notify(
+        &mut self,
+        ticket: Ticket,
+        claims: Claims,
+        says: NoticeKind,
+        dials: bool,
+        reported: bool,
+    ) -> NoticeId {
+        let Self {
+            cx,
+            peers,
+            owner,
+            notices,
+            ..
+        } = self;
+        let (set, life) = (claims.set, claims.incarnation);
+        let id = notices.offer(cx, peers, ticket, claims, says.clone(), dials, reported);
+        let me = cx.me.agent.clone();
+        if notices.want(&me) {
+            // Nothing where the ticket is of a life that is over.
+            let alive = life == cx.me.incarnation;
+            let outcome = alive.then(|| owner.on_own_notice(cx, set, &says));
+            notices.heard(cx, id, &me, outcome);
+        }
+        id
     }
 }

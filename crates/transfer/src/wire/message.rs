@@ -119,6 +119,20 @@ pub enum Message {
     },
 }
 
+impl Message {
+    /// Whether it is said before both sides are welcome.
+    pub(super) fn is_greeting(&self) -> bool {
+        matches!(
+            self,
+            Message::Hello(_)
+                | Message::DocumentWanted
+                | Message::Document { .. }
+                | Message::Welcome
+                | Message::Unwelcome(_)
+        )
+    }
+}
+
 /// Who one is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {

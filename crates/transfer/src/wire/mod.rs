@@ -99,7 +99,7 @@
 //! | [`OtherContent`](Action::OtherContent) | logs it, with fingerprints of both that nobody outside of the cluster can tell the content by |
 //! | [`Lanes`](Action::Lanes) | opens lanes, or says where they may be opened |
 //!
-//! While bytes move, `moving` at most once a second for each transfer; a timer at
+//! While bytes move, `moved` at most once a second for each transfer; a timer at
 //! [`Machine::next_deadline`]; `disconnected` for every connection that is gone. On the way down
 //! [`Machine::drain`], then [`Machine::give_up`] if [`Machine::is_idle`] takes too long, then close.
 //!
@@ -123,48 +123,47 @@
 
 /// Whether a test has broken this rule on purpose, to see that it would be noticed.
 macro_rules! fault {
-    ($machine:expr, $fault:ident) => {{
+    ($cx:expr, $fault:ident) => {{
         #[cfg(test)]
-        let broken = $machine.fault == Some($crate::wire::simulation::Fault::$fault);
+        let broken = $cx.fault == Some($crate::wire::simulation::Fault::$fault);
         #[cfg(not(test))]
-        let broken = false;
+        let (broken, _) = (false, &$cx);
         broken
     }};
 }
 
 mod action;
 mod awaited;
-mod destination;
+mod context;
 mod flows;
 pub mod frame;
+mod ground;
 mod held;
-mod invitation;
 mod job;
 mod machine;
 pub mod message;
+mod news;
 mod notice;
 mod options;
+mod outcome;
 mod owner;
 mod peers;
 mod planner;
 mod refusal;
-mod source;
 pub mod stream;
-mod transfer;
-mod waiting;
 
 pub use crate::path::{Path, PathSet};
 pub use action::{Action, BlocksOf, CloseReason, Flow};
 pub use awaited::{Awaited, Waiting};
-pub use destination::{MAX_STREAMS, StreamRefusal};
-pub use job::{JobError, JobRefused, JobReport, JobSpec, RouteReport};
-pub use machine::{DocumentTooLong, Gauges, Identity, Machine, Secret};
+pub use context::Secret;
+pub use flows::{MAX_STREAMS, StreamRefusal};
+pub use job::{JobRefused, JobSpec};
+pub use machine::{DocumentTooLong, Gauges, Identity, Machine};
 pub use options::Options;
+pub use outcome::{JobError, JobReport, RouteReport};
 pub use peers::Permits;
 pub use planner::{Planner, Route, RouteAsk};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Role, Text};
-
-use machine::Timer;
 
 /// Names a control connection for as long as the process lives. Given by the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

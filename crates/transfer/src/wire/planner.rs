@@ -9,6 +9,9 @@ use crate::path::PathSet;
 ///
 /// Called from within the machine: answers should take microseconds, so keep what was compiled.
 pub trait Planner {
+    /// The blocks that leases and jobs carry, whatever the agent makes of them.
+    type Blocks: std::fmt::Debug;
+
     /// How many ranks the deployment has, if it is known from [`meet`](Self::meet).
     fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32>;
 

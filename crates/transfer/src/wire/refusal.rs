@@ -332,6 +332,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    pub(super) fn busy(limit: u64) -> Self {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        Refusal::Busy { limit }
+    }
+
     /// Whether another attempt may fare better.
     pub fn is_transient(&self) -> bool {
         matches!(self, Refusal::Busy { .. })

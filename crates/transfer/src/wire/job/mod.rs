@@ -16,27 +16,40 @@
 //! The job has succeeded only when every route of every local rank has landed, and it gives its
 //! blocks back only when no route has anything under way any more.
 //!
-//! A pull can have its owner push instead (`invited.rs`).
+//! A pull can have its owner push instead: then it opens its blocks, and waits (`invited.rs`). Either way is a
+//! phase of one [`Job`].
 
 mod check;
-mod error;
 mod invited;
-mod run;
+mod own;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::awaited::Awaited;
+use super::awaited::{Awaited, Waiting, shown};
+use super::context::{Context, Timer};
+use super::flows::Flows;
+use super::flows::transfer::Transfer;
+use super::ground::Ground;
 use super::held::Held;
-use super::peers::Dialler;
+use super::message::{Invitation, NoticeKind};
+use super::news::{News, Side};
+use super::outcome::{JobError, JobReport};
+use super::peers::Peers;
+use super::planner::Planner;
+use super::{Action, BlocksOf, JobId};
 use crate::content::ContentDigest;
-use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
+use crate::ids::{AgentId, Rank};
+use crate::lease::LeaseKey;
 use crate::moment::Moment;
-use crate::path::{Path, PathSet};
+use crate::path::PathSet;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
-pub use error::JobError;
-pub(crate) use invited::Invited;
+pub(super) use check::{check_job, check_openings};
+pub(super) use invited::Openings;
+
+use invited::Invited;
+use own::Own;
 
 /// What to pull or push. Which of the two, the ticket says.
 #[derive(Clone, Debug)]
@@ -74,7 +87,7 @@ pub struct JobSpec<B> {
 }
 
 impl<B> JobSpec<B> {
-    fn with_blocks<C>(self, held: impl FnOnce(B) -> C) -> JobSpec<C> {
+    pub(super) fn with_blocks<C>(self, held: impl FnOnce(B) -> C) -> JobSpec<C> {
         JobSpec {
             ticket: self.ticket,
             ranks: self.ranks,
@@ -93,43 +106,31 @@ impl<B> JobSpec<B> {
     }
 }
 
-/// What a job has done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct JobReport {
-    /// How many bytes have moved, of all routes.
-    pub bytes: u64,
-    /// How long it took.
-    pub took: Duration,
-    /// How long of that it waited until its first byte moved: for a connection, the lease, the prefill.
-    pub queued: Duration,
-    /// The routes.
-    pub routes: Vec<RouteReport>,
-}
-
-impl JobReport {
-    fn new(now: Moment, started: Moment, moved: Option<Moment>, routes: Vec<RouteReport>) -> Self {
+impl<B> JobSpec<Held<B>> {
+    /// The push out of a lease that its holder has invited, into what its own ticket `into` opens.
+    pub(super) fn invited(
+        key: LeaseKey,
+        invitation: Invitation,
+        into: &Claims,
+        prefilled: bool,
+    ) -> Self {
         Self {
-            bytes: routes.iter().map(|route| route.bytes).sum(),
-            took: now.since(started),
-            queued: moved.unwrap_or(now).since(started),
-            routes,
+            ticket: invitation.into,
+            ranks: BTreeSet::from([key.rank]),
+            start: into.start,
+            tokens: into.valid_tokens - into.start,
+            content: invitation.content,
+            lanes: invitation.lanes,
+            by_layer: invitation.by_layer,
+            paths: invitation.paths,
+            // The lease stops it when its own time is over, which its owner may still put off.
+            timeout: Duration::MAX,
+            keep_leases: false,
+            prefilled,
+            into: None,
+            blocks: Held::Of(BlocksOf::Lease(key)),
         }
     }
-}
-
-/// What one route has done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteReport {
-    /// The local rank.
-    pub rank: Rank,
-    /// The peer's rank.
-    pub peer_rank: Rank,
-    /// How many bytes have moved.
-    pub bytes: u64,
-    /// How.
-    pub path: Path,
-    /// At which attempt.
-    pub attempts: u32,
 }
 
 /// A job that was not begun. The blocks are given back.
@@ -142,127 +143,294 @@ pub struct JobRefused<B> {
     pub blocks: B,
 }
 
-/// A job under way. Memory: about 600 bytes, the ticket's claims, and 100 bytes for each route.
+/// A job under way. Memory: about 800 bytes, the ticket's claims, and 100 bytes for each route.
 #[derive(Debug)]
-pub(crate) struct Job<B> {
-    pub(crate) spec: JobSpec<Held<B>>,
-    pub(crate) claims: Claims,
-    pub(crate) started: Moment,
+pub(super) struct Job<B> {
+    spec: JobSpec<Held<B>>,
+    claims: Claims,
+    started: Moment,
     /// When its first byte moved.
     moved: Option<Moment>,
-    routes: Option<Vec<JobRoute>>,
-    /// Layers and tokens that are ready, by local rank (pushes only).
-    progress: BTreeMap<(Rank, u32), u64>,
     /// Whether some owner has let us in: then there is something to cancel.
     admitted: bool,
     stop: Option<JobError>,
+    phase: Phase,
 }
 
+/// What a job is at.
 #[derive(Debug)]
-struct JobRoute {
-    rank: Rank,
-    peer_rank: Rank,
-    bytes: u64,
-    digest: PlanDigest,
-    state: RouteState,
-    /// Attempts, each with a number and a transfer of its own.
-    attempts: u32,
-    /// Those of them that failed.
-    failures: u32,
-    path: Path,
-    /// Of a push: whether a commit was sent, so that it may have landed without our knowing.
-    committed: bool,
+enum Phase {
+    /// It pulls or pushes by itself.
+    Own(Own),
+    /// Its owner is invited to push.
+    Invited(Invited),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RouteState {
-    Idle,
-    Pausing {
-        /// Whether the owner was busy, rather than that an attempt has failed.
-        busy: bool,
-    },
-    Trying(TransferId),
-    Landed,
-}
-
+/// What every job is.
 impl<B> Job<B> {
-    fn address(&self, rank: Rank) -> Option<&RankAddress> {
-        self.claims.ranks.get(rank.0 as usize)
-    }
-
-    /// Whether a job that has failed so has leases of the owner's to cancel.
-    fn cancels(error: &JobError, keep_leases: bool, admitted: bool) -> bool {
-        let keep = keep_leases && *error != JobError::Cancelled;
-        !keep && (admitted || !error.is_not_ours())
-    }
-
-    fn is_push(&self) -> bool {
-        self.claims.direction == Direction::Push
-    }
-
-    /// Who connects to the agents of the ticket. That of an invited push a peer has chosen.
-    pub(crate) fn dialler(&self) -> Dialler {
-        match self.spec.blocks {
-            Held::Own(_) => Dialler::Us,
-            Held::Of(_) => Dialler::Peer,
-        }
+    /// Whether we connect to the agents of the ticket, where the ticket says that they are. Otherwise an agent is expected
+    /// to come back by itself: the one that has invited us, whose engine has chosen the ticket and proves nothing by it of
+    /// where others are, or in which life.
+    fn dials(&self) -> bool {
+        matches!(self.spec.blocks, Held::Own(_))
     }
 
     /// The agents that the job talks to now.
     fn agents(&self) -> BTreeSet<&RankAddress> {
-        match &self.routes {
-            Some(routes) => routes
-                .iter()
-                .filter_map(|r| self.address(r.peer_rank))
-                .collect(),
-            None => self.claims.ranks.first().into_iter().collect(),
+        match &self.phase {
+            Phase::Own(own) => own.agents(&self.claims),
+            Phase::Invited(_) => self.claims.ranks.iter().collect(),
         }
     }
 
     /// Whether the job cannot go on without `agent`.
-    pub(crate) fn needs(&self, agent: &AgentId) -> bool {
-        let mut routes = self.routes.iter().flatten();
-        match &self.routes {
-            None => self.agents().iter().any(|address| address.agent == *agent),
-            Some(_) => routes.any(|route| {
-                let address = self.address(route.peer_rank);
-                route.state != RouteState::Landed && address.is_some_and(|a| a.agent == *agent)
-            }),
+    fn needs(&self, agent: &AgentId) -> bool {
+        match &self.phase {
+            Phase::Own(own) => own.needs(&self.claims, agent),
+            Phase::Invited(_) => self.wants(agent),
         }
     }
 
     /// Whether the job wants to stay connected to `agent`. Also where all is landed: an owner ends
     /// the leases of a holder that it takes for lost.
-    pub(crate) fn wants(&self, agent: &AgentId) -> bool {
+    fn wants(&self, agent: &AgentId) -> bool {
         self.stop.is_none() && self.agents().iter().any(|address| address.agent == *agent)
     }
 
-    /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
-    pub(crate) fn first_open(&self) -> Option<(&RankAddress, Option<TransferId>, Awaited)> {
-        let Some(routes) = &self.routes else {
-            return Some((self.claims.ranks.first()?, None, Awaited::Attempt));
-        };
-        let mut open = routes.iter().filter(|r| r.state != RouteState::Landed);
-        let route = open.next()?;
-        let trying = match route.state {
-            RouteState::Trying(transfer) => Some(transfer),
-            _ => None,
-        };
-        let idle = match route.state {
-            RouteState::Pausing { busy: true } => Awaited::Turn,
-            _ => Awaited::Attempt,
-        };
-        Some((self.address(route.peer_rank)?, trying, idle))
+    /// Whether a job that has failed so has leases of the owner's to cancel.
+    fn cancels(&self, error: &JobError) -> bool {
+        let keep = self.spec.keep_leases && *error != JobError::Cancelled;
+        !keep && (self.admitted || !error.is_not_ours())
+    }
+}
+
+/// All pulls and pushes of our own, and pushes that were invited here.
+#[derive(Debug)]
+pub(super) struct Jobs<P: Planner> {
+    jobs: BTreeMap<JobId, Job<P::Blocks>>,
+}
+
+/// What there is.
+impl<P: Planner> Jobs<P> {
+    pub(super) fn new() -> Self {
+        let jobs = BTreeMap::new();
+        Self { jobs }
     }
 
-    /// The transfers under way, of one rank or of all.
-    fn under_way(&self, rank: Option<Rank>) -> Vec<TransferId> {
-        let routes = self.routes.iter().flatten();
-        let routes = routes.filter(|route| rank.is_none_or(|rank| rank == route.rank));
-        let trying = routes.filter_map(|route| match route.state {
-            RouteState::Trying(transfer) => Some(transfer),
-            _ => None,
-        });
-        trying.collect()
+    pub(super) fn ids(&self) -> Vec<JobId> {
+        self.jobs.keys().copied().collect()
+    }
+
+    pub(super) fn blocks(&self, id: JobId) -> Option<&Held<P::Blocks>> {
+        self.jobs.get(&id).map(|job| &job.spec.blocks)
+    }
+
+    /// Whether a job wants to stay connected to an agent.
+    pub(super) fn want(&self, agent: &AgentId) -> bool {
+        self.jobs.values().any(|job| job.wants(agent))
+    }
+
+    /// Where to connect to an agent, if a job is to.
+    pub(super) fn dials(&self, agent: &AgentId) -> Option<&RankAddress> {
+        let dialling = self.jobs.values();
+        let dialling = dialling.filter(|job| job.dials() && job.wants(agent));
+        let mut addresses = dialling.flat_map(|job| &job.claims.ranks);
+        addresses.find(|address| address.agent == *agent)
+    }
+
+    /// Jobs like this.
+    fn like(&self, like: impl Fn(&Job<P::Blocks>) -> bool) -> Vec<JobId> {
+        let jobs = self.jobs.iter().filter(|(_, job)| like(job));
+        jobs.map(|(id, _)| *id).collect()
+    }
+
+    /// What a pull or a push waits for.
+    pub(super) fn awaits(&self, peers: &Peers, flows: &Flows, id: JobId) -> Option<Waiting> {
+        let job = self.jobs.get(&id)?;
+        let (address, transfer, idle) = match &job.phase {
+            Phase::Own(own) => own.first_open(&job.claims)?,
+            Phase::Invited(invited) => {
+                let (address, idle) = invited.first_unheard(&job.claims)?;
+                let opened =
+                    |t: &&Transfer| matches!(t.side, Side::Lease(key) if invited.has_opened(&key));
+                let pushed = flows.all().find(opened);
+                (address, pushed.map(|t| t.flow.transfer), idle)
+            }
+        };
+        let on = match transfer.and_then(|transfer| flows.get(transfer)) {
+            Some(transfer) => transfer.awaits(),
+            None if peers.connection(&address.agent).is_none() => Awaited::Connection,
+            None => idle,
+        };
+        Some(Waiting {
+            on,
+            agent: address.agent.clone(),
+            address: shown(address),
+        })
+    }
+}
+
+/// How jobs begin and go on.
+impl<P: Planner> Jobs<P> {
+    /// Begins a job. It goes on when it is [advanced](Self::advance).
+    pub(super) fn begin(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        id: JobId,
+        spec: JobSpec<Held<P::Blocks>>,
+        claims: Claims,
+        openings: Option<Openings>,
+    ) {
+        let phase = match openings {
+            Some(openings) => Phase::Invited(Invited::new(openings, &claims)),
+            None => Phase::Own(Own::default()),
+        };
+        let job = Job {
+            spec,
+            claims,
+            started: g.cx.now,
+            moved: None,
+            admitted: false,
+            stop: None,
+            phase,
+        };
+        if job.dials() {
+            for address in job.agents() {
+                g.peers.hurry(g.cx, address.agent.clone());
+            }
+        }
+        self.jobs.insert(id, job);
+    }
+
+    /// Moves a job on, as far as it can go now.
+    pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if job.stop.is_none()
+            && let Err(error) = job.advance(g, id)
+        {
+            return self.stop(g, id, error);
+        }
+        self.finish_if_over(g.cx, id);
+    }
+
+    /// An agent is connected: whatever wants it goes on.
+    pub(super) fn agent_up(&mut self, g: &mut Ground<'_, P>, agent: &AgentId) {
+        for id in self.like(|job| job.wants(agent)) {
+            self.advance(g, id);
+        }
+    }
+
+    /// `agent` cannot be reached, or does not talk to us, so that waiting for it is over.
+    pub(super) fn stop_all_that_need(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        agent: &AgentId,
+        error: &JobError,
+    ) {
+        for id in self.like(|job| job.needs(agent)) {
+            self.stop(g, id, error.clone());
+        }
+    }
+
+    /// An owner has let a job in, though it has to wait.
+    pub(super) fn admitted(&mut self, id: JobId) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.admitted = true;
+        }
+    }
+
+    /// Bytes of a job are about to move.
+    pub(super) fn moves(&mut self, cx: &Context<P>, id: JobId) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.moved.get_or_insert(cx.now);
+        }
+    }
+
+    /// A job takes longer than it may.
+    pub(super) fn timed_out(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+        if let Some(job) = self.jobs.get(&id) {
+            let timeout = job.spec.timeout;
+            let waiting = self.awaits(g.peers, g.flows, id);
+            self.stop(g, id, JobError::TimedOut { timeout, waiting });
+        }
+    }
+
+    /// Ends a job without success: as soon as nothing of it is under way any more. The first reason stays.
+    pub(super) fn stop(&mut self, g: &mut Ground<'_, P>, id: JobId, error: JobError) {
+        let job = self.jobs.get_mut(&id);
+        let Some(job) = job.filter(|job| job.stop.is_none()) else {
+            return;
+        };
+        job.stop = Some(error);
+        match &mut job.phase {
+            Phase::Own(own) => own.stop(g, id),
+            Phase::Invited(invited) => g.cx.tell(News::GiveUp(invited.opened())),
+        }
+        self.finish_if_over(g.cx, id);
+    }
+
+    /// Ends a job of which nothing is under way any more, and nothing is left to do.
+    fn finish_if_over(&mut self, cx: &mut Context<P>, id: JobId) {
+        let is_over = |job: &Job<P::Blocks>| match &job.phase {
+            Phase::Own(own) if job.stop.is_some() => {
+                own.under_way(None).is_empty() || fault!(cx, GiveBackBeforeFence)
+            }
+            Phase::Own(own) => own.has_landed(),
+            Phase::Invited(invited) => invited.opened().is_empty(),
+        };
+        if !self.jobs.get(&id).is_some_and(is_over) {
+            return;
+        }
+        let Some(mut job) = self.jobs.remove(&id) else {
+            return;
+        };
+        cx.timers.clear(&Timer::Job(id));
+        cx.timers.clear(&Timer::Away(id));
+        cx.jobs.remove(job.claims.set, &job.spec.ranks);
+        let error = job.stop.take();
+        let (content, dials) = (job.spec.content, job.dials());
+        let cancel = NoticeKind::Cancel {
+            content: Some(content),
+        };
+        let says = match (&error, &job.phase) {
+            (Some(error), _) => job.cancels(error).then_some(cancel),
+            // Every opening has been told so.
+            (None, Phase::Invited(_)) => None,
+            (None, Phase::Own(_)) => Some(NoticeKind::Done {
+                ranks: job.spec.ranks.iter().copied().collect(),
+                content,
+            }),
+        };
+        let routes = match job.phase {
+            Phase::Own(own) => own.report(),
+            Phase::Invited(invited) => invited.report(cx, id),
+        };
+        let result = match error {
+            Some(error) => Err(error),
+            None => Ok(JobReport::new(cx.now, job.started, job.moved, routes)),
+        };
+        match job.spec.blocks {
+            Held::Own(blocks) => cx.act(Action::JobDone {
+                job: id,
+                result,
+                blocks,
+            }),
+            Held::Of(BlocksOf::Lease(key)) => {
+                let landed = result.is_ok();
+                cx.act(Action::Pushed { key, result });
+                cx.tell(News::PushOver { key, landed });
+            }
+            Held::Of(BlocksOf::Job(_)) => {}
+        }
+        if let Some(says) = says {
+            cx.tell(News::Notify {
+                ticket: job.spec.ticket,
+                claims: Box::new(job.claims),
+                says,
+                dials,
+            });
+        }
     }
 }

@@ -26,7 +26,7 @@ impl World {
         self.committed.insert(*transfer);
         let now = self.local(n);
         let machine = self.nodes[n].machine.as_ref().expect("it sends");
-        let side = machine.transfers.get(transfer).map(|t| t.side);
+        let side = machine.flows.get(*transfer).map(|t| t.side);
         let Some(key) = side.and_then(|side| machine.leased_to(side)) else {
             return;
         };
@@ -62,9 +62,8 @@ impl World {
             ));
             return;
         }
-        let past = machine.agents.iter().find_map(|(agent, known)| {
-            let incarnation = known.incarnation()?;
-            machine.leases.bound_elsewhere(agent, incarnation)
+        let past = machine.peers.lives().find_map(|(agent, incarnation)| {
+            machine.owner.leases.bound_elsewhere(agent, incarnation)
         });
         if let Some(key) = past {
             self.violated(format!("lease {key} is bound to a life that is over"));
@@ -156,7 +155,7 @@ impl World {
             };
             let (gauges, agent) = (machine.gauges(), self.nodes[n].agent.clone());
             let streams = self.nodes[n].reading.len() + self.nodes[n].receiving.len();
-            let (timers, pushes) = (gauges.timers, machine.pushes.len());
+            let (timers, pushes) = (gauges.timers, machine.owner.pushes());
             if !machine.is_idle() || timers + pushes + streams != 0 {
                 self.violated(format!("{agent} is stuck: {gauges:?}, {streams} streams"));
             }

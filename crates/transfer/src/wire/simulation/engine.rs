@@ -158,9 +158,9 @@ impl World {
 
     fn job_of(&self, node: usize, blocks: u64) -> Option<JobId> {
         let machine = self.nodes[node].machine.as_ref()?;
-        let mut jobs = machine.jobs.keys().chain(machine.invited.keys());
+        let jobs = machine.jobs.ids();
         let has = |id: &JobId| machine.blocks(BlocksOf::Job(*id)).map(|has| has.0);
-        jobs.find(|id| has(id) == Some(blocks)).copied()
+        jobs.into_iter().find(|id| has(id) == Some(blocks))
     }
 
     pub(super) fn computed(&mut self, blocks: u64, layer: Option<u32>) {

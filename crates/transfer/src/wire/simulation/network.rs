@@ -160,9 +160,10 @@ impl World {
             held: HashMap::new(),
             near: near.map(|other| other.agent.clone()).collect(),
             near_paths: PathSet::ANY,
+            blocks: std::marker::PhantomData,
         };
         let mut machine = Machine::new(identity, options(), planner).expect("a short document");
-        machine.fault = self.fault;
+        machine.cx.fault = self.fault;
         let node = &mut self.nodes[n];
         node.life += 1;
         node.machine = Some(machine);

@@ -64,7 +64,7 @@ pub(in crate::wire) fn routes(
 }
 
 #[derive(Debug)]
-pub(in crate::wire) struct SimPlanner {
+pub(in crate::wire) struct SimPlanner<B> {
     pub(in crate::wire) me: Shape,
     pub(in crate::wire) known: HashMap<DeploymentDigest, Shape>,
     /// How many connections there are to each.
@@ -72,9 +72,12 @@ pub(in crate::wire) struct SimPlanner {
     /// The peers on this host.
     pub(in crate::wire) near: Vec<AgentId>,
     pub(in crate::wire) near_paths: PathSet,
+    pub(in crate::wire) blocks: std::marker::PhantomData<B>,
 }
 
-impl Planner for SimPlanner {
+impl<B: std::fmt::Debug> Planner for SimPlanner<B> {
+    type Blocks = B;
+
     fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32> {
         self.known.get(deployment).map(|shape| shape.ranks)
     }

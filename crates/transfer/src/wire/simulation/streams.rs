@@ -355,7 +355,7 @@ impl World {
         if which == 0 {
             let next = StreamEvent::Place(stream, 1, forced);
             self.after(delay, Event::Stream(n, life, transfer, next));
-            self.call(n, |machine, now| machine.moving(now, transfer));
+            self.call(n, |machine, now| machine.moved(now, transfer, 1));
             return;
         }
         let Some(incoming) = self.nodes[n]

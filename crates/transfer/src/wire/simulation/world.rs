@@ -26,7 +26,7 @@ pub(super) const S: Time = 1000 * MS;
 /// From here on nothing breaks any more.
 pub(super) const CALM: Time = 8 * S;
 
-pub(super) type SimMachine = Machine<Blocks, SimPlanner>;
+pub(super) type SimMachine = Machine<SimPlanner<Blocks>>;
 
 pub(super) struct World {
     pub(super) now: Time,

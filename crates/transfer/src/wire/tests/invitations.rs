@@ -199,8 +199,8 @@ fn leaves_others_alone_whatever_an_inviter_says_of_them() {
         "{:?}",
         t.did
     );
-    assert_eq!(t.machine.connection(&agent("holder")), Some(victim));
-    let pulled = &t.machine.transfers[&ask(2, 1).transfer];
+    assert_eq!(t.machine.peers.connection(&agent("holder")), Some(victim));
+    let pulled = t.machine.flows.get(ask(2, 1).transfer).unwrap();
     assert!(!pulled.is_fencing());
     // Nor does anybody dial for it what is lost.
     t.do_(|machine, now, _| machine.disconnected(now, victim));
@@ -507,7 +507,7 @@ fn that_is_cancelled_fences_before_it_gives_back() {
             if *ticket == invitation(1).into)
     });
     assert_eq!(told.count(), 2, "what was opened waits for nothing");
-    let (gauges, pushes) = (t.machine.gauges(), t.machine.pushes.len());
+    let (gauges, pushes) = (t.machine.gauges(), t.machine.owner.pushes());
     assert_eq!((gauges.jobs, gauges.transfers, pushes), (0, 0, 0));
 }
 
@@ -548,7 +548,7 @@ fn pushes_no_longer_than_the_hard_bound() {
         t.wait(secs(1));
         for ask in &asks {
             let transfer = ask.transfer;
-            t.do_(|machine, now, _| machine.moving(now, transfer));
+            t.do_(|machine, now, _| machine.moved(now, transfer, 1));
         }
     }
     assert!(t.ended().is_empty());
@@ -578,7 +578,7 @@ fn pushes_as_long_as_its_lease_is_renewed() {
             t.wait(secs(1));
             for ask in &asks {
                 let transfer = ask.transfer;
-                t.do_(|machine, now, _| machine.moving(now, transfer));
+                t.do_(|machine, now, _| machine.moved(now, transfer, 1));
             }
         }
     };

@@ -222,7 +222,7 @@ fn asks_again_after_a_pause_who_was_busy() {
         let refusal = Refusal::Busy { limit: 1 };
         invited(&mut t, id, Err(refusal.clone()));
         invited(&mut t, id, Err(refusal));
-        let late = t.machine.late(id, secs(30)).to_string();
+        let late = t.late(id).to_string();
         assert!(late.contains("it waited for its turn"), "{late}");
         t.wait(Duration::from_millis(pause - 1));
         assert_eq!(asked(&mut t), 0);

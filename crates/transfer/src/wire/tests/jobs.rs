@@ -419,7 +419,7 @@ fn say_that_they_waited_for_their_turn() {
     let refusal = Refusal::Busy { limit: 1 };
     t.hear(Message::Refused { transfer, refusal });
     t.do_(|machine, now, _| machine.fenced(now, transfer));
-    let JobError::TimedOut { waiting, .. } = t.machine.late(id, secs(30)) else {
+    let JobError::TimedOut { waiting, .. } = t.late(id) else {
         panic!("it is no time-out");
     };
     assert_eq!(

@@ -92,7 +92,7 @@ fn mint(claims: &Claims) -> Ticket {
 /// A machine, and a peer played by the test on one connection of it.
 struct Table {
     now: Moment,
-    machine: Machine<&'static str, SimPlanner>,
+    machine: Machine<SimPlanner<&'static str>>,
     conn: ConnId,
     sequence: u64,
     /// What the machine wanted, sending apart.
@@ -119,6 +119,7 @@ impl Table {
             held: HashMap::new(),
             near: vec![agent("near")],
             near_paths: PathSet::ANY,
+            blocks: std::marker::PhantomData,
         };
         Self {
             now: Moment(secs(100)),
@@ -173,7 +174,7 @@ impl Table {
 
     fn do_<R>(
         &mut self,
-        call: impl FnOnce(&mut Machine<&'static str, SimPlanner>, Moment, ConnId) -> R,
+        call: impl FnOnce(&mut Machine<SimPlanner<&'static str>>, Moment, ConnId) -> R,
     ) -> R {
         let result = call(&mut self.machine, self.now, self.conn);
         while let Some(action) = self.machine.poll_action() {
@@ -203,6 +204,15 @@ impl Table {
         match self.answer(message) {
             Some(Message::Refused { refusal, .. }) => refusal,
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// As a job would end that has taken 30 s.
+    fn late(&self, id: JobId) -> JobError {
+        let machine = &self.machine;
+        JobError::TimedOut {
+            timeout: secs(30),
+            waiting: machine.jobs.awaits(&machine.peers, &machine.flows, id),
         }
     }
 
@@ -296,13 +306,14 @@ fn ask(n: u8, attempt: u32) -> Ask {
     }
 }
 
-fn planner(me: Shape) -> SimPlanner {
+fn planner(me: Shape) -> SimPlanner<&'static str> {
     SimPlanner {
         me,
         known: HashMap::from([(HOLDER.digest(), HOLDER), (OWNER.digest(), OWNER)]),
         held: HashMap::new(),
         near: Vec::new(),
         near_paths: PathSet::default(),
+        blocks: std::marker::PhantomData,
     }
 }
 
@@ -407,10 +418,10 @@ fn lanes_are_passed_through() {
 /// What the documentation says of memory.
 #[test]
 fn things_are_as_small_as_documented() {
-    use super::job::{Invited, Job};
-    use super::{notice::Pending, transfer::Transfer};
+    use super::flows::transfer::Transfer;
+    use super::job::Job;
+    use super::notice::Offered;
     assert!(size_of::<Transfer>() <= 400);
-    assert!(size_of::<Job<()>>() <= 600);
-    assert!(size_of::<Invited<()>>() <= 600);
-    assert!(size_of::<Pending>() <= 300);
+    assert!(size_of::<Job<()>>() <= 800);
+    assert!(size_of::<Offered>() <= 300);
 }

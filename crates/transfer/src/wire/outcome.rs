@@ -1,12 +1,59 @@
-//! Why jobs come to nothing.
+//! What becomes of jobs: what they have done, or why they came to nothing.
 
 use std::time::Duration;
 
 use crate::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Rank};
 use crate::lease::LeaseEnd;
+use crate::moment::Moment;
+use crate::path::Path;
 use crate::ticket::TicketError;
-use crate::wire::awaited::Waiting;
-use crate::wire::refusal::{Failure, HelloRefusal, Refusal, Text};
+
+use super::awaited::Waiting;
+use super::refusal::{Failure, HelloRefusal, Refusal, Text};
+
+/// What a job has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobReport {
+    /// How many bytes have moved, of all routes.
+    pub bytes: u64,
+    /// How long it took.
+    pub took: Duration,
+    /// How long of that it waited until its first byte moved: for a connection, the lease, the prefill.
+    pub queued: Duration,
+    /// The routes.
+    pub routes: Vec<RouteReport>,
+}
+
+impl JobReport {
+    pub(super) fn new(
+        now: Moment,
+        started: Moment,
+        moved: Option<Moment>,
+        routes: Vec<RouteReport>,
+    ) -> Self {
+        Self {
+            bytes: routes.iter().map(|route| route.bytes).sum(),
+            took: now.since(started),
+            queued: moved.unwrap_or(now).since(started),
+            routes,
+        }
+    }
+}
+
+/// What one route has done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteReport {
+    /// The local rank.
+    pub rank: Rank,
+    /// The peer's rank.
+    pub peer_rank: Rank,
+    /// How many bytes have moved.
+    pub bytes: u64,
+    /// How.
+    pub path: Path,
+    /// At which attempt.
+    pub attempts: u32,
+}
 
 /// Why a pull or a push came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

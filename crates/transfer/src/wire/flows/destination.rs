@@ -16,10 +16,10 @@
 
 use std::collections::BTreeMap;
 
-use super::refusal::Failure;
-use super::stream::{StreamHeader, StreamTrailer};
-use super::transfer::Why;
 use crate::ids::Nonce;
+use crate::wire::news::Why;
+use crate::wire::refusal::Failure;
+use crate::wire::stream::{StreamHeader, StreamTrailer};
 
 /// Most streams of one transfer: 80 layers in 8 lanes need 640. At 48 bytes each, the table of a
 /// transfer stays below 100 KiB.
@@ -27,7 +27,7 @@ pub const MAX_STREAMS: usize = 2048;
 
 /// What has arrived of a transfer. Memory: this struct, and 48 bytes for each stream.
 #[derive(Debug)]
-pub(crate) struct Destination {
+pub(in crate::wire) struct Destination {
     phase: Phase,
     nonce: Nonce,
     bytes: u64,
@@ -45,7 +45,7 @@ struct Stream {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(in crate::wire) enum Phase {
     Asking,
     Receiving,
     Fencing(Why),
@@ -65,7 +65,7 @@ pub enum StreamRefusal {
 
 impl Destination {
     /// One that the peer has still to accept.
-    pub(crate) fn asking(bytes: u64, nonce: Nonce) -> Self {
+    pub(in crate::wire) fn asking(bytes: u64, nonce: Nonce) -> Self {
         Self {
             phase: Phase::Asking,
             nonce,
@@ -77,14 +77,14 @@ impl Destination {
     }
 
     /// One that was asked for, and is accepted.
-    pub(crate) fn accepted(bytes: u64, nonce: Nonce) -> Self {
+    pub(in crate::wire) fn accepted(bytes: u64, nonce: Nonce) -> Self {
         let mut destination = Self::asking(bytes, nonce);
         destination.accept();
         destination
     }
 
     /// The peer accepts. Tells whether that is news.
-    pub(crate) fn accept(&mut self) -> bool {
+    pub(in crate::wire) fn accept(&mut self) -> bool {
         let news = self.phase == Phase::Asking;
         if news {
             self.phase = Phase::Receiving;
@@ -93,7 +93,7 @@ impl Destination {
     }
 
     /// Whether the stream may place its bytes. To be asked before the first is placed.
-    pub(crate) fn admit(&mut self, header: &StreamHeader) -> Result<(), StreamRefusal> {
+    pub(in crate::wire) fn admit(&mut self, header: &StreamHeader) -> Result<(), StreamRefusal> {
         if matches!(self.phase, Phase::Fencing(_)) || header.nonce != self.nonce {
             return Err(StreamRefusal::Unknown);
         }
@@ -117,7 +117,7 @@ impl Destination {
     }
 
     /// A stream has ended, with all its bytes placed. `crc` is of the bytes that arrived.
-    pub(crate) fn stream_arrived(
+    pub(in crate::wire) fn stream_arrived(
         &mut self,
         header: &StreamHeader,
         trailer: &StreamTrailer,
@@ -146,7 +146,7 @@ impl Destination {
     }
 
     /// The source commits to so many streams and bytes.
-    pub(crate) fn commit(&mut self, streams: u32, bytes: u64) -> Result<(), Failure> {
+    pub(in crate::wire) fn commit(&mut self, streams: u32, bytes: u64) -> Result<(), Failure> {
         if bytes != self.bytes {
             return Err(Failure::Length {
                 planned: self.bytes,
@@ -158,7 +158,7 @@ impl Destination {
     }
 
     /// How it went, once every byte and the commit are there.
-    pub(crate) fn outcome(&self) -> Option<Result<(), Failure>> {
+    pub(in crate::wire) fn outcome(&self) -> Option<Result<(), Failure>> {
         if self.phase != Phase::Receiving || self.arrived != self.bytes {
             return None;
         }
@@ -167,29 +167,34 @@ impl Destination {
         Some(if all { Ok(()) } else { Err(Failure::Streams) })
     }
 
-    pub(crate) fn phase(&self) -> &Phase {
+    pub(in crate::wire) fn phase(&self) -> &Phase {
         &self.phase
     }
 
     /// Fails it. The first failure stays.
-    pub(crate) fn fence(&mut self, why: Why) {
+    pub(in crate::wire) fn fence(&mut self, why: Why) {
         if !matches!(self.phase, Phase::Fencing(_)) {
             self.phase = Phase::Fencing(why);
         }
     }
 
     #[cfg(test)]
-    pub(crate) fn is_committed(&self) -> bool {
+    pub(in crate::wire) fn is_fencing(&self) -> bool {
+        matches!(self.phase, Phase::Fencing(_))
+    }
+
+    #[cfg(test)]
+    pub(in crate::wire) fn is_committed(&self) -> bool {
         self.commit.is_some()
     }
 
     #[cfg(test)]
-    pub(crate) fn is_covered(&self) -> bool {
+    pub(in crate::wire) fn is_covered(&self) -> bool {
         self.arrived == self.bytes
     }
 
     #[cfg(test)]
-    pub(crate) fn admit_fenced(&mut self) {
+    pub(in crate::wire) fn admit_fenced(&mut self) {
         self.phase = Phase::Receiving;
     }
 }

@@ -16,11 +16,11 @@
 //! The same for a pull, where the source holds a lease, and for a push, where it has asked. Between
 //! `Reading` and the end of `Fencing` the blocks must not change; that is what pins the lease.
 
-use super::transfer::Why;
+use crate::wire::news::Why;
 
 /// Counts what a transfer has read. Memory: this struct, whatever the route's size.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(in crate::wire) struct Source {
     phase: Phase,
     bytes: u64,
     by_layer: bool,
@@ -31,7 +31,7 @@ pub(crate) struct Source {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(in crate::wire) enum Phase {
     /// Has asked to push and waits for the answer.
     Asking,
     /// May not read yet: the prefill is not over.
@@ -43,14 +43,14 @@ pub(crate) enum Phase {
 
 /// The counts of an agent do not add up. A fault of this process, not of the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Miscount {
-    pub(crate) planned: u64,
-    pub(crate) found: u64,
+pub(in crate::wire) struct Miscount {
+    pub(in crate::wire) planned: u64,
+    pub(in crate::wire) found: u64,
 }
 
 impl Source {
     /// One whose peer has still to accept it.
-    pub(crate) fn asking(bytes: u64, by_layer: bool, prefilled: bool) -> Self {
+    pub(in crate::wire) fn asking(bytes: u64, by_layer: bool, prefilled: bool) -> Self {
         Self {
             phase: Phase::Asking,
             bytes,
@@ -62,25 +62,27 @@ impl Source {
     }
 
     /// One that was asked for, and is accepted.
-    pub(crate) fn accepted(bytes: u64, by_layer: bool, prefilled: bool) -> Self {
+    pub(in crate::wire) fn accepted(bytes: u64, by_layer: bool, prefilled: bool) -> Self {
         let mut source = Self::asking(bytes, by_layer, prefilled);
         source.accept();
         source
     }
 
-    /// The peer accepts. Nothing where it has done so before.
-    pub(crate) fn accept(&mut self) {
-        if self.phase == Phase::Asking {
+    /// The peer accepts. Tells whether that is news.
+    pub(in crate::wire) fn accept(&mut self) -> bool {
+        let news = self.phase == Phase::Asking;
+        if news {
             self.phase = Phase::Waiting;
         }
+        news
     }
 
-    pub(crate) fn finish_prefill(&mut self) {
+    pub(in crate::wire) fn finish_prefill(&mut self) {
         self.prefilled = true;
     }
 
     /// Begins to read, if it may and has not. Tells whether it does so now.
-    pub(crate) fn begin(&mut self) -> bool {
+    pub(in crate::wire) fn begin(&mut self) -> bool {
         let begins = self.phase == Phase::Waiting && (self.prefilled || self.by_layer);
         if begins {
             self.phase = Phase::Reading;
@@ -89,7 +91,7 @@ impl Source {
     }
 
     /// A stream is written whole, and its memory read.
-    pub(crate) fn stream_sent(&mut self, bytes: u64) -> Result<(), Miscount> {
+    pub(in crate::wire) fn stream_sent(&mut self, bytes: u64) -> Result<(), Miscount> {
         let found = self.sent.saturating_add(bytes);
         if found > self.bytes {
             let planned = self.bytes;
@@ -101,29 +103,37 @@ impl Source {
     }
 
     /// Whether nothing is left to read, so that only the lease decides about the commit.
-    pub(crate) fn is_read(&self) -> bool {
+    pub(in crate::wire) fn is_read(&self) -> bool {
         self.phase == Phase::Reading && self.prefilled && self.sent == self.bytes
     }
 
+    pub(in crate::wire) fn is_reading(&self) -> bool {
+        self.phase == Phase::Reading
+    }
+
+    pub(in crate::wire) fn is_committed(&self) -> bool {
+        self.phase == Phase::Committed
+    }
+
     /// Notes the commit. Gives what it has to say: streams and bytes.
-    pub(crate) fn commit(&mut self) -> (u32, u64) {
+    pub(in crate::wire) fn commit(&mut self) -> (u32, u64) {
         self.phase = Phase::Committed;
         (self.streams, self.sent)
     }
 
-    pub(crate) fn phase(&self) -> &Phase {
+    pub(in crate::wire) fn phase(&self) -> &Phase {
         &self.phase
     }
 
     /// Fails it. The first failure stays.
-    pub(crate) fn fence(&mut self, why: Why) {
+    pub(in crate::wire) fn fence(&mut self, why: Why) {
         if !matches!(self.phase, Phase::Fencing(_)) {
             self.phase = Phase::Fencing(why);
         }
     }
 
     /// Whether the peer shall hear from time to time that waiting is worth it.
-    pub(crate) fn waits_for_prefill(&self) -> bool {
+    pub(in crate::wire) fn waits_for_prefill(&self) -> bool {
         !self.prefilled && matches!(self.phase, Phase::Waiting | Phase::Reading)
     }
 }

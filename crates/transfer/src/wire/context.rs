@@ -1,0 +1,238 @@
+//! What every part of the machine works with: the moment, who we are, and what comes of it all.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use super::message::{Envelope, Message};
+use super::news::News;
+use super::outcome::JobError;
+use super::planner::Planner;
+use super::refusal::Refusal;
+use super::{Action, ConnId, JobId, NoticeId, Options};
+use crate::ids::{
+    AgentId, ClusterName, DeploymentDigest, Incarnation, LeaseSetId, Nonce, Rank, TransferId,
+};
+use crate::moment::{Moment, Timers};
+use crate::ticket::{Claims, Ticket, TicketKey};
+
+/// What every part is given.
+///
+/// A part calls only parts below it. What those above have to know it [tells](Self::tell), and the machine carries
+/// it there before the entry ends.
+#[derive(Debug)]
+pub(super) struct Context<P: Planner> {
+    /// The moment of the entry.
+    pub(super) now: Moment,
+    pub(super) me: Me,
+    pub(super) options: Options,
+    pub(super) planner: P,
+    pub(super) timers: Timers<Timer>,
+    /// Whether nothing new is taken any more.
+    pub(super) draining: bool,
+    pub(super) jobs: Book,
+    actions: VecDeque<Action<P::Blocks>>,
+    news: VecDeque<News>,
+    /// Numbers of the last messages sent, of connections that are open.
+    sent: HashMap<ConnId, u64>,
+    numbers: u64,
+    secret: Secret,
+    #[cfg(test)]
+    pub(super) fault: Option<super::simulation::Fault>,
+}
+
+/// Who this agent is: [`Identity`](super::Identity), as the machine keeps it.
+#[derive(Debug)]
+pub(super) struct Me {
+    pub(super) agent: AgentId,
+    pub(super) cluster: ClusterName,
+    pub(super) incarnation: Incarnation,
+    pub(super) deployment: DeploymentDigest,
+    pub(super) document: Vec<u8>,
+    pub(super) ranks: BTreeSet<Rank>,
+    pub(super) ticket_key: TicketKey,
+}
+
+/// Which ranks have a job with a ticket of which set.
+#[derive(Debug, Default)]
+pub(super) struct Book {
+    jobs: usize,
+    busy: BTreeSet<(LeaseSetId, Rank)>,
+}
+
+impl Book {
+    /// How many jobs there are.
+    pub(super) fn count(&self) -> usize {
+        self.jobs
+    }
+
+    /// The first of these ranks that has a job with a ticket of this set.
+    pub(super) fn busy(&self, set: LeaseSetId, ranks: &BTreeSet<Rank>) -> Option<Rank> {
+        let mut ranks = ranks.iter().copied();
+        ranks.find(|rank| self.busy.contains(&(set, *rank)))
+    }
+
+    /// A job begins.
+    pub(super) fn add(&mut self, set: LeaseSetId, ranks: &BTreeSet<Rank>) {
+        self.jobs += 1;
+        self.busy.extend(ranks.iter().map(|rank| (set, *rank)));
+    }
+
+    /// A job is over.
+    pub(super) fn remove(&mut self, set: LeaseSetId, ranks: &BTreeSet<Rank>) {
+        self.jobs -= 1;
+        for rank in ranks {
+            self.busy.remove(&(set, *rank));
+        }
+    }
+}
+
+/// 256 random bits of this process. They are never printed.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// From bytes that nobody else knows.
+    pub fn new(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What the machine waits for. Leases and what is pending have timers of their own.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Timer {
+    /// Both sides of a connection are welcome.
+    Hello(ConnId),
+    /// The pause before the next attempt to connect is over.
+    Dial(AgentId),
+    /// A transfer has stood still for too long.
+    Stall(TransferId),
+    /// The peer of a waiting transfer shall hear from us.
+    Heartbeat(TransferId),
+    /// A job takes too long.
+    Job(JobId),
+    /// The pause before an agent that was busy is invited again is over.
+    Invite(JobId, AgentId),
+    /// An agent that an invited push needs has been away for too long.
+    Away(JobId),
+    /// The pause before a route's next attempt is over.
+    Route(JobId, usize),
+    /// A notice has been offered for long enough.
+    Notice(NoticeId),
+}
+
+impl<P: Planner> Context<P> {
+    pub(super) fn new(me: Me, secret: Secret, options: Options, planner: P) -> Self {
+        Self {
+            now: Moment::default(),
+            me,
+            options,
+            planner,
+            timers: Timers::default(),
+            draining: false,
+            jobs: Book::default(),
+            actions: VecDeque::new(),
+            news: VecDeque::new(),
+            sent: HashMap::new(),
+            numbers: 0,
+            secret,
+            #[cfg(test)]
+            fault: None,
+        }
+    }
+
+    /// Has the agent do something.
+    pub(super) fn act(&mut self, action: Action<P::Blocks>) {
+        self.actions.push_back(action);
+    }
+
+    pub(super) fn poll_action(&mut self) -> Option<Action<P::Blocks>> {
+        self.actions.pop_front()
+    }
+
+    /// Tells those above what has happened.
+    pub(super) fn tell(&mut self, news: News) {
+        self.news.push_back(news);
+    }
+
+    pub(super) fn poll_news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+
+    /// Sets a timer that is due after so long.
+    pub(super) fn after(&mut self, wait: std::time::Duration, timer: Timer) {
+        self.timers.set(timer, self.now + wait);
+    }
+
+    /// A connection may be written to.
+    pub(super) fn opened(&mut self, conn: ConnId) {
+        self.sent.insert(conn, 0);
+    }
+
+    /// Nothing is sent on a connection any more.
+    pub(super) fn closed(&mut self, conn: ConnId) {
+        self.sent.remove(&conn);
+    }
+
+    /// Sends a message, with its number. Nothing where the connection is gone.
+    pub(super) fn send(&mut self, conn: ConnId, message: Message) {
+        if let Some(sent) = self.sent.get_mut(&conn) {
+            *sent += 1;
+            let sequence = *sent;
+            let envelope = Envelope { sequence, message };
+            self.act(Action::Send { conn, envelope });
+        }
+    }
+
+    /// What a ticket says, whoever's it is, if it is one of this cluster.
+    pub(super) fn read_ticket(&self, ticket: &Ticket) -> Result<Claims, Refusal> {
+        let claims = ticket.open(&self.me.ticket_key);
+        let claims = claims.map_err(|_| Refusal::Forged)?;
+        if claims.cluster != self.me.cluster {
+            let ours = self.me.cluster.clone();
+            return Err(Refusal::WrongCluster { ours });
+        }
+        Ok(claims)
+    }
+
+    /// Opens a ticket that is to be used here.
+    pub(super) fn open_ticket(&self, ticket: &Ticket) -> Result<Claims, JobError> {
+        let claims = ticket.open(&self.me.ticket_key)?;
+        if claims.cluster != self.me.cluster {
+            return Err(JobError::Cluster {
+                ours: self.me.cluster.clone(),
+                theirs: claims.cluster,
+            });
+        }
+        if !claims.is_for(&self.me.agent, &self.me.deployment) {
+            return Err(JobError::Audience);
+        }
+        Ok(claims)
+    }
+
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// A new name and a new nonce. Nobody without the secret can tell the nonce from the name.
+    pub(super) fn draw(&mut self) -> (TransferId, Nonce) {
+        let number = self.next_number();
+        let drawn = blake3::keyed_hash(&self.secret.0, &number.to_le_bytes());
+        let (name, nonce) = drawn.as_bytes().split_at(16);
+        let half = |bytes: &[u8]| std::array::from_fn(|i| bytes[i]);
+        (TransferId(half(name)), Nonce(half(nonce)))
+    }
+}
+
+impl Me {
+    /// Whether bytes can move between us and a peer. An agent without memory gives up tickets or renews them, whatever
+    /// layouts the two have, and neither has to know the other's.
+    pub(super) fn moves_bytes(&self, peer_has_no_memory: bool) -> bool {
+        !peer_has_no_memory && !self.ranks.is_empty()
+    }
+}

@@ -1,0 +1,482 @@
+//! Transfers as they run: what streams report, what peers say, and how an attempt ends.
+//!
+//! The rules are the same whether a lease or a job is behind a transfer, and whichever side asked. There is one
+//! set of them for data sources (`source.rs`) and one for data destinations (`destination.rs`).
+
+pub(super) mod destination;
+pub(super) mod source;
+pub(super) mod transfer;
+
+use std::collections::BTreeMap;
+
+use super::context::{Context, Timer};
+use super::message::{Message, WaitingOn};
+use super::news::{News, Side, Why};
+use super::planner::Planner;
+use super::refusal::{Failure, Refusal, Text};
+use super::stream::{StreamHeader, StreamTrailer};
+use super::{Action, ConnId};
+use crate::ids::{AgentId, TransferId};
+use crate::path::Path;
+
+pub use destination::{MAX_STREAMS, StreamRefusal};
+
+use transfer::{Role, Transfer};
+
+/// All attempts that are under way.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    transfers: BTreeMap<TransferId, Transfer>,
+}
+
+/// What there is.
+impl Flows {
+    pub(super) fn get(&self, id: TransferId) -> Option<&Transfer> {
+        self.transfers.get(&id)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Transfer> {
+        self.transfers.values()
+    }
+
+    /// Begins an attempt.
+    pub(super) fn begin<P: Planner>(&mut self, cx: &mut Context<P>, attempt: Transfer) {
+        let id = attempt.flow.transfer;
+        if attempt.under_way {
+            // Streams may overtake the answer.
+            cx.act(Action::Receive(attempt.flow.clone()));
+        }
+        self.transfers.insert(id, attempt);
+        cx.after(cx.options.stall, Timer::Stall(id));
+    }
+}
+
+/// What the agent reports of data streams.
+impl Flows {
+    pub(super) fn stream_sent<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        id: TransferId,
+        bytes: u64,
+    ) {
+        self.moving(cx, id);
+        let source = self.transfers.get_mut(&id).and_then(Transfer::source);
+        let Some(source) = source else {
+            return;
+        };
+        match source.stream_sent(bytes) {
+            Ok(()) if source.is_read() => cx.tell(News::Read(id)),
+            Ok(()) => {}
+            Err(miscount) => {
+                let why = format!("{miscount:?}").into();
+                self.fail(cx, id, Failure::Local { why }, true);
+            }
+        }
+    }
+
+    pub(super) fn stream_failed<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        id: TransferId,
+        why: Text,
+    ) {
+        self.fail(cx, id, Failure::StreamBroken { why }, true);
+    }
+
+    /// Bytes are moving.
+    pub(super) fn moving<P: Planner>(&self, cx: &mut Context<P>, id: TransferId) {
+        let transfer = self.transfers.get(&id);
+        if transfer.is_some_and(|t| !t.is_fencing() && !t.is_committed()) {
+            cx.after(cx.options.stall, Timer::Stall(id));
+        }
+    }
+
+    pub(super) fn moved<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
+        if let Some(t) = self.transfers.get_mut(&id) {
+            t.moved = bytes;
+        }
+        self.moving(cx, id);
+    }
+
+    pub(super) fn admit<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        agent: &AgentId,
+        header: &StreamHeader,
+    ) -> Result<(), StreamRefusal> {
+        let id = header.transfer;
+        let transfer = self.transfers.get_mut(&id);
+        let transfer = transfer.filter(|t| t.flow.agent == *agent);
+        let transfer = transfer.ok_or(StreamRefusal::Unknown)?;
+        let side = transfer.side;
+        let destination = transfer.destination().ok_or(StreamRefusal::Unknown)?;
+        #[cfg(test)]
+        if cx.fault == Some(super::simulation::Fault::AdmitAfterFence) {
+            destination.admit_fenced();
+        }
+        let admitted = destination.admit(header);
+        match &admitted {
+            Ok(()) => {
+                self.moving(cx, id);
+                cx.tell(News::Moves(side));
+            }
+            Err(StreamRefusal::Faulty(failure)) => self.fail(cx, id, failure.clone(), true),
+            Err(StreamRefusal::Unknown) => {}
+        }
+        admitted
+    }
+
+    pub(super) fn stream_arrived<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        header: &StreamHeader,
+        trailer: &StreamTrailer,
+        crc: u32,
+    ) {
+        let id = header.transfer;
+        self.moving(cx, id);
+        let crc = if fault!(cx, IgnoreChecksum) {
+            trailer.crc
+        } else {
+            crc
+        };
+        let destination = self.transfers.get_mut(&id).and_then(Transfer::destination);
+        match destination.map(|d| d.stream_arrived(header, trailer, crc)) {
+            None => {}
+            Some(Ok(())) => self.land_if_whole(cx, id),
+            Some(Err(failure)) => self.fail(cx, id, failure, true),
+        }
+    }
+
+    /// No byte of this transfer is read or placed any more, and none will be.
+    pub(super) fn fenced<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+        let known = self.transfers.get(&id);
+        if let Some(why) = known.and_then(Transfer::why).cloned() {
+            self.gone(cx, id, why);
+        }
+    }
+}
+
+/// What peers say of transfers.
+impl Flows {
+    /// Takes a message about a transfer. One that is not of this connection, or is over, is no more than an echo.
+    pub(super) fn on_message<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        id: TransferId,
+        message: Message,
+    ) {
+        let transfer = self.transfers.get_mut(&id);
+        let transfer = transfer.filter(|t| t.flow.conn == conn && !t.is_fencing());
+        let Some(t) = transfer else {
+            return;
+        };
+        let asking = t.is_asking();
+        match (message, &mut t.role) {
+            (Message::Accepted { path, .. }, _) => self.on_accepted(cx, id, path),
+            (Message::Refused { refusal, .. }, _) if asking => {
+                self.end(cx, id, Why::Refused(refusal), false);
+            }
+            (Message::Abort { failure, .. }, _) => self.fail(cx, id, failure, false),
+            (Message::Waiting { on, .. }, Role::Destination(_)) => {
+                t.waiting = Some(on);
+                if let (WaitingOn::Prefill, Side::Job { job, .. }) = (on, t.side) {
+                    cx.tell(News::Admitted { job });
+                }
+                self.moving(cx, id);
+            }
+            (Message::Progress { .. }, Role::Destination(_)) => self.moving(cx, id),
+            (Message::Waiting { on, .. }, Role::Source(_)) if asking => {
+                t.waiting = Some(on);
+                self.moving(cx, id);
+            }
+            (Message::Commit { streams, bytes, .. }, Role::Destination(destination)) => {
+                let committed = destination.commit(streams, bytes);
+                self.moving(cx, id);
+                match committed {
+                    Ok(()) => self.land_if_whole(cx, id),
+                    Err(failure) => self.fail(cx, id, failure, true),
+                }
+            }
+            (Message::Landed { .. }, Role::Source(source)) if source.is_committed() => {
+                cx.tell(News::Landed(id));
+            }
+            _ => {}
+        }
+    }
+
+    fn on_accepted<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId, path: Path) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        let Side::Job { job, route } = t.side else {
+            return;
+        };
+        if !t.paths.contains(path) {
+            let why = format!("the peer chose the path {path}, which was not wanted").into();
+            self.fail(cx, id, Failure::Local { why }, true);
+            return;
+        }
+        if !t.accept() {
+            return;
+        }
+        t.flow.path = Some(path);
+        let receiving = t.destination().is_some();
+        self.moving(cx, id);
+        cx.tell(News::Accepted {
+            transfer: id,
+            job,
+            route,
+            path,
+        });
+        if receiving {
+            cx.act(Action::Flowing { transfer: id, path });
+            self.land_if_whole(cx, id);
+        }
+    }
+}
+
+/// The data source's progress.
+impl Flows {
+    /// Begins to read, once the prefill is over or layer by layer; `ready` is what is there of the layers.
+    pub(super) fn read_if_ready<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        id: TransferId,
+        ready: Vec<(u32, u64)>,
+    ) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        let (side, conn) = (t.side, t.flow.conn);
+        let Some(source) = t.source() else {
+            return;
+        };
+        let (begins, waits) = (source.begin(), source.waits_for_prefill());
+        let read = source.is_read();
+        if waits {
+            cx.after(cx.options.heartbeat, Timer::Heartbeat(id));
+        }
+        if !begins {
+            if waits {
+                cx.timers.clear(&Timer::Stall(id));
+                let on = WaitingOn::Prefill;
+                cx.send(conn, Message::Waiting { transfer: id, on });
+            }
+            return;
+        }
+        t.under_way = true;
+        let flow = super::Flow {
+            all_readable: !waits,
+            ready,
+            ..t.flow.clone()
+        };
+        cx.act(Action::Read(flow));
+        cx.tell(News::Moves(side));
+        self.moving(cx, id);
+        if read {
+            cx.tell(News::Read(id));
+        }
+    }
+
+    /// One more layer may be read.
+    pub(super) fn layer_ready<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        id: TransferId,
+        layer: u32,
+        tokens: u64,
+    ) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        let conn = t.flow.conn;
+        if t.source().is_some_and(|source| source.is_reading()) {
+            cx.act(Action::Readable {
+                transfer: id,
+                layer,
+                tokens,
+            });
+            let progress = Message::Progress {
+                transfer: id,
+                layer,
+                tokens,
+            };
+            cx.send(conn, progress);
+        }
+    }
+
+    /// Everything may be read.
+    pub(super) fn all_ready<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+        let Some(source) = self.transfers.get_mut(&id).and_then(Transfer::source) else {
+            return;
+        };
+        source.finish_prefill();
+        let (reading, read) = (source.is_reading(), source.is_read());
+        cx.timers.clear(&Timer::Heartbeat(id));
+        if !reading {
+            return self.read_if_ready(cx, id, Vec::new());
+        }
+        cx.act(Action::AllReadable { transfer: id });
+        self.moving(cx, id);
+        if read {
+            cx.tell(News::Read(id));
+        }
+    }
+
+    /// Tells a peer that waits for our prefill that it is worth it.
+    pub(super) fn heartbeat<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        let conn = t.flow.conn;
+        if t.source().is_some_and(|source| source.waits_for_prefill()) {
+            // Reading layer by layer stands still without the engine's fault or the peer's.
+            cx.timers.clear(&Timer::Stall(id));
+            cx.after(cx.options.heartbeat, Timer::Heartbeat(id));
+            let on = WaitingOn::Prefill;
+            cx.send(conn, Message::Waiting { transfer: id, on });
+        }
+    }
+
+    /// Commits what has been read: its lease is alive at this moment.
+    pub(super) fn commit<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        let conn = t.flow.conn;
+        let Some(source) = t.source() else {
+            return;
+        };
+        let (streams, bytes) = source.commit();
+        cx.timers.clear(&Timer::Heartbeat(id));
+        cx.after(cx.options.landing_wait, Timer::Stall(id));
+        let commit = Message::Commit {
+            transfer: id,
+            streams,
+            bytes,
+        };
+        cx.send(conn, commit);
+    }
+}
+
+/// How an attempt ends.
+impl Flows {
+    fn land_if_whole<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+        let destination = self.transfers.get_mut(&id).and_then(Transfer::destination);
+        let Some(destination) = destination else {
+            return;
+        };
+        #[allow(unused_mut, reason = "tests break it on purpose")]
+        let mut outcome = destination.outcome();
+        #[cfg(test)]
+        if outcome.is_none() && !destination.is_fencing() {
+            use super::simulation::Fault;
+            let (committed, covered) = (destination.is_committed(), destination.is_covered());
+            outcome = match cx.fault {
+                Some(Fault::SucceedWithoutCommit) if covered => Some(Ok(())),
+                Some(Fault::SucceedWithoutBytes) if committed => Some(Ok(())),
+                _ => None,
+            };
+        }
+        match outcome {
+            None => {}
+            Some(Err(failure)) => self.fail(cx, id, failure, true),
+            Some(Ok(())) => cx.tell(News::Whole(id)),
+        }
+    }
+
+    /// Ends a transfer with success, which its source is told where we are the destination.
+    pub(super) fn land<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        id: TransferId,
+    ) -> Option<Transfer> {
+        let mut t = self.transfers.remove(&id)?;
+        if t.destination().is_some() {
+            cx.send(t.flow.conn, Message::Landed { transfer: id });
+        }
+        clear_timers(cx, id);
+        cx.act(Action::Finished { transfer: id });
+        Some(t)
+    }
+
+    pub(super) fn stalled<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+        if let Some(t) = self.transfers.get(&id) {
+            let on = t.awaits();
+            self.fail(cx, id, Failure::Stalled { on }, true);
+        }
+    }
+
+    /// Fails what was on a connection that is lost.
+    pub(super) fn disconnected<P: Planner>(&mut self, cx: &mut Context<P>, conn: ConnId) {
+        let dead = self.all().filter(|t| t.flow.conn == conn);
+        let dead: Vec<_> = dead.map(|t| t.flow.transfer).collect();
+        for id in dead {
+            self.fail(cx, id, Failure::Disconnected, false);
+        }
+    }
+
+    /// Fails a transfer: first the fence, then the consequences.
+    pub(super) fn fail<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        id: TransferId,
+        failure: Failure,
+        tell: bool,
+    ) {
+        self.end(cx, id, Why::Failed(failure), tell);
+    }
+
+    fn end<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId, why: Why, tell: bool) {
+        let transfer = self.transfers.get_mut(&id);
+        let Some(t) = transfer.filter(|t| !t.is_fencing()) else {
+            return;
+        };
+        // What has been read and committed is out of the lease's hands.
+        let lease_ended = matches!(why, Why::Failed(Failure::LeaseEnded { .. }));
+        if lease_ended && t.is_committed() {
+            return;
+        }
+        let (conn, under_way) = (t.flow.conn, t.under_way);
+        t.fence(why.clone());
+        clear_timers(cx, id);
+        if let (Why::Failed(failure), true) = (&why, tell) {
+            let failure = failure.clone();
+            let abort = Message::Abort {
+                transfer: id,
+                failure,
+            };
+            cx.send(conn, abort);
+        }
+        if under_way {
+            cx.act(Action::Fence { transfer: id });
+        }
+        if !under_way || fault!(cx, RetryBeforeFence) {
+            self.gone(cx, id, why);
+        }
+    }
+
+    /// Nothing of the transfer is under way any more.
+    fn gone<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId, why: Why) {
+        if let Some(t) = self.transfers.remove(&id) {
+            cx.tell(News::Gone(id, t.side, t.flow.peer_rank, why));
+        }
+    }
+}
+
+fn clear_timers<P: Planner>(cx: &mut Context<P>, id: TransferId) {
+    cx.timers.clear(&Timer::Stall(id));
+    cx.timers.clear(&Timer::Heartbeat(id));
+}
+
+/// Refuses what a peer has asked for.
+pub(super) fn refuse<P: Planner>(
+    cx: &mut Context<P>,
+    conn: ConnId,
+    transfer: TransferId,
+    refusal: Refusal,
+) {
+    cx.send(conn, Message::Refused { transfer, refusal });
+}

@@ -1,0 +1,13 @@
+//! What leases and jobs stand on: peers and transfers.
+
+use super::context::Context;
+use super::flows::Flows;
+use super::peers::Peers;
+use super::planner::Planner;
+
+/// The parts below leases and jobs, for as long as one of those works with them.
+pub(super) struct Ground<'a, P: Planner> {
+    pub(super) cx: &'a mut Context<P>,
+    pub(super) peers: &'a mut Peers,
+    pub(super) flows: &'a mut Flows,
+}

@@ -1,0 +1,566 @@
+//! Jobs that move bytes by themselves: their routes, and the attempts at each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Job, Jobs, Phase};
+use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
+use crate::path::{Path, PathSet};
+use crate::ticket::{Claims, RankAddress};
+use crate::wire::awaited::Awaited;
+use crate::wire::context::Timer;
+use crate::wire::flows::destination::Destination;
+use crate::wire::flows::source::Source;
+use crate::wire::flows::transfer::{Role, Transfer};
+use crate::wire::ground::Ground;
+use crate::wire::held::Held;
+use crate::wire::message::{Ask, Message};
+use crate::wire::news::{Side, Why};
+use crate::wire::outcome::{JobError, RouteReport};
+use crate::wire::owner::check_places_of_one;
+use crate::wire::planner::{Planner, RouteAsk};
+use crate::wire::refusal::{Failure, Refusal};
+use crate::wire::{BlocksOf, ConnId, Flow, JobId, Options};
+
+/// As many attempts as an owner may say that there were: more are not to be reached in the life of a lease.
+const MOST_ATTEMPTS: u32 = 1 << 20;
+
+/// The routes of a job.
+#[derive(Debug, Default)]
+pub(super) struct Own {
+    /// Known once the owner's deployment is.
+    routes: Option<Vec<JobRoute>>,
+    /// Layers and tokens that are ready, by local rank (pushes only).
+    progress: BTreeMap<(Rank, u32), u64>,
+}
+
+#[derive(Debug)]
+struct JobRoute {
+    rank: Rank,
+    peer_rank: Rank,
+    bytes: u64,
+    digest: PlanDigest,
+    state: RouteState,
+    /// Attempts, each with a number and a transfer of its own.
+    attempts: u32,
+    /// Those of them that failed.
+    failures: u32,
+    path: Path,
+    /// Of a push: whether a commit was sent, so that it may have landed without our knowing.
+    committed: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RouteState {
+    Idle,
+    Pausing {
+        /// Whether the owner was busy, rather than that an attempt has failed.
+        busy: bool,
+    },
+    Trying(TransferId),
+    Landed,
+}
+
+/// What follows from the end of an attempt.
+enum Next {
+    /// It has landed after all.
+    Landed,
+    /// It is tried again after a pause.
+    Pause(std::time::Duration),
+    Stop(JobError),
+}
+
+impl JobRoute {
+    fn trying(&self) -> Option<TransferId> {
+        match self.state {
+            RouteState::Trying(transfer) => Some(transfer),
+            _ => None,
+        }
+    }
+
+    /// What follows from the end of an attempt without success.
+    fn ended(&mut self, options: &Options, why: Why) -> Next {
+        let (rank, peer_rank) = (self.rank, self.peer_rank);
+        match why {
+            // Our commit came through, and only the answer was lost.
+            Why::Refused(Refusal::Consumed) if self.committed => Next::Landed,
+            Why::Refused(refusal) if refusal.is_transient() => {
+                Next::Pause(options.pause(self.attempts))
+            }
+            // An earlier job of ours, which has left the leases alone, has tried as often.
+            Why::Refused(Refusal::Superseded { latest })
+                if (self.attempts..MOST_ATTEMPTS).contains(&latest)
+                    && self.failures + 1 < options.attempts =>
+            {
+                self.failures += 1;
+                self.attempts = latest;
+                Next::Pause(options.pause(self.failures))
+            }
+            Why::Refused(refusal) => Next::Stop(JobError::Refused {
+                rank,
+                peer_rank,
+                refusal,
+            }),
+            Why::Failed(failure) => {
+                self.failures += 1;
+                match failure.is_final() || self.failures >= options.attempts {
+                    true => Next::Stop(JobError::Failed {
+                        rank,
+                        peer_rank,
+                        attempts: self.attempts,
+                        failure,
+                    }),
+                    false => Next::Pause(options.pause(self.failures)),
+                }
+            }
+        }
+    }
+}
+
+impl Own {
+    /// The agents that the job talks to now.
+    pub(super) fn agents<'a>(&self, claims: &'a Claims) -> BTreeSet<&'a RankAddress> {
+        match &self.routes {
+            Some(routes) => {
+                let agents = routes.iter().filter_map(|r| address(claims, r.peer_rank));
+                agents.collect()
+            }
+            None => claims.ranks.first().into_iter().collect(),
+        }
+    }
+
+    /// Whether the job cannot go on without `agent`.
+    pub(super) fn needs(&self, claims: &Claims, agent: &AgentId) -> bool {
+        let is_it = |address: &RankAddress| address.agent == *agent;
+        match &self.routes {
+            None => claims.ranks.first().is_some_and(is_it),
+            Some(routes) => routes.iter().any(|route| {
+                route.state != RouteState::Landed
+                    && address(claims, route.peer_rank).is_some_and(is_it)
+            }),
+        }
+    }
+
+    /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
+    pub(super) fn first_open<'a>(
+        &self,
+        claims: &'a Claims,
+    ) -> Option<(&'a RankAddress, Option<TransferId>, Awaited)> {
+        let Some(routes) = &self.routes else {
+            return Some((claims.ranks.first()?, None, Awaited::Attempt));
+        };
+        let mut open = routes.iter().filter(|r| r.state != RouteState::Landed);
+        let route = open.next()?;
+        let idle = match route.state {
+            RouteState::Pausing { busy: true } => Awaited::Turn,
+            _ => Awaited::Attempt,
+        };
+        Some((address(claims, route.peer_rank)?, route.trying(), idle))
+    }
+
+    /// The transfers under way, of one rank or of all.
+    pub(super) fn under_way(&self, rank: Option<Rank>) -> Vec<TransferId> {
+        let routes = self.routes.iter().flatten();
+        let routes = routes.filter(|route| rank.is_none_or(|rank| rank == route.rank));
+        routes.filter_map(JobRoute::trying).collect()
+    }
+
+    pub(super) fn has_landed(&self) -> bool {
+        let landed = |routes: &Vec<JobRoute>| routes.iter().all(|r| r.state == RouteState::Landed);
+        self.routes.as_ref().is_some_and(landed)
+    }
+
+    pub(super) fn report(self) -> Vec<RouteReport> {
+        let routes = self.routes.into_iter().flatten();
+        let routes = routes.map(|route| RouteReport {
+            rank: route.rank,
+            peer_rank: route.peer_rank,
+            bytes: route.bytes,
+            path: route.path,
+            attempts: route.attempts,
+        });
+        routes.collect()
+    }
+
+    /// Fails what is under way, and tries nothing again.
+    pub(super) fn stop<P: Planner>(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+        for (i, route) in self.routes.iter_mut().flatten().enumerate() {
+            if matches!(route.state, RouteState::Pausing { .. }) {
+                route.state = RouteState::Idle;
+                g.cx.timers.clear(&Timer::Route(id, i));
+            }
+        }
+        for transfer in self.under_way(None) {
+            g.flows.fail(g.cx, transfer, Failure::Cancelled, true);
+        }
+    }
+
+    fn route_mut(&mut self, i: usize) -> Option<&mut JobRoute> {
+        self.routes.as_mut()?.get_mut(i)
+    }
+
+    /// What is ready of a rank.
+    fn progress_of(&self, rank: Rank) -> Vec<(u32, u64)> {
+        let layers = self.progress.iter().filter(|((r, _), _)| *r == rank);
+        layers
+            .map(|((_, layer), tokens)| (*layer, *tokens))
+            .collect()
+    }
+}
+
+/// Where a rank of a ticket is.
+fn address(claims: &Claims, rank: Rank) -> Option<&RankAddress> {
+    claims.ranks.get(rank.0 as usize)
+}
+
+impl<B> Job<B> {
+    /// Moves the job on, as far as it can go now.
+    pub(super) fn advance<P: Planner<Blocks = B>>(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        id: JobId,
+    ) -> Result<(), JobError> {
+        let Phase::Own(own) = &mut self.phase else {
+            return self.invite_all(g, id);
+        };
+        if own.routes.is_none() {
+            own.routes = plan(g, &self.spec, &self.claims)?;
+        }
+        self.leave_past_lives(g);
+        self.check_peers(g)?;
+        let Phase::Own(own) = &self.phase else {
+            return Ok(());
+        };
+        let routes = own.routes.iter().flatten().enumerate();
+        let idle = routes.filter(|(_, route)| route.state == RouteState::Idle);
+        let idle: Vec<_> = idle
+            .filter_map(|(i, route)| {
+                let address = address(&self.claims, route.peer_rank)?;
+                Some((i, g.peers.connection(&address.agent)?))
+            })
+            .collect();
+        for (i, conn) in idle {
+            self.try_route(g, id, i, conn);
+        }
+        match self.dials() {
+            true => {
+                let agents = self.agents();
+                agents
+                    .iter()
+                    .for_each(|address| g.peers.want(g.cx, address));
+            }
+            false => self.expect(g, id),
+        }
+        Ok(())
+    }
+
+    /// Gives the agents that an invited push needs, and that are not connected, some time to come back.
+    fn expect<P: Planner>(&self, g: &mut Ground<'_, P>, id: JobId) {
+        let timer = Timer::Away(id);
+        if self.missing(g).is_none() {
+            g.cx.timers.clear(&timer);
+        } else if !g.cx.timers.is_set(&timer) {
+            g.cx.after(g.cx.options.leases.peer_grace, timer);
+        }
+    }
+
+    /// An agent that the job needs, and that is not connected.
+    fn missing<P: Planner>(&self, g: &Ground<'_, P>) -> Option<AgentId> {
+        let agents = self.agents().into_iter().map(|address| &address.agent);
+        let mut needed = agents.filter(|agent| self.needs(agent));
+        let missing = needed.find(|agent| g.peers.connection(agent).is_none());
+        missing.cloned()
+    }
+
+    fn leave_past_lives<P: Planner>(&self, g: &mut Ground<'_, P>) {
+        if !self.dials() || fault!(g.cx, AnyIncarnation) {
+            return;
+        }
+        let needed = self.agents().into_iter();
+        for address in needed.filter(|address| self.needs(&address.agent)) {
+            let life = self.claims.incarnation;
+            g.peers.leave_past_life(g.cx, address, life, self.started);
+        }
+    }
+
+    /// Whether the agents that are connected are still those that the ticket means, and may be.
+    fn check_peers<P: Planner>(&self, g: &Ground<'_, P>) -> Result<(), JobError> {
+        for address in self.agents() {
+            let agent = &address.agent;
+            if let Some(conn) = g.peers.connection(agent).filter(|_| self.needs(agent)) {
+                g.peers.check_owner(g.cx, conn, agent, &self.claims)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a route, for the first time or once more.
+    fn try_route<P: Planner>(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, conn: ConnId) {
+        let (transfer, nonce) = g.cx.draw();
+        let Some(agent) = g.peers.agent(conn).cloned() else {
+            return;
+        };
+        let push = self.claims.direction == Direction::Push;
+        let (spec, claims) = (&self.spec, &self.claims);
+        let Phase::Own(own) = &mut self.phase else {
+            return;
+        };
+        let Some(route) = own.route_mut(i) else {
+            return;
+        };
+        route.state = RouteState::Trying(transfer);
+        route.attempts += 1;
+        let (rank, peer_rank, bytes) = (route.rank, route.peer_rank, route.bytes);
+        let (source, destination) = match push {
+            true => (rank, peer_rank),
+            false => (peer_rank, rank),
+        };
+        let paths = match spec.paths.and(g.cx.planner.paths(&agent, push)) {
+            // The peer refuses, and says so of what was wanted.
+            none if none == PathSet::default() => spec.paths,
+            some => some,
+        };
+        let ask = Ask {
+            transfer,
+            nonce,
+            ticket: spec.ticket.clone(),
+            source,
+            destination,
+            start: spec.start,
+            tokens: spec.tokens,
+            content: spec.content,
+            plan: route.digest,
+            lanes: spec.lanes,
+            by_layer: spec.by_layer,
+            paths,
+            attempt: route.attempts,
+        };
+        let flow = Flow {
+            transfer,
+            nonce,
+            conn,
+            agent,
+            peer: claims.owner,
+            rank,
+            peer_rank,
+            start: spec.start,
+            tokens: spec.tokens,
+            by_layer: spec.by_layer,
+            bytes,
+            lanes: spec.lanes,
+            path: None,
+            blocks: match spec.blocks {
+                Held::Own(_) => BlocksOf::Job(id),
+                Held::Of(lease) => lease,
+            },
+            all_readable: true,
+            ready: Vec::new(),
+        };
+        let (role, message) = match push {
+            true => {
+                let source = Source::asking(bytes, spec.by_layer, spec.prefilled);
+                (Role::Source(source), Message::Push(ask))
+            }
+            false => {
+                let destination = Destination::asking(bytes, nonce);
+                (Role::Destination(destination), Message::Pull(ask))
+            }
+        };
+        let attempt = Transfer {
+            flow,
+            side: Side::Job { job: id, route: i },
+            role,
+            paths: spec.paths,
+            under_way: !push,
+            places: 0,
+            waiting: None,
+            moved: 0,
+        };
+        g.flows.begin(g.cx, attempt);
+        g.cx.send(conn, message);
+    }
+}
+
+/// Finds the routes, once the owner's deployment is known.
+fn plan<P: Planner>(
+    g: &mut Ground<'_, P>,
+    spec: &super::JobSpec<Held<P::Blocks>>,
+    claims: &Claims,
+) -> Result<Option<Vec<JobRoute>>, JobError> {
+    let Some(ranks) = g.cx.planner.ranks(&claims.owner) else {
+        return Ok(None);
+    };
+    let (mut found, mut places) = (Vec::new(), 0);
+    for &rank in &spec.ranks {
+        let routes = g.cx.planner.routes(&RouteAsk {
+            peer: claims.owner,
+            rank,
+            local_is_source: claims.direction == Direction::Push,
+            start: spec.start,
+            tokens: spec.tokens,
+            by_layer: spec.by_layer,
+        });
+        let routes = routes.map_err(|why| JobError::Plan { why: why.into() })?;
+        let of_rank = routes.iter().map(|route| route.places);
+        places = of_rank.fold(0, u64::saturating_add).max(places);
+        found.extend(routes.into_iter().map(|route| JobRoute {
+            rank,
+            peer_rank: route.peer_rank,
+            bytes: route.bytes,
+            digest: route.digest,
+            state: RouteState::Idle,
+            attempts: 0,
+            failures: 0,
+            path: Path::Quic,
+            committed: false,
+        }));
+    }
+    if ranks as usize != claims.ranks.len() {
+        let named = claims.ranks.len();
+        let why = format!("the ticket names {named} ranks, its deployment has {ranks}");
+        return Err(JobError::Plan { why: why.into() });
+    }
+    // The tables are our own, and the layout that they are bound against is the owner's.
+    check_places_of_one(g.cx, places).map_err(|why| JobError::Plan { why })?;
+    Ok(Some(found))
+}
+
+/// What becomes of routes.
+impl<P: Planner> Jobs<P> {
+    fn own_mut(&mut self, id: JobId) -> Option<&mut Own> {
+        match &mut self.jobs.get_mut(&id)?.phase {
+            Phase::Own(own) => Some(own),
+            Phase::Invited(_) => None,
+        }
+    }
+
+    /// Of a push: the first `tokens` tokens of a layer are ready to be read.
+    pub(in crate::wire) fn ready(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        id: JobId,
+        rank: Rank,
+        layer: u32,
+        tokens: u64,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if job.spec.prefilled
+            || layer >= crate::lease::MAX_LAYERS
+            || !job.spec.ranks.contains(&rank)
+        {
+            return;
+        }
+        let Phase::Own(own) = &mut job.phase else {
+            return;
+        };
+        let known = own.progress.entry((rank, layer)).or_insert(0);
+        if tokens <= *known {
+            return;
+        }
+        *known = tokens;
+        for transfer in own.under_way(Some(rank)) {
+            g.flows.layer_ready(g.cx, transfer, layer, tokens);
+        }
+    }
+
+    /// Of a push: everything is ready to be read.
+    pub(in crate::wire) fn prefilled(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.spec.prefilled = true;
+        }
+        let under_way = self.own_mut(id).map(|own| own.under_way(None));
+        for transfer in under_way.into_iter().flatten() {
+            g.flows.all_ready(g.cx, transfer);
+        }
+    }
+
+    /// A route was let in, and this is its path. Gives what is ready of its rank.
+    pub(in crate::wire) fn route_accepted(
+        &mut self,
+        id: JobId,
+        route: usize,
+        path: Path,
+    ) -> Vec<(u32, u64)> {
+        self.admitted(id);
+        let Some(own) = self.own_mut(id) else {
+            return Vec::new();
+        };
+        let Some(route) = own.route_mut(route) else {
+            return Vec::new();
+        };
+        route.path = path;
+        let rank = route.rank;
+        own.progress_of(rank)
+    }
+
+    /// Of a push: a route says its commit.
+    pub(in crate::wire) fn route_committed(&mut self, id: JobId, route: usize) {
+        if let Some(route) = self.own_mut(id).and_then(|own| own.route_mut(route)) {
+            route.committed = true;
+        }
+    }
+
+    /// A route has landed.
+    pub(in crate::wire) fn route_landed(&mut self, g: &mut Ground<'_, P>, id: JobId, route: usize) {
+        if let Some(route) = self.own_mut(id).and_then(|own| own.route_mut(route)) {
+            route.state = RouteState::Landed;
+        }
+        self.advance(g, id);
+    }
+
+    /// A route's attempt is over without success, and fenced.
+    pub(in crate::wire) fn route_ended(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        id: JobId,
+        i: usize,
+        why: Why,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let stopping = job.stop.is_some();
+        let Phase::Own(own) = &mut job.phase else {
+            return;
+        };
+        let Some(route) = own.route_mut(i) else {
+            return;
+        };
+        route.state = RouteState::Idle;
+        if stopping {
+            return self.finish_if_over(g.cx, id);
+        }
+        let busy = matches!(&why, Why::Refused(refusal) if refusal.is_transient());
+        match route.ended(&g.cx.options, why) {
+            Next::Landed => self.route_landed(g, id, i),
+            Next::Stop(error) => self.stop(g, id, error),
+            Next::Pause(pause) => {
+                route.state = RouteState::Pausing { busy };
+                g.cx.after(pause, Timer::Route(id, i));
+                self.advance(g, id);
+            }
+        }
+    }
+
+    /// The pause of a route is over.
+    pub(in crate::wire) fn route_due(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) {
+        let route = self.own_mut(id).and_then(|own| own.route_mut(i));
+        if let Some(route) = route
+            && matches!(route.state, RouteState::Pausing { .. })
+        {
+            route.state = RouteState::Idle;
+        }
+        self.advance(g, id);
+    }
+
+    /// An agent that an invited push needs has stayed away for too long.
+    pub(in crate::wire) fn away(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+        let missing = self.jobs.get(&id).and_then(|job| job.missing(g));
+        if let Some(agent) = missing {
+            let grace = g.cx.options.leases.peer_grace;
+            let why = format!("it was connected, and has not come back within {grace:?}").into();
+            self.stop(g, id, JobError::Unreachable { agent, why });
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What the parts of the machine tell those above them.
+
+use super::message::{Ask, Invitation, NoticeKind};
+use super::refusal::{Failure, HelloRefusal, Refusal, Text};
+use super::{ConnId, JobId};
+use crate::ids::{AgentId, Incarnation, Rank, TransferId};
+use crate::lease::LeaseKey;
+use crate::path::Path;
+use crate::ticket::{Claims, Ticket};
+
+/// On whose behalf a transfer runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// We own the lease that a peer uses.
+    Lease(LeaseKey),
+    /// We hold a ticket; this is one route of our job.
+    Job { job: JobId, route: usize },
+}
+
+/// Why a transfer ended without success.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    Failed(Failure),
+    Refused(Refusal),
+}
+
+/// Something that has happened in one part and concerns others.
+#[derive(Debug)]
+pub(super) enum News {
+    /// Peers: an agent is connected, and both sides are welcome.
+    Up {
+        agent: AgentId,
+        incarnation: Incarnation,
+    },
+    /// Peers: a connection is gone, on which the agent `was_up` or not.
+    Lost {
+        conn: ConnId,
+        agent: AgentId,
+        was_up: bool,
+    },
+    /// Peers: an agent and we do not talk to each other.
+    Unwelcome {
+        agent: AgentId,
+        refusal: HelloRefusal,
+    },
+    /// Peers: no connection to an agent is up, and the last one, or the last attempt, is over. `why` where no more
+    /// patience is left with it.
+    Away { agent: AgentId, why: Option<Text> },
+
+    /// Flows: the first bytes of a transfer are about to move.
+    Moves(Side),
+    /// Flows: a peer lets a route of ours in, though it has to wait.
+    Admitted { job: JobId },
+    /// Flows: a peer has let a route of ours in.
+    Accepted {
+        transfer: TransferId,
+        job: JobId,
+        route: usize,
+        path: Path,
+    },
+    /// Flows: the last byte has been read. Its blocks' owner decides about the commit.
+    Read(TransferId),
+    /// Flows: every byte has arrived, and the commit. Its blocks' owner decides whether it lands.
+    Whole(TransferId),
+    /// Flows: the destination has said that everything landed.
+    Landed(TransferId),
+    /// Flows: an attempt with this rank of the peer is over without success, and fenced.
+    Gone(TransferId, Side, Rank, Why),
+
+    /// Owner: a push into blocks that were opened is refused.
+    PushRefused {
+        conn: ConnId,
+        ask: Box<Ask>,
+        refusal: Refusal,
+    },
+    /// Owner: a lease is to be pushed, as its holder wants it.
+    Invited {
+        job: JobId,
+        key: LeaseKey,
+        invitation: Box<Invitation>,
+        into: Claims,
+        /// What is ready of the blocks, and whether that is all.
+        ready: (Vec<(u32, u64)>, bool),
+    },
+
+    /// Jobs: what was opened for a pull is to be given up.
+    GiveUp(Vec<LeaseKey>),
+    /// Jobs: an invited push touches the blocks of its lease no more.
+    PushOver { key: LeaseKey, landed: bool },
+    /// Jobs: the agents of a ticket are to be told. `dials` says whether to connect to them for it.
+    Notify {
+        ticket: Ticket,
+        claims: Box<Claims>,
+        says: NoticeKind,
+        dials: bool,
+    },
+}

@@ -1,0 +1,222 @@
+//! Invitations: the holder of a ticket has opened blocks of its own, and wants the owner to push.
+//!
+//! ```text
+//!  holder, data destination                      owner, data source
+//!
+//!  opens its blocks
+//!  Invite{ticket, into}                       ──► authentic? allowed? alive? same content?
+//!                                                 into blocks of the asker's own engine?
+//!                                                 then: bind and pin the lease
+//!                                             ◄── Invited        (or why not)
+//!  the owner of openings  ◄── Push … Landed ──►  the holder of their ticket
+//!                                                 all landed: the lease has completed
+//! ```
+//!
+//! Every agent of the holder says the same to every agent of the owner, since none knows whether the others
+//! have; what comes after the first is heard, and does nothing. A push that fails ends the lease, and says
+//! so by cancelling what was opened.
+
+use super::Owner;
+use super::pending::Pending;
+use crate::ids::{AgentId, Direction};
+use crate::lease::{LeaseKey, LeasePush};
+use crate::ticket::{Claims, Ticket};
+use crate::wire::context::Context;
+use crate::wire::ground::Ground;
+use crate::wire::message::{Invitation, Message};
+use crate::wire::news::News;
+use crate::wire::planner::{Planner, RouteAsk};
+use crate::wire::refusal::{Refusal, Role};
+use crate::wire::{ConnId, JobId};
+
+/// A push that was invited.
+#[derive(Debug)]
+pub(super) struct InvitedPush {
+    pub(super) job: JobId,
+    /// Whose invitation came first.
+    pub(super) by: AgentId,
+    /// The most places that binding all its routes takes.
+    pub(super) places: u64,
+}
+
+impl<P: Planner> Owner<P> {
+    pub(in crate::wire) fn on_invitation(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        conn: ConnId,
+        invitation: Invitation,
+    ) {
+        let id = invitation.id;
+        let outcome = self.take_invitation(g, conn, invitation);
+        self.answer_invitation(g.cx, conn, id, outcome);
+    }
+
+    /// Says no at the first rank here that refuses, and yes when no rank here has to wait for its lease.
+    pub(super) fn answer_invitation(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        id: u64,
+        outcome: Result<(), Refusal>,
+    ) {
+        let waits = |pending: &Pending| match pending {
+            Pending::Invitation {
+                conn: c,
+                invitation,
+                ..
+            } => (*c, invitation.id) == (conn, id),
+            _ => false,
+        };
+        match outcome {
+            Ok(()) if self.pending.any(waits) => return,
+            Ok(()) => {}
+            // The holder gives up: nothing of it shall begin.
+            Err(_) => drop(self.pending.take_if(waits)),
+        }
+        cx.send(conn, Message::Invited { id, outcome });
+    }
+
+    fn take_invitation(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        conn: ConnId,
+        invitation: Invitation,
+    ) -> Result<(), Refusal> {
+        let claims = g.peers.authenticate(g.cx, conn, &invitation.ticket)?;
+        if claims.direction != Direction::Pull {
+            let ticket = claims.direction;
+            return Err(Refusal::WrongDirection { ticket });
+        }
+        // Whoever may read the blocks may have them written into its own, where that may be pushed into.
+        g.peers.permit(conn, Role::Pull)?;
+        g.peers.permit(conn, Role::Serve)?;
+        let into = self.check_target(g, conn, &invitation.into)?;
+        let (agent, _) = g.peers.asker(conn)?;
+        let set = claims.set;
+        for rank in g.cx.me.ranks.clone() {
+            let key = LeaseKey { set, rank };
+            if self.leases.knows(&key) {
+                self.accept(g, conn, key, &invitation, &into)?;
+                continue;
+            }
+            if g.cx.draining {
+                return Err(Refusal::ShuttingDown);
+            }
+            let invitation = Box::new(invitation.clone());
+            let pending = Pending::Invitation {
+                conn,
+                key,
+                invitation,
+            };
+            let busy = Refusal::busy(g.cx.options.early_per_agent as u64);
+            let pending = self.pending.park(g.cx.now, key, &agent, pending);
+            pending.map_err(|_| busy)?;
+        }
+        Ok(())
+    }
+
+    /// Nobody gets to have us write into a third party's blocks.
+    pub(super) fn check_target(
+        &self,
+        g: &Ground<'_, P>,
+        conn: ConnId,
+        into: &Ticket,
+    ) -> Result<Claims, Refusal> {
+        let claims = g.cx.read_ticket(into)?;
+        if claims.direction != Direction::Push {
+            let ticket = claims.direction;
+            return Err(Refusal::WrongDirection { ticket });
+        }
+        if !claims.is_for(&g.cx.me.agent, &g.cx.me.deployment) {
+            return Err(Refusal::WrongPeer);
+        }
+        let (agent, peer) = g.peers.asker(conn)?;
+        let engine = (peer.holder.deployment, peer.holder.incarnation);
+        let named = claims.ranks.iter().any(|address| address.agent == agent);
+        match named && (claims.owner, claims.incarnation) == engine {
+            true => Ok(claims),
+            false => Err(Refusal::NotYourBlocks),
+        }
+    }
+
+    /// Begins to push out of a lease that is known, unless that has begun, or says why not. `into` is what the
+    /// invitation's own ticket says.
+    pub(super) fn accept(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        conn: ConnId,
+        key: LeaseKey,
+        invitation: &Invitation,
+        into: &Claims,
+    ) -> Result<(), Refusal> {
+        let (agent, peer) = g.peers.asker(conn)?;
+        let (pin, _) = g.cx.draw();
+        let wanted = LeasePush {
+            agent: &agent,
+            holder: peer.holder,
+            pin,
+            into: into.set,
+            content: invitation.content,
+            start: into.start,
+            tokens: into.valid_tokens - into.start,
+        };
+        let checked = self.leases.check_push(g.cx.now, key, &wanted);
+        if !checked.map_err(|error| self.refuse_use(g.cx, key, &wanted.content, error))? {
+            return Ok(());
+        }
+        if g.cx.draining {
+            return Err(Refusal::ShuttingDown);
+        }
+        self.check_room(g, conn)?;
+        let places = self.can_push(g, &agent, key, into, invitation.by_layer)?;
+        self.leases.begin_push(g.cx.now, key, &wanted)?;
+        let ready = match self.leases.progress(&key) {
+            Some((layers, prefilled)) => (layers.collect(), prefilled),
+            None => (Vec::new(), true),
+        };
+        let job = JobId(g.cx.next_number());
+        g.cx.jobs.add(into.set, &[key.rank].into());
+        let push = InvitedPush {
+            job,
+            by: agent,
+            places,
+        };
+        self.pushes.insert(pin, push);
+        g.cx.tell(News::Invited {
+            job,
+            key,
+            invitation: Box::new(invitation.clone()),
+            into: into.clone(),
+            ready,
+        });
+        Ok(())
+    }
+
+    /// Whether we could push so, which the asker wants to hear at once: and how many places that takes.
+    fn can_push(
+        &self,
+        g: &mut Ground<'_, P>,
+        agent: &AgentId,
+        key: LeaseKey,
+        into: &Claims,
+        by_layer: bool,
+    ) -> Result<u64, Refusal> {
+        self.check_pushes(g.cx, agent)?;
+        if g.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
+            return Err(Refusal::Consumed);
+        }
+        let routes = g.cx.planner.routes(&RouteAsk {
+            peer: into.owner,
+            rank: key.rank,
+            local_is_source: true,
+            start: into.start,
+            tokens: into.valid_tokens - into.start,
+            by_layer,
+        });
+        let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
+        let places = routes.iter().map(|route| route.places);
+        let places = places.fold(0, u64::saturating_add);
+        self.check_places(g, agent, places)?;
+        Ok(places)
+    }
+}

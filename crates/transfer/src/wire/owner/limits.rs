@@ -1,0 +1,98 @@
+//! How much peers may have under way here by their own asking.
+
+use super::Owner;
+use super::invitations::InvitedPush;
+use crate::ids::AgentId;
+use crate::wire::ConnId;
+use crate::wire::context::Context;
+use crate::wire::flows::transfer::Transfer;
+use crate::wire::ground::Ground;
+use crate::wire::news::Side;
+use crate::wire::planner::Planner;
+use crate::wire::refusal::{Refusal, Text};
+
+impl<P: Planner> Owner<P> {
+    /// Whether the agent may have more under way here by its own asking, and its service.
+    ///
+    /// An agent's name below its service is its own choice, so what bounds agents has to bound services too.
+    pub(super) fn check_room(&self, g: &Ground<'_, P>, conn: ConnId) -> Result<(), Refusal> {
+        let agent = g.peers.agent(conn).ok_or(Refusal::WrongPeer)?;
+        let of_agent = |by: &AgentId| by == agent;
+        let of_service = |by: &AgentId| by.service() == agent.service();
+        let options = &g.cx.options;
+        room(options.transfers_per_agent, self.asked_by(g, of_agent))?;
+        room(options.transfers_per_service, self.asked_by(g, of_service))
+    }
+
+    /// How much is under way here that such agents have asked for.
+    fn asked_by(&self, g: &Ground<'_, P>, its: impl Fn(&AgentId) -> bool) -> usize {
+        let running = g.flows.all().filter(|t| is_asked(t) && its(&t.flow.agent));
+        let queued = self.queued.values();
+        let queued = queued.filter(|queued| g.peers.agent(queued.conn).is_some_and(&its));
+        let pushes = self.pushes.values().filter(|push| its(&push.by));
+        running.count() + queued.count() + pushes.count()
+    }
+
+    /// Whether routes of so many places may be bound beside those that the agent has under way here by its own asking,
+    /// and its service.
+    pub(super) fn check_places(
+        &self,
+        g: &Ground<'_, P>,
+        agent: &AgentId,
+        places: u64,
+    ) -> Result<(), Refusal> {
+        check_places_of_one(g.cx, places).map_err(|why| Refusal::Unplannable { why })?;
+        let room = |limit: u64, its: &dyn Fn(&AgentId) -> bool| {
+            let asked = g.flows.all().filter(|t| is_asked(t) && its(&t.flow.agent));
+            let pushes = self.pushes.values().filter(|push| its(&push.by));
+            let places_of_all = asked
+                .map(|t| t.places)
+                .chain(pushes.map(|push| push.places));
+            let taken: u64 = places_of_all.sum();
+            match taken > 0 && taken.saturating_add(places) > limit {
+                true => Err(Refusal::busy(limit)),
+                false => Ok(()),
+            }
+        };
+        room(g.cx.options.places_per_agent, &|by| by == agent)?;
+        let of_service = |by: &AgentId| by.service() == agent.service();
+        room(g.cx.options.places_per_service, &of_service)
+    }
+
+    /// Whether agents of one service may have invited one more push, and the agent have one more job.
+    pub(super) fn check_pushes(&self, cx: &Context<P>, agent: &AgentId) -> Result<(), Refusal> {
+        room(cx.options.jobs, cx.jobs.count())?;
+        let of_service = |push: &&InvitedPush| push.by.service() == agent.service();
+        let invited = self.pushes.values().filter(of_service).count();
+        let most = cx.options.invited_per_service;
+        room(most.min(cx.options.jobs.div_ceil(2)), invited)
+    }
+}
+
+/// Whether a peer has asked for a transfer.
+fn is_asked(transfer: &Transfer) -> bool {
+    matches!(transfer.side, Side::Lease(_))
+}
+
+/// Whether so many places may be bound for one transfer, whoever has asked for it.
+pub(in crate::wire) fn check_places_of_one<P: Planner>(
+    cx: &Context<P>,
+    places: u64,
+) -> Result<(), Text> {
+    let most = cx.options.places_per_service;
+    match places <= most {
+        true => Ok(()),
+        false => Err(format!(
+            "binding it would take {places} places, more than {most}: ask for fewer tokens at a time, or have larger blocks"
+        )
+        .into()),
+    }
+}
+
+/// Whether one more may be under way.
+fn room(limit: usize, under_way: usize) -> Result<(), Refusal> {
+    match under_way < limit {
+        true => Ok(()),
+        false => Err(Refusal::busy(limit as u64)),
+    }
+}

@@ -1,0 +1,201 @@
+//! What the owner of leases does: opens them, and answers who holds a ticket.
+
+mod asks;
+mod invitations;
+mod limits;
+mod notices;
+mod pending;
+
+use std::collections::HashMap;
+
+use super::context::Context;
+use super::ground::Ground;
+use super::held::Held;
+use super::planner::Planner;
+use super::refusal::Refusal;
+use super::{Action, BlocksOf, JobId};
+use crate::content::ContentDigest;
+use crate::ids::{AgentId, Incarnation, Rank, TransferId};
+use crate::lease::{
+    Early, LeaseError, LeaseKey, LeaseSpec, LeaseTable, OpenError, OpenFault, UseError,
+};
+
+use invitations::InvitedPush;
+use pending::{Pending, Queued};
+
+pub(super) use limits::check_places_of_one;
+
+/// The leases of this agent, and what waits at them.
+#[derive(Debug)]
+pub(super) struct Owner<P: Planner> {
+    pub(super) leases: LeaseTable<Held<P::Blocks>>,
+    /// What waits for its lease.
+    pending: Early<Pending>,
+    /// What waits for the fence of an earlier attempt of the same pair of ranks.
+    queued: HashMap<(LeaseKey, Rank), Queued>,
+    /// Pushes that were invited here, by what pins their leases.
+    pushes: HashMap<TransferId, InvitedPush>,
+}
+
+impl<P: Planner> Owner<P> {
+    pub(super) fn new(options: &super::Options) -> Self {
+        Self {
+            leases: LeaseTable::new(options.leases.clone()),
+            pending: Early::new(
+                options.early_wait,
+                options.early,
+                options.early_per_agent,
+                options.early_per_service,
+            ),
+            queued: HashMap::new(),
+            pushes: HashMap::new(),
+        }
+    }
+
+    /// How much waits: for its lease, and for the fence of an earlier attempt.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        (self.pending.len(), self.queued.len())
+    }
+
+    /// How many invited pushes have pinned a lease.
+    #[cfg(test)]
+    pub(super) fn pushes(&self) -> usize {
+        self.pushes.len()
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<crate::moment::Moment> {
+        let deadlines = [self.leases.next_deadline(), self.pending.next_deadline()];
+        deadlines.into_iter().flatten().min()
+    }
+
+    pub(super) fn timers(&self) -> usize {
+        self.leases.timers() + self.pending.len()
+    }
+
+    /// Does what is due.
+    pub(super) fn on_deadline(&mut self, cx: &mut Context<P>) {
+        self.leases.on_deadline(cx.now);
+        while let Some(late) = self.pending.pop_due(cx.now) {
+            self.refuse_pending(cx, late, Refusal::UnknownLease);
+        }
+    }
+
+    /// Refuses whatever waits for a lease.
+    pub(super) fn drain(&mut self, cx: &mut Context<P>) {
+        for pending in self.pending.take_if(|_| true) {
+            self.refuse_pending(cx, pending, Refusal::ShuttingDown);
+        }
+    }
+}
+
+/// What the owner itself does.
+impl<P: Planner> Owner<P> {
+    /// Opens a lease, and lets in what has waited for it.
+    pub(super) fn lease(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        spec: LeaseSpec<P::Blocks>,
+    ) -> Result<(), OpenError<P::Blocks>> {
+        let key = spec.key;
+        let checked = if g.cx.draining {
+            Err(OpenFault::ShuttingDown)
+        } else if !g.cx.me.ranks.contains(&key.rank) {
+            Err(OpenFault::NotOurs { rank: key.rank })
+        } else {
+            let (start, valid_tokens) = (spec.start, spec.valid_tokens);
+            self.leases.check_open(g.cx.now, key, start, valid_tokens)
+        };
+        if let Err(reason) = checked {
+            let blocks = spec.blocks;
+            return Err(OpenError {
+                key,
+                reason,
+                blocks,
+            });
+        }
+        self.open(g, spec.with_blocks(Held::Own));
+        Ok(())
+    }
+
+    /// Opens what nothing stands against, and lets in what has waited for it.
+    pub(super) fn open(&mut self, g: &mut Ground<'_, P>, spec: LeaseSpec<Held<P::Blocks>>) {
+        let key = spec.key;
+        self.leases.insert(g.cx.now, spec);
+        for pending in self.pending.take(&key) {
+            self.let_in(g, pending);
+        }
+    }
+
+    /// What reads or writes the blocks of a lease, and the job of each that was invited to push them.
+    pub(super) fn pins(&self, key: &LeaseKey) -> Vec<(TransferId, Option<JobId>)> {
+        let pins = self.leases.pins(key).copied();
+        pins.map(|pin| (pin, self.push_of(pin))).collect()
+    }
+
+    /// The job of an invited push that has pinned a lease so.
+    pub(super) fn push_of(&self, pin: TransferId) -> Option<JobId> {
+        self.pushes.get(&pin).map(|push| push.job)
+    }
+
+    /// Gives up what was opened, or leased.
+    pub(super) fn cancel(&mut self, cx: &mut Context<P>, key: LeaseKey) -> Result<(), LeaseError> {
+        self.leases.cancel(cx.now, key)
+    }
+
+    /// The pull whose opening this is.
+    pub(super) fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
+        match self.leases.blocks(key) {
+            Some(Held::Of(BlocksOf::Job(id))) => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// An agent shows a life: what others of its lives have left here is over.
+    pub(super) fn agent_up(
+        &mut self,
+        cx: &mut Context<P>,
+        agent: &AgentId,
+        incarnation: Incarnation,
+    ) {
+        self.leases.agent_up(cx.now, agent, incarnation);
+        self.forget_past(agent, incarnation);
+    }
+
+    /// What is told of a use that a lease does not allow.
+    fn refuse_use(
+        &self,
+        cx: &mut Context<P>,
+        key: LeaseKey,
+        stated: &ContentDigest,
+        error: UseError,
+    ) -> Refusal {
+        if error == UseError::Content
+            && let Some(held) = self.leases.content(&key)
+        {
+            let stated = *stated;
+            cx.act(Action::OtherContent { key, held, stated });
+        }
+        error.into()
+    }
+
+    /// A transfer with the holder's `peer_rank` touches the blocks no more: the next attempt of that pair may come.
+    pub(super) fn unpin(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        key: LeaseKey,
+        peer_rank: Rank,
+        transfer: TransferId,
+    ) {
+        self.leases.unpin(g.cx.now, key, transfer);
+        if let Some(next) = self.queued.remove(&(key, peer_rank)) {
+            self.decide(g, next.conn, key, next.direction, next.ask);
+        }
+    }
+
+    /// An invited push touches the blocks of its lease no more.
+    pub(super) fn push_over(&mut self, key: LeaseKey, landed: bool) {
+        if let Some(pin) = self.leases.push_over(key, landed) {
+            self.pushes.remove(&pin);
+        }
+    }
+}

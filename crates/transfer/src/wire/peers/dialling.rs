@@ -1,0 +1,192 @@
+//! Dialling: who is connected to, when, and how often it is tried.
+
+use std::time::Duration;
+
+use super::{Peers, Session};
+use crate::ids::{AgentId, Incarnation};
+use crate::moment::Moment;
+use crate::ticket::RankAddress;
+use crate::wire::context::{Context, Timer};
+use crate::wire::news::News;
+use crate::wire::planner::Planner;
+use crate::wire::refusal::Text;
+use crate::wire::{Action, CloseReason};
+
+/// Where an agent is, and what has come of dialling it.
+#[derive(Debug)]
+pub(super) struct Dial {
+    host: String,
+    port: u16,
+    /// Whether an answer to [`Action::Connect`] is due.
+    pub(super) asked: bool,
+    pub(super) failures: u32,
+    /// Since when the agent has refused us as too many. It is patience that helps then, and not another attempt.
+    pub(super) crowded: Option<Moment>,
+}
+
+impl Dial {
+    /// One that is under way.
+    fn to(address: &RankAddress) -> Self {
+        Self {
+            host: address.host.clone(),
+            port: address.port,
+            asked: true,
+            failures: 0,
+            crowded: None,
+        }
+    }
+
+    /// Whether the agent has been found crowded, and not yet for as long as a greeting may take.
+    pub(super) fn has_patience<P: Planner>(&self, cx: &Context<P>) -> bool {
+        let wait: Duration = cx.options.hello_wait;
+        self.crowded.is_some_and(|since| cx.now.since(since) < wait)
+    }
+}
+
+impl Peers {
+    /// Hangs up on lives of an agent that a ticket of a later one shows to be over, which may take the
+    /// transport long to notice, and dials that one, where the ticket says it is.
+    ///
+    /// A connection that has come up at `suspect` or after is not suspected: who has just answered there
+    /// lives, and is not whom the ticket means.
+    pub(in crate::wire) fn leave_past_life<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        address: &RankAddress,
+        ticket: Incarnation,
+        suspect: Moment,
+    ) {
+        let is_past = |session: &Session| {
+            let peer = session.peer.as_ref();
+            session.agent.as_ref() == Some(&address.agent)
+                && session.up_since.is_some_and(|since| since < suspect)
+                && peer.is_some_and(|peer| peer.holder.incarnation < ticket)
+        };
+        let past = self.sessions.iter();
+        let past = past.filter(|(_, session)| is_past(session));
+        let past: Vec<_> = past.map(|(conn, _)| *conn).collect();
+        if past.is_empty() {
+            return;
+        }
+        // What led there has nothing to do with where the agent is now.
+        if let Some(known) = self.agents.get_mut(&address.agent) {
+            known.dial = Some(Dial::to(address));
+        }
+        cx.timers.clear(&Timer::Dial(address.agent.clone()));
+        for conn in past {
+            self.close(cx, conn, CloseReason::Replaced);
+        }
+        self.dial_due(cx, &address.agent);
+    }
+
+    /// Sees to it that a connection will be there.
+    pub(in crate::wire) fn want<P: Planner>(&mut self, cx: &mut Context<P>, address: &RankAddress) {
+        let known = self.agents.entry(address.agent.clone()).or_default();
+        if !known.up.is_empty() {
+            return;
+        }
+        if let Some(dial) = &mut known.dial {
+            // One that has restarted elsewhere is not to be found where it was.
+            if (&dial.host, dial.port) != (&address.host, address.port) {
+                let asked = dial.asked;
+                *dial = Dial {
+                    asked,
+                    ..Dial::to(address)
+                };
+            }
+            return;
+        }
+        known.dial = Some(Dial::to(address));
+        cx.act(Action::Connect {
+            agent: address.agent.clone(),
+            host: address.host.clone(),
+            port: address.port,
+        });
+    }
+
+    /// Something new needs the agent: do not let it wait for the pause after an old failure.
+    pub(in crate::wire) fn hurry<P: Planner>(&mut self, cx: &mut Context<P>, agent: AgentId) {
+        let known = self
+            .agents
+            .get_mut(&agent)
+            .filter(|known| known.up.is_empty());
+        if let Some(dial) = known.and_then(|known| known.dial.as_mut())
+            && !dial.asked
+        {
+            dial.failures = 0;
+            dial.crowded = None;
+            cx.timers.clear(&Timer::Dial(agent.clone()));
+            self.dial_due(cx, &agent);
+        }
+    }
+
+    pub(in crate::wire) fn dial_due<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
+        let known = self.agents.get_mut(agent);
+        let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
+            return;
+        };
+        dial.asked = true;
+        cx.act(Action::Connect {
+            agent: agent.clone(),
+            host: dial.host.clone(),
+            port: dial.port,
+        });
+    }
+
+    /// No connection to the agent can be had, or the last one is lost; it `was_up` or not.
+    pub(in crate::wire) fn dial_failed<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        agent: AgentId,
+        was_up: bool,
+        why: Text,
+    ) {
+        let Some(known) = self.agents.get_mut(&agent) else {
+            return;
+        };
+        let dial = known.dial.as_mut();
+        if !known.up.is_empty() {
+            if let Some(dial) = dial {
+                dial.crowded = None;
+            }
+            return;
+        }
+        let mut late = None;
+        // The peer came to us where there is none.
+        if let Some(dial) = dial {
+            // It is dialled anew already.
+            if was_up && dial.asked {
+                return;
+            }
+            dial.asked = false;
+            // A connection that was there and is lost is no failure to connect.
+            dial.failures = dial.failures.saturating_add(u32::from(!was_up));
+            let failed = dial.failures >= cx.options.attempts && !dial.has_patience(cx);
+            late = failed.then_some(why);
+        }
+        cx.tell(News::Away { agent, why: late });
+    }
+
+    /// Has an agent that is away dialled after a pause, where somebody needs it and knows its `address`; forgets it
+    /// otherwise.
+    pub(in crate::wire) fn dial_again<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        agent: &AgentId,
+        address: Option<RankAddress>,
+    ) {
+        let Some(known) = self.agents.get(agent).filter(|known| known.up.is_empty()) else {
+            return;
+        };
+        let timer = Timer::Dial(agent.clone());
+        match (&known.dial, address) {
+            (Some(dial), _) if dial.asked => {}
+            (Some(dial), Some(_)) => cx.after(cx.options.pause(dial.failures.max(1)), timer),
+            (None, Some(address)) => self.want(cx, &address),
+            (_, None) => {
+                cx.timers.clear(&timer);
+                self.agents.remove(agent);
+            }
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Connections and the agents behind them: greetings, lives, and dialling.
+//!
+//! Both sides may have connected at the same time: any connection that is up will do.
+
+mod dialling;
+mod greeting;
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::context::{Context, Timer};
+use super::message::{Envelope, Hello, Message};
+use super::news::News;
+use super::outcome::JobError;
+use super::planner::Planner;
+use super::refusal::{Refusal, Role};
+use super::{Action, CloseReason, ConnId};
+use crate::ids::{AgentId, Incarnation, Rank, ServiceName};
+use crate::lease::Holder;
+use crate::moment::Moment;
+use crate::ticket::{Claims, Ticket};
+
+use dialling::Dial;
+
+/// What a peer's certificate allows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Permits {
+    /// To read leased blocks.
+    pub pull: bool,
+    /// To write into opened blocks.
+    pub push: bool,
+    /// To renew leases.
+    pub renew: bool,
+    /// To own leases that others read or write.
+    pub serve: bool,
+}
+
+impl Permits {
+    /// Everything.
+    pub const ALL: Permits = Permits {
+        pull: true,
+        push: true,
+        renew: true,
+        serve: true,
+    };
+
+    fn allow(self, role: Role) -> bool {
+        match role {
+            Role::Pull => self.pull,
+            Role::Push => self.push,
+            Role::Renew => self.renew,
+            Role::Serve => self.serve,
+        }
+    }
+}
+
+/// All connections, and the agents that are connected or to be connected to.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    sessions: HashMap<ConnId, Session>,
+    agents: HashMap<AgentId, Known>,
+}
+
+/// One connection.
+#[derive(Debug)]
+struct Session {
+    /// What the peer's certificate proves.
+    service: ServiceName,
+    /// Which instance of it the peer is: the one that we have dialled, or else the one that its hello names.
+    agent: Option<AgentId>,
+    /// Whether we have dialled it.
+    dialled: bool,
+    permits: Permits,
+    /// Number of the last message seen.
+    seen: u64,
+    /// Announced, while its document is on its way.
+    hello: Option<Hello>,
+    /// Accepted.
+    peer: Option<Peer>,
+    /// Whether the peer has accepted us.
+    welcome: bool,
+    document_sent: bool,
+    /// When both had accepted each other.
+    up_since: Option<Moment>,
+}
+
+/// What a peer has said about itself.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) holder: Holder,
+    pub(super) ranks: BTreeSet<Rank>,
+}
+
+impl Session {
+    fn is_up(&self) -> bool {
+        self.welcome && self.peer.is_some()
+    }
+}
+
+/// An agent that is connected, or to be connected to.
+#[derive(Debug, Default)]
+struct Known {
+    /// Connections that are up, all of one life.
+    up: BTreeSet<ConnId>,
+    incarnation: Option<Incarnation>,
+    dial: Option<Dial>,
+}
+
+/// What there is.
+impl Peers {
+    /// How many connections there are, welcome or not, and how many agents.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.sessions.len(), self.agents.len())
+    }
+
+    /// A connection to the agent that is up.
+    pub(super) fn connection(&self, agent: &AgentId) -> Option<ConnId> {
+        self.agents.get(agent)?.up.first().copied()
+    }
+
+    /// What the peer has said about itself, where the connection is up.
+    pub(super) fn peer(&self, conn: ConnId) -> Option<&Peer> {
+        let session = self.sessions.get(&conn).filter(|session| session.is_up())?;
+        session.peer.as_ref()
+    }
+
+    /// Who is at the other end of a connection, once that is known.
+    pub(super) fn agent(&self, conn: ConnId) -> Option<&AgentId> {
+        self.sessions.get(&conn)?.agent.as_ref()
+    }
+
+    /// The agent at the other end of a connection that is up, and what it has said about itself.
+    pub(super) fn asker(&self, conn: ConnId) -> Result<(AgentId, &Peer), Refusal> {
+        let asker = self.agent(conn).cloned().zip(self.peer(conn));
+        asker.ok_or(Refusal::WrongPeer)
+    }
+
+    /// Whether the peer's certificate allows it so much.
+    pub(super) fn permit(&self, conn: ConnId, role: Role) -> Result<(), Refusal> {
+        let session = self.sessions.get(&conn);
+        match session.is_some_and(|session| session.permits.allow(role)) {
+            true => Ok(()),
+            false => Err(Refusal::RoleMissing { role }),
+        }
+    }
+
+    /// Whether a ticket is authentic and means us, in this life, and this peer.
+    pub(super) fn authenticate<P: Planner>(
+        &self,
+        cx: &Context<P>,
+        conn: ConnId,
+        ticket: &Ticket,
+    ) -> Result<Claims, Refusal> {
+        let claims = cx.read_ticket(ticket)?;
+        if claims.owner != cx.me.deployment {
+            let ours = cx.me.deployment;
+            return Err(Refusal::WrongDeployment { ours });
+        }
+        if claims.incarnation != cx.me.incarnation && !fault!(cx, AnyIncarnation) {
+            let ours = cx.me.incarnation;
+            return Err(Refusal::WrongIncarnation { ours });
+        }
+        let (agent, peer) = self.asker(conn)?;
+        match claims.is_for(&agent, &peer.holder.deployment) {
+            true => Ok(claims),
+            false => Err(Refusal::WrongPeer),
+        }
+    }
+
+    /// Whether the agent at the other end is still the one that a ticket means, and may own its leases.
+    pub(super) fn check_owner<P: Planner>(
+        &self,
+        cx: &Context<P>,
+        conn: ConnId,
+        agent: &AgentId,
+        claims: &Claims,
+    ) -> Result<(), JobError> {
+        let Some(peer) = self.peer(conn) else {
+            return Ok(());
+        };
+        if self.permit(conn, Role::Serve).is_err() {
+            let agent = agent.clone();
+            return Err(JobError::MayNotServe { agent });
+        }
+        if peer.holder.deployment != claims.owner {
+            return Err(JobError::Deployment {
+                agent: agent.clone(),
+                found: peer.holder.deployment,
+                ticket: claims.owner,
+            });
+        }
+        if peer.holder.incarnation != claims.incarnation && !fault!(cx, AnyIncarnation) {
+            return Err(JobError::Restarted {
+                agent: agent.clone(),
+                found: peer.holder.incarnation,
+                ticket: claims.incarnation,
+            });
+        }
+        Ok(())
+    }
+
+    /// The lives of agents that are connected.
+    #[cfg(test)]
+    pub(super) fn lives(&self) -> impl Iterator<Item = (&AgentId, Incarnation)> {
+        let agents = self.agents.iter();
+        agents.filter_map(|(agent, known)| Some((agent, known.incarnation?)))
+    }
+}
+
+/// What the transport reports.
+impl Peers {
+    /// A control connection is there. `service` and `permits` are from the peer's certificate; `dialled` is the
+    /// agent that was to be reached, where we have made it.
+    pub(super) fn connected<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        service: ServiceName,
+        dialled: Option<AgentId>,
+        permits: Permits,
+    ) {
+        cx.opened(conn);
+        if dialled.is_none()
+            && let Err(refusal) = self.check_crowd(cx, &service)
+        {
+            cx.send(conn, Message::Unwelcome(refusal.clone()));
+            cx.closed(conn);
+            let reason = CloseReason::Refused(refusal);
+            cx.act(Action::Close { conn, reason });
+            return;
+        }
+        let session = Session {
+            service,
+            dialled: dialled.is_some(),
+            agent: dialled,
+            permits,
+            seen: 0,
+            hello: None,
+            peer: None,
+            welcome: false,
+            document_sent: false,
+            up_since: None,
+        };
+        self.sessions.insert(conn, session);
+        cx.after(cx.options.hello_wait, Timer::Hello(conn));
+        cx.send(conn, Message::Hello(greeting::hello(&cx.me)));
+    }
+
+    /// Takes a message that has come, as far as it is a greeting. Gives anything else that a peer may say once it is welcome.
+    ///
+    /// `wanted` says whether anything here waits for an agent.
+    pub(super) fn hear<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        envelope: Envelope,
+        wanted: impl Fn(&AgentId) -> bool,
+    ) -> Option<Message> {
+        let session = self.sessions.get_mut(&conn)?;
+        if envelope.sequence <= session.seen {
+            return None;
+        }
+        if envelope.sequence != session.seen + 1 {
+            self.close(cx, conn, CloseReason::Violation("a message is missing"));
+            return None;
+        }
+        session.seen = envelope.sequence;
+        let is_greeting = envelope.message.is_greeting();
+        match (session.is_up(), is_greeting) {
+            (true, false) => return Some(envelope.message),
+            (true, true) => {
+                let reason = CloseReason::Violation("a greeting after the welcome");
+                self.close(cx, conn, reason);
+            }
+            (false, _) => self.on_greeting(cx, conn, envelope.message, wanted),
+        }
+        None
+    }
+
+    /// Ends a connection by our own decision.
+    pub(super) fn close<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        reason: CloseReason,
+    ) {
+        if self.sessions.contains_key(&conn) {
+            cx.act(Action::Close { conn, reason });
+            self.lost(cx, conn);
+        }
+    }
+
+    /// A connection is gone.
+    pub(super) fn lost<P: Planner>(&mut self, cx: &mut Context<P>, conn: ConnId) {
+        let Some(session) = self.sessions.remove(&conn) else {
+            return;
+        };
+        cx.closed(conn);
+        cx.timers.clear(&Timer::Hello(conn));
+        if let Some(peer) = &session.peer
+            && cx.me.moves_bytes(peer.ranks.is_empty())
+        {
+            cx.planner.release(&peer.holder.deployment);
+        }
+        // Of one that has not said who it is nothing is under way.
+        let Some(agent) = session.agent else {
+            return;
+        };
+        let known = self.agents.get_mut(&agent);
+        let was_up = known.is_some_and(|known| {
+            let was_up = known.up.remove(&conn);
+            if known.up.is_empty() {
+                known.incarnation = None;
+            }
+            was_up
+        });
+        cx.tell(News::Lost {
+            conn,
+            agent,
+            was_up,
+        });
+    }
+}
