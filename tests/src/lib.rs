@@ -13,6 +13,7 @@
 //! - [`fuzz`]: what the fuzz targets run.
 //! - [`pair`]: two agents that move a request between them, and what has to come of it.
 //! - [`process`]: tests of several processes, and counts of what one holds.
+//! - [`words`]: what agents say of their paths, encoded by hand.
 //! - [`cluster`]: two small deployments, their memory, and requests to move between them.
 
 pub mod cases;
@@ -25,3 +26,4 @@ pub mod pair;
 pub mod planner;
 pub mod process;
 pub mod sums;
+pub mod words;

@@ -45,9 +45,9 @@ async fn the_path_is_the_one_that_was_required() {
     let pair = Pair::default();
     let expected = pair.expected();
     for (set, paths, path) in [
-        (LeaseSetId([11; 16]), PathSet::QUIC, Path::Quic),
-        (LeaseSetId([12; 16]), PathSet::LOCAL, Path::Ring),
-        (LeaseSetId([13; 16]), PathSet::ANY, Path::Ring),
+        (LeaseSetId([11; 16]), PathSet::QUIC, Path::QUIC),
+        (LeaseSetId([12; 16]), PathSet::LOCAL, Path::RING),
+        (LeaseSetId([13; 16]), PathSet::ANY, Path::RING),
     ] {
         for (seed, memory) in (1..).zip(&pair.dst.memories) {
             fill(memory, seed);

@@ -50,7 +50,7 @@ async fn is_over(side: &Side) {
 
 #[tokio::test]
 async fn brings_every_byte_by_every_path() {
-    for (paths, path) in [(PathSet::QUIC, Path::Quic), (PathSet::LOCAL, Path::Ring)] {
+    for (paths, path) in [(PathSet::QUIC, Path::QUIC), (PathSet::LOCAL, Path::RING)] {
         let pair = Pair::default();
         let expected = pair.expected();
         let leases = pair.leases(&pair.src, LEASED, false).await;

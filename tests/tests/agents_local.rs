@@ -7,19 +7,20 @@ use transload_tests::cluster::{
     CLUSTER, Cache, Origins, Side, TOKENS, claims_of, content_of, impatient, lease_of, mint,
     transfer_of,
 };
+use transload_tests::words;
 use transload_transfer::agent::{Agent, Lease, PullReport};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, ServiceName, TransferId,
 };
 use transload_transfer::lease::LeaseEnd;
+use transload_transfer::path::ring::SocketName;
 use transload_transfer::path::ring::handover::{HandoverError, Limits, Listener, Token, connect};
-use transload_transfer::path::ring::host::SocketName;
 use transload_transfer::path::ring::staging::RingLimits;
 use transload_transfer::plan::{Plan, Request, Side as End};
 use transload_transfer::quic::{ControlConnection, Endpoints, QuicOptions};
 use transload_transfer::ticket::{RankAddress, Ticket};
-use transload_transfer::wire::message::{Ask, Envelope, Hello, LaneMessage, Message, VERSIONS};
+use transload_transfer::wire::message::{Ask, Envelope, Hello, Message, VERSIONS};
 use transload_transfer::wire::{Failure, Path, PathSet, frame};
 
 const ALL: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
@@ -84,7 +85,7 @@ async fn pull(agent: &Agent, side: Side, ranks: &[Rank], ticket: Ticket) -> Pull
     request.paths = PathSet::LOCAL;
     let report = agent.pull(request).await.unwrap();
     for route in &report.routes {
-        assert_eq!((route.path, route.attempts), (Path::Ring, 1), "{report:?}");
+        assert_eq!((route.path, route.attempts), (Path::RING, 1), "{report:?}");
     }
     report
 }
@@ -217,15 +218,12 @@ async fn a_ring_that_nobody_waits_for_is_not_fetched() {
     let token = Token::random().unwrap();
     let expected = listener.expect(&token).unwrap();
     let half = |at: usize| Nonce(std::array::from_fn(|i| token.as_bytes()[at + i]));
-    peer.say(Message::Lanes(LaneMessage::Local {
-        socket: listener.name().as_str().to_owned(),
-        token: (half(0), half(16)),
-    }))
-    .await;
-    // It is heard: what was said after it is answered.
-    peer.say(Message::Lanes(LaneMessage::Wanted { lanes: 1 }))
+    let token = (half(0), half(16));
+    peer.say(words::ring_offered(listener.name().as_str(), token))
         .await;
-    while !matches!(peer.hear().await, Message::Lanes(LaneMessage::Offer { .. })) {}
+    // It is heard: what was said after it is answered.
+    peer.say(words::lanes_wanted(1)).await;
+    while words::offers_lanes(&peer.hear().await).is_none() {}
     let visit = expected.connection(Duration::from_millis(300)).await;
     assert!(matches!(visit, Err(HandoverError::TimedOut)), "{visit:?}");
 }
@@ -266,8 +264,9 @@ async fn a_ring_that_breaks_is_not_taken_again() {
         .await;
     loop {
         match peer.hear().await {
-            Message::Accepted { path, .. } => assert_eq!(path, Path::Ring),
-            Message::Lanes(LaneMessage::Local { socket, token }) => {
+            Message::Accepted { path, .. } => assert_eq!(path, Path::RING),
+            word if words::offers_ring(&word).is_some() => {
+                let (socket, token) = words::offers_ring(&word).unwrap();
                 let name = SocketName::try_from(socket).unwrap();
                 let token = Token::from_bytes(std::array::from_fn(|i| match i {
                     0..16 => token.0.0[i],
@@ -296,7 +295,7 @@ async fn a_ring_that_breaks_is_not_taken_again() {
         .await;
     loop {
         match peer.hear().await {
-            Message::Accepted { path, .. } => return assert_eq!(path, Path::Quic),
+            Message::Accepted { path, .. } => return assert_eq!(path, Path::QUIC),
             Message::Waiting { .. } | Message::Abort { .. } => {}
             other => panic!("{other:?}"),
         }

@@ -39,7 +39,7 @@ async fn two_rings_into_one_agent_move_at_a_time() {
         let mut pull = transfer_of(Side::Decode, &ranks, ticket, request);
         pull.paths = PathSet::LOCAL;
         let report = puller.pull(pull).await.unwrap();
-        assert!(report.routes.iter().all(|route| route.path == Path::Ring));
+        assert!(report.routes.iter().all(|route| route.path == Path::RING));
         origins.check(&dst, request, &ranks).unwrap();
         for lease in leases {
             lease.ended().await.unwrap();

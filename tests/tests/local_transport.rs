@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 use transload_transfer::path::ring;
+use transload_transfer::path::ring::SocketName;
 use transload_transfer::path::ring::handover::{
     Connection, HandoverError, Limits, Listener, Token, connect,
 };
-use transload_transfer::path::ring::host::SocketName;
 use transload_transfer::path::ring::staging::{
     Consumer, End, Producer, RingError, RingLimits, RingShape,
 };

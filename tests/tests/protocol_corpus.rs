@@ -6,6 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use transload_tests::words;
 use transload_transfer::content::ContentDigest;
 use transload_transfer::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest,
@@ -15,7 +16,7 @@ use transload_transfer::lease::LeaseEnd;
 use transload_transfer::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
 use transload_transfer::wire::frame;
 use transload_transfer::wire::message::{
-    Ask, Envelope, Hello, Invitation, LaneMessage, Message, Notice, NoticeKind, WaitingOn,
+    Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind, WaitingOn,
 };
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 use transload_transfer::wire::{Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
@@ -158,27 +159,15 @@ fn talk() -> Vec<(&'static str, Message)> {
     let refusal = Refusal::DigestMismatch;
     let end = LeaseEnd::Expired;
     let failure = Failure::LeaseEnded { end };
-    let (path, on) = (Path::Quic, WaitingOn::Lease);
-    let (layer, tokens, streams, bytes) = (31, 512, 4, 1 << 26);
+    let (path, on) = (Path::QUIC, WaitingOn::Lease);
+    let (streams, bytes) = (4, 1 << 26);
     let ranks = vec![Rank(0)];
-    let offer = LaneMessage::Offer {
-        ports: vec![7700, 7701],
-        nonce: Nonce([8; 16]),
-    };
     vec![
         ("pull", Message::Pull(ask())),
         ("push", Message::Push(ask())),
         ("refused", Message::Refused { transfer, refusal }),
         ("accepted", Message::Accepted { transfer, path }),
         ("waiting", Message::Waiting { transfer, on }),
-        (
-            "progress",
-            Message::Progress {
-                transfer,
-                layer,
-                tokens,
-            },
-        ),
         (
             "commit",
             Message::Commit {
@@ -199,7 +188,7 @@ fn talk() -> Vec<(&'static str, Message)> {
                 outcome: Ok(10_000),
             },
         ),
-        ("lanes", Message::Lanes(offer)),
+        ("lanes", words::lanes_offered(&[7700, 7701], Nonce([8; 16]))),
     ]
 }
 
@@ -229,17 +218,13 @@ fn invitations() -> Vec<(&'static str, Message)> {
     ]
 }
 
-/// What the transports of two agents tell each other.
+/// What two agents tell each other of paths.
 fn lanes() -> Vec<(&'static str, Message)> {
-    let socket = "transload-1f0c".to_owned();
+    let socket = "transload-000102030405060708090a0b0c0d0e0f";
     let token = (Nonce([9; 16]), Nonce([10; 16]));
-    let local = LaneMessage::Local { socket, token };
     vec![
-        (
-            "lanes-wanted",
-            Message::Lanes(LaneMessage::Wanted { lanes: 4 }),
-        ),
-        ("lanes-local", Message::Lanes(local)),
+        ("lanes-wanted", words::lanes_wanted(4)),
+        ("lanes-local", words::ring_offered(socket, token)),
     ]
 }
 

@@ -1,15 +1,17 @@
 //! Loopback QUIC: a route carried again and again, beside one lane that only carries bytes.
 
 use std::any::Any;
+use std::future::ready;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bytes::Bytes;
 use tokio::sync::mpsc;
 use transload_transfer::copy::Crc32c;
 use transload_transfer::data::{
-    Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes, SendEvent,
+    Admitted, Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes,
+    SendEvent,
 };
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::AgentId;
@@ -83,7 +85,7 @@ fn checksums(seconds_per_gb: f64) {
 async fn carry(quic: &QuicOptions, data: &DataOptions, src: &RouteBytes, dst: &RouteBytes) -> f64 {
     let pair = Pair::connect(quic).await;
     let (desk, mut arrived) = Desk::new();
-    let receiver = Receiver::new(desk, data);
+    let receiver = Receiver::new(desk.clone(), data);
     for lane in &pair.arriving {
         receiver.serve(lane);
     }
@@ -96,7 +98,7 @@ async fn carry(quic: &QuicOptions, data: &DataOptions, src: &RouteBytes, dst: &R
             // The congestion window has opened.
             start = Instant::now();
         }
-        receiver.arrivals().expect(Landing::new(dst.clone()));
+        desk.expect(Landing::new(dst.clone()));
         let (outgoing, mut events) = Outgoing::new(
             TransferId([1; 16]),
             Nonce([2; 16]),
@@ -197,8 +199,9 @@ impl Pair {
 }
 
 /// Admits every stream to the landing of the moment.
+#[derive(Clone)]
 pub(crate) struct Desk {
-    landing: Mutex<Option<Landing>>,
+    landing: Arc<Mutex<Option<Landing>>>,
     tell: mpsc::UnboundedSender<u64>,
 }
 
@@ -207,7 +210,7 @@ pub(crate) struct Arrived(mpsc::UnboundedReceiver<u64>);
 impl Desk {
     pub(crate) fn new() -> (Self, Arrived) {
         let (tell, told) = mpsc::unbounded_channel();
-        let landing = Mutex::default();
+        let landing = Arc::default();
         (Self { landing, tell }, Arrived(told))
     }
 
@@ -226,8 +229,9 @@ impl Arrived {
 }
 
 impl Arrivals for Desk {
-    async fn admit(&self, _: &AgentId, _: &StreamHeader) -> Option<Landing> {
-        self.landing.lock().expect("no panic").clone()
+    fn admit(&self, _: &AgentId, _: &StreamHeader) -> Admitted {
+        let landing = self.landing.lock().expect("no panic").clone();
+        Box::pin(ready(landing))
     }
 
     fn arrived(&self, header: &StreamHeader, _: &StreamTrailer, _: u32) {

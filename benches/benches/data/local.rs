@@ -9,10 +9,9 @@ use transload_transfer::data::{DataOptions, Landing, Outgoing, Receiver, SendEve
 use transload_transfer::ids::AgentId;
 use transload_transfer::ids::{Nonce, TransferId};
 use transload_transfer::memory::Memory;
-use transload_transfer::path::ring::RingOut;
 use transload_transfer::path::ring::handover::{Limits, Listener, Token, connect};
-use transload_transfer::path::ring::host::SocketName;
 use transload_transfer::path::ring::staging::{RingLimits, RingShape};
+use transload_transfer::path::ring::{RingIn, RingOut, SocketName};
 use transload_transfer::plan::Side;
 
 use crate::case::{ALL, Case, memory};
@@ -43,9 +42,9 @@ pub(crate) fn measure(rounds: usize) {
         ring.expect("a ring")
     });
     let (desk, mut arrived) = Desk::new();
-    let receiver = Receiver::new(desk, &DataOptions::default());
+    let receiver = Receiver::new(desk.clone(), &DataOptions::default());
     let peer: AgentId = "source".parse().expect("a name");
-    let _receiving = receiver.serve_ring(consumer, peer);
+    let _receiving = RingIn::serve(&receiver, consumer, peer);
 
     let (mine, other) = (memory(), memory());
     for (number, layouts) in ALL.into_iter().enumerate() {
@@ -56,7 +55,7 @@ pub(crate) fn measure(rounds: usize) {
         let mut figures = Vec::new();
         for _ in 0..rounds {
             let limit = speed(memcpy(&other, &mine, bytes as usize));
-            receiver.arrivals().expect(Landing::new(dst.clone()));
+            desk.expect(Landing::new(dst.clone()));
             let stdin = source.stdin.as_mut().expect("a pipe");
             let start = Instant::now();
             stdin.write_all(&[number as u8]).expect("a reader");

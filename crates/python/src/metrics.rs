@@ -3,6 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use transload::transfer::agent::{AgentMetrics, PathBytes, RouteMetrics, TransferMetrics};
+use transload::transfer::path::Path;
 
 pub(crate) fn metrics<'py>(py: Python<'py>, of: &AgentMetrics) -> PyResult<Bound<'py, PyDict>> {
     let leases = PyDict::new(py);
@@ -16,8 +17,8 @@ pub(crate) fn metrics<'py>(py: Python<'py>, of: &AgentMetrics) -> PyResult<Bound
     all.set_item("pushes", transfers(py, &of.pushes)?)?;
     all.set_item("served", routes(py, &of.served)?)?;
     all.set_item("received", routes(py, &of.received)?)?;
-    all.set_item("bytes_out", bytes(py, of.bytes_out)?)?;
-    all.set_item("bytes_in", bytes(py, of.bytes_in)?)?;
+    all.set_item("bytes_out", bytes(py, &of.bytes_out)?)?;
+    all.set_item("bytes_in", bytes(py, &of.bytes_in)?)?;
     all.set_item("busy", of.busy.as_secs_f64())?;
     all.set_item("chunks", &of.chunks)?;
     all.set_item("leases", leases)?;
@@ -43,9 +44,9 @@ fn routes<'py>(py: Python<'py>, of: &RouteMetrics) -> PyResult<Bound<'py, PyDict
     Ok(item)
 }
 
-fn bytes<'py>(py: Python<'py>, of: PathBytes) -> PyResult<Bound<'py, PyDict>> {
+fn bytes<'py>(py: Python<'py>, of: &PathBytes) -> PyResult<Bound<'py, PyDict>> {
     let item = PyDict::new(py);
-    item.set_item("quic", of.quic)?;
-    item.set_item("ring", of.ring)?;
+    item.set_item("quic", of.by(Path::QUIC))?;
+    item.set_item("ring", of.by(Path::RING))?;
     Ok(item)
 }

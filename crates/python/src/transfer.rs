@@ -8,7 +8,7 @@ use transload::transfer::agent::{
     self, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
 };
 use transload::transfer::content::ContentDigest;
-use transload::transfer::wire::{Path, PathSet};
+use transload::transfer::wire::PathSet;
 
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, TransferError, chain, raise};
@@ -112,7 +112,7 @@ fn report<'py>(py: Python<'py>, done: &PullReport) -> PyResult<Bound<'py, PyDict
         item.set_item("rank", route.rank.0)?;
         item.set_item("peer_rank", route.peer_rank.0)?;
         item.set_item("bytes", route.bytes)?;
-        item.set_item("path", path_name(route.path))?;
+        item.set_item("path", route.path.to_string())?;
         item.set_item("attempts", route.attempts)?;
         Ok(item)
     });
@@ -122,13 +122,6 @@ fn report<'py>(py: Python<'py>, done: &PullReport) -> PyResult<Bound<'py, PyDict
     report.set_item("queued", done.queued.as_secs_f64())?;
     report.set_item("routes", routes.collect::<PyResult<Vec<_>>>()?)?;
     Ok(report)
-}
-
-fn path_name(path: Path) -> &'static str {
-    match path {
-        Path::Quic => "quic",
-        Path::Ring => "ring",
-    }
 }
 
 pub(crate) fn notice_failed(py: Python<'_>, error: &NoticeError) -> PyErr {

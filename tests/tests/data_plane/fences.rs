@@ -26,7 +26,7 @@ impl Ways {
     async fn open() -> Self {
         let pair = Pair::connect(2, QuicOptions::default(), &DataOptions::default()).await;
         let (producer, consumer) = ring(RingShape::new(2, 64 << 10).unwrap()).await;
-        let _ring = pair.receiver.serve_ring(consumer, pair.sender()).unwrap();
+        let _ring = RingIn::serve(&pair.receiver, consumer, pair.sender()).unwrap();
         let ring = RingOut::new(producer, PATIENCE).unwrap();
         Self { pair, ring, _ring }
     }
@@ -64,7 +64,7 @@ fn a_ring_whose_thread_panics_hangs_up_and_says_so() {
         let (producer, consumer) = ring(RingShape::DEFAULT).await;
         let stranger = AgentId::new("nobody").unwrap();
         // The desk takes streams of one agent, and panics over those of any other.
-        let receiving = pair.receiver.serve_ring(consumer, stranger).unwrap();
+        let receiving = RingIn::serve(&pair.receiver, consumer, stranger).unwrap();
         let ring = RingOut::new(producer, PATIENCE).unwrap();
         let sample = Sample::new(400, false, ("LBSHC", "BLSHC"));
         let before = bytes_of(&sample.dst.0);

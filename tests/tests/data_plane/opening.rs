@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use transload_transfer::data::DataOptions;
-use transload_transfer::path::ring::RingOut;
 use transload_transfer::path::ring::staging::RingShape;
+use transload_transfer::path::ring::{RingIn, RingOut};
 use transload_transfer::quic::QuicOptions;
 
 use crate::support::{
@@ -17,7 +17,7 @@ fn nothing_is_read_before_it_is_open() {
         let data = DataOptions::default();
         let pair = Pair::connect(2, QuicOptions::default(), &data).await;
         let (producer, consumer) = ring(RingShape::DEFAULT).await;
-        let _receiving = pair.receiver.serve_ring(consumer, pair.sender()).unwrap();
+        let _receiving = RingIn::serve(&pair.receiver, consumer, pair.sender()).unwrap();
         let ring = RingOut::new(producer, PATIENCE).unwrap();
         for path in ["lanes", "ring"] {
             let sample = Sample::new(600, true, ("LBSHC", "LBHSC"));

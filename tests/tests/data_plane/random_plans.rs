@@ -62,7 +62,7 @@ impl Paths {
             (data.buffers, data.buffer_bytes) = (2, 509);
             let pair = Pair::connect(2, QuicOptions::default(), &data).await;
             let (producer, consumer) = ring(RingShape::new(2, 4096).unwrap()).await;
-            let receiving = pair.receiver.serve_ring(consumer, pair.sender()).unwrap();
+            let receiving = RingIn::serve(&pair.receiver, consumer, pair.sender()).unwrap();
             (pair, RingOut::new(producer, PATIENCE).unwrap(), receiving)
         });
         Self {

@@ -1,6 +1,7 @@
 //! Two agents without a control plane, and routes between memories that can be looked at.
 
 use std::collections::HashMap;
+use std::future::ready;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,8 +12,8 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use transload_tests::compiled::deployment;
 use transload_transfer::data::{
-    Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes, SendEvent,
-    SendEvents,
+    Admitted, Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes,
+    SendEvent, SendEvents,
 };
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{AgentId, Nonce, TransferId};
@@ -47,7 +48,7 @@ pub(crate) struct Pair {
     pub(crate) source: Endpoints,
     pub(crate) destination: Endpoints,
     pub(crate) lanes: Vec<LaneOut>,
-    pub(crate) receiver: Receiver<Desk>,
+    pub(crate) receiver: Receiver,
     pub(crate) desk: Desk,
     _control: (ControlConnection, ControlConnection),
 }
@@ -270,11 +271,12 @@ impl Desk {
 }
 
 impl Arrivals for Desk {
-    async fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Option<Landing> {
+    fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Admitted {
         assert_eq!(peer.as_str(), "source");
         let book = self.inner.lock().unwrap();
-        let expected = book.expected.get(&header.transfer)?;
-        (expected.nonce == header.nonce).then(|| expected.landing.clone())
+        let expected = book.expected.get(&header.transfer);
+        let expected = expected.filter(|expected| expected.nonce == header.nonce);
+        Box::pin(ready(expected.map(|expected| expected.landing.clone())))
     }
 
     fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, _: u32) {

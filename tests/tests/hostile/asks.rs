@@ -162,7 +162,7 @@ async fn every_ask_that_is_not_allowed_is_refused_by_name() {
     assert!(matches!(
         hostile.hear().await,
         Some(Message::Accepted {
-            path: Path::Quic,
+            path: Path::QUIC,
             ..
         })
     ));

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use transload_tests::cluster::{Side, set_of, ticket_of};
+use transload_tests::words;
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::Roles;
 use transload_transfer::ids::{Direction, Nonce, TransferId};
 use transload_transfer::quic::{CloseCode, ConnectError, ConnectionLost, SessionToken};
-use transload_transfer::wire::message::{LaneMessage, Message, Notice, NoticeKind};
+use transload_transfer::wire::message::{Message, Notice, NoticeKind};
 use transload_transfer::wire::stream::StreamHeader;
 
 use crate::peer::{Hostile, ask};
@@ -70,13 +71,9 @@ async fn asks_without_a_lease_wait_up_to_a_bound() {
         let mut ask = ask(0, &claims, &key, 3);
         ask.transfer = TransferId(u128::from(number).to_le_bytes());
         hostile.say(Message::Pull(ask)).await;
-        hostile
-            .say(Message::Lanes(LaneMessage::Wanted { lanes: u16::MAX }))
-            .await;
-        let (socket, token) = ("nowhere".to_owned(), (Nonce([0; 16]), Nonce([0; 16])));
-        hostile
-            .say(Message::Lanes(LaneMessage::Local { socket, token }))
-            .await;
+        hostile.say(words::lanes_wanted(u16::MAX)).await;
+        let token = (Nonce([0; 16]), Nonce([0; 16]));
+        hostile.say(words::ring_offered("nowhere", token)).await;
         if number % 100 == 0 {
             most = most.max(owner.gauges().await.unwrap().early);
         }

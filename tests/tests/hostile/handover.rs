@@ -11,7 +11,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use transload_transfer::ids::Nonce;
-use transload_transfer::path::ring::host::SocketName;
+use transload_transfer::path::ring::SocketName;
 
 use crate::source::halves;
 use crate::town::PATIENCE;

@@ -240,7 +240,7 @@ async fn who_invites_and_lets_nothing_in_keeps_no_blocks() {
                 hostile.say(Message::Refused { transfer, refusal }).await;
             }
             ReadsNothing => {
-                let path = Path::Quic;
+                let path = Path::QUIC;
                 hostile.say(Message::Accepted { transfer, path }).await;
             }
             HangsUp => drop(hostile),

@@ -66,18 +66,18 @@ impl Lie {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_source_that_lies_over_lanes_is_not_believed() {
-    no_lie_is_believed(Path::Quic).await;
+    no_lie_is_believed(Path::QUIC).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_source_that_lies_over_a_ring_is_not_believed() {
-    no_lie_is_believed(Path::Ring).await;
+    no_lie_is_believed(Path::RING).await;
 }
 
 async fn no_lie_is_believed(path: Path) {
     let to = Destination::in_a(Town::new());
     // Requests of which transfers take the network only, and others.
-    let first = if path == Path::Quic { 4 } else { 6 };
+    let first = if path == Path::QUIC { 4 } else { 6 };
     let source = Source::new(&to.town, "honest", Roles::all());
     let mut way = None;
     let report = source

@@ -6,15 +6,16 @@ use std::time::Duration;
 use tokio::time::sleep;
 use transload_layout::Rank;
 use transload_tests::cluster::{CLUSTER, Cache, Side, impatient, lease_of, open, transfer_of};
+use transload_tests::words;
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{ClusterName, Direction, Incarnation};
+use transload_transfer::path::ring::SocketName;
 use transload_transfer::path::ring::handover::{
     Connection, Expected, Limits, Listener, Token, connect,
 };
-use transload_transfer::path::ring::host::SocketName;
 use transload_transfer::path::ring::staging::{RingLimits, RingShape};
-use transload_transfer::wire::message::{Ask, LaneMessage, Message};
+use transload_transfer::wire::message::{Ask, Message};
 use transload_transfer::wire::{Failure, Path, PathSet};
 
 use crate::peer::{Hostile, ask};
@@ -53,17 +54,17 @@ impl Guest<'_> {
             Message::Accepted { path, .. } => Some(*path),
             _ => None,
         };
-        assert_eq!(self.peer.wait_for(accepted).await, Some(Path::Ring));
+        assert_eq!(self.peer.wait_for(accepted).await, Some(Path::RING));
         ask
     }
 
     /// Where it was told to fetch what it pulls over.
     async fn offer(&mut self) -> (SocketName, Token) {
-        let offered = |message: &Message| match message {
-            Message::Lanes(LaneMessage::Local { socket, token }) => Some((socket.clone(), *token)),
-            _ => None,
-        };
-        let (socket, (first, second)) = self.peer.wait_for(offered).await.expect("an offer");
+        let (socket, (first, second)) = self
+            .peer
+            .wait_for(words::offers_ring)
+            .await
+            .expect("an offer");
         let token = std::array::from_fn(|i| [first.0, second.0][i / 16][i % 16]);
         (
             SocketName::try_from(socket).unwrap(),
@@ -138,7 +139,7 @@ struct Host {
 impl Host {
     /// Agrees to a transfer over the ring.
     async fn accept(&self, peer: &mut Hostile, ask: &Ask) {
-        let (transfer, path) = (ask.transfer, Path::Ring);
+        let (transfer, path) = (ask.transfer, Path::RING);
         peer.say(Message::Accepted { transfer, path }).await;
     }
 
@@ -146,9 +147,8 @@ impl Host {
     async fn offer(&self, peer: &mut Hostile) -> Expected {
         let token = Token::random().unwrap();
         let expected = self.listener.expect(&token).unwrap();
-        let (socket, token) = (self.listener.name().to_string(), halves(token.as_bytes()));
-        let local = LaneMessage::Local { socket, token };
-        peer.say(Message::Lanes(local)).await;
+        let (socket, token) = (self.listener.name().as_str(), halves(token.as_bytes()));
+        peer.say(words::ring_offered(socket, token)).await;
         expected
     }
 
@@ -201,7 +201,7 @@ async fn an_offer_for_a_pull_that_was_cancelled_serves_the_next() {
         let guest = expected.connection(PATIENCE).await.unwrap();
         host.serve(&mut peer, &ask, guest).await;
         for route in &pull.finish().await.unwrap().routes {
-            assert_eq!((route.path, route.attempts), (Path::Ring, 1), "{route:?}");
+            assert_eq!((route.path, route.attempts), (Path::RING, 1), "{route:?}");
         }
     }
     to.stays_well().await;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use tokio::time::timeout;
 use transload_layout::Rank;
 use transload_tests::cluster::{CLUSTER, Side, TOKENS, content_of, mint};
+use transload_tests::words;
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::Identity;
 use transload_transfer::ids::{
@@ -15,7 +16,7 @@ use transload_transfer::quic::{
     ConnectError, ControlConnection, Endpoints, Lane, QuicOptions, SessionToken,
 };
 use transload_transfer::ticket::{Claims, Ticket, TicketKey};
-use transload_transfer::wire::message::{Ask, Envelope, Hello, LaneMessage, Message, VERSIONS};
+use transload_transfer::wire::message::{Ask, Envelope, Hello, Message, VERSIONS};
 use transload_transfer::wire::{PathSet, Refusal, frame};
 
 use crate::town::PATIENCE;
@@ -179,11 +180,9 @@ impl Hostile {
 
     /// A lane to the peer, as it would be opened by an honest one.
     pub(crate) async fn lane(&mut self) -> (Lane, u16) {
-        self.say(Message::Lanes(LaneMessage::Wanted { lanes: 1 }))
-            .await;
+        self.say(words::lanes_wanted(1)).await;
         loop {
-            if let Message::Lanes(LaneMessage::Offer { ports, nonce }) = self.hear().await.unwrap()
-            {
+            if let Some((ports, nonce)) = words::offers_lanes(&self.hear().await.unwrap()) {
                 let token = SessionToken::from(nonce.0);
                 return (self.lane_with(ports[0], &token).await.unwrap(), ports[0]);
             }

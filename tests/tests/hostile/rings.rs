@@ -3,9 +3,10 @@
 use std::os::fd::OwnedFd;
 
 use transload_layout::Rank;
+use transload_tests::words;
 use transload_transfer::identity::Roles;
 use transload_transfer::ids::Nonce;
-use transload_transfer::wire::message::{Ask, LaneMessage, Message};
+use transload_transfer::wire::message::{Ask, Message};
 use transload_transfer::wire::{Failure, Path};
 
 use crate::handover::{self, Gift, memfd, ring};
@@ -19,10 +20,9 @@ const BYTES: u64 = 8 * (256 << 10) + 8192;
 
 /// Agrees to a transfer over a ring, and says where to fetch it.
 async fn offer(hostile: &mut Hostile, ask: &Ask, (socket, token): (String, (Nonce, Nonce))) {
-    let (transfer, path) = (ask.transfer, Path::Ring);
+    let (transfer, path) = (ask.transfer, Path::RING);
     hostile.say(Message::Accepted { transfer, path }).await;
-    let local = LaneMessage::Local { socket, token };
-    hostile.say(Message::Lanes(local)).await;
+    hostile.say(words::ring_offered(&socket, token)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

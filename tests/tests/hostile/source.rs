@@ -6,6 +6,7 @@ use tokio::task::block_in_place;
 use tokio::time::timeout;
 use transload_layout::Rank;
 use transload_tests::cluster::{Side, TOKENS, claims_of, mint, transfer_of};
+use transload_tests::words;
 use transload_transfer::agent::{PullReport, TransferError};
 use transload_transfer::identity::Roles;
 use transload_transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, Nonce};
@@ -14,7 +15,7 @@ use transload_transfer::path::ring::staging::{Producer, RingShape};
 use transload_transfer::plan::{Plan, Request};
 use transload_transfer::quic::{DataSender, Endpoints, Lane};
 use transload_transfer::ticket::{RankAddress, Ticket};
-use transload_transfer::wire::message::{Ask, LaneMessage, Message};
+use transload_transfer::wire::message::{Ask, Message};
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 use transload_transfer::wire::{Failure, JobError, Path};
 
@@ -129,23 +130,20 @@ impl Way {
         hostile.say(Message::Accepted { transfer, path }).await;
         if way.is_none() {
             *way = match path {
-                Path::Quic => Self::lane(hostile).await,
+                Path::QUIC => Self::lane(hostile).await,
                 _ => Some(Self::ring(hostile).await),
             };
         }
     }
 
     async fn lane(hostile: &mut Hostile) -> Option<Self> {
-        let wanted = |message: &Message| {
-            matches!(message, Message::Lanes(LaneMessage::Wanted { .. })).then_some(())
-        };
+        let wanted = |message: &Message| words::wants_lanes(message).then_some(());
         hostile.wait_for(wanted).await?;
         let endpoints = hostile.endpoints.clone();
         let mut session = endpoints.expect_lanes(&hostile.peer(), 1).unwrap();
         let nonce = Nonce(*session.token().as_bytes());
         let ports = endpoints.lane_ports();
-        let offer = LaneMessage::Offer { ports, nonce };
-        hostile.say(Message::Lanes(offer)).await;
+        hostile.say(words::lanes_offered(&ports, nonce)).await;
         let lane = timeout(PATIENCE, session.accept()).await.unwrap();
         lane.map(Self::Lane)
     }
@@ -154,9 +152,8 @@ impl Way {
         let listener = Listener::bind(Limits::default()).unwrap();
         let token = Token::random().unwrap();
         let expected = listener.expect(&token).unwrap();
-        let (socket, token) = (listener.name().to_string(), halves(token.as_bytes()));
-        let local = LaneMessage::Local { socket, token };
-        hostile.say(Message::Lanes(local)).await;
+        let (socket, token) = (listener.name().as_str(), halves(token.as_bytes()));
+        hostile.say(words::ring_offered(socket, token)).await;
         let connection = expected.connection(PATIENCE).await.unwrap();
         Self::Ring(connection.offer_producer(RingShape::DEFAULT).await.unwrap())
     }

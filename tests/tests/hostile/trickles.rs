@@ -18,7 +18,7 @@ use crate::town::{Destination, RANKS, Town, issue};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pull_that_trickles_ends_by_its_timeout() {
     let to = Destination::in_a(Town::new());
-    for (request, path) in [(4, Path::Quic), (6, Path::Ring)] {
+    for (request, path) in [(4, Path::QUIC), (6, Path::RING)] {
         let mut source = Source::new(&to.town, &path.to_string(), Roles::all());
         // Longer than an attempt may stand still.
         source.timeout = Duration::from_millis(2500);

@@ -21,7 +21,7 @@ fn destinations_survive_their_sources() {
 /// One agent pulls from both, over a ring from each.
 #[test]
 fn a_destination_of_two_rings_survives_its_sources() {
-    destinations_survive(&Siege::new(4, Some(Path::Ring)), &[&RANKS]);
+    destinations_survive(&Siege::new(4, Some(Path::RING)), &[&RANKS]);
 }
 
 fn destinations_survive(siege: &Siege, shares: &[&'static [Rank]]) {

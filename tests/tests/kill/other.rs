@@ -30,7 +30,7 @@ fn other_process() {
         .collect();
     let incarnation = Incarnation(variable("TRANSLOAD_TEST_LIFE").parse().unwrap());
     let path = variable("TRANSLOAD_TEST_PATH");
-    let path = (path == wire::Path::Ring.to_string()).then_some(wire::Path::Ring);
+    let path = (path == wire::Path::RING.to_string()).then_some(wire::Path::RING);
     let cache = Cache::new(side);
     let origins = (side == Side::Decode).then(Origins::new);
     let identity = load(Path::new(&variable("TRANSLOAD_TEST_FOLDER")), &name);

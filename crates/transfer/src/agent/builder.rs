@@ -18,6 +18,9 @@ use super::renewal;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::memory::Memory;
+use crate::path::carrier::Room;
+use crate::path::quic::Quic;
+use crate::path::ring::Ring;
 use crate::quic::{BindError, Endpoints};
 use crate::ticket::TicketKey;
 use crate::wire::{self, DocumentTooLong, Machine};
@@ -35,6 +38,7 @@ pub struct Builder {
     instance: Option<InstanceName>,
     options: AgentOptions,
     memories: Memories,
+    rooms: Vec<Box<dyn Room>>,
 }
 
 /// Memory that does not suit its deployment.
@@ -123,6 +127,7 @@ impl Builder {
             instance: None,
             options: AgentOptions::default(),
             memories: Memories::new(),
+            rooms: vec![Box::new(Quic), Box::new(Ring)],
         }
     }
 
@@ -147,6 +152,13 @@ impl Builder {
     #[must_use]
     pub fn options(mut self, options: AgentOptions) -> Self {
         self.options = options;
+        self
+    }
+
+    /// Has the agent take one more path, beside QUIC and the ring. Both sides have to have it.
+    #[must_use]
+    pub fn path(mut self, room: impl Room + 'static) -> Self {
+        self.rooms.push(Box::new(room));
         self
     }
 
@@ -221,6 +233,7 @@ impl Builder {
             endpoints: endpoints.clone(),
             memories: self.memories,
             data: self.options.data,
+            rooms: self.rooms,
             events: sender.clone(),
         });
         let urgent = driver.urgent();

@@ -179,7 +179,7 @@ mod tests {
         drop((outbox, receiver));
         let conn = ConnId(1);
         let (events, _unread) = mpsc::channel(1);
-        let full = Event::LanesFailed {
+        let full = Event::Lost {
             conn,
             why: String::new(),
         };

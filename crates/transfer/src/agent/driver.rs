@@ -1,6 +1,6 @@
 //! The driver: the one task that owns the machine, feeds it with events, and does what it wants done.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -19,14 +19,14 @@ use super::error::TransferError;
 use super::event::Event;
 use super::flows::{Memories, Touching, Under};
 use super::lease::LeaseOutcome;
-#[cfg(feature = "local")]
-use super::local::Local;
 use super::metrics::Counters;
 use super::plans::Plans;
 use crate::data::{DataOptions, Receiver};
 use crate::ids::{AgentId, TransferId};
 use crate::lease::LeaseKey;
 use crate::moment::Moment;
+use crate::path::Path;
+use crate::path::carrier::{Carrier, Host, Room};
 use crate::quic::{CloseCode, Endpoints};
 use crate::wire::{ConnId, JobId, JobReport, Machine, NoticeId};
 
@@ -37,8 +37,6 @@ mod commands;
 mod connections;
 mod logs;
 mod promises;
-#[cfg(feature = "local")]
-mod rings;
 mod transfers;
 
 /// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` is
@@ -54,9 +52,9 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(super) struct Driver {
     machine: Machine<Plans>,
     endpoints: Endpoints,
-    receiver: Receiver<Admission>,
+    /// The paths there are.
+    carriers: BTreeMap<Path, Box<dyn Carrier>>,
     memories: Memories,
-    data: DataOptions,
     /// For tasks whose events have to wait their turn: peers and users.
     events: mpsc::Sender<Event>,
     /// For those that cannot wait: the data plane, whose events are a few for each stream, and handles
@@ -64,8 +62,6 @@ pub(super) struct Driver {
     moved: mpsc::UnboundedSender<Event>,
     moved_in: Option<mpsc::UnboundedReceiver<Event>>,
     start: Instant,
-    #[cfg(feature = "local")]
-    local: Option<Local>,
     next_conn: u64,
     connections: HashMap<ConnId, Connection>,
     under_way: HashMap<TransferId, Under>,
@@ -92,6 +88,7 @@ pub(super) struct Parts {
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
     pub(super) data: DataOptions,
+    pub(super) rooms: Vec<Box<dyn Room>>,
     /// How long a transfer may stand still.
     pub(super) stall: Duration,
     /// How long a connection is kept that nothing needs.
@@ -108,18 +105,20 @@ impl Driver {
         let allowed = 2 * usize::from(quic.lanes) * quic.max_streams as usize;
         data.streams_of_peer = data.streams_of_peer.max(allowed);
         data.streams_of_service = data.streams_of_service.max(allowed);
-        Self {
+        let host = Host {
+            endpoints: parts.endpoints.clone(),
             receiver: Receiver::new(Admission::new(moved.clone()), &data),
+            data,
+        };
+        Self {
+            carriers: open(&parts.rooms, &host),
             machine: parts.machine,
             endpoints: parts.endpoints,
             memories: parts.memories,
-            data,
             events: parts.events,
             moved,
             moved_in: Some(moved_in),
             start: Instant::now(),
-            #[cfg(feature = "local")]
-            local: None,
             next_conn: 0,
             connections: HashMap::new(),
             under_way: HashMap::new(),
@@ -147,13 +146,6 @@ impl Driver {
         let Some(mut moved) = self.moved_in.take() else {
             return;
         };
-        #[cfg(feature = "local")]
-        match Local::start() {
-            Ok(local) => self.local = Some(local),
-            Err(error) => {
-                tracing::warn!(%error, "no local paths: peers on this host use the network")
-            }
-        }
         let mut look = interval(self.look);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -239,6 +231,21 @@ impl Driver {
     }
 }
 
+/// Opens what paths there are on this machine.
+fn open(rooms: &[Box<dyn Room>], host: &Host) -> BTreeMap<Path, Box<dyn Carrier>> {
+    let carriers = rooms.iter().filter_map(|room| {
+        let path = room.path();
+        match room.open(host.clone()) {
+            Ok(carrier) => Some((path, carrier)),
+            Err(error) => {
+                tracing::warn!(%path, %error, "a path cannot be had: peers are reached by others");
+                None
+            }
+        }
+    });
+    carriers.collect()
+}
+
 /// What happens.
 impl Driver {
     fn on_event(&mut self, event: Event) {
@@ -269,18 +276,9 @@ impl Driver {
                 }
             }
             Event::Lost { conn, why } => self.lost(conn, &why),
-            Event::LaneUp { conn, lane } => self.lane_up(conn, lane),
-            // Without its lanes a connection is no use: its transfers are tried again over another.
-            Event::LanesFailed { conn, why } => self.lost(conn, &why),
-            #[cfg(feature = "local")]
-            Event::RingOut { conn, ring } => match self.connections.get_mut(&conn) {
-                Some(connection) => connection.rings.out.add(ring),
-                None => ring.close(),
-            },
-            #[cfg(feature = "local")]
-            Event::RingOutFailed { conn, why } => self.ring_out_failed(conn, &why),
-            #[cfg(feature = "local")]
-            Event::RingInFailed { conn, why } => self.ring_in_failed(conn, &why),
+            Event::Path { conn, path, report } => {
+                self.machine.path_reported(now, conn, path, report);
+            }
             Event::Sending {
                 transfer,
                 number,

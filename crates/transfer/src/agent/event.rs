@@ -8,17 +8,15 @@ use super::driver::Bound;
 use super::lease::{Lease, OpenRefused};
 use super::metrics::{AgentMetrics, JobUnderWay};
 use super::request::Keeper;
-#[cfg(feature = "local")]
-use super::ring::OfferError;
 use super::transfer::Transfer;
 use super::{Blocks, NoticeOutcome};
 use crate::content::ContentDigest;
 use crate::data::Landing;
 use crate::ids::{AgentId, Rank, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec};
-#[cfg(feature = "local")]
-use crate::path::ring::RingOut;
-use crate::quic::{ControlConnection, Lane};
+use crate::path::Path;
+use crate::path::negotiation::{Ending, Report};
+use crate::quic::ControlConnection;
 use crate::ticket::Ticket;
 use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
@@ -37,20 +35,12 @@ pub(super) enum Event {
     Received { conn: ConnId, envelope: Envelope },
     /// A control connection is gone.
     Lost { conn: ConnId, why: String },
-    /// A lane of a connection is there.
-    LaneUp { conn: ConnId, lane: Lane },
-    /// Lanes of a connection cannot be had.
-    LanesFailed { conn: ConnId, why: String },
-
-    /// A ring to send over has been fetched by the peer.
-    #[cfg(feature = "local")]
-    RingOut { conn: ConnId, ring: RingOut },
-    /// A ring to send over cannot be had.
-    #[cfg(feature = "local")]
-    RingOutFailed { conn: ConnId, why: OfferError },
-    /// A ring to receive from cannot be had, or has come to its end.
-    #[cfg(feature = "local")]
-    RingInFailed { conn: ConnId, why: OfferError },
+    /// The carrier of a path has something to tell.
+    Path {
+        conn: ConnId,
+        path: Path,
+        report: Report,
+    },
 
     /// A data stream of ours is written, or has failed: one of the transfer that the driver has given this number.
     Sending {
@@ -89,11 +79,8 @@ pub(super) enum Event {
 pub(super) enum Sending {
     /// It is written whole.
     Written { bytes: u64 },
-    /// It has failed.
-    Failed { why: String },
-    /// It has failed since its ring did.
-    #[cfg(feature = "local")]
-    RingBroken { conn: ConnId, why: String },
+    /// It has failed; `path` says how where that is the fault of its path.
+    Failed { why: String, path: Option<Ending> },
 }
 
 /// What users of an agent want.

@@ -72,13 +72,14 @@ pub struct RouteMetrics {
 }
 
 /// Bytes by the path they took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PathBytes {
-    /// Over the network.
-    pub quic: u64,
-    /// Through a staging ring.
-    pub ring: u64,
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PathBytes(BTreeMap<Path, u64>);
+
+impl PathBytes {
+    /// How many have taken a path.
+    pub fn by(&self, path: Path) -> u64 {
+        self.0.get(&path).copied().unwrap_or(0)
+    }
 }
 
 /// Leases by how they ended. Those that have not are open.
@@ -257,10 +258,7 @@ impl Counters {
             true => &mut self.metrics.bytes_out,
             false => &mut self.metrics.bytes_in,
         };
-        *match path {
-            Path::Quic => &mut by_path.quic,
-            Path::Ring => &mut by_path.ring,
-        } += under.flow.bytes;
+        *by_path.0.entry(path).or_default() += under.flow.bytes;
         for (bound, chunks) in &under.chunks.0 {
             *self.metrics.chunks.entry(*bound).or_default() += chunks;
         }

@@ -46,16 +46,11 @@ mod error;
 mod event;
 mod flows;
 mod handle;
-mod lanes;
 mod lease;
-#[cfg(feature = "local")]
-mod local;
 mod metrics;
 mod plans;
 mod renewal;
 mod request;
-#[cfg(feature = "local")]
-mod ring;
 mod transfer;
 
 pub use builder::{BindAgentError, Builder, RegisterError};
@@ -104,9 +99,6 @@ impl Default for AgentOptions {
         }
     }
 }
-
-/// How long lanes may take to be there once a transfer wants them.
-const LANES_WITHIN: Duration = Duration::from_secs(10);
 
 /// The blocks of a lease or a job: block tables in the order of the own document's groups.
 type Blocks = Arc<Tables>;

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use transload_layout::Deployment;
 use transload_layout::document::Document;
 
+use crate::ids::DeploymentDigest;
 pub(super) use crate::ids::canonical_document as canonical;
-use crate::ids::{AgentId, DeploymentDigest};
 use crate::plan::{MAX_SLICES, Plan, Request, Side, pair_groups};
-#[cfg(feature = "local")]
-use crate::wire::Path;
-use crate::wire::{self, ConnId, Difference, Flow, PathSet, RouteAsk};
+use crate::wire::{self, Difference, Flow, RouteAsk};
 
 /// Most deployments that are kept though no peer of theirs is connected. Each has at most 64 groups and
 /// 4,096 ranks.
@@ -31,8 +29,6 @@ pub(super) struct Plans {
     /// Those that nobody is connected from, the longest idle first.
     idle: VecDeque<DeploymentDigest>,
     recent: VecDeque<Planned>,
-    /// Paths beside the network, of connections.
-    local: HashMap<ConnId, Near>,
 }
 
 /// A plan, and what each of its routes is, which takes a hash of all that it moves.
@@ -51,23 +47,6 @@ struct Met {
     connections: usize,
 }
 
-/// A connection to an agent of this host.
-#[derive(Debug)]
-struct Near {
-    /// Which, once it has said so.
-    agent: Option<AgentId>,
-    paths: LocalPaths,
-}
-
-/// The paths to and from an agent of this host, beside the network.
-#[derive(Clone, Copy, Debug, Default)]
-struct LocalPaths {
-    /// For what it gets from us.
-    out: PathSet,
-    /// For what we get from it.
-    back: PathSet,
-}
-
 impl Plans {
     pub(super) fn new(own: Arc<Deployment>) -> Self {
         Self {
@@ -75,7 +54,6 @@ impl Plans {
             peers: HashMap::new(),
             idle: VecDeque::new(),
             recent: VecDeque::new(),
-            local: HashMap::new(),
         }
     }
 
@@ -91,33 +69,6 @@ impl Plans {
         {
             self.peers.remove(&longest);
         }
-    }
-
-    /// Notes the paths of a connection beside the network.
-    #[cfg(feature = "local")]
-    pub(super) fn set_local(&mut self, conn: ConnId, paths: PathSet) {
-        let agent = None;
-        let (out, back) = (paths, paths);
-        let paths = LocalPaths { out, back };
-        self.local.insert(conn, Near { agent, paths });
-    }
-
-    /// A path to an agent, or else from it, has failed: others are taken that way from now on, until it
-    /// connects anew.
-    #[cfg(feature = "local")]
-    pub(super) fn lose_local(&mut self, conn: ConnId, path: Path, local_is_source: bool) {
-        if let Some(Near { paths, .. }) = self.local.get_mut(&conn) {
-            let lost = match local_is_source {
-                true => &mut paths.out,
-                false => &mut paths.back,
-            };
-            *lost = lost.without(path);
-        }
-    }
-
-    /// Forgets a connection that is gone.
-    pub(super) fn forget_local(&mut self, conn: ConnId) {
-        self.local.remove(&conn);
     }
 
     /// The plan with all routes of one local rank.
@@ -238,24 +189,6 @@ impl wire::Planner for Plans {
     fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<wire::Route>, String> {
         Ok(self.plan(ask)?.routes.to_vec())
     }
-
-    fn connected(&mut self, conn: ConnId, agent: &AgentId) {
-        if let Some(near) = self.local.get_mut(&conn) {
-            near.agent = Some(agent.clone());
-        }
-    }
-
-    fn paths(&self, agent: &AgentId, local_is_source: bool) -> PathSet {
-        let its = self.local.values();
-        let its = its.filter(|near| near.agent.as_ref() == Some(agent));
-        let local = its.map(|near| match local_is_source {
-            true => near.paths.out,
-            false => near.paths.back,
-        });
-        // What one connection has lost is not tried on another.
-        let local = local.reduce(PathSet::and).unwrap_or_default();
-        PathSet::QUIC.or(local)
-    }
 }
 
 #[cfg(test)]
@@ -271,26 +204,6 @@ mod tests {
         );
         let value = serde_json::from_str(&text).unwrap();
         Deployment::from_value(&value).unwrap()
-    }
-
-    #[cfg(feature = "local")]
-    #[test]
-    fn a_path_is_lost_one_way() {
-        let mut plans = Plans::new(Arc::new(deployment(1)));
-        let agent = AgentId::new("peer").unwrap();
-        let conn = ConnId(1);
-        plans.set_local(conn, PathSet::LOCAL);
-        assert_eq!(
-            plans.paths(&agent, true),
-            PathSet::QUIC,
-            "nobody knows who it is"
-        );
-        plans.connected(conn, &agent);
-        plans.lose_local(conn, Path::Ring, true);
-        assert_eq!(plans.paths(&agent, true), PathSet::QUIC);
-        assert_eq!(plans.paths(&agent, false), PathSet::ANY);
-        plans.lose_local(conn, Path::Ring, false);
-        assert_eq!(plans.paths(&agent, false), PathSet::QUIC);
     }
 
     #[test]

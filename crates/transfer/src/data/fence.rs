@@ -67,7 +67,6 @@ impl Fence {
 
 impl Inside {
     /// Whether it is time to leave.
-    #[cfg(feature = "local")]
     pub(crate) fn is_raised(&self) -> bool {
         self.fence.is_raised()
     }

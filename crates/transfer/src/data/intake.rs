@@ -1,7 +1,6 @@
 //! What arrives on one stream behind its header, on whatever path: placed, counted and summed.
 
 use super::{landing::Landing, receive::ReceiveError, route_bytes::RouteCursor};
-#[cfg(feature = "local")]
 use crate::path::ring::staging::ReadWindow;
 use crate::{
     copy::Crc32c,
@@ -53,7 +52,6 @@ impl Intake {
     }
 
     /// The same with what a slot holds from `at` on.
-    #[cfg(feature = "local")]
     pub(crate) fn take_slot(
         &mut self,
         slot: &ReadWindow<'_>,
@@ -95,7 +93,6 @@ impl Intake {
     }
 
     /// Whether the trailer is there: the last that may come.
-    #[cfg(feature = "local")]
     pub(crate) fn is_whole(&self) -> bool {
         self.trailer_got == TRAILER
     }

@@ -53,12 +53,11 @@ mod route_bytes;
 mod stop;
 
 pub(crate) use fence::Inside;
-#[cfg(feature = "local")]
 pub(crate) use intake::Intake;
 pub use landing::Landing;
 pub use options::DataOptions;
 pub use outgoing::{Outgoing, SendError, SendEvent, SendEvents};
 pub(crate) use part::Part;
 pub(crate) use pool::BufferPool;
-pub use receive::{Arrivals, ReceiveError, Receiver};
+pub use receive::{Admitted, Arrivals, ReceiveError, Receiver};
 pub use route_bytes::{RouteBytes, RouteCursor, RouteError};

@@ -19,7 +19,6 @@ use super::{
     ranges::Ranges,
     route_bytes::RouteBytes,
 };
-#[cfg(feature = "local")]
 use crate::path::ring;
 use crate::{
     copy,
@@ -88,11 +87,9 @@ pub enum SendError {
     #[error(transparent)]
     Lane(#[from] quic::StreamError),
     /// The ring failed it.
-    #[cfg(feature = "local")]
     #[error(transparent)]
     Ring(#[from] ring::staging::RingError),
     /// Bytes could not be put into a slot. A fault of this process, too.
-    #[cfg(feature = "local")]
     #[error(transparent)]
     Stage(#[from] ring::staging::StageError),
     /// The memory could not be read. A fault of this process: it was proved that it can.
@@ -215,7 +212,6 @@ impl Outgoing {
     }
 
     /// A part that may be read now, if there is one.
-    #[cfg(feature = "local")]
     pub(crate) fn ready_part(&self) -> Option<Part> {
         self.queue().ready.pop_front()
     }

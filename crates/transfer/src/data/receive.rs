@@ -2,8 +2,10 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     future::Future,
     hash::Hash,
+    pin::Pin,
     sync::{Arc, Mutex, Weak},
 };
 
@@ -16,7 +18,6 @@ use tokio::{
 };
 
 use super::{intake::Intake, landing::Landing, options::DataOptions, stop};
-#[cfg(feature = "local")]
 use crate::path::ring;
 use crate::{
     copy,
@@ -32,11 +33,7 @@ pub trait Arrivals: Send + Sync + 'static {
     /// Where the bytes of a stream that `peer` has opened go; `None` turns it away. It has to know the
     /// transfer, to find that its nonce is the header's and its source this peer, and that no other
     /// stream has these bytes.
-    fn admit(
-        &self,
-        peer: &AgentId,
-        header: &StreamHeader,
-    ) -> impl Future<Output = Option<Landing>> + Send;
+    fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Admitted;
 
     /// All bytes of a stream that was admitted are in their place, and `crc` of them is what the
     /// trailer says.
@@ -45,6 +42,9 @@ pub trait Arrivals: Send + Sync + 'static {
     /// A stream that was admitted has come to nothing. Not called when its landing was fenced.
     fn failed(&self, header: &StreamHeader, error: ReceiveError);
 }
+
+/// Tells where the bytes of a stream go; `None` where they go nowhere.
+pub type Admitted = Pin<Box<dyn Future<Output = Option<Landing>> + Send>>;
 
 /// What can be wrong with a stream that was admitted.
 #[derive(Debug, Error)]
@@ -94,7 +94,6 @@ pub enum ReceiveError {
     #[error(transparent)]
     Lane(#[from] quic::StreamError),
     /// Bytes of a slot could not be placed, since the memory was registered for reading only.
-    #[cfg(feature = "local")]
     #[error(transparent)]
     Stage(#[from] ring::staging::StageError),
     /// The memory could not be written: it was registered for reading only.
@@ -113,14 +112,13 @@ impl ReceiveError {
 }
 
 /// Receives streams and places their bytes. Clones share their bounds.
-#[derive(Debug)]
-pub struct Receiver<A> {
-    pub(super) inner: Arc<Inner<A>>,
+#[derive(Clone)]
+pub struct Receiver {
+    inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
-pub(super) struct Inner<A> {
-    pub(super) arrivals: A,
+struct Inner {
+    arrivals: Box<dyn Arrivals>,
     options: DataOptions,
     /// Places for streams, of all peers, of each service and of each agent.
     streams: Arc<Semaphore>,
@@ -155,25 +153,23 @@ impl<K: Eq + Hash> Shares<K> {
     }
 }
 
-impl<A> Clone for Receiver<A> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-        }
+impl fmt::Debug for Receiver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Receiver").finish_non_exhaustive()
     }
 }
 
 /// Pieces taken from a lane at once: about what one batch of packets brings. More are not faster.
 const PIECES: usize = 64;
 
-impl<A: Arrivals> Receiver<A> {
+impl Receiver {
     /// One receiver serves all lanes and rings of an agent.
     #[must_use]
-    pub fn new(arrivals: A, options: &DataOptions) -> Self {
+    pub fn new(arrivals: impl Arrivals, options: &DataOptions) -> Self {
         let streams = options.streams.min(Semaphore::MAX_PERMITS);
         Self {
             inner: Arc::new(Inner {
-                arrivals,
+                arrivals: Box::new(arrivals),
                 options: options.clone(),
                 streams: Arc::new(Semaphore::new(streams)),
                 of_services: Shares::new(options.streams_of_service),
@@ -183,8 +179,8 @@ impl<A: Arrivals> Receiver<A> {
     }
 
     /// Who decides.
-    pub fn arrivals(&self) -> &A {
-        &self.inner.arrivals
+    pub fn arrivals(&self) -> &dyn Arrivals {
+        &*self.inner.arrivals
     }
 
     /// Receives all streams of a lane, on its thread, until the lane is gone.

@@ -4,7 +4,6 @@ use std::{ops::Range, sync::Arc};
 
 use thiserror::Error;
 
-#[cfg(feature = "local")]
 use crate::path::ring::staging::{ReadWindow, StageError, WriteWindow};
 use crate::{
     copy::{Crc32c, Cursor, MemoryStream, StreamError},
@@ -174,7 +173,6 @@ impl RouteCursor {
     }
 
     /// Gathers the next `len` bytes to `at` in a slot, and adds them to `sum`.
-    #[cfg(feature = "local")]
     pub(crate) fn gather_slot(
         &mut self,
         slot: &mut WriteWindow<'_>,
@@ -188,7 +186,6 @@ impl RouteCursor {
     }
 
     /// Scatters `len` bytes from `at` in a slot, and adds them to `sum`.
-    #[cfg(feature = "local")]
     pub(crate) fn scatter_slot(
         &mut self,
         slot: &ReadWindow<'_>,

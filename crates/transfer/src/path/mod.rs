@@ -1,93 +1,146 @@
-//! The ways that bytes can take between two agents.
+//! Paths: the ways that bytes can take between two agents. Each is a room with two halves.
+//!
+//! ```text
+//!              wire (pure)                          agent (I/O)
+//!  ┌──────────────────────────────┐    ┌───────────────────────────────────┐
+//!  │ Negotiation, one for each    │    │ Carrier, one for each agent       │
+//!  │ connection: what is offered, │    │  └ Link, one for each connection: │
+//!  │ taken, withdrawn             │    │    carries streams out, takes     │
+//!  └──────┬────────────────▲──────┘    │    them in                        │
+//!         │ Order          │ Report    └──────▲────────────────┬───────────┘
+//!         └────────────────┼──────────────────┘                │
+//!                          └───────────────────────────────────┘
+//! ```
+//!
+//! The [negotiation](negotiation::Negotiation) knows nothing of sockets: it hears the words of the peer and
+//! the reports of its carrier, and gives orders and words. The [carrier](carrier::Carrier) obeys. An agent has
+//! [`quic`] always, and what is [registered](crate::agent::Builder::path) beside: on Linux [`ring`].
+
+pub mod negotiation;
+pub mod quic;
+pub mod ring;
 
 #[cfg(feature = "quic")]
-pub mod quic;
-#[cfg(feature = "local")]
-pub mod ring;
+pub mod carrier;
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 /// How the bytes of one transfer travel. Always reported.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Path {
-    /// Over the network, encrypted.
-    Quic,
-    /// On one host through a staging ring: the source gathers, the destination scatters.
-    Ring,
-}
+///
+/// A number from 0 to 15, the same for all agents of a cluster. Among those that two agents share, the one with the
+/// greatest is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Path(u8);
+
+/// How many paths there can be.
+const PATHS: u8 = 16;
 
 impl Path {
-    const ALL: [Path; 2] = [Path::Quic, Path::Ring];
+    /// Over the network, encrypted.
+    pub const QUIC: Path = Path(0);
+    /// On one host through a staging ring: the source gathers, the destination scatters.
+    pub const RING: Path = Path(1);
 
-    const fn bit(self) -> u8 {
-        1 << self as u8
+    /// The path with this number, from 0 to 15.
+    pub const fn new(number: u8) -> Option<Path> {
+        match number < PATHS {
+            true => Some(Path(number)),
+            false => None,
+        }
+    }
+
+    /// Its number.
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+}
+
+impl<'de> Deserialize<'de> for Path {
+    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let number = u8::deserialize(from)?;
+        Path::new(number).ok_or_else(|| serde::de::Error::custom("paths are numbered from 0 to 15"))
     }
 }
 
 impl fmt::Display for Path {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Path::Quic => "quic",
-            Path::Ring => "ring",
-        })
+        match *self {
+            Path::QUIC => f.write_str("quic"),
+            Path::RING => f.write_str("ring"),
+            Path(number) => write!(f, "path {number}"),
+        }
     }
 }
 
 /// Some of the paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct PathSet(u8);
+pub struct PathSet(u16);
 
 impl PathSet {
     /// Every path.
-    pub const ANY: PathSet = PathSet(Path::Quic.bit() | Path::Ring.bit());
+    pub const ANY: PathSet = PathSet(u16::MAX);
     /// The network only.
-    pub const QUIC: PathSet = PathSet(Path::Quic.bit());
-    /// Those that stay on one host.
-    pub const LOCAL: PathSet = PathSet(Path::Ring.bit());
+    pub const QUIC: PathSet = PathSet(1 << Path::QUIC.0);
+    /// Those that stay on one host: all but the network.
+    pub const LOCAL: PathSet = PathSet(!PathSet::QUIC.0);
 
     /// Whether `path` is one of them.
-    pub fn contains(self, path: Path) -> bool {
-        self.0 & path.bit() != 0
+    pub const fn contains(self, path: Path) -> bool {
+        self.0 & (1 << path.0) != 0
     }
 
     /// Those that are in both.
     #[must_use]
-    pub fn and(self, other: PathSet) -> PathSet {
+    pub const fn and(self, other: PathSet) -> PathSet {
         PathSet(self.0 & other.0)
     }
 
     /// Those that are in either.
     #[must_use]
-    pub fn or(self, other: PathSet) -> PathSet {
+    pub const fn or(self, other: PathSet) -> PathSet {
         PathSet(self.0 | other.0)
     }
 
     /// Those that are not `path`.
     #[must_use]
-    pub fn without(self, path: Path) -> PathSet {
-        PathSet(self.0 & !path.bit())
+    pub const fn without(self, path: Path) -> PathSet {
+        PathSet(self.0 & !(1 << path.0))
     }
 
     /// The one to take: any that stays on one host before the network.
     pub fn best(self) -> Option<Path> {
-        Path::ALL
-            .into_iter()
-            .rev()
-            .find(|path| self.contains(*path))
+        self.iter().last()
+    }
+
+    /// All of them, the network first.
+    pub fn iter(self) -> impl Iterator<Item = Path> {
+        (0..PATHS)
+            .map(Path)
+            .filter(move |path| self.contains(*path))
+    }
+}
+
+impl From<Path> for PathSet {
+    fn from(path: Path) -> Self {
+        PathSet(1 << path.0)
     }
 }
 
 impl FromIterator<Path> for PathSet {
     fn from_iter<I: IntoIterator<Item = Path>>(paths: I) -> Self {
-        PathSet(paths.into_iter().fold(0, |bits, path| bits | path.bit()))
+        let sets = paths.into_iter().map(PathSet::from);
+        sets.fold(PathSet::default(), PathSet::or)
     }
 }
 
 impl fmt::Display for PathSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut names = Path::ALL.into_iter().filter(|path| self.contains(*path));
+        if *self == PathSet::ANY {
+            return f.write_str("any path");
+        }
+        let mut names = self.iter();
         match names.next() {
             None => f.write_str("no path"),
             Some(first) => {
@@ -104,14 +157,20 @@ mod tests {
 
     #[test]
     fn the_shortest_way_is_taken() {
-        assert_eq!(PathSet::ANY.best(), Some(Path::Ring));
-        assert_eq!(PathSet::ANY.and(PathSet::QUIC).best(), Some(Path::Quic));
+        let both = PathSet::from_iter([Path::QUIC, Path::RING]);
+        assert_eq!(both.best(), Some(Path::RING));
+        assert_eq!(both.and(PathSet::QUIC).best(), Some(Path::QUIC));
         assert_eq!(PathSet::LOCAL.and(PathSet::QUIC).best(), None);
-        assert_eq!(
-            PathSet::from_iter([Path::Quic, Path::Ring]).to_string(),
-            "quic or ring"
-        );
-        assert_eq!(PathSet::ANY.without(Path::Ring).best(), Some(Path::Quic));
+        assert_eq!(both.to_string(), "quic or ring");
+        assert_eq!(both.without(Path::RING).best(), Some(Path::QUIC));
         assert_eq!(PathSet::default().to_string(), "no path");
+        assert_eq!(PathSet::ANY.to_string(), "any path");
+    }
+
+    #[test]
+    fn a_number_beyond_the_last_is_no_path() {
+        assert_eq!(Path::new(16), None);
+        assert_eq!(postcard::from_bytes(&[15]), Ok(Path(15)));
+        assert!(postcard::from_bytes::<Path>(&[16]).is_err());
     }
 }

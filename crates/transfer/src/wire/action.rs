@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use super::message::{Envelope, LaneMessage};
+use super::message::Envelope;
 use super::outcome::{JobError, JobReport};
-use super::refusal::{HelloRefusal, Refusal};
+use super::refusal::{HelloRefusal, Refusal, Text};
 use super::{ConnId, JobId, NoticeId};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey};
 use crate::path::Path;
+use crate::path::negotiation::Order;
 
 /// What the agent has to do. In order: an action of a transfer that comes before a message about
 /// it must have taken effect before the message leaves.
@@ -38,12 +39,15 @@ pub enum Action<B> {
         /// What.
         envelope: Envelope,
     },
-    /// A peer's word about lanes.
-    Lanes {
-        /// On which connection.
+    /// Have the carrier of a path do something. What comes of it, [`Machine::path_reported`](super::Machine::path_reported)
+    /// is told.
+    Path {
+        /// Of which connection.
         conn: ConnId,
-        /// What it says.
-        message: LaneMessage,
+        /// Which path.
+        path: Path,
+        /// What is to be done.
+        order: Order,
     },
     /// Read a route's blocks and send them. Answer with `stream_sent`, `stream_failed`,
     /// and `moved` while it goes on.
@@ -197,6 +201,9 @@ pub enum CloseReason {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Violation(&'static str),
+    /// One of its paths has failed, without which it is of no use.
+    #[error("{0}")]
+    PathFailed(Text),
     /// Another life of the same agent took its place.
     #[error("another life of this agent is connected")]
     Replaced,

@@ -1,7 +1,8 @@
-//! What leases and jobs stand on: peers and transfers.
+//! What leases and jobs stand on: peers, transfers and paths.
 
 use super::context::Context;
 use super::flows::Flows;
+use super::paths::Paths;
 use super::peers::Peers;
 use super::planner::Planner;
 
@@ -10,4 +11,5 @@ pub(super) struct Ground<'a, P: Planner> {
     pub(super) cx: &'a mut Context<P>,
     pub(super) peers: &'a mut Peers,
     pub(super) flows: &'a mut Flows,
+    pub(super) paths: &'a mut Paths,
 }

@@ -8,11 +8,12 @@ use super::flows::{Flows, StreamRefusal};
 use super::ground::Ground;
 use super::held::Held;
 use super::job::{JobRefused, JobSpec, Jobs, check_job, check_openings};
-use super::message::{Envelope, LaneMessage, MAX_DOCUMENT, Message, NoticeKind};
+use super::message::{Envelope, MAX_DOCUMENT, Message, NoticeKind};
 use super::news::{News, Side};
 use super::notice::Notices;
 use super::outcome::{JobError, RouteReport};
 use super::owner::Owner;
+use super::paths::Paths;
 use super::peers::{Peers, Permits};
 use super::planner::Planner;
 use super::refusal::{Failure, Text};
@@ -24,6 +25,8 @@ use crate::ids::{
 };
 use crate::lease::{LeaseError, LeaseEvent, LeaseKey, LeaseSpec, OpenError};
 use crate::moment::Moment;
+use crate::path::Path;
+use crate::path::negotiation::{MAX_WORD, Negotiation, Report, Traveller};
 use crate::ticket::{Claims, Ticket, TicketKey};
 
 /// Who this agent is.
@@ -62,6 +65,7 @@ pub struct Machine<P: Planner> {
     pub(super) cx: Context<P>,
     pub(super) peers: Peers,
     pub(super) flows: Flows,
+    pub(super) paths: Paths,
     pub(super) owner: Owner<P>,
     pub(super) jobs: Jobs<P>,
     notices: Notices,
@@ -109,6 +113,7 @@ impl<P: Planner> Machine<P> {
         Ok(Self {
             peers: Peers::default(),
             flows: Flows::default(),
+            paths: Paths::default(),
             owner: Owner::new(&options),
             jobs: Jobs::new(),
             notices: Notices::default(),
@@ -227,7 +232,7 @@ impl<P: Planner> Machine<P> {
 /// What the transport reports of connections.
 impl<P: Planner> Machine<P> {
     /// A control connection is there. `service` and `permits` are from the peer's certificate; `dialled` is the
-    /// agent that was to be reached, where we have made it. `conn` was never used before.
+    /// agent that was to be reached, where we have made it; `paths` are those that it may have. `conn` was never used before.
     pub fn connected(
         &mut self,
         now: Moment,
@@ -235,10 +240,14 @@ impl<P: Planner> Machine<P> {
         service: ServiceName,
         dialled: Option<AgentId>,
         permits: Permits,
+        paths: Vec<Box<dyn Negotiation>>,
     ) {
         self.enter(now, |m| {
-            m.peers
-                .connected(&mut m.cx, conn, service, dialled, permits);
+            if m.peers
+                .connected(&mut m.cx, conn, service, dialled, permits)
+            {
+                m.paths.connected(conn, paths);
+            }
         });
     }
 
@@ -273,11 +282,9 @@ impl<P: Planner> Machine<P> {
         });
     }
 
-    /// Says something about lanes to a peer that is welcome.
-    pub fn send_lanes(&mut self, conn: ConnId, message: LaneMessage) {
-        if self.peers.peer(conn).is_some() {
-            self.cx.send(conn, Message::Lanes(message));
-        }
+    /// The carrier of a path has something to tell of a connection.
+    pub fn path_reported(&mut self, now: Moment, conn: ConnId, path: Path, report: Report) {
+        self.enter(now, |m| m.paths.report(&mut m.cx, conn, path, report));
     }
 }
 
@@ -514,6 +521,7 @@ impl<P: Planner> Machine<P> {
             cx: &mut self.cx,
             peers: &mut self.peers,
             flows: &mut self.flows,
+            paths: &mut self.paths,
         };
         (ground, &mut self.owner, &mut self.jobs, &mut self.notices)
     }
@@ -547,7 +555,6 @@ impl<P: Planner> Machine<P> {
             Message::Refused { transfer, .. }
             | Message::Accepted { transfer, .. }
             | Message::Waiting { transfer, .. }
-            | Message::Progress { transfer, .. }
             | Message::Commit { transfer, .. }
             | Message::Landed { transfer } => g.flows.on_message(g.cx, conn, transfer, message),
             Message::Abort { transfer, .. } => {
@@ -562,7 +569,11 @@ impl<P: Planner> Machine<P> {
             }
             Message::Invite(invitation) => owner.on_invitation(&mut g, conn, invitation),
             Message::Invited { id, outcome } => jobs.on_invited(&mut g, conn, JobId(id), outcome),
-            Message::Lanes(message) => g.cx.act(Action::Lanes { conn, message }),
+            Message::Path { word, .. } if word.len() > MAX_WORD => {
+                let reason = CloseReason::Violation("a word of a path is too long");
+                g.peers.close(g.cx, conn, reason);
+            }
+            Message::Path { path, word } => g.paths.hear(g.cx, conn, path, &word),
             // Peers take these.
             Message::Hello(_)
             | Message::DocumentWanted
@@ -604,6 +615,7 @@ impl<P: Planner> Machine<P> {
     fn on_news(&mut self, news: News) {
         match news {
             News::Up { agent, incarnation } => self.agent_up(&agent, incarnation),
+            News::Closed(conn) => self.paths.lost(conn),
             News::Lost {
                 conn,
                 agent,
@@ -628,6 +640,18 @@ impl<P: Planner> Machine<P> {
             } => {
                 let ready = self.jobs.route_accepted(job, route, path);
                 self.flows.read_if_ready(&mut self.cx, transfer, ready);
+            }
+            News::Travels(transfer) => self.travels(transfer),
+            News::Stopped { conn, transfer } => self.paths.end(conn, transfer),
+            News::PathLost { transfers, why } => {
+                for transfer in transfers {
+                    let why = why.clone();
+                    self.flows.stream_failed(&mut self.cx, transfer, why);
+                }
+            }
+            News::HangUp { conn, why } => {
+                let reason = CloseReason::PathFailed(why);
+                self.peers.close(&mut self.cx, conn, reason);
             }
             News::Read(transfer) => self.commit_if_alive(transfer),
             News::Whole(transfer) => self.land_if_alive(transfer),
@@ -722,6 +746,20 @@ impl<P: Planner> Machine<P> {
         g.peers.dial_again(g.cx, &agent, address);
     }
 
+    /// A transfer takes the path that was agreed on.
+    fn travels(&mut self, transfer: TransferId) {
+        let t = self.flows.get(transfer).filter(|t| !t.is_fencing());
+        let Some((t, path)) = t.and_then(|t| Some((t, t.flow.path?))) else {
+            return;
+        };
+        let traveller = Traveller {
+            transfer,
+            way: t.way(),
+            lanes: t.flow.lanes,
+        };
+        self.paths.begin(&mut self.cx, t.flow.conn, path, traveller);
+    }
+
     /// Bytes are about to be written for somebody here.
     fn bytes_move(&mut self, side: Side) {
         let job = match side {
@@ -786,6 +824,7 @@ impl<P: Planner> Machine<P> {
             return;
         };
         let (flow, peer_rank) = (&t.flow, t.flow.peer_rank);
+        g.paths.end(flow.conn, transfer);
         match t.side {
             Side::Lease(key) => {
                 if let Some((job, path)) = owner.opened_by(&key).zip(flow.path) {

@@ -11,7 +11,7 @@ use crate::path::{Path, PathSet};
 use crate::ticket::Ticket;
 
 /// Lowest and highest version of the protocol that is spoken here.
-pub const VERSIONS: (u16, u16) = (2, 2);
+pub const VERSIONS: (u16, u16) = (3, 3);
 
 /// Longest deployment document that can be handed over, in bytes: it must fit a frame.
 pub const MAX_DOCUMENT: usize = 60 * 1024;
@@ -67,15 +67,6 @@ pub enum Message {
         /// For what.
         on: WaitingOn,
     },
-    /// How far the prefill has come.
-    Progress {
-        /// Of which transfer.
-        transfer: TransferId,
-        /// The layer.
-        layer: u32,
-        /// How many of its tokens are ready, counted from position 0.
-        tokens: u64,
-    },
     /// The data source has read its last byte, and the lease was alive then.
     Commit {
         /// Of which transfer.
@@ -106,8 +97,13 @@ pub enum Message {
         /// For a renewal, how many milliseconds are left.
         outcome: Result<u64, Refusal>,
     },
-    /// About lanes; for the transport.
-    Lanes(LaneMessage),
+    /// What the negotiation of a path has to say, in words of its own.
+    Path {
+        /// Which path.
+        path: Path,
+        /// What it says, [`MAX_WORD`](crate::path::negotiation::MAX_WORD) bytes at most.
+        word: Vec<u8>,
+    },
     /// To the owner of a lease set, from the holder of its ticket: shall push.
     Invite(Invitation),
     /// The answer, once every rank here knows of its lease: pushes, or why not.
@@ -243,28 +239,4 @@ pub struct Invitation {
     pub by_layer: bool,
     /// The paths it would take.
     pub paths: PathSet,
-}
-
-/// How two agents agree on lanes. The transport's own matter, here because it needs a channel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum LaneMessage {
-    /// Asks where to connect lanes to.
-    Wanted {
-        /// How many.
-        lanes: u16,
-    },
-    /// Where lanes may be connected to.
-    Offer {
-        /// UDP ports at the host of the control endpoint.
-        ports: Vec<u16>,
-        /// What a lane has to show to be taken for one of this session.
-        nonce: Nonce,
-    },
-    /// Where the same host's staging ring can be asked for.
-    Local {
-        /// Name of a Unix socket in the abstract namespace.
-        socket: String,
-        /// What has to be proved there: two halves of 256 bits.
-        token: (Nonce, Nonce),
-    },
 }

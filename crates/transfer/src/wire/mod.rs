@@ -97,7 +97,7 @@
 //! | [`LeaseEnded`](Action::LeaseEnded), [`JobDone`](Action::JobDone), [`NoticeDone`](Action::NoticeDone) | wakes who waits for it |
 //! | [`Pushed`](Action::Pushed) | logs it: the end of the lease tells its owner |
 //! | [`OtherContent`](Action::OtherContent) | logs it, with fingerprints of both that nobody outside of the cluster can tell the content by |
-//! | [`Lanes`](Action::Lanes) | opens lanes, or says where they may be opened |
+//! | [`Path`](Action::Path) | has the carrier of a path do what its [negotiation](crate::path::negotiation) wants; `path_reported` |
 //!
 //! While bytes move, `moved` at most once a second for each transfer; a timer at
 //! [`Machine::next_deadline`]; `disconnected` for every connection that is gone. On the way down
@@ -147,6 +147,7 @@ mod notice;
 mod options;
 mod outcome;
 mod owner;
+mod paths;
 mod peers;
 mod planner;
 mod refusal;

@@ -32,7 +32,9 @@ pub(super) enum News {
         agent: AgentId,
         incarnation: Incarnation,
     },
-    /// Peers: a connection is gone, on which the agent `was_up` or not.
+    /// Peers: a connection is gone.
+    Closed(ConnId),
+    /// Peers: a connection with an agent is gone, on which the agent `was_up` or not.
     Lost {
         conn: ConnId,
         agent: AgentId,
@@ -58,6 +60,10 @@ pub(super) enum News {
         route: usize,
         path: Path,
     },
+    /// Flows: a transfer takes a path from now on.
+    Travels(TransferId),
+    /// Flows: a transfer is being fenced.
+    Stopped { conn: ConnId, transfer: TransferId },
     /// Flows: the last byte has been read. Its blocks' owner decides about the commit.
     Read(TransferId),
     /// Flows: every byte has arrived, and the commit. Its blocks' owner decides whether it lands.
@@ -66,6 +72,14 @@ pub(super) enum News {
     Landed(TransferId),
     /// Flows: an attempt with this rank of the peer is over without success, and fenced.
     Gone(TransferId, Side, Rank, Why),
+
+    /// Paths: what has taken a path that is lost has failed.
+    PathLost {
+        transfers: Vec<TransferId>,
+        why: Text,
+    },
+    /// Paths: a connection is of no use any more.
+    HangUp { conn: ConnId, why: Text },
 
     /// Owner: a push into blocks that were opened is refused.
     PushRefused {

@@ -1,11 +1,9 @@
 //! What the machine asks of plans and memory, without knowing either.
 
-use super::ConnId;
 use super::refusal::Difference;
-use crate::ids::{AgentId, DeploymentDigest, PlanDigest, Rank};
-use crate::path::PathSet;
+use crate::ids::{DeploymentDigest, PlanDigest, Rank};
 
-/// Compiles plans against deployments of peers, and knows which paths there are.
+/// Compiles plans against deployments of peers.
 ///
 /// Called from within the machine: answers should take microseconds, so keep what was compiled.
 pub trait Planner {
@@ -26,14 +24,8 @@ pub trait Planner {
     /// A connection that was held is gone. What nobody holds may be forgotten.
     fn release(&mut self, deployment: &DeploymentDigest);
 
-    /// A connection turns out to be to this agent.
-    fn connected(&mut self, conn: ConnId, agent: &AgentId);
-
     /// All routes of one local rank with a known deployment.
     fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<Route>, String>;
-
-    /// The paths by which bytes can leave for a peer, or come from it.
-    fn paths(&self, agent: &AgentId, local_is_source: bool) -> PathSet;
 }
 
 /// Which routes are asked for.

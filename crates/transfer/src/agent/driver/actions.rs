@@ -50,7 +50,7 @@ impl Driver {
                     self.lost(conn, &why);
                 }
             }
-            Action::Lanes { conn, message } => self.on_lanes(conn, message),
+            Action::Path { conn, path, order } => self.obey(conn, path, order),
             Action::Read(flow) => {
                 self.note_use(&flow);
                 self.counters.route_begun(&flow, true);

@@ -3,7 +3,7 @@
 use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::event::Event;
-use crate::data::{Arrivals, Landing, ReceiveError};
+use crate::data::{Admitted, Arrivals, ReceiveError};
 use crate::ids::AgentId;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 
@@ -24,14 +24,14 @@ impl Admission {
 }
 
 impl Arrivals for Admission {
-    async fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Option<Landing> {
+    fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Admitted {
         let (answer, admitted) = oneshot::channel();
         self.tell(Event::Admit {
             agent: peer.clone(),
             header: *header,
             answer,
         });
-        admitted.await.ok().flatten()
+        Box::pin(async { admitted.await.ok().flatten() })
     }
 
     fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, crc: u32) {

@@ -254,6 +254,7 @@ mod tests {
                 endpoints,
                 memories: [(Rank(0), Arc::from([memory]))].into(),
                 data: DataOptions::default(),
+                rooms: Vec::new(),
                 stall: Duration::from_secs(60),
                 keep_idle: Duration::from_secs(60),
                 events: mpsc::channel(1).0,
@@ -305,7 +306,6 @@ mod tests {
         }
 
         /// How many bytes may be sent, once the route is bound.
-        #[cfg(feature = "local")]
         fn may_send(&self) -> Option<u64> {
             let Moving::Out(outgoing) = &self.driver.under_way[&TRANSFER].moving else {
                 return None;
@@ -425,7 +425,6 @@ mod tests {
     }
 
     /// What becomes readable before it is done is read afterwards, and nothing else.
-    #[cfg(feature = "local")]
     #[test]
     fn keeps_in_mind_what_may_be_read() {
         for (ready, tokens, sent) in [(false, 0, 0), (true, TOKENS - 1, 0), (true, TOKENS, BYTES)] {

@@ -1,5 +1,6 @@
-//! Control connections, and the lanes of each.
+//! Control connections, and what each has of the paths.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
@@ -12,38 +13,30 @@ use tokio::time::timeout;
 use super::Driver;
 use crate::agent::control::{self, Outbox};
 use crate::agent::event::Event;
-use crate::agent::lanes::{self, Lanes};
-#[cfg(feature = "local")]
-use crate::agent::ring::{self, Offer, Rings};
 use crate::identity::{PeerIdentity, Role};
-use crate::ids::{AgentId, Nonce, ServiceName};
-use crate::path::quic::LaneOut;
-use crate::quic::{CloseCode, ConnectError, ControlConnection, Endpoints, Lane};
-#[cfg(feature = "local")]
-use crate::wire::PathSet;
-use crate::wire::message::LaneMessage;
+use crate::ids::{AgentId, ServiceName};
+use crate::path::Path;
+use crate::path::carrier::{Link, Reporter};
+use crate::path::negotiation::Order;
+use crate::quic::{ConnectError, ControlConnection, Endpoints};
 use crate::wire::{BlocksOf, ConnId, Flow, Permits};
 
-/// One control connection, and its lanes.
+/// One control connection, and its paths.
 pub(super) struct Connection {
     /// What its certificate says.
     pub(super) peer: PeerIdentity,
     /// Which agent it is, once that is known.
     pub(super) agent: Option<AgentId>,
     pub(super) address: SocketAddr,
-    /// Whether we have opened it.
-    pub(super) dialled: bool,
     pub(super) outbox: Outbox,
     /// When a message was last sent or received.
     pub(super) talked: Instant,
     /// Once the outbox is gone, ends when everything is sent, or has taken too long.
     pub(super) writer: JoinHandle<()>,
-    /// What has to stop when the connection is gone: its reader, whoever makes its lanes, and offers.
-    pub(super) tasks: Vec<JoinHandle<()>>,
-    pub(super) lanes: Lanes,
-    pub(super) open: Vec<Lane>,
-    #[cfg(feature = "local")]
-    pub(super) rings: Rings,
+    /// Has to stop when the connection is gone.
+    reader: JoinHandle<()>,
+    /// The paths that it may have.
+    pub(super) links: BTreeMap<Path, Box<dyn Link>>,
 }
 
 impl Driver {
@@ -71,28 +64,31 @@ impl Driver {
             .endpoints
             .spawn_control(control::read(receiver, conn, events));
         let service = peer.service.clone();
-        #[cfg(feature = "local")]
-        let local = self.local.is_some() && ring::is_this_host(address);
+        let (mut links, mut paths) = (BTreeMap::new(), Vec::new());
+        for (&path, carrier) in &self.carriers {
+            if carrier.reaches(address) {
+                let moved = self.moved.clone();
+                let reporter = Reporter::new(move |report| {
+                    // The driver is gone where this fails.
+                    let _ = moved.send(Event::Path { conn, path, report });
+                });
+                links.insert(path, carrier.link(address, reporter));
+                paths.push(carrier.negotiation(dialled));
+            }
+        }
         let connection = Connection {
             peer,
             agent: meant.clone(),
             address,
-            dialled,
             outbox,
             talked: Instant::now(),
             writer,
-            tasks: vec![reader],
-            lanes: Lanes::default(),
-            open: Vec::new(),
-            #[cfg(feature = "local")]
-            rings: Rings::default(),
+            reader,
+            links,
         };
-        #[cfg(feature = "local")]
-        if local {
-            self.machine.planner_mut().set_local(conn, PathSet::LOCAL);
-        }
         self.connections.insert(conn, connection);
-        self.machine.connected(now, conn, service, meant, permits);
+        let machine = &mut self.machine;
+        machine.connected(now, conn, service, meant, permits, paths);
     }
 
     pub(super) fn lost(&mut self, conn: ConnId, why: &str) {
@@ -137,92 +133,16 @@ impl Driver {
         };
         tracing::info!(peer = connection.name(), %why, "a connection is over");
         drop(connection.close());
-        self.machine.planner_mut().forget_local(conn);
         true
     }
 
-    pub(super) fn lane_up(&mut self, conn: ConnId, lane: Lane) {
-        let Some(connection) = self.connections.get_mut(&conn) else {
-            lane.close(CloseCode::DONE);
-            return;
-        };
-        self.receiver.serve(&lane);
-        let watched = lanes::watch(lane.clone(), conn, self.events.clone());
-        self.endpoints.spawn_control(watched);
-        connection.open.push(lane.clone());
-        connection.lanes.add(LaneOut::new(lane, &self.data));
-    }
-
-    pub(super) fn on_lanes(&mut self, conn: ConnId, message: LaneMessage) {
-        let Some(connection) = self.connections.get_mut(&conn) else {
-            return;
-        };
-        match message {
-            LaneMessage::Wanted { lanes } => {
-                let ports = self.endpoints.lane_ports();
-                let wanted = usize::from(lanes).clamp(1, ports.len());
-                if connection.lanes.begun {
-                    return;
-                }
-                let Some(agent) = &connection.agent else {
-                    return;
-                };
-                let Ok(session) = self.endpoints.expect_lanes(agent, wanted as u16) else {
-                    return;
-                };
-                connection.lanes.begun = true;
-                connection.lanes.expected = wanted;
-                let nonce = Nonce(*session.token().as_bytes());
-                let accepting = lanes::accept(session, wanted, conn, self.events.clone());
-                // The session lives as long as this, so it must not outlive the connection.
-                connection
-                    .tasks
-                    .push(self.endpoints.spawn_control(accepting));
-                let ports = ports.into_iter().take(wanted).collect();
-                self.machine
-                    .send_lanes(conn, LaneMessage::Offer { ports, nonce });
-            }
-            LaneMessage::Offer { mut ports, nonce } => {
-                // Only what was asked for, and once.
-                if !connection.lanes.begun || connection.lanes.expected != 0 {
-                    return;
-                }
-                let Some(agent) = connection.agent.clone() else {
-                    return;
-                };
-                ports.truncate(self.endpoints.lane_ports().len());
-                connection.lanes.expected = ports.len();
-                let connecting = lanes::connect(
-                    self.endpoints.clone(),
-                    agent,
-                    connection.address,
-                    (ports, nonce),
-                    conn,
-                    self.events.clone(),
-                );
-                connection
-                    .tasks
-                    .push(self.endpoints.spawn_control(connecting));
-            }
-            #[cfg(feature = "local")]
-            LaneMessage::Local { socket, token } => {
-                if let Some(offer) = Offer::of(socket, token) {
-                    self.ring_offered(conn, offer);
-                }
-            }
-            #[cfg(not(feature = "local"))]
-            LaneMessage::Local { .. } => {}
-        }
-    }
-
-    /// Sees to it that a connection has lanes, if it is for us to open them.
-    pub(super) fn want_lanes(&mut self, conn: ConnId, lanes: u16) {
-        let Some(connection) = self.connections.get_mut(&conn) else {
-            return;
-        };
-        if connection.dialled && !connection.lanes.begun {
-            connection.lanes.begun = true;
-            self.machine.send_lanes(conn, LaneMessage::Wanted { lanes });
+    /// A path of a connection has to do something.
+    pub(super) fn obey(&mut self, conn: ConnId, path: Path, order: Order) {
+        if let Some(connection) = self.connections.get_mut(&conn)
+            && let Some(link) = connection.links.get_mut(&path)
+            && let Some(agent) = &connection.agent
+        {
+            link.obey(order, agent);
         }
     }
 }
@@ -234,24 +154,11 @@ impl Connection {
         agent.unwrap_or(self.peer.service.as_str())
     }
 
-    /// Has a task stop when the connection is gone.
-    #[cfg(feature = "local")]
-    pub(super) fn owns(&mut self, task: JoinHandle<()>) {
-        // There is one for each offer.
-        self.tasks.retain(|task| !task.is_finished());
-        self.tasks.push(task);
-    }
-
     /// Hangs up. The writer goes on until everything is sent, for the frame timeout at most.
     pub(super) fn close(self) -> JoinHandle<()> {
-        for lane in &self.open {
-            lane.close(CloseCode::DONE);
-        }
-        // Outbox and rings go with `self`. The writer sends what is left and lets go; with the
+        // Outbox and paths go with `self`. The writer sends what is left and lets go; with the
         // reader gone, that closes the connection.
-        for task in &self.tasks {
-            task.abort();
-        }
+        self.reader.abort();
         self.writer
     }
 }

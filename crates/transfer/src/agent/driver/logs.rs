@@ -30,7 +30,7 @@ impl Driver {
             CloseReason::Unwelcome(why) => {
                 tracing::warn!(%agent, %address, %why, "refused by an agent");
             }
-            CloseReason::HelloLate | CloseReason::Violation(_) => {
+            CloseReason::HelloLate | CloseReason::Violation(_) | CloseReason::PathFailed(_) => {
                 tracing::warn!(%agent, %address, why = %reason, "hung up on an agent");
             }
             CloseReason::Replaced => {

@@ -6,15 +6,14 @@ use super::Driver;
 use crate::agent::Blocks;
 use crate::agent::event::{Event, Sending};
 use crate::agent::flows::{Moving, Under};
-#[cfg(feature = "local")]
 use crate::data::SendError;
 use crate::data::{Landing, SendEvent, SendEvents};
 use crate::ids::{AgentId, TransferId};
-#[cfg(feature = "local")]
+use crate::path::negotiation::{Ending, Report, Way};
 use crate::path::ring::staging::RingError;
 use crate::plan::Side;
 use crate::wire::stream::StreamHeader;
-use crate::wire::{ConnId, Flow, Path};
+use crate::wire::{Flow, Path};
 
 impl Driver {
     /// A stream wants in. One that gets no answer is turned away.
@@ -53,7 +52,7 @@ impl Driver {
     pub(super) fn report(&mut self, transfer: TransferId, events: SendEvents) {
         if let Some(under) = self.under_way.get(&transfer) {
             let id = (transfer, under.number);
-            let reporting = report(id, under.flow.conn, events, self.moved.clone());
+            let reporting = report(id, events, self.moved.clone());
             self.endpoints.spawn_control(reporting);
         }
     }
@@ -74,9 +73,13 @@ impl Driver {
                 let now = self.now();
                 self.machine.stream_sent(now, transfer, bytes);
             }
-            Sending::Failed { why } => self.failed(transfer, why),
-            #[cfg(feature = "local")]
-            Sending::RingBroken { conn, why } => self.ring_broken(conn, transfer, why),
+            Sending::Failed { why, path } => {
+                if let Some(ending) = path {
+                    self.path_failed(transfer, ending);
+                }
+                // It may have gone over what was there before.
+                self.failed(transfer, why);
+            }
         }
     }
 
@@ -137,29 +140,31 @@ impl Driver {
             // It goes on from here when it is bound.
             return;
         }
-        let (conn, lanes) = (flow.conn, flow.lanes);
         let Moving::Out(outgoing) = moving else {
-            match path {
-                Path::Quic => self.want_lanes(conn, lanes),
-                #[cfg(feature = "local")]
-                Path::Ring => self.receive_over_ring(conn),
-                #[cfg(not(feature = "local"))]
-                Path::Ring => {}
-            }
             return;
         };
-        let outgoing = outgoing.clone();
-        match path {
-            Path::Quic => {
-                self.want_lanes(conn, lanes);
-                if let Some(connection) = self.connections.get_mut(&conn) {
-                    connection.lanes.carry(&outgoing);
-                }
-            }
-            #[cfg(feature = "local")]
-            Path::Ring => self.carry_over_ring(conn, transfer, &outgoing),
-            #[cfg(not(feature = "local"))]
-            Path::Ring => self.failed(transfer, format!("there is no path {path} here")),
+        let (conn, outgoing) = (flow.conn, outgoing.clone());
+        let connection = self.connections.get_mut(&conn);
+        match connection.and_then(|connection| connection.links.get_mut(&path)) {
+            Some(link) => link.carry(&outgoing),
+            None => self.failed(transfer, format!("there is no path {path} here")),
+        }
+    }
+
+    /// A transfer has failed by its path: so have all that take the same, if it is still the one that is sent over.
+    fn path_failed(&mut self, transfer: TransferId, ending: Ending) {
+        let Some(under) = self.under_way.get(&transfer) else {
+            return;
+        };
+        let Some((conn, path)) = under.path.map(|path| (under.flow.conn, path)) else {
+            return;
+        };
+        let connection = self.connections.get_mut(&conn);
+        let link = connection.and_then(|connection| connection.links.get_mut(&path));
+        if link.is_some_and(|link| link.is_torn()) {
+            let (now, way) = (self.now(), Way::Out);
+            let report = Report::Ended { way, ending };
+            self.machine.path_reported(now, conn, path, report);
         }
     }
 
@@ -168,9 +173,8 @@ impl Driver {
         if let Some(connection) = self.connections.get_mut(&under.flow.conn)
             && let Moving::Out(outgoing) = &under.moving
         {
-            connection.lanes.forget(outgoing);
-            #[cfg(feature = "local")]
-            connection.rings.out.forget(outgoing);
+            let links = connection.links.values_mut();
+            links.for_each(|link| link.forget(outgoing));
         }
         Some(under)
     }
@@ -188,11 +192,9 @@ impl Driver {
     }
 }
 
-/// Tells the driver what becomes of a transfer's streams. A lane that fails is watched by itself.
-#[cfg_attr(not(feature = "local"), expect(unused_variables))]
+/// Tells the driver what becomes of a transfer's streams. A path that fails is watched by itself, too.
 async fn report(
     (transfer, number): (TransferId, u64),
-    conn: ConnId,
     mut events: SendEvents,
     moved: mpsc::UnboundedSender<Event>,
 ) {
@@ -206,14 +208,12 @@ async fn report(
             SendEvent::Written { bytes, .. } => of_this(Sending::Written { bytes }),
             SendEvent::Failed { error, .. } => {
                 let why = error.to_string();
-                match error {
-                    // The next connection has rings of its own.
-                    #[cfg(feature = "local")]
-                    SendError::Ring(RingError::Panicked) => Event::Lost { conn, why },
-                    #[cfg(feature = "local")]
-                    SendError::Ring(_) => of_this(Sending::RingBroken { conn, why }),
-                    _ => of_this(Sending::Failed { why }),
-                }
+                let path = match error {
+                    SendError::Ring(RingError::Panicked) => Some(Ending::Panicked),
+                    SendError::Ring(_) => Some(Ending::Failed(why.clone())),
+                    _ => None,
+                };
+                of_this(Sending::Failed { why, path })
             }
         };
         if moved.send(event).is_err() {

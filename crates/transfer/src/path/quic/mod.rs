@@ -1,5 +1,9 @@
 //! The path over the network: lanes, QUIC connections of their own, with a stream for each part.
 
-mod send;
+#[cfg(feature = "quic")]
+mod carrier;
+mod negotiation;
 
-pub use send::LaneOut;
+#[cfg(feature = "quic")]
+pub use carrier::{LaneOut, Quic};
+pub use negotiation::{Lanes, Word};

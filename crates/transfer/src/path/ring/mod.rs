@@ -1,4 +1,4 @@
-//! The path between two processes of one host: a staging [`staging`].
+//! The path between two processes of one host: a [staging ring](staging).
 //!
 //! The source gathers into slots of a memory that both share, the destination scatters out of them:
 //! two copies, the second of which reads from the processor's caches. No peer has access to anybody's
@@ -25,26 +25,12 @@
 //! runtime that it is called in. Each end of a ring is worked on a thread of its own ([`drive`]), since
 //! it waits for the peer.
 
-pub mod handover;
-pub mod host;
-pub mod staging;
+#[cfg(feature = "quic")]
+mod carrier;
+mod name;
+mod negotiation;
 
-mod receive;
-mod send;
-
-mod doorbell;
-mod drive;
-mod gate;
-mod memfd;
-
-pub use drive::{Driven, drive};
-pub use gate::Fence;
-pub use receive::RingIn;
-pub use send::RingOut;
-
-/// Bytes that nobody can guess, from the operating system.
-fn random<const N: usize>() -> std::io::Result<[u8; N]> {
-    let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| std::io::Error::other(e.to_string()))?;
-    Ok(bytes)
-}
+#[cfg(feature = "quic")]
+pub use carrier::{Driven, Fence, Ring, RingIn, RingOut, drive, handover, staging};
+pub use name::{SocketName, SocketNameError};
+pub use negotiation::{Rings, Word};

@@ -186,7 +186,6 @@ impl Flows {
                 }
                 self.moving(cx, id);
             }
-            (Message::Progress { .. }, Role::Destination(_)) => self.moving(cx, id),
             (Message::Waiting { on, .. }, Role::Source(_)) if asking => {
                 t.waiting = Some(on);
                 self.moving(cx, id);
@@ -232,6 +231,7 @@ impl Flows {
         });
         if receiving {
             cx.act(Action::Flowing { transfer: id, path });
+            cx.tell(News::Travels(id));
             self.land_if_whole(cx, id);
         }
     }
@@ -273,6 +273,7 @@ impl Flows {
             ..t.flow.clone()
         };
         cx.act(Action::Read(flow));
+        cx.tell(News::Travels(id));
         cx.tell(News::Moves(side));
         self.moving(cx, id);
         if read {
@@ -291,19 +292,12 @@ impl Flows {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
-        let conn = t.flow.conn;
         if t.source().is_some_and(|source| source.is_reading()) {
             cx.act(Action::Readable {
                 transfer: id,
                 layer,
                 tokens,
             });
-            let progress = Message::Progress {
-                transfer: id,
-                layer,
-                tokens,
-            };
-            cx.send(conn, progress);
         }
     }
 
@@ -450,6 +444,7 @@ impl Flows {
             };
             cx.send(conn, abort);
         }
+        cx.tell(News::Stopped { conn, transfer: id });
         if under_way {
             cx.act(Action::Fence { transfer: id });
         }

@@ -3,6 +3,7 @@
 use super::destination::{self, Destination};
 use super::source::{self, Source};
 use crate::path::PathSet;
+use crate::path::negotiation::Way;
 use crate::wire::Flow;
 use crate::wire::awaited::Awaited;
 use crate::wire::message::WaitingOn;
@@ -72,6 +73,14 @@ impl Transfer {
         match &self.role {
             Role::Source(source) => source.is_read(),
             Role::Destination(_) => false,
+        }
+    }
+
+    /// Which way its bytes go.
+    pub(in crate::wire) fn way(&self) -> Way {
+        match &self.role {
+            Role::Source(_) => Way::Out,
+            Role::Destination(_) => Way::In,
         }
     }
 

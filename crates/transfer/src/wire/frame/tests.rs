@@ -5,10 +5,9 @@ use crate::content::ContentDigest;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,
 };
+use crate::path::negotiation::MAX_WORD;
 use crate::ticket::{MAX_RANKS, MAX_TICKET, Ticket};
-use crate::wire::message::{
-    Ask, Hello, LaneMessage, MAX_DOCUMENT, Message, Notice, NoticeKind, WaitingOn,
-};
+use crate::wire::message::{Ask, Hello, MAX_DOCUMENT, Message, Notice, NoticeKind, WaitingOn};
 use crate::wire::{Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
 
 fn ticket() -> Ticket {
@@ -65,16 +64,11 @@ pub(crate) fn samples() -> Vec<Message> {
         },
         Message::Accepted {
             transfer,
-            path: Path::Ring,
+            path: Path::RING,
         },
         Message::Waiting {
             transfer,
             on: WaitingOn::Prefill,
-        },
-        Message::Progress {
-            transfer,
-            layer: 79,
-            tokens: 2000,
         },
         Message::Commit {
             transfer,
@@ -98,15 +92,14 @@ pub(crate) fn samples() -> Vec<Message> {
             id: 1,
             outcome: Err(Refusal::Forged),
         },
-        Message::Lanes(LaneMessage::Offer {
-            ports: vec![7601; 64],
-            nonce: Nonce([8; 16]),
-        }),
-        Message::Lanes(LaneMessage::Wanted { lanes: u16::MAX }),
-        Message::Lanes(LaneMessage::Local {
-            socket: "s".repeat(107),
-            token: (Nonce([9; 16]), Nonce([10; 16])),
-        }),
+        Message::Path {
+            path: Path::QUIC,
+            word: vec![7; MAX_WORD],
+        },
+        Message::Path {
+            path: Path::RING,
+            word: Vec::new(),
+        },
     ]
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Job, Jobs, Phase};
 use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
+use crate::path::negotiation::Way;
 use crate::path::{Path, PathSet};
 use crate::ticket::{Claims, RankAddress};
 use crate::wire::awaited::Awaited;
@@ -310,11 +311,11 @@ impl<B> Job<B> {
         route.state = RouteState::Trying(transfer);
         route.attempts += 1;
         let (rank, peer_rank, bytes) = (route.rank, route.peer_rank, route.bytes);
-        let (source, destination) = match push {
-            true => (rank, peer_rank),
-            false => (peer_rank, rank),
+        let (source, destination, way) = match push {
+            true => (rank, peer_rank, Way::Out),
+            false => (peer_rank, rank, Way::In),
         };
-        let paths = match spec.paths.and(g.cx.planner.paths(&agent, push)) {
+        let paths = match spec.paths.and(g.paths.offered(g.peers, &agent, way)) {
             // The peer refuses, and says so of what was wanted.
             none if none == PathSet::default() => spec.paths,
             some => some,
@@ -410,7 +411,7 @@ fn plan<P: Planner>(
             state: RouteState::Idle,
             attempts: 0,
             failures: 0,
-            path: Path::Quic,
+            path: Path::QUIC,
             committed: false,
         }));
     }

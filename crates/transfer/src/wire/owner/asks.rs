@@ -5,6 +5,7 @@ use super::pending::{Pending, Queued};
 use crate::ids::{Direction, Rank, TransferId};
 use crate::lease::{LeaseKey, LeaseUse};
 use crate::path::Path;
+use crate::path::negotiation::Way;
 use crate::wire::flows::destination::Destination;
 use crate::wire::flows::refuse;
 use crate::wire::flows::source::Source;
@@ -197,7 +198,7 @@ impl<P: Planner> Owner<P> {
         });
         let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
         let route = agreed_route(routes, (rank, peer_rank), ask)?;
-        let (wanted_paths, offered) = (ask.paths, g.cx.planner.paths(&agent, local_is_source));
+        let (wanted_paths, offered) = (ask.paths, g.paths.offered(g.peers, &agent, way(direction)));
         let path = wanted_paths.and(offered).best();
         let path = path.ok_or(Refusal::PathUnavailable {
             wanted: wanted_paths,
@@ -273,6 +274,9 @@ impl<P: Planner> Owner<P> {
         };
         g.flows.begin(g.cx, attempt);
         g.cx.send(conn, Message::Accepted { transfer, path });
+        if direction == Direction::Push {
+            g.cx.tell(News::Travels(transfer));
+        }
         g.flows.read_if_ready(g.cx, transfer, ready);
     }
 }
@@ -296,6 +300,14 @@ pub(super) fn ranks(direction: Direction, ask: &Ask) -> (Rank, Rank) {
     match direction {
         Direction::Pull => (ask.source, ask.destination),
         Direction::Push => (ask.destination, ask.source),
+    }
+}
+
+/// Which way bytes go from the owner.
+fn way(direction: Direction) -> Way {
+    match direction {
+        Direction::Pull => Way::Out,
+        Direction::Push => Way::In,
     }
 }
 

@@ -196,7 +196,6 @@ impl Peers {
             if moves {
                 cx.planner.hold(&hello.deployment);
             }
-            cx.planner.connected(conn, &hello.agent);
             session.peer = Some(Peer {
                 holder: Holder {
                     deployment: hello.deployment,

@@ -209,7 +209,7 @@ impl Peers {
 /// What the transport reports.
 impl Peers {
     /// A control connection is there. `service` and `permits` are from the peer's certificate; `dialled` is the
-    /// agent that was to be reached, where we have made it.
+    /// agent that was to be reached, where we have made it. Says whether there is room for it.
     pub(super) fn connected<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
@@ -217,7 +217,7 @@ impl Peers {
         service: ServiceName,
         dialled: Option<AgentId>,
         permits: Permits,
-    ) {
+    ) -> bool {
         cx.opened(conn);
         if dialled.is_none()
             && let Err(refusal) = self.check_crowd(cx, &service)
@@ -226,7 +226,7 @@ impl Peers {
             cx.closed(conn);
             let reason = CloseReason::Refused(refusal);
             cx.act(Action::Close { conn, reason });
-            return;
+            return false;
         }
         let session = Session {
             service,
@@ -243,6 +243,7 @@ impl Peers {
         self.sessions.insert(conn, session);
         cx.after(cx.options.hello_wait, Timer::Hello(conn));
         cx.send(conn, Message::Hello(greeting::hello(&cx.me)));
+        true
     }
 
     /// Takes a message that has come, as far as it is a greeting. Gives anything else that a peer may say once it is welcome.
@@ -295,6 +296,7 @@ impl Peers {
             return;
         };
         cx.closed(conn);
+        cx.tell(News::Closed(conn));
         cx.timers.clear(&Timer::Hello(conn));
         if let Some(peer) = &session.peer
             && cx.me.moves_bytes(peer.ranks.is_empty())

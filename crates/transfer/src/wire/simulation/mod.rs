@@ -16,6 +16,7 @@
 //! rule on purpose, and must be noticed.
 
 mod audit;
+mod channels;
 mod engine;
 mod memory;
 mod network;

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::channels::Channels;
 use super::plan::SimPlanner;
 use super::step::Step;
 use super::world::{CALM, Event, Link, MS, Node, S, Time, World, cluster, options, ticket_key};
 use crate::ids::{AgentId, Rank};
 use crate::wire::message::Envelope;
-use crate::wire::{ConnId, Identity, Machine, PathSet, Secret};
+use crate::wire::{ConnId, Identity, Machine, Secret};
 
 impl World {
     pub(super) fn dial(&mut self, from: usize, agent: AgentId) {
@@ -34,6 +35,7 @@ impl World {
             open: [true; 2],
             earliest: [self.now + here, self.now + there],
             broken: false,
+            channels: Channels::default(),
         };
         self.links.insert(conn, link);
         self.after(there, Event::Connected(to, to_life, conn, name, false));
@@ -152,14 +154,10 @@ impl World {
             ticket_key: ticket_key(),
             secret: Secret::new(secret),
         };
-        let host = node.host;
-        let near = self.nodes.iter().filter(|other| other.host == host);
         let planner = SimPlanner {
             me: deployment.shape,
             known: HashMap::new(),
             held: HashMap::new(),
-            near: near.map(|other| other.agent.clone()).collect(),
-            near_paths: PathSet::ANY,
             blocks: std::marker::PhantomData,
         };
         let mut machine = Machine::new(identity, options(), planner).expect("a short document");

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::ids::{AgentId, DeploymentDigest, PlanDigest, Rank};
-use crate::wire::{ConnId, Difference, PathSet, Planner, Route, RouteAsk};
+use crate::ids::{DeploymentDigest, PlanDigest, Rank};
+use crate::wire::{Difference, Planner, Route, RouteAsk};
 
 /// A deployment, as far as the protocol cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,9 +69,6 @@ pub(in crate::wire) struct SimPlanner<B> {
     pub(in crate::wire) known: HashMap<DeploymentDigest, Shape>,
     /// How many connections there are to each.
     pub(in crate::wire) held: HashMap<DeploymentDigest, usize>,
-    /// The peers on this host.
-    pub(in crate::wire) near: Vec<AgentId>,
-    pub(in crate::wire) near_paths: PathSet,
     pub(in crate::wire) blocks: std::marker::PhantomData<B>,
 }
 
@@ -130,14 +127,5 @@ impl<B: std::fmt::Debug> Planner for SimPlanner<B> {
         });
         assert!(rank.0 < self.me.ranks);
         Ok(found.collect())
-    }
-
-    fn connected(&mut self, _conn: ConnId, _agent: &AgentId) {}
-
-    fn paths(&self, agent: &AgentId, _local_is_source: bool) -> PathSet {
-        match self.near.contains(agent) {
-            true => self.near_paths,
-            false => PathSet::QUIC,
-        }
     }
 }

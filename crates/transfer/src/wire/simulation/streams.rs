@@ -257,6 +257,16 @@ impl World {
         let Some(reading) = self.reading(n, transfer) else {
             return;
         };
+        let (conn, path) = (reading.flow.conn, reading.flow.path);
+        // It waits for its path, as long as it may.
+        if !path.is_some_and(|path| self.can_carry(n, conn, path)) {
+            let life = self.nodes[n].life;
+            let again = StreamEvent::Transmit(i);
+            return self.after(10 * MS, Event::Stream(n, life, transfer, again));
+        }
+        let Some(reading) = self.reading(n, transfer) else {
+            return;
+        };
         let (piece, flow) = (&reading.pieces[i], &reading.flow);
         let header = StreamHeader {
             transfer,

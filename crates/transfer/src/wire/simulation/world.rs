@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use super::Fault;
+use super::channels::{ChannelEvent, Channels};
 use super::memory::{Blocks, Memory};
 use super::plan::{Shape, SimPlanner};
 use super::request::Request;
@@ -13,6 +14,7 @@ use super::streams::{Flowing, Reading, StreamEvent};
 use crate::ids::{AgentId, ClusterName, Incarnation, LeaseSetId, Rank, ServiceName, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseLimits};
 use crate::moment::Moment;
+use crate::path::Path;
 use crate::ticket::TicketKey;
 use crate::wire::message::Envelope;
 use crate::wire::{Action, ConnId, Machine, Options, Permits};
@@ -98,6 +100,7 @@ pub(super) struct Link {
     /// Earliest delivery to each end, so that messages stay in order.
     pub(super) earliest: [Time; 2],
     pub(super) broken: bool,
+    pub(super) channels: Channels,
 }
 
 pub(super) enum View {
@@ -132,6 +135,7 @@ pub(super) enum Event {
     Deliver(ConnId, usize, Envelope),
     Fenced(usize, u32, TransferId),
     Stream(usize, u32, TransferId, StreamEvent),
+    Channel(usize, u32, ConnId, Path, ChannelEvent),
     Step(Step),
 }
 
@@ -214,10 +218,11 @@ impl World {
                 });
             }
             Event::Connected(n, life, conn, agent, dialled) if self.lives(n, life) => {
+                let paths = self.negotiations(conn, dialled);
                 self.call(n, |machine, now| {
                     let service = ServiceName::from(&agent);
                     let dialled = dialled.then_some(agent);
-                    machine.connected(now, conn, service, dialled, Permits::ALL);
+                    machine.connected(now, conn, service, dialled, Permits::ALL, paths);
                 });
             }
             Event::Disconnected(n, life, conn) if self.lives(n, life) => {
@@ -240,6 +245,9 @@ impl World {
             }
             Event::Stream(n, life, transfer, event) if self.lives(n, life) => {
                 self.on_stream(n, transfer, event);
+            }
+            Event::Channel(n, life, conn, path, event) if self.lives(n, life) => {
+                self.on_channel(n, conn, path, event);
             }
             Event::Step(step) => self.step(step),
             _ => {}
@@ -299,8 +307,8 @@ impl World {
             }
             Action::Close { conn, .. } => self.close(n, conn),
             Action::Send { conn, envelope } => self.send(n, conn, envelope),
-            Action::Lanes { .. }
-            | Action::OtherContent { .. }
+            Action::Path { conn, path, order } => self.obey(n, conn, path, order),
+            Action::OtherContent { .. }
             | Action::NoticeDone { .. }
             | Action::Pushed { .. }
             | Action::Flowing { .. }

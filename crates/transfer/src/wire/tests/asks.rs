@@ -166,7 +166,7 @@ fn wait_for_their_lease_and_not_for_ever() {
     t.lease(1, 0, Direction::Pull, true);
     let accepted = Message::Accepted {
         transfer: first.transfer,
-        path: Path::Quic,
+        path: Path::QUIC,
     };
     assert_eq!(t.said.pop(), Some(accepted));
     t.said.clear();

@@ -94,7 +94,7 @@ fn pushes_and_its_leases_complete() {
             .all(|ask| ask.ticket == invitation(1).into && ask.content == CONTENT)
     );
     for ask in &asks {
-        read(&mut t, ask, Path::Quic);
+        read(&mut t, ask, Path::QUIC);
         assert!(t.ended().is_empty(), "what is committed has not landed");
     }
     for ask in &asks {
@@ -481,7 +481,7 @@ fn has_room_for_so_many_places() {
 fn that_is_cancelled_fences_before_it_gives_back() {
     let (mut t, asks) = invited();
     for ask in &asks {
-        let (transfer, path) = (ask.transfer, Path::Quic);
+        let (transfer, path) = (ask.transfer, Path::QUIC);
         t.hear(Message::Accepted { transfer, path });
     }
     t.took();
@@ -541,7 +541,7 @@ fn that_is_refused_the_push_lets_go_of_its_lease() {
 fn pushes_no_longer_than_the_hard_bound() {
     let (mut t, asks) = invited();
     for ask in &asks {
-        let (transfer, path) = (ask.transfer, Path::Quic);
+        let (transfer, path) = (ask.transfer, Path::QUIC);
         t.hear(Message::Accepted { transfer, path });
     }
     for _ in 0..29 {
@@ -565,7 +565,7 @@ fn pushes_no_longer_than_the_hard_bound() {
 fn pushes_as_long_as_its_lease_is_renewed() {
     let (mut t, asks) = invited();
     for ask in &asks {
-        let (transfer, path) = (ask.transfer, Path::Quic);
+        let (transfer, path) = (ask.transfer, Path::QUIC);
         t.hear(Message::Accepted { transfer, path });
     }
     let keys = [0, 1].map(|rank| spec(1, rank, Direction::Pull, true).key);
@@ -603,7 +603,7 @@ fn pushes_layer_by_layer_out_of_a_lease_that_is_being_computed() {
     };
     invite(&mut t, by_layer);
     let asks = pushes(&t);
-    let (transfer, path) = (asks[0].transfer, Path::Quic);
+    let (transfer, path) = (asks[0].transfer, Path::QUIC);
     assert!(asks[0].by_layer);
     t.hear(Message::Accepted { transfer, path });
     let key = spec(1, 0, Direction::Pull, false).key;

@@ -205,7 +205,7 @@ fn pull_and_tell_every_owner() {
     t.do_(|machine, now, _| machine.stream_arrived(now, &header, &trailer, 1));
     t.hear(Message::Accepted {
         transfer,
-        path: Path::Quic,
+        path: Path::QUIC,
     });
     t.said.clear();
     let (streams, bytes) = (1, flow.bytes);
@@ -617,7 +617,7 @@ fn take_no_path_that_they_did_not_want() {
     let transfer = asked(&t).transfer;
     t.hear(Message::Accepted {
         transfer,
-        path: Path::Ring,
+        path: Path::RING,
     });
     assert!(matches!(t.said.last(), Some(Message::Abort { .. })));
 }
@@ -628,7 +628,7 @@ fn believe_a_push_has_landed_whose_answer_was_lost() {
     let first = asked(&t);
     t.hear(Message::Accepted {
         transfer: first.transfer,
-        path: Path::Quic,
+        path: Path::QUIC,
     });
     let Action::Read(flow) = t.took().remove(0) else {
         panic!("reads once accepted");
@@ -664,7 +664,7 @@ fn push_layer_by_layer() {
     let transfer = asked(&t).transfer;
     t.hear(Message::Accepted {
         transfer,
-        path: Path::Ring,
+        path: Path::RING,
     });
     assert!(matches!(&t.took()[..], [Action::Read(flow)]
         if flow.ready == [(3, TOKENS)] && !flow.all_readable));

@@ -8,13 +8,14 @@ mod jobs;
 mod nonsense;
 mod notices;
 mod openings;
+mod paths;
 mod sources;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::message::{
-    Ask, Envelope, Hello, Invitation, LaneMessage, Message, Notice, NoticeKind, VERSIONS, WaitingOn,
+    Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind, VERSIONS, WaitingOn,
 };
 use super::simulation::plan::{Shape, SimPlanner};
 use super::stream::{StreamHeader, StreamTrailer};
@@ -26,6 +27,9 @@ use crate::ids::{
 };
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::moment::Moment;
+use crate::path::negotiation::{Ending, MAX_WORD, Negotiation, Order, Report, Way};
+use crate::path::quic::{self, Lanes};
+use crate::path::ring::{self, Rings, SocketName};
 use crate::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
 
 const CONTENT: ContentDigest = ContentDigest([1; 32]);
@@ -97,8 +101,20 @@ struct Table {
     sequence: u64,
     /// What the machine wanted, sending apart.
     did: Vec<Action<&'static str>>,
-    /// What the machine said.
+    /// What the machine said, paths apart.
     said: Vec<Message>,
+    /// What it said of paths, and what it wanted of their carriers.
+    worded: Vec<(Path, Vec<u8>)>,
+    ordered: Vec<(Path, Order)>,
+}
+
+/// What can be negotiated with a peer: one alone is on our host.
+fn paths(peer: &str, dialled: bool) -> Vec<Box<dyn Negotiation>> {
+    let lanes: Box<dyn Negotiation> = Box::new(Lanes::new(dialled, 4));
+    match peer {
+        "near" => vec![lanes, Box::new(Rings::default())],
+        _ => vec![lanes],
+    }
 }
 
 impl Table {
@@ -117,8 +133,6 @@ impl Table {
             me: shape,
             known: HashMap::new(),
             held: HashMap::new(),
-            near: vec![agent("near")],
-            near_paths: PathSet::ANY,
             blocks: std::marker::PhantomData,
         };
         Self {
@@ -128,6 +142,8 @@ impl Table {
             sequence: 0,
             did: Vec::new(),
             said: Vec::new(),
+            worded: Vec::new(),
+            ordered: Vec::new(),
         }
     }
 
@@ -158,8 +174,8 @@ impl Table {
     fn connect(&mut self, peer: &str, permits: Permits) {
         self.conn = ConnId(self.conn.0 + 1);
         self.sequence = 0;
-        let service = ServiceName::from(&agent(peer));
-        self.do_(|machine, now, conn| machine.connected(now, conn, service, None, permits));
+        let (service, paths) = (ServiceName::from(&agent(peer)), paths(peer, false));
+        self.do_(|machine, now, conn| machine.connected(now, conn, service, None, permits, paths));
     }
 
     /// A new connection that the machine has dialled.
@@ -167,8 +183,9 @@ impl Table {
         self.conn = ConnId(self.conn.0 + 1);
         self.sequence = 0;
         let (service, meant) = (ServiceName::from(&agent(peer)), Some(agent(peer)));
+        let paths = paths(peer, true);
         self.do_(|machine, now, conn| {
-            machine.connected(now, conn, service, meant, Permits::ALL);
+            machine.connected(now, conn, service, meant, Permits::ALL, paths);
         });
     }
 
@@ -179,7 +196,11 @@ impl Table {
         let result = call(&mut self.machine, self.now, self.conn);
         while let Some(action) = self.machine.poll_action() {
             match action {
-                Action::Send { envelope, .. } => self.said.push(envelope.message),
+                Action::Send { envelope, .. } => match envelope.message {
+                    Message::Path { path, word } => self.worded.push((path, word)),
+                    message => self.said.push(message),
+                },
+                Action::Path { path, order, .. } => self.ordered.push((path, order)),
                 other => self.did.push(other),
             }
         }
@@ -311,8 +332,6 @@ fn planner(me: Shape) -> SimPlanner<&'static str> {
         me,
         known: HashMap::from([(HOLDER.digest(), HOLDER), (OWNER.digest(), OWNER)]),
         held: HashMap::new(),
-        near: Vec::new(),
-        near_paths: PathSet::default(),
         blocks: std::marker::PhantomData,
     }
 }
@@ -399,20 +418,6 @@ fn a_shutdown_drains_and_then_gives_up() {
     t.do_(|machine, now, _| machine.fenced(now, ask(1, 1).transfer));
     assert_eq!(t.ended(), [LeaseEnd::Cancelled]);
     assert!(t.machine.is_idle());
-}
-
-#[test]
-fn lanes_are_passed_through() {
-    let mut t = Table::owner();
-    let wanted = LaneMessage::Wanted { lanes: 4 };
-    t.hear(Message::Lanes(wanted.clone()));
-    assert!(matches!(&t.took()[..], [Action::Lanes { message, .. }] if *message == wanted));
-    let offer = LaneMessage::Offer {
-        ports: vec![7],
-        nonce: Nonce([0; 16]),
-    };
-    t.do_(|machine, _, conn| machine.send_lanes(conn, offer.clone()));
-    assert_eq!(t.said.pop(), Some(Message::Lanes(offer)));
 }
 
 /// What the documentation says of memory.

@@ -216,9 +216,9 @@ fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
         10 => Message::Accepted {
             transfer,
             path: if rng.chance(0.5) {
-                Path::Ring
+                Path::RING
             } else {
-                Path::Quic
+                Path::QUIC
             },
         },
         11..15 => Message::Invite(an_invitation(rng, n)),

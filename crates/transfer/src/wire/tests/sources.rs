@@ -17,7 +17,7 @@ fn commit_and_complete() {
     };
     assert_eq!(
         (flow.bytes, flow.path),
-        (route(false).bytes, Some(Path::Quic))
+        (route(false).bytes, Some(Path::QUIC))
     );
     t.said.clear();
     t.do_(|machine, now, _| machine.stream_sent(now, id, flow.bytes - 1));
@@ -122,17 +122,9 @@ fn read_layer_by_layer() {
             ..
         }]
     ));
-    assert!(matches!(
-        t.said[..],
-        [Message::Progress {
-            layer: 1,
-            tokens: 5,
-            ..
-        }]
-    ));
     let id = ask(1, 1).transfer;
     t.do_(|machine, now, _| machine.stream_sent(now, id, route(true).bytes));
-    assert_eq!(t.said.len(), 1, "no commit before the prefill's end");
+    assert_eq!(t.said.len(), 0, "no commit before the prefill's end");
     t.do_(|machine, now, _| machine.finish_prefill(now, key_of(1)))
         .unwrap();
     assert!(matches!(t.said.last(), Some(Message::Commit { .. })));

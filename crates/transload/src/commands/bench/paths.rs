@@ -34,7 +34,7 @@ pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
         let rounds = course.in_turns::<Failure, 3>(
             case.name,
             [
-                &mut || engines.pull(Path::Quic),
+                &mut || engines.pull(Path::QUIC),
                 &mut || Ok(runtime.block_on(lane(bytes))?),
                 &mut || Ok(tcp_rustls(bytes, WRITE)?.gb_per_s()),
             ],
@@ -60,7 +60,7 @@ pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
         let mut engines = Engines::start(&runtime, case)?;
         let rounds = course.in_turns::<Failure, 2>(
             case.name,
-            [&mut || engines.pull(Path::Ring), &mut || {
+            [&mut || engines.pull(Path::RING), &mut || {
                 Ok(memcpy.copy(case.bytes()))
             }],
         )?;

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::show::progress::Progress;
 
 /// Each is one transfer of the request, by this path and no other.
-const PATHS: [Path; 2] = [Path::Quic, Path::Ring];
+const PATHS: [Path; 2] = [Path::QUIC, Path::RING];
 
 pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
     let tokens = args.tokens;

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{End, Ring, RingError, RingShape};
-use crate::path::ring::gate::Fence;
+use crate::path::ring::carrier::gate::Fence;
 
 /// The source's end of a ring.
 ///

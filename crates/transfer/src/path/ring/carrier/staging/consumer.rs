@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{End, Ring, RingError, RingShape};
-use crate::path::ring::gate::Fence;
+use crate::path::ring::carrier::gate::Fence;
 
 /// The destination's end of a ring. Dropping it hangs up.
 pub struct Consumer {

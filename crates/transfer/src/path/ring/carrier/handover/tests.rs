@@ -6,7 +6,7 @@ use rustix::fs::SealFlags;
 
 use super::message::{decode_greeting, encode_greeting};
 use super::*;
-use crate::path::ring::memfd;
+use crate::path::ring::carrier::memfd;
 
 fn limits() -> Limits {
     Limits {

@@ -14,7 +14,7 @@ pub struct Token([u8; 32]);
 impl Token {
     /// A new one.
     pub fn random() -> io::Result<Self> {
-        Ok(Self(crate::path::ring::random()?))
+        Ok(Self(crate::path::ring::carrier::random()?))
     }
 
     /// The one whose bytes came over the control connection.

@@ -12,7 +12,7 @@ use super::message::{decode_greeting, encode_greeting};
 use super::socket::{self, Packets};
 use super::token::Token;
 use super::{Connection, HandoverError, Limits};
-use crate::path::ring::host::SocketName;
+use crate::path::ring::SocketName;
 
 /// A listening socket with a random name, served by a task of the runtime it was bound in.
 ///

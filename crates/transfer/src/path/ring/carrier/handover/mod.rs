@@ -30,8 +30,8 @@ pub use super::memfd::MemfdFault;
 
 use self::message::{Answer, Offer, Role};
 use self::socket::Packets;
-use super::host::SocketName;
 use super::staging::{Consumer, Producer, Ring, RingLimits, RingShape, ShapeError};
+use crate::path::ring::SocketName;
 
 /// Bounds on what a peer may cost.
 #[derive(Clone, Debug)]

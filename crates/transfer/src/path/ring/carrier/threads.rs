@@ -12,30 +12,29 @@
 use std::future::Future;
 use std::io;
 
-use thiserror::Error;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
 
-use crate::path::ring::handover::{Limits, Listener};
+use super::handover::{Limits, Listener};
 
 /// Threads for mappings, each of which takes a few milliseconds.
 const MAPS: usize = 2;
 
 /// Where this agent meets others of its host.
 #[derive(Debug)]
-pub(super) struct Local {
+pub(super) struct Threads {
     listener: Listener,
     handle: Handle,
     /// Only kept alive. Fields are dropped in order: the listener goes before.
-    _threads: Threads,
+    _runtime: Kept,
 }
 
 /// A runtime that may be dropped inside of another, where tokio's own would wait for its threads, and so
 /// panics.
 #[derive(Debug)]
-struct Threads(Option<Runtime>);
+struct Kept(Option<Runtime>);
 
-impl Drop for Threads {
+impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(runtime) = self.0.take() {
             runtime.shutdown_background();
@@ -43,39 +42,29 @@ impl Drop for Threads {
     }
 }
 
-/// Why there are no local paths.
-#[derive(Debug, Error)]
-pub(super) enum LocalError {
-    #[error("no thread for local peers: {0}")]
-    Thread(io::Error),
-    #[error("no socket for local peers: {0}")]
-    Listener(io::Error),
-}
-
-impl Local {
-    pub(super) fn start() -> Result<Self, LocalError> {
+impl Threads {
+    pub(super) fn start() -> io::Result<Self> {
         Self::start_with(|| Listener::bind(Limits::default()))
     }
 
     /// `bind` is called inside of the runtime that the listener will live in.
-    fn start_with(bind: impl FnOnce() -> io::Result<Listener>) -> Result<Self, LocalError> {
+    fn start_with(bind: impl FnOnce() -> io::Result<Listener>) -> io::Result<Self> {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .max_blocking_threads(MAPS)
             .thread_name("transload-local")
             .enable_all()
-            .build()
-            .map_err(LocalError::Thread)?;
+            .build()?;
         let handle = runtime.handle().clone();
-        let threads = Threads(Some(runtime));
+        let runtime = Kept(Some(runtime));
         let listener = {
             let _inside = handle.enter();
-            bind().map_err(LocalError::Listener)?
+            bind()?
         };
         Ok(Self {
             listener,
             handle,
-            _threads: threads,
+            _runtime: runtime,
         })
     }
 
@@ -101,11 +90,8 @@ mod tests {
     /// As the driver does: a panic would take the whole agent down, where local paths are only an extra.
     #[tokio::test]
     async fn fail_and_end_inside_of_another_runtime() {
-        let refused = Local::start_with(|| Err(io::ErrorKind::AddrInUse.into()));
-        let Err(LocalError::Listener(error)) = refused else {
-            panic!("not what bind has said: {refused:?}");
-        };
-        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        drop(Local::start().unwrap());
+        let refused = Threads::start_with(|| Err(io::ErrorKind::AddrInUse.into()));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(Threads::start().unwrap());
     }
 }

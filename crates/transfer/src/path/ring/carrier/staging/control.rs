@@ -10,9 +10,9 @@ use memmap2::MmapRaw;
 
 use super::shape::{self, RingShape};
 use super::{RingError, SPIN};
-use crate::path::ring::doorbell::{Doorbell, Woken};
-use crate::path::ring::gate::Gate;
-use crate::path::ring::memfd::{self, MemfdFault};
+use crate::path::ring::carrier::doorbell::{Doorbell, Woken};
+use crate::path::ring::carrier::gate::Gate;
+use crate::path::ring::carrier::memfd::{self, MemfdFault};
 
 /// A mapped ring and its doorbell, before it is known which end this is.
 pub(in crate::path::ring) struct Ring {

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     copy::settle,
-    data::{Arrivals, Intake, Landing, ReceiveError, Receiver},
+    data::{Intake, Landing, ReceiveError, Receiver},
     ids::AgentId,
     path::ring::{
         Driven, drive,
@@ -33,15 +33,15 @@ impl RingIn {
     }
 }
 
-impl<A: Arrivals> Receiver<A> {
+impl RingIn {
     /// Receives all streams of a ring that `peer` fills, until the ring is gone, on a thread of its own.
     /// To be called inside a tokio runtime.
     ///
     /// # Errors
     /// Where no thread is to be had.
-    pub fn serve_ring(&self, consumer: Consumer, peer: AgentId) -> io::Result<RingIn> {
+    pub fn serve(receiver: &Receiver, consumer: Consumer, peer: AgentId) -> io::Result<Self> {
         let mut intakes = Intakes {
-            receiver: self.clone(),
+            receiver: receiver.clone(),
             runtime: Handle::current(),
             peer,
             stream: None,
@@ -51,13 +51,13 @@ impl<A: Arrivals> Receiver<A> {
             let receiving = catch_unwind(AssertUnwindSafe(|| intakes.receive(end)));
             receiving.unwrap_or(RingError::Panicked)
         })?;
-        Ok(RingIn { driven })
+        Ok(Self { driven })
     }
 }
 
 /// Takes slots, and puts what is in them together.
-struct Intakes<A> {
-    receiver: Receiver<A>,
+struct Intakes {
+    receiver: Receiver,
     runtime: Handle,
     peer: AgentId,
     stream: Option<Stream>,
@@ -73,7 +73,7 @@ struct Stream {
     intake: Intake,
 }
 
-impl<A: Arrivals> Intakes<A> {
+impl Intakes {
     fn receive(&mut self, consumer: &mut Consumer) -> RingError {
         loop {
             match consumer.receive(None) {

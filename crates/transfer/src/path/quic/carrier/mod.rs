@@ -1,0 +1,229 @@
+//! The half of lanes that does I/O.
+
+mod send;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{Lanes, Word};
+use crate::data::Outgoing;
+use crate::ids::{AgentId, Nonce};
+use crate::path::Path;
+use crate::path::carrier::{Carrier, Host, Link, Reporter, Room};
+use crate::path::negotiation::{Ending, Negotiation, Order, Way};
+use crate::quic::{CloseCode, Lane, LaneSession, SessionToken};
+
+pub use send::LaneOut;
+
+/// How long a lane may take to be there.
+const LANES_WITHIN: Duration = Duration::from_secs(10);
+
+/// The path over the network.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quic;
+
+impl Room for Quic {
+    fn path(&self) -> Path {
+        Path::QUIC
+    }
+
+    fn open(&self, host: Host) -> io::Result<Box<dyn Carrier>> {
+        Ok(Box::new(Network { host }))
+    }
+}
+
+struct Network {
+    host: Host,
+}
+
+impl Carrier for Network {
+    fn reaches(&self, _address: SocketAddr) -> bool {
+        true
+    }
+
+    fn negotiation(&self, dialled: bool) -> Box<dyn Negotiation> {
+        let most = u16::try_from(self.host.endpoints.lane_ports().len()).unwrap_or(u16::MAX);
+        Box::new(Lanes::new(dialled, most))
+    }
+
+    fn link(&self, address: SocketAddr, reporter: Reporter) -> Box<dyn Link> {
+        let shared = Shared {
+            host: self.host.clone(),
+            reporter,
+            lanes: Mutex::default(),
+        };
+        Box::new(LaneLink {
+            shared: Arc::new(shared),
+            address,
+            task: None,
+        })
+    }
+}
+
+/// The lanes of one connection.
+struct LaneLink {
+    shared: Arc<Shared>,
+    /// Where the peer's control connection is.
+    address: SocketAddr,
+    /// Makes the lanes, or has them made.
+    task: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    host: Host,
+    reporter: Reporter,
+    lanes: Mutex<Open>,
+}
+
+/// Lanes that are there, and the transfers that wait for the others.
+#[derive(Default)]
+struct Open {
+    /// How many will come, once that is known.
+    expected: usize,
+    up: Vec<LaneOut>,
+    waiting: Vec<Outgoing>,
+    closed: bool,
+}
+
+impl Open {
+    fn are_complete(&self) -> bool {
+        self.expected > 0 && self.up.len() >= self.expected
+    }
+}
+
+impl Shared {
+    fn lanes(&self) -> MutexGuard<'_, Open> {
+        // Nothing panics while it is held.
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A lane is there: streams come over it, and transfers that wait go over it.
+    fn add(self: &Arc<Self>, lane: Lane) {
+        let mut lanes = self.lanes();
+        if lanes.closed {
+            return lane.close(CloseCode::DONE);
+        }
+        self.host.receiver.serve(&lane);
+        // When it is lost, so is the connection.
+        let (this, watched) = (self.clone(), lane.clone());
+        self.host.endpoints.spawn_control(async move {
+            this.failed(watched.closed().await.to_string());
+        });
+        let lane = LaneOut::new(lane, &self.host.data);
+        for outgoing in &lanes.waiting {
+            lane.carry(outgoing);
+        }
+        lanes.up.push(lane);
+        if lanes.are_complete() {
+            lanes.waiting.clear();
+        }
+    }
+
+    fn failed(&self, why: String) {
+        self.reporter.ended(Way::Out, Ending::Failed(why));
+    }
+}
+
+impl Link for LaneLink {
+    fn obey(&mut self, order: Order, peer: &AgentId) {
+        let (shared, endpoints) = (self.shared.clone(), &self.shared.host.endpoints);
+        match order {
+            Order::Offer { lanes } => {
+                let session = match endpoints.expect_lanes(peer, lanes) {
+                    Ok(session) => session,
+                    Err(error) => return shared.failed(error.to_string()),
+                };
+                shared.lanes().expected = lanes.into();
+                let nonce = Nonce(*session.token().as_bytes());
+                let ports = endpoints.lane_ports().into_iter().take(lanes.into());
+                let ports = ports.collect();
+                // The session lives as long as this, so it must not outlive the link.
+                self.task = Some(endpoints.spawn_control(accept(session, lanes, shared.clone())));
+                shared
+                    .reporter
+                    .offered(Word::Offer { ports, nonce }.encode());
+            }
+            Order::Meet { word } => {
+                let Some(Word::Offer { ports, nonce }) = Word::decode(&word) else {
+                    return;
+                };
+                shared.lanes().expected = ports.len();
+                let connecting = connect(shared, peer.clone(), self.address, ports, nonce);
+                self.task = Some(endpoints.spawn_control(connecting));
+            }
+        }
+    }
+
+    /// Over all lanes that are there, and those that are still coming.
+    fn carry(&mut self, outgoing: &Outgoing) {
+        let mut lanes = self.shared.lanes();
+        for lane in &lanes.up {
+            lane.carry(outgoing);
+        }
+        if !lanes.are_complete() {
+            lanes.waiting.push(outgoing.clone());
+        }
+    }
+
+    fn forget(&mut self, outgoing: &Outgoing) {
+        let waiting = &mut self.shared.lanes().waiting;
+        waiting.retain(|waiting| !waiting.is(outgoing));
+    }
+}
+
+impl Drop for LaneLink {
+    fn drop(&mut self) {
+        if let Some(task) = &self.task {
+            task.abort();
+        }
+        let mut lanes = self.shared.lanes();
+        lanes.closed = true;
+        lanes.waiting.clear();
+        for lane in lanes.up.drain(..) {
+            lane.lane().close(CloseCode::DONE);
+        }
+    }
+}
+
+/// Accepts the lanes of a session.
+async fn accept(mut session: LaneSession, lanes: u16, shared: Arc<Shared>) {
+    for _ in 0..lanes {
+        let Some(lane) = session.accept().await else {
+            return;
+        };
+        shared.add(lane);
+    }
+}
+
+/// Connects lanes to the ports that the peer has offered.
+async fn connect(
+    shared: Arc<Shared>,
+    peer: AgentId,
+    host: SocketAddr,
+    ports: Vec<u16>,
+    nonce: Nonce,
+) {
+    let token = SessionToken::from(nonce.0);
+    let mut failures = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        let addr = SocketAddr::new(host.ip(), *port);
+        let lane = shared
+            .host
+            .endpoints
+            .connect_lane(index, addr, &peer, &token);
+        match timeout(LANES_WITHIN, lane).await {
+            Ok(Ok(lane)) => shared.add(lane),
+            Ok(Err(error)) => failures.push(error.to_string()),
+            Err(_) => failures.push(format!("no lane at {addr} within {LANES_WITHIN:?}")),
+        }
+    }
+    if failures.len() == ports.len() {
+        let why = failures.pop();
+        shared.failed(why.unwrap_or_else(|| "no lane was offered".to_owned()));
+    }
+}

@@ -1,0 +1,238 @@
+//! Rings as an agent has them: offered, fetched, sent over and received from.
+
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::handover::{self, Expected, HandoverError, Limits, Token};
+use super::staging::{RingError, RingLimits, RingShape};
+use super::threads::Threads;
+use super::{RingIn, RingOut, SocketName};
+use crate::data::{Outgoing, Receiver};
+use crate::ids::{AgentId, Nonce};
+use crate::path::Path;
+use crate::path::carrier::{Carrier, Host, Link, Reporter, Room};
+use crate::path::negotiation::{Ending, Negotiation, Order, Way};
+use crate::path::ring::{Rings, Word};
+
+/// How long a peer may take to fetch a ring that it was told of.
+const FETCHED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The path between agents of one host.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ring;
+
+impl Room for Ring {
+    fn path(&self) -> Path {
+        Path::RING
+    }
+
+    fn open(&self, host: Host) -> io::Result<Box<dyn Carrier>> {
+        let threads = Threads::start()?;
+        Ok(Box::new(Local {
+            threads: Arc::new(threads),
+            host,
+        }))
+    }
+}
+
+struct Local {
+    threads: Arc<Threads>,
+    host: Host,
+}
+
+impl Carrier for Local {
+    /// Whether it is an address of this host's own. Where that is wrong (a proxy, another namespace), the ring cannot be
+    /// fetched, and the network is used.
+    fn reaches(&self, address: SocketAddr) -> bool {
+        let ip = address.ip().to_canonical();
+        // Only addresses of our own can be bound.
+        ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+    }
+
+    fn negotiation(&self, _dialled: bool) -> Box<dyn Negotiation> {
+        Box::new(Rings::default())
+    }
+
+    fn link(&self, _address: SocketAddr, reporter: Reporter) -> Box<dyn Link> {
+        Box::new(RingLink {
+            threads: self.threads.clone(),
+            receiver: self.host.receiver.clone(),
+            stall: self.host.endpoints.options().stall_timeout,
+            reporter,
+            sending: Arc::default(),
+            handing: None,
+            receiving: None,
+        })
+    }
+}
+
+/// The rings of one connection.
+struct RingLink {
+    threads: Arc<Threads>,
+    receiver: Receiver,
+    stall: Duration,
+    reporter: Reporter,
+    sending: Arc<Mutex<Sending>>,
+    handing: Option<JoinHandle<()>>,
+    receiving: Option<JoinHandle<()>>,
+}
+
+/// The ring to send over, and the transfers that wait for it.
+#[derive(Debug, Default)]
+struct Sending {
+    ring: Option<RingOut>,
+    waiting: Vec<Outgoing>,
+    closed: bool,
+}
+
+impl Sending {
+    fn of(sending: &Mutex<Self>) -> MutexGuard<'_, Self> {
+        // Nothing panics while it is held.
+        sending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ring is there: transfers that wait go over it.
+    fn add(&mut self, ring: RingOut) {
+        if self.closed {
+            return ring.close();
+        }
+        for outgoing in self.waiting.drain(..) {
+            ring.carry(&outgoing);
+        }
+        self.ring = Some(ring);
+    }
+
+    fn hang_up(&mut self) {
+        if let Some(ring) = self.ring.take() {
+            ring.close();
+        }
+    }
+}
+
+impl Link for RingLink {
+    fn obey(&mut self, order: Order, peer: &AgentId) {
+        match order {
+            Order::Offer { .. } => match self.offer() {
+                Ok((expected, word)) => {
+                    let (sending, reporter) = (self.sending.clone(), self.reporter.clone());
+                    let handing = hand_over(expected, self.stall, sending, reporter);
+                    self.handing = Some(self.threads.spawn(handing));
+                    self.reporter.offered(word.encode());
+                }
+                Err(why) => self.reporter.ended(Way::Out, Ending::Failed(why)),
+            },
+            Order::Meet { word } => {
+                let Some(word) = Word::decode(&word) else {
+                    return;
+                };
+                let (receiver, reporter) = (self.receiver.clone(), self.reporter.clone());
+                let receiving = receive(word, receiver, peer.clone(), reporter);
+                self.receiving = Some(self.threads.spawn(receiving));
+            }
+        }
+    }
+
+    fn carry(&mut self, outgoing: &Outgoing) {
+        let mut sending = Sending::of(&self.sending);
+        match &sending.ring {
+            Some(ring) => ring.carry(outgoing),
+            None => sending.waiting.push(outgoing.clone()),
+        }
+    }
+
+    fn forget(&mut self, outgoing: &Outgoing) {
+        let mut sending = Sending::of(&self.sending);
+        sending.waiting.retain(|waiting| !waiting.is(outgoing));
+    }
+
+    fn is_torn(&mut self) -> bool {
+        let mut sending = Sending::of(&self.sending);
+        let torn = sending.ring.take_if(|ring| ring.is_closed());
+        torn.is_some()
+    }
+}
+
+impl RingLink {
+    /// Makes ready to hand a ring over.
+    fn offer(&self) -> Result<(Expected, Word), String> {
+        let listener = self.threads.listener();
+        let token = Token::random().map_err(|error| error.to_string())?;
+        let expected = listener.expect(&token).map_err(|error| error.to_string())?;
+        let socket = listener.name().as_str().to_owned();
+        let (first, second) = token.as_bytes().split_at(16);
+        let half = |bytes: &[u8]| Nonce(std::array::from_fn(|i| bytes[i]));
+        let token = (half(first), half(second));
+        Ok((expected, Word { socket, token }))
+    }
+}
+
+impl Drop for RingLink {
+    fn drop(&mut self) {
+        for task in self.handing.iter().chain(&self.receiving) {
+            task.abort();
+        }
+        let mut sending = Sending::of(&self.sending);
+        sending.closed = true;
+        sending.waiting.clear();
+        sending.hang_up();
+    }
+}
+
+fn failed(why: impl ToString) -> Ending {
+    Ending::Failed(why.to_string())
+}
+
+/// Why a guest has not got what it came for: one who comes too late is hung up on.
+fn of_guest(error: HandoverError) -> Ending {
+    match error {
+        HandoverError::PeerGone => Ending::Lapsed,
+        error => failed(error),
+    }
+}
+
+/// Waits until the peer fetches the ring. Transfers that wait go over it then.
+async fn hand_over(
+    expected: Expected,
+    stall: Duration,
+    sending: Arc<Mutex<Sending>>,
+    reporter: Reporter,
+) {
+    let handing = async {
+        let visit = expected.connection(FETCHED_WITHIN).await;
+        let connection = visit.map_err(|error| match error {
+            HandoverError::TimedOut => Ending::Lapsed,
+            error => failed(error),
+        })?;
+        let producer = connection.offer_producer(RingShape::DEFAULT).await;
+        RingOut::new(producer.map_err(failed)?, stall).map_err(failed)
+    };
+    match handing.await {
+        Ok(ring) => Sending::of(&sending).add(ring),
+        Err(ending) => reporter.ended(Way::Out, ending),
+    }
+}
+
+/// Fetches a ring that the peer has offered and receives from it, as long as it lasts or this task does.
+async fn receive(word: Word, receiver: Receiver, peer: AgentId, reporter: Reporter) {
+    let receiving = async {
+        let socket = SocketName::try_from(word.socket).map_err(failed)?;
+        let mut token = [0; 32];
+        token[..16].copy_from_slice(&word.token.0.0);
+        token[16..].copy_from_slice(&word.token.1.0);
+        let token = Token::from_bytes(token);
+        let connection = handover::connect(&socket, &token, &Limits::default()).await;
+        let connection = connection.map_err(of_guest)?;
+        let consumer = connection.accept_consumer(RingLimits::default()).await;
+        let ring = RingIn::serve(&receiver, consumer.map_err(of_guest)?, peer);
+        Ok(match ring.map_err(failed)?.closed().await {
+            RingError::Panicked => Ending::Panicked,
+            why => failed(why),
+        })
+    };
+    let (Ok(ending) | Err(ending)) = receiving.await;
+    reporter.ended(Way::In, ending);
+}

@@ -1,0 +1,167 @@
+//! The paths of each connection: which there are, what takes them, and what is negotiated for them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::context::Context;
+use super::message::Message;
+use super::news::News;
+use super::peers::Peers;
+use super::planner::Planner;
+use super::{Action, ConnId};
+use crate::ids::{AgentId, TransferId};
+use crate::path::negotiation::{Negotiation, Report, Step, Steps, Traveller, Way};
+use crate::path::{Path, PathSet};
+
+/// The paths of all connections.
+#[derive(Debug, Default)]
+pub(super) struct Paths {
+    links: HashMap<ConnId, Link>,
+}
+
+/// The paths of one connection.
+#[derive(Debug)]
+struct Link {
+    negotiations: BTreeMap<Path, Box<dyn Negotiation>>,
+    /// Those that have not failed, for what the peer gets from us.
+    out: PathSet,
+    /// The same for what we get from it.
+    back: PathSet,
+    /// What takes which.
+    travellers: BTreeMap<TransferId, (Path, Way)>,
+}
+
+impl Paths {
+    /// A connection is there, for which so much can be negotiated.
+    pub(super) fn connected(&mut self, conn: ConnId, negotiations: Vec<Box<dyn Negotiation>>) {
+        let negotiations = negotiations.into_iter().map(|of| (of.path(), of));
+        let negotiations: BTreeMap<_, _> = negotiations.collect();
+        let paths: PathSet = negotiations.keys().copied().collect();
+        let link = Link {
+            negotiations,
+            out: paths,
+            back: paths,
+            travellers: BTreeMap::new(),
+        };
+        self.links.insert(conn, link);
+    }
+
+    /// A connection is gone, and its paths with it.
+    pub(super) fn lost(&mut self, conn: ConnId) {
+        self.links.remove(&conn);
+    }
+
+    /// The paths by which bytes can go to an agent, or come from it. What one connection has lost is not tried on another.
+    pub(super) fn offered(&self, peers: &Peers, agent: &AgentId, way: Way) -> PathSet {
+        let its = self.links.iter();
+        let its = its
+            .filter(|(conn, _)| peers.agent(**conn) == Some(agent) && peers.peer(**conn).is_some());
+        let paths = its.map(|(_, link)| match way {
+            Way::Out => link.out,
+            Way::In => link.back,
+        });
+        paths.reduce(PathSet::and).unwrap_or_default()
+    }
+
+    /// A transfer takes a path from now on.
+    pub(super) fn begin<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        path: Path,
+        traveller: Traveller,
+    ) {
+        if let Some(link) = self.links.get_mut(&conn) {
+            let way = (path, traveller.way);
+            link.travellers.insert(traveller.transfer, way);
+        }
+        self.negotiate(cx, conn, path, |negotiation, steps| {
+            negotiation.begin(traveller, steps);
+        });
+    }
+
+    /// A transfer is over, or given up.
+    pub(super) fn end(&mut self, conn: ConnId, transfer: TransferId) {
+        let Some(link) = self.links.get_mut(&conn) else {
+            return;
+        };
+        if let Some((path, _)) = link.travellers.remove(&transfer)
+            && let Some(negotiation) = link.negotiations.get_mut(&path)
+        {
+            negotiation.end(transfer);
+        }
+    }
+
+    /// The peer says something about a path. What is of none that it has here is not heard.
+    pub(super) fn hear<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        path: Path,
+        word: &[u8],
+    ) {
+        self.negotiate(cx, conn, path, |negotiation, steps| {
+            negotiation.hear(word, steps);
+        });
+    }
+
+    /// A carrier has something to tell.
+    pub(super) fn report<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        path: Path,
+        report: Report,
+    ) {
+        self.negotiate(cx, conn, path, |negotiation, steps| {
+            negotiation.report(report, steps);
+        });
+    }
+
+    /// Has a negotiation go on, and does what it wants.
+    fn negotiate<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        path: Path,
+        with: impl FnOnce(&mut dyn Negotiation, &mut Steps),
+    ) {
+        let Some(link) = self.links.get_mut(&conn) else {
+            return;
+        };
+        let Some(negotiation) = link.negotiations.get_mut(&path) else {
+            return;
+        };
+        let mut steps = Steps::default();
+        with(&mut **negotiation, &mut steps);
+        while let Some(step) = steps.pop() {
+            match step {
+                Step::Say(word) => cx.send(conn, Message::Path { path, word }),
+                Step::Order(order) => cx.act(Action::Path { conn, path, order }),
+                Step::HangUp(why) => cx.tell(News::HangUp {
+                    conn,
+                    why: why.into(),
+                }),
+                Step::Lose(way, why) => {
+                    let transfers = link.lose(path, way);
+                    let why = why.into();
+                    cx.tell(News::PathLost { transfers, why });
+                }
+            }
+        }
+    }
+}
+
+impl Link {
+    /// A path has failed one way: others are taken that way from now on, until the peer connects anew. Gives what has taken
+    /// it.
+    fn lose(&mut self, path: Path, way: Way) -> Vec<TransferId> {
+        let paths = match way {
+            Way::Out => &mut self.out,
+            Way::In => &mut self.back,
+        };
+        *paths = paths.without(path);
+        let travellers = self.travellers.iter();
+        let lost = travellers.filter(|(_, taken)| **taken == (path, way));
+        lost.map(|(transfer, _)| *transfer).collect()
+    }
+}
