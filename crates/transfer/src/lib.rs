@@ -5,11 +5,10 @@
 //! | slice one rank's cache for another | [`slice_for_tp_transfer`], [`plan::jointly_contiguous_chunks`] | |
 //! | plan a transfer, and see what it costs | [`plan::Plan`] | |
 //! | copy between two memories of one process | `memory::Memory`, `copy::copy` | `host` |
-//! | move a request's blocks between engines | `agent::Agent` | `quic` |
-//! | and do it fast where both run on one host | the same | `local` |
+//! | move a request's blocks between engines, fast where they share a host | `agent::Agent` | `quic` |
 //! | speak the protocol over something else | [`wire`], [`lease`], [`ticket`] | |
 //!
-//! `quic` and `local` are on by default. Without features there is no I/O, no clock, no unsafe code: plans
+//! `quic` is on by default, and brings `host`. Without features there is no I/O, no clock, no unsafe code: plans
 //! and protocol are values and state machines.
 //!
 //! From two [deployments](transload_layout::Deployment) to chunks, offline:

@@ -19,8 +19,8 @@
 //! | pull | data source, of leased blocks | data destination |
 //! | push | data destination, of opened blocks | data source |
 //!
-//! There is one set of rules for data sources (`source.rs`) and one for data destinations
-//! (`destination.rs`), whoever began.
+//! There is one set of rules for data sources (`flows/source.rs`) and one for data
+//! destinations (`flows/destination.rs`), whoever began.
 //!
 //! # One transfer
 //!
@@ -51,7 +51,7 @@
 //! own plan needs has landed.
 //!
 //! A holder that would rather be pushed to opens its own blocks and [invites](message::Invitation) the
-//! owner, and the two change places for a push (`invitation.rs`).
+//! owner, and the two change places for a push (`owner/invitations.rs`).
 //!
 //! Variations: an ask for a lease that is not known yet *waits* for [`Options::early_wait`]; one
 //! whose prefill goes on waits too, or reads layer by layer.
@@ -90,7 +90,7 @@
 //! | [`Read`](Action::Read) | binds the route's plan to [`Machine::blocks`]; cuts it into streams of disjoint ranges, at most [`MAX_STREAMS`]; gathers into pooled buffers; [`stream::StreamHeader`] before, [`stream::StreamTrailer`] behind. `stream_sent` when a stream is written whole. |
 //! | [`Readable`](Action::Readable), [`AllReadable`](Action::AllReadable) | goes on with what waited for the prefill |
 //! | [`Receive`](Action::Receive) | binds the route's plan to its own blocks and waits for streams of that transfer. For each: [`Machine::admit`] before the first byte is placed; scatter straight out of the network's buffers, never outside of what the header says, CRC32C as it goes; `stream_arrived` with the trailer and the checksum seen |
-//! | [`Flowing`](Action::Flowing) | attaches the ring where that is the path |
+//! | [`Flowing`](Action::Flowing) | notes the path |
 //! | [`Fence`](Action::Fence) | resets and stops the transfer's streams, forgets its entry so that no stream is admitted to it, waits until no gather or scatter is left; `fenced`. Always answered, also for a transfer that it does not know |
 //! | [`Finished`](Action::Finished) | forgets the transfer |
 //! | [`LeaseClaimed`](Action::LeaseClaimed) | notes it on the handle of the lease |
