@@ -13,6 +13,7 @@
 //! - [`fuzz`]: what the fuzz targets run.
 //! - [`pair`]: two agents that move a request between them, and what has to come of it.
 //! - [`process`]: tests of several processes, and counts of what one holds.
+//! - [`memory_path`]: a third path for agents, in memory, which can be told to fail.
 //! - [`words`]: what agents say of their paths, encoded by hand.
 //! - [`cluster`]: two small deployments, their memory, and requests to move between them.
 
@@ -21,6 +22,7 @@ pub mod chunks;
 pub mod cluster;
 pub mod compiled;
 pub mod fuzz;
+pub mod memory_path;
 pub mod oracle;
 pub mod pair;
 pub mod planner;

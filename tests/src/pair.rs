@@ -1,7 +1,10 @@
 //! Two agents in one process whose deployments differ, with random contents, and the same copy made
 //! beside them: what a destination has to look like in the end.
 
+use std::sync::OnceLock;
 use std::time::Duration;
+
+use crate::memory_path::InMemory;
 
 use transload_layout::document::Value;
 use transload_layout::{Deployment, Rank};
@@ -75,11 +78,25 @@ impl Side {
         step: u32,
         options: AgentOptions,
     ) -> Self {
+        let further = further_path();
+        Self::with_path(identity, deployment, step, options, further)
+    }
+
+    fn with_path(
+        identity: Identity,
+        deployment: Deployment,
+        step: u32,
+        options: AgentOptions,
+        further: Option<InMemory>,
+    ) -> Self {
         let memories = memories(&deployment);
         for (seed, memory) in (1..).zip(&memories) {
             fill(memory, seed);
         }
         let mut builder = Agent::builder(identity, deployment).options(options);
+        if let Some(room) = further {
+            builder = builder.path(room);
+        }
         for (rank, memory) in (0..).map(Rank).zip(&memories) {
             builder = builder.register(rank, vec![memory.clone()]).unwrap();
         }
@@ -91,6 +108,14 @@ impl Side {
             tables: Tables(vec![BlockTable::List(blocks)]),
         }
     }
+}
+
+/// The path in memory, if all agents of the tests are to have it: `TRANSLOAD_TEST_PATH=memory`. Where transfers may take any
+/// path, they take that.
+fn further_path() -> Option<InMemory> {
+    static SHARED: OnceLock<InMemory> = OnceLock::new();
+    let wanted = std::env::var("TRANSLOAD_TEST_PATH").is_ok_and(|path| path == "memory");
+    wanted.then(|| SHARED.get_or_init(InMemory::default).clone())
 }
 
 /// A source (TP 2, blocks of 4, NHD) and a destination (TP 4, blocks of 6, HND).
@@ -139,10 +164,26 @@ impl Pair {
         Self::between(deployments, roles, options)
     }
 
+    /// A pair with one more path.
+    pub fn with_room(room: InMemory) -> Self {
+        let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
+        let roles = [Roles::all(); 2];
+        Self::all(deployments, roles, Default::default(), Some(room))
+    }
+
     fn between(
+        deployments: [Deployment; 2],
+        roles: [Roles; 2],
+        options: [AgentOptions; 2],
+    ) -> Self {
+        Self::all(deployments, roles, options, further_path())
+    }
+
+    fn all(
         [src, dst]: [Deployment; 2],
         roles: [Roles; 2],
         [src_options, dst_options]: [AgentOptions; 2],
+        room: Option<InMemory>,
     ) -> Self {
         let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
         let issue = |name, roles| {
@@ -153,8 +194,8 @@ impl Pair {
         let tokens = 100;
         let ids: Vec<u32> = (0..tokens as u32).collect();
         Self {
-            src: Side::new(prefill, src, 7, src_options),
-            dst: Side::new(decode, dst, 11, dst_options),
+            src: Side::with_path(prefill, src, 7, src_options, room.clone()),
+            dst: Side::with_path(decode, dst, 11, dst_options, room),
             tokens,
             content: Content::first(tokens, &ids).unwrap().digest(),
             authority,

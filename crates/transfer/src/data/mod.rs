@@ -51,6 +51,7 @@ mod ranges;
 mod receive;
 mod route_bytes;
 mod stop;
+mod stream;
 
 pub(crate) use fence::Inside;
 pub(crate) use intake::Intake;
@@ -61,3 +62,4 @@ pub(crate) use part::Part;
 pub(crate) use pool::BufferPool;
 pub use receive::{Admitted, Arrivals, ReceiveError, Receiver};
 pub use route_bytes::{RouteBytes, RouteCursor, RouteError};
+pub use stream::{InStream, OutStream};

@@ -92,6 +92,9 @@ pub enum SendError {
     /// Bytes could not be put into a slot. A fault of this process, too.
     #[error(transparent)]
     Stage(#[from] ring::staging::StageError),
+    /// Another path failed it.
+    #[error("{0}")]
+    Path(String),
     /// The memory could not be read. A fault of this process: it was proved that it can.
     #[error(transparent)]
     Memory(#[from] copy::StreamError),
@@ -161,7 +164,7 @@ impl Outgoing {
     }
 
     /// Whether both are the same transfer.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 

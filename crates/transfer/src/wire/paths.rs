@@ -55,14 +55,11 @@ impl Paths {
         let its = self.links.iter();
         let its = its
             .filter(|(conn, _)| peers.agent(**conn) == Some(agent) && peers.peer(**conn).is_some());
-        let paths = its.map(|(_, link)| match way {
-            Way::Out => link.out,
-            Way::In => link.back,
-        });
+        let paths = its.map(|(_, link)| link.there(way));
         paths.reduce(PathSet::and).unwrap_or_default()
     }
 
-    /// A transfer takes a path from now on.
+    /// A transfer takes a path from now on. Where that has been lost since it was agreed on, the transfer fails.
     pub(super) fn begin<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
@@ -70,10 +67,15 @@ impl Paths {
         path: Path,
         traveller: Traveller,
     ) {
-        if let Some(link) = self.links.get_mut(&conn) {
-            let way = (path, traveller.way);
-            link.travellers.insert(traveller.transfer, way);
+        let Some(link) = self.links.get_mut(&conn) else {
+            return;
+        };
+        let Traveller { transfer, way, .. } = traveller;
+        if !link.there(way).contains(path) {
+            let (transfers, why) = (vec![transfer], "its path is lost".into());
+            return cx.tell(News::PathLost { transfers, why });
         }
+        link.travellers.insert(transfer, (path, way));
         self.negotiate(cx, conn, path, |negotiation, steps| {
             negotiation.begin(traveller, steps);
         });
@@ -152,6 +154,14 @@ impl Paths {
 }
 
 impl Link {
+    /// The paths that there are for bytes that go this way.
+    fn there(&self, way: Way) -> PathSet {
+        match way {
+            Way::Out => self.out,
+            Way::In => self.back,
+        }
+    }
+
     /// A path has failed one way: others are taken that way from now on, until the peer connects anew. Gives what has taken
     /// it.
     fn lose(&mut self, path: Path, way: Way) -> Vec<TransferId> {

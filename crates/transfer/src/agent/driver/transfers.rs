@@ -210,7 +210,7 @@ async fn report(
                 let why = error.to_string();
                 let path = match error {
                     SendError::Ring(RingError::Panicked) => Some(Ending::Panicked),
-                    SendError::Ring(_) => Some(Ending::Failed(why.clone())),
+                    SendError::Ring(_) | SendError::Path(_) => Some(Ending::Failed(why.clone())),
                     _ => None,
                 };
                 of_this(Sending::Failed { why, path })

@@ -664,7 +664,7 @@ fn push_layer_by_layer() {
     let transfer = asked(&t).transfer;
     t.hear(Message::Accepted {
         transfer,
-        path: Path::RING,
+        path: Path::QUIC,
     });
     assert!(matches!(&t.took()[..], [Action::Read(flow)]
         if flow.ready == [(3, TOKENS)] && !flow.all_readable));

@@ -124,3 +124,19 @@ fn what_peers_say_of_paths_that_are_not_there_is_not_heard() {
     t.hear(word(Path::QUIC, vec![0; MAX_WORD + 1]));
     assert!(matches!(t.took()[..], [Action::Close { .. }]));
 }
+
+#[test]
+fn a_transfer_whose_path_is_not_there_fails_at_once() {
+    let mut t = read_over_a_ring();
+    t.lease(2, 0, Direction::Pull, true);
+    let (way, ending) = (Way::Out, Ending::Failed("torn".into()));
+    t.report(Path::RING, Report::Ended { way, ending });
+    t.took();
+    let only_ring = Ask {
+        paths: PathSet::from(Path::RING),
+        ..ask(2, 1)
+    };
+    let (wanted, offered) = (only_ring.paths, PathSet::QUIC);
+    let refusal = Refusal::PathUnavailable { wanted, offered };
+    assert_eq!(t.refusal(Message::Pull(only_ring)), refusal);
+}

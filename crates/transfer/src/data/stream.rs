@@ -1,0 +1,171 @@
+//! Streams as bytes: what a path carries that has no buffers of its own to gather into, or to scatter from.
+//!
+//! The sender fills buffers until a stream is through; the receiver hands over what arrives, cut anywhere. Lanes and rings
+//! do the same with fewer copies.
+
+use super::fence::Inside;
+use super::intake::Intake;
+use super::landing::Landing;
+use super::outgoing::{Outgoing, SendError, SendEvent};
+use super::part::Part;
+use super::receive::{ReceiveError, Receiver};
+use super::route_bytes::RouteCursor;
+use crate::copy::{Crc32c, settle};
+use crate::ids::AgentId;
+use crate::wire::stream::{HEADER, StreamHeader, StreamTrailer};
+
+/// One stream of a transfer on its way out. Dropping it before its end leaves the transfer short of it; whoever
+/// does so [fails](Self::fail) it.
+#[derive(Debug)]
+pub struct OutStream {
+    outgoing: Outgoing,
+    inside: Inside,
+    part: Part,
+    header: Option<[u8; HEADER]>,
+    cursor: RouteCursor,
+    sum: Crc32c,
+    ended: bool,
+}
+
+impl Outgoing {
+    /// Waits for the next stream that may be read; `None` when all have been taken, or the transfer is stopped.
+    pub async fn next_stream(&self) -> Option<OutStream> {
+        let inside = self.enter()?;
+        let part = inside.unless_raised(self.next_part()).await??;
+        match self.route().cursor(part.range.start) {
+            Ok(cursor) => Some(OutStream {
+                outgoing: self.clone(),
+                inside,
+                header: Some(self.header(&part).encode()),
+                part,
+                cursor,
+                sum: Crc32c::new(),
+                ended: false,
+            }),
+            Err(error) => {
+                self.fail(Some(part.stream), error.into());
+                None
+            }
+        }
+    }
+}
+
+impl OutStream {
+    /// Fills a buffer of at least [`HEADER`] bytes with what comes next of the stream: its header, its bytes, its trailer.
+    /// Says how many bytes that are: 0 once all of it was taken. `None` where the transfer is stopped, or has failed.
+    pub fn fill(&mut self, buffer: &mut [u8]) -> Option<usize> {
+        if self.inside.is_raised() {
+            return None;
+        }
+        if let Some(header) = self.header.take() {
+            buffer[..HEADER].copy_from_slice(&header);
+            return Some(HEADER);
+        }
+        let left = self.part.range.end - self.cursor.position();
+        if left > 0 {
+            let len = buffer
+                .len()
+                .min(usize::try_from(left).unwrap_or(usize::MAX));
+            return match self.cursor.gather(&mut buffer[..len], &mut self.sum) {
+                Ok(()) => {
+                    self.outgoing.count_read(len as u64);
+                    Some(len)
+                }
+                Err(error) => {
+                    self.outgoing.fail(Some(self.part.stream), error.into());
+                    None
+                }
+            };
+        }
+        if std::mem::replace(&mut self.ended, true) {
+            return Some(0);
+        }
+        let trailer = StreamTrailer {
+            length: self.part.bytes(),
+            crc: self.sum.value(),
+        };
+        let trailer = trailer.encode();
+        buffer[..trailer.len()].copy_from_slice(&trailer);
+        Some(trailer.len())
+    }
+
+    /// Tells that the stream is on its way with all its bytes.
+    pub fn written(self) {
+        let (stream, bytes) = (self.part.stream, self.part.bytes());
+        self.outgoing.tell(SendEvent::Written { stream, bytes });
+    }
+
+    /// Fails the transfer, since its path has failed.
+    pub fn fail(self, why: impl ToString) {
+        let error = SendError::Path(why.to_string());
+        self.outgoing.fail(Some(self.part.stream), error);
+    }
+}
+
+/// One stream that arrives.
+#[derive(Debug)]
+pub struct InStream {
+    receiver: Receiver,
+    header: StreamHeader,
+    landing: Landing,
+    intake: Intake,
+}
+
+impl Receiver {
+    /// Asks where the bytes of a stream that `peer` has begun go; `None` turns it away.
+    pub async fn begin(&self, peer: &AgentId, header: &[u8; HEADER]) -> Option<InStream> {
+        let header = StreamHeader::decode(header).ok()?;
+        let landing = self.arrivals().admit(peer, &header).await?;
+        match Intake::new(&landing, &header) {
+            Ok(intake) => Some(InStream {
+                receiver: self.clone(),
+                header,
+                landing,
+                intake,
+            }),
+            Err(error) => {
+                self.arrivals().failed(&header, error);
+                None
+            }
+        }
+    }
+}
+
+impl InStream {
+    /// Places bytes that have come behind the header. `None` where no more are wanted: the transfer is fenced, or has failed.
+    pub fn take(mut self, bytes: &[u8]) -> Option<Self> {
+        let _inside = self.landing.enter()?;
+        let taken = self.intake.take(bytes);
+        // Before anybody can be told that they have arrived, or that the fence is up.
+        settle();
+        match taken {
+            Ok(()) => Some(self),
+            Err(error) => {
+                self.failed(error);
+                None
+            }
+        }
+    }
+
+    /// The stream has ended, whole or not.
+    pub fn end(self) {
+        let Self {
+            receiver,
+            header,
+            landing,
+            intake,
+        } = self;
+        // What is told of a transfer that is fenced could be taken for the next of its number.
+        let Some(_inside) = landing.enter() else {
+            return;
+        };
+        match intake.end() {
+            Ok((trailer, crc)) => receiver.arrivals().arrived(&header, &trailer, crc),
+            Err(error) => receiver.arrivals().failed(&header, error),
+        }
+    }
+
+    fn failed(&self, error: ReceiveError) {
+        self.receiver.arrivals().failed(&self.header, error);
+    }
+}
