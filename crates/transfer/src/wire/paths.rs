@@ -7,6 +7,7 @@ use super::message::Message;
 use super::news::News;
 use super::peers::Peers;
 use super::planner::Planner;
+use super::refusal::Text;
 use super::{Action, ConnId};
 use crate::ids::{AgentId, TransferId};
 use crate::path::negotiation::{Negotiation, Report, Step, Steps, Traveller, Way};
@@ -22,10 +23,8 @@ pub(super) struct Paths {
 #[derive(Debug)]
 struct Link {
     negotiations: BTreeMap<Path, Box<dyn Negotiation>>,
-    /// Those that have not failed, for what the peer gets from us.
-    out: PathSet,
-    /// The same for what we get from it.
-    back: PathSet,
+    /// Why one has failed for bytes that go one way: others are taken that way, until the peer connects anew.
+    lost: BTreeMap<(Path, Way), Text>,
     /// What takes which.
     travellers: BTreeMap<TransferId, (Path, Way)>,
 }
@@ -34,12 +33,9 @@ impl Paths {
     /// A connection is there, for which so much can be negotiated.
     pub(super) fn connected(&mut self, conn: ConnId, negotiations: Vec<Box<dyn Negotiation>>) {
         let negotiations = negotiations.into_iter().map(|of| (of.path(), of));
-        let negotiations: BTreeMap<_, _> = negotiations.collect();
-        let paths: PathSet = negotiations.keys().copied().collect();
         let link = Link {
-            negotiations,
-            out: paths,
-            back: paths,
+            negotiations: negotiations.collect(),
+            lost: BTreeMap::new(),
             travellers: BTreeMap::new(),
         };
         self.links.insert(conn, link);
@@ -71,8 +67,8 @@ impl Paths {
             return;
         };
         let Traveller { transfer, way, .. } = traveller;
-        if !link.there(way).contains(path) {
-            let (transfers, why) = (vec![transfer], "its path is lost".into());
+        if let Some(why) = link.lost.get(&(path, way)) {
+            let (transfers, why) = (vec![transfer], why.clone());
             return cx.tell(News::PathLost { transfers, why });
         }
         link.travellers.insert(transfer, (path, way));
@@ -144,8 +140,8 @@ impl Paths {
                     why: why.into(),
                 }),
                 Step::Lose(way, why) => {
-                    let transfers = link.lose(path, way);
-                    let why = why.into();
+                    let why = Text::from(why);
+                    let transfers = link.lose(path, way, why.clone());
                     cx.tell(News::PathLost { transfers, why });
                 }
             }
@@ -156,20 +152,15 @@ impl Paths {
 impl Link {
     /// The paths that there are for bytes that go this way.
     fn there(&self, way: Way) -> PathSet {
-        match way {
-            Way::Out => self.out,
-            Way::In => self.back,
-        }
+        let paths = self.negotiations.keys().copied();
+        paths
+            .filter(|path| !self.lost.contains_key(&(*path, way)))
+            .collect()
     }
 
-    /// A path has failed one way: others are taken that way from now on, until the peer connects anew. Gives what has taken
-    /// it.
-    fn lose(&mut self, path: Path, way: Way) -> Vec<TransferId> {
-        let paths = match way {
-            Way::Out => &mut self.out,
-            Way::In => &mut self.back,
-        };
-        *paths = paths.without(path);
+    /// A path has failed one way. Gives what has taken it.
+    fn lose(&mut self, path: Path, way: Way, why: Text) -> Vec<TransferId> {
+        self.lost.insert((path, way), why);
         let travellers = self.travellers.iter();
         let lost = travellers.filter(|(_, taken)| **taken == (path, way));
         lost.map(|(transfer, _)| *transfer).collect()

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{Lanes, Word};
 use crate::data::Outgoing;
@@ -16,12 +16,15 @@ use crate::ids::{AgentId, Nonce};
 use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Reporter, Room};
 use crate::path::negotiation::{Ending, Negotiation, Order, Way};
-use crate::quic::{CloseCode, Lane, LaneSession, SessionToken};
+use crate::quic::{CloseCode, ConnectionLost, Lane, LaneSession, SessionToken};
 
 pub use send::LaneOut;
 
 /// How long a lane may take to be there.
 const LANES_WITHIN: Duration = Duration::from_secs(10);
+
+/// How much earlier a peer that leaves may close its lanes than its connection, whose end is no failure.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The path over the network.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,7 +115,15 @@ impl Shared {
         // When it is lost, so is the connection.
         let (this, watched) = (self.clone(), lane.clone());
         self.host.endpoints.spawn_control(async move {
-            this.failed(watched.closed().await.to_string());
+            let lost = watched.closed().await;
+            if let ConnectionLost::ClosedByPeer {
+                code: CloseCode::DONE,
+                ..
+            } = lost
+            {
+                sleep(FAREWELL).await;
+            }
+            this.failed(lost.to_string());
         });
         let lane = LaneOut::new(lane, &self.host.data);
         for outgoing in &lanes.waiting {
