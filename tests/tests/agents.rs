@@ -131,7 +131,7 @@ async fn layers_leave_as_they_are_ready() {
     }
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
-    request.by_layer = true;
+    request.request.by_layer = true;
     let pull = pair.dst.agent.start_pull(request).await.unwrap();
     for layer in 0..4 {
         tokio::time::sleep(Duration::from_millis(20)).await;

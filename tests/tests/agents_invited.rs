@@ -120,7 +120,7 @@ async fn comes_layer_by_layer() {
     let expected = pair.expected();
     let leases = unfinished(&pair).await;
     let mut request = request(&pair, LEASED, OPENED);
-    request.by_layer = true;
+    request.request.by_layer = true;
     let pull = pair.dst.agent.start_pull(request).await.unwrap();
     for layer in 0..4 {
         sleep(Duration::from_millis(20)).await;

@@ -239,12 +239,10 @@ fn ask(attempt: u32, ticket: &Ticket, paths: PathSet) -> Ask {
         ticket: ticket.clone(),
         source: Rank(0),
         destination: Rank(0),
-        start: 0,
-        tokens: TOKENS,
+        request: of,
         content: content_of(REQUEST),
         plan: plan.route_digest(plan.route(Rank(0), Rank(0)).unwrap()),
         lanes: 1,
-        by_layer: false,
         paths,
         attempt,
     }

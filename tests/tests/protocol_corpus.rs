@@ -13,6 +13,7 @@ use transload_transfer::ids::{
     Rank, TransferId,
 };
 use transload_transfer::lease::LeaseEnd;
+use transload_transfer::plan::Request;
 use transload_transfer::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
 use transload_transfer::wire::frame;
 use transload_transfer::wire::message::{
@@ -107,12 +108,13 @@ fn ask() -> Ask {
         ticket: ticket(2, None),
         source: Rank(0),
         destination: Rank(1),
-        start: 0,
-        tokens: 2000,
+        request: Request {
+            by_layer: true,
+            ..Request::tokens(2000)
+        },
         content: ContentDigest([3; 32]),
         plan: PlanDigest([4; 32]),
         lanes: 4,
-        by_layer: true,
         paths: PathSet::ANY,
         attempt: 1,
     }

@@ -282,7 +282,7 @@ impl Agent {
             (start, tokens),
             (paths, timeout),
         )?;
-        request.by_layer = by_layer;
+        request.request.by_layer = by_layer;
         request.keep_leases = keep_leases;
         request.into = into.map(|ticket| ticket.inner.clone());
         let started = self.made.wait(py, self.inner.start_pull(request))?;
@@ -321,7 +321,7 @@ impl Agent {
             (start, tokens),
             (paths, timeout),
         )?;
-        request.by_layer = by_layer;
+        request.request.by_layer = by_layer;
         request.keep_leases = keep_leases;
         let started = self
             .made

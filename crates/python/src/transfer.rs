@@ -88,7 +88,7 @@ pub(crate) fn transfer_request(
     let (ticket, content) = (ticket.inner.clone(), ContentDigest(content));
     let ranks = ranks.into_iter().map(Rank);
     let mut request = PullRequest::new(ticket, ranks, tables::read(tables)?, content, tokens);
-    request.start = start;
+    request.request.start = start;
     request.paths = path_set(paths)?;
     request.timeout = seconds("timeout", timeout)?;
     Ok(request)

@@ -100,12 +100,12 @@ async fn every_ask_that_is_not_allowed_is_refused_by_name() {
         ),
         (
             "too many tokens",
-            but(&|ask| ask.tokens = TOKENS + 1),
+            but(&|ask| ask.request.tokens = TOKENS + 1),
             |r| matches!(r, Refusal::NotEnoughTokens { .. }),
         ),
         (
             "tokens that run over",
-            but(&|ask| (ask.start, ask.tokens) = (u64::MAX, u64::MAX)),
+            but(&|ask| (ask.request.start, ask.request.tokens) = (u64::MAX, u64::MAX)),
             |r| matches!(r, Refusal::NotEnoughTokens { .. }),
         ),
         (

@@ -218,12 +218,10 @@ pub(crate) fn ask_with(number: u8, ticket: Ticket, request: u64) -> Ask {
         ticket,
         source: Rank(0),
         destination: Rank(0),
-        start: 0,
-        tokens: TOKENS,
+        request: of,
         content: content_of(request),
         plan: plan.route_digest(plan.route(Rank(0), Rank(0)).unwrap()),
         lanes: 1,
-        by_layer: false,
         paths: PathSet::QUIC,
         attempt: 1,
     }

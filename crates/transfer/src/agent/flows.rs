@@ -72,8 +72,7 @@ impl Under {
         let Moving::Out(outgoing) = &self.moving else {
             return None;
         };
-        let end = self.flow.start + self.flow.tokens;
-        (tokens >= end).then(|| outgoing.route().layer(layer))
+        (tokens >= self.flow.request.end()).then(|| outgoing.route().layer(layer))
     }
 }
 

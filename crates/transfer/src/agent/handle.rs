@@ -259,17 +259,15 @@ impl Agent {
             Direction::Pull => Side::Destination,
             Direction::Push => Side::Source,
         };
-        let end = request.start.saturating_add(request.tokens);
-        let checked = request.tables.check(self.deployment(), side, end);
+        let tables = &request.tables;
+        let checked = tables.check(self.deployment(), side, request.request.end());
         checked.map_err(TransferError::Tables)?;
         let spec = JobSpec {
             ticket: request.ticket,
             ranks: request.ranks,
-            start: request.start,
-            tokens: request.tokens,
+            request: request.request,
             content: request.content,
             lanes: self.shared.lanes,
-            by_layer: request.by_layer,
             paths: request.paths,
             timeout: request.timeout,
             keep_leases: request.keep_leases,

@@ -8,7 +8,7 @@ use transload_layout::document::Document;
 
 use crate::ids::DeploymentDigest;
 pub(super) use crate::ids::canonical_document as canonical;
-use crate::plan::{MAX_SLICES, Plan, Request, Side, pair_groups};
+use crate::plan::{MAX_SLICES, Plan, Side, pair_groups};
 use crate::wire::{self, Difference, Flow, RouteAsk};
 
 /// Most deployments that are kept though no peer of theirs is connected. Each has at most 64 groups and
@@ -79,14 +79,9 @@ impl Plans {
         let peer = self
             .peer(&ask.peer)
             .ok_or("the peer's deployment is not known")?;
-        let request = Request {
-            start: ask.start,
-            tokens: ask.tokens,
-            by_layer: ask.by_layer,
-        };
         let plan = match ask.local_is_source {
-            true => Plan::compile_for(&self.own, peer, &request, Side::Source, ask.rank),
-            false => Plan::compile_for(peer, &self.own, &request, Side::Destination, ask.rank),
+            true => Plan::compile_for(&self.own, peer, &ask.request, Side::Source, ask.rank),
+            false => Plan::compile_for(peer, &self.own, &ask.request, Side::Destination, ask.rank),
         };
         let plan = Arc::new(plan.map_err(|error| error.to_string())?);
         let routes = plan.routes().iter().map(|route| wire::Route {
@@ -118,9 +113,7 @@ impl Plans {
             peer: flow.peer,
             rank: flow.rank,
             local_is_source,
-            start: flow.start,
-            tokens: flow.tokens,
-            by_layer: flow.by_layer,
+            request: flow.request,
         })
         .map(|planned| planned.plan)
     }
@@ -218,9 +211,7 @@ mod tests {
                 peer,
                 rank: crate::ids::Rank(0),
                 local_is_source: true,
-                start: 0,
-                tokens,
-                by_layer: false,
+                request: crate::plan::Request::tokens(tokens),
             };
             assert_eq!(
                 plans.plan(&ask).unwrap().plan.slices(),
@@ -228,7 +219,7 @@ mod tests {
                 "keys and values"
             );
         }
-        let oldest = |plans: &Plans| plans.recent[0].ask.tokens;
+        let oldest = |plans: &Plans| plans.recent[0].ask.request.tokens;
         assert_eq!((plans.recent.len(), oldest(&plans)), (MOST_PLANS, 37));
         forget_oldest(&mut plans.recent, MOST_PLANS, 7);
         assert_eq!((plans.recent.len(), oldest(&plans)), (3, 98));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::content::ContentDigest;
 use crate::ids::{LeaseSetId, Rank};
-use crate::plan::Tables;
+use crate::plan::{Request, Tables};
 use crate::ticket::Ticket;
 use crate::wire::PathSet;
 
@@ -75,14 +75,10 @@ pub struct PullRequest {
     pub ranks: BTreeSet<Rank>,
     /// The blocks: one table for each group of the agent's deployment.
     pub tables: Tables,
-    /// First token.
-    pub start: u64,
-    /// How many tokens from there on.
-    pub tokens: u64,
+    /// Which tokens; by layer, if layers may come before the prefill is over.
+    pub request: Request,
     /// What the blocks there are taken to hold.
     pub content: ContentDigest,
-    /// Whether layers may come before the prefill is over.
-    pub by_layer: bool,
     /// The paths that may be taken: [`PathSet::QUIC`] and [`PathSet::LOCAL`] refuse any other.
     pub paths: PathSet,
     /// How long all of it may take, retries included.
@@ -119,10 +115,8 @@ impl PullRequest {
             ticket,
             ranks: ranks.into_iter().collect(),
             tables,
-            start: 0,
-            tokens,
+            request: Request::tokens(tokens),
             content,
-            by_layer: false,
             paths: PathSet::ANY,
             timeout: Duration::from_secs(300),
             keep_leases: false,
@@ -132,6 +126,6 @@ impl PullRequest {
     }
 }
 
-/// What to push: the same, with the owner's blocks as the destination. `start` and `tokens` have to be
+/// What to push: the same, with the owner's blocks as the destination. the tokens have to be
 /// those of the ticket.
 pub type PushRequest = PullRequest;

@@ -35,6 +35,7 @@ pub use table::{LeaseLimits, LeaseTable};
 
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank, TransferId};
+use crate::plan::Request;
 
 /// Names one lease: the set, and the rank whose blocks it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -142,10 +143,8 @@ pub struct LeaseUse<'a> {
     pub transfer: TransferId,
     /// What the asker takes the content to be.
     pub content: ContentDigest,
-    /// First token.
-    pub start: u64,
-    /// How many tokens from there on.
-    pub tokens: u64,
+    /// Which tokens, and in which order.
+    pub request: Request,
 }
 
 /// A holder's wish to have a lease's blocks pushed into its own.
@@ -161,10 +160,8 @@ pub struct LeasePush<'a> {
     pub into: LeaseSetId,
     /// What the asker takes the content to be.
     pub content: ContentDigest,
-    /// First token.
-    pub start: u64,
-    /// How many tokens from there on.
-    pub tokens: u64,
+    /// Which tokens, and in which order.
+    pub request: Request,
 }
 
 /// A holder's word that some of its ranks are done.

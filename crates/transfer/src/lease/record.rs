@@ -6,6 +6,7 @@ use super::{Holder, LeaseEnd, LeasePush, LeaseSpec, LeaseUse, UseError};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Direction, LeaseSetId, Rank, TransferId};
 use crate::moment::Moment;
+use crate::plan::Request;
 
 /// Memory of one record is bounded by the ranks of its holder (a few words each) and by the layers
 /// that progress is kept for.
@@ -139,7 +140,7 @@ impl<B> Record<B> {
     /// Whether `wanted` may be done now. Changes nothing.
     pub(super) fn check(&self, wanted: &LeaseUse<'_>) -> Result<(), UseError> {
         self.check_peer(&wanted.holder, wanted.agent, &[wanted.rank])?;
-        self.check_tokens(&wanted.content, wanted.start, wanted.tokens)?;
+        self.check_tokens(&wanted.content, &wanted.request)?;
         if self.push.is_some() {
             return Err(UseError::Pushed);
         }
@@ -159,7 +160,7 @@ impl<B> Record<B> {
     /// Whether the blocks may be pushed so, and whether that is new. Changes nothing.
     pub(super) fn check_push(&self, wanted: &LeasePush<'_>) -> Result<bool, UseError> {
         self.check_peer(&wanted.holder, wanted.agent, &[])?;
-        self.check_tokens(&wanted.content, wanted.start, wanted.tokens)?;
+        self.check_tokens(&wanted.content, &wanted.request)?;
         let attempts = self.bound.iter().flat_map(|bound| bound.attempts.keys());
         match (self.push, attempts.min()) {
             (Some(push), _) if push.into == wanted.into => Ok(false),
@@ -170,17 +171,12 @@ impl<B> Record<B> {
     }
 
     /// Whether the blocks hold that, and all of it.
-    fn check_tokens(
-        &self,
-        content: &ContentDigest,
-        start: u64,
-        tokens: u64,
-    ) -> Result<(), UseError> {
+    fn check_tokens(&self, content: &ContentDigest, request: &Request) -> Result<(), UseError> {
         let spec = &self.spec;
         if spec.content != *content {
             return Err(UseError::Content);
         }
-        let asked = start.saturating_add(tokens);
+        let (start, asked) = (request.start, request.end());
         let covered = match spec.direction {
             Direction::Pull => start >= spec.start && asked <= spec.valid_tokens,
             Direction::Push => start == spec.start && asked == spec.valid_tokens,

@@ -62,6 +62,13 @@ fn fixture(direction: Direction) -> Fixture {
     Fixture { table, decode }
 }
 
+fn range(start: u64, tokens: u64) -> Request {
+    Request {
+        start,
+        ..Request::tokens(tokens)
+    }
+}
+
 fn wanted(agent: &AgentId, rank: u32, attempt: u32) -> LeaseUse<'_> {
     LeaseUse {
         agent,
@@ -70,8 +77,7 @@ fn wanted(agent: &AgentId, rank: u32, attempt: u32) -> LeaseUse<'_> {
         attempt,
         transfer: transfer(rank as u8),
         content: CONTENT,
-        start: 0,
-        tokens: 100,
+        request: Request::tokens(100),
     }
 }
 
@@ -269,8 +275,7 @@ fn refusals_bind_nothing() {
     let refused = f.table.admit(at(1), KEY, PULL, &other);
     assert_eq!(refused, Err(UseError::Content));
     let greedy = LeaseUse {
-        start: 50,
-        tokens: 51,
+        request: range(50, 51),
         ..wanted(&decode, 0, 1)
     };
     let (start, valid_tokens, asked) = (0, 100, 101);
@@ -283,7 +288,7 @@ fn refusals_bind_nothing() {
         })
     );
     let endless = LeaseUse {
-        start: u64::MAX,
+        request: range(u64::MAX, 51),
         ..greedy
     };
     assert!(f.table.admit(at(1), KEY, PULL, &endless).is_err());
@@ -312,8 +317,7 @@ fn refusals_bind_nothing() {
 fn a_pull_may_start_late_and_a_push_moves_exactly_what_was_opened() {
     let decode = agent("decode");
     let part = LeaseUse {
-        start: 30,
-        tokens: 20,
+        request: range(30, 20),
         ..wanted(&decode, 0, 1)
     };
     assert_eq!(fixture(PULL).check(PULL, &part), Ok(()));
@@ -540,8 +544,7 @@ fn push_of(agent: &AgentId, into: u8) -> LeasePush<'_> {
         pin: transfer(90 + into),
         into: LeaseSetId([into; 16]),
         content: CONTENT,
-        start: 20,
-        tokens: 80,
+        request: range(20, 80),
     }
 }
 
@@ -589,7 +592,7 @@ fn a_push_is_of_what_the_lease_holds_and_of_nobody_elses() {
     let refused = Err(UseError::Content);
     assert_eq!(f.table.check_push(at(1), KEY, &other), refused);
     let more = LeasePush {
-        tokens: 81,
+        request: range(20, 81),
         ..wanted.clone()
     };
     let refused = f.table.check_push(at(1), KEY, &more);

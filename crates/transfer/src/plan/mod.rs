@@ -50,6 +50,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use transload_layout::{Deployment, Rank};
 
@@ -74,7 +75,7 @@ const MAX_TOKENS: u64 = 1 << 40;
 const MAX_BYTES: u64 = 1 << 58;
 
 /// What is to move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Request {
     /// Position of the first token.
     pub start: u64,
@@ -97,7 +98,7 @@ impl Request {
 
     /// One past the last token's position.
     pub const fn end(&self) -> u64 {
-        self.start + self.tokens
+        self.start.saturating_add(self.tokens)
     }
 }
 

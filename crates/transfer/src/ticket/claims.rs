@@ -9,6 +9,7 @@ use super::TicketError;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank,
 };
+use crate::plan::Request;
 
 /// Most ranks of a deployment that a ticket can name.
 pub const MAX_RANKS: usize = 1024;
@@ -95,6 +96,15 @@ pub enum ClaimsError {
 }
 
 impl Claims {
+    /// What a push moves: all tokens that it names.
+    pub fn request(&self, by_layer: bool) -> Request {
+        Request {
+            start: self.start,
+            tokens: self.valid_tokens.saturating_sub(self.start),
+            by_layer,
+        }
+    }
+
     fn check(&self) -> Result<(), ClaimsError> {
         if !(1..=MAX_RANKS).contains(&self.ranks.len()) {
             return Err(ClaimsError::Ranks {

@@ -11,6 +11,7 @@ use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey};
 use crate::path::Path;
 use crate::path::negotiation::Order;
+use crate::plan::Request;
 
 /// What the agent has to do. In order: an action of a transfer that comes before a message about
 /// it must have taken effect before the message leaves.
@@ -156,12 +157,8 @@ pub struct Flow {
     pub rank: Rank,
     /// The rank there.
     pub peer_rank: Rank,
-    /// First token.
-    pub start: u64,
-    /// How many tokens from there on.
-    pub tokens: u64,
-    /// Whether bytes lie in the streams layer by layer, and may be read so.
-    pub by_layer: bool,
+    /// Which tokens, and in which order.
+    pub request: Request,
     /// How many bytes.
     pub bytes: u64,
     /// How many lanes are wanted.

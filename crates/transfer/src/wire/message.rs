@@ -8,6 +8,7 @@ use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,
 };
 use crate::path::{Path, PathSet};
+use crate::plan::Request;
 use crate::ticket::Ticket;
 
 /// Lowest and highest version of the protocol that is spoken here.
@@ -159,18 +160,14 @@ pub struct Ask {
     pub source: Rank,
     /// The rank that bytes reach.
     pub destination: Rank,
-    /// First token.
-    pub start: u64,
-    /// How many tokens from there on.
-    pub tokens: u64,
+    /// Which tokens, and in which order.
+    pub request: Request,
     /// What the asker takes the content to be.
     pub content: ContentDigest,
     /// The plan that the asker has compiled for this route.
     pub plan: PlanDigest,
     /// How many lanes it would like to use.
     pub lanes: u16,
-    /// Whether bytes may move before the prefill is over.
-    pub by_layer: bool,
     /// The paths it would take.
     pub paths: PathSet,
     /// Counts the attempts for this route, from 1.

@@ -2,6 +2,7 @@
 
 use super::refusal::Difference;
 use crate::ids::{DeploymentDigest, PlanDigest, Rank};
+use crate::plan::Request;
 
 /// Compiles plans against deployments of peers.
 ///
@@ -37,12 +38,8 @@ pub struct RouteAsk {
     pub rank: Rank,
     /// Whether bytes leave the local rank, or reach it.
     pub local_is_source: bool,
-    /// First token.
-    pub start: u64,
-    /// How many tokens from there on.
-    pub tokens: u64,
-    /// Whether bytes lie in the stream layer by layer.
-    pub by_layer: bool,
+    /// Which tokens, and in which order.
+    pub request: Request,
 }
 
 /// What moves between a local rank and one of the peer's.

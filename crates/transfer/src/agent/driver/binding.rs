@@ -181,7 +181,7 @@ mod tests {
     use crate::lease::{LeaseKey, LeaseSpec};
     use crate::memory::Memory;
     use crate::moment::Moment;
-    use crate::plan::{BlockTable, Tables};
+    use crate::plan::{BlockTable, Request, Tables};
     use crate::quic::{Endpoints, QuicOptions};
     use crate::ticket::TicketKey;
     use crate::wire::{BlocksOf, ConnId, Identity, Machine, Options, Planner as _, Secret};
@@ -281,9 +281,10 @@ mod tests {
                 peer: self.peer,
                 rank: Rank(0),
                 peer_rank: Rank(0),
-                start: 0,
-                tokens: TOKENS,
-                by_layer: !all_readable,
+                request: Request {
+                    by_layer: !all_readable,
+                    ..Request::tokens(TOKENS)
+                },
                 bytes: BYTES,
                 lanes: 1,
                 path: None,

@@ -6,6 +6,7 @@ use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,
 };
 use crate::path::negotiation::MAX_WORD;
+use crate::plan::Request;
 use crate::ticket::{MAX_RANKS, MAX_TICKET, Ticket};
 use crate::wire::message::{Ask, Hello, MAX_DOCUMENT, Message, Notice, NoticeKind, WaitingOn};
 use crate::wire::{Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
@@ -23,12 +24,14 @@ pub(crate) fn samples() -> Vec<Message> {
         ticket: ticket(),
         source: Rank(u32::MAX),
         destination: Rank(0),
-        start: u64::MAX,
-        tokens: u64::MAX,
+        request: Request {
+            start: u64::MAX,
+            tokens: u64::MAX,
+            by_layer: true,
+        },
         content: ContentDigest([3; 32]),
         plan: PlanDigest([4; 32]),
         lanes: 8,
-        by_layer: true,
         paths: PathSet::ANY,
         attempt: u32::MAX,
     };

@@ -33,10 +33,10 @@ pub(in crate::wire) fn check_job<P: Planner>(
     if is_own(&cx.me, &claims)? {
         return Err(JobError::OwnTicket);
     }
-    let end = spec.start.saturating_add(spec.tokens);
+    let (start, end) = (spec.request.start, spec.request.end());
     let covered = match claims.direction {
-        Direction::Pull => spec.start >= claims.start && end <= claims.valid_tokens,
-        Direction::Push => spec.start == claims.start && end == claims.valid_tokens,
+        Direction::Pull => start >= claims.start && end <= claims.valid_tokens,
+        Direction::Push => start == claims.start && end == claims.valid_tokens,
     };
     if !covered {
         return Err(other_tokens(spec, &claims));
@@ -74,8 +74,8 @@ fn is_own(me: &Me, claims: &Claims) -> Result<bool, JobError> {
 
 fn other_tokens<B>(spec: &JobSpec<B>, claims: &Claims) -> JobError {
     JobError::Tokens {
-        start: spec.start,
-        end: spec.start.saturating_add(spec.tokens),
+        start: spec.request.start,
+        end: spec.request.end(),
         first: claims.start,
         valid: claims.valid_tokens,
     }
@@ -98,8 +98,7 @@ pub(in crate::wire) fn check_openings<P: Planner>(
     if (&claims.cluster, claims.owner, claims.incarnation) != ours {
         return Err(fault("their ticket is of another engine".to_owned()));
     }
-    let end = spec.start.saturating_add(spec.tokens);
-    if (spec.start, end) != (claims.start, claims.valid_tokens) {
+    if (spec.request.start, spec.request.end()) != (claims.start, claims.valid_tokens) {
         return Err(other_tokens(spec, &claims));
     }
     let set = claims.set;

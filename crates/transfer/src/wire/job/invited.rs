@@ -48,8 +48,8 @@ impl Openings {
             key,
             direction: Direction::Push,
             content: spec.content,
-            start: spec.start,
-            valid_tokens: spec.start.saturating_add(spec.tokens),
+            start: spec.request.start,
+            valid_tokens: spec.request.end(),
             ttl: spec.timeout,
             hard_bound: spec.timeout,
             prefilled: true,
@@ -185,7 +185,7 @@ impl<B> Job<B> {
             into: invited.into.clone(),
             content: self.spec.content,
             lanes: self.spec.lanes,
-            by_layer: self.spec.by_layer,
+            by_layer: self.spec.request.by_layer,
             paths: self.spec.paths,
         };
         cx.send(conn, Message::Invite(invitation));

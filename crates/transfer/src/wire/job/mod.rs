@@ -43,6 +43,7 @@ use crate::ids::{AgentId, Rank};
 use crate::lease::LeaseKey;
 use crate::moment::Moment;
 use crate::path::PathSet;
+use crate::plan::Request;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
 pub(super) use check::{check_job, check_openings};
@@ -58,16 +59,12 @@ pub struct JobSpec<B> {
     pub ticket: Ticket,
     /// The local ranks that take part, all with these blocks.
     pub ranks: BTreeSet<Rank>,
-    /// First token; of a push, the one in the ticket.
-    pub start: u64,
-    /// How many tokens from there on.
-    pub tokens: u64,
+    /// Which tokens, and whether layers may move before the prefill is over; of a push, the tokens of the ticket.
+    pub request: Request,
     /// What the content is taken to be.
     pub content: ContentDigest,
     /// How many lanes to use for each route.
     pub lanes: u16,
-    /// Whether bytes may move before the prefill is over, layer by layer.
-    pub by_layer: bool,
     /// The paths that may be taken.
     pub paths: PathSet,
     /// How long all of it may take.
@@ -91,11 +88,9 @@ impl<B> JobSpec<B> {
         JobSpec {
             ticket: self.ticket,
             ranks: self.ranks,
-            start: self.start,
-            tokens: self.tokens,
+            request: self.request,
             content: self.content,
             lanes: self.lanes,
-            by_layer: self.by_layer,
             paths: self.paths,
             timeout: self.timeout,
             keep_leases: self.keep_leases,
@@ -117,11 +112,9 @@ impl<B> JobSpec<Held<B>> {
         Self {
             ticket: invitation.into,
             ranks: BTreeSet::from([key.rank]),
-            start: into.start,
-            tokens: into.valid_tokens - into.start,
+            request: into.request(invitation.by_layer),
             content: invitation.content,
             lanes: invitation.lanes,
-            by_layer: invitation.by_layer,
             paths: invitation.paths,
             // The lease stops it when its own time is over, which its owner may still put off.
             timeout: Duration::MAX,

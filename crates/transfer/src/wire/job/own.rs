@@ -326,12 +326,10 @@ impl<B> Job<B> {
             ticket: spec.ticket.clone(),
             source,
             destination,
-            start: spec.start,
-            tokens: spec.tokens,
+            request: spec.request,
             content: spec.content,
             plan: route.digest,
             lanes: spec.lanes,
-            by_layer: spec.by_layer,
             paths,
             attempt: route.attempts,
         };
@@ -343,9 +341,7 @@ impl<B> Job<B> {
             peer: claims.owner,
             rank,
             peer_rank,
-            start: spec.start,
-            tokens: spec.tokens,
-            by_layer: spec.by_layer,
+            request: spec.request,
             bytes,
             lanes: spec.lanes,
             path: None,
@@ -358,7 +354,7 @@ impl<B> Job<B> {
         };
         let (role, message) = match push {
             true => {
-                let source = Source::asking(bytes, spec.by_layer, spec.prefilled);
+                let source = Source::asking(bytes, spec.request.by_layer, spec.prefilled);
                 (Role::Source(source), Message::Push(ask))
             }
             false => {
@@ -396,9 +392,7 @@ fn plan<P: Planner>(
             peer: claims.owner,
             rank,
             local_is_source: claims.direction == Direction::Push,
-            start: spec.start,
-            tokens: spec.tokens,
-            by_layer: spec.by_layer,
+            request: spec.request,
         });
         let routes = routes.map_err(|why| JobError::Plan { why: why.into() })?;
         let of_rank = routes.iter().map(|route| route.places);

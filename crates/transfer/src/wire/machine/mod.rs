@@ -410,9 +410,9 @@ impl<P: Planner> Machine<P> {
         let (mut g, owner, jobs, _) = self.parts();
         let checked = check_job(g.cx, &spec).and_then(|claims| {
             let openings = check_openings(g.cx, &spec)?;
-            let end = spec.start.saturating_add(spec.tokens);
+            let (start, end) = (spec.request.start, spec.request.end());
             for key in openings.iter().flat_map(|openings| openings.keys()) {
-                let checked = owner.leases.check_open(now, key, spec.start, end);
+                let checked = owner.leases.check_open(now, key, start, end);
                 checked.map_err(|reason| JobError::Opening {
                     why: reason.to_string().into(),
                 })?;

@@ -177,8 +177,7 @@ impl<P: Planner> Owner<P> {
             attempt: ask.attempt,
             transfer: ask.transfer,
             content: ask.content,
-            start: ask.start,
-            tokens: ask.tokens,
+            request: ask.request,
         };
         if fault!(g.cx, AnyContent)
             && let Some(content) = self.leases.content(&key)
@@ -192,9 +191,7 @@ impl<P: Planner> Owner<P> {
             peer: holder.deployment,
             rank,
             local_is_source,
-            start: ask.start,
-            tokens: ask.tokens,
-            by_layer: ask.by_layer,
+            request: ask.request,
         });
         let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
         let route = agreed_route(routes, (rank, peer_rank), ask)?;
@@ -244,9 +241,7 @@ impl<P: Planner> Owner<P> {
             peer: peer.holder.deployment,
             rank,
             peer_rank,
-            start: ask.start,
-            tokens: ask.tokens,
-            by_layer: ask.by_layer,
+            request: ask.request,
             bytes: route.bytes,
             lanes: ask.lanes,
             path: Some(path),
@@ -259,7 +254,11 @@ impl<P: Planner> Owner<P> {
             None => (Vec::new(), true),
         };
         let role = match direction {
-            Direction::Pull => Role::Source(Source::accepted(route.bytes, ask.by_layer, prefilled)),
+            Direction::Pull => Role::Source(Source::accepted(
+                route.bytes,
+                ask.request.by_layer,
+                prefilled,
+            )),
             Direction::Push => Role::Destination(Destination::accepted(route.bytes, ask.nonce)),
         };
         let attempt = Transfer {

@@ -157,8 +157,7 @@ impl<P: Planner> Owner<P> {
             pin,
             into: into.set,
             content: invitation.content,
-            start: into.start,
-            tokens: into.valid_tokens - into.start,
+            request: into.request(invitation.by_layer),
         };
         let checked = self.leases.check_push(g.cx.now, key, &wanted);
         if !checked.map_err(|error| self.refuse_use(g.cx, key, &wanted.content, error))? {
@@ -209,9 +208,7 @@ impl<P: Planner> Owner<P> {
             peer: into.owner,
             rank: key.rank,
             local_is_source: true,
-            start: into.start,
-            tokens: into.valid_tokens - into.start,
-            by_layer,
+            request: into.request(by_layer),
         });
         let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
         let places = routes.iter().map(|route| route.places);

@@ -8,6 +8,7 @@ use super::asks::permission;
 use super::pending::Pending;
 use crate::ids::{AgentId, Direction, LeaseSetId, Rank};
 use crate::lease::{Holder, LeaseDone, LeaseKey, UseError};
+use crate::plan::Request;
 use crate::wire::ConnId;
 use crate::wire::context::Context;
 use crate::wire::message::{Message, Notice, NoticeKind};
@@ -197,9 +198,11 @@ impl<P: Planner> Owner<P> {
             peer: holder.deployment,
             rank: key.rank,
             local_is_source: false,
-            start,
-            tokens: valid_tokens - start,
-            by_layer: false,
+            request: Request {
+                start,
+                tokens: valid_tokens - start,
+                by_layer: false,
+            },
         });
         let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
         Ok(routes.into_iter().map(|route| route.peer_rank).collect())

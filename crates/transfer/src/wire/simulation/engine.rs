@@ -9,6 +9,7 @@ use super::world::{Event, MS, S, View, World, set_id};
 use crate::content::ContentDigest;
 use crate::ids::{Direction, Rank};
 use crate::lease::{LeaseKey, LeaseSpec};
+use crate::plan::Request;
 use crate::wire::{BlocksOf, JobId, JobSpec};
 
 impl World {
@@ -108,11 +109,13 @@ impl World {
         let spec = JobSpec {
             ticket,
             ranks,
-            start,
-            tokens,
+            request: Request {
+                start,
+                tokens,
+                by_layer,
+            },
             content,
             lanes: 2,
-            by_layer,
             paths,
             timeout,
             keep_leases,

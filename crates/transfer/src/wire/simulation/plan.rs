@@ -114,9 +114,9 @@ impl<B: std::fmt::Debug> Planner for SimPlanner<B> {
             true => (me, (peer, None)),
             false => ((peer, None), me),
         };
-        let found = routes(source, destination, ask.tokens).into_iter();
+        let found = routes(source, destination, ask.request.tokens).into_iter();
         let found = found.map(|(s, d, bytes)| {
-            let what = (s, d, bytes, ask.start, ask.tokens, ask.by_layer);
+            let what = (s, d, bytes, ask.request);
             let digest = blake3::hash(format!("{what:?}").as_bytes());
             Route {
                 peer_rank: if ask.local_is_source { d } else { s },

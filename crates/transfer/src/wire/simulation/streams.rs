@@ -99,7 +99,7 @@ impl World {
             }
         }
         let transfer = flow.transfer;
-        let (ready, end) = (flow.ready.clone(), flow.start + flow.tokens);
+        let (ready, end) = (flow.ready.clone(), flow.request.end());
         let mut readable = [flow.all_readable; LAYERS as usize];
         for (layer, tokens) in ready {
             readable[layer as usize] |= tokens >= end;
@@ -127,7 +127,7 @@ impl World {
         match more {
             None => reading.readable = [true; LAYERS as usize],
             Some((layer, tokens)) => {
-                let enough = tokens >= reading.flow.start + reading.flow.tokens;
+                let enough = tokens >= reading.flow.request.end();
                 reading.readable[layer as usize] |= enough;
             }
         }

@@ -64,7 +64,7 @@ fn are_refused_by_name() {
         Refusal::PlanDigestMismatch { ours, theirs }
     );
     let (start, valid, asked) = (0, TOKENS, TOKENS + 1);
-    let more = pull(|a| a.tokens += 1);
+    let more = pull(|a| a.request.tokens += 1);
     assert_eq!(
         t.refusal(more),
         Refusal::NotEnoughTokens {

@@ -450,9 +450,7 @@ fn has_room_for_so_many_places() {
         peer: HOLDER.digest(),
         rank: Rank(0),
         local_is_source: true,
-        start: 0,
-        tokens: TOKENS,
-        by_layer: false,
+        request: Request::tokens(TOKENS),
     });
     let places: u64 = routes.unwrap().iter().map(|route| route.places).sum();
     let owner = |options| {
@@ -604,7 +602,7 @@ fn pushes_layer_by_layer_out_of_a_lease_that_is_being_computed() {
     invite(&mut t, by_layer);
     let asks = pushes(&t);
     let (transfer, path) = (asks[0].transfer, Path::QUIC);
-    assert!(asks[0].by_layer);
+    assert!(asks[0].request.by_layer);
     t.hear(Message::Accepted { transfer, path });
     let key = spec(1, 0, Direction::Pull, false).key;
     t.took();

@@ -49,9 +49,7 @@ fn ask_from(source: u32) -> Ask {
         peer: HOLDER.digest(),
         rank: Rank(source),
         local_is_source: true,
-        start: 0,
-        tokens: TOKENS,
-        by_layer: false,
+        request: Request::tokens(TOKENS),
     });
     let routes = routes.unwrap();
     let route = routes.iter().find(|route| route.peer_rank == Rank(0));
@@ -70,9 +68,7 @@ fn sources() -> Vec<(u32, u64)> {
         peer: OWNER.digest(),
         rank: Rank(0),
         local_is_source: false,
-        start: 0,
-        tokens: TOKENS,
-        by_layer: false,
+        request: Request::tokens(TOKENS),
     });
     let routes = routes.unwrap().into_iter();
     routes.map(|r| (r.peer_rank.0, r.bytes)).collect()

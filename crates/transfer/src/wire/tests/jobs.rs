@@ -6,11 +6,9 @@ pub(super) fn job(n: u8, direction: Direction) -> JobSpec<&'static str> {
     JobSpec {
         ticket: mint(&claims(n, direction)),
         ranks: BTreeSet::from([Rank(0)]),
-        start: 0,
-        tokens: TOKENS,
+        request: Request::tokens(TOKENS),
         content: CONTENT,
         lanes: 1,
-        by_layer: false,
         paths: PathSet::ANY,
         timeout: secs(30),
         keep_leases: false,
@@ -119,8 +117,12 @@ fn that_cannot_be_are_not_begun() {
         JobError::NoRanks
     );
     let (start, end, first, valid) = (5, 15, 0, TOKENS);
+    let request = Request {
+        start,
+        ..Request::tokens(TOKENS)
+    };
     assert_eq!(
-        refused(&mut t, JobSpec { start, ..pull() }),
+        refused(&mut t, JobSpec { request, ..pull() }),
         JobError::Tokens {
             start,
             end,
@@ -129,7 +131,7 @@ fn that_cannot_be_are_not_begun() {
         }
     );
     let part = JobSpec {
-        tokens: 5,
+        request: Request::tokens(5),
         ..job(1, Direction::Push)
     };
     assert!(
@@ -383,9 +385,7 @@ fn of_too_many_places_are_not_begun() {
         peer: OWNER.digest(),
         rank: Rank(0),
         local_is_source: false,
-        start: 0,
-        tokens: TOKENS,
-        by_layer: false,
+        request: Request::tokens(TOKENS),
     });
     let places: u64 = routes.unwrap().iter().map(|route| route.places).sum();
     for places_per_service in [places - 1, places] {
@@ -653,7 +653,7 @@ fn believe_a_push_has_landed_whose_answer_was_lost() {
 fn push_layer_by_layer() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let spec = JobSpec {
-        by_layer: true,
+        request: request(true),
         prefilled: false,
         ..job(1, Direction::Push)
     };

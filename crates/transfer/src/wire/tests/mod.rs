@@ -30,6 +30,7 @@ use crate::moment::Moment;
 use crate::path::negotiation::{Ending, MAX_WORD, Negotiation, Order, Report, Way};
 use crate::path::quic::{self, Lanes};
 use crate::path::ring::{self, Rings, SocketName};
+use crate::plan::Request;
 use crate::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
 
 const CONTENT: ContentDigest = ContentDigest([1; 32]);
@@ -309,21 +310,25 @@ fn hello(name: &str) -> Hello {
 
 /// Rank 0 to rank 0, as both sides plan it.
 fn ask(n: u8, attempt: u32) -> Ask {
-    let by_layer = false;
     Ask {
         transfer: transfer(n * 16 + attempt as u8),
         nonce: Nonce([n; 16]),
         ticket: ticket(n),
         source: Rank(0),
         destination: Rank(0),
-        start: 0,
-        tokens: TOKENS,
+        request: Request::tokens(TOKENS),
         content: CONTENT,
-        plan: plan(by_layer),
+        plan: plan(false),
         lanes: 1,
-        by_layer,
         paths: PathSet::ANY,
         attempt,
+    }
+}
+
+fn request(by_layer: bool) -> Request {
+    Request {
+        by_layer,
+        ..Request::tokens(TOKENS)
     }
 }
 
@@ -342,9 +347,7 @@ fn route(by_layer: bool) -> Route {
         peer: HOLDER.digest(),
         rank: Rank(0),
         local_is_source: true,
-        start: 0,
-        tokens: TOKENS,
-        by_layer,
+        request: request(by_layer),
     });
     routes.unwrap().remove(0)
 }
@@ -359,9 +362,7 @@ fn push_ask(n: u8, attempt: u32) -> Ask {
         peer: OWNER.digest(),
         rank: Rank(0),
         local_is_source: true,
-        start: 0,
-        tokens: TOKENS,
-        by_layer: false,
+        request: Request::tokens(TOKENS),
     });
     let ticket = mint(&claims(n, Direction::Push));
     let plan = routes.unwrap()[0].digest;

@@ -188,14 +188,14 @@ fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
         an_ask.destination = Rank(rng.below(3) as u32);
     }
     if rng.chance(0.1) {
-        an_ask.start = rng.next();
-        an_ask.tokens = rng.next();
+        an_ask.request.start = rng.next();
+        an_ask.request.tokens = rng.next();
     }
     if rng.chance(0.3) {
         an_ask.transfer = self::transfer(rng.below(3) as u8);
         an_ask.source = Rank(rng.below(2) as u32);
     }
-    an_ask.by_layer = rng.chance(0.2);
+    an_ask.request.by_layer = rng.chance(0.2);
     let transfer = match pushes.len() as u64 {
         some if some > 0 && rng.chance(0.5) => pushes[rng.below(some) as usize],
         _ => transfer(rng.below(96) as u8),

@@ -98,10 +98,9 @@ fn read_layer_by_layer() {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, false);
     t.machine.ready(key_of(1), 0, TOKENS).unwrap();
-    let by_layer = true;
-    let plan = plan(by_layer);
+    let (request, plan) = (request(true), plan(true));
     t.hear(Message::Pull(Ask {
-        by_layer,
+        request,
         plan,
         ..ask(1, 1)
     }));
