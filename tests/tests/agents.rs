@@ -33,6 +33,11 @@ async fn a_pull_brings_every_byte_and_ends_the_leases() {
         .unwrap();
     assert_eq!(report.bytes, 100 * 4 * 4 * 64);
     assert_eq!(pair.found(), expected);
+    assert!(report.routes.len() > 2, "{report:?}");
+    for side in [&pair.src, &pair.dst] {
+        let metrics = side.agent.metrics().await.unwrap();
+        assert_eq!(metrics.plans, 1, "one for all routes");
+    }
     for lease in leases {
         assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
     }

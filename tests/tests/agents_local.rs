@@ -232,7 +232,7 @@ async fn a_ring_that_nobody_waits_for_is_not_fetched() {
 fn ask(attempt: u32, ticket: &Ticket, paths: PathSet) -> Ask {
     let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
     let of = Request::tokens(TOKENS);
-    let plan = Plan::compile_for(&src, &dst, &of, End::Destination, Rank(0)).unwrap();
+    let plan = Plan::compile_for(&src, &dst, &of, End::Destination, &[Rank(0)]).unwrap();
     Ask {
         transfer: TransferId([attempt as u8; 16]),
         nonce: Nonce([attempt as u8; 16]),

@@ -22,6 +22,7 @@ pub(crate) fn metrics<'py>(py: Python<'py>, of: &AgentMetrics) -> PyResult<Bound
     all.set_item("busy", of.busy.as_secs_f64())?;
     all.set_item("chunks", &of.chunks)?;
     all.set_item("leases", leases)?;
+    all.set_item("plans", of.plans)?;
     Ok(all)
 }
 

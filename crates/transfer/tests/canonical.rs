@@ -1,8 +1,8 @@
 //! The canonical case (Llama-3-70B, 2,048 tokens, TP 4 to TP 8): its chunk counts are known.
 
-use transload_layout::Deployment;
 use transload_layout::document::Value;
-use transload_transfer::plan::{BlockTable, Plan, Request, Side, Tables};
+use transload_layout::{Deployment, Rank};
+use transload_transfer::plan::{BlockTable, Plan, PlanDigest, Request, Route, Side, Tables};
 
 fn side(tp: u32, block: u32, order: &str) -> Deployment {
     let text = format!(
@@ -82,11 +82,23 @@ fn a_peer_that_plans_its_own_routes_only_gets_the_same_digests() {
     let plan = Plan::compile(&src, &dst, &request).unwrap();
     for route in plan.routes() {
         let (s, d) = (route.src_rank, route.dst_rank);
-        let for_source = Plan::compile_for(&src, &dst, &request, Side::Source, s).unwrap();
+        let for_source = Plan::compile_for(&src, &dst, &request, Side::Source, &[s]).unwrap();
         let alone = Plan::compile_route(&src, &dst, &request, s, d).unwrap();
         for own in [for_source, alone] {
             let twin = own.route(s, d).unwrap();
             assert_eq!(own.route_digest(twin), plan.route_digest(route));
         }
     }
+    let ranks = [Rank(1), Rank(6)];
+    let some = Plan::compile_for(&src, &dst, &request, Side::Destination, &ranks).unwrap();
+    let own = plan.routes().iter();
+    let own = own.filter(|route| ranks.contains(&route.dst_rank));
+    assert_eq!(digests(&some, some.routes()), digests(&plan, own));
+    let none = Plan::compile_for(&src, &dst, &request, Side::Source, &[]).unwrap();
+    assert_eq!(none.routes(), []);
+}
+
+fn digests<'r>(plan: &Plan, routes: impl IntoIterator<Item = &'r Route>) -> Vec<PlanDigest> {
+    let routes = routes.into_iter();
+    routes.map(|route| plan.route_digest(route)).collect()
 }

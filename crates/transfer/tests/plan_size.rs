@@ -39,13 +39,13 @@ fn the_largest_documents_are_told_what_a_plan_may_have() {
         assert_eq!(found, PlanError::TooManySlices { slices });
     }
     // An agent's one rank may have as many.
-    let found = Plan::compile_for(&ranks, &stages, &request, Side::Source, Rank(0));
+    let found = Plan::compile_for(&ranks, &stages, &request, Side::Source, &[Rank(0)]);
     // The first replica sends the first block of each layer; four of 4,096 have one to send.
     assert_eq!(found.map(|plan| plan.routes().len()), Ok(1024));
-    let found = Plan::compile_for(&stages, &ranks, &request, Side::Destination, Rank(7));
+    let found = Plan::compile_for(&stages, &ranks, &request, Side::Destination, &[Rank(7)]);
     assert_eq!(found.map(|plan| plan.routes().len()), Ok(1024));
     assert_eq!(MAX_SLICES, 64 * 4096);
-    let found = Plan::compile_for(&stages, &ranks, &request, Side::Source, Rank(4000));
+    let found = Plan::compile_for(&stages, &ranks, &request, Side::Source, &[Rank(4000)]);
     assert_eq!(found.map(|plan| plan.routes().len()), Ok(4096));
 }
 

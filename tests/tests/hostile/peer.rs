@@ -211,7 +211,7 @@ pub(crate) fn ask(number: u8, claims: &Claims, key: &TicketKey, request: u64) ->
 pub(crate) fn ask_with(number: u8, ticket: Ticket, request: u64) -> Ask {
     let (src, dst) = (Side::Prefill.deployment(), Side::Decode.deployment());
     let of = Request::tokens(TOKENS);
-    let plan = Plan::compile_for(&src, &dst, &of, End::Destination, Rank(0)).unwrap();
+    let plan = Plan::compile_for(&src, &dst, &of, End::Destination, &[Rank(0)]).unwrap();
     Ask {
         transfer: TransferId([number; 16]),
         nonce: Nonce([number; 16]),

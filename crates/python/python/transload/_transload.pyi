@@ -256,6 +256,7 @@ class AgentMetrics(TypedDict):
     busy: float
     chunks: dict[int, int]
     leases: LeaseMetrics
+    plans: int
 
 class Agent:
     def __new__(

@@ -9,11 +9,11 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use self::arrivals::Admission;
-use self::binding::Turns;
 pub(super) use self::binding::{Binding, Bound};
 use self::commands::Stopping;
 use self::connections::{Connection, Lookups};
 use self::promises::Promise;
+use self::turns::Turns;
 use super::NoticeOutcome;
 use super::error::TransferError;
 use super::event::Event;
@@ -38,6 +38,7 @@ mod connections;
 mod logs;
 mod promises;
 mod transfers;
+mod turns;
 
 /// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` is
 /// short, which it has to stay well below.
@@ -69,6 +70,8 @@ pub(super) struct Driver {
     fencing: HashMap<TransferId, Touching>,
     /// Who binds routes.
     turns: Turns,
+    /// The number of the next transfer that is bound, which tells it from any other.
+    next_number: u64,
     lookups: Lookups,
     /// With whether somebody has claimed it, as its owner sees.
     leases: HashMap<LeaseKey, (Promise<LeaseOutcome>, Arc<AtomicBool>)>,
@@ -124,6 +127,7 @@ impl Driver {
             under_way: HashMap::new(),
             fencing: HashMap::new(),
             turns: Turns::default(),
+            next_number: 0,
             lookups: Lookups::default(),
             leases: HashMap::new(),
             jobs: HashMap::new(),
@@ -294,6 +298,10 @@ impl Driver {
                 number,
                 bound,
             } => self.bound(transfer, number, bound),
+            Event::Compiled { ask, plan } => {
+                let now = self.now();
+                self.machine.compiled(now, &ask, plan);
+            }
             Event::Landed {
                 header,
                 trailer,

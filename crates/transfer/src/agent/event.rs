@@ -16,11 +16,12 @@ use crate::ids::{AgentId, Rank, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec};
 use crate::path::Path;
 use crate::path::negotiation::{Ending, Report};
+use crate::plan::Plan;
 use crate::quic::ControlConnection;
 use crate::ticket::Ticket;
 use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
-use crate::wire::{ConnId, Gauges, JobError, JobId, JobSpec};
+use crate::wire::{ConnId, Gauges, JobError, JobId, JobSpec, PlanAsk, Planned};
 
 /// One thing that has happened, or that somebody wants.
 pub(super) enum Event {
@@ -53,6 +54,11 @@ pub(super) enum Event {
         agent: AgentId,
         header: StreamHeader,
         answer: oneshot::Sender<Option<Landing>>,
+    },
+    /// A plan is compiled, or cannot be.
+    Compiled {
+        ask: PlanAsk,
+        plan: Result<Planned<Plan>, String>,
     },
     /// A route is bound to memory, or cannot be: that of the transfer that the driver has given this number.
     Bound {

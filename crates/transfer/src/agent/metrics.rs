@@ -37,6 +37,8 @@ pub struct AgentMetrics {
     pub chunks: BTreeMap<u64, u64>,
     /// Leases and openings of own blocks, but for what pulls have opened.
     pub leases: LeaseMetrics,
+    /// Plans that were compiled: one for each pull or push, and one for each lease set that others use.
+    pub plans: u64,
 }
 
 /// Pulls or pushes that this agent has begun, not those that peers have invited it to. Those that are neither
@@ -191,6 +193,10 @@ impl Counters {
 
     pub(super) fn lease_opened(&mut self) {
         self.metrics.leases.opened += 1;
+    }
+
+    pub(super) fn plan_wanted(&mut self) {
+        self.metrics.plans += 1;
     }
 
     pub(super) fn lease_ended(&mut self, end: LeaseEnd) {

@@ -1,42 +1,27 @@
-//! Plans against peers: what the machine asks of the planner, and what transfers run.
+//! Deployments of peers, and plans with them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use transload_layout::Deployment;
 use transload_layout::document::Document;
 
-use crate::ids::DeploymentDigest;
 pub(super) use crate::ids::canonical_document as canonical;
-use crate::plan::{MAX_SLICES, Plan, Side, pair_groups};
-use crate::wire::{self, Difference, Flow, RouteAsk};
+use crate::ids::{DeploymentDigest, Rank};
+use crate::plan::{Plan, Side, pair_groups};
+use crate::wire::{self, Difference, PlanAsk, Planned};
 
 /// Most deployments that are kept though no peer of theirs is connected. Each has at most 64 groups and
 /// 4,096 ranks.
 const MOST_IDLE: usize = 64;
 
-/// Most plans that are kept: enough for the requests that arrive while one is answered.
-const MOST_PLANS: usize = 64;
-
-/// Most slices of them together, since a peer's layout decides how many a plan has: as many as one may have.
-const MOST_KEPT_SLICES: u64 = MAX_SLICES;
-
-/// Peers' deployments, and the plans with them that were asked for lately.
+/// Our own deployment, and those of peers.
 #[derive(Debug)]
 pub(super) struct Plans {
     own: Arc<Deployment>,
     peers: HashMap<DeploymentDigest, Met>,
     /// Those that nobody is connected from, the longest idle first.
     idle: VecDeque<DeploymentDigest>,
-    recent: VecDeque<Planned>,
-}
-
-/// A plan, and what each of its routes is, which takes a hash of all that it moves.
-#[derive(Clone, Debug)]
-struct Planned {
-    ask: RouteAsk,
-    plan: Arc<Plan>,
-    routes: Arc<[wire::Route]>,
 }
 
 /// A peer's deployment.
@@ -53,7 +38,6 @@ impl Plans {
             own,
             peers: HashMap::new(),
             idle: VecDeque::new(),
-            recent: VecDeque::new(),
         }
     }
 
@@ -71,66 +55,57 @@ impl Plans {
         }
     }
 
-    /// The plan with all routes of one local rank.
-    fn plan(&mut self, ask: &RouteAsk) -> Result<Planned, String> {
-        if let Some(known) = self.recent.iter().find(|known| known.ask == *ask) {
-            return Ok(known.clone());
-        }
-        let peer = self
-            .peer(&ask.peer)
-            .ok_or("the peer's deployment is not known")?;
-        let plan = match ask.local_is_source {
-            true => Plan::compile_for(&self.own, peer, &ask.request, Side::Source, ask.rank),
-            false => Plan::compile_for(peer, &self.own, &ask.request, Side::Destination, ask.rank),
-        };
-        let plan = Arc::new(plan.map_err(|error| error.to_string())?);
-        let routes = plan.routes().iter().map(|route| wire::Route {
-            peer_rank: match ask.local_is_source {
-                true => route.dst_rank,
-                false => route.src_rank,
-            },
-            bytes: plan.route_bytes(route),
-            digest: plan.route_digest(route),
-            places: plan.most_places(route),
-        });
-        let planned = Planned {
-            ask: ask.clone(),
-            routes: routes.filter(|route| route.bytes > 0).collect(),
-            plan,
-        };
-        self.recent.push_back(planned.clone());
-        forget_oldest(&mut self.recent, MOST_PLANS, MOST_KEPT_SLICES);
-        Ok(planned)
-    }
-
-    /// The plan of a transfer.
-    pub(super) fn of_flow(
-        &mut self,
-        flow: &Flow,
-        local_is_source: bool,
-    ) -> Result<Arc<Plan>, String> {
-        self.plan(&RouteAsk {
-            peer: flow.peer,
-            rank: flow.rank,
-            local_is_source,
-            request: flow.request,
+    /// What compiles a plan, away from whoever asks for it.
+    pub(super) fn compiling(
+        &self,
+        ask: &PlanAsk,
+        ranks: Vec<Rank>,
+    ) -> Result<impl FnOnce() -> Result<Planned<Plan>, String> + Send + use<>, String> {
+        let peer = self.peer(&ask.peer).cloned();
+        let (own, peer) = (
+            self.own.clone(),
+            peer.ok_or("the peer's deployment is not known")?,
+        );
+        let (request, local_is_source) = (ask.request, ask.local_is_source);
+        Ok(move || {
+            let plan = match local_is_source {
+                true => Plan::compile_for(&own, &peer, &request, Side::Source, &ranks),
+                false => Plan::compile_for(&peer, &own, &request, Side::Destination, &ranks),
+            };
+            let plan = plan.map_err(|error| error.to_string())?;
+            Ok(Planned {
+                routes: routes(&plan, local_is_source),
+                slices: plan.slices(),
+                plan,
+            })
         })
-        .map(|planned| planned.plan)
     }
 }
 
-/// Drops the oldest plans until there are no more than so many, with no more than so many slices together.
-fn forget_oldest(recent: &mut VecDeque<Planned>, most: usize, most_slices: u64) {
-    let mut slices: u64 = recent.iter().map(|known| known.plan.slices()).sum();
-    while (recent.len() > most || slices > most_slices)
-        && let Some(oldest) = recent.pop_front()
-    {
-        slices -= oldest.plan.slices();
+/// What the machine has to know of a plan's routes.
+fn routes(plan: &Plan, local_is_source: bool) -> BTreeMap<Rank, Vec<wire::Route>> {
+    let mut routes: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for route in plan.routes() {
+        let (rank, peer_rank) = match local_is_source {
+            true => (route.src_rank, route.dst_rank),
+            false => (route.dst_rank, route.src_rank),
+        };
+        let bytes = plan.route_bytes(route);
+        if bytes > 0 {
+            routes.entry(rank).or_default().push(wire::Route {
+                peer_rank,
+                bytes,
+                digest: plan.route_digest(route),
+                places: plan.most_places(route),
+            });
+        }
     }
+    routes
 }
 
 impl wire::Planner for Plans {
     type Blocks = super::Blocks;
+    type Plan = Plan;
 
     fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32> {
         self.peer(deployment).map(|peer| peer.tp() * peer.pp())
@@ -178,10 +153,6 @@ impl wire::Planner for Plans {
             }
         }
     }
-
-    fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<wire::Route>, String> {
-        Ok(self.plan(ask)?.routes.to_vec())
-    }
 }
 
 #[cfg(test)]
@@ -197,32 +168,6 @@ mod tests {
         );
         let value = serde_json::from_str(&text).unwrap();
         Deployment::from_value(&value).unwrap()
-    }
-
-    #[test]
-    fn the_oldest_plans_are_forgotten() {
-        let own = Arc::new(deployment(1));
-        let mut plans = Plans::new(own.clone());
-        let document = canonical(&own).unwrap();
-        let peer = DeploymentDigest::of(&document);
-        plans.meet(peer, &document).unwrap();
-        for tokens in 1..=100 {
-            let ask = RouteAsk {
-                peer,
-                rank: crate::ids::Rank(0),
-                local_is_source: true,
-                request: crate::plan::Request::tokens(tokens),
-            };
-            assert_eq!(
-                plans.plan(&ask).unwrap().plan.slices(),
-                2,
-                "keys and values"
-            );
-        }
-        let oldest = |plans: &Plans| plans.recent[0].ask.request.tokens;
-        assert_eq!((plans.recent.len(), oldest(&plans)), (MOST_PLANS, 37));
-        forget_oldest(&mut plans.recent, MOST_PLANS, 7);
-        assert_eq!((plans.recent.len(), oldest(&plans)), (3, 98));
     }
 
     #[test]

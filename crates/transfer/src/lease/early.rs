@@ -12,7 +12,7 @@ use super::LeaseKey;
 use crate::ids::{AgentId, ServiceName};
 use crate::moment::{Moment, Timers};
 
-/// Things that wait for their lease, each from one agent.
+/// Things that wait for a bounded time, in bounded number, each from one agent and for one lease.
 #[derive(Debug)]
 pub(crate) struct Early<T> {
     wait: Duration,
@@ -55,14 +55,9 @@ impl<T> Early<T> {
         }
     }
 
-    /// Keeps `item` until its lease is opened; gives it back where too many wait already.
-    pub(crate) fn park(
-        &mut self,
-        now: Moment,
-        key: LeaseKey,
-        agent: &AgentId,
-        item: T,
-    ) -> Result<(), T> {
+    /// Keeps `item` until it is taken; says whether there was room.
+    #[must_use]
+    pub(crate) fn keep(&mut self, now: Moment, key: LeaseKey, agent: &AgentId, item: T) -> bool {
         let of_agent = self.per_agent.get(agent).copied().unwrap_or(0);
         let service = ServiceName::from(agent);
         let of_service = self.per_service.get(&service).copied().unwrap_or(0);
@@ -70,7 +65,7 @@ impl<T> Early<T> {
             || of_agent >= self.most_per_agent
             || of_service >= self.most_per_service
         {
-            return Err(item);
+            return false;
         }
         let id = self.next;
         self.next += 1;
@@ -80,7 +75,7 @@ impl<T> Early<T> {
         self.timers.set(id, now + self.wait);
         let agent = agent.clone();
         self.waiting.insert(id, Waiting { key, agent, item });
-        Ok(())
+        true
     }
 
     /// Takes what waited for `key`, in the order of arrival.
@@ -98,6 +93,14 @@ impl<T> Early<T> {
         let mut ids: Vec<u64> = ids.map(|(id, _)| *id).collect();
         ids.sort_unstable();
         ids.into_iter().filter_map(|id| self.forget(id)).collect()
+    }
+
+    /// Takes the first thing that is like this.
+    pub(crate) fn pop_if(&mut self, like: impl Fn(&T) -> bool) -> Option<T> {
+        let waiting = self.waiting.iter();
+        let waiting = waiting.filter(|(_, waiting)| like(&waiting.item));
+        let first = waiting.map(|(id, _)| *id).min()?;
+        self.forget(first)
     }
 
     /// Whether anything that waits for `key` is like this.
@@ -170,15 +173,11 @@ mod tests {
     fn waits_for_a_bounded_time_and_in_bounded_number() {
         let (a, b) = (AgentId::new("a").unwrap(), AgentId::new("b").unwrap());
         let mut early = Early::new(Duration::from_secs(10), 3, 2, 3);
-        assert_eq!(early.park(at(0), key(0), &a, 1), Ok(()));
-        assert_eq!(early.park(at(1), key(1), &a, 2), Ok(()));
-        assert_eq!(
-            early.park(at(1), key(1), &a, 3),
-            Err(3),
-            "too many of one agent"
-        );
-        assert_eq!(early.park(at(2), key(0), &b, 4), Ok(()));
-        assert_eq!(early.park(at(2), key(0), &b, 5), Err(5), "too many in all");
+        assert!(early.keep(at(0), key(0), &a, 1));
+        assert!(early.keep(at(1), key(1), &a, 2));
+        assert!(!early.keep(at(1), key(1), &a, 3), "too many of one agent");
+        assert!(early.keep(at(2), key(0), &b, 4));
+        assert!(!early.keep(at(2), key(0), &b, 5), "too many in all");
         assert!(
             early.any_for(&key(0), |item| *item == 4) && !early.any_for(&key(0), |item| *item == 2)
         );
@@ -195,12 +194,12 @@ mod tests {
     #[test]
     fn names_below_one_service_make_no_room() {
         let mut early = Early::new(Duration::from_secs(10), 9, 2, 3);
-        let mut park = |agent: &str| {
+        let mut keep = |agent: &str| {
             let agent = AgentId::new(agent).unwrap();
-            early.park(at(0), key(0), &agent, ()).is_ok()
+            early.keep(at(0), key(0), &agent, ())
         };
-        assert!(park("a/1") && park("a/2") && park("a/3"));
-        assert!(!park("a/4"), "too many of one service");
-        assert!(park("b/1"));
+        assert!(keep("a/1") && keep("a/2") && keep("a/3"));
+        assert!(!keep("a/4"), "too many of one service");
+        assert!(keep("b/1"));
     }
 }

@@ -165,7 +165,7 @@ impl Plan {
         Self::compile_some(src, dst, request, None, None)
     }
 
-    /// Plans the routes of one rank of one side: what an agent needs for a pull or a push.
+    /// Plans the routes of some ranks of one side: what an agent needs that holds their memory.
     ///
     /// # Errors
     /// As [`compile`](Self::compile); and when the side has no such rank.
@@ -174,11 +174,11 @@ impl Plan {
         dst: &Deployment,
         request: &Request,
         side: Side,
-        rank: Rank,
+        ranks: &[Rank],
     ) -> Result<Self, PlanError> {
         match side {
-            Side::Source => Self::compile_some(src, dst, request, Some(rank), None),
-            Side::Destination => Self::compile_some(src, dst, request, None, Some(rank)),
+            Side::Source => Self::compile_some(src, dst, request, Some(ranks), None),
+            Side::Destination => Self::compile_some(src, dst, request, None, Some(ranks)),
         }
     }
 
@@ -193,15 +193,15 @@ impl Plan {
         src_rank: Rank,
         dst_rank: Rank,
     ) -> Result<Self, PlanError> {
-        Self::compile_some(src, dst, request, Some(src_rank), Some(dst_rank))
+        Self::compile_some(src, dst, request, Some(&[src_rank]), Some(&[dst_rank]))
     }
 
     fn compile_some(
         src: &Deployment,
         dst: &Deployment,
         request: &Request,
-        only_src: Option<Rank>,
-        only_dst: Option<Rank>,
+        only_src: Option<&[Rank]>,
+        only_dst: Option<&[Rank]>,
     ) -> Result<Self, PlanError> {
         let src_ranks = Ranks::of(src, Side::Source, only_src)?;
         let dst_ranks = Ranks::of(dst, Side::Destination, only_dst)?;
@@ -225,6 +225,8 @@ impl Plan {
         if bytes > MAX_BYTES.into() {
             return Err(PlanError::TooManyBytes { bytes });
         }
+        let wanted = |only: Option<&[Rank]>, rank| only.is_none_or(|only| only.contains(&rank));
+        routes.retain(|route| wanted(only_src, route.src_rank) && wanted(only_dst, route.dst_rank));
         routes.sort_by_key(|route| (route.dst_rank, route.src_rank));
         Ok(Self {
             request: *request,
@@ -345,32 +347,36 @@ impl Plan {
     }
 }
 
-/// The ranks of one side, or the one that is asked for.
+/// The stages of one side that have a part in a plan, and the ranks within each.
 struct Ranks {
     stages: Range<u32>,
     tp: Range<u32>,
 }
 
 impl Ranks {
-    fn of(deployment: &Deployment, side: Side, only: Option<Rank>) -> Result<Self, PlanError> {
-        let last = deployment.tp() * deployment.pp() - 1;
-        match only {
-            None => Ok(Self {
+    /// All ranks of a deployment; or the stages and the places in them that some ranks span.
+    fn of(deployment: &Deployment, side: Side, only: Option<&[Rank]>) -> Result<Self, PlanError> {
+        let Some(only) = only else {
+            return Ok(Self {
                 stages: 0..deployment.pp(),
                 tp: 0..deployment.tp(),
-            }),
-            Some(rank) if rank.0 <= last => {
-                let (tp, stage) = deployment.split_rank(rank);
-                Ok(Self {
-                    stages: stage..stage + 1,
-                    tp: tp..tp + 1,
-                })
-            }
-            Some(rank) => Err(PlanError::NoSuchRank {
-                side,
-                rank: rank.0,
-                last,
-            }),
+            });
+        };
+        let last = deployment.tp() * deployment.pp() - 1;
+        if let Some(&Rank(rank)) = only.iter().find(|rank| rank.0 > last) {
+            return Err(PlanError::NoSuchRank { side, rank, last });
         }
+        let places = only.iter().map(|rank| deployment.split_rank(*rank));
+        let (tp, stages): (Vec<_>, Vec<_>) = places.unzip();
+        Ok(Self {
+            stages: span(&stages),
+            tp: span(&tp),
+        })
     }
+}
+
+/// From the least to the greatest.
+fn span(numbers: &[u32]) -> Range<u32> {
+    let ends = numbers.iter().min().zip(numbers.iter().max());
+    ends.map_or(0..0, |(least, greatest)| *least..*greatest + 1)
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::message::Envelope;
 use super::outcome::{JobError, JobReport};
+use super::planner::PlanAsk;
 use super::refusal::{HelloRefusal, Refusal, Text};
 use super::{ConnId, JobId, NoticeId};
 use crate::content::ContentDigest;
@@ -50,6 +51,8 @@ pub enum Action<B> {
         /// What is to be done.
         order: Order,
     },
+    /// Compile a plan: routes of all local ranks. Answer with `compiled`.
+    Compile(PlanAsk),
     /// Read a route's blocks and send them. Answer with `stream_sent`, `stream_failed`,
     /// and `moved` while it goes on.
     Read(Flow),

@@ -1,15 +1,18 @@
 //! What every part of the machine works with: the moment, who we are, and what comes of it all.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use super::message::{Envelope, Message};
 use super::news::News;
 use super::outcome::JobError;
-use super::planner::Planner;
+use super::planner::{PlanAsk, Planned, Planner};
+use super::plans::{Lookup, MOST_COMPILING, Plans};
 use super::refusal::Refusal;
 use super::{Action, ConnId, JobId, NoticeId, Options};
 use crate::ids::{
-    AgentId, ClusterName, DeploymentDigest, Incarnation, LeaseSetId, Nonce, Rank, TransferId,
+    AgentId, ClusterName, DeploymentDigest, Incarnation, LeaseSetId, Nonce, Rank, ServiceName,
+    TransferId,
 };
 use crate::moment::{Moment, Timers};
 use crate::ticket::{Claims, Ticket, TicketKey};
@@ -25,6 +28,7 @@ pub(super) struct Context<P: Planner> {
     pub(super) me: Me,
     pub(super) options: Options,
     pub(super) planner: P,
+    pub(super) plans: Plans<P::Plan>,
     pub(super) timers: Timers<Timer>,
     /// Whether nothing new is taken any more.
     pub(super) draining: bool,
@@ -132,6 +136,7 @@ impl<P: Planner> Context<P> {
             me,
             options,
             planner,
+            plans: Plans::default(),
             timers: Timers::default(),
             draining: false,
             jobs: Book::default(),
@@ -161,6 +166,36 @@ impl<P: Planner> Context<P> {
 
     pub(super) fn poll_news(&mut self) -> Option<News> {
         self.news.pop_front()
+    }
+
+    /// A plan, if it is compiled. Otherwise it will be, and whoever waits for it hears of that.
+    pub(super) fn plan(&mut self, ask: &PlanAsk) -> Option<Arc<Planned<P::Plan>>> {
+        match self.plans.get(ask) {
+            Lookup::Compiled(plan) => return Some(plan),
+            Lookup::Compiling => {}
+            Lookup::Unknown => {
+                self.plans.compile(ask.clone(), None);
+                self.act(Action::Compile(ask.clone()));
+            }
+        }
+        None
+    }
+
+    /// The same for a peer, whose service may not have any number of them compiled at a time.
+    pub(super) fn plan_for_peer(
+        &mut self,
+        agent: &AgentId,
+        ask: &PlanAsk,
+    ) -> Result<Option<Arc<Planned<P::Plan>>>, Refusal> {
+        let service = ServiceName::from(agent);
+        if matches!(self.plans.get(ask), Lookup::Unknown) {
+            if self.plans.compiling_for(&service) >= MOST_COMPILING {
+                return Err(Refusal::busy(MOST_COMPILING as u64));
+            }
+            self.plans.compile(ask.clone(), Some(service));
+            self.act(Action::Compile(ask.clone()));
+        }
+        Ok(self.plan(ask))
     }
 
     /// Sets a timer that is due after so long.

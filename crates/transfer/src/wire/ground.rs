@@ -10,6 +10,6 @@ use super::planner::Planner;
 pub(super) struct Ground<'a, P: Planner> {
     pub(super) cx: &'a mut Context<P>,
     pub(super) peers: &'a mut Peers,
-    pub(super) flows: &'a mut Flows,
+    pub(super) flows: &'a mut Flows<P>,
     pub(super) paths: &'a mut Paths,
 }

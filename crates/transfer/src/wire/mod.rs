@@ -4,7 +4,7 @@
 //! own pulls and pushes. It is told what happens ([`Machine::on_message`], [`Machine::stream_sent`],
 //! [`Machine::on_deadline`], …), always with the moment at which it does, and says what is to be
 //! done ([`Action`]). It opens no socket, starts no thread, touches no block and knows no plan: the
-//! agent around it does, and a [`Planner`] answers what two sides have to send each other.
+//! agent around it does, and a [`Planner`] knows the deployments of peers.
 //!
 //! # Roles
 //!
@@ -80,13 +80,14 @@
 //! # What an agent does
 //!
 //! One machine for each agent process, behind a lock that is held for a call and the draining of its
-//! actions, never across an `.await`. Calls take microseconds, but for asks, which compile plans.
+//! actions, never across an `.await`. Calls take microseconds.
 //!
 //! | action | what the agent does |
 //! |---|---|
 //! | [`Connect`](Action::Connect) | dials the control endpoint with mutual TLS; checks that the certificate's service is the one named; `connected` or `connect_failed`. An inbound connection is `connected` as well. [`Machine::wants`] says whether an idle one is still needed |
 //! | [`Close`](Action::Close) | closes it, after what was sent before has left |
 //! | [`Send`](Action::Send) | [`frame::encode`], onto the connection's one control stream, in order. Where that stream is blocked, the agent stops *reading* from this connection: so a peer that does not listen cannot make it remember answers |
+//! | [`Compile`](Action::Compile) | compiles a plan, elsewhere, and says `compiled` |
 //! | [`Read`](Action::Read) | binds the route's plan to [`Machine::blocks`]; cuts it into streams of disjoint ranges, at most [`MAX_STREAMS`]; gathers into pooled buffers; [`stream::StreamHeader`] before, [`stream::StreamTrailer`] behind. `stream_sent` when a stream is written whole. |
 //! | [`Readable`](Action::Readable), [`AllReadable`](Action::AllReadable) | goes on with what waited for the prefill |
 //! | [`Receive`](Action::Receive) | binds the route's plan to its own blocks and waits for streams of that transfer. For each: [`Machine::admit`] before the first byte is placed; scatter straight out of the network's buffers, never outside of what the header says, CRC32C as it goes; `stream_arrived` with the trailer and the checksum seen |
@@ -116,6 +117,7 @@
 //! |---|---|---|
 //! | lease | 500, and 150 for each rank of its holder | [`LeaseLimits::leases`](crate::lease::LeaseLimits::leases) |
 //! | transfer | 500, and 48 for each stream (100 KiB at most) | [`Options::transfers_per_agent`] for each agent that asks; and the routes of our own jobs |
+//! | plan | half a KiB for each slice | one for each of our own jobs, and one for each lease set that is used: as long as something moves by it, and while there is room as long as the lease is there |
 //! | ask or invitation that waits | 4.5 KiB (its ticket), 9 KiB | [`Options::early`], [`Options::early_per_agent`] |
 //! | job, or invited push | 5 KiB, and 100 for each route; 9 KiB with a second ticket | [`Options::jobs`] |
 //! | notice | 5 KiB, and 200 for each agent | [`Options::notices`] |
@@ -150,6 +152,7 @@ mod owner;
 mod paths;
 mod peers;
 mod planner;
+mod plans;
 mod refusal;
 pub mod stream;
 
@@ -163,7 +166,7 @@ pub use machine::{DocumentTooLong, Gauges, Identity, Machine};
 pub use options::Options;
 pub use outcome::{JobError, JobReport, RouteReport};
 pub use peers::Permits;
-pub use planner::{Planner, Route, RouteAsk};
+pub use planner::{PlanAsk, Planned, Planner, Route};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Role, Text};
 
 /// Names a control connection for as long as the process lives. Given by the transport.

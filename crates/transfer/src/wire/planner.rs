@@ -1,15 +1,21 @@
 //! What the machine asks of plans and memory, without knowing either.
 
+use std::collections::BTreeMap;
+
 use super::refusal::Difference;
 use crate::ids::{DeploymentDigest, PlanDigest, Rank};
 use crate::plan::Request;
 
-/// Compiles plans against deployments of peers.
+/// Knows the deployments of peers.
 ///
-/// Called from within the machine: answers should take microseconds, so keep what was compiled.
+/// Called from within the machine: answers should take microseconds. Plans take longer, and are asked for by
+/// [`Action::Compile`](super::Action::Compile).
 pub trait Planner {
     /// The blocks that leases and jobs carry, whatever the agent makes of them.
     type Blocks: std::fmt::Debug;
+
+    /// A compiled plan, whatever the agent makes of it.
+    type Plan: std::fmt::Debug;
 
     /// How many ranks the deployment has, if it is known from [`meet`](Self::meet).
     fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32>;
@@ -24,22 +30,35 @@ pub trait Planner {
 
     /// A connection that was held is gone. What nobody holds may be forgotten.
     fn release(&mut self, deployment: &DeploymentDigest);
-
-    /// All routes of one local rank with a known deployment.
-    fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<Route>, String>;
 }
 
-/// Which routes are asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteAsk {
+/// Which plan is asked for: of all local ranks with a deployment.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PlanAsk {
     /// The peer's deployment.
     pub peer: DeploymentDigest,
-    /// The local rank.
-    pub rank: Rank,
-    /// Whether bytes leave the local rank, or reach it.
+    /// Whether bytes leave the local ranks, or reach them.
     pub local_is_source: bool,
     /// Which tokens, and in which order.
     pub request: Request,
+}
+
+/// A plan that is compiled: what the machine has to know of it, and what the agent runs by.
+#[derive(Debug)]
+pub struct Planned<L> {
+    /// The routes of each local rank that have bytes to move.
+    pub routes: BTreeMap<Rank, Vec<Route>>,
+    /// How large it is: half a KiB or so for each of its slices.
+    pub slices: u64,
+    /// The plan itself.
+    pub plan: L,
+}
+
+impl<L> Planned<L> {
+    /// The routes of one local rank.
+    pub fn of_rank(&self, rank: Rank) -> &[Route] {
+        self.routes.get(&rank).map_or(&[], Vec::as_slice)
+    }
 }
 
 /// What moves between a local rank and one of the peer's.

@@ -9,6 +9,7 @@ use super::logs::{log_invited_push_failed, log_lease_ended};
 use crate::agent::error::TransferError;
 use crate::agent::lease::LeaseOutcome;
 use crate::agent::{Blocks, NoticeOutcome, own_tables};
+use crate::plan::Side;
 use crate::wire::Action;
 use crate::wire::message::Message;
 
@@ -51,22 +52,15 @@ impl Driver {
                 }
             }
             Action::Path { conn, path, order } => self.obey(conn, path, order),
-            Action::Read(flow) => {
-                self.note_use(&flow);
-                self.counters.route_begun(&flow, true);
-                self.read(flow);
-            }
+            Action::Compile(ask) => self.compile(ask),
+            Action::Read(flow) => self.begin(flow, Side::Source),
             Action::Readable {
                 transfer,
                 layer,
                 tokens,
             } => self.readable(transfer, layer, tokens),
             Action::AllReadable { transfer } => self.all_readable(transfer),
-            Action::Receive(flow) => {
-                self.note_use(&flow);
-                self.counters.route_begun(&flow, false);
-                self.receive(flow);
-            }
+            Action::Receive(flow) => self.begin(flow, Side::Destination),
             Action::Flowing { transfer, path } => self.carry(transfer, path),
             Action::Fence { transfer } => {
                 self.counters.route_failed(transfer);

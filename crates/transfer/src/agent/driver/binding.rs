@@ -1,10 +1,9 @@
-//! Binding a transfer's route to memory, away from the driver: how long that takes the peer's layout decides, and
-//! everybody waits for the driver.
+//! Binding a transfer's route to memory, away from the driver.
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, oneshot};
-use tokio::task::{AbortHandle, spawn_blocking};
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 use super::Driver;
 use crate::agent::event::Event;
@@ -12,27 +11,8 @@ use crate::agent::flows::{self, Moving, Under};
 use crate::agent::metrics::Chunks;
 use crate::data::{Landing, Outgoing, RouteBytes};
 use crate::ids::TransferId;
-use crate::plan::Side;
-use crate::wire::Flow;
-
-/// How many routes are bound at a time: others wait for their turn. Most take some microseconds.
-const TURNS: usize = 2;
-
-/// Who takes turns, and the driver's number of the next transfer.
-#[derive(Debug)]
-pub(super) struct Turns {
-    free: Arc<Semaphore>,
-    next: u64,
-}
-
-impl Default for Turns {
-    fn default() -> Self {
-        Self {
-            free: Arc::new(Semaphore::new(TURNS)),
-            next: 0,
-        }
-    }
-}
+use crate::plan::{Plan, Side};
+use crate::wire::{Flow, Planned};
 
 /// A route that is being bound, and the streams that want in meanwhile: as many as a transfer may have. Dropped, it does
 /// not begin any more if it still waits for its turn.
@@ -61,42 +41,24 @@ pub(in crate::agent) type Bound = Result<(RouteBytes, Chunks), String>;
 
 impl Driver {
     /// Begins to bind a route that is to be read, or received.
-    pub(super) fn bind(&mut self, flow: Flow, side: Side) {
+    pub(super) fn bind(&mut self, flow: Flow, side: Side, plan: Arc<Planned<Plan>>) {
         let transfer = flow.transfer;
-        let is_source = side == Side::Source;
-        let known = self.blocks(&flow).and_then(|blocks| {
-            let plan = self.machine.planner_mut().of_flow(&flow, is_source)?;
-            Ok((blocks, plan))
-        });
-        let (blocks, plan) = match known {
-            Ok(known) => known,
+        let blocks = match self.blocks(&flow) {
+            Ok(blocks) => blocks,
             Err(why) => return self.failed(transfer, why),
         };
         let memory = self.memories.get(&flow.rank).cloned();
         let of = flow.clone();
         let binding = move || {
             let memory = memory.ok_or_else(|| format!("rank {} has no memory here", of.rank))?;
-            flows::route(&of, &plan, side, &blocks, &memory)
+            flows::route(&of, &plan.plan, side, &blocks, &memory)
         };
-        let number = self.turns.next;
-        self.turns.next += 1;
-        let (moved, free) = (self.moved.clone(), self.turns.free.clone());
-        let task = self.endpoints.spawn_control(async move {
-            // The semaphore is never closed.
-            let turn = free.acquire_owned().await.ok();
-            let bound = spawn_blocking(move || {
-                // Until it is done, whatever becomes of the transfer.
-                let _turn = turn;
-                binding()
-            });
-            let bound = bound.await;
-            let bound = bound.unwrap_or_else(|panicked| Err(panicked.to_string()));
-            // The driver is gone where this fails.
-            let _ = moved.send(Event::Bound {
-                transfer,
-                number,
-                bound,
-            });
+        let number = self.next_number;
+        self.next_number += 1;
+        let task = self.in_turn(binding, move |bound| Event::Bound {
+            transfer,
+            number,
+            bound,
         });
         let under = Under {
             number,
@@ -184,7 +146,9 @@ mod tests {
     use crate::plan::{BlockTable, Request, Tables};
     use crate::quic::{Endpoints, QuicOptions};
     use crate::ticket::TicketKey;
-    use crate::wire::{BlocksOf, ConnId, Identity, Machine, Options, Planner as _, Secret};
+    use crate::wire::{
+        BlocksOf, ConnId, Identity, Machine, Options, PlanAsk, Planner as _, Secret,
+    };
 
     const TOKENS: u64 = 16;
     const BYTES: u64 = TOKENS * 32;
@@ -292,7 +256,14 @@ mod tests {
                 all_readable,
                 ready: Vec::new(),
             };
-            self.driver.bind(flow, side);
+            let ask = PlanAsk {
+                peer: self.peer,
+                local_is_source: side == Side::Source,
+                request: flow.request,
+            };
+            let plan = self.driver.machine.planner().compiling(&ask, vec![Rank(0)]);
+            self.driver
+                .bind(flow, side, Arc::new(plan.unwrap()().unwrap()));
         }
 
         /// A stream wants in while the route is being bound.
@@ -387,7 +358,8 @@ mod tests {
     fn that_waits_for_its_turn_is_withdrawn_with_its_transfer() {
         let mut stand = Stand::new();
         let turns = stand.driver.turns.free.clone();
-        let taken = turns.try_acquire_many(TURNS as u32).unwrap();
+        let all = turns.available_permits() as u32;
+        let taken = turns.try_acquire_many(all).unwrap();
         stand.bind(1);
         stand.driver.fence(TRANSFER);
         stand.bind(2);

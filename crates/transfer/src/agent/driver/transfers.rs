@@ -40,12 +40,13 @@ impl Driver {
         }
     }
 
-    pub(super) fn read(&mut self, flow: Flow) {
-        self.bind(flow, Side::Source);
-    }
-
-    pub(super) fn receive(&mut self, flow: Flow) {
-        self.bind(flow, Side::Destination);
+    /// Begins to read a route, or to receive it, unless it is over already.
+    pub(super) fn begin(&mut self, flow: Flow, side: Side) {
+        if let Some(plan) = self.machine.plan(flow.transfer).cloned() {
+            self.note_use(&flow);
+            self.counters.route_begun(&flow, side == Side::Source);
+            self.bind(flow, side, plan);
+        }
     }
 
     /// Has somebody tell of the streams of a transfer.

@@ -24,23 +24,28 @@ pub use destination::{MAX_STREAMS, StreamRefusal};
 use transfer::{Role, Transfer};
 
 /// All attempts that are under way.
-#[derive(Debug, Default)]
-pub(super) struct Flows {
-    transfers: BTreeMap<TransferId, Transfer>,
+#[derive(Debug)]
+pub(super) struct Flows<P: Planner> {
+    transfers: BTreeMap<TransferId, Transfer<P>>,
 }
 
 /// What there is.
-impl Flows {
-    pub(super) fn get(&self, id: TransferId) -> Option<&Transfer> {
+impl<P: Planner> Flows<P> {
+    pub(super) fn new() -> Self {
+        let transfers = BTreeMap::new();
+        Self { transfers }
+    }
+
+    pub(super) fn get(&self, id: TransferId) -> Option<&Transfer<P>> {
         self.transfers.get(&id)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = &Transfer> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Transfer<P>> {
         self.transfers.values()
     }
 
     /// Begins an attempt.
-    pub(super) fn begin<P: Planner>(&mut self, cx: &mut Context<P>, attempt: Transfer) {
+    pub(super) fn begin(&mut self, cx: &mut Context<P>, attempt: Transfer<P>) {
         let id = attempt.flow.transfer;
         if attempt.under_way {
             // Streams may overtake the answer.
@@ -52,13 +57,8 @@ impl Flows {
 }
 
 /// What the agent reports of data streams.
-impl Flows {
-    pub(super) fn stream_sent<P: Planner>(
-        &mut self,
-        cx: &mut Context<P>,
-        id: TransferId,
-        bytes: u64,
-    ) {
+impl<P: Planner> Flows<P> {
+    pub(super) fn stream_sent(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
         self.moving(cx, id);
         let source = self.transfers.get_mut(&id).and_then(Transfer::source);
         let Some(source) = source else {
@@ -74,31 +74,26 @@ impl Flows {
         }
     }
 
-    pub(super) fn stream_failed<P: Planner>(
-        &mut self,
-        cx: &mut Context<P>,
-        id: TransferId,
-        why: Text,
-    ) {
+    pub(super) fn stream_failed(&mut self, cx: &mut Context<P>, id: TransferId, why: Text) {
         self.fail(cx, id, Failure::StreamBroken { why }, true);
     }
 
     /// Bytes are moving.
-    pub(super) fn moving<P: Planner>(&self, cx: &mut Context<P>, id: TransferId) {
+    pub(super) fn moving(&self, cx: &mut Context<P>, id: TransferId) {
         let transfer = self.transfers.get(&id);
         if transfer.is_some_and(|t| !t.is_fencing() && !t.is_committed()) {
             cx.after(cx.options.stall, Timer::Stall(id));
         }
     }
 
-    pub(super) fn moved<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
+    pub(super) fn moved(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
         if let Some(t) = self.transfers.get_mut(&id) {
             t.moved = bytes;
         }
         self.moving(cx, id);
     }
 
-    pub(super) fn admit<P: Planner>(
+    pub(super) fn admit(
         &mut self,
         cx: &mut Context<P>,
         agent: &AgentId,
@@ -126,7 +121,7 @@ impl Flows {
         admitted
     }
 
-    pub(super) fn stream_arrived<P: Planner>(
+    pub(super) fn stream_arrived(
         &mut self,
         cx: &mut Context<P>,
         header: &StreamHeader,
@@ -149,7 +144,7 @@ impl Flows {
     }
 
     /// No byte of this transfer is read or placed any more, and none will be.
-    pub(super) fn fenced<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(super) fn fenced(&mut self, cx: &mut Context<P>, id: TransferId) {
         let known = self.transfers.get(&id);
         if let Some(why) = known.and_then(Transfer::why).cloned() {
             self.gone(cx, id, why);
@@ -158,9 +153,9 @@ impl Flows {
 }
 
 /// What peers say of transfers.
-impl Flows {
+impl<P: Planner> Flows<P> {
     /// Takes a message about a transfer. One that is not of this connection, or is over, is no more than an echo.
-    pub(super) fn on_message<P: Planner>(
+    pub(super) fn on_message(
         &mut self,
         cx: &mut Context<P>,
         conn: ConnId,
@@ -205,7 +200,7 @@ impl Flows {
         }
     }
 
-    fn on_accepted<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId, path: Path) {
+    fn on_accepted(&mut self, cx: &mut Context<P>, id: TransferId, path: Path) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
@@ -238,9 +233,9 @@ impl Flows {
 }
 
 /// The data source's progress.
-impl Flows {
+impl<P: Planner> Flows<P> {
     /// Begins to read, once the prefill is over or layer by layer; `ready` is what is there of the layers.
-    pub(super) fn read_if_ready<P: Planner>(
+    pub(super) fn read_if_ready(
         &mut self,
         cx: &mut Context<P>,
         id: TransferId,
@@ -282,7 +277,7 @@ impl Flows {
     }
 
     /// One more layer may be read.
-    pub(super) fn layer_ready<P: Planner>(
+    pub(super) fn layer_ready(
         &mut self,
         cx: &mut Context<P>,
         id: TransferId,
@@ -302,7 +297,7 @@ impl Flows {
     }
 
     /// Everything may be read.
-    pub(super) fn all_ready<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(super) fn all_ready(&mut self, cx: &mut Context<P>, id: TransferId) {
         let Some(source) = self.transfers.get_mut(&id).and_then(Transfer::source) else {
             return;
         };
@@ -320,7 +315,7 @@ impl Flows {
     }
 
     /// Tells a peer that waits for our prefill that it is worth it.
-    pub(super) fn heartbeat<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(super) fn heartbeat(&mut self, cx: &mut Context<P>, id: TransferId) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
@@ -335,7 +330,7 @@ impl Flows {
     }
 
     /// Commits what has been read: its lease is alive at this moment.
-    pub(super) fn commit<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(super) fn commit(&mut self, cx: &mut Context<P>, id: TransferId) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
@@ -356,8 +351,8 @@ impl Flows {
 }
 
 /// How an attempt ends.
-impl Flows {
-    fn land_if_whole<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+impl<P: Planner> Flows<P> {
+    fn land_if_whole(&mut self, cx: &mut Context<P>, id: TransferId) {
         let destination = self.transfers.get_mut(&id).and_then(Transfer::destination);
         let Some(destination) = destination else {
             return;
@@ -382,11 +377,7 @@ impl Flows {
     }
 
     /// Ends a transfer with success, which its source is told where we are the destination.
-    pub(super) fn land<P: Planner>(
-        &mut self,
-        cx: &mut Context<P>,
-        id: TransferId,
-    ) -> Option<Transfer> {
+    pub(super) fn land(&mut self, cx: &mut Context<P>, id: TransferId) -> Option<Transfer<P>> {
         let mut t = self.transfers.remove(&id)?;
         if t.destination().is_some() {
             cx.send(t.flow.conn, Message::Landed { transfer: id });
@@ -396,7 +387,7 @@ impl Flows {
         Some(t)
     }
 
-    pub(super) fn stalled<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId) {
+    pub(super) fn stalled(&mut self, cx: &mut Context<P>, id: TransferId) {
         if let Some(t) = self.transfers.get(&id) {
             let on = t.awaits();
             self.fail(cx, id, Failure::Stalled { on }, true);
@@ -404,7 +395,7 @@ impl Flows {
     }
 
     /// Fails what was on a connection that is lost.
-    pub(super) fn disconnected<P: Planner>(&mut self, cx: &mut Context<P>, conn: ConnId) {
+    pub(super) fn disconnected(&mut self, cx: &mut Context<P>, conn: ConnId) {
         let dead = self.all().filter(|t| t.flow.conn == conn);
         let dead: Vec<_> = dead.map(|t| t.flow.transfer).collect();
         for id in dead {
@@ -413,7 +404,7 @@ impl Flows {
     }
 
     /// Fails a transfer: first the fence, then the consequences.
-    pub(super) fn fail<P: Planner>(
+    pub(super) fn fail(
         &mut self,
         cx: &mut Context<P>,
         id: TransferId,
@@ -423,7 +414,7 @@ impl Flows {
         self.end(cx, id, Why::Failed(failure), tell);
     }
 
-    fn end<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId, why: Why, tell: bool) {
+    fn end(&mut self, cx: &mut Context<P>, id: TransferId, why: Why, tell: bool) {
         let transfer = self.transfers.get_mut(&id);
         let Some(t) = transfer.filter(|t| !t.is_fencing()) else {
             return;
@@ -454,7 +445,7 @@ impl Flows {
     }
 
     /// Nothing of the transfer is under way any more.
-    fn gone<P: Planner>(&mut self, cx: &mut Context<P>, id: TransferId, why: Why) {
+    fn gone(&mut self, cx: &mut Context<P>, id: TransferId, why: Why) {
         if let Some(t) = self.transfers.remove(&id) {
             cx.tell(News::Gone(id, t.side, t.flow.peer_rank, why));
         }

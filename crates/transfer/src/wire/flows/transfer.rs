@@ -1,5 +1,7 @@
 //! One attempt to move one route, whichever end of it is here.
 
+use std::sync::Arc;
+
 use super::destination::{self, Destination};
 use super::source::{self, Source};
 use crate::path::PathSet;
@@ -8,12 +10,14 @@ use crate::wire::Flow;
 use crate::wire::awaited::Awaited;
 use crate::wire::message::WaitingOn;
 use crate::wire::news::{Side, Why};
+use crate::wire::planner::{Planned, Planner};
 
 /// A transfer and whose it is. Memory: about 500 bytes, and what [`Destination`] keeps of streams.
 #[derive(Debug)]
-pub(in crate::wire) struct Transfer {
+pub(in crate::wire) struct Transfer<P: Planner> {
     /// What the agent is told about it. It lives and dies with the connection named there.
     pub(in crate::wire) flow: Flow,
+    pub(in crate::wire) plan: Arc<Planned<P::Plan>>,
     pub(in crate::wire) side: Side,
     pub(in crate::wire) role: Role,
     /// The paths that may be taken.
@@ -35,7 +39,7 @@ pub(in crate::wire) enum Role {
     Destination(Destination),
 }
 
-impl Transfer {
+impl<P: Planner> Transfer<P> {
     pub(in crate::wire) fn is_fencing(&self) -> bool {
         self.why().is_some()
     }

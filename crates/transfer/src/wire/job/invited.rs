@@ -135,13 +135,9 @@ impl Invited {
     }
 }
 
-impl<B> Job<B> {
+impl<P: Planner> Job<P> {
     /// Invites whoever has come up, unless it is somebody else by now.
-    pub(super) fn invite_all<P: Planner>(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-    ) -> Result<(), JobError> {
+    pub(super) fn invite_all(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
         let addresses: Vec<_> = self.agents().into_iter().cloned().collect();
         for address in addresses {
             if !fault!(g.cx, AnyIncarnation) {
@@ -163,13 +159,7 @@ impl<B> Job<B> {
         Ok(())
     }
 
-    fn invite<P: Planner>(
-        &mut self,
-        cx: &mut Context<P>,
-        id: JobId,
-        agent: &AgentId,
-        conn: ConnId,
-    ) {
+    fn invite(&mut self, cx: &mut Context<P>, id: JobId, agent: &AgentId, conn: ConnId) {
         let Phase::Invited(invited) = &mut self.phase else {
             return;
         };
@@ -202,7 +192,7 @@ impl<P: Planner> Jobs<P> {
 
     /// What was said on a connection that is lost, and not answered, is said again where another is left.
     pub(in crate::wire) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
-        let unheard = |job: &Job<P::Blocks>| match &job.phase {
+        let unheard = |job: &Job<P>| match &job.phase {
             Phase::Own(_) => false,
             Phase::Invited(invited) => {
                 let mut unheard = invited.unheard.values();

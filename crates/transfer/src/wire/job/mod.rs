@@ -24,6 +24,7 @@ mod invited;
 mod own;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::awaited::{Awaited, Waiting, shown};
@@ -36,7 +37,8 @@ use super::message::{Invitation, NoticeKind};
 use super::news::{News, Side};
 use super::outcome::{JobError, JobReport};
 use super::peers::Peers;
-use super::planner::Planner;
+use super::planner::{PlanAsk, Planned, Planner};
+use super::refusal::Text;
 use super::{Action, BlocksOf, JobId};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank};
@@ -138,9 +140,11 @@ pub struct JobRefused<B> {
 
 /// A job under way. Memory: about 800 bytes, the ticket's claims, and 100 bytes for each route.
 #[derive(Debug)]
-pub(super) struct Job<B> {
-    spec: JobSpec<Held<B>>,
+pub(super) struct Job<P: Planner> {
+    spec: JobSpec<Held<P::Blocks>>,
     claims: Claims,
+    /// What its routes move by, once that is compiled.
+    plan: Option<Arc<Planned<P::Plan>>>,
     started: Moment,
     /// When its first byte moved.
     moved: Option<Moment>,
@@ -160,7 +164,7 @@ enum Phase {
 }
 
 /// What every job is.
-impl<B> Job<B> {
+impl<P: Planner> Job<P> {
     /// Whether we connect to the agents of the ticket, where the ticket says that they are. Otherwise an agent is expected
     /// to come back by itself: the one that has invited us, whose engine has chosen the ticket and proves nothing by it of
     /// where others are, or in which life.
@@ -200,7 +204,7 @@ impl<B> Job<B> {
 /// All pulls and pushes of our own, and pushes that were invited here.
 #[derive(Debug)]
 pub(super) struct Jobs<P: Planner> {
-    jobs: BTreeMap<JobId, Job<P::Blocks>>,
+    jobs: BTreeMap<JobId, Job<P>>,
 }
 
 /// What there is.
@@ -232,20 +236,19 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Jobs like this.
-    fn like(&self, like: impl Fn(&Job<P::Blocks>) -> bool) -> Vec<JobId> {
+    fn like(&self, like: impl Fn(&Job<P>) -> bool) -> Vec<JobId> {
         let jobs = self.jobs.iter().filter(|(_, job)| like(job));
         jobs.map(|(id, _)| *id).collect()
     }
 
     /// What a pull or a push waits for.
-    pub(super) fn awaits(&self, peers: &Peers, flows: &Flows, id: JobId) -> Option<Waiting> {
+    pub(super) fn awaits(&self, peers: &Peers, flows: &Flows<P>, id: JobId) -> Option<Waiting> {
         let job = self.jobs.get(&id)?;
         let (address, transfer, idle) = match &job.phase {
             Phase::Own(own) => own.first_open(&job.claims)?,
             Phase::Invited(invited) => {
                 let (address, idle) = invited.first_unheard(&job.claims)?;
-                let opened =
-                    |t: &&Transfer| matches!(t.side, Side::Lease(key) if invited.has_opened(&key));
+                let opened = |t: &&Transfer<P>| matches!(t.side, Side::Lease(key) if invited.has_opened(&key));
                 let pushed = flows.all().find(opened);
                 (address, pushed.map(|t| t.flow.transfer), idle)
             }
@@ -281,6 +284,7 @@ impl<P: Planner> Jobs<P> {
         let job = Job {
             spec,
             claims,
+            plan: None,
             started: g.cx.now,
             moved: None,
             admitted: false,
@@ -306,6 +310,24 @@ impl<P: Planner> Jobs<P> {
             return self.stop(g, id, error);
         }
         self.finish_if_over(g.cx, id);
+    }
+
+    /// A plan is compiled, or cannot be: what waits for it goes on, or is over.
+    pub(super) fn compiled(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        ask: &PlanAsk,
+        outcome: Result<(), &Text>,
+    ) {
+        let waits = |job: &Job<P>| job.waits_for(ask);
+        for id in self.like(waits) {
+            match outcome {
+                Ok(()) => self.advance(g, id),
+                // Its last connection was lost meanwhile. With the next, it is asked for again.
+                Err(_) if g.cx.planner.ranks(&ask.peer).is_none() => {}
+                Err(why) => self.stop(g, id, JobError::Plan { why: why.clone() }),
+            }
+        }
     }
 
     /// An agent is connected: whatever wants it goes on.
@@ -366,7 +388,7 @@ impl<P: Planner> Jobs<P> {
 
     /// Ends a job of which nothing is under way any more, and nothing is left to do.
     fn finish_if_over(&mut self, cx: &mut Context<P>, id: JobId) {
-        let is_over = |job: &Job<P::Blocks>| match &job.phase {
+        let is_over = |job: &Job<P>| match &job.phase {
             Phase::Own(own) if job.stop.is_some() => {
                 own.under_way(None).is_empty() || fault!(cx, GiveBackBeforeFence)
             }

@@ -1,6 +1,7 @@
 //! Jobs that move bytes by themselves: their routes, and the attempts at each.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::{Job, Jobs, Phase};
 use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
@@ -18,7 +19,7 @@ use crate::wire::message::{Ask, Message};
 use crate::wire::news::{Side, Why};
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::check_places_of_one;
-use crate::wire::planner::{Planner, RouteAsk};
+use crate::wire::planner::{PlanAsk, Planned, Planner};
 use crate::wire::refusal::{Failure, Refusal};
 use crate::wire::{BlocksOf, ConnId, Flow, JobId, Options};
 
@@ -213,18 +214,18 @@ fn address(claims: &Claims, rank: Rank) -> Option<&RankAddress> {
     claims.ranks.get(rank.0 as usize)
 }
 
-impl<B> Job<B> {
+impl<P: Planner> Job<P> {
     /// Moves the job on, as far as it can go now.
-    pub(super) fn advance<P: Planner<Blocks = B>>(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-    ) -> Result<(), JobError> {
-        let Phase::Own(own) = &mut self.phase else {
+    pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
+        if matches!(self.phase, Phase::Invited(_)) {
             return self.invite_all(g, id);
-        };
-        if own.routes.is_none() {
-            own.routes = plan(g, &self.spec, &self.claims)?;
+        }
+        if self.plan.is_none()
+            && let Some(plan) = self.planned(g)?
+            && let Phase::Own(own) = &mut self.phase
+        {
+            own.routes = Some(routes(&plan, &self.spec.ranks));
+            self.plan = Some(plan);
         }
         self.leave_past_lives(g);
         self.check_peers(g)?;
@@ -255,7 +256,7 @@ impl<B> Job<B> {
     }
 
     /// Gives the agents that an invited push needs, and that are not connected, some time to come back.
-    fn expect<P: Planner>(&self, g: &mut Ground<'_, P>, id: JobId) {
+    fn expect(&self, g: &mut Ground<'_, P>, id: JobId) {
         let timer = Timer::Away(id);
         if self.missing(g).is_none() {
             g.cx.timers.clear(&timer);
@@ -265,14 +266,14 @@ impl<B> Job<B> {
     }
 
     /// An agent that the job needs, and that is not connected.
-    fn missing<P: Planner>(&self, g: &Ground<'_, P>) -> Option<AgentId> {
+    fn missing(&self, g: &Ground<'_, P>) -> Option<AgentId> {
         let agents = self.agents().into_iter().map(|address| &address.agent);
         let mut needed = agents.filter(|agent| self.needs(agent));
         let missing = needed.find(|agent| g.peers.connection(agent).is_none());
         missing.cloned()
     }
 
-    fn leave_past_lives<P: Planner>(&self, g: &mut Ground<'_, P>) {
+    fn leave_past_lives(&self, g: &mut Ground<'_, P>) {
         if !self.dials() || fault!(g.cx, AnyIncarnation) {
             return;
         }
@@ -284,7 +285,7 @@ impl<B> Job<B> {
     }
 
     /// Whether the agents that are connected are still those that the ticket means, and may be.
-    fn check_peers<P: Planner>(&self, g: &Ground<'_, P>) -> Result<(), JobError> {
+    fn check_peers(&self, g: &Ground<'_, P>) -> Result<(), JobError> {
         for address in self.agents() {
             let agent = &address.agent;
             if let Some(conn) = g.peers.connection(agent).filter(|_| self.needs(agent)) {
@@ -295,9 +296,9 @@ impl<B> Job<B> {
     }
 
     /// Asks for a route, for the first time or once more.
-    fn try_route<P: Planner>(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, conn: ConnId) {
+    fn try_route(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, conn: ConnId) {
         let (transfer, nonce) = g.cx.draw();
-        let Some(agent) = g.peers.agent(conn).cloned() else {
+        let (Some(agent), Some(plan)) = (g.peers.agent(conn).cloned(), self.plan.clone()) else {
             return;
         };
         let push = self.claims.direction == Direction::Push;
@@ -364,6 +365,7 @@ impl<B> Job<B> {
         };
         let attempt = Transfer {
             flow,
+            plan,
             side: Side::Job { job: id, route: i },
             role,
             paths: spec.paths,
@@ -375,30 +377,53 @@ impl<B> Job<B> {
         g.flows.begin(g.cx, attempt);
         g.cx.send(conn, message);
     }
+
+    /// Whether this plan is what it cannot go on without.
+    pub(super) fn waits_for(&self, ask: &PlanAsk) -> bool {
+        let is_own = matches!(self.phase, Phase::Own(_));
+        is_own && self.stop.is_none() && self.plan.is_none() && self.plan_ask() == *ask
+    }
+
+    /// What it moves by.
+    fn plan_ask(&self) -> PlanAsk {
+        PlanAsk {
+            peer: self.claims.owner,
+            local_is_source: self.claims.direction == Direction::Push,
+            request: self.spec.request,
+        }
+    }
+
+    /// The plan, once the owner's deployment is known, and it is compiled.
+    fn planned(&self, g: &mut Ground<'_, P>) -> Result<Option<Arc<Planned<P::Plan>>>, JobError> {
+        let Some(ranks) = g.cx.planner.ranks(&self.claims.owner) else {
+            return Ok(None);
+        };
+        let named = self.claims.ranks.len();
+        if ranks as usize != named {
+            let why = format!("the ticket names {named} ranks, its deployment has {ranks}");
+            return Err(JobError::Plan { why: why.into() });
+        }
+        let Some(plan) = g.cx.plan(&self.plan_ask()) else {
+            return Ok(None);
+        };
+        // The tables are our own, and the layout that they are bound against is the owner's.
+        let of_rank = |rank: &Rank| {
+            let places = plan.of_rank(*rank).iter().map(|route| route.places);
+            places.fold(0, u64::saturating_add)
+        };
+        let places = self.spec.ranks.iter().map(of_rank).max();
+        let checked = check_places_of_one(g.cx, places.unwrap_or(0));
+        checked.map_err(|why| JobError::Plan { why })?;
+        Ok(Some(plan))
+    }
 }
 
-/// Finds the routes, once the owner's deployment is known.
-fn plan<P: Planner>(
-    g: &mut Ground<'_, P>,
-    spec: &super::JobSpec<Held<P::Blocks>>,
-    claims: &Claims,
-) -> Result<Option<Vec<JobRoute>>, JobError> {
-    let Some(ranks) = g.cx.planner.ranks(&claims.owner) else {
-        return Ok(None);
-    };
-    let (mut found, mut places) = (Vec::new(), 0);
-    for &rank in &spec.ranks {
-        let routes = g.cx.planner.routes(&RouteAsk {
-            peer: claims.owner,
-            rank,
-            local_is_source: claims.direction == Direction::Push,
-            request: spec.request,
-        });
-        let routes = routes.map_err(|why| JobError::Plan { why: why.into() })?;
-        let of_rank = routes.iter().map(|route| route.places);
-        places = of_rank.fold(0, u64::saturating_add).max(places);
-        found.extend(routes.into_iter().map(|route| JobRoute {
-            rank,
+/// The routes of some local ranks, none of which has been tried.
+fn routes<L>(plan: &Planned<L>, ranks: &BTreeSet<Rank>) -> Vec<JobRoute> {
+    let routes = ranks.iter().flat_map(|rank| {
+        let of_rank = plan.of_rank(*rank).iter();
+        of_rank.map(|route| JobRoute {
+            rank: *rank,
             peer_rank: route.peer_rank,
             bytes: route.bytes,
             digest: route.digest,
@@ -407,16 +432,9 @@ fn plan<P: Planner>(
             failures: 0,
             path: Path::QUIC,
             committed: false,
-        }));
-    }
-    if ranks as usize != claims.ranks.len() {
-        let named = claims.ranks.len();
-        let why = format!("the ticket names {named} ranks, its deployment has {ranks}");
-        return Err(JobError::Plan { why: why.into() });
-    }
-    // The tables are our own, and the layout that they are bound against is the owner's.
-    check_places_of_one(g.cx, places).map_err(|why| JobError::Plan { why })?;
-    Ok(Some(found))
+        })
+    });
+    routes.collect()
 }
 
 /// What becomes of routes.

@@ -3,6 +3,7 @@
 mod settle;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::content::ContentDigest;
@@ -24,7 +25,7 @@ use crate::wire::outcome::JobError;
 use crate::wire::owner::Owner;
 use crate::wire::paths::Paths;
 use crate::wire::peers::{Peers, Permits};
-use crate::wire::planner::Planner;
+use crate::wire::planner::{PlanAsk, Planned, Planner};
 use crate::wire::refusal::Text;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{Action, BlocksOf, ConnId, JobId, NoticeId, Options};
@@ -64,7 +65,7 @@ pub struct DocumentTooLong {
 pub struct Machine<P: Planner> {
     pub(in crate::wire) cx: Context<P>,
     pub(in crate::wire) peers: Peers,
-    pub(in crate::wire) flows: Flows,
+    pub(in crate::wire) flows: Flows<P>,
     pub(in crate::wire) paths: Paths,
     pub(in crate::wire) owner: Owner<P>,
     pub(in crate::wire) jobs: Jobs<P>,
@@ -82,7 +83,7 @@ pub struct Gauges {
     pub leases: usize,
     /// Asks, notices and invitations that wait for their lease.
     pub early: usize,
-    /// Asks that wait for the fence of an earlier attempt.
+    /// Asks that wait for the fence of an earlier attempt, and whatever waits for a plan.
     pub queued: usize,
     /// Transfers, in either direction.
     pub transfers: usize,
@@ -112,7 +113,7 @@ impl<P: Planner> Machine<P> {
         };
         Ok(Self {
             peers: Peers::default(),
-            flows: Flows::default(),
+            flows: Flows::new(),
             paths: Paths::default(),
             owner: Owner::new(&options),
             jobs: Jobs::new(),
@@ -144,9 +145,14 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// What knows the plans.
-    pub fn planner_mut(&mut self) -> &mut P {
-        &mut self.cx.planner
+    /// What a transfer moves by, as long as there is one.
+    pub fn plan(&self, transfer: TransferId) -> Option<&Arc<Planned<P::Plan>>> {
+        self.flows.get(transfer).map(|t| &t.plan)
+    }
+
+    /// What knows the deployments of peers.
+    pub fn planner(&self) -> &P {
+        &self.cx.planner
     }
 
     /// Who is at the other end of a connection, once that is known.
@@ -185,7 +191,7 @@ impl<P: Planner> Machine<P> {
 }
 
 /// Whether anything waits for an agent.
-fn wants<P: Planner>(jobs: &Jobs<P>, notices: &Notices, flows: &Flows, agent: &AgentId) -> bool {
+fn wants<P: Planner>(jobs: &Jobs<P>, notices: &Notices, flows: &Flows<P>, agent: &AgentId) -> bool {
     let mut transfers = flows.all();
     jobs.want(agent) || notices.want(agent) || transfers.any(|t| t.flow.agent == *agent)
 }
@@ -279,6 +285,23 @@ impl<P: Planner> Machine<P> {
             if let Some(message) = peers.hear(cx, conn, envelope, wanted) {
                 m.on_talk(conn, message);
             }
+        });
+    }
+
+    /// What [`Action::Compile`] asked for is compiled; or there is no such plan, and why.
+    pub fn compiled(
+        &mut self,
+        now: Moment,
+        ask: &PlanAsk,
+        plan: Result<Planned<P::Plan>, impl Into<Text>>,
+    ) {
+        self.enter(now, |m| {
+            let plan = plan.map(Arc::new).map_err(Into::into);
+            m.cx.plans.compiled(ask, plan.as_ref().ok());
+            let (mut g, owner, jobs, _) = m.parts();
+            let plan = plan.as_ref().map(|_| ());
+            owner.compiled(&mut g, ask, plan);
+            jobs.compiled(&mut g, ask, plan);
         });
     }
 

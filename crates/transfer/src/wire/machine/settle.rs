@@ -131,11 +131,14 @@ impl<P: Planner> Machine<P> {
                     }
                 }
             }
-            LeaseEvent::Ended { key, end, blocks } => match blocks {
-                Held::Own(blocks) => g.cx.act(Action::LeaseEnded { key, end, blocks }),
-                Held::Of(BlocksOf::Job(job)) => jobs.opening_ended(&mut g, job, key, end),
-                Held::Of(BlocksOf::Lease(_)) => {}
-            },
+            LeaseEvent::Ended { key, end, blocks } => {
+                owner.forget_plan(key);
+                match blocks {
+                    Held::Own(blocks) => g.cx.act(Action::LeaseEnded { key, end, blocks }),
+                    Held::Of(BlocksOf::Job(job)) => jobs.opening_ended(&mut g, job, key, end),
+                    Held::Of(BlocksOf::Lease(_)) => {}
+                }
+            }
         }
     }
 

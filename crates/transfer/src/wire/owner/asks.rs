@@ -1,7 +1,9 @@
 //! Asks: whether a peer may read leased blocks, or write opened ones.
 
+use std::sync::Arc;
+
 use super::Owner;
-use super::pending::{Pending, Queued};
+use super::pending::{Demand, Queued};
 use crate::ids::{Direction, Rank, TransferId};
 use crate::lease::{LeaseKey, LeaseUse};
 use crate::path::Path;
@@ -13,16 +15,26 @@ use crate::wire::flows::transfer::{Role, Transfer};
 use crate::wire::ground::Ground;
 use crate::wire::message::{Ask, Message, WaitingOn};
 use crate::wire::news::{News, Side};
-use crate::wire::planner::{Planner, Route, RouteAsk};
+use crate::wire::planner::{PlanAsk, Planned, Planner, Route};
 use crate::wire::refusal::{Failure, Refusal, Role as Permission};
 use crate::wire::{BlocksOf, ConnId, Flow, JobId};
 
 /// An ask that was let in: between which ranks, for what, and how.
-struct Admitted {
+struct Admitted<P: Planner> {
     key: LeaseKey,
     direction: Direction,
+    plan: Arc<Planned<P::Plan>>,
     route: Route,
     path: Path,
+}
+
+/// What becomes of an ask that nothing stands against.
+enum Verdict<P: Planner> {
+    Admitted(Admitted<P>),
+    /// An earlier attempt has to be fenced first: two must never write, or even read, at a time.
+    Fence,
+    /// The plan has to be compiled first.
+    Plan(PlanAsk),
 }
 
 impl<P: Planner> Owner<P> {
@@ -38,7 +50,7 @@ impl<P: Planner> Owner<P> {
         }
         match self.check_ask(g, conn, direction, &ask) {
             Ok(key) if self.leases.knows(&key) => self.decide(g, conn, key, direction, ask),
-            Ok(key) => self.keep_ask(g, conn, key, direction, ask),
+            Ok(key) => self.keep_ask(g, conn, key, direction, ask, None),
             Err(refusal) => self.refuse_ask(g, conn, direction, ask, refusal),
         }
     }
@@ -60,7 +72,8 @@ impl<P: Planner> Owner<P> {
     /// Whether something with this number is under way, queued or pending: each is in one of these
     /// places, once. Two transfers of one number would share one fence, and one lease would never end.
     fn is_known(&self, g: &Ground<'_, P>, transfer: TransferId) -> bool {
-        let is_it = |pending: &Pending| matches!(pending, Pending::Ask { ask, .. } if ask.transfer == transfer);
+        let is_it =
+            |demand: &Demand| matches!(demand, Demand::Ask { ask, .. } if ask.transfer == transfer);
         let mut queued = self.queued.values();
         g.flows.get(transfer).is_some()
             || queued.any(|queued| queued.ask.transfer == transfer)
@@ -109,8 +122,9 @@ impl<P: Planner> Owner<P> {
         ask: Box<Ask>,
     ) {
         match self.try_admit(g, conn, key, direction, &ask) {
-            Ok(Some(admitted)) => self.begin(g, conn, &ask, admitted),
-            Ok(None) => self.queue(g, conn, key, direction, ask),
+            Ok(Verdict::Admitted(admitted)) => self.begin(g, conn, &ask, admitted),
+            Ok(Verdict::Fence) => self.queue(g, conn, key, direction, ask),
+            Ok(Verdict::Plan(plan)) => self.keep_ask(g, conn, key, direction, ask, Some(plan)),
             Err(refusal) => self.refuse_ask(g, conn, direction, ask, refusal),
         }
     }
@@ -157,8 +171,7 @@ impl<P: Planner> Owner<P> {
         g.cx.send(conn, Message::Waiting { transfer, on });
     }
 
-    /// Checks everything, and only then binds the lease. Nothing, where an earlier attempt has to
-    /// be fenced first: two must never write, or even read, at a time.
+    /// Checks everything, and only then binds the lease.
     fn try_admit(
         &mut self,
         g: &mut Ground<'_, P>,
@@ -166,7 +179,7 @@ impl<P: Planner> Owner<P> {
         key: LeaseKey,
         direction: Direction,
         ask: &Ask,
-    ) -> Result<Option<Admitted>, Refusal> {
+    ) -> Result<Verdict<P>, Refusal> {
         let (rank, peer_rank) = ranks(direction, ask);
         let (agent, peer) = g.peers.asker(conn)?;
         let holder = peer.holder;
@@ -186,45 +199,49 @@ impl<P: Planner> Owner<P> {
         }
         let checked = self.leases.check(g.cx.now, key, direction, &wanted);
         checked.map_err(|error| self.refuse_use(g.cx, key, &wanted.content, error))?;
-        let local_is_source = direction == Direction::Pull;
-        let routes = g.cx.planner.routes(&RouteAsk {
+        let wanted_plan = PlanAsk {
             peer: holder.deployment,
-            rank,
-            local_is_source,
+            local_is_source: direction == Direction::Pull,
             request: ask.request,
-        });
-        let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
-        let route = agreed_route(routes, (rank, peer_rank), ask)?;
+        };
+        let Some(plan) = g.cx.plan_for_peer(&agent, &wanted_plan)? else {
+            return Ok(Verdict::Plan(wanted_plan));
+        };
+        let route = agreed_route(&plan, (rank, peer_rank), ask)?.clone();
         let (wanted_paths, offered) = (ask.paths, g.paths.offered(g.peers, &agent, way(direction)));
         let path = wanted_paths.and(offered).best();
         let path = path.ok_or(Refusal::PathUnavailable {
             wanted: wanted_paths,
             offered,
         })?;
-        let of_pair = |t: &&Transfer| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
+        let of_pair =
+            |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
         let earlier = g.flows.all().find(of_pair).map(|t| t.flow.transfer);
         if let Some(earlier) = earlier
             && !fault!(g.cx, RetryBeforeFence)
         {
             g.flows.fail(g.cx, earlier, Failure::Superseded, true);
             if g.flows.get(earlier).is_some() {
-                return Ok(None);
+                return Ok(Verdict::Fence);
             }
         }
         self.check_places(g, &agent, route.places)?;
         self.leases.admit(g.cx.now, key, direction, &wanted)?;
-        Ok(Some(Admitted {
+        self.keep_plan(key, &plan);
+        Ok(Verdict::Admitted(Admitted {
             key,
             direction,
+            plan,
             route,
             path,
         }))
     }
 
-    fn begin(&mut self, g: &mut Ground<'_, P>, conn: ConnId, ask: &Ask, admitted: Admitted) {
+    fn begin(&mut self, g: &mut Ground<'_, P>, conn: ConnId, ask: &Ask, admitted: Admitted<P>) {
         let Admitted {
             key,
             direction,
+            plan,
             route,
             path,
         } = admitted;
@@ -263,6 +280,7 @@ impl<P: Planner> Owner<P> {
         };
         let attempt = Transfer {
             flow,
+            plan,
             side: Side::Lease(key),
             role,
             paths: ask.paths,
@@ -281,9 +299,14 @@ impl<P: Planner> Owner<P> {
 }
 
 /// The route between the owner's rank and the asker's, if both have compiled the same.
-fn agreed_route(routes: Vec<Route>, ranks: (Rank, Rank), ask: &Ask) -> Result<Route, Refusal> {
+fn agreed_route<'p, L>(
+    plan: &'p Planned<L>,
+    ranks: (Rank, Rank),
+    ask: &Ask,
+) -> Result<&'p Route, Refusal> {
     let (owner, asker) = ranks;
-    let route = routes.into_iter().find(|route| route.peer_rank == asker);
+    let mut routes = plan.of_rank(owner).iter();
+    let route = routes.find(|route| route.peer_rank == asker);
     let route = route.ok_or(Refusal::NoRoute { owner, asker })?;
     match route.digest == ask.plan {
         true => Ok(route),

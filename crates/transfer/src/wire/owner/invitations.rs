@@ -17,7 +17,7 @@
 //! so by cancelling what was opened.
 
 use super::Owner;
-use super::pending::Pending;
+use super::pending::{Demand, Pending};
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseKey, LeasePush};
 use crate::ticket::{Claims, Ticket};
@@ -25,7 +25,7 @@ use crate::wire::context::Context;
 use crate::wire::ground::Ground;
 use crate::wire::message::{Invitation, Message};
 use crate::wire::news::News;
-use crate::wire::planner::{Planner, RouteAsk};
+use crate::wire::planner::{PlanAsk, Planner};
 use crate::wire::refusal::{Refusal, Role};
 use crate::wire::{ConnId, JobId};
 
@@ -59,8 +59,8 @@ impl<P: Planner> Owner<P> {
         id: u64,
         outcome: Result<(), Refusal>,
     ) {
-        let waits = |pending: &Pending| match pending {
-            Pending::Invitation {
+        let waits = |demand: &Demand| match demand {
+            Demand::Invitation {
                 conn: c,
                 invitation,
                 ..
@@ -71,7 +71,7 @@ impl<P: Planner> Owner<P> {
             Ok(()) if self.pending.any(waits) => return,
             Ok(()) => {}
             // The holder gives up: nothing of it shall begin.
-            Err(_) => drop(self.pending.take_if(waits)),
+            Err(_) => self.pending.forget(waits),
         }
         cx.send(conn, Message::Invited { id, outcome });
     }
@@ -102,17 +102,27 @@ impl<P: Planner> Owner<P> {
             if g.cx.draining {
                 return Err(Refusal::ShuttingDown);
             }
-            let invitation = Box::new(invitation.clone());
-            let pending = Pending::Invitation {
-                conn,
-                key,
-                invitation,
-            };
-            let busy = Refusal::busy(g.cx.options.early_per_agent as u64);
-            let pending = self.pending.park(g.cx.now, key, &agent, pending);
-            pending.map_err(|_| busy)?;
+            self.keep_invitation(g, (conn, &agent), key, &invitation, None)?;
         }
         Ok(())
+    }
+
+    /// Keeps an invitation until its lease is there, or its plan compiled.
+    fn keep_invitation(
+        &mut self,
+        g: &Ground<'_, P>,
+        (conn, agent): (ConnId, &AgentId),
+        key: LeaseKey,
+        invitation: &Invitation,
+        plan: Option<PlanAsk>,
+    ) -> Result<(), Refusal> {
+        let invitation = Box::new(invitation.clone());
+        let demand = Demand::Invitation {
+            conn,
+            key,
+            invitation,
+        };
+        self.keep(g.cx, key, agent, Pending { plan, demand })
     }
 
     /// Nobody gets to have us write into a third party's blocks.
@@ -167,7 +177,22 @@ impl<P: Planner> Owner<P> {
             return Err(Refusal::ShuttingDown);
         }
         self.check_room(g, conn)?;
-        let places = self.can_push(g, &agent, key, into, invitation.by_layer)?;
+        self.check_pushes(g.cx, &agent)?;
+        if g.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
+            return Err(Refusal::Consumed);
+        }
+        let wanted_plan = PlanAsk {
+            peer: into.owner,
+            local_is_source: true,
+            request: wanted.request,
+        };
+        let Some(plan) = g.cx.plan_for_peer(&agent, &wanted_plan)? else {
+            return self.keep_invitation(g, (conn, &agent), key, invitation, Some(wanted_plan));
+        };
+        let places = plan.of_rank(key.rank).iter().map(|route| route.places);
+        let places = places.fold(0, u64::saturating_add);
+        self.check_places(g, &agent, places)?;
+        self.keep_plan(key, &plan);
         self.leases.begin_push(g.cx.now, key, &wanted)?;
         let ready = match self.leases.progress(&key) {
             Some((layers, prefilled)) => (layers.collect(), prefilled),
@@ -189,31 +214,5 @@ impl<P: Planner> Owner<P> {
             ready,
         });
         Ok(())
-    }
-
-    /// Whether we could push so, which the asker wants to hear at once: and how many places that takes.
-    fn can_push(
-        &self,
-        g: &mut Ground<'_, P>,
-        agent: &AgentId,
-        key: LeaseKey,
-        into: &Claims,
-        by_layer: bool,
-    ) -> Result<u64, Refusal> {
-        self.check_pushes(g.cx, agent)?;
-        if g.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
-            return Err(Refusal::Consumed);
-        }
-        let routes = g.cx.planner.routes(&RouteAsk {
-            peer: into.owner,
-            rank: key.rank,
-            local_is_source: true,
-            request: into.request(by_layer),
-        });
-        let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
-        let places = routes.iter().map(|route| route.places);
-        let places = places.fold(0, u64::saturating_add);
-        self.check_places(g, agent, places)?;
-        Ok(places)
     }
 }

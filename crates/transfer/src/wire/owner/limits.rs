@@ -70,7 +70,7 @@ impl<P: Planner> Owner<P> {
 }
 
 /// Whether a peer has asked for a transfer.
-fn is_asked(transfer: &Transfer) -> bool {
+fn is_asked<P: Planner>(transfer: &Transfer<P>) -> bool {
     matches!(transfer.side, Side::Lease(_))
 }
 

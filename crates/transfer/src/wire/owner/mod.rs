@@ -7,21 +7,22 @@ mod notices;
 mod pending;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::context::Context;
 use super::ground::Ground;
 use super::held::Held;
-use super::planner::Planner;
+use super::planner::{Planned, Planner};
+use super::plans::MOST_COMPILING;
 use super::refusal::Refusal;
 use super::{Action, BlocksOf, JobId};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Incarnation, Rank, TransferId};
-use crate::lease::{
-    Early, LeaseError, LeaseKey, LeaseSpec, LeaseTable, OpenError, OpenFault, UseError,
-};
+use crate::lease::{LeaseError, LeaseKey, LeaseSpec, LeaseTable, OpenError, OpenFault, UseError};
+use crate::plan::MAX_SLICES;
 
 use invitations::InvitedPush;
-use pending::{Pending, Queued};
+use pending::{PendingDemands, Queued};
 
 pub(super) use limits::check_places_of_one;
 
@@ -29,32 +30,34 @@ pub(super) use limits::check_places_of_one;
 #[derive(Debug)]
 pub(super) struct Owner<P: Planner> {
     pub(super) leases: LeaseTable<Held<P::Blocks>>,
-    /// What waits for its lease.
-    pending: Early<Pending>,
+    /// What waits for its lease, or for a plan.
+    pending: PendingDemands,
     /// What waits for the fence of an earlier attempt of the same pair of ranks.
     queued: HashMap<(LeaseKey, Rank), Queued>,
     /// Pushes that were invited here, by what pins their leases.
     pushes: HashMap<TransferId, InvitedPush>,
+    /// What is moved by, of leases that more routes may be asked for.
+    plans: HashMap<LeaseKey, Arc<Planned<P::Plan>>>,
+    /// The slices of all of those together.
+    slices: u64,
 }
 
 impl<P: Planner> Owner<P> {
     pub(super) fn new(options: &super::Options) -> Self {
         Self {
             leases: LeaseTable::new(options.leases.clone()),
-            pending: Early::new(
-                options.early_wait,
-                options.early,
-                options.early_per_agent,
-                options.early_per_service,
-            ),
+            pending: PendingDemands::new(options),
             queued: HashMap::new(),
             pushes: HashMap::new(),
+            plans: HashMap::new(),
+            slices: 0,
         }
     }
 
-    /// How much waits: for its lease, and for the fence of an earlier attempt.
+    /// How much waits: for its lease; and for a plan, or the fence of an earlier attempt.
     pub(super) fn waiting(&self) -> (usize, usize) {
-        (self.pending.len(), self.queued.len())
+        let (for_lease, for_plan) = self.pending.len();
+        (for_lease, for_plan + self.queued.len())
     }
 
     /// How many invited pushes have pinned a lease.
@@ -69,21 +72,26 @@ impl<P: Planner> Owner<P> {
     }
 
     pub(super) fn timers(&self) -> usize {
-        self.leases.timers() + self.pending.len()
+        let (for_lease, for_plan) = self.pending.len();
+        self.leases.timers() + for_lease + for_plan
     }
 
     /// Does what is due.
     pub(super) fn on_deadline(&mut self, cx: &mut Context<P>) {
         self.leases.on_deadline(cx.now);
         while let Some(late) = self.pending.pop_due(cx.now) {
-            self.refuse_pending(cx, late, Refusal::UnknownLease);
+            let refusal = match late.plan {
+                None => Refusal::UnknownLease,
+                Some(_) => Refusal::busy(MOST_COMPILING as u64),
+            };
+            self.refuse_pending(cx, late.demand, refusal);
         }
     }
 
     /// Refuses whatever waits for a lease.
     pub(super) fn drain(&mut self, cx: &mut Context<P>) {
-        for pending in self.pending.take_if(|_| true) {
-            self.refuse_pending(cx, pending, Refusal::ShuttingDown);
+        for pending in self.pending.take_early() {
+            self.refuse_pending(cx, pending.demand, Refusal::ShuttingDown);
         }
     }
 }
@@ -121,8 +129,24 @@ impl<P: Planner> Owner<P> {
     pub(super) fn open(&mut self, g: &mut Ground<'_, P>, spec: LeaseSpec<Held<P::Blocks>>) {
         let key = spec.key;
         self.leases.insert(g.cx.now, spec);
-        for pending in self.pending.take(&key) {
-            self.let_in(g, pending);
+        for pending in self.pending.opened(&key) {
+            self.let_in(g, pending.demand);
+        }
+    }
+
+    /// Keeps the plan of a lease for the routes that are still to be asked for, where there is room.
+    fn keep_plan(&mut self, key: LeaseKey, plan: &Arc<Planned<P::Plan>>) {
+        self.forget_plan(key);
+        if self.slices + plan.slices <= MAX_SLICES {
+            self.slices += plan.slices;
+            self.plans.insert(key, plan.clone());
+        }
+    }
+
+    /// Nothing more is asked for by the plan of a lease.
+    pub(super) fn forget_plan(&mut self, key: LeaseKey) {
+        if let Some(plan) = self.plans.remove(&key) {
+            self.slices -= plan.slices;
         }
     }
 

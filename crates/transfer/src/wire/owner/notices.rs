@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Owner;
 use super::asks::permission;
-use super::pending::Pending;
+use super::pending::{Demand, Pending};
 use crate::ids::{AgentId, Direction, LeaseSetId, Rank};
 use crate::lease::{Holder, LeaseDone, LeaseKey, UseError};
 use crate::plan::Request;
@@ -13,8 +13,17 @@ use crate::wire::ConnId;
 use crate::wire::context::Context;
 use crate::wire::message::{Message, Notice, NoticeKind};
 use crate::wire::peers::Peers;
-use crate::wire::planner::{Planner, RouteAsk};
+use crate::wire::planner::{PlanAsk, Planner};
 use crate::wire::refusal::{Refusal, Role};
+
+/// What a notice says, and who does.
+#[derive(Clone, Copy)]
+pub(super) struct Said<'a> {
+    pub(super) direction: Direction,
+    pub(super) agent: &'a AgentId,
+    pub(super) holder: Holder,
+    pub(super) says: &'a NoticeKind,
+}
 
 impl<P: Planner> Owner<P> {
     pub(in crate::wire) fn on_notice(
@@ -80,13 +89,18 @@ impl<P: Planner> Owner<P> {
             return Err(Refusal::RankNotYours { rank });
         }
         let (set, ours) = (claims.set, cx.me.ranks.clone());
+        let said = Said {
+            direction,
+            agent: &agent,
+            holder,
+            says: &notice.says,
+        };
         let mut outcome = Err(Refusal::UnknownLease);
         for rank in ours {
             let key = LeaseKey { set, rank };
-            let applied = if self.leases.knows(&key) {
-                self.apply(cx, key, direction, &agent, holder, &notice.says)
-            } else {
-                self.keep_notice(cx, key, direction, &agent, holder, &notice.says)
+            let applied = match self.leases.knows(&key) {
+                true => self.apply(cx, key, said),
+                false => self.keep_notice(cx, key, said, None),
             };
             outcome = match (outcome, applied) {
                 (Ok(known), Ok(left)) => Ok(left.min(known)),
@@ -98,40 +112,43 @@ impl<P: Planner> Owner<P> {
         outcome
     }
 
-    /// Keeps a notice until its lease is opened.
+    /// Keeps a notice until its lease is opened, or its plan compiled.
     fn keep_notice(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &Context<P>,
         key: LeaseKey,
-        direction: Direction,
-        agent: &AgentId,
-        holder: Holder,
-        says: &NoticeKind,
+        said: Said<'_>,
+        plan: Option<PlanAsk>,
     ) -> Result<u64, Refusal> {
+        let Said {
+            direction,
+            agent,
+            holder,
+            says,
+        } = said;
         if matches!(says, NoticeKind::Renew { .. }) {
             return Err(Refusal::UnknownLease);
         }
-        let same = |pending: &Pending| match pending {
-            Pending::Notice {
+        let same = |demand: &Demand| match demand {
+            Demand::Notice {
                 holder: by,
-                says: said,
+                says: earlier,
                 ..
-            } => *by == holder && said == says,
-            Pending::Ask { .. } | Pending::Invitation { .. } => false,
+            } => *by == holder && earlier == says,
+            Demand::Ask { .. } | Demand::Invitation { .. } => false,
         };
         if self.pending.any_for(&key, same) {
             return Ok(0);
         }
-        let pending = Pending::Notice {
+        let demand = Demand::Notice {
             key,
             direction,
             agent: agent.clone(),
             holder,
             says: says.clone(),
         };
-        let busy = Refusal::busy(cx.options.early_per_agent as u64);
-        let pending = self.pending.park(cx.now, key, agent, pending);
-        pending.map(|()| 0).map_err(|_| busy)
+        let kept = self.keep(cx, key, agent, Pending { plan, demand });
+        kept.map(|()| 0)
     }
 
     /// Does what a notice says to one lease. Gives the milliseconds that a renewed one has left.
@@ -139,22 +156,28 @@ impl<P: Planner> Owner<P> {
         &mut self,
         cx: &mut Context<P>,
         key: LeaseKey,
-        direction: Direction,
-        agent: &AgentId,
-        holder: Holder,
-        says: &NoticeKind,
+        said: Said<'_>,
     ) -> Result<u64, Refusal> {
+        let Said {
+            direction,
+            agent,
+            holder,
+            says,
+        } = said;
         let applied = match says {
             NoticeKind::Done { ranks, content } => {
-                let needed = self.must_write(cx, key, direction, &holder)?;
-                let said = LeaseDone {
+                let needed = match self.must_write(cx, key, said)? {
+                    Ok(needed) => needed,
+                    Err(plan) => return self.keep_notice(cx, key, said, Some(plan)),
+                };
+                let done = LeaseDone {
                     agent,
                     holder,
                     ranks,
                     content,
                     needed: &needed,
                 };
-                self.leases.done(cx.now, key, direction, &said)
+                self.leases.done(cx.now, key, direction, &done)
             }
             NoticeKind::Cancel { content } => {
                 let content = content.as_ref();
@@ -180,31 +203,38 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// The ranks of the pusher that have to write for this rank's blocks to be whole.
+    /// The ranks of the pusher that have to write for this rank's blocks to be whole, once their plan is compiled.
     fn must_write(
         &self,
         cx: &mut Context<P>,
         key: LeaseKey,
-        direction: Direction,
-        holder: &Holder,
-    ) -> Result<BTreeSet<Rank>, Refusal> {
+        said: Said<'_>,
+    ) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
         let Some((start, valid_tokens)) = self.leases.range(&key) else {
-            return Ok(BTreeSet::new());
+            return Ok(Ok(BTreeSet::new()));
         };
-        if direction == Direction::Pull {
-            return Ok(BTreeSet::new());
+        if said.direction == Direction::Pull {
+            return Ok(Ok(BTreeSet::new()));
         }
-        let routes = cx.planner.routes(&RouteAsk {
-            peer: holder.deployment,
-            rank: key.rank,
-            local_is_source: false,
-            request: Request {
-                start,
-                tokens: valid_tokens - start,
-                by_layer: false,
-            },
-        });
-        let routes = routes.map_err(|why| Refusal::Unplannable { why: why.into() })?;
-        Ok(routes.into_iter().map(|route| route.peer_rank).collect())
+        let plan = match self.plans.get(&key) {
+            Some(plan) => plan.clone(),
+            None => {
+                let wanted = PlanAsk {
+                    peer: said.holder.deployment,
+                    local_is_source: false,
+                    // The order of layers changes no route.
+                    request: Request {
+                        start,
+                        ..Request::tokens(valid_tokens - start)
+                    },
+                };
+                match cx.plan_for_peer(said.agent, &wanted)? {
+                    Some(plan) => plan,
+                    None => return Ok(Err(wanted)),
+                }
+            }
+        };
+        let routes = plan.of_rank(key.rank).iter();
+        Ok(Ok(routes.map(|route| route.peer_rank).collect()))
     }
 }

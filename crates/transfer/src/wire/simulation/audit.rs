@@ -156,7 +156,9 @@ impl World {
             let (gauges, agent) = (machine.gauges(), self.nodes[n].agent.clone());
             let streams = self.nodes[n].reading.len() + self.nodes[n].receiving.len();
             let (timers, pushes) = (gauges.timers, machine.owner.pushes());
-            if !machine.is_idle() || timers + pushes + streams != 0 {
+            if !machine.cx.plans.is_empty() {
+                self.violated(format!("{agent} keeps plans"));
+            } else if !machine.is_idle() || timers + pushes + streams != 0 {
                 self.violated(format!("{agent} is stuck: {gauges:?}, {streams} streams"));
             }
         }

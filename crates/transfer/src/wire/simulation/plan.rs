@@ -1,9 +1,9 @@
 //! Plans small enough to see through: which rank sends how much to which.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::ids::{DeploymentDigest, PlanDigest, Rank};
-use crate::wire::{Difference, Planner, Route, RouteAsk};
+use crate::wire::{Difference, PlanAsk, Planned, Planner, Route};
 
 /// A deployment, as far as the protocol cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,7 @@ pub(in crate::wire) struct SimPlanner<B> {
 
 impl<B: std::fmt::Debug> Planner for SimPlanner<B> {
     type Blocks = B;
+    type Plan = ();
 
     fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32> {
         self.known.get(deployment).map(|shape| shape.ranks)
@@ -102,30 +103,36 @@ impl<B: std::fmt::Debug> Planner for SimPlanner<B> {
             self.known.remove(deployment);
         }
     }
+}
 
-    fn routes(&mut self, ask: &RouteAsk) -> Result<Vec<Route>, String> {
-        let peer = self
-            .known
-            .get(&ask.peer)
-            .copied()
-            .ok_or("unknown deployment")?;
-        let (me, rank) = ((self.me, Some(ask.rank)), ask.rank);
+impl<B> SimPlanner<B> {
+    /// The plan of all ranks here with a deployment that is known.
+    pub(in crate::wire) fn compile(&self, ask: &PlanAsk) -> Result<Planned<()>, String> {
+        let peer = self.known.get(&ask.peer).copied();
+        let peer = peer.ok_or("unknown deployment")?;
         let (source, destination) = match ask.local_is_source {
-            true => (me, (peer, None)),
-            false => ((peer, None), me),
+            true => (self.me, peer),
+            false => (peer, self.me),
         };
-        let found = routes(source, destination, ask.request.tokens).into_iter();
-        let found = found.map(|(s, d, bytes)| {
-            let what = (s, d, bytes, ask.request);
-            let digest = blake3::hash(format!("{what:?}").as_bytes());
-            Route {
-                peer_rank: if ask.local_is_source { d } else { s },
+        let mut of_ranks: BTreeMap<Rank, Vec<Route>> = BTreeMap::new();
+        let all = routes((source, None), (destination, None), ask.request.tokens);
+        for (s, d, bytes) in all {
+            let (rank, peer_rank) = match ask.local_is_source {
+                true => (s, d),
+                false => (d, s),
+            };
+            let digest = blake3::hash(format!("{:?}", (s, d, bytes, ask.request)).as_bytes());
+            of_ranks.entry(rank).or_default().push(Route {
+                peer_rank,
                 bytes,
                 digest: PlanDigest(*digest.as_bytes()),
                 places: bytes,
-            }
-        });
-        assert!(rank.0 < self.me.ranks);
-        Ok(found.collect())
+            });
+        }
+        Ok(Planned {
+            slices: of_ranks.values().map(|routes| routes.len() as u64).sum(),
+            routes: of_ranks,
+            plan: (),
+        })
     }
 }

@@ -17,7 +17,7 @@ use crate::moment::Moment;
 use crate::path::Path;
 use crate::ticket::TicketKey;
 use crate::wire::message::Envelope;
-use crate::wire::{Action, ConnId, Machine, Options, Permits};
+use crate::wire::{Action, ConnId, Machine, Options, Permits, PlanAsk, Planned};
 
 /// Nanoseconds since the world began.
 pub(super) type Time = u64;
@@ -133,6 +133,7 @@ pub(super) enum Event {
     Disconnected(usize, u32, ConnId),
     /// To the end with this index.
     Deliver(ConnId, usize, Envelope),
+    Compiled(usize, u32, PlanAsk, Result<Planned<()>, String>),
     Fenced(usize, u32, TransferId),
     Stream(usize, u32, TransferId, StreamEvent),
     Channel(usize, u32, ConnId, Path, ChannelEvent),
@@ -239,6 +240,9 @@ impl World {
                     self.call(n, |machine, now| machine.on_message(now, conn, envelope));
                 }
             }
+            Event::Compiled(n, life, ask, plan) if self.lives(n, life) => {
+                self.call(n, |machine, now| machine.compiled(now, &ask, plan));
+            }
             Event::Fenced(n, life, transfer) if self.lives(n, life) => {
                 self.forget_streams(n, transfer);
                 self.call(n, |machine, now| machine.fenced(now, transfer));
@@ -313,6 +317,13 @@ impl World {
             | Action::Pushed { .. }
             | Action::Flowing { .. }
             | Action::LeaseClaimed { .. } => {}
+            Action::Compile(ask) => {
+                let machine = self.nodes[n].machine.as_ref();
+                let plan = machine.expect("it acts").planner().compile(&ask);
+                let slow = if self.mishap(0.05) { 3 * S } else { 20 * MS };
+                let delay = self.rng.delay(MS / 10, slow);
+                self.after(delay, Event::Compiled(n, life, ask, plan));
+            }
             Action::Read(flow) => self.start_reading(n, flow),
             Action::Readable {
                 transfer,

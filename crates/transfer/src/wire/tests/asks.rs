@@ -327,7 +327,7 @@ fn carry_a_number_of_their_own() {
     t.hear(Message::Pull(ask(1, 1)));
     t.said.clear();
     t.hear(Message::Pull(other_rank.clone()));
-    assert_eq!(t.said, [], "one is parked under that number");
+    assert_eq!(t.said, [], "one is pending under that number");
     t.lease(1, 0, Direction::Pull, true);
     t.lease(1, 1, Direction::Pull, true);
     t.hear(Message::Pull(other_rank));

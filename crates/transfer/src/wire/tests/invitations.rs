@@ -389,9 +389,9 @@ fn has_only_so_many_pushes_under_way_for_each_service() {
         ..Options::default()
     };
     let mut t = Table::lonely("owner", OWNER, options);
+    // Rank 1 is late.
     for n in 1..5 {
         t.lease(n, 0, Direction::Pull, true);
-        t.lease(n, 1, Direction::Push, true);
     }
     for (n, name) in [
         (1, "holder/a"),
@@ -446,13 +446,8 @@ fn has_only_so_many_pushes_under_way_for_each_agent() {
 /// However many routes it takes, and though none of them has begun.
 #[test]
 fn has_room_for_so_many_places() {
-    let routes = planner(OWNER).routes(&RouteAsk {
-        peer: HOLDER.digest(),
-        rank: Rank(0),
-        local_is_source: true,
-        request: Request::tokens(TOKENS),
-    });
-    let places: u64 = routes.unwrap().iter().map(|route| route.places).sum();
+    let routes = routes(OWNER, (HOLDER, true), Rank(0), Request::tokens(TOKENS));
+    let places: u64 = routes.iter().map(|route| route.places).sum();
     let owner = |options| {
         let mut t = Table::owner_with("holder", options);
         t.lease(1, 0, Direction::Pull, true);

@@ -45,13 +45,7 @@ fn inviting() -> (Table, JobId) {
 
 /// The owner's ask to push from one of its ranks.
 fn ask_from(source: u32) -> Ask {
-    let routes = planner(OWNER).routes(&RouteAsk {
-        peer: HOLDER.digest(),
-        rank: Rank(source),
-        local_is_source: true,
-        request: Request::tokens(TOKENS),
-    });
-    let routes = routes.unwrap();
+    let routes = routes(OWNER, (HOLDER, true), Rank(source), Request::tokens(TOKENS));
     let route = routes.iter().find(|route| route.peer_rank == Rank(0));
     Ask {
         transfer: transfer(source as u8 + 1),
@@ -64,13 +58,8 @@ fn ask_from(source: u32) -> Ask {
 
 /// The ranks of the owner that write into rank 0, and how many bytes each.
 fn sources() -> Vec<(u32, u64)> {
-    let routes = planner(HOLDER).routes(&RouteAsk {
-        peer: OWNER.digest(),
-        rank: Rank(0),
-        local_is_source: false,
-        request: Request::tokens(TOKENS),
-    });
-    let routes = routes.unwrap().into_iter();
+    let routes = routes(HOLDER, (OWNER, false), Rank(0), Request::tokens(TOKENS));
+    let routes = routes.into_iter();
     routes.map(|r| (r.peer_rank.0, r.bytes)).collect()
 }
 

@@ -381,13 +381,8 @@ fn wait_while_the_owner_is_busy() {
 /// The owner's layout decides how many places they have, for those who ask as for those who are asked.
 #[test]
 fn of_too_many_places_are_not_begun() {
-    let routes = planner(HOLDER).routes(&RouteAsk {
-        peer: OWNER.digest(),
-        rank: Rank(0),
-        local_is_source: false,
-        request: Request::tokens(TOKENS),
-    });
-    let places: u64 = routes.unwrap().iter().map(|route| route.places).sum();
+    let routes = routes(HOLDER, (OWNER, false), Rank(0), Request::tokens(TOKENS));
+    let places: u64 = routes.iter().map(|route| route.places).sum();
     for places_per_service in [places - 1, places] {
         let options = Options {
             places_per_service,

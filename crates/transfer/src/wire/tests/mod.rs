@@ -9,6 +9,7 @@ mod nonsense;
 mod notices;
 mod openings;
 mod paths;
+mod plans;
 mod sources;
 
 use std::collections::{BTreeSet, HashMap};
@@ -107,6 +108,9 @@ struct Table {
     /// What it said of paths, and what it wanted of their carriers.
     worded: Vec<(Path, Vec<u8>)>,
     ordered: Vec<(Path, Order)>,
+    /// Which plans it wanted, and whether it gets them at once.
+    compiled: Vec<PlanAsk>,
+    compiles: bool,
 }
 
 /// What can be negotiated with a peer: one alone is on our host.
@@ -145,6 +149,8 @@ impl Table {
             said: Vec::new(),
             worded: Vec::new(),
             ordered: Vec::new(),
+            compiled: Vec::new(),
+            compiles: true,
         }
     }
 
@@ -202,6 +208,13 @@ impl Table {
                     message => self.said.push(message),
                 },
                 Action::Path { path, order, .. } => self.ordered.push((path, order)),
+                Action::Compile(ask) => {
+                    self.compiled.push(ask.clone());
+                    if self.compiles {
+                        let plan = self.machine.planner().compile(&ask);
+                        self.machine.compiled(self.now, &ask, plan);
+                    }
+                }
                 other => self.did.push(other),
             }
         }
@@ -341,15 +354,20 @@ fn planner(me: Shape) -> SimPlanner<&'static str> {
     }
 }
 
+/// What one rank of a deployment moves to another, or gets from it.
+fn routes(me: Shape, peer: (Shape, bool), rank: Rank, request: Request) -> Vec<Route> {
+    let (peer, local_is_source) = (peer.0.digest(), peer.1);
+    let ask = PlanAsk {
+        peer,
+        local_is_source,
+        request,
+    };
+    planner(me).compile(&ask).unwrap().of_rank(rank).to_vec()
+}
+
 fn route(by_layer: bool) -> Route {
-    let mut planner = planner(OWNER);
-    let routes = planner.routes(&RouteAsk {
-        peer: HOLDER.digest(),
-        rank: Rank(0),
-        local_is_source: true,
-        request: request(by_layer),
-    });
-    routes.unwrap().remove(0)
+    let routes = routes(OWNER, (HOLDER, true), Rank(0), request(by_layer));
+    routes.into_iter().next().unwrap()
 }
 
 fn plan(by_layer: bool) -> PlanDigest {
@@ -357,15 +375,9 @@ fn plan(by_layer: bool) -> PlanDigest {
 }
 
 fn push_ask(n: u8, attempt: u32) -> Ask {
-    let mut planner = planner(HOLDER);
-    let routes = planner.routes(&RouteAsk {
-        peer: OWNER.digest(),
-        rank: Rank(0),
-        local_is_source: true,
-        request: Request::tokens(TOKENS),
-    });
+    let routes = routes(HOLDER, (OWNER, true), Rank(0), Request::tokens(TOKENS));
     let ticket = mint(&claims(n, Direction::Push));
-    let plan = routes.unwrap()[0].digest;
+    let plan = routes[0].digest;
     Ask {
         ticket,
         plan,
@@ -427,7 +439,7 @@ fn things_are_as_small_as_documented() {
     use super::flows::transfer::Transfer;
     use super::job::Job;
     use super::notice::Offered;
-    assert!(size_of::<Transfer>() <= 400);
-    assert!(size_of::<Job<()>>() <= 800);
+    assert!(size_of::<Transfer<SimPlanner<()>>>() <= 400);
+    assert!(size_of::<Job<SimPlanner<()>>>() <= 800);
     assert!(size_of::<Offered>() <= 300);
 }

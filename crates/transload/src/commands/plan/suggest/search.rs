@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
 
     /// How many chunks of each length the rank receives.
     fn lengths(&self, src: &Deployment, dst: &Deployment, request: &Request) -> Option<Lengths> {
-        let plan = Plan::compile_for(src, dst, request, Side::Destination, self.rank).ok()?;
+        let plan = Plan::compile_for(src, dst, request, Side::Destination, &[self.rank]).ok()?;
         let tables = blocks::scattered(&plan)?;
         let summary = plan.bind(&tables.0, &tables.1).ok()?.summary();
         Some(summary.histogram.iter().collect())

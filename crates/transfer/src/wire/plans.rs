@@ -1,0 +1,83 @@
+//! The plans that are used now. Each is compiled once, away from the machine, and shared by all that move by it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+use super::planner::{PlanAsk, Planned};
+use crate::ids::ServiceName;
+
+/// Most plans that are compiled at a time for the agents of one service, who choose what they ask for.
+pub(super) const MOST_COMPILING: usize = 256;
+
+/// How many plans are remembered before those are looked for that nobody holds any more.
+const SWEEP_AT: usize = 64;
+
+/// Plans that somebody holds, and those that are being compiled.
+#[derive(Debug)]
+pub(super) struct Plans<L> {
+    /// For which service, if not for ourselves.
+    compiling: HashMap<PlanAsk, Option<ServiceName>>,
+    /// Of no use when nobody holds them any more.
+    compiled: HashMap<PlanAsk, Weak<Planned<L>>>,
+    sweep_at: usize,
+}
+
+/// What is known of a plan.
+#[derive(Debug)]
+pub(super) enum Lookup<L> {
+    Compiled(Arc<Planned<L>>),
+    Compiling,
+    /// It is to be compiled.
+    Unknown,
+}
+
+impl<L> Default for Plans<L> {
+    fn default() -> Self {
+        Self {
+            compiling: HashMap::new(),
+            compiled: HashMap::new(),
+            sweep_at: SWEEP_AT,
+        }
+    }
+}
+
+impl<L> Plans<L> {
+    pub(super) fn get(&self, ask: &PlanAsk) -> Lookup<L> {
+        match self.compiled.get(ask).and_then(Weak::upgrade) {
+            Some(plan) => Lookup::Compiled(plan),
+            None if self.compiling.contains_key(ask) => Lookup::Compiling,
+            None => Lookup::Unknown,
+        }
+    }
+
+    /// How many are being compiled for the agents of a service.
+    pub(super) fn compiling_for(&self, service: &ServiceName) -> usize {
+        let services = self.compiling.values().flatten();
+        services.filter(|of| *of == service).count()
+    }
+
+    /// Whether nobody holds a plan, and none is on its way.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        let mut plans = self.compiled.values();
+        self.compiling.is_empty() && plans.all(|plan| plan.strong_count() == 0)
+    }
+
+    /// One that was unknown is compiled from now on.
+    pub(super) fn compile(&mut self, ask: PlanAsk, service: Option<ServiceName>) {
+        self.compiling.insert(ask, service);
+    }
+
+    /// It is compiled, or there is none.
+    pub(super) fn compiled(&mut self, ask: &PlanAsk, plan: Option<&Arc<Planned<L>>>) {
+        self.compiling.remove(ask);
+        let Some(plan) = plan else {
+            return;
+        };
+        self.compiled.insert(ask.clone(), Arc::downgrade(plan));
+        if self.compiled.len() >= self.sweep_at {
+            self.compiled.retain(|_, plan| plan.strong_count() > 0);
+            self.sweep_at = SWEEP_AT.max(2 * self.compiled.len());
+        }
+    }
+}
