@@ -188,11 +188,12 @@ impl Link for Channel {
 async fn send(outgoing: Outgoing, sender: mpsc::Sender<Piece>, room: InMemory) {
     while let Some(mut stream) = outgoing.next_stream().await {
         let number = room.next.fetch_add(1, Ordering::Relaxed);
-        let mut buffer = vec![0; 4096];
+        let mut buffer = vec![0; 4096].into_boxed_slice();
         let broken = loop {
-            let Some(len) = stream.fill(&mut buffer) else {
+            let Some((filled, len)) = stream.fill(buffer).await else {
                 return;
             };
+            buffer = filled;
             let mut piece = buffer[..len].to_vec();
             if len > HEADER && happens(&room.faults.damaged) {
                 piece[0] ^= 1;
@@ -218,7 +219,7 @@ async fn receive(receiver: Receiver, peer: AgentId, mut pieces: mpsc::Receiver<P
         match (streams.remove(&number), &piece[..]) {
             (Some(stream), []) => stream.end(),
             (Some(stream), bytes) => {
-                if let Some(stream) = stream.take(bytes) {
+                if let Some(stream) = stream.take(bytes).await {
                     streams.insert(number, stream);
                 }
             }

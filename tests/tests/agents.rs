@@ -411,13 +411,13 @@ async fn a_driver_that_has_panicked_fails_every_call_and_keeps_no_peer_waiting()
     bomb.keeper = Some(Arc::new(Bomb));
     let bomb = owner.lease(bomb).await.unwrap();
     bomb.cancel().await.unwrap();
-    assert_eq!(bomb.ended().await, Err(AgentGone));
+    assert_eq!(bomb.ended().await, Err(AgentGone.into()));
 
     assert!(matches!(
         other.renew(Duration::from_secs(1)).await,
         Err(LeaseUseError::Gone(AgentGone))
     ));
-    assert_eq!(other.ended().await, Err(AgentGone));
+    assert_eq!(other.ended().await, Err(AgentGone.into()));
     let refused = owner.lease(lease(LeaseSetId([23; 16]))).await.unwrap_err();
     assert!(matches!(refused, LeaseOpenError::Gone(AgentGone)));
     let pulled = owner.pull(pair.request(ticket.clone(), &pair.src)).await;

@@ -68,7 +68,7 @@ impl Case {
         };
         let route = &self.plan.routes()[0];
         let stream = self.plan.bind_stream(route, side, tables).expect("tables");
-        RouteBytes::new(stream, |_| Some(memory)).expect("enough memory")
+        RouteBytes::new(stream, |_| Some(memory.into())).expect("enough memory")
     }
 }
 

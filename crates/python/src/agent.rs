@@ -114,7 +114,7 @@ impl Agent {
             agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone())
                 .options(options);
         for (rank, groups) in &memories {
-            let groups = groups.iter().map(|memory| memory.inner.clone()).collect();
+            let groups = groups.iter().map(|memory| memory.inner.clone());
             builder = builder
                 .register(Rank(*rank), groups)
                 .map_err(raise!(AgentError))?;
@@ -382,6 +382,7 @@ impl Agent {
             ("leases", gauges.leases),
             ("early", gauges.early),
             ("queued", gauges.queued),
+            ("stalled", gauges.stalled),
             ("transfers", gauges.transfers),
             ("jobs", gauges.jobs),
             ("notices", gauges.notices),

@@ -2,7 +2,9 @@
 
 use pyo3::prelude::*;
 use transload::layout::Rank;
-use transload::transfer::agent::{self, LeaseControl, LeaseOpenError, LeaseRequest, LeaseUseError};
+use transload::transfer::agent::{
+    self, LeaseControl, LeaseEndError, LeaseOpenError, LeaseRequest, LeaseUseError,
+};
 use transload::transfer::content::ContentDigest;
 use transload::transfer::ids::LeaseSetId;
 
@@ -15,7 +17,8 @@ use crate::tables;
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Lease {
     control: LeaseControl,
-    /// Ends with why: "completed", "cancelled", "expired" or "peer lost". Nothing touches the blocks any more then.
+    /// Ends with why: "completed", "cancelled", "expired" or "peer lost". Nothing touches the blocks any more then; so it
+    /// never ends where memory is not done with them, which the log tells.
     #[pyo3(get)]
     ended: Completion,
     made: Made,
@@ -25,7 +28,12 @@ impl Lease {
     pub(crate) fn of(lease: agent::Lease) -> PyResult<Self> {
         let (control, made) = (lease.control(), Made::here());
         let ended = made.later(async move {
-            let ended = lease.ended().await.map(|ended| ended.end.to_string());
+            let ended = lease.ended().await;
+            if ended == Err(LeaseEndError::Stalled) {
+                // Engines hand blocks out again when they hear of an end, so they must not hear of one.
+                std::future::pending::<()>().await;
+            }
+            let ended = ended.map(|ended| ended.end.to_string());
             outcome(move |py| match &ended {
                 Ok(end) => Ok(end.into_pyobject(py)?.into_any().unbind()),
                 Err(error) => Err(AgentError::new_err(error.to_string())),

@@ -146,7 +146,7 @@ impl Moved<'_> {
             Side::Destination => (self.tables.1, self.memories.1),
         };
         let stream = self.plan.bind_stream(self.route, side, tables).unwrap();
-        RouteBytes::new(stream, |group| memories.get(group)).unwrap()
+        RouteBytes::new(stream, |group| memories.get(group).map(Into::into)).unwrap()
     }
 }
 

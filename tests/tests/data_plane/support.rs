@@ -418,7 +418,7 @@ pub(crate) fn route(
     memory: &Memory,
 ) -> RouteBytes {
     let stream = plan.bind_stream(route, side, tables).unwrap();
-    RouteBytes::new(stream, |_| Some(memory)).unwrap()
+    RouteBytes::new(stream, |_| Some(memory.into())).unwrap()
 }
 
 /// Runs a program byte by byte.

@@ -15,9 +15,9 @@ use super::flows::Memories;
 use super::handle::{Agent, Shared};
 use super::plans::{Plans, canonical};
 use super::renewal;
+use crate::data::Region;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
-use crate::memory::Memory;
 use crate::path::carrier::Room;
 use crate::path::quic::Quic;
 use crate::path::ring::Ring;
@@ -171,14 +171,19 @@ impl Builder {
     ///
     /// # Errors
     /// [`RegisterError`].
-    pub fn register(mut self, rank: Rank, groups: Vec<Memory>) -> Result<Self, RegisterError> {
+    pub fn register<R: Into<Region>>(
+        mut self,
+        rank: Rank,
+        groups: impl IntoIterator<Item = R>,
+    ) -> Result<Self, RegisterError> {
+        let groups: Arc<[Region]> = groups.into_iter().map(Into::into).collect();
         self.check(rank, &groups)?;
-        self.memories.insert(rank, groups.into());
+        self.memories.insert(rank, groups);
         Ok(self)
     }
 
     /// Whether memory suits a rank that has none yet.
-    fn check(&self, rank: Rank, groups: &[Memory]) -> Result<(), RegisterError> {
+    fn check(&self, rank: Rank, groups: &[Region]) -> Result<(), RegisterError> {
         let deployment = &self.deployment;
         let ranks = deployment.tp() * deployment.pp();
         if rank.0 >= ranks {
@@ -260,31 +265,29 @@ impl Builder {
 fn check_groups(
     deployment: &Deployment,
     rank: Rank,
-    memories: &[Memory],
+    regions: &[Region],
 ) -> Result<(), RegisterError> {
     let groups = deployment.groups();
-    if memories.len() != groups.len() {
+    if regions.len() != groups.len() {
         return Err(RegisterError::Groups {
             rank,
-            given: memories.len(),
+            given: regions.len(),
             groups: groups.len(),
         });
     }
     let (_, stage) = deployment.split_rank(rank);
-    for (group, memory) in groups.iter().zip(memories) {
+    for (group, region) in groups.iter().zip(regions) {
         let placement = group.placement(stage);
-        if memory.allocations() as u64 != placement.allocations {
+        let extents = region.extents();
+        if extents.len() as u64 != placement.allocations {
             return Err(RegisterError::Allocations {
                 rank,
                 group: group.name().to_owned(),
-                given: memory.allocations(),
+                given: extents.len(),
                 needed: placement.allocations,
             });
         }
-        for allocation in 0..memory.allocations() {
-            let given = memory
-                .allocation(allocation)
-                .map_or(0, |(_, len)| len as u64);
+        for (allocation, given) in extents.enumerate() {
             if given < placement.allocation_bytes {
                 return Err(RegisterError::TooShort {
                     rank,

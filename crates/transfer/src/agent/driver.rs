@@ -18,7 +18,7 @@ use super::NoticeOutcome;
 use super::error::TransferError;
 use super::event::Event;
 use super::flows::{Memories, Touching, Under};
-use super::lease::LeaseOutcome;
+use super::lease::Ended;
 use super::metrics::Counters;
 use super::plans::Plans;
 use crate::data::{DataOptions, Receiver};
@@ -74,7 +74,7 @@ pub(super) struct Driver {
     next_number: u64,
     lookups: Lookups,
     /// With whether somebody has claimed it, as its owner sees.
-    leases: HashMap<LeaseKey, (Promise<LeaseOutcome>, Arc<AtomicBool>)>,
+    leases: HashMap<LeaseKey, (Promise<Ended>, Arc<AtomicBool>)>,
     jobs: HashMap<JobId, Promise<Result<JobReport, TransferError>>>,
     notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
     /// Which agents have used leases that are open: they would be taken for lost.
@@ -204,10 +204,10 @@ impl Driver {
         };
         let gauges = self.machine.gauges();
         // Notices to owners that cannot be reached are not worth more than the patience: their leases
-        // expire by themselves. What touches memory is waited for.
+        // expire by themselves. What touches memory is waited for, unless it was found to take for ever.
         let still = gauges.leases + gauges.transfers + gauges.jobs;
-        let over = self.machine.is_idle() || (stopping.until.is_none() && still == 0);
-        over && self.under_way.is_empty() && self.fencing.is_empty()
+        let over = self.machine.is_idle() || (stopping.until.is_none() && still == gauges.stalled);
+        over && self.under_way.is_empty() && self.fencing.len() <= gauges.transfers
     }
 
     fn on_deadline(&mut self) {

@@ -52,7 +52,21 @@ pub enum LeaseUseError {
     Gone(#[from] AgentGone),
 }
 
-/// Why a pull or a push came to nothing. Nothing touches its blocks any more.
+/// Why the blocks of a lease do not come back with its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum LeaseEndError {
+    /// Memory is not done with them within [`Options::fence_wait`](crate::wire::Options::fence_wait), and may still be touched:
+    /// they must never be used again. The keeper stays until it is done after all.
+    #[error("memory is not done with the blocks, which must not be used")]
+    Stalled,
+    /// The agent has stopped. Nothing touches them any more.
+    #[error(transparent)]
+    Gone(#[from] AgentGone),
+}
+
+/// Why a pull or a push came to nothing. Nothing touches its blocks any more, but for
+/// [`MemoryStalled`](JobError::MemoryStalled), after which they must never be used again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransferError {
@@ -76,7 +90,7 @@ pub enum TransferError {
 impl TransferError {
     /// A word for counters and logs: `content`, `consumed`, `expired`, `unknown`, `cancelled`, `refused`,
     /// `peer_lost`, `restarted`, `unreachable`, `incompatible`, `failed`, `timed_out`, `busy`, `ticket`, `own`, `request`,
-    /// `shutting_down` or `other`.
+    /// `shutting_down`, `memory_stalled` or `other`.
     pub fn kind(&self) -> &'static str {
         let error = match self {
             TransferError::Job(error) => error,
@@ -127,6 +141,7 @@ impl TransferError {
             },
             JobError::Failed { .. } => "failed",
             JobError::TimedOut { .. } => "timed_out",
+            JobError::MemoryStalled { .. } => "memory_stalled",
             JobError::Cancelled => "cancelled",
             JobError::ShuttingDown => "shutting_down",
         }

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use super::Blocks;
 use super::driver::Binding;
 use super::metrics::Chunks;
-use crate::data::{Landing, Outgoing, RouteBytes};
+use crate::data::{Landing, Outgoing, Region, RouteBytes};
 use crate::ids::Rank;
-use crate::memory::Memory;
 use crate::plan::{Plan, Side};
 use crate::wire::{Flow, Path};
 
 /// Registered memory: for each rank, one for each group of the own document.
-pub(super) type Memories = BTreeMap<Rank, Arc<[Memory]>>;
+pub(super) type Memories = BTreeMap<Rank, Arc<[Region]>>;
 
 /// One transfer, whichever end of it is here.
 #[derive(Debug)]
@@ -117,7 +116,7 @@ pub(super) fn route(
     plan: &Plan,
     side: Side,
     blocks: &Blocks,
-    memory: &[Memory],
+    memory: &[Region],
 ) -> Result<(RouteBytes, Chunks), String> {
     let (src, dst) = match side {
         Side::Source => (flow.rank, flow.peer_rank),
@@ -133,7 +132,9 @@ pub(super) fn route(
         .bind_stream(route, side, &tables)
         .map_err(|error| error.to_string())?;
     let chunks = Chunks::of(&stream);
-    let bound = RouteBytes::new(stream, |group| memory.get(plan.group_of(side, group)));
+    let bound = RouteBytes::new(stream, |group| {
+        memory.get(plan.group_of(side, group)).cloned()
+    });
     let bound = bound.map_err(|error| error.to_string())?;
     if bound.bytes() != flow.bytes {
         return Err(format!(

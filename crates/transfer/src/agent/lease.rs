@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Blocks;
-use super::error::{AgentGone, LeaseUseError};
+use super::error::{AgentGone, LeaseEndError, LeaseUseError};
 use super::event::{Command, Event};
 #[cfg(doc)]
 use super::request::LeaseRequest;
@@ -37,8 +37,11 @@ pub struct LeaseOutcome {
 pub struct Lease {
     control: LeaseControl,
     urgent: mpsc::UnboundedSender<Event>,
-    outcome: Option<oneshot::Receiver<LeaseOutcome>>,
+    outcome: Option<oneshot::Receiver<Ended>>,
 }
+
+/// What whoever waits for the end of a lease is told.
+pub(super) type Ended = Result<LeaseOutcome, LeaseEndError>;
 
 /// What an owner tells of its lease, also while somebody waits for the [end](Lease::ended) of it.
 ///
@@ -64,7 +67,7 @@ impl Lease {
         claimed: Arc<AtomicBool>,
         events: mpsc::Sender<Event>,
         urgent: mpsc::UnboundedSender<Event>,
-        outcome: oneshot::Receiver<LeaseOutcome>,
+        outcome: oneshot::Receiver<Ended>,
     ) -> Self {
         Self {
             control: LeaseControl {
@@ -86,13 +89,13 @@ impl Lease {
     /// Dropping the future drops the lease, and so cancels it.
     ///
     /// # Errors
-    /// [`AgentGone`]: nothing touches them then either.
-    pub async fn ended(mut self) -> Result<LeaseOutcome, AgentGone> {
+    /// [`LeaseEndError`].
+    pub async fn ended(mut self) -> Result<LeaseOutcome, LeaseEndError> {
         // It stays here while it is waited for: whoever stops waiting drops the lease.
         let Some(outcome) = &mut self.outcome else {
-            return Err(AgentGone);
+            return Err(AgentGone.into());
         };
-        let ended = outcome.await.map_err(|_| AgentGone);
+        let ended = outcome.await.unwrap_or(Err(AgentGone.into()));
         self.outcome = None;
         ended
     }

@@ -51,10 +51,14 @@ mod metrics;
 mod plans;
 mod renewal;
 mod request;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 pub use builder::{BindAgentError, Builder, RegisterError};
-pub use error::{AgentGone, LeaseOpenError, LeaseUseError, NoticeError, TransferError};
+pub use error::{
+    AgentGone, LeaseEndError, LeaseOpenError, LeaseUseError, NoticeError, TransferError,
+};
 pub use handle::{Agent, NoticeOutcome};
 pub use lease::{Lease, LeaseControl, LeaseOutcome};
 pub use metrics::{AgentMetrics, LeaseMetrics, PathBytes, RouteMetrics, TransferMetrics};

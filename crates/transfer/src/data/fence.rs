@@ -82,6 +82,16 @@ impl Inside {
     }
 }
 
+impl Clone for Inside {
+    /// Lets in somebody who leaves later, also where the fence is up by now.
+    fn clone(&self) -> Self {
+        self.fence.state.inside.fetch_add(1, SeqCst);
+        Self {
+            fence: self.fence.clone(),
+        }
+    }
+}
+
 impl Drop for Inside {
     fn drop(&mut self) {
         if self.fence.state.inside.fetch_sub(1, SeqCst) == 1 {

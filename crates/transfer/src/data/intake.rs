@@ -1,9 +1,13 @@
 //! What arrives on one stream behind its header, on whatever path: placed, counted and summed.
 
-use super::{landing::Landing, receive::ReceiveError, route_bytes::RouteCursor};
-use crate::path::ring::staging::ReadWindow;
+use std::ops::Range;
+
+use super::{
+    fence::Inside, landing::Landing, operation::Operations, receive::ReceiveError,
+    route_bytes::RouteCursor,
+};
 use crate::{
-    copy::Crc32c,
+    copy::{Crc32c, Cursor},
     wire::stream::{StreamHeader, StreamTrailer, TRAILER},
 };
 
@@ -43,28 +47,40 @@ impl Intake {
         })
     }
 
-    /// Places the next bytes. Where they land, others see them after [`settle`](crate::copy::settle).
-    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), ReceiveError> {
+    /// Takes the next bytes. They are in their place once what [`submit`](Self::submit) gives is done.
+    pub(crate) fn take(&mut self, bytes: &[u8], inside: &Inside) -> Result<(), ReceiveError> {
         let (body, rest) = bytes.split_at(self.body(bytes.len()));
-        self.cursor.scatter(body, &mut self.sum)?;
+        self.cursor.scatter(body, &mut self.sum, inside)?;
         self.placed(body.len());
         self.take_trailer(rest.len(), |trailer| trailer.copy_from_slice(rest))
     }
 
-    /// The same with what a slot holds from `at` on.
-    pub(crate) fn take_slot(
+    /// Takes the next `bytes` bytes from where no slice may be made of them: `scatter` places a range of them in host memory,
+    /// `copy` copies those from an offset on.
+    pub(crate) fn take_raw(
         &mut self,
-        slot: &ReadWindow<'_>,
-        at: usize,
+        bytes: usize,
+        inside: &Inside,
+        mut scatter: impl FnMut(Range<usize>, &mut Cursor, &mut Crc32c) -> Result<(), ReceiveError>,
+        copy: impl Fn(usize, &mut [u8]),
     ) -> Result<(), ReceiveError> {
-        let bytes = slot.len().saturating_sub(at);
-        let body = self.body(bytes);
-        self.cursor.scatter_slot(slot, at, body, &mut self.sum)?;
+        let (body, sum) = (self.body(bytes), &mut self.sum);
+        let host = self
+            .cursor
+            .each_host_section(body, inside, |cursor, range| scatter(range, cursor, sum))?;
+        if host < body {
+            let mut rest = vec![0; body - host];
+            copy(host, &mut rest);
+            self.cursor.scatter(&rest, sum, inside)?;
+        }
         self.placed(body);
-        self.take_trailer(bytes - body, |trailer| {
-            // They lie in the slot.
-            let _ = slot.get(at + body, trailer);
-        })
+        self.take_trailer(bytes - body, |trailer| copy(body, trailer))
+    }
+
+    /// Hands what was taken to the memory. To be called on the thread that has taken it, before anybody is told that it has
+    /// arrived, or that the fence is up.
+    pub(crate) fn submit(&mut self, inside: &Inside) -> Operations {
+        self.cursor.submit(inside)
     }
 
     /// How many of the next bytes are the route's.

@@ -13,15 +13,15 @@ use std::{
 use thiserror::Error;
 use tokio::sync::{Notify, mpsc};
 
+use super::operation::RegionError;
 use super::{
     fence::{Fence, Inside},
     part::{Part, split},
     ranges::Ranges,
     route_bytes::RouteBytes,
 };
-use crate::path::ring;
 use crate::{
-    copy,
+    copy::StreamError,
     ids::{Nonce, TransferId},
     quic,
     wire::stream::StreamHeader,
@@ -86,18 +86,24 @@ pub enum SendError {
     /// The lane failed it.
     #[error(transparent)]
     Lane(#[from] quic::StreamError),
-    /// The ring failed it.
-    #[error(transparent)]
-    Ring(#[from] ring::staging::RingError),
-    /// Bytes could not be put into a slot. A fault of this process, too.
-    #[error(transparent)]
-    Stage(#[from] ring::staging::StageError),
-    /// Another path failed it.
+    /// Another path failed it, and may be of no more use to others either.
     #[error("{0}")]
-    Path(String),
+    Path(#[source] BoxError),
+    /// The thread of the path that carried it has panicked.
+    #[error("a thread of the path has panicked")]
+    Panicked,
     /// The memory could not be read. A fault of this process: it was proved that it can.
     #[error(transparent)]
-    Memory(#[from] copy::StreamError),
+    Memory(#[from] RegionError),
+}
+
+/// What a path says of its failure.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+impl From<StreamError> for SendError {
+    fn from(error: StreamError) -> Self {
+        Self::Memory(error.into())
+    }
 }
 
 /// The events of one transfer, in order for each stream.

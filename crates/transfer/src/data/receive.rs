@@ -17,10 +17,12 @@ use tokio::{
     time::timeout,
 };
 
-use super::{intake::Intake, landing::Landing, options::DataOptions, stop};
-use crate::path::ring;
+use super::{
+    fence::Inside, intake::Intake, landing::Landing, operation::RegionError, options::DataOptions,
+    outgoing::BoxError, stop,
+};
 use crate::{
-    copy,
+    copy::StreamError,
     ids::{AgentId, ServiceName},
     quic::{self, ConnectionLost, DataReceiver, Lane, StreamCode},
     wire::stream::{HEADER, NotAStream, StreamHeader, StreamTrailer},
@@ -93,12 +95,18 @@ pub enum ReceiveError {
     /// The lane failed it.
     #[error(transparent)]
     Lane(#[from] quic::StreamError),
-    /// Bytes of a slot could not be placed, since the memory was registered for reading only.
+    /// Another path failed it.
+    #[error("{0}")]
+    Path(#[source] BoxError),
+    /// The memory could not be written.
     #[error(transparent)]
-    Stage(#[from] ring::staging::StageError),
-    /// The memory could not be written: it was registered for reading only.
-    #[error(transparent)]
-    Memory(#[from] copy::StreamError),
+    Memory(#[from] RegionError),
+}
+
+impl From<StreamError> for ReceiveError {
+    fn from(error: StreamError) -> Self {
+        Self::Memory(error.into())
+    }
 }
 
 impl ReceiveError {
@@ -232,7 +240,7 @@ impl Receiver {
             return stream.stop(stop::FENCED);
         };
         let placed = inside
-            .unless_raised(place(&mut stream, &landing, &header))
+            .unless_raised(place(&mut stream, &landing, &header, &inside))
             .await;
         match placed {
             None => stream.stop(stop::FENCED),
@@ -273,16 +281,17 @@ async fn place(
     stream: &mut DataReceiver,
     landing: &Landing,
     header: &StreamHeader,
+    inside: &Inside,
 ) -> Result<(StreamTrailer, u32), ReceiveError> {
     let mut intake = Intake::new(landing, header)?;
     let mut pieces = [const { Bytes::new() }; PIECES];
     while let Some(count) = stream.recv_chunks(&mut pieces).await? {
         // Each is let go of while it is in the caches.
         let mut pieces = pieces[..count].iter_mut().map(std::mem::take);
-        let taken = pieces.try_for_each(|piece| intake.take(&piece));
-        // Before anybody can be told that they have arrived, or that the fence is up.
-        copy::settle();
+        let taken = pieces.try_for_each(|piece| intake.take(&piece, inside));
+        let submitted = intake.submit(inside);
         taken?;
+        submitted.done().await?;
     }
     intake.end()
 }

@@ -1,13 +1,20 @@
 //! One side's bytes of a route, where they lie.
 
-use std::{ops::Range, sync::Arc};
+use std::{
+    ops::{DerefMut, Range},
+    sync::Arc,
+};
 
 use thiserror::Error;
 
-use crate::path::ring::staging::{ReadWindow, StageError, WriteWindow};
+use super::{
+    fence::Inside,
+    operation::{Operations, RegionError},
+    region::{Region, RegionCursor, RegionStream},
+};
 use crate::{
-    copy::{Crc32c, Cursor, MemoryStream, StreamError},
-    memory::{CheckError, Memory},
+    copy::{Crc32c, Cursor, StreamError, settle},
+    memory::CheckError,
     plan::RouteStream,
 };
 
@@ -28,7 +35,7 @@ struct Inner {
 struct Section {
     start: u64,
     layer: Option<u32>,
-    stream: MemoryStream,
+    stream: RegionStream,
 }
 
 impl Section {
@@ -58,20 +65,20 @@ pub enum RouteError {
 }
 
 impl RouteBytes {
-    /// Binds a stream to memories; `memory` gives the one of a group, by its index in the plan.
+    /// Binds a stream to memory; `region` gives that of a group, by its index in the plan.
     ///
     /// # Errors
     /// [`RouteError`].
-    pub fn new<'a>(
+    pub fn new(
         stream: RouteStream,
-        memory: impl Fn(usize) -> Option<&'a Memory>,
+        region: impl Fn(usize) -> Option<Region>,
     ) -> Result<Self, RouteError> {
         let bytes = stream.bytes();
         let bind = |section: crate::plan::Section| {
             let group = section.group;
-            let memory = memory(group).ok_or(RouteError::NoMemory { group })?;
-            let stream = MemoryStream::new(section.program, memory.clone())
-                .map_err(|source| RouteError::Check { group, source })?;
+            let region = region(group).ok_or(RouteError::NoMemory { group })?;
+            let stream = region.bind(section.program);
+            let stream = stream.map_err(|source| RouteError::Check { group, source })?;
             Ok(Section {
                 start: section.start,
                 layer: section.layer,
@@ -132,6 +139,7 @@ impl RouteBytes {
             section,
             cursor: cursor.transpose()?,
             position,
+            submitted: Operations::default(),
         })
     }
 }
@@ -142,8 +150,10 @@ pub struct RouteCursor {
     route: RouteBytes,
     section: usize,
     /// Inside that section; `None` at the end of the route.
-    cursor: Option<Cursor>,
+    cursor: Option<RegionCursor>,
     position: u64,
+    /// What sections before this one still have to do.
+    submitted: Operations,
 }
 
 impl RouteCursor {
@@ -152,88 +162,100 @@ impl RouteCursor {
         self.position
     }
 
-    /// Gathers the next bytes, and adds them to `sum`.
-    ///
-    /// # Errors
-    /// [`StreamError::PastEnd`].
-    pub fn gather(&mut self, out: &mut [u8], sum: &mut Crc32c) -> Result<(), StreamError> {
-        self.each_section(out.len(), |cursor, bytes| {
-            cursor.gather(&mut out[bytes], sum)
-        })
-    }
-
-    /// Scatters the next bytes, and adds them to `sum`.
-    ///
-    /// # Errors
-    /// [`StreamError`].
-    pub fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c) -> Result<(), StreamError> {
-        self.each_section(bytes.len(), |cursor, range| {
-            cursor.scatter(&bytes[range], sum)
-        })
-    }
-
-    /// Gathers the next `len` bytes to `at` in a slot, and adds them to `sum`.
-    pub(crate) fn gather_slot(
+    /// Gathers the next `len` bytes to the start of `buffer`, and adds them to `sum`.
+    pub(crate) async fn gather<B>(
         &mut self,
-        slot: &mut WriteWindow<'_>,
-        at: usize,
+        mut buffer: B,
         len: usize,
         sum: &mut Crc32c,
-    ) -> Result<(), StageError> {
-        self.each_section(len, |cursor, bytes| {
-            slot.gather(at + bytes.start, bytes.len(), cursor, sum)
-        })
-    }
-
-    /// Scatters `len` bytes from `at` in a slot, and adds them to `sum`.
-    pub(crate) fn scatter_slot(
-        &mut self,
-        slot: &ReadWindow<'_>,
-        at: usize,
-        len: usize,
-        sum: &mut Crc32c,
-    ) -> Result<(), StageError> {
-        self.each_section(len, |cursor, bytes| {
-            slot.scatter(at + bytes.start, bytes.len(), cursor, sum)
-        })
-    }
-
-    /// Moves over the next `len` bytes: calls `each` with every section's cursor and the range of the
-    /// `len` bytes that lie there.
-    fn each_section<E: From<StreamError>>(
-        &mut self,
-        len: usize,
-        mut each: impl FnMut(&mut Cursor, Range<usize>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let bytes = self.route.bytes();
-        if len as u64 > bytes - self.position {
-            let (offset, len) = (self.position, len as u64);
-            return Err(StreamError::PastEnd { offset, len, bytes }.into());
-        }
+        inside: &Inside,
+    ) -> Result<B, RegionError>
+    where
+        B: DerefMut<Target = [u8]> + Send + 'static,
+    {
+        self.check(len)?;
         let mut done = 0;
-        while done < len {
-            let Some((cursor, left)) = self.current() else {
-                break;
-            };
-            let step = (len - done).min(usize::try_from(left).unwrap_or(usize::MAX));
-            each(cursor, done..done + step)?;
-            self.moved(step as u64)?;
-            done += step;
+        while let Some((cursor, bytes)) = self.section(done, len) {
+            buffer = cursor.gather(buffer, bytes.clone(), sum, inside).await?;
+            done = bytes.end;
+            self.moved(bytes.len(), inside)?;
+        }
+        Ok(buffer)
+    }
+
+    /// Scatters the next bytes, and adds them to `sum`. They are in their place once what [`submit`](Self::submit) gives
+    /// is done.
+    pub(crate) fn scatter(
+        &mut self,
+        bytes: &[u8],
+        sum: &mut Crc32c,
+        inside: &Inside,
+    ) -> Result<(), RegionError> {
+        self.check(bytes.len())?;
+        let mut done = 0;
+        while let Some((cursor, range)) = self.section(done, bytes.len()) {
+            cursor.scatter(&bytes[range.clone()], sum)?;
+            done = range.end;
+            self.moved(range.len(), inside)?;
         }
         Ok(())
     }
 
-    /// The current section's cursor, and how many bytes are left of that section.
-    fn current(&mut self) -> Option<(&mut Cursor, u64)> {
+    /// Hands what was scattered to the memory. To be called on the thread that has scattered it.
+    pub(crate) fn submit(&mut self, inside: &Inside) -> Operations {
+        settle();
+        if let Some(cursor) = &mut self.cursor {
+            self.submitted.push(cursor.submit(inside));
+        }
+        std::mem::take(&mut self.submitted)
+    }
+
+    /// Moves over the next `len` bytes, up to the first that do not lie in host memory, for a caller that gathers to where
+    /// no slice may be made, or scatters from there: calls `each` with every section's cursor and the range of the `len`
+    /// bytes that lie there. Says how many bytes it has moved over.
+    pub(crate) fn each_host_section<E: From<StreamError>>(
+        &mut self,
+        len: usize,
+        inside: &Inside,
+        mut each: impl FnMut(&mut Cursor, Range<usize>) -> Result<(), E>,
+    ) -> Result<usize, E> {
+        self.check(len)?;
+        let mut done = 0;
+        while let Some((cursor, bytes)) = self.section(done, len)
+            && let Some(cursor) = cursor.host()
+        {
+            each(cursor, bytes.clone())?;
+            done = bytes.end;
+            self.moved(bytes.len(), inside)?;
+        }
+        Ok(done)
+    }
+
+    /// Whether `len` bytes are left.
+    fn check(&self, len: usize) -> Result<(), StreamError> {
+        let (offset, len, bytes) = (self.position, len as u64, self.route.bytes());
+        match len <= bytes - offset {
+            true => Ok(()),
+            false => Err(StreamError::PastEnd { offset, len, bytes }),
+        }
+    }
+
+    /// The current section's cursor, and which of `len` bytes lie there once `done` of them are done; `None` when all are.
+    fn section(&mut self, done: usize, len: usize) -> Option<(&mut RegionCursor, Range<usize>)> {
         let end = self.route.inner.sections.get(self.section)?.end();
-        Some((self.cursor.as_mut()?, end - self.position))
+        let left = usize::try_from(end - self.position).unwrap_or(usize::MAX);
+        let bytes = done..len.min(done.saturating_add(left));
+        self.cursor.as_mut().filter(|_| done < len).zip(Some(bytes))
     }
 
     /// Notes that the current section's cursor has moved.
-    fn moved(&mut self, bytes: u64) -> Result<(), StreamError> {
-        self.position += bytes;
+    fn moved(&mut self, bytes: usize, inside: &Inside) -> Result<(), StreamError> {
+        self.position += bytes as u64;
         let sections = &self.route.inner.sections;
         if self.position == sections[self.section].end() {
+            if let Some(cursor) = &mut self.cursor {
+                self.submitted.push(cursor.submit(inside));
+            }
             self.section += 1;
             let next = sections.get(self.section);
             self.cursor = next.map(|next| next.stream.cursor(0)).transpose()?;

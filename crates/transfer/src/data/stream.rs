@@ -6,11 +6,11 @@
 use super::fence::Inside;
 use super::intake::Intake;
 use super::landing::Landing;
-use super::outgoing::{Outgoing, SendError, SendEvent};
+use super::outgoing::{BoxError, Outgoing, SendError, SendEvent};
 use super::part::Part;
 use super::receive::{ReceiveError, Receiver};
 use super::route_bytes::RouteCursor;
-use crate::copy::{Crc32c, settle};
+use crate::copy::Crc32c;
 use crate::ids::AgentId;
 use crate::wire::stream::{HEADER, StreamHeader, StreamTrailer};
 
@@ -52,24 +52,27 @@ impl Outgoing {
 
 impl OutStream {
     /// Fills a buffer of at least [`HEADER`] bytes with what comes next of the stream: its header, its bytes, its trailer.
-    /// Says how many bytes that are: 0 once all of it was taken. `None` where the transfer is stopped, or has failed.
-    pub fn fill(&mut self, buffer: &mut [u8]) -> Option<usize> {
+    /// Gives it back, and how many bytes that are: 0 once all of it was taken. `None` where the transfer is stopped, or has
+    /// failed. The buffer may be kept for as long as the memory takes.
+    pub async fn fill(&mut self, mut buffer: Box<[u8]>) -> Option<(Box<[u8]>, usize)> {
         if self.inside.is_raised() {
             return None;
         }
         if let Some(header) = self.header.take() {
             buffer[..HEADER].copy_from_slice(&header);
-            return Some(HEADER);
+            return Some((buffer, HEADER));
         }
         let left = self.part.range.end - self.cursor.position();
         if left > 0 {
             let len = buffer
                 .len()
                 .min(usize::try_from(left).unwrap_or(usize::MAX));
-            return match self.cursor.gather(&mut buffer[..len], &mut self.sum) {
-                Ok(()) => {
+            let (inside, sum) = (&self.inside, &mut self.sum);
+            let gathered = self.cursor.gather(buffer, len, sum, inside);
+            return match inside.unless_raised(gathered).await? {
+                Ok(buffer) => {
                     self.outgoing.count_read(len as u64);
-                    Some(len)
+                    Some((buffer, len))
                 }
                 Err(error) => {
                     self.outgoing.fail(Some(self.part.stream), error.into());
@@ -78,7 +81,7 @@ impl OutStream {
             };
         }
         if std::mem::replace(&mut self.ended, true) {
-            return Some(0);
+            return Some((buffer, 0));
         }
         let trailer = StreamTrailer {
             length: self.part.bytes(),
@@ -86,7 +89,7 @@ impl OutStream {
         };
         let trailer = trailer.encode();
         buffer[..trailer.len()].copy_from_slice(&trailer);
-        Some(trailer.len())
+        Some((buffer, trailer.len()))
     }
 
     /// Tells that the stream is on its way with all its bytes.
@@ -96,8 +99,8 @@ impl OutStream {
     }
 
     /// Fails the transfer, since its path has failed.
-    pub fn fail(self, why: impl ToString) {
-        let error = SendError::Path(why.to_string());
+    pub fn fail(self, why: impl Into<BoxError>) {
+        let error = SendError::Path(why.into());
         self.outgoing.fail(Some(self.part.stream), error);
     }
 }
@@ -133,12 +136,11 @@ impl Receiver {
 
 impl InStream {
     /// Places bytes that have come behind the header. `None` where no more are wanted: the transfer is fenced, or has failed.
-    pub fn take(mut self, bytes: &[u8]) -> Option<Self> {
-        let _inside = self.landing.enter()?;
-        let taken = self.intake.take(bytes);
-        // Before anybody can be told that they have arrived, or that the fence is up.
-        settle();
-        match taken {
+    pub async fn take(mut self, bytes: &[u8]) -> Option<Self> {
+        let inside = self.landing.enter()?;
+        let taken = self.intake.take(bytes, &inside);
+        let placed = inside.unless_raised(self.intake.submit(&inside).done());
+        match taken.and(placed.await?.map_err(ReceiveError::from)) {
             Ok(()) => Some(self),
             Err(error) => {
                 self.failed(error);

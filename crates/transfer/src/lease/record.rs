@@ -21,6 +21,8 @@ pub(super) struct Record<B> {
     pub(super) progress: BTreeMap<u32, u64>,
     pub(super) prefilled: bool,
     pub(super) state: State,
+    /// Whether memory has not been done with the blocks in time.
+    pub(super) stalled: bool,
     /// Whether somebody with a ticket has asked for it, or has renewed it.
     pub(super) claimed: bool,
     pub(super) bound: Option<Bound>,
@@ -102,6 +104,7 @@ impl<B> Record<B> {
             progress: BTreeMap::new(),
             prefilled: spec.prefilled,
             state: State::Alive,
+            stalled: false,
             claimed: false,
             bound: None,
             pins: BTreeSet::new(),

@@ -90,6 +90,11 @@ impl<B> LeaseTable<B> {
         self.open.len()
     }
 
+    /// How many keep their blocks since memory is not done with them.
+    pub(crate) fn stalled(&self) -> usize {
+        self.open.values().filter(|record| record.stalled).count()
+    }
+
     /// Whether no lease is open.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
@@ -549,6 +554,19 @@ impl<B> LeaseTable<B> {
             });
         }
         self.settle(key);
+    }
+
+    /// Memory is not done with the blocks: ends the lease, and gives its blocks where that is news.
+    pub(crate) fn stall(&mut self, key: LeaseKey) -> Option<&B> {
+        if self.open.get(&key)?.pins.is_empty() {
+            return None;
+        }
+        self.end(key, LeaseEnd::Cancelled);
+        let record = self.open.get_mut(&key)?;
+        match std::mem::replace(&mut record.stalled, true) {
+            true => None,
+            false => Some(&record.spec.blocks),
+        }
     }
 
     /// Brings timer and state in line after a change: the one place where a lease is let go.

@@ -123,6 +123,20 @@ pub enum Action<B> {
         /// The blocks.
         blocks: B,
     },
+    /// A lease has failed, and memory is not done with its blocks: they must not be used. If it is done after all,
+    /// `LeaseEnded` says so.
+    LeaseStalled {
+        /// Which.
+        key: LeaseKey,
+    },
+    /// A pull or a push has failed, and memory is not done with its blocks: they must not be used. If it is done after all,
+    /// `JobDone` says so.
+    JobStalled {
+        /// Which.
+        job: JobId,
+        /// Whose memory.
+        rank: Rank,
+    },
     /// A push that a holder has invited is over, and with it its lease, which ends next.
     Pushed {
         /// The lease.

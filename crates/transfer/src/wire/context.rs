@@ -115,6 +115,8 @@ pub(super) enum Timer {
     Dial(AgentId),
     /// A transfer has stood still for too long.
     Stall(TransferId),
+    /// Memory takes too long to be done with a transfer that was stopped.
+    Fence(TransferId),
     /// The peer of a waiting transfer shall hear from us.
     Heartbeat(TransferId),
     /// A job takes too long.

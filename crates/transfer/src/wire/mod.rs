@@ -64,7 +64,8 @@
 //!    each exactly once, with matching lengths and checksums.
 //! 3. **Fence first.** Whatever fails is fenced on both sides: [`Action::Fence`] goes out, and until
 //!    [`Machine::fenced`] comes back no block is given back, no lease ends, and no later attempt of
-//!    the same pair of ranks begins.
+//!    the same pair of ranks begins. After [`Options::fence_wait`] the lease or the job is reported as failed, and still
+//!    keeps its blocks.
 //! 4. **Once.** A lease and a job each end once, with a reason, and give their blocks back then, by
 //!    value.
 //! 5. **Try again while it lives.** A failed route may be tried again, under a new name and a new
@@ -95,6 +96,7 @@
 //! | [`Fence`](Action::Fence) | resets and stops the transfer's streams, forgets its entry so that no stream is admitted to it, waits until no gather or scatter is left; `fenced`. Always answered, also for a transfer that it does not know |
 //! | [`Finished`](Action::Finished) | forgets the transfer |
 //! | [`LeaseClaimed`](Action::LeaseClaimed) | notes it on the handle of the lease |
+//! | [`LeaseStalled`](Action::LeaseStalled), [`JobStalled`](Action::JobStalled) | wakes who waits for the end, and keeps the blocks and their keeper |
 //! | [`LeaseEnded`](Action::LeaseEnded), [`JobDone`](Action::JobDone), [`NoticeDone`](Action::NoticeDone) | wakes who waits for it |
 //! | [`Pushed`](Action::Pushed) | logs it: the end of the lease tells its owner |
 //! | [`OtherContent`](Action::OtherContent) | logs it, with fingerprints of both that nobody outside of the cluster can tell the content by |

@@ -58,6 +58,9 @@ pub struct Options {
     pub backoff: Duration,
     /// Longest pause between attempts.
     pub backoff_most: Duration,
+    /// How long memory may take to be done with a transfer that was stopped. One that takes longer fails its lease or its
+    /// job, whose blocks stay held until it is done after all.
+    pub fence_wait: Duration,
     /// How long done and cancel are offered to an owner that cannot be reached. Its leases expire
     /// by themselves after that.
     pub notice_wait: Duration,
@@ -89,6 +92,7 @@ impl Default for Options {
             attempts: 3,
             backoff: Duration::from_millis(50),
             backoff_most: Duration::from_secs(2),
+            fence_wait: Duration::from_secs(30),
             notice_wait: Duration::from_secs(60),
             notices: 4096,
         }

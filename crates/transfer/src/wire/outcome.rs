@@ -222,6 +222,13 @@ pub enum JobError {
         /// What it waited for.
         waiting: Option<Waiting>,
     },
+    /// Memory of a rank here has not done in time what it was asked to, and may still be touched: the blocks must not be
+    /// used.
+    #[error("memory of rank {rank} is not done with the blocks, which must not be used")]
+    MemoryStalled {
+        /// The rank.
+        rank: Rank,
+    },
     /// It was cancelled here.
     #[error("it was cancelled")]
     Cancelled,

@@ -6,12 +6,12 @@ use std::time::Instant;
 use super::Driver;
 use super::connections::dial;
 use super::logs::{log_invited_push_failed, log_lease_ended};
-use crate::agent::error::TransferError;
+use crate::agent::error::{LeaseEndError, TransferError};
 use crate::agent::lease::LeaseOutcome;
 use crate::agent::{Blocks, NoticeOutcome, own_tables};
 use crate::plan::Side;
-use crate::wire::Action;
 use crate::wire::message::Message;
+use crate::wire::{Action, JobError};
 
 impl Driver {
     pub(super) fn act(&mut self, action: Action<Blocks>) {
@@ -84,7 +84,20 @@ impl Driver {
                 self.users.remove(&key);
                 if let Some((promise, _)) = self.leases.remove(&key) {
                     let tables = own_tables(blocks);
-                    promise.keep(LeaseOutcome { end, tables });
+                    promise.keep(Ok(LeaseOutcome { end, tables }));
+                }
+            }
+            Action::LeaseStalled { key } => {
+                tracing::error!(%key, "memory is not done with the blocks of a lease: they stay held");
+                if let Some((promise, _)) = self.leases.get_mut(&key) {
+                    promise.tell(Err(LeaseEndError::Stalled));
+                }
+            }
+            Action::JobStalled { job, rank } => {
+                let error = TransferError::from(JobError::MemoryStalled { rank });
+                tracing::error!(%error, "a transfer has failed: its blocks stay held");
+                if let Some(promise) = self.jobs.get_mut(&job) {
+                    promise.tell(Err(error));
                 }
             }
             Action::JobDone { job, result, .. } => {

@@ -134,7 +134,7 @@ mod tests {
     use crate::agent::driver::Parts;
     use crate::agent::plans::{Plans, canonical};
     use crate::content::ContentDigest;
-    use crate::copy::Crc32c;
+    use crate::copy::NoChecksum;
     use crate::data::DataOptions;
     use crate::identity::{Authority, Roles};
     use crate::ids::{
@@ -216,7 +216,7 @@ mod tests {
             let mut driver = Driver::new(Parts {
                 machine,
                 endpoints,
-                memories: [(Rank(0), Arc::from([memory]))].into(),
+                memories: [(Rank(0), Arc::from([memory.into()]))].into(),
                 data: DataOptions::default(),
                 rooms: Vec::new(),
                 stall: Duration::from_secs(60),
@@ -302,8 +302,12 @@ mod tests {
                 return None;
             };
             let mut bytes = vec![0; BYTES as usize];
+            let (inside, len) = (outgoing.enter().unwrap(), bytes.len());
             let mut cursor = outgoing.route().cursor(0).unwrap();
-            cursor.gather(&mut bytes, &mut Crc32c::new()).unwrap();
+            let host = cursor.each_host_section(len, &inside, |cursor, range| {
+                cursor.gather(&mut bytes[range], &mut NoChecksum)
+            });
+            assert_eq!(host.unwrap(), len);
             Some(bytes)
         }
     }

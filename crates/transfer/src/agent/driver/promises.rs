@@ -13,20 +13,29 @@ use crate::quic::CloseCode;
 /// Somebody waits for the end of a lease or a job.
 #[derive(Debug)]
 pub(super) struct Promise<T> {
-    end: oneshot::Sender<T>,
+    /// Nothing once they have been told.
+    end: Option<oneshot::Sender<T>>,
     keeper: Option<Keeper>,
 }
 
 impl<T> Promise<T> {
     pub(super) fn new(end: oneshot::Sender<T>, keeper: Option<Keeper>) -> Self {
+        let end = Some(end);
         Self { end, keeper }
     }
 
     /// It has ended, and nothing touches its blocks any more.
-    pub(super) fn keep(self, end: T) {
-        drop(self.keeper);
-        // Whoever waited may be gone.
-        let _ = self.end.send(end);
+    pub(super) fn keep(mut self, end: T) {
+        drop(self.keeper.take());
+        self.tell(end);
+    }
+
+    /// It has failed, and its blocks may still be touched: its keeper stays.
+    pub(super) fn tell(&mut self, end: T) {
+        if let Some(waiting) = self.end.take() {
+            // Whoever waited may be gone.
+            let _ = waiting.send(end);
+        }
     }
 }
 

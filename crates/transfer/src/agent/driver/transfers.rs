@@ -10,7 +10,6 @@ use crate::data::SendError;
 use crate::data::{Landing, SendEvent, SendEvents};
 use crate::ids::{AgentId, TransferId};
 use crate::path::negotiation::{Ending, Report, Way};
-use crate::path::ring::staging::RingError;
 use crate::plan::Side;
 use crate::wire::stream::StreamHeader;
 use crate::wire::{Flow, Path};
@@ -210,8 +209,8 @@ async fn report(
             SendEvent::Failed { error, .. } => {
                 let why = error.to_string();
                 let path = match error {
-                    SendError::Ring(RingError::Panicked) => Some(Ending::Panicked),
-                    SendError::Ring(_) | SendError::Path(_) => Some(Ending::Failed(why.clone())),
+                    SendError::Panicked => Some(Ending::Panicked),
+                    SendError::Path(_) => Some(Ending::Failed(why.clone())),
                     _ => None,
                 };
                 of_this(Sending::Failed { why, path })

@@ -437,6 +437,7 @@ impl<P: Planner> Flows<P> {
         }
         cx.tell(News::Stopped { conn, transfer: id });
         if under_way {
+            cx.after(cx.options.fence_wait, Timer::Fence(id));
             cx.act(Action::Fence { transfer: id });
         }
         if !under_way || fault!(cx, RetryBeforeFence) {
@@ -444,8 +445,17 @@ impl<P: Planner> Flows<P> {
         }
     }
 
+    /// Memory takes too long to be done with a transfer that was stopped.
+    pub(super) fn fence_late(&mut self, cx: &mut Context<P>, id: TransferId) {
+        if let Some(t) = self.transfers.get_mut(&id) {
+            t.stalled = true;
+            cx.tell(News::Stalled(t.side, t.flow.rank));
+        }
+    }
+
     /// Nothing of the transfer is under way any more.
     fn gone(&mut self, cx: &mut Context<P>, id: TransferId, why: Why) {
+        cx.timers.clear(&Timer::Fence(id));
         if let Some(t) = self.transfers.remove(&id) {
             cx.tell(News::Gone(id, t.side, t.flow.peer_rank, why));
         }

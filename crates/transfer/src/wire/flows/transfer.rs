@@ -20,6 +20,8 @@ pub(in crate::wire) struct Transfer<P: Planner> {
     pub(in crate::wire) plan: Arc<Planned<P::Plan>>,
     pub(in crate::wire) side: Side,
     pub(in crate::wire) role: Role,
+    /// Whether memory has not been done with it in time.
+    pub(in crate::wire) stalled: bool,
     /// The paths that may be taken.
     pub(in crate::wire) paths: PathSet,
     /// Whether the agent was told to read or to receive, so that a fence is needed.

@@ -151,6 +151,8 @@ pub(super) struct Job<P: Planner> {
     /// Whether some owner has let us in: then there is something to cancel.
     admitted: bool,
     stop: Option<JobError>,
+    /// Whether memory has not been done with its blocks in time.
+    stalled: bool,
     phase: Phase,
 }
 
@@ -212,6 +214,11 @@ impl<P: Planner> Jobs<P> {
     pub(super) fn new() -> Self {
         let jobs = BTreeMap::new();
         Self { jobs }
+    }
+
+    /// How many keep their blocks since memory is not done with them.
+    pub(super) fn stalled(&self) -> usize {
+        self.jobs.values().filter(|job| job.stalled).count()
     }
 
     pub(super) fn ids(&self) -> Vec<JobId> {
@@ -289,6 +296,7 @@ impl<P: Planner> Jobs<P> {
             moved: None,
             admitted: false,
             stop: None,
+            stalled: false,
             phase,
         };
         if job.dials() {
@@ -384,6 +392,22 @@ impl<P: Planner> Jobs<P> {
             Phase::Invited(invited) => g.cx.tell(News::GiveUp(invited.opened())),
         }
         self.finish_if_over(g.cx, id);
+    }
+
+    /// Memory of a rank is not done with a transfer of a job that was stopped long ago: the job fails now, and ends when the
+    /// memory is done after all.
+    pub(super) fn stall(&mut self, g: &mut Ground<'_, P>, id: JobId, rank: Rank) {
+        self.stop(g, id, JobError::MemoryStalled { rank });
+        let job = self.jobs.get_mut(&id);
+        let Some(job) = job.filter(|job| !job.stalled) else {
+            return;
+        };
+        job.stalled = true;
+        match job.spec.blocks {
+            Held::Own(_) => g.cx.act(Action::JobStalled { job: id, rank }),
+            Held::Of(BlocksOf::Lease(key)) => g.cx.tell(News::Stalled(Side::Lease(key), rank)),
+            Held::Of(BlocksOf::Job(_)) => {}
+        }
     }
 
     /// Ends a job of which nothing is under way any more, and nothing is left to do.

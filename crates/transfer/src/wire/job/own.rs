@@ -368,6 +368,7 @@ impl<P: Planner> Job<P> {
             plan,
             side: Side::Job { job: id, route: i },
             role,
+            stalled: false,
             paths: spec.paths,
             under_way: !push,
             places: 0,

@@ -89,6 +89,8 @@ pub struct Gauges {
     pub transfers: usize,
     /// Pulls and pushes of our own, and pushes that were invited.
     pub jobs: usize,
+    /// Leases, jobs and transfers among these that memory has not been done with in time, and that keep their blocks.
+    pub stalled: usize,
     /// Notices that have not been heard by all.
     pub notices: usize,
     /// Deadlines.
@@ -184,6 +186,9 @@ impl<P: Planner> Machine<P> {
             queued,
             transfers: self.flows.all().count(),
             jobs: self.cx.jobs.count(),
+            stalled: self.owner.leases.stalled()
+                + self.jobs.stalled()
+                + self.flows.all().filter(|t| t.stalled).count(),
             notices: self.notices.len(),
             timers: self.cx.timers.len() + self.owner.timers(),
         }

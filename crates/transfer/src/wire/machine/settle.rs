@@ -1,7 +1,7 @@
 //! How every entry ends: what parts and leases tell is carried to whom it concerns, until nothing is left.
 
 use super::Machine;
-use crate::ids::{AgentId, Direction, Incarnation, TransferId};
+use crate::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
 use crate::lease::{LeaseEvent, LeaseKey};
 use crate::moment::Moment;
 use crate::path::negotiation::{MAX_WORD, Traveller};
@@ -63,6 +63,7 @@ impl<P: Planner> Machine<P> {
         match timer {
             Timer::Hello(conn) => g.peers.close(g.cx, conn, CloseReason::HelloLate),
             Timer::Dial(agent) => g.peers.dial_due(g.cx, &agent),
+            Timer::Fence(transfer) => g.flows.fence_late(g.cx, transfer),
             Timer::Stall(transfer) => g.flows.stalled(g.cx, transfer),
             Timer::Heartbeat(transfer) => g.flows.heartbeat(g.cx, transfer),
             Timer::Job(job) => jobs.timed_out(&mut g, job),
@@ -173,6 +174,7 @@ impl<P: Planner> Machine<P> {
             }
             News::Travels(transfer) => self.travels(transfer),
             News::Stopped { conn, transfer } => self.paths.end(conn, transfer),
+            News::Stalled(side, rank) => self.memory_stalled(side, rank),
             News::PathLost { transfers, why } => {
                 for transfer in transfers {
                     let why = why.clone();
@@ -288,6 +290,19 @@ impl<P: Planner> Machine<P> {
             lanes: t.flow.lanes,
         };
         self.paths.begin(&mut self.cx, t.flow.conn, path, traveller);
+    }
+
+    /// Memory is not done with a transfer that was stopped long ago: whoever has the blocks fails, and keeps them.
+    fn memory_stalled(&mut self, side: Side, rank: Rank) {
+        let (mut g, owner, jobs, _) = self.parts();
+        match side {
+            Side::Job { job, .. } => jobs.stall(&mut g, job, rank),
+            Side::Lease(key) => match owner.leases.stall(key) {
+                Some(Held::Own(_)) => g.cx.act(Action::LeaseStalled { key }),
+                Some(&Held::Of(BlocksOf::Job(job))) => jobs.stall(&mut g, job, rank),
+                Some(Held::Of(BlocksOf::Lease(_))) | None => {}
+            },
+        }
     }
 
     /// Bytes are about to be written for somebody here.

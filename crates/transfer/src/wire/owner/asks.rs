@@ -283,6 +283,7 @@ impl<P: Planner> Owner<P> {
             plan,
             side: Side::Lease(key),
             role,
+            stalled: false,
             paths: ask.paths,
             under_way: direction == Direction::Push,
             places: route.places,

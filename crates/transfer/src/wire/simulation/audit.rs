@@ -88,6 +88,26 @@ impl World {
         }
     }
 
+    /// Memory is not done with blocks in time: whoever has them hears of it once, and does not get them back.
+    pub(super) fn stalled(&mut self, n: usize, of: BlocksOf) {
+        let now = self.local(n);
+        let blocks = self.nodes[n].machine.as_ref().and_then(|m| m.blocks(of));
+        let Some(&Blocks(id)) = blocks else {
+            return self.violated(format!("{of:?} is stalled without blocks"));
+        };
+        self.tally.stalled += 1;
+        if !self.stalled.insert(id) {
+            return self.violated(format!("{of:?} is stalled twice"));
+        }
+        if let Some(View::Job {
+            started, timeout, ..
+        }) = self.views.get(&id)
+            && now > *started + *timeout + options().fence_wait + Duration::from_secs(1)
+        {
+            self.violated("a job fails later than it may");
+        }
+    }
+
     pub(super) fn job_done(
         &mut self,
         n: usize,
@@ -114,8 +134,11 @@ impl World {
         }
         let (request, ranks, wrong) = (*request, ranks.clone(), *wrong);
         // Fences and late timers come on top.
-        if now > *started + *timeout + Duration::from_secs(1) {
-            return self.violated("a job takes longer than it may");
+        let late = now > *started + *timeout + Duration::from_secs(1);
+        match self.stalled.contains(&id) {
+            true if result.is_ok() => return self.violated("a job has failed, and then succeeds"),
+            false if late => return self.violated("a job takes longer than it may"),
+            _ => {}
         }
         match result {
             Ok(report) => {

@@ -173,7 +173,11 @@ impl World {
 
     /// Stops a transfer: what has begun may go on for a while.
     pub(super) fn fence_streams(&mut self, n: usize, transfer: TransferId) {
-        let delay = self.rng.delay(5 * MS, 200 * MS);
+        let delay = match self.mishap(0.02) {
+            // Memory that is late, beyond what is waited for.
+            true => self.rng.within(5 * S, 12 * S),
+            false => self.rng.delay(5 * MS, 200 * MS),
+        };
         let (node, at) = (&mut self.nodes[n], self.now + delay);
         if let Some(reading) = node.reading.get_mut(&transfer) {
             reading.fence_at = Some(at);

@@ -17,7 +17,7 @@ use crate::moment::Moment;
 use crate::path::Path;
 use crate::ticket::TicketKey;
 use crate::wire::message::Envelope;
-use crate::wire::{Action, ConnId, Machine, Options, Permits, PlanAsk, Planned};
+use crate::wire::{Action, BlocksOf, ConnId, Machine, Options, Permits, PlanAsk, Planned};
 
 /// Nanoseconds since the world began.
 pub(super) type Time = u64;
@@ -49,6 +49,8 @@ pub(super) struct World {
     pub(super) views: HashMap<u64, View>,
     /// Transfers for which a commit was sent.
     pub(super) committed: HashSet<TransferId>,
+    /// Blocks that memory was not done with in time.
+    pub(super) stalled: HashSet<u64>,
     pub(super) failure: Option<String>,
     /// Calls into machines so far.
     pub(super) calls: u64,
@@ -70,6 +72,8 @@ pub(super) struct Tally {
     pub(super) leases: BTreeMap<LeaseEnd, u64>,
     pub(super) paths: BTreeMap<String, u64>,
     pub(super) retried: u64,
+    /// Leases and jobs that memory was not done with in time.
+    pub(super) stalled: u64,
 }
 
 pub(super) struct Node {
@@ -157,6 +161,7 @@ impl World {
             requests: Vec::new(),
             views: HashMap::new(),
             committed: HashSet::new(),
+            stalled: HashSet::new(),
             failure: None,
             calls: 0,
             kill_at: None,
@@ -334,6 +339,8 @@ impl World {
             Action::Receive(flow) => self.start_receiving(n, flow),
             Action::Fence { transfer } => self.fence_streams(n, transfer),
             Action::Finished { transfer } => self.forget_streams(n, transfer),
+            Action::LeaseStalled { key } => self.stalled(n, BlocksOf::Lease(key)),
+            Action::JobStalled { job, .. } => self.stalled(n, BlocksOf::Job(job)),
             Action::LeaseEnded { key, end, blocks } => self.lease_ended(n, key, end, blocks),
             Action::JobDone { result, blocks, .. } => self.job_done(n, result, blocks),
         }
@@ -412,6 +419,7 @@ pub(super) fn options() -> Options {
         attempts: 3,
         backoff: Duration::from_millis(20),
         backoff_most: Duration::from_millis(500),
+        fence_wait: Duration::from_secs(4),
         notice_wait: Duration::from_secs(15),
         notices: 64,
     }

@@ -7,7 +7,7 @@ use thiserror::Error;
 use tokio::sync::mpsc;
 use transload::document::{self, Syntax};
 use transload::layout::Rank;
-use transload::transfer::agent::{Agent, AgentGone, Lease, LeaseOpenError, LeaseRequest};
+use transload::transfer::agent::{Agent, Lease, LeaseEndError, LeaseOpenError, LeaseRequest};
 use transload::transfer::content::{Content, ContentDigest};
 use transload::transfer::identity::IdentityError;
 use transload::transfer::ids::{Direction, LeaseSetId};
@@ -32,7 +32,7 @@ enum SourceError {
     #[error("the blocks could not be leased: {0}")]
     Lease(#[from] LeaseOpenError),
     #[error(transparent)]
-    Gone(#[from] AgentGone),
+    Ended(#[from] LeaseEndError),
     #[error(transparent)]
     Ticket(#[from] MintError),
 }

@@ -49,7 +49,10 @@ impl LaneOut {
     async fn carry_part(&self, outgoing: &Outgoing, part: &Part, inside: &Inside) {
         let stream = part.stream;
         // When it is dropped, or fails, the stream is reset.
-        match inside.unless_raised(self.write(outgoing, part)).await {
+        match inside
+            .unless_raised(self.write(outgoing, part, inside))
+            .await
+        {
             None => {}
             Some(Err(error)) => outgoing.fail(Some(stream), error),
             Some(Ok(())) => {
@@ -60,14 +63,19 @@ impl LaneOut {
     }
 
     /// Writes a whole stream.
-    async fn write(&self, outgoing: &Outgoing, part: &Part) -> Result<(), SendError> {
+    async fn write(
+        &self,
+        outgoing: &Outgoing,
+        part: &Part,
+        inside: &Inside,
+    ) -> Result<(), SendError> {
         let mut stream = self.lane.open_stream().await?;
         stream.send_all(&outgoing.header(part).encode()).await?;
         let mut cursor = outgoing.route().cursor(part.range.start)?;
         let mut sum = Crc32c::new();
         let end = part.range.end;
         while cursor.position() < end {
-            let piece = self.gather(&mut cursor, end, &mut sum).await?;
+            let piece = self.gather(&mut cursor, end, &mut sum, inside).await?;
             outgoing.count_read(piece.len() as u64);
             stream.send_chunk(piece).await?;
         }
@@ -86,13 +94,14 @@ impl LaneOut {
         cursor: &mut RouteCursor,
         end: u64,
         sum: &mut Crc32c,
+        inside: &Inside,
     ) -> Result<Bytes, SendError> {
-        let mut buffer = self.pool.take().await;
+        let buffer = self.pool.take().await;
         let left = end - cursor.position();
         let len = buffer
             .len()
             .min(usize::try_from(left).unwrap_or(usize::MAX));
-        cursor.gather(&mut buffer[..len], sum)?;
+        let buffer = cursor.gather(buffer, len, sum, inside).await?;
         Ok(buffer.into_bytes(len))
     }
 }

@@ -8,12 +8,11 @@ use std::{
 use tokio::runtime::Handle;
 
 use crate::{
-    copy::settle,
-    data::{Intake, Landing, ReceiveError, Receiver},
+    data::{Inside, Intake, Landing, ReceiveError, Receiver},
     ids::AgentId,
     path::ring::{
         Driven, drive,
-        staging::{Consumer, ReadWindow, RingError},
+        staging::{Consumer, ReadWindow, RingError, StageError},
     },
     wire::stream::{HEADER, StreamHeader},
 };
@@ -109,14 +108,13 @@ impl Intakes {
             return;
         };
         // Looked at for each slot, so that the fence never waits for the ring.
-        let Some(_inside) = stream.landing.enter() else {
+        let Some(inside) = stream.landing.enter() else {
             return;
         };
-        let taken = stream.intake.take_slot(slot, at);
-        // Before anybody can be told that they have arrived, or that the fence is up.
-        settle();
-        if let Err(error) = taken {
-            return self.fail(&stream.header, error);
+        match self.place(&mut stream.intake, slot, at, &inside) {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return self.fail(&stream.header, error),
+            None => return,
         }
         stream.position += slot.len() as u64;
         if !stream.intake.is_whole() {
@@ -128,6 +126,34 @@ impl Intakes {
             Ok((trailer, crc)) => arrivals.arrived(&stream.header, &trailer, crc),
             Err(error) => arrivals.failed(&stream.header, error),
         }
+    }
+
+    /// Places what a slot holds from `at` on; `None` if the fence came up.
+    fn place(
+        &self,
+        intake: &mut Intake,
+        slot: &ReadWindow<'_>,
+        at: usize,
+        inside: &Inside,
+    ) -> Option<Result<(), ReceiveError>> {
+        let taken = intake.take_raw(
+            slot.len().saturating_sub(at),
+            inside,
+            |range, cursor, sum| {
+                let scattered = slot.scatter(at + range.start, range.len(), cursor, sum);
+                scattered.map_err(of_stage)
+            },
+            |from, into| {
+                // They lie in the slot.
+                let _ = slot.get(at + from, into);
+            },
+        );
+        let submitted = intake.submit(inside);
+        if taken.is_err() || submitted.are_done() {
+            return Some(taken);
+        }
+        let done = inside.unless_raised(submitted.done());
+        Some(self.runtime.block_on(done)?.map_err(Into::into))
     }
 
     /// Reads the header and asks where the bytes go.
@@ -161,5 +187,13 @@ impl Intakes {
 
     fn fail(&self, header: &StreamHeader, error: ReceiveError) {
         self.receiver.arrivals().failed(header, error);
+    }
+}
+
+fn of_stage(error: StageError) -> ReceiveError {
+    match error {
+        StageError::Memory(error) => error.into(),
+        // A fault of this process: no more is taken from a slot than it holds.
+        outside => ReceiveError::Path(outside.into()),
     }
 }

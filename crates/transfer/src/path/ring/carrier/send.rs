@@ -9,14 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::sync::oneshot;
+use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
     copy::Crc32c,
     data::{Inside, Outgoing, Part, SendError, SendEvent},
     path::ring::{
         Driven, Fence, drive,
-        staging::{End, Producer, RingError},
+        staging::{End, Producer, RingError, StageError},
     },
     wire::stream::{HEADER, StreamTrailer, TRAILER},
 };
@@ -90,22 +90,23 @@ impl RingOut {
         let Some(inside) = outgoing.enter() else {
             return;
         };
-        let (this, outgoing) = (self.clone(), outgoing.clone());
+        let (this, outgoing, runtime) = (self.clone(), outgoing.clone(), Handle::current());
         tokio::spawn(async move {
             while let Some(Some(part)) = inside.unless_raised(outgoing.next_part()).await {
                 let (over, is_over) = oneshot::channel();
                 let turn = Turn {
+                    runtime: runtime.clone(),
                     outgoing: outgoing.clone(),
                     part,
                     over,
                 };
                 // Neither fails while this clone is there, unless the thread has panicked.
                 if this.inner.turns.send(turn).is_err() {
-                    return outgoing.fail(None, RingError::Panicked.into());
+                    return outgoing.fail(None, SendError::Panicked);
                 }
                 match inside.unless_raised(is_over).await {
                     Some(Ok(())) => {}
-                    Some(Err(_)) => return outgoing.fail(None, RingError::Panicked.into()),
+                    Some(Err(_)) => return outgoing.fail(None, SendError::Panicked),
                     None => return,
                 }
             }
@@ -116,6 +117,8 @@ impl RingOut {
 /// One transfer's turn on the ring, which begins with a part that may be read.
 #[derive(Debug)]
 struct Turn {
+    /// Where memory that is not done at once is waited for.
+    runtime: Handle,
     outgoing: Outgoing,
     part: Part,
     over: oneshot::Sender<()>,
@@ -132,30 +135,27 @@ struct Sending<'a> {
 impl Sending<'_> {
     /// Carries a part, and more that are ready.
     fn take(&mut self, turn: Turn) {
-        let Turn {
-            outgoing,
-            part,
-            over,
-        } = turn;
         // Only now: whoever waited in the queue must not be waited for.
-        if let Some(inside) = outgoing.enter() {
-            self.carry(&outgoing, &inside, part);
+        if let Some(inside) = turn.outgoing.enter() {
+            self.carry(&turn, &inside);
         }
         // The transfer was given up where nobody waits.
-        let _ = over.send(());
+        let _ = turn.over.send(());
     }
 
-    fn carry(&mut self, outgoing: &Outgoing, inside: &Inside, part: Part) {
-        let (mut next, mut carried) = (Some(part), 0);
+    fn carry(&mut self, turn: &Turn, inside: &Inside) {
+        let outgoing = &turn.outgoing;
+        let (mut next, mut carried) = (Some(turn.part.clone()), 0);
         while let Some(part) = next {
-            let written = self.write(outgoing, inside, &part);
+            let written = self.write(turn, inside, &part);
             self.tag += 1;
             let (stream, bytes) = (part.stream, part.bytes());
             match written {
                 Ok(Some(())) => outgoing.tell(SendEvent::Written { stream, bytes }),
+                // The fence came up.
                 Ok(None) => return,
                 Err(error) => {
-                    if let SendError::Ring(_) = error {
+                    if let SendError::Path(_) = error {
                         // It is of no more use to anybody. Before the news, so that who hears of it can
                         // tell this ring from the next.
                         self.producer.fence().raise();
@@ -174,20 +174,23 @@ impl Sending<'_> {
     /// Writes a whole stream; `None` if the fence came up.
     fn write(
         &mut self,
-        outgoing: &Outgoing,
+        turn: &Turn,
         inside: &Inside,
         part: &Part,
     ) -> Result<Option<()>, SendError> {
+        let Turn {
+            outgoing, runtime, ..
+        } = turn;
         let header = outgoing.header(part).encode();
         let mut cursor = outgoing.route().cursor(part.range.start)?;
         let mut sum = Crc32c::new();
         let total = HEADER as u64 + part.bytes() + TRAILER as u64;
         let mut at = 0;
         while at < total {
-            if self.wait(inside)?.is_none() {
+            if self.wait(inside).map_err(of_ring)?.is_none() {
                 return Ok(None);
             }
-            let mut slot = self.producer.reserve(None)?;
+            let mut slot = self.producer.reserve(None).map_err(of_ring)?;
             let mut filled = 0;
             if at == 0 {
                 slot.put(0, &header);
@@ -195,7 +198,19 @@ impl Sending<'_> {
             }
             let left = usize::try_from(part.range.end - cursor.position()).unwrap_or(usize::MAX);
             let body = left.min(slot.capacity() - filled);
-            cursor.gather_slot(&mut slot, filled, body, &mut sum)?;
+            let host = cursor.each_host_section(body, inside, |cursor, bytes| {
+                slot.gather(filled + bytes.start, bytes.len(), cursor, &mut sum)
+            });
+            let host = host.map_err(of_stage)?;
+            if host < body {
+                // The rest is in memory that this thread cannot read itself.
+                let rest = vec![0; body - host];
+                let gathered = cursor.gather(rest, body - host, &mut sum, inside);
+                match runtime.block_on(inside.unless_raised(gathered)) {
+                    None => return Ok(None),
+                    Some(rest) => slot.put(filled + host, &rest?),
+                };
+            }
             outgoing.count_read(body as u64);
             filled += body;
             if body == left && slot.capacity() - filled >= TRAILER {
@@ -206,7 +221,7 @@ impl Sending<'_> {
                 slot.put(filled, &trailer.encode());
                 filled += TRAILER;
             }
-            slot.publish(self.tag, at, filled)?;
+            slot.publish(self.tag, at, filled).map_err(of_ring)?;
             at += filled as u64;
         }
         Ok(Some(()))
@@ -227,5 +242,17 @@ impl Sending<'_> {
                 Err(error) => return Err(error),
             }
         }
+    }
+}
+
+fn of_ring(error: RingError) -> SendError {
+    SendError::Path(error.into())
+}
+
+fn of_stage(error: StageError) -> SendError {
+    match error {
+        StageError::Memory(error) => error.into(),
+        // A fault of this process: more was put into a slot than it holds.
+        outside => SendError::Path(outside.into()),
     }
 }

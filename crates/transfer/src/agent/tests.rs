@@ -1,0 +1,327 @@
+//! Agents over memory that is done late, out of order, or never.
+
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use transload_layout::Deployment;
+
+use super::{Agent, AgentOptions, Keeper, Lease, LeaseEndError, LeaseRequest, PullRequest};
+use super::{Transfer, TransferError};
+use crate::content::ContentDigest;
+use crate::data::late::LateMemory;
+use crate::identity::{Authority, Roles};
+use crate::ids::{Direction, LeaseSetId, Rank};
+use crate::lease::LeaseEnd;
+use crate::memory::Memory;
+use crate::plan::{BlockTable, Tables};
+use crate::ticket::{Claims, Ticket};
+use crate::wire::{JobError, PathSet};
+
+/// Blocks of a cache, of which requests take every other one.
+const BLOCKS: u32 = 48;
+const BLOCK_TOKENS: u64 = 16;
+const TOKENS: u64 = BLOCKS as u64 / 2 * BLOCK_TOKENS;
+/// Two layers of 4 heads, 64 elements of 2 bytes each, keys and values.
+const BLOCK_BYTES: usize = BLOCK_TOKENS as usize * 2 * 2 * 4 * 64 * 2;
+const CANARY: u8 = 0xCA;
+const CONTENT: ContentDigest = ContentDigest([7; 32]);
+
+/// Far more than anything here takes; a test that hangs fails by it.
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    let done = timeout(Duration::from_secs(60), work).await;
+    done.expect("done in time")
+}
+
+/// Waits until something holds.
+async fn until(holds: impl Fn() -> bool) {
+    soon(async {
+        while !holds() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await;
+}
+
+/// Whether something has not come to its end after a while.
+async fn is_pending<T>(work: &mut (impl Future<Output = T> + Unpin)) -> bool {
+    timeout(Duration::from_millis(100), work).await.is_err()
+}
+
+/// An agent of one rank, and its memory.
+struct Side {
+    agent: Agent,
+    memory: LateMemory,
+    /// The blocks of the request, in order.
+    blocks: Vec<u32>,
+}
+
+impl Side {
+    fn new(authority: &Authority, name: &str, blocks: Vec<u32>, fence_wait: Duration) -> Self {
+        let text = serde_json::json!({
+            "schema": "transload.deployment/1", "block_size": BLOCK_TOKENS, "num_blocks": BLOCKS,
+            "order": "BLSHC", "group": [{"name": "attn", "layers": "0-1", "spec": [
+                {"kind": "attention", "heads": 4, "head_dim": 64, "dtype": "bf16"}]}]
+        });
+        let deployment = serde_json::from_value(text).unwrap();
+        let deployment = Deployment::from_value(&deployment).unwrap();
+        let memory = Memory::allocate(&[BLOCKS as usize * BLOCK_BYTES]).unwrap();
+        let memory = LateMemory::new(memory);
+        let mut options = AgentOptions::default();
+        options.wire.fence_wait = fence_wait;
+        let service = name.parse().unwrap();
+        let identity = authority.issue(&service, Roles::all()).unwrap();
+        let agent = Agent::builder(identity, deployment)
+            .options(options)
+            .register(Rank(0), [memory.clone()])
+            .unwrap()
+            .bind((Ipv4Addr::LOCALHOST, 0).into())
+            .unwrap();
+        Self {
+            agent,
+            memory,
+            blocks,
+        }
+    }
+
+    fn tables(&self) -> Tables {
+        Tables(vec![BlockTable::List(self.blocks.clone())])
+    }
+
+    fn block(&self, block: u32) -> Vec<u8> {
+        let mut bytes = vec![0; BLOCK_BYTES];
+        let at = u64::from(block) * BLOCK_BYTES as u64;
+        self.memory.memory().read(at, &mut bytes).unwrap();
+        bytes
+    }
+
+    fn fill(&self, byte: impl Fn(usize) -> u8) {
+        let bytes: Vec<_> = (0..BLOCKS as usize * BLOCK_BYTES).map(byte).collect();
+        self.memory.memory().write(0, &bytes).unwrap();
+    }
+}
+
+/// Two agents, and what one has and the other wants.
+struct Pair {
+    source: Side,
+    destination: Side,
+}
+
+impl Pair {
+    fn new(fence_wait: Duration) -> Self {
+        let authority = Authority::new("test".parse().unwrap()).unwrap();
+        let even = (0..BLOCKS).step_by(2).collect();
+        let odd = (0..BLOCKS).rev().step_by(2).collect();
+        let pair = Self {
+            source: Side::new(&authority, "source", even, fence_wait),
+            destination: Side::new(&authority, "destination", odd, fence_wait),
+        };
+        pair.source
+            .fill(|at| ((at as u64 * 0x9E37_79B9) >> 13) as u8);
+        pair.destination.fill(|_| CANARY);
+        pair
+    }
+
+    /// Leases what the source has, and begins to pull it.
+    async fn begin(&self, set: u8, paths: PathSet, keepers: [Keeper; 2]) -> (Lease, Transfer) {
+        let [at_source, at_destination] = keepers;
+        let (source, set) = (&self.source.agent, LeaseSetId([set; 16]));
+        let tables = self.source.tables();
+        let mut lease = LeaseRequest::new(set, Rank(0), tables, CONTENT, TOKENS);
+        lease.keeper = Some(at_source);
+        let lease = soon(source.lease(lease)).await.unwrap();
+        let claims = Claims {
+            cluster: "test".parse().unwrap(),
+            set,
+            direction: Direction::Pull,
+            owner: source.deployment_digest(),
+            incarnation: source.incarnation(),
+            start: 0,
+            valid_tokens: TOKENS,
+            ranks: vec![source.address("127.0.0.1")],
+            time_left: Duration::from_secs(60),
+            audience: None,
+        };
+        let ticket = Ticket::mint(&source.ticket_key(), &claims).unwrap();
+        let tables = self.destination.tables();
+        let mut pull = PullRequest::new(ticket, [Rank(0)], tables, CONTENT, TOKENS);
+        (pull.paths, pull.keeper) = (paths, Some(at_destination));
+        let transfer = soon(self.destination.agent.start_pull(pull)).await.unwrap();
+        (lease, transfer)
+    }
+
+    /// Whether the destination has the source's blocks, and nothing else was written there.
+    fn is_whole(&self) -> bool {
+        let (source, destination) = (&self.source, &self.destination);
+        let mut pairs = source.blocks.iter().zip(&destination.blocks);
+        let others = (0..BLOCKS).filter(|block| !destination.blocks.contains(block));
+        pairs.all(|(from, to)| source.block(*from) == destination.block(*to))
+            && others
+                .into_iter()
+                .all(|other| destination.block(other) == [CANARY; BLOCK_BYTES])
+    }
+}
+
+/// Two keepers, and handles that tell whether they are there.
+fn keepers() -> ([Keeper; 2], [Weak<()>; 2]) {
+    let keepers = [Arc::new(()), Arc::new(())];
+    let watched = keepers.each_ref().map(Arc::downgrade);
+    (keepers.map(|keeper| keeper as Keeper), watched)
+}
+
+fn is_kept(keeper: &Weak<()>) -> bool {
+    keeper.strong_count() > 0
+}
+
+/// A device that does what it is told to in any order.
+struct Device {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Device {
+    fn new(memory: &LateMemory, mut seed: usize) -> Self {
+        let (memory, stop) = (memory.clone(), Arc::new(AtomicBool::new(false)));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let chosen = seed >> 33;
+                thread::sleep(Duration::from_micros((chosen % 500) as u64));
+                memory.work(|operations| chosen % operations);
+            }
+        });
+        let thread = Some(thread);
+        Self { stop, thread }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn work_off(memory: &LateMemory) {
+    while memory.work(|operations| operations - 1) {}
+}
+
+const PATHS: [PathSet; 2] = [PathSet::QUIC, PathSet::LOCAL];
+const LONG: Duration = Duration::from_secs(600);
+
+#[tokio::test]
+async fn bytes_move_between_memories_that_are_late_and_out_of_order() {
+    for paths in PATHS {
+        let pair = Pair::new(LONG);
+        let _devices = [&pair.source, &pair.destination].map(|side| Device::new(&side.memory, 5));
+        let (keepers, watched) = keepers();
+        let (lease, transfer) = pair.begin(1, paths, keepers).await;
+        soon(transfer.finish()).await.unwrap();
+        let ended = soon(lease.ended()).await.unwrap();
+        assert_eq!(ended.end, LeaseEnd::Completed);
+        assert!(pair.is_whole());
+        until(|| !watched.iter().any(is_kept)).await;
+    }
+}
+
+/// Of the source: whatever ends the lease, its blocks come back when the last operation is done.
+#[tokio::test]
+async fn a_lease_ends_when_its_last_operation_is_done() {
+    for paths in PATHS {
+        let pair = Pair::new(LONG);
+        let _device = Device::new(&pair.destination.memory, 3);
+        let (keepers, [keeper, _]) = keepers();
+        let (lease, transfer) = pair.begin(1, paths, keepers).await;
+        until(|| pair.source.memory.pending() > 0).await;
+        lease.cancel().await.unwrap();
+        let mut ended = Box::pin(lease.ended());
+        assert!(is_pending(&mut ended).await && is_kept(&keeper));
+        work_off(&pair.source.memory);
+        assert_eq!(soon(ended).await.unwrap().end, LeaseEnd::Cancelled);
+        assert!(!is_kept(&keeper));
+        soon(transfer.finish()).await.unwrap_err();
+    }
+}
+
+/// Of the destination: a pull that was given up is over when nothing will be written any more.
+#[tokio::test]
+async fn a_pull_is_over_when_its_last_operation_is_done() {
+    for paths in PATHS {
+        let pair = Pair::new(LONG);
+        let _device = Device::new(&pair.source.memory, 3);
+        let (keepers, [_, keeper]) = keepers();
+        let (_lease, transfer) = pair.begin(1, paths, keepers).await;
+        until(|| pair.destination.memory.pending() > 0).await;
+        transfer.cancel().await.unwrap();
+        let mut finished = Box::pin(transfer.finish());
+        assert!(is_pending(&mut finished).await && is_kept(&keeper));
+        work_off(&pair.destination.memory);
+        let cancelled = TransferError::from(JobError::Cancelled);
+        assert_eq!(soon(finished).await.unwrap_err(), cancelled);
+        assert!(!is_kept(&keeper));
+        pair.destination.fill(|_| CANARY);
+        assert_eq!(
+            pair.destination.memory.pending(),
+            0,
+            "nothing can be written"
+        );
+    }
+}
+
+/// How memory is not done in time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Late {
+    /// It is done after all.
+    Done,
+    /// Never.
+    Never,
+    /// It has forgotten what it was told to do.
+    Lost,
+}
+
+/// Fails what waits for memory that is not done in time, and keeps its blocks until it is, if ever.
+#[tokio::test]
+async fn blocks_that_may_still_be_touched_are_never_handed_out() {
+    for (late, paths) in [
+        (Late::Done, PathSet::QUIC),
+        (Late::Done, PathSet::LOCAL),
+        (Late::Never, PathSet::QUIC),
+        (Late::Lost, PathSet::LOCAL),
+    ] {
+        let pair = Pair::new(Duration::from_millis(50));
+        let (keepers, watched) = keepers();
+        let (lease, transfer) = pair.begin(1, paths, keepers).await;
+        let (source, destination) = (&pair.source.memory, &pair.destination.memory);
+        until(|| {
+            let written = destination.pending() > 0;
+            if !written {
+                source.work(|_| 0);
+            }
+            written
+        })
+        .await;
+        until(|| source.pending() > 0).await;
+        if late == Late::Lost {
+            source.lose();
+            destination.lose();
+        }
+        lease.cancel().await.unwrap();
+        assert_eq!(soon(lease.ended()).await, Err(LeaseEndError::Stalled));
+        let stalled = TransferError::from(JobError::MemoryStalled { rank: Rank(0) });
+        assert_eq!(soon(transfer.finish()).await.unwrap_err(), stalled);
+        assert!(watched.iter().all(is_kept));
+        if late == Late::Done {
+            work_off(source);
+            work_off(destination);
+            until(|| !watched.iter().any(is_kept)).await;
+        }
+        for side in [pair.source, pair.destination] {
+            soon(side.agent.shutdown(Duration::ZERO)).await;
+        }
+        assert_eq!(watched.iter().all(is_kept), late != Late::Done);
+    }
+}

@@ -1,0 +1,101 @@
+//! What memory was asked to do and has not done yet.
+
+use std::{
+    future::Future,
+    mem::ManuallyDrop,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+use super::fence::Inside;
+use crate::copy::StreamError;
+
+/// An operation on memory that is under way. It goes on when this is dropped; its transfer's fence waits for it.
+#[derive(Debug)]
+#[must_use = "it is not done before it says so"]
+pub(crate) struct Operation<T> {
+    done: oneshot::Receiver<Result<T, StreamError>>,
+}
+
+/// The right to carry out an operation, which holds up the fence of its transfer.
+///
+/// Dropping it instead of [completing](Self::complete) it leaves the fence up for good: nobody can tell any more whether
+/// the memory is still being touched.
+#[derive(Debug)]
+pub(crate) struct Completion<T> {
+    told: oneshot::Sender<Result<T, StreamError>>,
+    inside: ManuallyDrop<Inside>,
+}
+
+/// Why memory did not do what it was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// It cannot.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// Whoever was to do it is gone.
+    #[error("an operation on the memory was lost")]
+    Lost,
+}
+
+impl<T> Operation<T> {
+    /// An operation of a transfer, and what completes it.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "host memory is done when a call returns")
+    )]
+    pub(crate) fn new(inside: &Inside) -> (Self, Completion<T>) {
+        let (told, done) = oneshot::channel();
+        let inside = ManuallyDrop::new(inside.clone());
+        (Self { done }, Completion { told, inside })
+    }
+}
+
+impl<T> Future for Operation<T> {
+    type Output = Result<T, RegionError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let done = Pin::new(&mut self.done).poll(cx);
+        done.map(|done| Ok(done.map_err(|_| RegionError::Lost)??))
+    }
+}
+
+impl<T> Completion<T> {
+    /// Says that the operation is done: from now on it touches neither the memory nor its buffer.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "host memory is done when a call returns")
+    )]
+    pub(crate) fn complete(self, outcome: Result<T, StreamError>) {
+        // Whoever waited may have been stopped by the fence.
+        let _ = self.told.send(outcome);
+        drop(ManuallyDrop::into_inner(self.inside));
+    }
+}
+
+/// Operations that were submitted together; none where the memory has done it all already.
+#[derive(Debug, Default)]
+#[must_use = "bytes are in their place once all are done"]
+pub(crate) struct Operations(Vec<Operation<()>>);
+
+impl Operations {
+    pub(crate) fn push(&mut self, operation: Option<Operation<()>>) {
+        self.0.extend(operation);
+    }
+
+    pub(crate) fn are_done(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Waits until all are done.
+    pub(crate) async fn done(self) -> Result<(), RegionError> {
+        for operation in self.0 {
+            operation.await?;
+        }
+        Ok(())
+    }
+}
