@@ -5,11 +5,12 @@
 //! | slice one rank's cache for another | [`slice_for_tp_transfer`], [`plan::jointly_contiguous_chunks`] | |
 //! | plan a transfer, and see what it costs | [`plan::Plan`] | |
 //! | copy between two memories of one process | `memory::Memory`, `copy::copy` | `host` |
+//! | fill or check a cache through arrays `[L, B, S, H, C]` | `memory::array` | `ndarray` |
 //! | move a request's blocks between engines, fast where they share a host | `agent::Agent` | `quic` |
 //! | speak the protocol over something else | [`wire`], [`lease`], [`ticket`] | |
 //!
-//! `quic` is on by default, and brings `host`. Without features there is no I/O, no clock, no unsafe code: plans
-//! and protocol are values and state machines.
+//! `quic` is on by default; it brings `host`, and so does `ndarray`. Without features there is no I/O, no clock, no
+//! unsafe code: plans and protocol are values and state machines.
 //!
 //! From two [deployments](transload_layout::Deployment) to chunks, offline:
 //!

@@ -25,6 +25,8 @@ use thiserror::Error;
 
 use crate::plan::program::{ALLOCATION_BITS, split_address};
 
+#[cfg(feature = "ndarray")]
+pub mod array;
 mod check;
 #[cfg(test)]
 mod tests;
