@@ -1,0 +1,74 @@
+//! A prefill server, as far as a connector goes: it computes a request into its cache, and lends the blocks out.
+//!
+//! `prefill CERTS` prints a ticket, which `decode CERTS` reads.
+
+use std::time::Duration;
+
+use engine::{computed, prompt};
+use transload::document::{self, Syntax};
+use transload::layout::{Rank, make_meta_kv_cache};
+use transload::transfer::agent::{Agent, LeaseRequest};
+use transload::transfer::content::Content;
+use transload::transfer::identity::Identity;
+use transload::transfer::ids::{Direction, LeaseSetId, ServiceName};
+use transload::transfer::lease::LeaseEnd;
+use transload::transfer::memory::Memory;
+use transload::transfer::plan::{BlockTable, Tables};
+use transload::transfer::ticket::{Claims, Ticket};
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let certs = std::env::args().nth(1).ok_or("usage: prefill CERTS")?;
+    let text = include_str!("../../prefill.toml");
+    let deployment = document::parse("prefill.toml", text, Syntax::Toml)?;
+
+    // The cache: one allocation, for there is one rank with one group of layers.
+    let group = &deployment.groups()[0];
+    let mut cache = Memory::allocate(&[group.placement(0).allocation_bytes as usize])?;
+
+    // The engine fills the blocks that it has given to the request: keys, then values, each [L, B, S, H, C].
+    let blocks = vec![5, 2, 7];
+    for component in &make_meta_kv_cache(&deployment, Rank(0))[0] {
+        let mut array = cache.array_mut::<f32>(&component.view)?;
+        for (at, value) in computed(component, &blocks) {
+            array[at] = value;
+        }
+    }
+
+    // From here on the memory is an agent's, too.
+    let identity = Identity::load_agent(certs, &ServiceName::new("prefill")?)?;
+    let cluster = identity.peer().cluster.clone();
+    let agent = Agent::builder(identity, deployment)
+        .register(Rank(0), vec![cache])?
+        .bind("127.0.0.1:0".parse()?)?;
+
+    // The blocks stay as they are for as long as this lease lives. Each request has a set of its own.
+    let (set, tokens) = (LeaseSetId([7; 16]), prompt().len() as u64);
+    let content = Content::first(tokens, &prompt())?.digest();
+    let tables = Tables(vec![BlockTable::List(blocks)]);
+    let lease = agent
+        .lease(LeaseRequest::new(set, Rank(0), tables, content, tokens))
+        .await?;
+
+    let claims = Claims {
+        cluster,
+        set,
+        direction: Direction::Pull,
+        owner: agent.deployment_digest(),
+        incarnation: agent.incarnation(),
+        start: 0,
+        valid_tokens: tokens,
+        ranks: vec![agent.address("127.0.0.1")],
+        time_left: Duration::from_secs(60),
+        audience: None,
+    };
+    println!("{}", Ticket::mint(&agent.ticket_key(), &claims)?.expose());
+
+    // Whichever way it ends, the blocks can be given to another request now.
+    let end = lease.ended().await?.end;
+    agent.shutdown(Duration::from_secs(1)).await;
+    match end {
+        LeaseEnd::Completed => Ok(()),
+        end => Err(format!("the lease ended otherwise: {end}").into()),
+    }
+}
