@@ -120,9 +120,8 @@ fn check(tables: &Tables, mine: &MmapMut) {
         tables.case.chunk.min(tables.case.run),
         |at, len| {
             let (src, dst) = (tables.src(at), tables.dst(at));
-            let words = mine[dst..dst + len].chunks_exact(8).enumerate();
-            for (i, word) in words {
-                let word = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
+            let words: &[u64] = bytemuck::cast_slice(&mine[dst..dst + len]);
+            for (i, &word) in words.iter().enumerate() {
                 assert_eq!(word, fill(src / 8 + i), "at {at} of {}", tables.case.name);
             }
         },
@@ -137,8 +136,9 @@ fn fill(index: usize) -> u64 {
 /// The other process: streams a case for each byte that it reads.
 fn source(name: SocketName) {
     let mut own = huge_pages(2 * BYTES);
-    for (i, word) in own.chunks_exact_mut(8).enumerate() {
-        word.copy_from_slice(&fill(i).to_ne_bytes());
+    let words: &mut [u64] = bytemuck::cast_slice_mut(&mut own);
+    for (i, word) in words.iter_mut().enumerate() {
+        *word = fill(i);
     }
     let mut ring = runtime().block_on(async {
         let peer = connect(&name, &token(), &Limits::default()).await;

@@ -102,20 +102,15 @@ impl Cache {
 
     fn set(&self, word: impl Fn(u64) -> u64) {
         for (rank, memory) in &self.memories {
-            let mut bytes = vec![0; memory.bytes() as usize];
-            for (label, eight) in (label(*rank, 0)..).zip(bytes.as_chunks_mut().0) {
-                *eight = word(label).to_ne_bytes();
-            }
-            memory.write(0, &bytes).unwrap();
+            let labels = (label(*rank, 0)..).take(memory.bytes() as usize / 8);
+            let words: Vec<u64> = labels.map(&word).collect();
+            memory.write(0, bytemuck::cast_slice(&words)).unwrap();
         }
     }
 
     /// Fills it with canaries.
     pub fn clear(&self) {
-        for memory in self.memories.values() {
-            let canaries = CANARY.to_ne_bytes().repeat(memory.bytes() as usize / 8);
-            memory.write(0, &canaries).unwrap();
-        }
+        self.set(|_| CANARY);
     }
 
     /// Fills it with what a request's source holds.
@@ -125,10 +120,10 @@ impl Cache {
 
     fn words(&self) -> impl Iterator<Item = Vec<u64>> {
         self.memories.values().map(|memory| {
-            let mut bytes = vec![0; memory.bytes() as usize];
-            memory.read(0, &mut bytes).unwrap();
-            let words = bytes.as_chunks().0.iter();
-            words.map(|word| u64::from_ne_bytes(*word)).collect()
+            let mut words = vec![0; memory.bytes() as usize / 8];
+            let bytes = bytemuck::cast_slice_mut(&mut words);
+            memory.read(0, bytes).unwrap();
+            words
         })
     }
 

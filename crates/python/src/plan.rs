@@ -203,9 +203,7 @@ impl BoundRoute {
                 let mut places = bytes.chunks_exact_mut(CHUNK);
                 program.for_each_chunk(|src, dst, length| {
                     if let Some(place) = places.next() {
-                        place[..8].copy_from_slice(&src.to_ne_bytes());
-                        place[8..16].copy_from_slice(&dst.to_ne_bytes());
-                        place[16..].copy_from_slice(&length.to_ne_bytes());
+                        place.copy_from_slice(bytemuck::bytes_of(&[src, dst, length]));
                     }
                 });
             });
