@@ -1,4 +1,4 @@
-//! Runs the two servers as the book does, and one of them against a prefill server that has a byte wrong.
+//! Runs the two servers as the guide does, and one of them against a prefill server that has a byte wrong.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,6 +15,19 @@ use transload::transfer::lease::LeaseEnd;
 use transload::transfer::memory::Memory;
 use transload::transfer::plan::{BlockTable, Tables};
 use transload::transfer::ticket::{Claims, Ticket};
+
+const GUIDE: &str = include_str!("../../../docs/src/guide/engines.md");
+
+#[test]
+fn each_side_is_as_short_as_the_guide_says() {
+    assert!(GUIDE.contains("less than 80 lines each"));
+    for side in [
+        include_str!("../src/bin/prefill.rs"),
+        include_str!("../src/bin/decode.rs"),
+    ] {
+        assert!(side.lines().count() < 80);
+    }
+}
 
 /// `transload certs init`.
 fn certs() -> tempfile::TempDir {
@@ -52,6 +65,7 @@ fn what_is_prefilled_arrives_in_another_layout() {
     // 40 tokens, 4 layers, 4 heads, 64 channels, keys and values.
     let line = "pulled 327680 bytes, verified 81920 elements\n";
     assert_eq!(said(&output), (Some(0), line.to_owned()));
+    assert!(GUIDE.contains(line), "the guide shows what they print");
     assert!(prefill.wait().unwrap().success(), "its lease was completed");
 }
 
