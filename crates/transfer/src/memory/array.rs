@@ -130,8 +130,8 @@ impl Memory {
     /// Borrows a component of memory that nobody else can reach, to fill it or to look at it.
     ///
     /// # Errors
-    /// [`ArrayError::Shared`] unless it was [allocated](Self::allocate) here and has no clone, so before it is
-    /// registered, or after its agent has ended; and any other [`ArrayError`].
+    /// [`ArrayError::Shared`] unless it was [allocated](Self::allocate) here and has no clone, as before it is
+    /// registered; and any other [`ArrayError`].
     pub fn array_mut<T: Pod>(&mut self, view: &View) -> Result<ArrayViewMut5<'_, T>, ArrayError> {
         let ours = |shared: &mut Shared| {
             let keeper = shared._keeper.as_ref();
