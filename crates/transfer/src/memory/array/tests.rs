@@ -395,6 +395,14 @@ proptest! {
         for (component, meta) in make_meta_kv_cache(&deployment, Rank(1))[0].iter().enumerate() {
             let expected = case.oracle(&memory, component);
             prop_assert_eq!(&memory.to_array::<i32>(&meta.view).unwrap(), &expected);
+            match memory.array_mut::<i32>(&meta.view) {
+                Ok(array) => prop_assert_eq!(array, &expected),
+                Err(error) => {
+                    let last = placement.allocations as usize - 1;
+                    prop_assert!(last > 0);
+                    prop_assert_eq!(error, ArrayError::SeveralAllocations { first: 0, last });
+                }
+            }
             for layer in 0..case.extents[0] {
                 let one = meta.view.narrow(Axis::Layer, layer..layer + 1);
                 let mut array = memory.array_mut::<i32>(&one).unwrap();
