@@ -2,19 +2,15 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use thiserror::Error;
-use tokio::sync::mpsc;
 use transload_layout::Deployment;
 
-use super::AgentOptions;
-use super::driver::{Driver, Parts};
-use super::event::Event;
+use super::driver::{self, Parts};
 use super::flows::Memories;
 use super::handle::{Agent, Shared};
+use super::options::AgentOptions;
 use super::plans::{Plans, canonical};
-use super::renewal;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::memory::Memory;
@@ -24,10 +20,6 @@ use crate::path::ring::Ring;
 use crate::quic::{BindError, Endpoints};
 use crate::ticket::TicketKey;
 use crate::wire::{self, DocumentTooLong, Machine};
-
-/// Events that may wait for the driver. Whoever has one more waits with it, so a peer that sends faster
-/// than it is served feels the back-pressure of its connection.
-const EVENTS: usize = 1024;
 
 /// Makes an [`Agent`].
 #[derive(Debug)]
@@ -118,8 +110,15 @@ pub enum BindAgentError {
     Random(#[from] std::io::Error),
 }
 
+impl Agent {
+    /// Begins to make an agent for some ranks of a deployment.
+    pub fn builder(identity: Identity, deployment: Deployment) -> Builder {
+        Builder::new(identity, deployment)
+    }
+}
+
 impl Builder {
-    pub(super) fn new(identity: Identity, deployment: Deployment) -> Self {
+    fn new(identity: Identity, deployment: Deployment) -> Self {
         Self {
             identity,
             deployment: Arc::new(deployment),
@@ -224,8 +223,7 @@ impl Builder {
         let plans = Plans::new(self.deployment.clone());
         let machine = Machine::new(me, self.options.wire.clone(), plans)?;
         let early_wait = self.options.wire.early_wait;
-        let (sender, events) = mpsc::channel(EVENTS);
-        let driver = Driver::new(Parts {
+        let (client, dropped) = driver::start(Parts {
             stall: self.options.wire.stall,
             // Not before what was asked of us, and waits for its lease, is over.
             keep_idle: self.options.keep_idle.max(early_wait.saturating_mul(2)),
@@ -234,16 +232,13 @@ impl Builder {
             memories: self.memories,
             data: self.options.data,
             rooms: self.rooms,
-            events: sender.clone(),
+            renewals,
+            renew_every: self.options.renew_every,
         });
-        let urgent = driver.urgent();
-        let every = self.options.renew_every;
-        endpoints.spawn_control(accept(endpoints.clone(), sender.clone(), renewals, every));
-        endpoints.spawn_control(driver.run(events));
         Ok(Agent {
-            events: sender.clone(),
+            client,
             shared: Arc::new(Shared {
-                urgent,
+                dropped,
                 id,
                 endpoints,
                 deployment: self.deployment,
@@ -297,24 +292,4 @@ fn check_groups(
         }
     }
     Ok(())
-}
-
-/// Hands every control connection that arrives to the driver, and meanwhile looks for renewed certificates.
-async fn accept(
-    endpoints: Endpoints,
-    events: mpsc::Sender<Event>,
-    renewals: Option<Renewals>,
-    every: Duration,
-) {
-    let accepting = async {
-        while let Some(connection) = endpoints.accept().await {
-            if events.send(Event::Arrived(connection)).await.is_err() {
-                return;
-            }
-        }
-    };
-    tokio::select! {
-        () = accepting => {}
-        () = renewal::keep(&endpoints, renewals, every) => {}
-    }
 }

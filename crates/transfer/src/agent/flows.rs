@@ -1,12 +1,13 @@
 //! Transfers under way: from what the machine wants read or received to the data plane.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use super::Blocks;
-use super::driver::Binding;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
 use super::metrics::Chunks;
+use super::request::Blocks;
 use crate::data::{Landing, Outgoing, RouteBytes};
 use crate::ids::Rank;
 use crate::memory::Memory;
@@ -23,6 +24,44 @@ pub(super) enum Moving {
     Binding(Binding),
     Out(Outgoing),
     In(Landing),
+}
+
+/// A route that is being bound, and the streams that want in meanwhile: as many as a transfer may have. Dropped, it does
+/// not begin any more if it still waits for its turn.
+#[derive(Debug)]
+pub(super) struct Binding {
+    pub(super) side: Side,
+    admitted: Vec<oneshot::Sender<Option<Landing>>>,
+    task: AbortHandle,
+}
+
+/// What binding has given.
+pub(super) type Bound = Result<(RouteBytes, Chunks), String>;
+
+impl Binding {
+    pub(super) fn new(side: Side, task: AbortHandle) -> Self {
+        Self {
+            side,
+            admitted: Vec::new(),
+            task,
+        }
+    }
+
+    /// Lets a stream in as soon as it is known where its bytes go.
+    pub(super) fn admit(&mut self, answer: oneshot::Sender<Option<Landing>>) {
+        self.admitted.push(answer);
+    }
+
+    /// The streams that want in.
+    pub(super) fn take_admitted(&mut self) -> Vec<oneshot::Sender<Option<Landing>>> {
+        std::mem::take(&mut self.admitted)
+    }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// What the driver remembers of a transfer.
@@ -49,6 +88,11 @@ impl Under {
         }
     }
 
+    /// The path, and how many bytes it takes, in which chunks.
+    pub(super) fn travelled(&self) -> Option<(Path, u64, &Chunks)> {
+        Some((self.path?, self.flow.bytes, &self.chunks))
+    }
+
     /// What has to be quiet before its blocks are given back.
     pub(super) fn touching(self) -> Touching {
         match self.moving {
@@ -67,12 +111,13 @@ impl Under {
         matches!(self.moving, Moving::Binding(_))
     }
 
-    /// Whether `tokens` tokens of a layer are all that the transfer wants of it, and where they lie.
-    pub(super) fn open_layer(&self, layer: u32, tokens: u64) -> Option<Range<u64>> {
-        let Moving::Out(outgoing) = &self.moving else {
-            return None;
-        };
-        (tokens >= self.flow.request.end()).then(|| outgoing.route().layer(layer))
+    /// Has a layer read, if `tokens` tokens of it are all that the transfer wants.
+    pub(super) fn open_layer(&self, layer: u32, tokens: u64) {
+        if let Moving::Out(outgoing) = &self.moving
+            && tokens >= self.flow.request.end()
+        {
+            outgoing.open(outgoing.route().layer(layer));
+        }
     }
 }
 
@@ -118,7 +163,7 @@ pub(super) fn route(
     side: Side,
     blocks: &Blocks,
     memory: &[Memory],
-) -> Result<(RouteBytes, Chunks), String> {
+) -> Bound {
     let (src, dst) = match side {
         Side::Source => (flow.rank, flow.peer_rank),
         Side::Destination => (flow.peer_rank, flow.rank),

@@ -5,27 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
-
-use super::Blocks;
+use super::command::{Client, Command};
 use super::error::{AgentGone, LeaseUseError};
-use super::event::{Command, Event};
+use super::outcome::LeaseOutcome;
+use super::promise::CancelOnDrop;
 #[cfg(doc)]
 use super::request::LeaseRequest;
-use crate::lease::{LeaseEnd, LeaseError, LeaseKey, OpenError};
-use crate::plan::Tables;
-
-/// Why a lease was not opened. The blocks are still the caller's.
-pub(super) type OpenRefused = OpenError<Blocks>;
-
-/// How a lease ended: why, and the blocks, which nothing touches any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseOutcome {
-    /// Why it ended.
-    pub end: LeaseEnd,
-    /// The blocks that it held.
-    pub tables: Tables,
-}
+use crate::lease::LeaseKey;
 
 /// A promise to keep blocks as they are, until it has [`ended`](Self::ended).
 ///
@@ -36,8 +22,7 @@ pub struct LeaseOutcome {
 #[must_use = "dropping a lease cancels it"]
 pub struct Lease {
     control: LeaseControl,
-    urgent: mpsc::UnboundedSender<Event>,
-    outcome: Option<oneshot::Receiver<LeaseOutcome>>,
+    outcome: CancelOnDrop<LeaseOutcome>,
 }
 
 /// What an owner tells of its lease, also while somebody waits for the [end](Lease::ended) of it.
@@ -47,7 +32,7 @@ pub struct Lease {
 pub struct LeaseControl {
     key: LeaseKey,
     claimed: Arc<AtomicBool>,
-    events: mpsc::Sender<Event>,
+    client: Client,
 }
 
 impl Deref for Lease {
@@ -62,18 +47,16 @@ impl Lease {
     pub(super) fn new(
         key: LeaseKey,
         claimed: Arc<AtomicBool>,
-        events: mpsc::Sender<Event>,
-        urgent: mpsc::UnboundedSender<Event>,
-        outcome: oneshot::Receiver<LeaseOutcome>,
+        client: Client,
+        outcome: CancelOnDrop<LeaseOutcome>,
     ) -> Self {
         Self {
             control: LeaseControl {
                 key,
                 claimed,
-                events,
+                client,
             },
-            urgent,
-            outcome: Some(outcome),
+            outcome,
         }
     }
 
@@ -87,14 +70,8 @@ impl Lease {
     ///
     /// # Errors
     /// [`AgentGone`]: nothing touches them then either.
-    pub async fn ended(mut self) -> Result<LeaseOutcome, AgentGone> {
-        // It stays here while it is waited for: whoever stops waiting drops the lease.
-        let Some(outcome) = &mut self.outcome else {
-            return Err(AgentGone);
-        };
-        let ended = outcome.await.map_err(|_| AgentGone);
-        self.outcome = None;
-        ended
+    pub async fn ended(self) -> Result<LeaseOutcome, AgentGone> {
+        self.outcome.end().await
     }
 }
 
@@ -117,13 +94,13 @@ impl LeaseControl {
     /// [`LeaseUseError`]: where it has ended already, and where there are more tokens than it is for.
     pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), LeaseUseError> {
         let key = self.key;
-        self.ask(|answer| Command::Ready {
+        let ready = |answer| Command::Ready {
             key,
             layer,
             tokens,
             answer,
-        })
-        .await
+        };
+        Ok(self.client.ask(ready).await??)
     }
 
     /// Reports that the prefill is over: everything may be read, and commits may be made.
@@ -132,8 +109,8 @@ impl LeaseControl {
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn finish_prefill(&self) -> Result<(), LeaseUseError> {
         let key = self.key;
-        self.ask(|answer| Command::FinishPrefill { key, answer })
-            .await
+        let finish = |answer| Command::FinishPrefill { key, answer };
+        Ok(self.client.ask(finish).await??)
     }
 
     /// Lets the lease live for `ttl` from now at least.
@@ -142,7 +119,8 @@ impl LeaseControl {
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn renew(&self, ttl: Duration) -> Result<(), LeaseUseError> {
         let key = self.key;
-        self.ask(|answer| Command::Renew { key, ttl, answer }).await
+        let renew = |answer| Command::Renew { key, ttl, answer };
+        Ok(self.client.ask(renew).await??)
     }
 
     /// Gives the lease up. Transfers under way fail; wait for [`ended`](Lease::ended).
@@ -151,36 +129,6 @@ impl LeaseControl {
     /// [`AgentGone`].
     pub async fn cancel(&self) -> Result<(), AgentGone> {
         let key = self.key;
-        self.send(Command::CancelLease { key }).await
-    }
-
-    async fn ask(
-        &self,
-        command: impl FnOnce(oneshot::Sender<Result<(), LeaseError>>) -> Command,
-    ) -> Result<(), LeaseUseError> {
-        let (answer, done) = oneshot::channel();
-        self.send(command(answer)).await?;
-        Ok(done.await.map_err(|_| AgentGone)??)
-    }
-
-    async fn send(&self, command: Command) -> Result<(), AgentGone> {
-        let sent = self.events.send(Event::Command(command)).await;
-        sent.map_err(|_| AgentGone)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        // `ended` has had the outcome where there is none here.
-        let Some(mut outcome) = self.outcome.take() else {
-            return;
-        };
-        if outcome.try_recv().is_err() {
-            let cancel = Event::Command(Command::CancelLease {
-                key: self.control.key,
-            });
-            // The agent is gone where this fails, and its leases with it.
-            let _ = self.urgent.send(cancel);
-        }
+        self.client.send(Command::CancelLease { key }).await
     }
 }

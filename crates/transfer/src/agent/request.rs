@@ -129,3 +129,11 @@ impl PullRequest {
 /// What to push: the same, with the owner's blocks as the destination. the tokens have to be
 /// those of the ticket.
 pub type PushRequest = PullRequest;
+
+/// The blocks of a lease or a job: block tables in the order of the own document's groups.
+pub(super) type Blocks = Arc<Tables>;
+
+/// Takes the blocks back, once nothing needs them any more.
+pub(super) fn own_tables(blocks: Blocks) -> Tables {
+    Arc::unwrap_or_clone(blocks)
+}
