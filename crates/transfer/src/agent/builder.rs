@@ -6,7 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use transload_layout::Deployment;
 
-use super::driver::{self, Parts};
+use super::driver::{self, Setup};
 use super::flows::Memories;
 use super::handle::{Agent, Shared};
 use super::options::AgentOptions;
@@ -223,7 +223,7 @@ impl Builder {
         let plans = Plans::new(self.deployment.clone());
         let machine = Machine::new(me, self.options.wire.clone(), plans)?;
         let early_wait = self.options.wire.early_wait;
-        let (client, dropped) = driver::start(Parts {
+        let (client, dropped) = driver::start(Setup {
             stall: self.options.wire.stall,
             // Not before what was asked of us, and waits for its lease, is over.
             keep_idle: self.options.keep_idle.max(early_wait.saturating_mul(2)),

@@ -11,17 +11,16 @@
 //!
 //! A part owns its state and knows no other part, nor the machine.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-use self::arrivals::Admission;
 use self::background::Background;
 use self::connections::Connections;
 use self::event::{ControlEvent, DataEvent, Sending};
 use self::promises::Promises;
+use self::shutdown::{NEVER, Shutdown};
 use self::transfers::Transfers;
 use super::command::{Client, Command};
 use super::error::TransferError;
@@ -33,12 +32,12 @@ use super::promise::Dropped;
 use super::renewal;
 use super::request::{Blocks, own_tables};
 use crate::content::{ContentDigest, ContentFingerprint};
-use crate::data::{DataOptions, Receiver};
+use crate::data::DataOptions;
 use crate::identity::Renewals;
 use crate::ids::{AgentId, TransferId};
 use crate::moment::Moment;
 use crate::path::Path;
-use crate::path::carrier::{Carrier, Host, Room};
+use crate::path::carrier::Room;
 use crate::path::negotiation::{Report, Way};
 use crate::plan::Side;
 use crate::quic::{CloseCode, ControlConnection, Endpoints};
@@ -46,23 +45,22 @@ use crate::wire::{Action, BlocksOf, ConnId, Flow, Machine, PlanAsk};
 
 mod arrivals;
 mod background;
+mod carriers;
 mod connections;
 mod control;
 mod dial;
 mod event;
 mod log;
 mod promises;
+mod shutdown;
 mod transfers;
 
 /// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` is
 /// short, which it has to stay well below.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How far ahead a deadline can be: as good as never, and no clock runs over.
-const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// What a driver is made of.
-pub(super) struct Parts {
+/// What a driver is started with.
+pub(super) struct Setup {
     pub(super) machine: Machine<Plans>,
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
@@ -77,12 +75,12 @@ pub(super) struct Parts {
 }
 
 /// Starts a driver on the control thread. Tells where commands go, and handles that are dropped.
-pub(super) fn start(parts: Parts) -> (Client, mpsc::UnboundedSender<Dropped>) {
+pub(super) fn start(setup: Setup) -> (Client, mpsc::UnboundedSender<Dropped>) {
     let (client, commands) = Client::new();
     let (handles, dropped) = mpsc::unbounded_channel();
-    let (control, driving) = (parts.endpoints.clone(), handles.clone());
+    let (control, driving) = (setup.endpoints.clone(), handles.clone());
     control.spawn_control(async move {
-        let (driver, inbox) = Driver::new(parts, driving, commands, dropped);
+        let (driver, inbox) = Driver::new(setup, driving, commands, dropped);
         driver.run(inbox).await;
     });
     (client, handles)
@@ -98,7 +96,7 @@ struct Driver {
     counters: Counters,
     start: Instant,
     look: Duration,
-    stopping: Option<Stopping>,
+    shutdown: Shutdown,
 }
 
 /// All that a driver hears.
@@ -109,48 +107,40 @@ struct Inbox {
     commands: mpsc::Receiver<Command>,
 }
 
-/// The agent is shutting down.
-struct Stopping {
-    /// Who waits for the end.
-    waiting: Vec<oneshot::Sender<()>>,
-    /// Until when what is under way may go on; `None` when that is past.
-    until: Option<Instant>,
-}
-
 impl Driver {
     /// To be called inside the runtime of the control thread.
     fn new(
-        parts: Parts,
+        setup: Setup,
         handles: mpsc::UnboundedSender<Dropped>,
         commands: mpsc::Receiver<Command>,
         dropped: mpsc::UnboundedReceiver<Dropped>,
     ) -> (Self, Inbox) {
-        let endpoints = parts.endpoints;
+        let endpoints = setup.endpoints;
         let (events, data) = mpsc::unbounded_channel();
-        let carriers = open(&parts.rooms, &host(&endpoints, parts.data, events.clone()));
+        let carriers = carriers::open(&setup.rooms, &endpoints, setup.data, events.clone());
         let (connections, control) =
-            Connections::new(endpoints.clone(), carriers, parts.keep_idle, events.clone());
+            Connections::new(endpoints.clone(), carriers, setup.keep_idle, events.clone());
         tokio::spawn({
             let (endpoints, accepting) = (endpoints.clone(), connections.accept());
             async move {
                 tokio::select! {
                     () = accepting => {}
-                    () = renewal::keep(&endpoints, parts.renewals, parts.renew_every) => {}
+                    () = renewal::keep(&endpoints, setup.renewals, setup.renew_every) => {}
                 }
             }
         });
         let background = Background::new(events.clone());
         let driver = Self {
-            machine: parts.machine,
+            machine: setup.machine,
             endpoints,
             connections,
-            transfers: Transfers::new(parts.memories, background.clone(), events),
+            transfers: Transfers::new(setup.memories, background.clone(), events),
             promises: Promises::new(handles),
             background,
             counters: Counters::default(),
             start: Instant::now(),
-            look: LOOK.min(parts.stall / 4).max(Duration::from_millis(1)),
-            stopping: None,
+            look: LOOK.min(setup.stall / 4).max(Duration::from_millis(1)),
+            shutdown: Shutdown::default(),
         };
         let inbox = Inbox {
             data,
@@ -186,11 +176,7 @@ impl Driver {
         }
         self.connections.farewell().await;
         self.endpoints.close(CloseCode::DONE, "shutdown").await;
-        let stopping = self.stopping.take().into_iter();
-        for done in stopping.flat_map(|stopping| stopping.waiting) {
-            // Whoever asked may be gone.
-            let _ = done.send(());
-        }
+        self.shutdown.finish();
     }
 
     fn now(&self) -> Moment {
@@ -200,31 +186,30 @@ impl Driver {
     fn due(&self) -> Instant {
         let machine_due = self.machine.next_deadline();
         let machine_due = machine_due.map(|due| self.start + due.0.min(NEVER));
-        let stopping_due = self.stopping.as_ref().and_then(|stopping| stopping.until);
-        let due = [machine_due, stopping_due].into_iter().flatten().min();
+        let due = [machine_due, self.shutdown.deadline()]
+            .into_iter()
+            .flatten()
+            .min();
         due.unwrap_or_else(|| Instant::now() + NEVER)
     }
 
     fn is_over(&self) -> bool {
-        let Some(stopping) = &self.stopping else {
+        if !self.shutdown.has_begun() {
             return false;
-        };
+        }
         let gauges = self.machine.gauges();
         // Notices to owners that cannot be reached are not worth more than the patience: their leases
         // expire by themselves. What touches memory is waited for.
         let still = gauges.leases + gauges.transfers + gauges.jobs;
-        let over = self.machine.is_idle() || (stopping.until.is_none() && still == 0);
+        let over = self.machine.is_idle() || (self.shutdown.is_impatient() && still == 0);
         over && self.transfers.are_over()
     }
 
     fn on_deadline(&mut self) {
         let now = self.now();
         self.machine.on_deadline(now);
-        if let Some(stopping) = &mut self.stopping
-            && stopping.until.is_some_and(|until| until <= Instant::now())
-        {
+        if self.shutdown.runs_out() {
             // Once is enough: what is given up ends when it is fenced.
-            stopping.until = None;
             self.machine.give_up(now);
         }
     }
@@ -251,39 +236,6 @@ impl Driver {
             self.machine.disconnected(now, conn);
         }
     }
-}
-
-/// What the carriers of an agent work with.
-fn host(
-    endpoints: &Endpoints,
-    mut data: DataOptions,
-    events: mpsc::UnboundedSender<DataEvent>,
-) -> Host {
-    // Whoever keeps to what lanes allow is never turned away; two dials may have crossed.
-    let quic = endpoints.options();
-    let allowed = 2 * usize::from(quic.lanes) * quic.max_streams as usize;
-    data.streams_of_peer = data.streams_of_peer.max(allowed);
-    data.streams_of_service = data.streams_of_service.max(allowed);
-    Host {
-        endpoints: endpoints.clone(),
-        receiver: Receiver::new(Admission::new(events), &data),
-        data,
-    }
-}
-
-/// Opens what paths there are on this machine.
-fn open(rooms: &[Box<dyn Room>], host: &Host) -> BTreeMap<Path, Box<dyn Carrier>> {
-    let carriers = rooms.iter().filter_map(|room| {
-        let path = room.path();
-        match room.open(host.clone()) {
-            Ok(carrier) => Some((path, carrier)),
-            Err(error) => {
-                tracing::warn!(%path, %error, "a path cannot be had: peers are reached by others");
-                None
-            }
-        }
-    });
-    carriers.collect()
 }
 
 /// What happens.
@@ -492,13 +444,7 @@ impl Driver {
 
     /// Takes nothing new, and lets what is under way go on for so long.
     fn shut_down(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
-        let until = Instant::now() + patience.min(NEVER);
-        let stopping = self.stopping.get_or_insert_with(|| Stopping {
-            waiting: Vec::new(),
-            until: Some(until),
-        });
-        stopping.waiting.extend(done);
-        stopping.until = stopping.until.map(|already| already.min(until));
+        self.shutdown.begin(patience, done);
         let now = self.now();
         self.machine.drain(now);
     }

@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::carriers::Carriers;
 use super::control::{self, Outbox};
 use super::dial::{Lookups, dial};
 use super::event::{ControlEvent, DataEvent};
@@ -17,7 +18,7 @@ use crate::data::Outgoing;
 use crate::identity::{PeerIdentity, Role};
 use crate::ids::{AgentId, ServiceName};
 use crate::path::Path;
-use crate::path::carrier::{Carrier, Link, Reporter};
+use crate::path::carrier::{Link, Reporter};
 use crate::path::negotiation::{Negotiation, Order};
 use crate::quic::{ControlConnection, Endpoints};
 use crate::wire::message::Envelope;
@@ -34,7 +35,7 @@ const FAREWELL: Duration = Duration::from_millis(500);
 pub(super) struct Connections {
     endpoints: Endpoints,
     /// The paths there are.
-    carriers: BTreeMap<Path, Box<dyn Carrier>>,
+    carriers: Carriers,
     lookups: Lookups,
     open: HashMap<ConnId, Connection>,
     next: u64,
@@ -74,7 +75,7 @@ impl Connections {
     /// No connections yet, and where their events arrive. Accepts those of peers from now on.
     pub(super) fn new(
         endpoints: Endpoints,
-        carriers: BTreeMap<Path, Box<dyn Carrier>>,
+        carriers: Carriers,
         keep_idle: Duration,
         data: mpsc::UnboundedSender<DataEvent>,
     ) -> (Self, mpsc::Receiver<ControlEvent>) {
