@@ -24,12 +24,10 @@
 //!
 //! | thread | what runs there |
 //! |---|---|
-//! | control, one | the driver with the machine, all control connections, the listening socket; never blocks |
+//! | control, one | the driver with the machine, all control connections, the listening sockets, handovers of rings; never blocks |
 //! | a lane, one each | its socket and QUIC, and the gathers and scatters of its streams |
 //! | a ring, one for each end | the gathers or scatters of its streams; waits for the peer |
-//! | local, one | handovers over the Unix socket |
-//! | beside local, two when needed | mappings of rings |
-//! | beside control, some when needed | routes that are bound, names of hosts that are asked for, certificates that are read again |
+//! | besides control, some when needed | plans that are compiled, routes that are bound, mappings of rings, names of hosts that are asked for, certificates that are read again |
 //!
 //! Users call from runtimes of their own: a call is a message to the driver, and waits for its answer.
 //!

@@ -31,7 +31,8 @@ pub trait Room: fmt::Debug + Send + Sync {
     /// Which.
     fn path(&self) -> Path;
 
-    /// Opens it for an agent. Called on a thread of the agent, which must not be blocked for long.
+    /// Opens it for an agent. Called on the agent's control thread, inside of its runtime, as all that follows is; it must
+    /// not be blocked for long.
     ///
     /// # Errors
     /// Where it cannot be had on this machine: the agent goes on without it.

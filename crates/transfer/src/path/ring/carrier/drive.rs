@@ -47,8 +47,7 @@ where
 
 /// Work that goes on. Await it for the end and the result; panics of the work go on there.
 ///
-/// When it is dropped before, the fence is raised: the work then ends by its next call on the ring, and
-/// [`Fence::quiet`] of a handle taken before tells when.
+/// When it is dropped before, the fence is raised: the work then ends by its next call on the ring.
 #[must_use = "dropped, the work is given up"]
 pub struct Driven<E, R> {
     fence: Fence,

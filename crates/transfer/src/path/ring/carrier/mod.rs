@@ -9,7 +9,6 @@ mod memfd;
 mod receive;
 mod send;
 pub mod staging;
-mod threads;
 
 pub use drive::{Driven, drive};
 pub use gate::Fence;

@@ -17,7 +17,7 @@ pub(super) const MAX_PACKET: usize = 256;
 /// Most descriptors that are let in with a packet. One is right; a few more are told by their number.
 pub(super) const MAX_DESCRIPTORS: usize = 16;
 
-const MAGIC: [u8; 8] = *b"tl-loc/1";
+const MAGIC: [u8; 8] = *b"tl-loc/2";
 
 pub(super) fn encode_greeting(proof: &Proof) -> [u8; 40] {
     let mut packet = [0; 40];
@@ -33,19 +33,11 @@ pub(super) fn decode_greeting(packet: &[u8]) -> Result<[u8; 32], HandoverError> 
         .ok_or(HandoverError::Malformed { packet: "greeting" })
 }
 
-/// A ring, whose memory comes as the descriptor of the packet, and which end of it the receiver of the
-/// offer is.
+/// A ring that is to be received from, whose memory comes as the descriptor of the packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
-    pub(super) you_are: Role,
     pub(super) slots: u32,
     pub(super) slot_bytes: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Role {
-    Producer,
-    Consumer,
 }
 
 /// The receiver's word on an offer.

@@ -64,9 +64,6 @@ impl Consumer {
                 found: offset,
             });
         }
-        if !self.ring.gate.enter() {
-            return Err(RingError::Fenced);
-        }
         Ok(ReadWindow {
             consumer: self,
             tag,
@@ -149,6 +146,5 @@ impl Drop for ReadWindow<'_> {
         consumer.ring.tail().store(consumer.tail, Ordering::Release);
         // A peer that is gone shows at the next wait.
         let _ = consumer.ring.wake(consumer.ring.producer_sleeps());
-        consumer.ring.gate.leave();
     }
 }

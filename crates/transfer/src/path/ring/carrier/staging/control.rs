@@ -24,9 +24,7 @@ pub(in crate::path::ring) struct Ring {
 impl Ring {
     /// Creates the memory of a ring, sealed.
     pub(in crate::path::ring) fn create(shape: RingShape) -> io::Result<OwnedFd> {
-        let fd = memfd::create("transload-ring", shape.bytes())?;
-        memfd::seal(&fd, memfd::SIZE_SEALS)?;
-        Ok(fd)
+        memfd::create("transload-ring", shape.bytes())
     }
 
     /// Checks the memory that a peer handed over as a ring of `shape`.
@@ -34,7 +32,7 @@ impl Ring {
         memory: impl AsFd,
         shape: RingShape,
     ) -> Result<(), MemfdFault> {
-        memfd::check(memory, shape.bytes(), memfd::SIZE_SEALS)
+        memfd::check(memory, shape.bytes())
     }
 
     /// Maps a ring that [`create`](Self::create) made or [`check`](Self::check) let pass.
@@ -51,7 +49,7 @@ impl Ring {
         socket: OwnedFd,
     ) -> io::Result<Self> {
         memfd::keep(memory, shape.bytes())?;
-        memfd::touch(&map, 0, map.len())?;
+        memfd::touch(&map)?;
         Ok(Self {
             shape,
             map,

@@ -35,9 +35,6 @@ impl Producer {
     pub fn reserve(&mut self, deadline: Option<Instant>) -> Result<WriteWindow<'_>, RingError> {
         let slots = u64::from(self.shape().slots());
         self.wait_for_tail(deadline, |head, tail| head - tail < slots)?;
-        if !self.ring.gate.enter() {
-            return Err(RingError::Fenced);
-        }
         Ok(WriteWindow { producer: self })
     }
 
@@ -135,11 +132,5 @@ impl WriteWindow<'_> {
         // Release: the bytes and the header come before the count.
         producer.ring.head().store(producer.head, Ordering::Release);
         producer.ring.wake(producer.ring.consumer_sleeps())
-    }
-}
-
-impl Drop for WriteWindow<'_> {
-    fn drop(&mut self) {
-        self.producer.ring.gate.leave();
     }
 }
