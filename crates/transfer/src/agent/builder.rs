@@ -14,7 +14,7 @@ use super::plans::{Plans, canonical};
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::memory::Memory;
-use crate::path::carrier::Room;
+use crate::path::carrier::Provider;
 use crate::path::quic::Quic;
 use crate::path::ring::Ring;
 use crate::quic::{BindError, Endpoints};
@@ -30,7 +30,7 @@ pub struct Builder {
     instance: Option<InstanceName>,
     options: AgentOptions,
     memories: Memories,
-    rooms: Vec<Box<dyn Room>>,
+    providers: Vec<Box<dyn Provider>>,
 }
 
 /// Memory that does not suit its deployment.
@@ -126,7 +126,7 @@ impl Builder {
             instance: None,
             options: AgentOptions::default(),
             memories: Memories::new(),
-            rooms: vec![Box::new(Quic), Box::new(Ring)],
+            providers: vec![Box::new(Quic), Box::new(Ring)],
         }
     }
 
@@ -156,8 +156,8 @@ impl Builder {
 
     /// Has the agent take one more path, beside QUIC and the ring. Both sides have to have it.
     #[must_use]
-    pub fn path(mut self, room: impl Room + 'static) -> Self {
-        self.rooms.push(Box::new(room));
+    pub fn path(mut self, provider: impl Provider + 'static) -> Self {
+        self.providers.push(Box::new(provider));
         self
     }
 
@@ -231,7 +231,7 @@ impl Builder {
             endpoints: endpoints.clone(),
             memories: self.memories,
             data: self.options.data,
-            rooms: self.rooms,
+            providers: self.providers,
             renewals,
             renew_every: self.options.renew_every,
         });

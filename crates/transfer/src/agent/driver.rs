@@ -37,7 +37,7 @@ use crate::identity::Renewals;
 use crate::ids::{AgentId, TransferId};
 use crate::moment::Moment;
 use crate::path::Path;
-use crate::path::carrier::Room;
+use crate::path::carrier::Provider;
 use crate::path::negotiation::{Report, Way};
 use crate::plan::Side;
 use crate::quic::{CloseCode, ControlConnection, Endpoints};
@@ -65,7 +65,7 @@ pub(super) struct Setup {
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
     pub(super) data: DataOptions,
-    pub(super) rooms: Vec<Box<dyn Room>>,
+    pub(super) providers: Vec<Box<dyn Provider>>,
     /// How long a transfer may stand still.
     pub(super) stall: Duration,
     /// How long a connection is kept that nothing needs.
@@ -117,7 +117,7 @@ impl Driver {
     ) -> (Self, Inbox) {
         let endpoints = setup.endpoints;
         let (events, data) = mpsc::unbounded_channel();
-        let carriers = carriers::open(&setup.rooms, &endpoints, setup.data, events.clone());
+        let carriers = carriers::open(&setup.providers, &endpoints, setup.data, events.clone());
         let (connections, control) =
             Connections::new(endpoints.clone(), carriers, setup.keep_idle, events.clone());
         tokio::spawn({

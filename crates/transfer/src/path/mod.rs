@@ -1,4 +1,4 @@
-//! Paths: the ways that bytes can take between two agents. Each is a room with two halves.
+//! Paths: the ways that bytes can take between two agents. Each is a folder with two halves.
 //!
 //! ```text
 //!              wire (pure)                          agent (I/O)

@@ -8,7 +8,7 @@ use super::arrivals::Admission;
 use super::event::DataEvent;
 use crate::data::{DataOptions, Receiver};
 use crate::path::Path;
-use crate::path::carrier::{Carrier, Host, Room};
+use crate::path::carrier::{Carrier, Host, Provider};
 use crate::quic::Endpoints;
 
 /// The carriers that there are on this machine.
@@ -16,7 +16,7 @@ pub(super) type Carriers = BTreeMap<Path, Box<dyn Carrier>>;
 
 /// Opens what paths there are on this machine.
 pub(super) fn open(
-    rooms: &[Box<dyn Room>],
+    providers: &[Box<dyn Provider>],
     endpoints: &Endpoints,
     mut data: DataOptions,
     events: mpsc::UnboundedSender<DataEvent>,
@@ -31,9 +31,9 @@ pub(super) fn open(
         receiver: Receiver::new(Admission::new(events), &data),
         data,
     };
-    let carriers = rooms.iter().filter_map(|room| {
-        let path = room.path();
-        match room.open(host.clone()) {
+    let carriers = providers.iter().filter_map(|provider| {
+        let path = provider.path();
+        match provider.open(host.clone()) {
             Ok(carrier) => Some((path, carrier)),
             Err(error) => {
                 tracing::warn!(%path, %error, "a path cannot be had: peers are reached by others");

@@ -9,7 +9,7 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-use super::gate::Fence;
+use super::fence::Fence;
 use super::staging::End;
 
 /// Runs blocking work on one end of a ring, on a thread of its own, and gives the end back beside the

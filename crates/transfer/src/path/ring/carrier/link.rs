@@ -13,7 +13,7 @@ use super::{RingIn, RingOut, SocketName};
 use crate::data::{Outgoing, Receiver};
 use crate::ids::{AgentId, Nonce};
 use crate::path::Path;
-use crate::path::carrier::{Carrier, Host, Link, Reporter, Room};
+use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
 use crate::path::negotiation::{Ending, Negotiation, Order, Way};
 use crate::path::ring::{Rings, Word};
 
@@ -24,7 +24,7 @@ const FETCHED_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ring;
 
-impl Room for Ring {
+impl Provider for Ring {
     fn path(&self) -> Path {
         Path::RING
     }

@@ -2,7 +2,7 @@
 
 mod doorbell;
 mod drive;
-mod gate;
+mod fence;
 pub mod handover;
 mod link;
 mod memfd;
@@ -11,7 +11,7 @@ mod send;
 pub mod staging;
 
 pub use drive::{Driven, drive};
-pub use gate::Fence;
+pub use fence::Fence;
 pub use link::Ring;
 pub use receive::RingIn;
 pub use send::RingOut;

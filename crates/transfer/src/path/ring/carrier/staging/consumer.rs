@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{End, Ring, RingError, RingShape};
-use crate::path::ring::carrier::gate::Fence;
+use crate::path::ring::carrier::fence::Fence;
 
 /// The destination's end of a ring. Dropping it hangs up.
 pub struct Consumer {
@@ -75,13 +75,13 @@ impl Consumer {
 
 impl End for Consumer {
     fn fence(&self) -> Fence {
-        Fence::new(self.ring.gate.clone())
+        self.ring.fence.clone()
     }
 }
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        self.ring.gate.doorbell.hang_up();
+        self.ring.fence.doorbell().hang_up();
     }
 }
 

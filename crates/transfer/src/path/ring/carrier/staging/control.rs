@@ -2,8 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use memmap2::MmapRaw;
@@ -11,14 +10,14 @@ use memmap2::MmapRaw;
 use super::shape::{self, RingShape};
 use super::{RingError, SPIN};
 use crate::path::ring::carrier::doorbell::{Doorbell, Woken};
-use crate::path::ring::carrier::gate::Gate;
+use crate::path::ring::carrier::fence::Fence;
 use crate::path::ring::carrier::memfd::{self, MemfdFault};
 
 /// A mapped ring and its doorbell, before it is known which end this is.
 pub(in crate::path::ring) struct Ring {
     shape: RingShape,
     map: MmapRaw,
-    pub(super) gate: Arc<Gate>,
+    pub(super) fence: Fence,
 }
 
 impl Ring {
@@ -53,7 +52,7 @@ impl Ring {
         Ok(Self {
             shape,
             map,
-            gate: Arc::new(Gate::new(Doorbell::new(socket))),
+            fence: Fence::new(Doorbell::new(socket)),
         })
     }
 
@@ -101,12 +100,12 @@ impl Ring {
     ///
     /// Both sides store, then look, with a full fence between: at least one of them sees the other.
     pub(super) fn wake(&self, its_sleep: &AtomicU32) -> Result<(), RingError> {
-        fence(Ordering::SeqCst);
+        atomic::fence(Ordering::SeqCst);
         if its_sleep.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
         its_sleep.store(0, Ordering::SeqCst);
-        self.gate.doorbell.ring().map_err(|_| self.hung_up())
+        self.fence.doorbell().ring().map_err(|_| self.hung_up())
     }
 
     /// Waits until `ready` says something.
@@ -141,14 +140,19 @@ impl Ring {
     ) -> Result<T, RingError> {
         loop {
             my_sleep.store(1, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
+            atomic::fence(Ordering::SeqCst);
             if let Some(found) = self.look(ready)? {
                 return Ok(found);
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
                 return Err(RingError::TimedOut);
             }
-            match self.gate.doorbell.wait(deadline).map_err(RingError::Wait)? {
+            match self
+                .fence
+                .doorbell()
+                .wait(deadline)
+                .map_err(RingError::Wait)?
+            {
                 Woken::LookAgain => {}
                 // What the peer did before it hung up still counts.
                 Woken::HungUp => return self.look(ready)?.ok_or(RingError::PeerGone),
@@ -160,7 +164,7 @@ impl Ring {
         &self,
         ready: &mut impl FnMut() -> Result<Option<T>, RingError>,
     ) -> Result<Option<T>, RingError> {
-        if self.gate.is_fenced() {
+        if self.fence.is_raised() {
             return Err(RingError::Fenced);
         }
         ready()
@@ -168,7 +172,7 @@ impl Ring {
 
     /// Which of the two ended the connection.
     fn hung_up(&self) -> RingError {
-        if self.gate.is_fenced() {
+        if self.fence.is_raised() {
             RingError::Fenced
         } else {
             RingError::PeerGone

@@ -40,7 +40,7 @@ pub use stage::StageError;
 
 pub(super) use control::Ring;
 
-use super::gate::Fence;
+use super::fence::Fence;
 
 /// How long an end looks for news before it sleeps.
 ///

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{End, Ring, RingError, RingShape};
-use crate::path::ring::carrier::gate::Fence;
+use crate::path::ring::carrier::fence::Fence;
 
 /// The source's end of a ring.
 ///
@@ -67,13 +67,13 @@ impl Producer {
 
 impl End for Producer {
     fn fence(&self) -> Fence {
-        Fence::new(self.ring.gate.clone())
+        self.ring.fence.clone()
     }
 }
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        self.ring.gate.doorbell.hang_up();
+        self.ring.fence.doorbell().hang_up();
     }
 }
 
@@ -121,7 +121,7 @@ impl WriteWindow<'_> {
             _ => return Err(RingError::Length { len, capacity }),
         };
         let producer = &mut *self.producer;
-        if producer.ring.gate.is_fenced() {
+        if producer.ring.fence.is_raised() {
             return Err(RingError::Fenced);
         }
         let header = producer.ring.header(producer.head);

@@ -321,7 +321,7 @@ fn apply(ring: &Ring, spoil: &Spoil) {
             ring.head().fetch_add(1, Ordering::SeqCst);
         }
         Spoil::Ring => {
-            let _ = ring.gate.doorbell.ring();
+            let _ = ring.fence.doorbell().ring();
         }
     }
 }
