@@ -15,8 +15,8 @@ use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::memory::Memory;
 use crate::path::carrier::Provider;
-use crate::path::quic::Quic;
-use crate::path::ring::Ring;
+use crate::path::quic::carrier::Quic;
+use crate::path::ring::carrier::Ring;
 use crate::quic::{BindError, Endpoints};
 use crate::ticket::TicketKey;
 use crate::wire::{self, DocumentTooLong, Machine};
@@ -206,7 +206,7 @@ impl Builder {
         let peer = self.identity.peer().clone();
         let renewals = Renewals::of(&self.identity);
         let lanes = self.options.quic.lanes;
-        let endpoints = Endpoints::bind(self.identity, self.options.quic, addr)?;
+        let endpoints = Endpoints::bind(self.identity, self.options.quic.clone(), addr)?;
         let instance = self.instance;
         let instance =
             instance.unwrap_or_else(|| InstanceName::of_host(endpoints.control_addr().port()));
@@ -222,18 +222,13 @@ impl Builder {
         };
         let plans = Plans::new(self.deployment.clone());
         let machine = Machine::new(me, self.options.wire.clone(), plans)?;
-        let early_wait = self.options.wire.early_wait;
         let (client, dropped) = driver::start(Setup {
-            stall: self.options.wire.stall,
-            // Not before what was asked of us, and waits for its lease, is over.
-            keep_idle: self.options.keep_idle.max(early_wait.saturating_mul(2)),
             machine,
             endpoints: endpoints.clone(),
             memories: self.memories,
-            data: self.options.data,
             providers: self.providers,
+            options: self.options,
             renewals,
-            renew_every: self.options.renew_every,
         });
         Ok(Agent {
             client,

@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::error::{AgentGone, TransferError};
 use super::metrics::AgentMetrics;
 use super::outcome::{LeaseOutcome, NoticeOutcome, PullReport};
-use super::promise::CancelOnDrop;
+use super::promise::{CancelOnDrop, Handle};
 use super::request::{Blocks, Keeper};
 use crate::content::ContentDigest;
 use crate::ids::{Direction, LeaseSetId, Rank};
@@ -28,23 +28,10 @@ pub(super) enum Command {
         keeper: Option<Keeper>,
         opened: oneshot::Sender<Result<CancelOnDrop<LeaseOutcome>, OpenError<Blocks>>>,
     },
-    Ready {
+    OfLease {
         key: LeaseKey,
-        layer: u32,
-        tokens: u64,
+        wish: LeaseWish,
         answer: oneshot::Sender<Result<(), LeaseError>>,
-    },
-    FinishPrefill {
-        key: LeaseKey,
-        answer: oneshot::Sender<Result<(), LeaseError>>,
-    },
-    Renew {
-        key: LeaseKey,
-        ttl: Duration,
-        answer: oneshot::Sender<Result<(), LeaseError>>,
-    },
-    CancelLease {
-        key: LeaseKey,
     },
     Start {
         spec: JobSpec<Blocks>,
@@ -61,17 +48,10 @@ pub(super) enum Command {
     JobPrefilled {
         job: JobId,
     },
-    CancelJob {
-        job: JobId,
-    },
-    CancelTicket {
+    Cancel(Handle),
+    Notify {
         ticket: Ticket,
-        content: Option<ContentDigest>,
-        answer: oneshot::Sender<NoticeBegun>,
-    },
-    RenewTicket {
-        ticket: Ticket,
-        ttl: Duration,
+        notice: Notice,
         answer: oneshot::Sender<NoticeBegun>,
     },
     Gauges {
@@ -85,6 +65,19 @@ pub(super) enum Command {
         patience: Duration,
         done: oneshot::Sender<()>,
     },
+}
+
+/// What an owner wants of its lease.
+pub(super) enum LeaseWish {
+    Ready { layer: u32, tokens: u64 },
+    FinishPrefill,
+    Renew { ttl: Duration },
+}
+
+/// What is told to the agents of a ticket.
+pub(super) enum Notice {
+    Cancel { content: Option<ContentDigest> },
+    Renew { ttl: Duration },
 }
 
 /// What counters and logs say of a pull or push.

@@ -22,17 +22,17 @@ use self::event::{ControlEvent, DataEvent, Sending};
 use self::promises::Promises;
 use self::shutdown::{NEVER, Shutdown};
 use self::transfers::Transfers;
-use super::command::{Client, Command};
+use super::command::{Client, Command, LeaseWish, Notice};
 use super::error::TransferError;
 use super::flows::{Memories, Under};
 use super::metrics::Counters;
+use super::options::AgentOptions;
 use super::outcome::{LeaseOutcome, NoticeOutcome};
 use super::plans::Plans;
-use super::promise::Dropped;
+use super::promise::Handle;
 use super::renewal;
 use super::request::{Blocks, own_tables};
 use crate::content::{ContentDigest, ContentFingerprint};
-use crate::data::DataOptions;
 use crate::identity::Renewals;
 use crate::ids::{AgentId, TransferId};
 use crate::moment::Moment;
@@ -64,18 +64,14 @@ pub(super) struct Setup {
     pub(super) machine: Machine<Plans>,
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
-    pub(super) data: DataOptions,
+    /// The paths that it may have.
     pub(super) providers: Vec<Box<dyn Provider>>,
-    /// How long a transfer may stand still.
-    pub(super) stall: Duration,
-    /// How long a connection is kept that nothing needs.
-    pub(super) keep_idle: Duration,
+    pub(super) options: AgentOptions,
     pub(super) renewals: Option<Renewals>,
-    pub(super) renew_every: Duration,
 }
 
 /// Starts a driver on the control thread. Tells where commands go, and handles that are dropped.
-pub(super) fn start(setup: Setup) -> (Client, mpsc::UnboundedSender<Dropped>) {
+pub(super) fn start(setup: Setup) -> (Client, mpsc::UnboundedSender<Handle>) {
     let (client, commands) = Client::new();
     let (handles, dropped) = mpsc::unbounded_channel();
     let (control, driving) = (setup.endpoints.clone(), handles.clone());
@@ -102,7 +98,7 @@ struct Driver {
 /// All that a driver hears.
 struct Inbox {
     data: mpsc::UnboundedReceiver<DataEvent>,
-    dropped: mpsc::UnboundedReceiver<Dropped>,
+    dropped: mpsc::UnboundedReceiver<Handle>,
     control: mpsc::Receiver<ControlEvent>,
     commands: mpsc::Receiver<Command>,
 }
@@ -111,21 +107,25 @@ impl Driver {
     /// To be called inside the runtime of the control thread.
     fn new(
         setup: Setup,
-        handles: mpsc::UnboundedSender<Dropped>,
+        handles: mpsc::UnboundedSender<Handle>,
         commands: mpsc::Receiver<Command>,
-        dropped: mpsc::UnboundedReceiver<Dropped>,
+        dropped: mpsc::UnboundedReceiver<Handle>,
     ) -> (Self, Inbox) {
-        let endpoints = setup.endpoints;
+        let (endpoints, options) = (setup.endpoints, setup.options);
+        // Not before what was asked of us, and waits for its lease, is over.
+        let keep_idle = options
+            .keep_idle
+            .max(options.wire.early_wait.saturating_mul(2));
         let (events, data) = mpsc::unbounded_channel();
-        let carriers = carriers::open(&setup.providers, &endpoints, setup.data, events.clone());
+        let carriers = carriers::open(&setup.providers, &endpoints, options.data, events.clone());
         let (connections, control) =
-            Connections::new(endpoints.clone(), carriers, setup.keep_idle, events.clone());
+            Connections::new(endpoints.clone(), carriers, keep_idle, events.clone());
         tokio::spawn({
             let (endpoints, accepting) = (endpoints.clone(), connections.accept());
             async move {
                 tokio::select! {
                     () = accepting => {}
-                    () = renewal::keep(&endpoints, setup.renewals, setup.renew_every) => {}
+                    () = renewal::keep(&endpoints, setup.renewals, options.renew_every) => {}
                 }
             }
         });
@@ -139,7 +139,9 @@ impl Driver {
             background,
             counters: Counters::default(),
             start: Instant::now(),
-            look: LOOK.min(setup.stall / 4).max(Duration::from_millis(1)),
+            look: LOOK
+                .min(options.wire.stall / 4)
+                .max(Duration::from_millis(1)),
             shutdown: Shutdown::default(),
         };
         let inbox = Inbox {
@@ -164,7 +166,7 @@ impl Driver {
             }
             tokio::select! {
                 Some(event) = inbox.data.recv() => self.on_data(event),
-                Some(handle) = inbox.dropped.recv() => self.on_dropped(handle),
+                Some(handle) = inbox.dropped.recv() => self.cancel(handle),
                 Some(event) = inbox.control.recv() => self.on_control(event),
                 Some(command) = inbox.commands.recv() => self.on_command(command),
                 () = sleep_until(self.due().into()) => self.on_deadline(),
@@ -351,16 +353,6 @@ impl Driver {
         let now = self.now();
         self.machine.stream_failed(now, transfer, why);
     }
-
-    fn on_dropped(&mut self, handle: Dropped) {
-        let now = self.now();
-        match handle {
-            // One that has ended already is no error.
-            Dropped::Lease(key) => drop(self.machine.cancel_lease(now, key)),
-            Dropped::Job(job) => self.machine.cancel_job(now, job),
-            Dropped::Agent => self.shut_down(Duration::ZERO, None),
-        }
-    }
 }
 
 /// What users of the agent want.
@@ -383,19 +375,14 @@ impl Driver {
                 });
                 let _ = opened.send(answer);
             }
-            Command::Ready {
-                key,
-                layer,
-                tokens,
-                answer,
-            } => drop(answer.send(self.machine.ready(key, layer, tokens))),
-            Command::FinishPrefill { key, answer } => {
-                let _ = answer.send(self.machine.finish_prefill(now, key));
+            Command::OfLease { key, wish, answer } => {
+                let done = match wish {
+                    LeaseWish::Ready { layer, tokens } => self.machine.ready(key, layer, tokens),
+                    LeaseWish::FinishPrefill => self.machine.finish_prefill(now, key),
+                    LeaseWish::Renew { ttl } => self.machine.renew(now, key, ttl),
+                };
+                let _ = answer.send(done);
             }
-            Command::Renew { key, ttl, answer } => {
-                let _ = answer.send(self.machine.renew(now, key, ttl));
-            }
-            Command::CancelLease { key } => self.on_dropped(Dropped::Lease(key)),
             Command::Start {
                 spec,
                 label,
@@ -415,22 +402,18 @@ impl Driver {
                 tokens,
             } => self.machine.job_ready(job, rank, layer, tokens),
             Command::JobPrefilled { job } => self.machine.job_prefilled(now, job),
-            Command::CancelJob { job } => self.machine.cancel_job(now, job),
-            Command::CancelTicket {
+            Command::Cancel(handle) => self.cancel(handle),
+            Command::Notify {
                 ticket,
-                content,
+                notice,
                 answer,
             } => {
-                let notice = self.machine.cancel_ticket(now, &ticket, content);
-                let _ = answer.send(notice.map(|notice| self.promises.notice(notice)));
-            }
-            Command::RenewTicket {
-                ticket,
-                ttl,
-                answer,
-            } => {
-                let notice = self.machine.renew_ticket(now, &ticket, ttl);
-                let _ = answer.send(notice.map(|notice| self.promises.notice(notice)));
+                let machine = &mut self.machine;
+                let begun = match notice {
+                    Notice::Cancel { content } => machine.cancel_ticket(now, &ticket, content),
+                    Notice::Renew { ttl } => machine.renew_ticket(now, &ticket, ttl),
+                };
+                let _ = answer.send(begun.map(|notice| self.promises.notice(notice)));
             }
             Command::Gauges { answer } => {
                 let _ = answer.send(self.machine.gauges());
@@ -439,6 +422,16 @@ impl Driver {
                 let _ = answer.send(Box::new(self.counters.read()));
             }
             Command::Shutdown { patience, done } => self.shut_down(patience, Some(done)),
+        }
+    }
+
+    fn cancel(&mut self, handle: Handle) {
+        let now = self.now();
+        match handle {
+            // One that has ended already is no error.
+            Handle::Lease(key) => drop(self.machine.cancel_lease(now, key)),
+            Handle::Job(job) => self.machine.cancel_job(now, job),
+            Handle::Agent => self.shut_down(Duration::ZERO, None),
         }
     }
 

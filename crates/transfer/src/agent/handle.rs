@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use super::command::{Client, Command, JobLabel, NoticeBegun};
+use super::command::{Client, Command, JobLabel, Notice};
 use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
 use super::lease::Lease;
 use super::metrics::AgentMetrics;
 use super::outcome::{NoticeOutcome, PullReport};
-use super::promise::Dropped;
+use super::promise::Handle;
 use super::request::{LeaseRequest, PullRequest, PushRequest, own_tables};
 use super::transfer::Transfer;
 use crate::content::ContentDigest;
@@ -33,7 +33,7 @@ pub struct Agent {
 
 /// What never changes about an agent.
 pub(super) struct Shared {
-    pub(super) dropped: mpsc::UnboundedSender<Dropped>,
+    pub(super) dropped: mpsc::UnboundedSender<Handle>,
     pub(super) id: AgentId,
     pub(super) endpoints: Endpoints,
     pub(super) deployment: Arc<Deployment>,
@@ -46,7 +46,7 @@ impl Drop for Shared {
     /// The last handle is gone: nobody can use the agent any more.
     fn drop(&mut self) {
         // The driver is gone already where this fails.
-        let _ = self.dropped.send(Dropped::Agent);
+        let _ = self.dropped.send(Handle::Agent);
     }
 }
 
@@ -283,12 +283,7 @@ impl Agent {
         ticket: Ticket,
         content: Option<ContentDigest>,
     ) -> Result<NoticeOutcome, NoticeError> {
-        self.notify(|answer| Command::CancelTicket {
-            ticket,
-            content,
-            answer,
-        })
-        .await
+        self.notify(ticket, Notice::Cancel { content }).await
     }
 
     /// Asks the owner of a ticket to let its leases live for `ttl` from then at least.
@@ -296,23 +291,16 @@ impl Agent {
     /// # Errors
     /// [`NoticeError`].
     pub async fn renew(&self, ticket: Ticket, ttl: Duration) -> Result<NoticeOutcome, NoticeError> {
-        self.notify(|answer| Command::RenewTicket {
-            ticket,
-            ttl,
-            answer,
-        })
-        .await
+        self.notify(ticket, Notice::Renew { ttl }).await
     }
 
-    async fn notify(
-        &self,
-        command: impl FnOnce(oneshot::Sender<NoticeBegun>) -> Command,
-    ) -> Result<NoticeOutcome, NoticeError> {
-        let heard = self
-            .client
-            .ask(command)
-            .await?
-            .map_err(NoticeError::Ticket)?;
+    async fn notify(&self, ticket: Ticket, notice: Notice) -> Result<NoticeOutcome, NoticeError> {
+        let begun = self.client.ask(|answer| Command::Notify {
+            ticket,
+            notice,
+            answer,
+        });
+        let heard = begun.await?.map_err(NoticeError::Ticket)?;
         Ok(heard.await.map_err(|_| AgentGone)?)
     }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::command::{Client, Command};
+use super::command::{Client, Command, LeaseWish};
 use super::error::{AgentGone, LeaseUseError};
 use super::outcome::LeaseOutcome;
-use super::promise::CancelOnDrop;
+use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::LeaseRequest;
 use crate::lease::LeaseKey;
@@ -93,14 +93,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already, and where there are more tokens than it is for.
     pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        let ready = |answer| Command::Ready {
-            key,
-            layer,
-            tokens,
-            answer,
-        };
-        Ok(self.client.ask(ready).await??)
+        self.ask(LeaseWish::Ready { layer, tokens }).await
     }
 
     /// Reports that the prefill is over: everything may be read, and commits may be made.
@@ -108,9 +101,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn finish_prefill(&self) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        let finish = |answer| Command::FinishPrefill { key, answer };
-        Ok(self.client.ask(finish).await??)
+        self.ask(LeaseWish::FinishPrefill).await
     }
 
     /// Lets the lease live for `ttl` from now at least.
@@ -118,9 +109,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn renew(&self, ttl: Duration) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        let renew = |answer| Command::Renew { key, ttl, answer };
-        Ok(self.client.ask(renew).await??)
+        self.ask(LeaseWish::Renew { ttl }).await
     }
 
     /// Gives the lease up. Transfers under way fail; wait for [`ended`](Lease::ended).
@@ -128,7 +117,15 @@ impl LeaseControl {
     /// # Errors
     /// [`AgentGone`].
     pub async fn cancel(&self) -> Result<(), AgentGone> {
+        let lease = Handle::Lease(self.key);
+        self.client.send(Command::Cancel(lease)).await
+    }
+
+    async fn ask(&self, wish: LeaseWish) -> Result<(), LeaseUseError> {
         let key = self.key;
-        self.client.send(Command::CancelLease { key }).await
+        let asked = self
+            .client
+            .ask(|answer| Command::OfLease { key, wish, answer });
+        Ok(asked.await??)
     }
 }

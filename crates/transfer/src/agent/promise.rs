@@ -18,24 +18,24 @@ pub(super) struct Promise<T> {
 #[derive(Debug)]
 pub(super) struct CancelOnDrop<T> {
     end: oneshot::Receiver<T>,
-    of: Dropped,
-    dropped: mpsc::UnboundedSender<Dropped>,
+    of: Handle,
+    dropped: mpsc::UnboundedSender<Handle>,
 }
 
-/// A handle that was dropped, where nobody can wait.
+/// What users hold handles of. One that is dropped is told of where nobody can wait.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Dropped {
+pub(super) enum Handle {
     Lease(LeaseKey),
     Job(JobId),
-    /// The last handle of the agent.
+    /// The last one of the agent.
     Agent,
 }
 
 /// Promises to tell the end of a lease or a job, and to let go of its keeper then.
 pub(super) fn promise<T>(
-    of: Dropped,
+    of: Handle,
     keeper: Option<Keeper>,
-    dropped: mpsc::UnboundedSender<Dropped>,
+    dropped: mpsc::UnboundedSender<Handle>,
 ) -> (Promise<T>, CancelOnDrop<T>) {
     let (sender, end) = oneshot::channel();
     let promise = Promise {

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use super::command::{Client, Command, JobResult, Started};
 use super::error::{AgentGone, TransferError};
 use super::outcome::PullReport;
-use super::promise::CancelOnDrop;
+use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::PullRequest;
 use crate::ids::Rank;
@@ -91,7 +91,7 @@ impl TransferControl {
     /// # Errors
     /// [`AgentGone`].
     pub async fn cancel(&self) -> Result<(), AgentGone> {
-        let job = self.job;
-        self.client.send(Command::CancelJob { job }).await
+        let job = Handle::Job(self.job);
+        self.client.send(Command::Cancel(job)).await
     }
 }

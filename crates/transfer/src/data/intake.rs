@@ -1,7 +1,7 @@
 //! What arrives on one stream behind its header, on whatever path: placed, counted and summed.
 
 use super::{landing::Landing, receive::ReceiveError, route_bytes::RouteCursor};
-use crate::path::ring::staging::ReadWindow;
+use crate::path::ring::carrier::staging::ReadWindow;
 use crate::{
     copy::Crc32c,
     wire::stream::{StreamHeader, StreamTrailer, TRAILER},

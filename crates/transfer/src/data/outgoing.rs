@@ -19,7 +19,7 @@ use super::{
     ranges::Ranges,
     route_bytes::RouteBytes,
 };
-use crate::path::ring;
+use crate::path::ring::carrier as ring;
 use crate::{
     copy,
     ids::{Nonce, TransferId},

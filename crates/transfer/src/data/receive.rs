@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{intake::Intake, landing::Landing, options::DataOptions, stop};
-use crate::path::ring;
+use crate::path::ring::carrier as ring;
 use crate::{
     copy,
     ids::{AgentId, ServiceName},

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc};
 
 use thiserror::Error;
 
-use crate::path::ring::staging::{ReadWindow, StageError, WriteWindow};
+use crate::path::ring::carrier::staging::{ReadWindow, StageError, WriteWindow};
 use crate::{
     copy::{Crc32c, Cursor, MemoryStream, StreamError},
     memory::{CheckError, Memory},

@@ -1,17 +1,17 @@
 //! What users were promised: who waits for the end of which lease, job and notice.
 
 use std::collections::{BTreeSet, HashMap};
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, take};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::runtime::Handle;
+use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::command::{JobLabel, JobResult};
 use crate::agent::flows::Touching;
 use crate::agent::outcome::{LeaseOutcome, NoticeOutcome};
-use crate::agent::promise::{CancelOnDrop, Dropped, Promise, promise};
+use crate::agent::promise::{CancelOnDrop, Handle, Promise, promise};
 use crate::agent::request::Keeper;
 use crate::ids::AgentId;
 use crate::lease::LeaseKey;
@@ -23,7 +23,7 @@ pub(super) struct Promises {
     jobs: HashMap<JobId, (Promise<JobResult>, JobLabel)>,
     notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
     /// For handles that are dropped.
-    dropped: mpsc::UnboundedSender<Dropped>,
+    dropped: mpsc::UnboundedSender<Handle>,
 }
 
 struct Leased {
@@ -35,7 +35,7 @@ struct Leased {
 }
 
 impl Promises {
-    pub(super) fn new(dropped: mpsc::UnboundedSender<Dropped>) -> Self {
+    pub(super) fn new(dropped: mpsc::UnboundedSender<Handle>) -> Self {
         Self {
             leases: HashMap::new(),
             jobs: HashMap::new(),
@@ -51,7 +51,7 @@ impl Promises {
         keeper: Option<Keeper>,
         claimed: Arc<AtomicBool>,
     ) -> CancelOnDrop<LeaseOutcome> {
-        let (promise, outcome) = promise(Dropped::Lease(key), keeper, self.dropped.clone());
+        let (promise, outcome) = promise(Handle::Lease(key), keeper, self.dropped.clone());
         let leased = Leased {
             promise,
             claimed,
@@ -92,7 +92,7 @@ impl Promises {
         keeper: Option<Keeper>,
         label: JobLabel,
     ) -> CancelOnDrop<JobResult> {
-        let (promise, result) = promise(Dropped::Job(id), keeper, self.dropped.clone());
+        let (promise, result) = promise(Handle::Job(id), keeper, self.dropped.clone());
         self.jobs.insert(id, (promise, label));
         result
     }
@@ -115,33 +115,24 @@ impl Promises {
         }
     }
 
-    /// Stops whatever touches blocks, and breaks the promises when nothing does any more, as [`abandon`] says.
+    /// Stops whatever touches blocks, and breaks the promises, which tells those who wait that the agent is
+    /// gone, only when nothing does any more. Where that cannot be waited for, nobody is told.
     pub(super) fn abandon(&mut self, touching: Vec<Touching>) {
-        let promises = (
-            std::mem::take(&mut self.leases),
-            std::mem::take(&mut self.jobs),
-        );
-        abandon(touching, promises);
-    }
-}
-
-/// Stops whatever touches blocks, and breaks the promises, which tells those who wait that the agent is
-/// gone, only when nothing does any more. Where that cannot be waited for, nobody is told.
-fn abandon<P: Send + 'static>(touching: Vec<Touching>, promises: P) {
-    if touching.is_empty() {
-        return;
-    }
-    touching.iter().for_each(Touching::stop);
-    // So that they are leaked where this is not run to its end.
-    let promises = ManuallyDrop::new(promises);
-    let breaking = async move {
-        for touching in touching {
-            touching.quiet().await;
+        if touching.is_empty() {
+            return;
         }
-        drop(ManuallyDrop::into_inner(promises));
-    };
-    if let Ok(runtime) = Handle::try_current() {
-        runtime.spawn(breaking);
+        touching.iter().for_each(Touching::stop);
+        // So that they are leaked where this is not run to its end.
+        let promises = ManuallyDrop::new((take(&mut self.leases), take(&mut self.jobs)));
+        let breaking = async move {
+            for touching in touching {
+                touching.quiet().await;
+            }
+            drop(ManuallyDrop::into_inner(promises));
+        };
+        if let Ok(runtime) = runtime::Handle::try_current() {
+            runtime.spawn(breaking);
+        }
     }
 }
 

@@ -13,7 +13,7 @@ use crate::agent::request::Blocks;
 use crate::data::{Landing, Outgoing, SendError, SendEvent, SendEvents};
 use crate::ids::{Rank, TransferId};
 use crate::path::negotiation::Ending;
-use crate::path::ring::staging::RingError;
+use crate::path::ring::carrier::staging::RingError;
 use crate::plan::{Plan, Side};
 use crate::wire::{ConnId, Flow, Path, Planned};
 

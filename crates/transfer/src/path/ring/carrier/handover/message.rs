@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::HandoverError;
 use super::token::Proof;
+use crate::path::negotiation;
 
 /// Most bytes of a packet; the longest is a greeting of 40.
 pub(super) const MAX_PACKET: usize = 256;
@@ -50,25 +51,17 @@ pub(super) enum Answer {
 }
 
 pub(super) fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandoverError> {
-    let packet = postcard::to_allocvec(message).map_err(|_| HandoverError::TooMuch {
+    let packet = postcard::to_allocvec(message).ok();
+    let packet = packet.filter(|packet| packet.len() <= MAX_PACKET);
+    packet.ok_or(HandoverError::TooMuch {
         what: "bytes in a packet",
         limit: MAX_PACKET as u64,
-    })?;
-    if packet.len() > MAX_PACKET {
-        return Err(HandoverError::TooMuch {
-            what: "bytes in a packet",
-            limit: MAX_PACKET as u64,
-        });
-    }
-    Ok(packet)
+    })
 }
 
 pub(super) fn decode<T: DeserializeOwned>(
     packet: &[u8],
     name: &'static str,
 ) -> Result<T, HandoverError> {
-    match postcard::take_from_bytes(packet) {
-        Ok((message, [])) => Ok(message),
-        _ => Err(HandoverError::Malformed { packet: name }),
-    }
+    negotiation::decode(packet).ok_or(HandoverError::Malformed { packet: name })
 }

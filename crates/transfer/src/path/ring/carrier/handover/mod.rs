@@ -71,10 +71,7 @@ pub enum Users {
 
 impl Users {
     fn check(&self, packets: &Packets) -> Result<(), HandoverError> {
-        let uid = packets.peer_uid().map_err(|source| HandoverError::Socket {
-            doing: "SO_PEERCRED",
-            source,
-        })?;
+        let uid = packets.peer_uid()?;
         let allowed = match self {
             Self::Same => uid == rustix::process::geteuid().as_raw(),
             Self::AnyOf(users) => users.contains(&uid),
@@ -152,7 +149,11 @@ impl Connection {
                 Err(fault) => return self.refuse(fault).await,
             };
             match blocking(move || mapped(memory, shape)).await {
-                Ok(mapped) => self.take((mapped, shape)).await,
+                Ok(mapped) => {
+                    let taken = message::encode(&Answer::Taken)?;
+                    self.packets.send(&taken, &[]).await?;
+                    Ok((mapped, shape))
+                }
                 Err(fault) => self.refuse(fault).await,
             }
         })
@@ -186,12 +187,6 @@ impl Connection {
             Answer::Taken => Ok(()),
             Answer::Refused => Err(HandoverError::Refused),
         }
-    }
-
-    async fn take<T>(&self, found: T) -> Result<T, HandoverError> {
-        let packet = message::encode(&Answer::Taken)?;
-        self.packets.send(&packet, &[]).await?;
-        Ok(found)
     }
 
     async fn refuse<T>(&self, fault: HandoverError) -> Result<T, HandoverError> {

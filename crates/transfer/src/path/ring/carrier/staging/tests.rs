@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
-use crate::path::ring::drive;
+use crate::path::ring::carrier::drive;
 
 const SMALL: RingShape = match RingShape::new(4, 8192) {
     Ok(shape) => shape,
@@ -218,17 +218,20 @@ async fn work_that_is_dropped_is_fenced() {
     let (producer, consumer) = ends(SMALL);
     let fence = consumer.fence();
     let work = drive(consumer, |c| c.receive(None).map(|w| w.offset())).unwrap();
-    let outcome = tokio::time::timeout(Duration::from_millis(20), work).await;
+    let outcome = tokio::time::timeout(Duration::from_millis(20), work.result()).await;
     assert!(outcome.is_err());
     assert!(fence.is_raised());
 
-    let working = drive(producer, |p| p.reserve(soon()).map(drop)).unwrap();
-    let (mut producer, end) = working.await;
-    end.unwrap();
-    assert!(matches!(
-        publish(&mut producer, 0, 0, b"x").and_then(|()| producer.drained(soon())),
-        Err(RingError::PeerGone)
-    ));
+    let working = drive(producer, |producer| {
+        producer.reserve(soon()).map(drop).unwrap();
+        publish(producer, 0, 0, b"x").and_then(|()| producer.drained(soon()))
+    });
+    let ended = working.unwrap().result().await.unwrap();
+    assert!(matches!(ended, Err(RingError::PeerGone)));
+
+    let (_producer, consumer) = ends(SMALL);
+    let panicking = drive(consumer, |_| -> u8 { panic!("as meant") });
+    assert_eq!(panicking.unwrap().result().await, None);
 }
 
 #[test]
