@@ -154,7 +154,7 @@ impl Builder {
         self
     }
 
-    /// Has the agent take one more path, beside QUIC and the ring. Both sides have to have it.
+    /// Has the agent take one more path, besides QUIC and the ring. Both sides have to have it.
     #[must_use]
     pub fn path(mut self, provider: impl Provider + 'static) -> Self {
         self.providers.push(Box::new(provider));

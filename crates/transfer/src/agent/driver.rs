@@ -266,9 +266,10 @@ impl Driver {
 
     fn connected(&mut self, connection: ControlConnection, meant: Option<AgentId>) {
         let now = self.now();
-        let new = self.connections.add(connection, meant.clone());
+        let service = connection.peer().service.clone();
+        let (conn, permits, paths) = self.connections.add(connection, meant.clone());
         let machine = &mut self.machine;
-        machine.connected(now, new.conn, new.service, meant, new.permits, new.paths);
+        machine.connected(now, conn, service, meant, permits, paths);
     }
 
     fn on_data(&mut self, event: DataEvent) {

@@ -31,32 +31,12 @@ pub(super) enum Moving {
 #[derive(Debug)]
 pub(super) struct Binding {
     pub(super) side: Side,
-    admitted: Vec<oneshot::Sender<Option<Landing>>>,
-    task: AbortHandle,
+    pub(super) admitted: Vec<oneshot::Sender<Option<Landing>>>,
+    pub(super) task: AbortHandle,
 }
 
 /// What binding has given.
 pub(super) type Bound = Result<(RouteBytes, Chunks), String>;
-
-impl Binding {
-    pub(super) fn new(side: Side, task: AbortHandle) -> Self {
-        Self {
-            side,
-            admitted: Vec::new(),
-            task,
-        }
-    }
-
-    /// Lets a stream in as soon as it is known where its bytes go.
-    pub(super) fn admit(&mut self, answer: oneshot::Sender<Option<Landing>>) {
-        self.admitted.push(answer);
-    }
-
-    /// The streams that want in.
-    pub(super) fn take_admitted(&mut self) -> Vec<oneshot::Sender<Option<Landing>>> {
-        std::mem::take(&mut self.admitted)
-    }
-}
 
 impl Drop for Binding {
     fn drop(&mut self) {

@@ -33,7 +33,7 @@ pub struct AgentMetrics {
     /// How many runs of memory of which length were gathered or scattered here, of routes that have landed: the key is
     /// the smallest power of two that is not below the length in bytes.
     pub chunks: BTreeMap<u64, u64>,
-    /// Leases and openings of own blocks, but for what pulls have opened.
+    /// Leases of own blocks, to be read or to be written, but for what pulls have opened.
     pub leases: LeaseMetrics,
     /// Plans that were compiled: one for each pull or push, and one for each lease set that others use.
     pub plans: u64,
@@ -103,7 +103,7 @@ pub struct LeaseMetrics {
 pub(super) struct Chunks(BTreeMap<u64, u64>);
 
 impl Chunks {
-    /// Of one side of a route. Costs O(places), as binding it did, however many chunks they have.
+    /// Counts the runs of one side of a route. Costs O(places), as binding it did, however many chunks they have.
     pub(super) fn of(stream: &RouteStream) -> Self {
         let mut counts = BTreeMap::new();
         for section in &stream.sections {
@@ -133,7 +133,7 @@ pub(super) struct Counters {
 
 #[derive(Debug)]
 struct RouteUnderWay {
-    /// Whether a lease or opening here is behind it, and not a job of our own.
+    /// Whether a lease of ours is behind it, and not a job of our own.
     of_lease: bool,
     out: bool,
     moving_since: Option<Instant>,

@@ -15,8 +15,8 @@
 //!    wait for that, or for the end of a pull, gives the request a [`Keeper`].
 //!
 //! All rules are in [`crate::wire`], as machines without sockets or clock; this is the coat around
-//! them. One task owns the machine: whatever happens becomes an event in its queue, and what the
-//! machine wants done is done beside it.
+//! them. One task, the driver, owns the machine: whatever happens becomes an event in one of its queues, and
+//! what the machine wants done is done by the parts of the driver.
 //!
 //! # Threads
 //!

@@ -16,7 +16,7 @@ use super::event::{ControlEvent, DataEvent};
 use super::log;
 use crate::data::Outgoing;
 use crate::identity::{PeerIdentity, Role};
-use crate::ids::{AgentId, ServiceName};
+use crate::ids::AgentId;
 use crate::path::Path;
 use crate::path::carrier::{Link, Reporter};
 use crate::path::negotiation::{Negotiation, Order};
@@ -63,14 +63,6 @@ struct Connection {
     links: BTreeMap<Path, Box<dyn Link>>,
 }
 
-/// A connection that has come to be, as the machine has to know it.
-pub(super) struct Connected {
-    pub(super) conn: ConnId,
-    pub(super) service: ServiceName,
-    pub(super) permits: Permits,
-    pub(super) paths: Vec<Box<dyn Negotiation>>,
-}
-
 impl Connections {
     /// No connections yet, and where their events arrive. Accepts those of peers from now on.
     pub(super) fn new(
@@ -113,12 +105,13 @@ impl Connections {
         tokio::spawn(dial(endpoints, lookups, agent, host, port, events));
     }
 
-    /// Takes in a connection that is there; `meant` is whom we have dialled, if it was us.
+    /// Takes in a connection that is there; `meant` is whom we have dialled, if it was us. Tells what the peer may do, and
+    /// what is to be negotiated with it.
     pub(super) fn add(
         &mut self,
         connection: ControlConnection,
         meant: Option<AgentId>,
-    ) -> Connected {
+    ) -> (ConnId, Permits, Vec<Box<dyn Negotiation>>) {
         self.next += 1;
         let conn = ConnId(self.next);
         let (peer, address) = (connection.peer().clone(), connection.remote_address());
@@ -136,7 +129,6 @@ impl Connections {
         let patience = self.endpoints.options().frame_timeout;
         let writing = control::write(sender, outgoing, patience, conn, events.clone());
         let (links, paths) = self.links(conn, address, dialled);
-        let service = peer.service.clone();
         let connection = Connection {
             peer,
             agent: meant,
@@ -148,12 +140,7 @@ impl Connections {
             links,
         };
         self.open.insert(conn, connection);
-        Connected {
-            conn,
-            service,
-            permits,
-            paths,
-        }
+        (conn, permits, paths)
     }
 
     /// Both halves of each path that may reach a peer.

@@ -81,7 +81,11 @@ impl Transfers {
             number,
             path: flow.path,
             flow,
-            moving: Moving::Binding(Binding::new(side, task.abort_handle())),
+            moving: Moving::Binding(Binding {
+                side,
+                admitted: Vec::new(),
+                task: task.abort_handle(),
+            }),
             seen: 0,
             chunks: Chunks::default(),
         };
@@ -121,7 +125,7 @@ impl Transfers {
             }
             Side::Destination => {
                 let landing = Landing::new(bytes);
-                for answer in binding.take_admitted() {
+                for answer in std::mem::take(&mut binding.admitted) {
                     counters.moves(transfer);
                     // The stream is gone where nobody waits.
                     let _ = answer.send(Some(landing.clone()));
@@ -146,7 +150,7 @@ impl Transfers {
                 // The stream is gone where nobody waits.
                 let _ = answer.send(Some(landing.clone()));
             }
-            Some(Moving::Binding(binding)) => binding.admit(answer),
+            Some(Moving::Binding(binding)) => binding.admitted.push(answer),
             _ => {}
         }
     }

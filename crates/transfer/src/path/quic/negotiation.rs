@@ -42,7 +42,7 @@ impl Word {
     }
 }
 
-/// Of one connection.
+/// Negotiates the lanes of one connection.
 #[derive(Debug)]
 pub struct Lanes {
     /// Whether we have dialled it, and so open the lanes.

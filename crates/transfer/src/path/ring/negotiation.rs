@@ -41,7 +41,7 @@ impl Word {
     }
 }
 
-/// Of one connection.
+/// Negotiates the rings of one connection.
 #[derive(Debug, Default)]
 pub struct Rings {
     /// What we send over.

@@ -1,4 +1,4 @@
-//! Blocking work on one end of a ring, beside async code.
+//! Blocking work on one end of a ring, besides async code.
 
 use std::io;
 use std::thread;

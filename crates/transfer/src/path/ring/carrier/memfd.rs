@@ -1,6 +1,5 @@
 //! Memory behind a file descriptor whose size can no longer change.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -101,8 +100,7 @@ pub(crate) fn check(fd: impl AsFd, announced: u64) -> Result<(), MemfdFault> {
 
 /// Maps `len` bytes, shared, for reading and writing. [`touch`] them next.
 pub(crate) fn map(fd: impl AsFd, len: usize) -> io::Result<MmapRaw> {
-    let file = File::from(fd.as_fd().try_clone_to_owned()?);
-    let raw = MmapOptions::new().len(len).map_raw(&file)?;
+    let raw = MmapOptions::new().len(len).map_raw(&fd.as_fd())?;
     // Fewer page faults and fewer TLB misses where the system has huge pages for shared memory;
     // nothing is lost where it has not.
     let _ = raw.advise(Advice::HugePage);

@@ -39,8 +39,8 @@ use crate::path::ring::SocketName;
 pub struct Limits {
     /// How long any one step may take: to greet, to offer, to answer, to map. Default 2 s.
     pub timeout: Duration,
-    /// Who may connect. Default: processes of the same user.
-    pub users: Users,
+    /// Effective users whose processes may connect. Default: the one of this process.
+    pub users: Vec<u32>,
     /// How many peers may be in the middle of their greeting. Each costs one descriptor.
     /// Default 32; more wait in the kernel's queue.
     pub greetings: usize,
@@ -52,34 +52,19 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(2),
-            users: Users::Same,
+            users: vec![rustix::process::geteuid().as_raw()],
             greetings: 32,
             expected: 1024,
         }
     }
 }
 
-/// Which users' processes are accepted as peers.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Users {
-    /// The effective user of this process.
-    Same,
-    /// Any of these.
-    AnyOf(Vec<u32>),
-}
-
-impl Users {
-    fn check(&self, packets: &Packets) -> Result<(), HandoverError> {
+impl Limits {
+    fn check_user(&self, packets: &Packets) -> Result<(), HandoverError> {
         let uid = packets.peer_uid()?;
-        let allowed = match self {
-            Self::Same => uid == rustix::process::geteuid().as_raw(),
-            Self::AnyOf(users) => users.contains(&uid),
-        };
-        if allowed {
-            Ok(())
-        } else {
-            Err(HandoverError::ForeignUser { uid })
+        match self.users.contains(&uid) {
+            true => Ok(()),
+            false => Err(HandoverError::ForeignUser { uid }),
         }
     }
 }
@@ -94,7 +79,7 @@ pub async fn connect(
 ) -> Result<Connection, HandoverError> {
     within(limits, async {
         let packets = Packets::connect(name).await?;
-        limits.users.check(&packets)?;
+        limits.check_user(&packets)?;
         packets
             .send(&message::encode_greeting(&token.hello()), &[])
             .await?;

@@ -109,7 +109,7 @@ async fn a_listener_that_lacks_the_token_is_found_out() {
 #[tokio::test]
 async fn other_users_are_turned_away() {
     let nobody = Limits {
-        users: Users::AnyOf(vec![]),
+        users: vec![],
         ..limits()
     };
     let listener = Listener::bind(nobody.clone()).unwrap();
@@ -126,7 +126,7 @@ async fn other_users_are_turned_away() {
     ));
     let me = rustix::process::geteuid().as_raw();
     let me_too = Limits {
-        users: Users::AnyOf(vec![me]),
+        users: vec![me],
         ..limits()
     };
     let _expected = listener.expect(&token).unwrap();
