@@ -34,7 +34,7 @@
 //! # Memory
 //!
 //! Per transfer: its part of the plan (24 bytes for each segment and nest), a few hundred bytes
-//! in the machine, and the buffers of the lanes it uses ([`DataOptions`]), which all
+//! in the machine, and the buffers of the lanes it uses ([`DataOptions`](crate::data::DataOptions)), which all
 //! transfers share. A request of a million chunks waits for buffers; it is never refused for its size.
 
 mod builder;
