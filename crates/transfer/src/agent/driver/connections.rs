@@ -64,7 +64,7 @@ struct Connection {
 }
 
 impl Connections {
-    /// No connections yet, and where their events arrive. Accepts those of peers from now on.
+    /// No connections yet, and where their events arrive.
     pub(super) fn new(
         endpoints: Endpoints,
         carriers: Carriers,
