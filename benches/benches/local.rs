@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use memmap2::{Advice, MmapMut};
 use tokio::runtime::Runtime;
 use transload_transfer::path::ring::SocketName;
-use transload_transfer::path::ring::handover::{Limits, Listener, Token, connect};
-use transload_transfer::path::ring::staging::{Consumer, Producer, RingLimits, RingShape};
+use transload_transfer::path::ring::carrier::handover::{Limits, Listener, Token, connect};
+use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingLimits, RingShape};
 
 /// What one decode rank of the canonical pair gets: 80 layers, 2,048 tokens, one head of 512 B.
 const BYTES: usize = 80 * 2048 * 512;

@@ -11,13 +11,13 @@ use tokio::sync::mpsc;
 use transload_transfer::data::{InStream, Outgoing, Receiver};
 use transload_transfer::ids::{AgentId, TransferId};
 use transload_transfer::path::Path;
-use transload_transfer::path::carrier::{Carrier, Host, Link, Reporter, Room};
+use transload_transfer::path::carrier::{Carrier, Host, Link, Provider, Reporter};
 use transload_transfer::path::negotiation::{
     Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way,
 };
 use transload_transfer::wire::stream::HEADER;
 
-/// The path of this room.
+/// The path of this provider.
 pub const MEMORY: Path = Path::new(9).unwrap();
 
 /// What is to go wrong.
@@ -38,7 +38,7 @@ fn happens(fault: &AtomicUsize) -> bool {
         .is_ok()
 }
 
-/// A path between agents of one process that were given clones of this room.
+/// A path between agents of one process that were given clones of this provider.
 #[derive(Clone, Debug, Default)]
 pub struct InMemory {
     faults: Faults,
@@ -59,19 +59,19 @@ impl InMemory {
 /// A piece of a stream: its number, and bytes; none at its end.
 type Piece = (u64, Vec<u8>);
 
-impl Room for InMemory {
+impl Provider for InMemory {
     fn path(&self) -> Path {
         MEMORY
     }
 
     fn open(&self, host: Host) -> io::Result<Box<dyn Carrier>> {
-        let room = self.clone();
-        Ok(Box::new(Memories { room, host }))
+        let provider = self.clone();
+        Ok(Box::new(Memories { provider, host }))
     }
 }
 
 struct Memories {
-    room: InMemory,
+    provider: InMemory,
     host: Host,
 }
 
@@ -86,7 +86,7 @@ impl Carrier for Memories {
 
     fn link(&self, _address: SocketAddr, reporter: Reporter) -> Box<dyn Link> {
         Box::new(Channel {
-            room: self.room.clone(),
+            provider: self.provider.clone(),
             receiver: self.host.receiver.clone(),
             reporter,
             sender: Arc::default(),
@@ -136,7 +136,7 @@ impl Negotiation for Channels {
 }
 
 struct Channel {
-    room: InMemory,
+    provider: InMemory,
     receiver: Receiver,
     reporter: Reporter,
     sender: Arc<Mutex<Option<mpsc::Sender<Piece>>>>,
@@ -146,14 +146,14 @@ struct Channel {
 impl Link for Channel {
     fn obey(&mut self, order: Order, peer: &AgentId) {
         match order {
-            Order::Offer { .. } if happens(&self.room.faults.refused) => {
+            Order::Offer { .. } if happens(&self.provider.faults.refused) => {
                 let ending = Ending::Failed("there is no memory".to_owned());
                 self.reporter.ended(Way::In, ending);
             }
             Order::Offer { .. } => {
-                let number = self.room.next.fetch_add(1, Ordering::Relaxed);
+                let number = self.provider.next.fetch_add(1, Ordering::Relaxed);
                 let (sender, pieces) = mpsc::channel(4);
-                let offers = self.room.offers.lock();
+                let offers = self.provider.offers.lock();
                 offers
                     .unwrap_or_else(PoisonError::into_inner)
                     .insert(number, sender);
@@ -163,7 +163,7 @@ impl Link for Channel {
             }
             Order::Meet { word } => {
                 let number = u64::from_le_bytes(word.try_into().unwrap());
-                let sender = self.room.offers.lock().unwrap().remove(&number);
+                let sender = self.provider.offers.lock().unwrap().remove(&number);
                 *self.sender.lock().unwrap() = sender;
                 for outgoing in std::mem::take(&mut self.waiting) {
                     self.carry(&outgoing);
@@ -176,7 +176,7 @@ impl Link for Channel {
         let Some(sender) = self.sender.lock().unwrap().clone() else {
             return self.waiting.push(outgoing.clone());
         };
-        let sending = send(outgoing.clone(), sender, self.room.clone());
+        let sending = send(outgoing.clone(), sender, self.provider.clone());
         Handle::current().spawn(sending);
     }
 
@@ -185,9 +185,9 @@ impl Link for Channel {
     }
 }
 
-async fn send(outgoing: Outgoing, sender: mpsc::Sender<Piece>, room: InMemory) {
+async fn send(outgoing: Outgoing, sender: mpsc::Sender<Piece>, provider: InMemory) {
     while let Some(mut stream) = outgoing.next_stream().await {
-        let number = room.next.fetch_add(1, Ordering::Relaxed);
+        let number = provider.next.fetch_add(1, Ordering::Relaxed);
         let mut buffer = vec![0; 4096].into_boxed_slice();
         let broken = loop {
             let Some((filled, len)) = stream.fill(buffer).await else {
@@ -195,10 +195,10 @@ async fn send(outgoing: Outgoing, sender: mpsc::Sender<Piece>, room: InMemory) {
             };
             buffer = filled;
             let mut piece = buffer[..len].to_vec();
-            if len > HEADER && happens(&room.faults.damaged) {
+            if len > HEADER && happens(&provider.faults.damaged) {
                 piece[0] ^= 1;
             }
-            let broken = len > HEADER && happens(&room.faults.broken);
+            let broken = len > HEADER && happens(&provider.faults.broken);
             if broken || sender.send((number, piece)).await.is_err() {
                 break true;
             }

@@ -15,8 +15,10 @@ use transload_transfer::ids::{
 };
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::path::ring::SocketName;
-use transload_transfer::path::ring::handover::{HandoverError, Limits, Listener, Token, connect};
-use transload_transfer::path::ring::staging::RingLimits;
+use transload_transfer::path::ring::carrier::handover::{
+    HandoverError, Limits, Listener, Token, connect,
+};
+use transload_transfer::path::ring::carrier::staging::RingLimits;
 use transload_transfer::plan::{Plan, Request, Side as End};
 use transload_transfer::quic::{ControlConnection, Endpoints, QuicOptions};
 use transload_transfer::ticket::{RankAddress, Ticket};

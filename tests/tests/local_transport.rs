@@ -8,24 +8,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use transload_transfer::path::ring;
 use transload_transfer::path::ring::SocketName;
-use transload_transfer::path::ring::handover::{
+use transload_transfer::path::ring::carrier;
+use transload_transfer::path::ring::carrier::handover::{
     Connection, HandoverError, Limits, Listener, Token, connect,
 };
-use transload_transfer::path::ring::staging::{
+use transload_transfer::path::ring::carrier::staging::{
     Consumer, End, Producer, RingError, RingLimits, RingShape,
 };
 
 /// Far more than anything here takes; a test that hangs fails by it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn drive<E, R>(end: E, work: impl FnOnce(&mut E) -> R + Send + 'static) -> (E, R)
+async fn drive<E, R>(end: E, work: impl FnOnce(&mut E) -> R + Send + 'static) -> R
 where
     E: End + Send + 'static,
     R: Send + 'static,
 {
-    ring::drive(end, work).unwrap().await
+    let driven = carrier::drive(end, work).unwrap();
+    driven.result().await.unwrap()
 }
 
 #[test]
@@ -38,7 +39,7 @@ fn bytes_cross_between_processes() {
         let (other, connection) = meet(&listener, "produce").await;
         let consumer = accept_consumer(connection).await;
         let start = Instant::now();
-        let (_, received) = drive(consumer, move |c| receive_all(c, total)).await;
+        let received = drive(consumer, move |c| receive_all(c, total)).await;
         received.unwrap();
         report("received", total, start);
         other.kill_and_wait();
@@ -46,7 +47,7 @@ fn bytes_cross_between_processes() {
         let (other, connection) = meet(&listener, "consume").await;
         let producer = offer_producer(connection).await;
         let start = Instant::now();
-        let (_, sent) = drive(producer, move |p| {
+        let sent = drive(producer, move |p| {
             send_all(p, total)?;
             p.drained(None)
         })
@@ -98,7 +99,7 @@ fn survivors_of_kill_9_notice_and_leak_nothing() {
         // And the next peer is served as ever.
         let (other, connection) = meet(&listener, "produce").await;
         let consumer = accept_consumer(connection).await;
-        let (_, received) = drive(consumer, |c| receive_all(c, 1 << 20)).await;
+        let received = drive(consumer, |c| receive_all(c, 1 << 20)).await;
         received.unwrap();
         other.kill_and_wait();
     });
@@ -206,11 +207,11 @@ fn scribble(_end: impl End) {
 async fn serve(role: &str, connection: Connection) -> Result<RingError, HandoverError> {
     if role == "produce" {
         let consumer = connection.accept_consumer(RingLimits::default()).await?;
-        let (_, end) = drive(consumer, |c| receive_all(c, u64::MAX)).await;
+        let end = drive(consumer, |c| receive_all(c, u64::MAX)).await;
         Ok(end.unwrap_err())
     } else {
         let producer = connection.offer_producer(RingShape::DEFAULT).await?;
-        let (_, end) = drive(producer, |p| send_all(p, u64::MAX)).await;
+        let end = drive(producer, |p| send_all(p, u64::MAX)).await;
         Ok(end.unwrap_err())
     }
 }

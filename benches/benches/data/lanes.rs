@@ -16,7 +16,7 @@ use transload_transfer::data::{
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::AgentId;
 use transload_transfer::ids::{Nonce, TransferId};
-use transload_transfer::path::quic::LaneOut;
+use transload_transfer::path::quic::carrier::LaneOut;
 use transload_transfer::plan::Side;
 use transload_transfer::quic::{Endpoints, Lane, QuicOptions};
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};

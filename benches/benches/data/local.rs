@@ -9,9 +9,10 @@ use transload_transfer::data::{DataOptions, Landing, Outgoing, Receiver, SendEve
 use transload_transfer::ids::AgentId;
 use transload_transfer::ids::{Nonce, TransferId};
 use transload_transfer::memory::Memory;
-use transload_transfer::path::ring::handover::{Limits, Listener, Token, connect};
-use transload_transfer::path::ring::staging::{RingLimits, RingShape};
-use transload_transfer::path::ring::{RingIn, RingOut, SocketName};
+use transload_transfer::path::ring::SocketName;
+use transload_transfer::path::ring::carrier::handover::{Limits, Listener, Token, connect};
+use transload_transfer::path::ring::carrier::staging::{RingLimits, RingShape};
+use transload_transfer::path::ring::carrier::{RingIn, RingOut};
 use transload_transfer::plan::Side;
 
 use crate::case::{ALL, Case, memory};

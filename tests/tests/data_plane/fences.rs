@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use transload_transfer::data::{DataOptions, SendError, SendEvent};
 use transload_transfer::ids::AgentId;
-use transload_transfer::path::ring::staging::{RingError, RingShape};
-use transload_transfer::path::ring::{RingIn, RingOut};
+use transload_transfer::path::ring::carrier::staging::{RingError, RingShape};
+use transload_transfer::path::ring::carrier::{RingIn, RingOut};
 use transload_transfer::quic::{CloseCode, QuicOptions, StreamError};
 
 use crate::support::{

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use transload_transfer::data::DataOptions;
-use transload_transfer::path::ring::staging::RingShape;
-use transload_transfer::path::ring::{RingIn, RingOut};
+use transload_transfer::path::ring::carrier::staging::RingShape;
+use transload_transfer::path::ring::carrier::{RingIn, RingOut};
 use transload_transfer::quic::QuicOptions;
 
 use crate::support::{

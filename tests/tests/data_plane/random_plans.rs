@@ -8,8 +8,8 @@ use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::compiled::{compile, tables};
 use transload_transfer::data::{DataOptions, Outgoing, RouteBytes};
 use transload_transfer::memory::Memory;
-use transload_transfer::path::ring::staging::RingShape;
-use transload_transfer::path::ring::{RingIn, RingOut};
+use transload_transfer::path::ring::carrier::staging::RingShape;
+use transload_transfer::path::ring::carrier::{RingIn, RingOut};
 use transload_transfer::plan::{Plan, Route, Side, Tables};
 use transload_transfer::quic::QuicOptions;
 

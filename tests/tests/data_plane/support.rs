@@ -18,9 +18,9 @@ use transload_transfer::data::{
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{AgentId, Nonce, TransferId};
 use transload_transfer::memory::Memory;
-use transload_transfer::path::quic::LaneOut;
-use transload_transfer::path::ring::handover::{Limits, Listener, Token, connect};
-use transload_transfer::path::ring::staging::{Consumer, Producer, RingLimits, RingShape};
+use transload_transfer::path::quic::carrier::LaneOut;
+use transload_transfer::path::ring::carrier::handover::{Limits, Listener, Token, connect};
+use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingLimits, RingShape};
 use transload_transfer::plan::{BlockTable, Plan, Request, Route, Side, Tables};
 use transload_transfer::quic::{ControlConnection, Endpoints, Lane, QuicOptions};
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};

@@ -17,7 +17,7 @@ use crate::source::halves;
 use crate::town::PATIENCE;
 
 /// Both sides of a handover begin with it.
-const MAGIC: &[u8; 8] = b"tl-loc/1";
+const MAGIC: &[u8; 8] = b"tl-loc/2";
 
 /// What a guest is handed.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ fn hand_over(socket: &OwnedFd, token: [u8; 32], gift: &Gift) -> rustix::io::Resu
 
 /// The offer of a ring, of which the guest is the consumer.
 pub(crate) fn ring(slots: u32, slot_bytes: u32) -> Vec<u8> {
-    postcard::to_allocvec(&(1_u32, slots, slot_bytes)).unwrap()
+    postcard::to_allocvec(&(slots, slot_bytes)).unwrap()
 }
 
 /// A memfd of so many bytes, with its size sealed or not.

@@ -11,10 +11,10 @@ use transload_transfer::agent::Agent;
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{ClusterName, Direction, Incarnation};
 use transload_transfer::path::ring::SocketName;
-use transload_transfer::path::ring::handover::{
+use transload_transfer::path::ring::carrier::handover::{
     Connection, Expected, Limits, Listener, Token, connect,
 };
-use transload_transfer::path::ring::staging::{RingLimits, RingShape};
+use transload_transfer::path::ring::carrier::staging::{RingLimits, RingShape};
 use transload_transfer::wire::message::{Ask, Message};
 use transload_transfer::wire::{Failure, Path, PathSet};
 

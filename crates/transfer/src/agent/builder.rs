@@ -2,32 +2,24 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use thiserror::Error;
-use tokio::sync::mpsc;
 use transload_layout::Deployment;
 
-use super::AgentOptions;
-use super::driver::{Driver, Parts};
-use super::event::Event;
+use super::driver::{self, Setup};
 use super::flows::Memories;
 use super::handle::{Agent, Shared};
+use super::options::AgentOptions;
 use super::plans::{Plans, canonical};
-use super::renewal;
 use crate::data::Region;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
-use crate::path::carrier::Room;
-use crate::path::quic::Quic;
-use crate::path::ring::Ring;
+use crate::path::carrier::Provider;
+use crate::path::quic::carrier::Quic;
+use crate::path::ring::carrier::Ring;
 use crate::quic::{BindError, Endpoints};
 use crate::ticket::TicketKey;
 use crate::wire::{self, DocumentTooLong, Machine};
-
-/// Events that may wait for the driver. Whoever has one more waits with it, so a peer that sends faster
-/// than it is served feels the back-pressure of its connection.
-const EVENTS: usize = 1024;
 
 /// Makes an [`Agent`].
 #[derive(Debug)]
@@ -38,7 +30,7 @@ pub struct Builder {
     instance: Option<InstanceName>,
     options: AgentOptions,
     memories: Memories,
-    rooms: Vec<Box<dyn Room>>,
+    providers: Vec<Box<dyn Provider>>,
 }
 
 /// Memory that does not suit its deployment.
@@ -118,8 +110,15 @@ pub enum BindAgentError {
     Random(#[from] std::io::Error),
 }
 
+impl Agent {
+    /// Begins to make an agent for some ranks of a deployment.
+    pub fn builder(identity: Identity, deployment: Deployment) -> Builder {
+        Builder::new(identity, deployment)
+    }
+}
+
 impl Builder {
-    pub(super) fn new(identity: Identity, deployment: Deployment) -> Self {
+    fn new(identity: Identity, deployment: Deployment) -> Self {
         Self {
             identity,
             deployment: Arc::new(deployment),
@@ -127,7 +126,7 @@ impl Builder {
             instance: None,
             options: AgentOptions::default(),
             memories: Memories::new(),
-            rooms: vec![Box::new(Quic), Box::new(Ring)],
+            providers: vec![Box::new(Quic), Box::new(Ring)],
         }
     }
 
@@ -155,10 +154,10 @@ impl Builder {
         self
     }
 
-    /// Has the agent take one more path, beside QUIC and the ring. Both sides have to have it.
+    /// Has the agent take one more path, besides QUIC and the ring. Both sides have to have it.
     #[must_use]
-    pub fn path(mut self, room: impl Room + 'static) -> Self {
-        self.rooms.push(Box::new(room));
+    pub fn path(mut self, provider: impl Provider + 'static) -> Self {
+        self.providers.push(Box::new(provider));
         self
     }
 
@@ -212,7 +211,7 @@ impl Builder {
         let peer = self.identity.peer().clone();
         let renewals = Renewals::of(&self.identity);
         let lanes = self.options.quic.lanes;
-        let endpoints = Endpoints::bind(self.identity, self.options.quic, addr)?;
+        let endpoints = Endpoints::bind(self.identity, self.options.quic.clone(), addr)?;
         let instance = self.instance;
         let instance =
             instance.unwrap_or_else(|| InstanceName::of_host(endpoints.control_addr().port()));
@@ -228,27 +227,18 @@ impl Builder {
         };
         let plans = Plans::new(self.deployment.clone());
         let machine = Machine::new(me, self.options.wire.clone(), plans)?;
-        let early_wait = self.options.wire.early_wait;
-        let (sender, events) = mpsc::channel(EVENTS);
-        let driver = Driver::new(Parts {
-            stall: self.options.wire.stall,
-            // Not before what was asked of us, and waits for its lease, is over.
-            keep_idle: self.options.keep_idle.max(early_wait.saturating_mul(2)),
+        let (client, dropped) = driver::start(Setup {
             machine,
             endpoints: endpoints.clone(),
             memories: self.memories,
-            data: self.options.data,
-            rooms: self.rooms,
-            events: sender.clone(),
+            providers: self.providers,
+            options: self.options,
+            renewals,
         });
-        let urgent = driver.urgent();
-        let every = self.options.renew_every;
-        endpoints.spawn_control(accept(endpoints.clone(), sender.clone(), renewals, every));
-        endpoints.spawn_control(driver.run(events));
         Ok(Agent {
-            events: sender.clone(),
+            client,
             shared: Arc::new(Shared {
-                urgent,
+                dropped,
                 id,
                 endpoints,
                 deployment: self.deployment,
@@ -300,24 +290,4 @@ fn check_groups(
         }
     }
     Ok(())
-}
-
-/// Hands every control connection that arrives to the driver, and meanwhile looks for renewed certificates.
-async fn accept(
-    endpoints: Endpoints,
-    events: mpsc::Sender<Event>,
-    renewals: Option<Renewals>,
-    every: Duration,
-) {
-    let accepting = async {
-        while let Some(connection) = endpoints.accept().await {
-            if events.send(Event::Arrived(connection)).await.is_err() {
-                return;
-            }
-        }
-    };
-    tokio::select! {
-        () = accepting => {}
-        () = renewal::keep(&endpoints, renewals, every) => {}
-    }
 }

@@ -1,155 +1,160 @@
-//! The driver: the one task that owns the machine, feeds it with events, and does what it wants done.
+//! The driver: the one task that owns the machine, feeds it with events, and has its parts do what it wants done.
+//!
+//! ```text
+//!   Driver: the loop; each event goes into the machine, each action to the part that it concerns
+//!   ├── promises      who waits for the end of which lease, job and notice
+//!   ├── transfers     routes that are bound, read and received here, and their fences
+//!   ├── connections   control connections, dialling, and the links of each path
+//!   ├── background    compiling plans and binding routes, away from this task
+//!   └── counters
+//! ```
+//!
+//! A part owns its state and knows no other part, nor the machine.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-use self::arrivals::Admission;
-pub(super) use self::binding::{Binding, Bound};
-use self::commands::Stopping;
-use self::connections::{Connection, Lookups};
-use self::promises::Promise;
-use self::turns::Turns;
-use super::NoticeOutcome;
+use self::background::Background;
+use self::connections::Connections;
+use self::event::{ControlEvent, DataEvent, Sending};
+use self::promises::Promises;
+use self::shutdown::{NEVER, Shutdown};
+use self::transfers::Transfers;
+use super::command::{Client, Command, JobLabel, JobResult, LeaseWish, Notice};
 use super::error::TransferError;
-use super::event::Event;
-use super::flows::{Memories, Touching, Under};
-use super::lease::Ended;
+use super::flows::{Memories, Under};
 use super::metrics::Counters;
+use super::options::AgentOptions;
+use super::outcome::{LeaseOutcome, NoticeOutcome};
 use super::plans::Plans;
-use crate::data::{DataOptions, Receiver};
+use super::promise::Handle;
+use super::renewal;
+use super::request::{Blocks, own_tables};
+use crate::content::{ContentDigest, ContentFingerprint};
+use crate::identity::Renewals;
 use crate::ids::{AgentId, TransferId};
-use crate::lease::LeaseKey;
 use crate::moment::Moment;
 use crate::path::Path;
-use crate::path::carrier::{Carrier, Host, Room};
-use crate::quic::{CloseCode, Endpoints};
-use crate::wire::{ConnId, JobId, JobReport, Machine, NoticeId};
+use crate::path::carrier::Provider;
+use crate::path::negotiation::{Report, Way};
+use crate::plan::Side;
+use crate::quic::{CloseCode, ControlConnection, Endpoints};
+use crate::wire::{Action, BlocksOf, ConnId, Flow, JobError, Machine, PlanAsk};
 
-mod actions;
 mod arrivals;
-mod binding;
-mod commands;
+mod background;
+mod carriers;
 mod connections;
-mod logs;
+mod control;
+mod dial;
+mod event;
+mod log;
 mod promises;
+mod shutdown;
 mod transfers;
-mod turns;
 
 /// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` is
 /// short, which it has to stay well below.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// How long the last words may take to arrive when the agent stops.
-const FAREWELL: Duration = Duration::from_millis(500);
-
-/// How far ahead a deadline can be: as good as never, and no clock runs over.
-const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
-
-pub(super) struct Driver {
-    machine: Machine<Plans>,
-    endpoints: Endpoints,
-    /// The paths there are.
-    carriers: BTreeMap<Path, Box<dyn Carrier>>,
-    memories: Memories,
-    /// For tasks whose events have to wait their turn: peers and users.
-    events: mpsc::Sender<Event>,
-    /// For those that cannot wait: the data plane, whose events are a few for each stream, and handles
-    /// that are dropped, with one each.
-    moved: mpsc::UnboundedSender<Event>,
-    moved_in: Option<mpsc::UnboundedReceiver<Event>>,
-    start: Instant,
-    next_conn: u64,
-    connections: HashMap<ConnId, Connection>,
-    under_way: HashMap<TransferId, Under>,
-    /// Transfers that are being fenced.
-    fencing: HashMap<TransferId, Touching>,
-    /// Who binds routes.
-    turns: Turns,
-    /// The number of the next transfer that is bound, which tells it from any other.
-    next_number: u64,
-    lookups: Lookups,
-    /// With whether somebody has claimed it, as its owner sees.
-    leases: HashMap<LeaseKey, (Promise<Ended>, Arc<AtomicBool>)>,
-    jobs: HashMap<JobId, Promise<Result<JobReport, TransferError>>>,
-    notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
-    /// Which agents have used leases that are open: they would be taken for lost.
-    users: HashMap<LeaseKey, BTreeSet<AgentId>>,
-    look: Duration,
-    keep_idle: Duration,
-    stopping: Option<Stopping>,
-    counters: Counters,
-}
-
-/// What a driver is made of.
-pub(super) struct Parts {
+/// What a driver is started with.
+pub(super) struct Setup {
     pub(super) machine: Machine<Plans>,
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
-    pub(super) data: DataOptions,
-    pub(super) rooms: Vec<Box<dyn Room>>,
-    /// How long a transfer may stand still.
-    pub(super) stall: Duration,
-    /// How long a connection is kept that nothing needs.
-    pub(super) keep_idle: Duration,
-    pub(super) events: mpsc::Sender<Event>,
+    /// The paths that it may have.
+    pub(super) providers: Vec<Box<dyn Provider>>,
+    pub(super) options: AgentOptions,
+    pub(super) renewals: Option<Renewals>,
+}
+
+/// Starts a driver on the control thread. Tells where commands go, and handles that are dropped.
+pub(super) fn start(setup: Setup) -> (Client, mpsc::UnboundedSender<Handle>) {
+    let (client, commands) = Client::new();
+    let (handles, dropped) = mpsc::unbounded_channel();
+    let (control, driving) = (setup.endpoints.clone(), handles.clone());
+    control.spawn_control(async move {
+        let (driver, inbox) = Driver::new(setup, driving, commands, dropped);
+        driver.run(inbox).await;
+    });
+    (client, handles)
+}
+
+struct Driver {
+    machine: Machine<Plans>,
+    endpoints: Endpoints,
+    connections: Connections,
+    transfers: Transfers,
+    promises: Promises,
+    background: Background,
+    counters: Counters,
+    start: Instant,
+    look: Duration,
+    shutdown: Shutdown,
+}
+
+/// All that a driver hears.
+struct Inbox {
+    data: mpsc::UnboundedReceiver<DataEvent>,
+    dropped: mpsc::UnboundedReceiver<Handle>,
+    control: mpsc::Receiver<ControlEvent>,
+    commands: mpsc::Receiver<Command>,
 }
 
 impl Driver {
-    pub(super) fn new(parts: Parts) -> Self {
-        let (moved, moved_in) = mpsc::unbounded_channel();
-        let mut data = parts.data;
-        // Whoever keeps to what lanes allow is never turned away; two dials may have crossed.
-        let quic = parts.endpoints.options();
-        let allowed = 2 * usize::from(quic.lanes) * quic.max_streams as usize;
-        data.streams_of_peer = data.streams_of_peer.max(allowed);
-        data.streams_of_service = data.streams_of_service.max(allowed);
-        let host = Host {
-            endpoints: parts.endpoints.clone(),
-            receiver: Receiver::new(Admission::new(moved.clone()), &data),
-            data,
-        };
-        Self {
-            carriers: open(&parts.rooms, &host),
-            machine: parts.machine,
-            endpoints: parts.endpoints,
-            memories: parts.memories,
-            events: parts.events,
-            moved,
-            moved_in: Some(moved_in),
-            start: Instant::now(),
-            next_conn: 0,
-            connections: HashMap::new(),
-            under_way: HashMap::new(),
-            fencing: HashMap::new(),
-            turns: Turns::default(),
-            next_number: 0,
-            lookups: Lookups::default(),
-            leases: HashMap::new(),
-            jobs: HashMap::new(),
-            notices: HashMap::new(),
-            users: HashMap::new(),
-            keep_idle: parts.keep_idle,
-            look: LOOK.min(parts.stall / 4).max(Duration::from_millis(1)),
-            stopping: None,
+    /// To be called inside the runtime of the control thread.
+    fn new(
+        setup: Setup,
+        handles: mpsc::UnboundedSender<Handle>,
+        commands: mpsc::Receiver<Command>,
+        dropped: mpsc::UnboundedReceiver<Handle>,
+    ) -> (Self, Inbox) {
+        let (endpoints, options) = (setup.endpoints, setup.options);
+        // Not before what was asked of us, and waits for its lease, is over.
+        let keep_idle = options
+            .keep_idle
+            .max(options.wire.early_wait.saturating_mul(2));
+        let (events, data) = mpsc::unbounded_channel();
+        let carriers = carriers::open(&setup.providers, &endpoints, options.data, events.clone());
+        let (connections, control) =
+            Connections::new(endpoints.clone(), carriers, keep_idle, events.clone());
+        tokio::spawn({
+            let (endpoints, accepting) = (endpoints.clone(), connections.accept());
+            async move {
+                tokio::select! {
+                    () = accepting => {}
+                    () = renewal::keep(&endpoints, setup.renewals, options.renew_every) => {}
+                }
+            }
+        });
+        let background = Background::new(events.clone());
+        let driver = Self {
+            machine: setup.machine,
+            endpoints,
+            connections,
+            transfers: Transfers::new(setup.memories, background.clone(), events),
+            promises: Promises::new(handles),
+            background,
             counters: Counters::default(),
-        }
-    }
-
-    /// Where those tell that cannot wait.
-    pub(super) fn urgent(&self) -> mpsc::UnboundedSender<Event> {
-        self.moved.clone()
+            start: Instant::now(),
+            look: LOOK
+                .min(options.wire.stall / 4)
+                .max(Duration::from_millis(1)),
+            shutdown: Shutdown::default(),
+        };
+        let inbox = Inbox {
+            data,
+            dropped,
+            control,
+            commands,
+        };
+        (driver, inbox)
     }
 
     /// Runs until the agent is shut down.
-    pub(super) async fn run(mut self, mut events: mpsc::Receiver<Event>) {
-        let Some(mut moved) = self.moved_in.take() else {
-            return;
-        };
+    async fn run(mut self, mut inbox: Inbox) {
         let mut look = interval(self.look);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -159,65 +164,55 @@ impl Driver {
             if self.is_over() {
                 break;
             }
-            let machine_due = self.machine.next_deadline();
-            let machine_due = machine_due.map(|due| self.start + due.0.min(NEVER));
-            let stopping_due = self.stopping.as_ref().and_then(|stopping| stopping.until);
-            let due = [machine_due, stopping_due].into_iter().flatten().min();
-            let due = due.unwrap_or_else(|| Instant::now() + NEVER);
             tokio::select! {
-                Some(event) = moved.recv() => self.on_event(event),
-                Some(event) = events.recv() => self.on_event(event),
-                () = sleep_until(due.into()) => self.on_deadline(),
+                Some(event) = inbox.data.recv() => self.on_data(event),
+                Some(handle) = inbox.dropped.recv() => self.cancel(handle),
+                Some(event) = inbox.control.recv() => self.on_control(event),
+                Some(command) = inbox.commands.recv() => self.on_command(command),
+                () = sleep_until(self.due().into()) => self.on_deadline(),
                 _ = look.tick() => {
                     self.look();
                     self.close_idle();
                 }
             }
         }
-        let connections = self.connections.drain();
-        let writers: Vec<_> = connections
-            .map(|(_, connection)| connection.close())
-            .collect();
-        let farewell = async {
-            for writer in writers {
-                // It cannot fail in a way that matters any more.
-                let _ = writer.await;
-            }
-        };
-        // Who does not listen finds out by itself.
-        let _ = timeout(FAREWELL, farewell).await;
+        self.connections.farewell().await;
         self.endpoints.close(CloseCode::DONE, "shutdown").await;
-        let stopping = self.stopping.take().into_iter();
-        for done in stopping.flat_map(|stopping| stopping.waiting) {
-            // Whoever asked may be gone.
-            let _ = done.send(());
-        }
+        self.shutdown.finish();
     }
 
     fn now(&self) -> Moment {
         Moment(self.start.elapsed())
     }
 
+    fn due(&self) -> Instant {
+        let machine_due = self.machine.next_deadline();
+        let machine_due = machine_due.map(|due| self.start + due.0.min(NEVER));
+        let due = [machine_due, self.shutdown.deadline()]
+            .into_iter()
+            .flatten()
+            .min();
+        due.unwrap_or_else(|| Instant::now() + NEVER)
+    }
+
     fn is_over(&self) -> bool {
-        let Some(stopping) = &self.stopping else {
+        if !self.shutdown.has_begun() {
             return false;
-        };
+        }
         let gauges = self.machine.gauges();
         // Notices to owners that cannot be reached are not worth more than the patience: their leases
         // expire by themselves. What touches memory is waited for, unless it was found to take for ever.
         let still = gauges.leases + gauges.transfers + gauges.jobs;
-        let over = self.machine.is_idle() || (stopping.until.is_none() && still == gauges.stalled);
-        over && self.under_way.is_empty() && self.fencing.len() <= gauges.transfers
+        let over =
+            self.machine.is_idle() || (self.shutdown.is_impatient() && still == gauges.stalled);
+        over && self.transfers.are_over(gauges.transfers)
     }
 
     fn on_deadline(&mut self) {
         let now = self.now();
         self.machine.on_deadline(now);
-        if let Some(stopping) = &mut self.stopping
-            && stopping.until.is_some_and(|until| until <= Instant::now())
-        {
+        if self.shutdown.runs_out() {
             // Once is enough: what is given up ends when it is fenced.
-            stopping.until = None;
             self.machine.give_up(now);
         }
     }
@@ -225,94 +220,396 @@ impl Driver {
     /// Tells the machine which transfers move.
     fn look(&mut self) {
         let now = self.now();
-        for (transfer, under) in &mut self.under_way {
-            let moved = under.moved();
-            if moved != under.seen || under.is_queued() {
-                under.seen = moved;
-                self.machine.moved(now, *transfer, moved);
-            }
+        for (transfer, moved) in self.transfers.progress() {
+            self.machine.moved(now, transfer, moved);
+        }
+    }
+
+    /// Closes connections that nothing has needed for a while.
+    fn close_idle(&mut self) {
+        let needed = |agent: &AgentId| self.machine.wants(agent) || self.promises.is_user(agent);
+        for conn in self.connections.idle(needed) {
+            self.lost(conn, "nothing needs it");
+        }
+    }
+
+    fn lost(&mut self, conn: ConnId, why: &str) {
+        if self.connections.hang_up(conn, &why) {
+            let now = self.now();
+            self.machine.disconnected(now, conn);
         }
     }
 }
 
-/// Opens what paths there are on this machine.
-fn open(rooms: &[Box<dyn Room>], host: &Host) -> BTreeMap<Path, Box<dyn Carrier>> {
-    let carriers = rooms.iter().filter_map(|room| {
-        let path = room.path();
-        match room.open(host.clone()) {
-            Ok(carrier) => Some((path, carrier)),
-            Err(error) => {
-                tracing::warn!(%path, %error, "a path cannot be had: peers are reached by others");
-                None
-            }
-        }
-    });
-    carriers.collect()
-}
-
 /// What happens.
 impl Driver {
-    fn on_event(&mut self, event: Event) {
+    fn on_control(&mut self, event: ControlEvent) {
         let now = self.now();
         match event {
-            Event::Arrived(connection) => self.connected(connection, None),
-            Event::Dialled {
-                agent,
-                result: Ok(connection),
-            } => self.connected(connection, Some(agent)),
-            Event::Dialled {
-                agent,
-                result: Err(error),
-            } => {
-                tracing::warn!(%agent, %error, "could not connect");
-                self.machine.connect_failed(now, &agent, error);
-            }
-            Event::Received { conn, envelope } => {
-                if let Some(connection) = self.connections.get_mut(&conn) {
-                    connection.talked = Instant::now();
+            ControlEvent::Arrived(connection) => self.connected(connection, None),
+            ControlEvent::Dialled { agent, result } => match result {
+                Ok(connection) => self.connected(connection, Some(agent)),
+                Err(error) => {
+                    tracing::warn!(%agent, %error, "could not connect");
+                    self.machine.connect_failed(now, &agent, error);
                 }
+            },
+            ControlEvent::Received { conn, envelope } => {
+                self.connections.heard(conn);
                 self.machine.on_message(now, conn, envelope);
                 // Its first message says which instance it is.
-                if let Some(connection) = self.connections.get_mut(&conn)
-                    && connection.agent.is_none()
-                {
-                    connection.agent = self.machine.peer_agent(conn);
-                }
+                let agent = || self.machine.peer_agent(conn);
+                self.connections.identify(conn, agent);
             }
-            Event::Lost { conn, why } => self.lost(conn, &why),
-            Event::Path { conn, path, report } => {
+            ControlEvent::Lost { conn, why } => self.lost(conn, &why),
+        }
+    }
+
+    fn connected(&mut self, connection: ControlConnection, meant: Option<AgentId>) {
+        let now = self.now();
+        let service = connection.peer().service.clone();
+        let (conn, permits, paths) = self.connections.add(connection, meant.clone());
+        let machine = &mut self.machine;
+        machine.connected(now, conn, service, meant, permits, paths);
+    }
+
+    fn on_data(&mut self, event: DataEvent) {
+        let now = self.now();
+        match event {
+            DataEvent::Path { conn, path, report } => {
                 self.machine.path_reported(now, conn, path, report);
             }
-            Event::Sending {
-                transfer,
-                number,
-                sending,
-            } => self.sending(transfer, number, sending),
-            Event::Admit {
-                agent,
-                header,
-                answer,
-            } => self.admit(&agent, &header, answer),
-            Event::Bound {
+            DataEvent::Compiled { ask, plan } => self.machine.compiled(now, &ask, plan),
+            DataEvent::Bound {
                 transfer,
                 number,
                 bound,
-            } => self.bound(transfer, number, bound),
-            Event::Compiled { ask, plan } => {
-                let now = self.now();
-                self.machine.compiled(now, &ask, plan);
+            } => {
+                let counters = &mut self.counters;
+                match self.transfers.bound(transfer, number, bound, counters) {
+                    Ok(Some(path)) => self.carry(transfer, path),
+                    Ok(None) => {}
+                    Err(why) => self.failed(transfer, why),
+                }
             }
-            Event::Landed {
+            DataEvent::Sending {
+                transfer,
+                number,
+                sending,
+            } => {
+                if self.transfers.is_under_way(transfer, number) {
+                    self.on_sending(transfer, sending);
+                }
+            }
+            DataEvent::Admit {
+                agent,
+                header,
+                answer,
+            } => match self.machine.admit(now, &agent, &header) {
+                Ok(()) => {
+                    let counters = &mut self.counters;
+                    self.transfers.admit(header.transfer, answer, counters);
+                }
+                Err(error) => tracing::debug!(%agent, %error, "a data stream was turned away"),
+            },
+            DataEvent::Landed {
                 header,
                 trailer,
                 crc,
             } => self.machine.stream_arrived(now, &header, &trailer, crc),
-            Event::StreamFailed { transfer, why } => self.failed(transfer, why),
-            Event::Fenced { transfer } => {
-                self.fencing.remove(&transfer);
+            DataEvent::StreamFailed { transfer, why } => self.failed(transfer, why),
+            DataEvent::Fenced { transfer } => {
+                self.transfers.fenced(transfer);
                 self.machine.fenced(now, transfer);
             }
-            Event::Command(command) => self.on_command(command),
         }
+    }
+
+    /// Something has become of a stream that leaves.
+    fn on_sending(&mut self, transfer: TransferId, sending: Sending) {
+        let now = self.now();
+        match sending {
+            Sending::Written { bytes } => self.machine.stream_sent(now, transfer, bytes),
+            Sending::Failed { why, path: fault } => {
+                // All that take the same path have failed, if it is still the one that is sent over: it may have gone
+                // over what was there before.
+                if let Some(ending) = fault
+                    && let Some((conn, path)) = self.transfers.path(transfer)
+                    && self.connections.is_torn(conn, path)
+                {
+                    let way = Way::Out;
+                    let report = Report::Ended { way, ending };
+                    self.machine.path_reported(now, conn, path, report);
+                }
+                self.failed(transfer, why);
+            }
+        }
+    }
+
+    fn failed(&mut self, transfer: TransferId, why: String) {
+        let why = match self.transfers.how_far(transfer) {
+            Some(how_far) => format!("{why} {how_far}"),
+            None => why,
+        };
+        tracing::info!(%transfer, why, "an attempt has failed here");
+        let now = self.now();
+        self.machine.stream_failed(now, transfer, why);
+    }
+}
+
+/// What users of the agent want.
+impl Driver {
+    fn on_command(&mut self, command: Command) {
+        let now = self.now();
+        // An answer that nobody waits for is dropped: the asker has gone away. Dropped with it is what cancels a lease
+        // or a transfer.
+        match command {
+            Command::Lease {
+                spec,
+                claimed,
+                keeper,
+                opened,
+            } => {
+                let key = spec.key;
+                let answer = self.machine.lease(now, spec).map(|()| {
+                    self.counters.lease_opened();
+                    self.promises.lease(key, keeper, claimed)
+                });
+                let _ = opened.send(answer);
+            }
+            Command::OfLease { key, wish, answer } => {
+                let done = match wish {
+                    LeaseWish::Ready { layer, tokens } => self.machine.ready(key, layer, tokens),
+                    LeaseWish::FinishPrefill => self.machine.finish_prefill(now, key),
+                    LeaseWish::Renew { ttl } => self.machine.renew(now, key, ttl),
+                };
+                let _ = answer.send(done);
+            }
+            Command::Start {
+                spec,
+                label,
+                keeper,
+                started,
+            } => {
+                let answer = self.machine.start(now, spec).map(|job| {
+                    self.counters.job_begun(label.direction);
+                    (job, self.promises.job(job, keeper, label))
+                });
+                let _ = started.send(answer.map_err(|refused| *refused.error));
+            }
+            Command::JobReady {
+                job,
+                rank,
+                layer,
+                tokens,
+            } => self.machine.job_ready(job, rank, layer, tokens),
+            Command::JobPrefilled { job } => self.machine.job_prefilled(now, job),
+            Command::Cancel(handle) => self.cancel(handle),
+            Command::Notify {
+                ticket,
+                notice,
+                answer,
+            } => {
+                let machine = &mut self.machine;
+                let begun = match notice {
+                    Notice::Cancel { content } => machine.cancel_ticket(now, &ticket, content),
+                    Notice::Renew { ttl } => machine.renew_ticket(now, &ticket, ttl),
+                };
+                let _ = answer.send(begun.map(|notice| self.promises.notice(notice)));
+            }
+            Command::Gauges { answer } => {
+                let _ = answer.send(self.machine.gauges());
+            }
+            Command::Metrics { answer } => {
+                let _ = answer.send(Box::new(self.counters.read()));
+            }
+            Command::Shutdown { patience, done } => self.shut_down(patience, Some(done)),
+        }
+    }
+
+    fn cancel(&mut self, handle: Handle) {
+        let now = self.now();
+        match handle {
+            // One that has ended already is no error.
+            Handle::Lease(key) => drop(self.machine.cancel_lease(now, key)),
+            Handle::Job(job) => self.machine.cancel_job(now, job),
+            Handle::Agent => self.shut_down(Duration::ZERO, None),
+        }
+    }
+
+    /// Takes nothing new, and lets what is under way go on for so long.
+    fn shut_down(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
+        self.shutdown.begin(patience, done);
+        let now = self.now();
+        self.machine.drain(now);
+    }
+}
+
+/// What the machine wants done.
+impl Driver {
+    fn act(&mut self, action: Action<Blocks>) {
+        match action {
+            Action::Connect { agent, host, port } => self.connections.dial(agent, host, port),
+            Action::Close { conn, reason } => self.connections.close(conn, &reason),
+            Action::Send { conn, envelope } => {
+                if let Err(why) = self.connections.send(conn, &envelope) {
+                    self.lost(conn, &why);
+                }
+            }
+            Action::Path { conn, path, order } => self.connections.obey(conn, path, order),
+            Action::Compile(ask) => self.compile(ask),
+            Action::Read(flow) => self.begin(flow, Side::Source),
+            Action::Receive(flow) => self.begin(flow, Side::Destination),
+            Action::Readable {
+                transfer,
+                layer,
+                tokens,
+            } => self.transfers.readable(transfer, layer, tokens),
+            Action::AllReadable { transfer } => self.transfers.all_readable(transfer),
+            Action::Flowing { transfer, path } => {
+                self.transfers.set_path(transfer, path);
+                self.carry(transfer, path);
+            }
+            Action::Fence { transfer } => {
+                self.counters.route_failed(transfer);
+                self.unlink(transfer);
+                self.transfers.fence(transfer);
+            }
+            Action::Finished { transfer } => {
+                self.unlink(transfer);
+                let under = self.transfers.finish(transfer);
+                let travelled = under.as_ref().and_then(Under::travelled);
+                self.counters.route_landed(transfer, travelled);
+            }
+            Action::OtherContent { key, held, stated } => {
+                let (held, stated) = (self.fingerprint(&held), self.fingerprint(&stated));
+                log::other_content(key, &held, &stated);
+            }
+            Action::LeaseClaimed { key } => self.promises.lease_claimed(&key),
+            Action::LeaseStalled { key } => {
+                log::lease_stalled(key);
+                self.promises.lease_stalled(&key);
+            }
+            Action::JobStalled { job, rank } => {
+                let result = Err(JobError::MemoryStalled { rank }.into());
+                if let Some((promise, label)) = self.promises.job_stalled(job) {
+                    let label = *label;
+                    promise.tell(result.clone());
+                    self.count(label, &result);
+                }
+            }
+            Action::LeaseEnded { key, end, blocks } => {
+                self.counters.lease_ended(end);
+                log::lease_ended(key, end);
+                if let Some(promise) = self.promises.lease_ended(&key) {
+                    let tables = own_tables(blocks);
+                    promise.keep(Ok(LeaseOutcome { end, tables }));
+                }
+            }
+            Action::JobDone { job, result, .. } => {
+                let Some((promise, label)) = self.promises.job_done(job) else {
+                    return;
+                };
+                let result = result.map_err(TransferError::from);
+                if !promise.is_told() {
+                    self.count(label, &result);
+                }
+                promise.keep(result);
+            }
+            Action::Pushed { key, result } => {
+                if let Err(error) = result {
+                    log::invited_push_failed(key, &error.into());
+                }
+            }
+            Action::NoticeDone {
+                notice,
+                heard,
+                left,
+                refusal,
+            } => {
+                let outcome = NoticeOutcome {
+                    heard,
+                    left,
+                    refusal,
+                };
+                self.promises.notice_done(notice, outcome);
+            }
+        }
+    }
+
+    /// Counts how a job has ended, and logs why it failed.
+    fn count(&mut self, label: JobLabel, result: &JobResult) {
+        self.counters.job_done(label.direction, result);
+        if let Err(error) = result {
+            log::job_failed(label, &self.fingerprint(&label.content), error);
+        }
+    }
+
+    fn compile(&mut self, ask: PlanAsk) {
+        self.counters.plan_wanted();
+        match self
+            .machine
+            .planner()
+            .compiling(&ask, self.transfers.ranks())
+        {
+            Ok(compiling) => {
+                let event = |plan| DataEvent::Compiled { ask, plan };
+                drop(self.background.run(compiling, event));
+            }
+            Err(why) => {
+                let now = self.now();
+                self.machine.compiled(now, &ask, Err(why));
+            }
+        }
+    }
+
+    /// Begins to read a route, or to receive it, unless it is over already.
+    fn begin(&mut self, flow: Flow, side: Side) {
+        let transfer = flow.transfer;
+        let Some(plan) = self.machine.plan(transfer).cloned() else {
+            return;
+        };
+        if let BlocksOf::Lease(key) = &flow.blocks {
+            self.promises.lease_used(key, &flow.agent);
+        }
+        self.counters.route_begun(&flow, side == Side::Source);
+        match self.machine.blocks(flow.blocks).cloned() {
+            Some(blocks) => self.transfers.begin(flow, side, plan, blocks),
+            None => self.failed(transfer, "its blocks are gone".to_owned()),
+        }
+    }
+
+    /// Has a transfer that leaves carried over a path, unless it has still to be bound.
+    fn carry(&mut self, transfer: TransferId, path: Path) {
+        if let Some((conn, outgoing)) = self.transfers.outgoing(transfer)
+            && !self.connections.carry(conn, path, outgoing)
+        {
+            self.failed(transfer, format!("there is no path {path} here"));
+        }
+    }
+
+    /// Has no link carry a transfer any more.
+    fn unlink(&mut self, transfer: TransferId) {
+        if let Some((conn, outgoing)) = self.transfers.outgoing(transfer) {
+            self.connections.forget(conn, outgoing);
+        }
+    }
+
+    fn fingerprint(&self, content: &ContentDigest) -> ContentFingerprint {
+        content.fingerprint(self.endpoints.ticket_secret().as_bytes())
+    }
+}
+
+impl Drop for Driver {
+    /// By itself the driver ends only when nothing is under way, and then this has nothing to do. But the
+    /// threads that move bytes do not end with it, were it to panic.
+    fn drop(&mut self) {
+        // Peers must not wait for answers that nobody gives.
+        self.endpoints
+            .hang_up(CloseCode::SHUTTING_DOWN, "the agent has stopped");
+        if std::thread::panicking() {
+            tracing::error!("the agent has stopped: its driver has panicked");
+        }
+        self.promises.abandon(self.transfers.abandon());
     }
 }

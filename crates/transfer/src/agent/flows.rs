@@ -1,12 +1,13 @@
 //! Transfers under way: from what the machine wants read or received to the data plane.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use super::Blocks;
-use super::driver::Binding;
+use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
+
 use super::metrics::Chunks;
+use super::request::Blocks;
 use crate::data::{Landing, Outgoing, Region, RouteBytes};
 use crate::ids::Rank;
 use crate::plan::{Plan, Side};
@@ -22,6 +23,24 @@ pub(super) enum Moving {
     Binding(Binding),
     Out(Outgoing),
     In(Landing),
+}
+
+/// A route that is being bound, and the streams that want in meanwhile: as many as a transfer may have. Dropped, it does
+/// not begin any more if it still waits for its turn.
+#[derive(Debug)]
+pub(super) struct Binding {
+    pub(super) side: Side,
+    pub(super) admitted: Vec<oneshot::Sender<Option<Landing>>>,
+    pub(super) task: AbortHandle,
+}
+
+/// What binding has given.
+pub(super) type Bound = Result<(RouteBytes, Chunks), String>;
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
 }
 
 /// What the driver remembers of a transfer.
@@ -48,6 +67,11 @@ impl Under {
         }
     }
 
+    /// The path, and how many bytes it takes, in which chunks.
+    pub(super) fn travelled(&self) -> Option<(Path, u64, &Chunks)> {
+        Some((self.path?, self.flow.bytes, &self.chunks))
+    }
+
     /// What has to be quiet before its blocks are given back.
     pub(super) fn touching(self) -> Touching {
         match self.moving {
@@ -66,12 +90,13 @@ impl Under {
         matches!(self.moving, Moving::Binding(_))
     }
 
-    /// Whether `tokens` tokens of a layer are all that the transfer wants of it, and where they lie.
-    pub(super) fn open_layer(&self, layer: u32, tokens: u64) -> Option<Range<u64>> {
-        let Moving::Out(outgoing) = &self.moving else {
-            return None;
-        };
-        (tokens >= self.flow.request.end()).then(|| outgoing.route().layer(layer))
+    /// Has a layer read, if `tokens` tokens of it are all that the transfer wants.
+    pub(super) fn open_layer(&self, layer: u32, tokens: u64) {
+        if let Moving::Out(outgoing) = &self.moving
+            && tokens >= self.flow.request.end()
+        {
+            outgoing.open(outgoing.route().layer(layer));
+        }
     }
 }
 
@@ -117,7 +142,7 @@ pub(super) fn route(
     side: Side,
     blocks: &Blocks,
     memory: &[Region],
-) -> Result<(RouteBytes, Chunks), String> {
+) -> Bound {
     let (src, dst) = match side {
         Side::Source => (flow.rank, flow.peer_rank),
         Side::Destination => (flow.peer_rank, flow.rank),

@@ -4,37 +4,36 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
-use super::builder::Builder;
+use super::command::{Client, Command, JobLabel, Notice};
 use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
-use super::event::{Command, Event, NoticeBegun};
 use super::lease::Lease;
-use super::metrics::{AgentMetrics, JobUnderWay};
-use super::own_tables;
-use super::request::{LeaseRequest, PullRequest, PushRequest};
-use super::transfer::{PullReport, Transfer};
+use super::metrics::AgentMetrics;
+use super::outcome::{NoticeOutcome, PullReport};
+use super::promise::Handle;
+use super::request::{LeaseRequest, PullRequest, PushRequest, own_tables};
+use super::transfer::Transfer;
 use crate::content::ContentDigest;
 use crate::identity::{Identity, RenewalError};
 use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
 use crate::lease::{LeaseKey, LeaseSpec};
 use crate::quic::{CloseCode, Endpoints};
 use crate::ticket::{RankAddress, Ticket, TicketKey};
-use crate::wire::{Gauges, JobError, JobSpec, Refusal};
+use crate::wire::{Gauges, JobError, JobSpec};
 use transload_layout::{Deployment, Side};
 
 /// An agent. Clones are the same agent; it stops when the last is dropped, or at
 /// [`shutdown`](Self::shutdown).
 #[derive(Clone, Debug)]
 pub struct Agent {
-    pub(super) events: mpsc::Sender<Event>,
+    pub(super) client: Client,
     pub(super) shared: Arc<Shared>,
 }
 
 /// What never changes about an agent.
 pub(super) struct Shared {
-    /// For what handles have to say when they are dropped, where nobody can wait.
-    pub(super) urgent: mpsc::UnboundedSender<Event>,
+    pub(super) dropped: mpsc::UnboundedSender<Handle>,
     pub(super) id: AgentId,
     pub(super) endpoints: Endpoints,
     pub(super) deployment: Arc<Deployment>,
@@ -46,12 +45,8 @@ pub(super) struct Shared {
 impl Drop for Shared {
     /// The last handle is gone: nobody can use the agent any more.
     fn drop(&mut self) {
-        let stop = Event::Command(Command::Shutdown {
-            patience: Duration::ZERO,
-            done: oneshot::channel().0,
-        });
         // The driver is gone already where this fails.
-        let _ = self.urgent.send(stop);
+        let _ = self.dropped.send(Handle::Agent);
     }
 }
 
@@ -63,23 +58,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// What has become of a cancellation or renewal by ticket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoticeOutcome {
-    /// How many agents of the ticket have heard it, out of all.
-    pub heard: (usize, usize),
-    /// Of a renewal: how long the leases live on at least.
-    pub left: Option<Duration>,
-    /// The last refusal, if there was any.
-    pub refusal: Option<Refusal>,
-}
-
 impl Agent {
-    /// Begins to make an agent for some ranks of a deployment.
-    pub fn builder(identity: Identity, deployment: Deployment) -> Builder {
-        Builder::new(identity, deployment)
-    }
-
     /// Its name: the service that its certificate is of, and its own name below it.
     pub fn id(&self) -> &AgentId {
         &self.shared.id
@@ -186,17 +165,21 @@ impl Agent {
             prefilled: request.prefilled,
             blocks: Arc::new(request.tables),
         };
-        let keeper = request.keeper;
-        let opened = self.ask(|opened| Command::Lease {
+        let (claimed, keeper) = (Arc::default(), request.keeper);
+        let opened = self.client.ask(|opened| Command::Lease {
             spec,
+            claimed: Arc::clone(&claimed),
             keeper,
             opened,
         });
-        opened.await?.map_err(|refused| LeaseOpenError::Refused {
-            key,
-            reason: refused.reason,
-            tables: own_tables(refused.blocks),
-        })
+        match opened.await? {
+            Ok(outcome) => Ok(Lease::new(key, claimed, self.client.clone(), outcome)),
+            Err(refused) => Err(LeaseOpenError::Refused {
+                key,
+                reason: refused.reason,
+                tables: own_tables(refused.blocks),
+            }),
+        }
     }
 
     /// Pulls what a ticket allows into own blocks, or has its owner push it ([`PullRequest::into`]), and waits until
@@ -276,18 +259,18 @@ impl Agent {
             blocks: Arc::new(request.tables),
         };
         let keeper = request.keeper;
-        let job = JobUnderWay {
+        let label = JobLabel {
             direction: wanted,
             set,
             content: request.content,
         };
-        let started = self.ask(|started| Command::Start {
+        let started = self.client.ask(|started| Command::Start {
             spec,
-            job,
+            label,
             keeper,
             started,
         });
-        Ok(started.await??)
+        Ok(Transfer::new(started.await??, self.client.clone()))
     }
 
     /// Gives up what a ticket stands for, where no pull has begun. With `content`, only leases of that
@@ -300,12 +283,7 @@ impl Agent {
         ticket: Ticket,
         content: Option<ContentDigest>,
     ) -> Result<NoticeOutcome, NoticeError> {
-        self.notify(|answer| Command::CancelTicket {
-            ticket,
-            content,
-            answer,
-        })
-        .await
+        self.notify(ticket, Notice::Cancel { content }).await
     }
 
     /// Asks the owner of a ticket to let its leases live for `ttl` from then at least.
@@ -313,19 +291,16 @@ impl Agent {
     /// # Errors
     /// [`NoticeError`].
     pub async fn renew(&self, ticket: Ticket, ttl: Duration) -> Result<NoticeOutcome, NoticeError> {
-        self.notify(|answer| Command::RenewTicket {
-            ticket,
-            ttl,
-            answer,
-        })
-        .await
+        self.notify(ticket, Notice::Renew { ttl }).await
     }
 
-    async fn notify(
-        &self,
-        command: impl FnOnce(oneshot::Sender<NoticeBegun>) -> Command,
-    ) -> Result<NoticeOutcome, NoticeError> {
-        let heard = self.ask(command).await?.map_err(NoticeError::Ticket)?;
+    async fn notify(&self, ticket: Ticket, notice: Notice) -> Result<NoticeOutcome, NoticeError> {
+        let begun = self.client.ask(|answer| Command::Notify {
+            ticket,
+            notice,
+            answer,
+        });
+        let heard = begun.await?.map_err(NoticeError::Ticket)?;
         Ok(heard.await.map_err(|_| AgentGone)?)
     }
 
@@ -334,7 +309,7 @@ impl Agent {
     /// # Errors
     /// [`AgentGone`].
     pub async fn gauges(&self) -> Result<Gauges, AgentGone> {
-        self.ask(|answer| Command::Gauges { answer }).await
+        self.client.ask(|answer| Command::Gauges { answer }).await
     }
 
     /// What it has done since it was bound.
@@ -342,40 +317,22 @@ impl Agent {
     /// # Errors
     /// [`AgentGone`].
     pub async fn metrics(&self) -> Result<AgentMetrics, AgentGone> {
-        let metrics = self.ask(|answer| Command::Metrics { answer }).await?;
+        let metrics = self
+            .client
+            .ask(|answer| Command::Metrics { answer })
+            .await?;
         Ok(*metrics)
     }
 
     /// Takes nothing new, waits up to `patience` for what is under way, gives up what is left, and
     /// closes all connections.
     pub async fn shutdown(&self, patience: Duration) {
-        let (done, over) = oneshot::channel();
-        if self
-            .send(Command::Shutdown { patience, done })
-            .await
-            .is_ok()
-        {
-            // An error says that the driver is gone: the same as done.
-            let _ = over.await;
-        }
+        let stopping = self.client.ask(|done| Command::Shutdown { patience, done });
+        // An error says that the driver is gone: the same as done.
+        let _ = stopping.await;
         self.shared
             .endpoints
             .close(CloseCode::DONE, "shutdown")
             .await;
-    }
-
-    async fn send(&self, command: Command) -> Result<(), AgentGone> {
-        let sent = self.events.send(Event::Command(command)).await;
-        sent.map_err(|_| AgentGone)
-    }
-
-    /// Sends a command and waits for its answer.
-    async fn ask<T>(
-        &self,
-        command: impl FnOnce(oneshot::Sender<T>) -> Command,
-    ) -> Result<T, AgentGone> {
-        let (sender, answer) = oneshot::channel();
-        self.send(command(sender)).await?;
-        answer.await.map_err(|_| AgentGone)
     }
 }

@@ -5,27 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
-
-use super::Blocks;
+use super::command::{Client, Command, LeaseWish};
 use super::error::{AgentGone, LeaseEndError, LeaseUseError};
-use super::event::{Command, Event};
+use super::outcome::{LeaseEnded, LeaseOutcome};
+use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::LeaseRequest;
-use crate::lease::{LeaseEnd, LeaseError, LeaseKey, OpenError};
-use crate::plan::Tables;
-
-/// Why a lease was not opened. The blocks are still the caller's.
-pub(super) type OpenRefused = OpenError<Blocks>;
-
-/// How a lease ended: why, and the blocks, which nothing touches any more.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseOutcome {
-    /// Why it ended.
-    pub end: LeaseEnd,
-    /// The blocks that it held.
-    pub tables: Tables,
-}
+use crate::lease::LeaseKey;
 
 /// A promise to keep blocks as they are, until it has [`ended`](Self::ended).
 ///
@@ -36,12 +22,8 @@ pub struct LeaseOutcome {
 #[must_use = "dropping a lease cancels it"]
 pub struct Lease {
     control: LeaseControl,
-    urgent: mpsc::UnboundedSender<Event>,
-    outcome: Option<oneshot::Receiver<Ended>>,
+    outcome: CancelOnDrop<LeaseEnded>,
 }
-
-/// What whoever waits for the end of a lease is told.
-pub(super) type Ended = Result<LeaseOutcome, LeaseEndError>;
 
 /// What an owner tells of its lease, also while somebody waits for the [end](Lease::ended) of it.
 ///
@@ -50,7 +32,7 @@ pub(super) type Ended = Result<LeaseOutcome, LeaseEndError>;
 pub struct LeaseControl {
     key: LeaseKey,
     claimed: Arc<AtomicBool>,
-    events: mpsc::Sender<Event>,
+    client: Client,
 }
 
 impl Deref for Lease {
@@ -65,18 +47,16 @@ impl Lease {
     pub(super) fn new(
         key: LeaseKey,
         claimed: Arc<AtomicBool>,
-        events: mpsc::Sender<Event>,
-        urgent: mpsc::UnboundedSender<Event>,
-        outcome: oneshot::Receiver<Ended>,
+        client: Client,
+        outcome: CancelOnDrop<LeaseEnded>,
     ) -> Self {
         Self {
             control: LeaseControl {
                 key,
                 claimed,
-                events,
+                client,
             },
-            urgent,
-            outcome: Some(outcome),
+            outcome,
         }
     }
 
@@ -90,14 +70,8 @@ impl Lease {
     ///
     /// # Errors
     /// [`LeaseEndError`].
-    pub async fn ended(mut self) -> Result<LeaseOutcome, LeaseEndError> {
-        // It stays here while it is waited for: whoever stops waiting drops the lease.
-        let Some(outcome) = &mut self.outcome else {
-            return Err(AgentGone.into());
-        };
-        let ended = outcome.await.unwrap_or(Err(AgentGone.into()));
-        self.outcome = None;
-        ended
+    pub async fn ended(self) -> Result<LeaseOutcome, LeaseEndError> {
+        self.outcome.end().await?
     }
 }
 
@@ -119,14 +93,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already, and where there are more tokens than it is for.
     pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        self.ask(|answer| Command::Ready {
-            key,
-            layer,
-            tokens,
-            answer,
-        })
-        .await
+        self.ask(LeaseWish::Ready { layer, tokens }).await
     }
 
     /// Reports that the prefill is over: everything may be read, and commits may be made.
@@ -134,9 +101,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn finish_prefill(&self) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        self.ask(|answer| Command::FinishPrefill { key, answer })
-            .await
+        self.ask(LeaseWish::FinishPrefill).await
     }
 
     /// Lets the lease live for `ttl` from now at least.
@@ -144,8 +109,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn renew(&self, ttl: Duration) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        self.ask(|answer| Command::Renew { key, ttl, answer }).await
+        self.ask(LeaseWish::Renew { ttl }).await
     }
 
     /// Gives the lease up. Transfers under way fail; wait for [`ended`](Lease::ended).
@@ -153,37 +117,15 @@ impl LeaseControl {
     /// # Errors
     /// [`AgentGone`].
     pub async fn cancel(&self) -> Result<(), AgentGone> {
+        let lease = Handle::Lease(self.key);
+        self.client.send(Command::Cancel(lease)).await
+    }
+
+    async fn ask(&self, wish: LeaseWish) -> Result<(), LeaseUseError> {
         let key = self.key;
-        self.send(Command::CancelLease { key }).await
-    }
-
-    async fn ask(
-        &self,
-        command: impl FnOnce(oneshot::Sender<Result<(), LeaseError>>) -> Command,
-    ) -> Result<(), LeaseUseError> {
-        let (answer, done) = oneshot::channel();
-        self.send(command(answer)).await?;
-        Ok(done.await.map_err(|_| AgentGone)??)
-    }
-
-    async fn send(&self, command: Command) -> Result<(), AgentGone> {
-        let sent = self.events.send(Event::Command(command)).await;
-        sent.map_err(|_| AgentGone)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        // `ended` has had the outcome where there is none here.
-        let Some(mut outcome) = self.outcome.take() else {
-            return;
-        };
-        if outcome.try_recv().is_err() {
-            let cancel = Event::Command(Command::CancelLease {
-                key: self.control.key,
-            });
-            // The agent is gone where this fails, and its leases with it.
-            let _ = self.urgent.send(cancel);
-        }
+        let asked = self
+            .client
+            .ask(|answer| Command::OfLease { key, wish, answer });
+        Ok(asked.await??)
     }
 }

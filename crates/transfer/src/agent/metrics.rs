@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use super::error::TransferError;
-use super::flows::Under;
-use crate::content::ContentDigest;
-use crate::ids::{Direction, LeaseSetId, TransferId};
+use crate::ids::{Direction, TransferId};
 use crate::lease::LeaseEnd;
 use crate::plan::RouteStream;
-use crate::wire::{BlocksOf, Flow, JobId, JobReport, Path};
+use crate::wire::{BlocksOf, Flow, JobReport, Path};
 
 /// What an agent has done since it was bound. Nothing in it ever goes down, so that differences of two
 /// readings tell what came to pass between them.
@@ -35,7 +33,7 @@ pub struct AgentMetrics {
     /// How many runs of memory of which length were gathered or scattered here, of routes that have landed: the key is
     /// the smallest power of two that is not below the length in bytes.
     pub chunks: BTreeMap<u64, u64>,
-    /// Leases and openings of own blocks, but for what pulls have opened.
+    /// Leases of own blocks, to be read or to be written, but for what pulls have opened.
     pub leases: LeaseMetrics,
     /// Plans that were compiled: one for each pull or push, and one for each lease set that others use.
     pub plans: u64,
@@ -105,7 +103,7 @@ pub struct LeaseMetrics {
 pub(super) struct Chunks(BTreeMap<u64, u64>);
 
 impl Chunks {
-    /// Of one side of a route. Costs O(places), as binding it did, however many chunks they have.
+    /// Counts the runs of one side of a route. Costs O(places), as binding it did, however many chunks they have.
     pub(super) fn of(stream: &RouteStream) -> Self {
         let mut counts = BTreeMap::new();
         for section in &stream.sections {
@@ -127,24 +125,15 @@ impl Chunks {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     metrics: AgentMetrics,
-    jobs: HashMap<JobId, JobUnderWay>,
     routes: HashMap<TransferId, RouteUnderWay>,
     moving: usize,
     /// While something moves: since when.
     busy_since: Option<Instant>,
 }
 
-/// A pull or push of our own.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct JobUnderWay {
-    pub(super) direction: Direction,
-    pub(super) set: LeaseSetId,
-    pub(super) content: ContentDigest,
-}
-
 #[derive(Debug)]
 struct RouteUnderWay {
-    /// Whether a lease or opening here is behind it, and not a job of our own.
+    /// Whether a lease of ours is behind it, and not a job of our own.
     of_lease: bool,
     out: bool,
     moving_since: Option<Instant>,
@@ -160,19 +149,16 @@ impl Counters {
         metrics
     }
 
-    pub(super) fn job_begun(&mut self, id: JobId, job: JobUnderWay) {
-        self.jobs.insert(id, job);
-        self.transfers(job.direction).begun += 1;
+    pub(super) fn job_begun(&mut self, direction: Direction) {
+        self.transfers(direction).begun += 1;
     }
 
-    /// What it was.
     pub(super) fn job_done(
         &mut self,
-        id: JobId,
+        direction: Direction,
         result: &Result<JobReport, TransferError>,
-    ) -> Option<JobUnderWay> {
-        let job = self.jobs.remove(&id)?;
-        let of = self.transfers(job.direction);
+    ) {
+        let of = self.transfers(direction);
         match result {
             Ok(report) => {
                 of.succeeded += 1;
@@ -181,7 +167,6 @@ impl Counters {
             }
             Err(error) => *of.failed.entry(error.kind()).or_default() += 1,
         }
-        Some(job)
     }
 
     fn transfers(&mut self, direction: Direction) -> &mut TransferMetrics {
@@ -247,7 +232,12 @@ impl Counters {
         }
     }
 
-    pub(super) fn route_landed(&mut self, transfer: TransferId, under: Option<&Under>) {
+    /// A route has landed: by which path, how many bytes, in which chunks.
+    pub(super) fn route_landed(
+        &mut self,
+        transfer: TransferId,
+        travelled: Option<(Path, u64, &Chunks)>,
+    ) {
         let Some(route) = self.end(transfer) else {
             return;
         };
@@ -257,15 +247,15 @@ impl Counters {
             of.succeeded += 1;
             of.took += took.unwrap_or_default();
         }
-        let Some((under, path)) = under.and_then(|under| Some((under, under.path?))) else {
+        let Some((path, bytes, chunks)) = travelled else {
             return;
         };
         let by_path = match route.out {
             true => &mut self.metrics.bytes_out,
             false => &mut self.metrics.bytes_in,
         };
-        *by_path.0.entry(path).or_default() += under.flow.bytes;
-        for (bound, chunks) in &under.chunks.0 {
+        *by_path.0.entry(path).or_default() += bytes;
+        for (bound, chunks) in &chunks.0 {
             *self.metrics.chunks.entry(*bound).or_default() += chunks;
         }
     }

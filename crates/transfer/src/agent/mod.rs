@@ -15,8 +15,8 @@
 //!    wait for that, or for the end of a pull, gives the request a [`Keeper`].
 //!
 //! All rules are in [`crate::wire`], as machines without sockets or clock; this is the coat around
-//! them. One task owns the machine: whatever happens becomes an event in its queue, and what the
-//! machine wants done is done beside it.
+//! them. One task, the driver, owns the machine: whatever happens becomes an event in one of its queues, and
+//! what the machine wants done is done by the parts of the driver.
 //!
 //! # Threads
 //!
@@ -24,31 +24,31 @@
 //!
 //! | thread | what runs there |
 //! |---|---|
-//! | control, one | the driver with the machine, all control connections, the listening socket; never blocks |
+//! | control, one | the driver with the machine, all control connections, the listening sockets, handovers of rings; never blocks |
 //! | a lane, one each | its socket and QUIC, and the gathers and scatters of its streams |
 //! | a ring, one for each end | the gathers or scatters of its streams; waits for the peer |
-//! | local, one | handovers over the Unix socket |
-//! | beside local, two when needed | mappings of rings |
-//! | beside control, some when needed | routes that are bound, names of hosts that are asked for, certificates that are read again |
+//! | besides control, some when needed | plans that are compiled, routes that are bound, mappings of rings, names of hosts that are asked for, certificates that are read again |
 //!
 //! Users call from runtimes of their own: a call is a message to the driver, and waits for its answer.
 //!
 //! # Memory
 //!
 //! Per transfer: its part of the plan (24 bytes for each segment and nest), a few hundred bytes
-//! in the machine, and the buffers of the lanes it uses ([`DataOptions`]), which all
+//! in the machine, and the buffers of the lanes it uses ([`DataOptions`](crate::data::DataOptions)), which all
 //! transfers share. A request of a million chunks waits for buffers; it is never refused for its size.
 
 mod builder;
-mod control;
+mod command;
 mod driver;
 mod error;
-mod event;
 mod flows;
 mod handle;
 mod lease;
 mod metrics;
+mod options;
+mod outcome;
 mod plans;
+mod promise;
 mod renewal;
 mod request;
 #[cfg(test)]
@@ -59,55 +59,10 @@ pub use builder::{BindAgentError, Builder, RegisterError};
 pub use error::{
     AgentGone, LeaseEndError, LeaseOpenError, LeaseUseError, NoticeError, TransferError,
 };
-pub use handle::{Agent, NoticeOutcome};
-pub use lease::{Lease, LeaseControl, LeaseOutcome};
+pub use handle::Agent;
+pub use lease::{Lease, LeaseControl};
 pub use metrics::{AgentMetrics, LeaseMetrics, PathBytes, RouteMetrics, TransferMetrics};
+pub use options::AgentOptions;
+pub use outcome::{LeaseOutcome, NoticeOutcome, PullReport};
 pub use request::{Keeper, LeaseRequest, PullRequest, PushRequest};
-pub use transfer::{PullReport, Transfer, TransferControl};
-
-use std::sync::Arc;
-use std::time::Duration;
-
-use crate::data::DataOptions;
-use crate::plan::Tables;
-use crate::quic::QuicOptions;
-
-/// Settings of an agent. `Default` is right for most.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct AgentOptions {
-    /// Sockets, lanes and timeouts of the network.
-    pub quic: QuicOptions,
-    /// Bounds and patience of the protocol.
-    pub wire: crate::wire::Options,
-    /// Buffers and streams.
-    pub data: DataOptions,
-    /// How long a connection is kept that nothing needs: no transfer, no pull or push, no notice, no lease
-    /// that the peer uses. It costs a place of [`QuicOptions::max_connections`] at both ends, and with it go
-    /// its lanes and its rings (two of 2 MiB, and a thread each); to make it anew takes some
-    /// milliseconds. In effect at least twice [`wire::Options::early_wait`](crate::wire::Options).
-    pub keep_idle: Duration,
-    /// How often the files of the agent's certificate are looked at, where it was read from a folder: three files
-    /// of a kilobyte each. New connections use what has changed.
-    pub renew_every: Duration,
-}
-
-impl Default for AgentOptions {
-    fn default() -> Self {
-        Self {
-            quic: QuicOptions::default(),
-            wire: crate::wire::Options::default(),
-            data: DataOptions::default(),
-            keep_idle: Duration::from_secs(60),
-            renew_every: Duration::from_secs(60),
-        }
-    }
-}
-
-/// The blocks of a lease or a job: block tables in the order of the own document's groups.
-type Blocks = Arc<Tables>;
-
-/// The blocks, for good.
-fn own_tables(blocks: Blocks) -> Tables {
-    Arc::try_unwrap(blocks).unwrap_or_else(|shared| (*shared).clone())
-}
+pub use transfer::{Transfer, TransferControl};

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use transload_layout::Deployment;
 use transload_layout::document::Document;
 
+use super::request::Blocks;
 pub(super) use crate::ids::canonical_document as canonical;
 use crate::ids::{DeploymentDigest, Rank};
 use crate::plan::{Plan, Side, pair_groups};
@@ -104,7 +105,7 @@ fn routes(plan: &Plan, local_is_source: bool) -> BTreeMap<Rank, Vec<wire::Route>
 }
 
 impl wire::Planner for Plans {
-    type Blocks = super::Blocks;
+    type Blocks = Blocks;
     type Plan = Plan;
 
     fn ranks(&self, deployment: &DeploymentDigest) -> Option<u32> {

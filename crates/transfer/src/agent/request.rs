@@ -89,11 +89,11 @@ pub struct PullRequest {
     /// lost. Otherwise a failure cancels them, on all ranks at once, and their blocks are free; so does
     /// cancelling in any case.
     pub keep_leases: bool,
-    /// Of a pull: whether the owner shall push instead, and into which lease set: a ticket for it, of
+    /// Used by pulls only: whether the owner shall push instead, and into which lease set: a ticket for it, of
     /// [`Direction::Push`](crate::ids::Direction), over the tokens that are pulled. It names all ranks of this
     /// deployment, each of which pulls with the same; the blocks here are opened under it for as long as the pull
     /// lasts. The owner is in charge from then on: it asks, and tries again. Its certificate needs the role
-    /// `push`, and ours `serve` beside `pull`. A push that fails ends the leases, whatever `keep_leases` says;
+    /// `push`, and ours `serve` besides `pull`. A push that fails ends the leases, whatever `keep_leases` says;
     /// and leases that a pull without this has tried, and kept, cannot be pushed any more: they are `consumed`.
     pub into: Option<Ticket>,
     /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was
@@ -126,6 +126,14 @@ impl PullRequest {
     }
 }
 
-/// What to push: the same, with the owner's blocks as the destination. the tokens have to be
+/// What to push: as what to pull, with the owner's blocks as the destination. The tokens have to be
 /// those of the ticket.
 pub type PushRequest = PullRequest;
+
+/// The blocks of a lease or a job: block tables in the order of the own document's groups.
+pub(super) type Blocks = Arc<Tables>;
+
+/// Takes the blocks back, once nothing needs them any more.
+pub(super) fn own_tables(blocks: Blocks) -> Tables {
+    Arc::unwrap_or_clone(blocks)
+}

@@ -2,17 +2,14 @@
 
 use std::ops::Deref;
 
-use tokio::sync::{mpsc, oneshot};
-
+use super::command::{Client, Command, JobResult, Started};
 use super::error::{AgentGone, TransferError};
-use super::event::{Command, Event};
+use super::outcome::PullReport;
+use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::PullRequest;
 use crate::ids::Rank;
-use crate::wire::{JobId, JobReport};
-
-/// What a pull or a push has done.
-pub type PullReport = JobReport;
+use crate::wire::JobId;
 
 /// A pull or push under way.
 ///
@@ -23,9 +20,7 @@ pub type PullReport = JobReport;
 #[must_use = "dropping a transfer cancels it"]
 pub struct Transfer {
     control: TransferControl,
-    /// Taken when it has been told.
-    result: Option<oneshot::Receiver<Result<PullReport, TransferError>>>,
-    urgent: mpsc::UnboundedSender<Event>,
+    result: CancelOnDrop<JobResult>,
 }
 
 /// What is told of a transfer, also while somebody waits for its [end](Transfer::finish).
@@ -34,7 +29,7 @@ pub struct Transfer {
 #[derive(Clone, Debug)]
 pub struct TransferControl {
     job: JobId,
-    events: mpsc::Sender<Event>,
+    client: Client,
 }
 
 impl Deref for Transfer {
@@ -46,17 +41,9 @@ impl Deref for Transfer {
 }
 
 impl Transfer {
-    pub(super) fn new(
-        job: JobId,
-        result: oneshot::Receiver<Result<PullReport, TransferError>>,
-        events: mpsc::Sender<Event>,
-        urgent: mpsc::UnboundedSender<Event>,
-    ) -> Self {
-        Self {
-            control: TransferControl { job, events },
-            result: Some(result),
-            urgent,
-        }
+    pub(super) fn new((job, result): Started, client: Client) -> Self {
+        let control = TransferControl { job, client };
+        Self { control, result }
     }
 
     /// A handle that outlives this one.
@@ -69,40 +56,34 @@ impl Transfer {
     ///
     /// # Errors
     /// [`TransferError`].
-    pub async fn finish(mut self) -> Result<PullReport, TransferError> {
-        // It stays here while it is waited for, so that dropping the future cancels it too.
-        let Some(result) = &mut self.result else {
-            return Err(AgentGone.into());
-        };
-        let told = result.await.unwrap_or(Err(AgentGone.into()));
-        self.result = None;
-        told
+    pub async fn finish(self) -> Result<PullReport, TransferError> {
+        self.result.end().await?
     }
 }
 
 impl TransferControl {
-    /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready.
+    /// Reports, of a push whose blocks are still being computed, that the first `tokens` tokens of a layer are ready.
     ///
     /// # Errors
     /// [`AgentGone`].
     pub async fn ready(&self, rank: Rank, layer: u32, tokens: u64) -> Result<(), AgentGone> {
         let job = self.job;
-        self.send(Command::JobReady {
+        let ready = Command::JobReady {
             job,
             rank,
             layer,
             tokens,
-        })
-        .await
+        };
+        self.client.send(ready).await
     }
 
-    /// Of a push whose blocks are still being computed: everything is ready.
+    /// Reports, of a push whose blocks are still being computed, that everything is ready.
     ///
     /// # Errors
     /// [`AgentGone`].
     pub async fn finish_prefill(&self) -> Result<(), AgentGone> {
         let job = self.job;
-        self.send(Command::JobPrefilled { job }).await
+        self.client.send(Command::JobPrefilled { job }).await
     }
 
     /// Gives it up. [`finish`](Transfer::finish) tells when nothing touches the blocks any more.
@@ -110,24 +91,7 @@ impl TransferControl {
     /// # Errors
     /// [`AgentGone`].
     pub async fn cancel(&self) -> Result<(), AgentGone> {
-        let job = self.job;
-        self.send(Command::CancelJob { job }).await
-    }
-
-    async fn send(&self, command: Command) -> Result<(), AgentGone> {
-        let sent = self.events.send(Event::Command(command)).await;
-        sent.map_err(|_| AgentGone)
-    }
-}
-
-impl Drop for Transfer {
-    fn drop(&mut self) {
-        if self.result.is_some() {
-            let cancel = Event::Command(Command::CancelJob {
-                job: self.control.job,
-            });
-            // The agent is gone where this fails, and its jobs with it.
-            let _ = self.urgent.send(cancel);
-        }
+        let job = Handle::Job(self.job);
+        self.client.send(Command::Cancel(job)).await
     }
 }

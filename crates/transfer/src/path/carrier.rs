@@ -1,6 +1,6 @@
 //! The half of a path that does I/O: what carries out the orders of a [negotiation](super::negotiation), and streams.
 //!
-//! A [`Room`] is what an agent is given of a path; it opens a [`Carrier`] for the life of the agent, which makes a
+//! A [`Provider`] is what an agent is given of a path; it opens a [`Carrier`] for the life of the agent, which makes a
 //! [`Link`] for each connection. Fences are the data plane's: whoever carries an [`Outgoing`] or lands a stream enters
 //! it, and leaves it when told to stop.
 
@@ -27,11 +27,12 @@ pub struct Host {
 }
 
 /// A path that an agent can have.
-pub trait Room: fmt::Debug + Send + Sync {
+pub trait Provider: fmt::Debug + Send + Sync {
     /// Which.
     fn path(&self) -> Path;
 
-    /// Opens it for an agent. Called on a thread of the agent, which must not be blocked for long.
+    /// Opens it for an agent. Called on the agent's control thread, inside of its runtime, as all that follows is; it must
+    /// not be blocked for long.
     ///
     /// # Errors
     /// Where it cannot be had on this machine: the agent goes on without it.

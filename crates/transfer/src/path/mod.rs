@@ -1,4 +1,4 @@
-//! Paths: the ways that bytes can take between two agents. Each is a room with two halves.
+//! Paths: the ways that bytes can take between two agents. Each is a folder with two halves.
 //!
 //! ```text
 //!              wire (pure)                          agent (I/O)
@@ -14,7 +14,7 @@
 //!
 //! The [negotiation](negotiation::Negotiation) knows nothing of sockets: it hears the words of the peer and
 //! the reports of its carrier, and gives orders and words. The [carrier](carrier::Carrier) obeys. An agent has
-//! [`quic`] always, and what is [registered](crate::agent::Builder::path) beside: on Linux [`ring`].
+//! [`quic`] always, and what is [registered](crate::agent::Builder::path) besides: on Linux [`ring`].
 
 pub mod negotiation;
 pub mod quic;

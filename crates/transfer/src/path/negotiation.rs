@@ -7,11 +7,27 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use serde::{Serialize, de::DeserializeOwned};
+
 use super::Path;
 use crate::ids::TransferId;
 
 /// Longest word of a path, in bytes. A longer one of a peer ends the connection.
 pub const MAX_WORD: usize = 1024;
+
+/// A word of a path as it travels.
+pub(in crate::path) fn encode(word: &impl Serialize) -> Vec<u8> {
+    // Only writers fail.
+    postcard::to_allocvec(word).unwrap_or_default()
+}
+
+/// A word of a path as it arrived, if all of it makes sense.
+pub(in crate::path) fn decode<W: DeserializeOwned>(word: &[u8]) -> Option<W> {
+    match postcard::take_from_bytes(word) {
+        Ok((word, [])) => Some(word),
+        _ => None,
+    }
+}
 
 /// Which way the bytes of a transfer go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

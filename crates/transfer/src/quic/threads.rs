@@ -15,7 +15,7 @@ use tokio::runtime::{Builder, Handle};
 use super::socket::BatchingUdpSocket;
 
 /// Most threads for blocking work, made when they are needed and gone ten seconds after: for the addresses of host
-/// names, routes that are bound, and certificates that are read again. Of each kind there are fewer at a time than it would
+/// names, plans and routes, mappings of rings, and certificates that are read again. Of each kind there are fewer at a time than it would
 /// take to keep the others waiting.
 const BLOCKING: usize = 32;
 

@@ -2,31 +2,31 @@
 
 use tokio::sync::{mpsc, oneshot};
 
-use crate::agent::event::Event;
+use super::event::DataEvent;
 use crate::data::{Admitted, Arrivals, ReceiveError};
 use crate::ids::AgentId;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 
 /// Asks the driver which streams may land.
-pub(in crate::agent) struct Admission {
-    moved: mpsc::UnboundedSender<Event>,
+pub(super) struct Admission {
+    events: mpsc::UnboundedSender<DataEvent>,
 }
 
 impl Admission {
-    pub(super) fn new(moved: mpsc::UnboundedSender<Event>) -> Self {
-        Self { moved }
+    pub(super) fn new(events: mpsc::UnboundedSender<DataEvent>) -> Self {
+        Self { events }
     }
 
-    fn tell(&self, event: Event) {
+    fn tell(&self, event: DataEvent) {
         // The driver is gone where this fails, and the transfers with it.
-        let _ = self.moved.send(event);
+        let _ = self.events.send(event);
     }
 }
 
 impl Arrivals for Admission {
     fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Admitted {
         let (answer, admitted) = oneshot::channel();
-        self.tell(Event::Admit {
+        self.tell(DataEvent::Admit {
             agent: peer.clone(),
             header: *header,
             answer,
@@ -35,7 +35,7 @@ impl Arrivals for Admission {
     }
 
     fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, crc: u32) {
-        self.tell(Event::Landed {
+        self.tell(DataEvent::Landed {
             header: *header,
             trailer: *trailer,
             crc,
@@ -43,7 +43,7 @@ impl Arrivals for Admission {
     }
 
     fn failed(&self, header: &StreamHeader, error: ReceiveError) {
-        self.tell(Event::StreamFailed {
+        self.tell(DataEvent::StreamFailed {
             transfer: header.transfer,
             why: error.to_string(),
         });

@@ -1,50 +1,119 @@
-//! Control connections, and what each has of the paths.
+//! Control connections, and the links of carriers that each has.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
-use std::time::Instant;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use tokio::sync::{Semaphore, mpsc};
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::Driver;
-use crate::agent::control::{self, Outbox};
-use crate::agent::event::Event;
+use super::carriers::Carriers;
+use super::control::{self, Outbox};
+use super::dial::{Lookups, dial};
+use super::event::{ControlEvent, DataEvent};
+use super::log;
+use crate::data::Outgoing;
 use crate::identity::{PeerIdentity, Role};
-use crate::ids::{AgentId, ServiceName};
+use crate::ids::AgentId;
 use crate::path::Path;
 use crate::path::carrier::{Link, Reporter};
-use crate::path::negotiation::Order;
-use crate::quic::{ConnectError, ControlConnection, Endpoints};
-use crate::wire::{BlocksOf, ConnId, Flow, Permits};
+use crate::path::negotiation::{Negotiation, Order};
+use crate::quic::{ControlConnection, Endpoints};
+use crate::wire::message::Envelope;
+use crate::wire::{CloseReason, ConnId, Permits};
+
+/// Most events of control connections that wait for the driver. Whoever has one more waits with it, so a peer that sends
+/// faster than it is served feels the back-pressure of its connection.
+const WAITING: usize = 1024;
+
+/// How long the last words may take to arrive when the agent stops.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// All control connections of an agent.
+pub(super) struct Connections {
+    endpoints: Endpoints,
+    /// The paths there are.
+    carriers: Carriers,
+    lookups: Lookups,
+    open: HashMap<ConnId, Connection>,
+    next: u64,
+    /// How long one is kept that nothing needs.
+    keep_idle: Duration,
+    events: mpsc::Sender<ControlEvent>,
+    data: mpsc::UnboundedSender<DataEvent>,
+}
 
 /// One control connection, and its paths.
-pub(super) struct Connection {
+struct Connection {
     /// What its certificate says.
-    pub(super) peer: PeerIdentity,
+    peer: PeerIdentity,
     /// Which agent it is, once that is known.
-    pub(super) agent: Option<AgentId>,
-    pub(super) address: SocketAddr,
-    pub(super) outbox: Outbox,
+    agent: Option<AgentId>,
+    address: SocketAddr,
+    outbox: Outbox,
     /// When a message was last sent or received.
-    pub(super) talked: Instant,
+    talked: Instant,
     /// Once the outbox is gone, ends when everything is sent, or has taken too long.
-    pub(super) writer: JoinHandle<()>,
+    writer: JoinHandle<()>,
     /// Has to stop when the connection is gone.
     reader: JoinHandle<()>,
     /// The paths that it may have.
-    pub(super) links: BTreeMap<Path, Box<dyn Link>>,
+    links: BTreeMap<Path, Box<dyn Link>>,
 }
 
-impl Driver {
-    /// A connection is there; `meant` is whom we have dialled, if it was us.
-    pub(super) fn connected(&mut self, connection: ControlConnection, meant: Option<AgentId>) {
-        let now = self.now();
-        self.next_conn += 1;
-        let conn = ConnId(self.next_conn);
+impl Connections {
+    /// No connections yet, and where their events arrive.
+    pub(super) fn new(
+        endpoints: Endpoints,
+        carriers: Carriers,
+        keep_idle: Duration,
+        data: mpsc::UnboundedSender<DataEvent>,
+    ) -> (Self, mpsc::Receiver<ControlEvent>) {
+        let (events, receiver) = mpsc::channel(WAITING);
+        let connections = Self {
+            endpoints,
+            carriers,
+            lookups: Lookups::default(),
+            open: HashMap::new(),
+            next: 0,
+            keep_idle,
+            events,
+            data,
+        };
+        (connections, receiver)
+    }
+
+    /// Hands every connection that arrives to the driver, until there is nothing left to arrive.
+    pub(super) fn accept(&self) -> impl Future<Output = ()> + Send + use<> {
+        let (endpoints, events) = (self.endpoints.clone(), self.events.clone());
+        async move {
+            while let Some(connection) = endpoints.accept().await {
+                let arrived = ControlEvent::Arrived(connection);
+                if events.send(arrived).await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Connects to an agent. A [`ControlEvent::Dialled`] tells what came of it.
+    pub(super) fn dial(&self, agent: AgentId, host: String, port: u16) {
+        let (endpoints, lookups) = (self.endpoints.clone(), self.lookups.clone());
+        let events = self.events.clone();
+        tokio::spawn(dial(endpoints, lookups, agent, host, port, events));
+    }
+
+    /// Takes in a connection that is there; `meant` is whom we have dialled, if it was us. Tells what the peer may do, and
+    /// what is to be negotiated with it.
+    pub(super) fn add(
+        &mut self,
+        connection: ControlConnection,
+        meant: Option<AgentId>,
+    ) -> (ConnId, Permits, Vec<Box<dyn Negotiation>>) {
+        self.next += 1;
+        let conn = ConnId(self.next);
         let (peer, address) = (connection.peer().clone(), connection.remote_address());
         let permits = Permits {
             pull: peer.roles.contains(Role::Pull),
@@ -59,76 +128,82 @@ impl Driver {
         let events = self.events.clone();
         let patience = self.endpoints.options().frame_timeout;
         let writing = control::write(sender, outgoing, patience, conn, events.clone());
-        let writer = self.endpoints.spawn_control(writing);
-        let reader = self
-            .endpoints
-            .spawn_control(control::read(receiver, conn, events));
-        let service = peer.service.clone();
-        let (mut links, mut paths) = (BTreeMap::new(), Vec::new());
-        for (&path, carrier) in &self.carriers {
-            if carrier.reaches(address) {
-                let moved = self.moved.clone();
-                let reporter = Reporter::new(move |report| {
-                    // The driver is gone where this fails.
-                    let _ = moved.send(Event::Path { conn, path, report });
-                });
-                links.insert(path, carrier.link(address, reporter));
-                paths.push(carrier.negotiation(dialled));
-            }
-        }
+        let (links, paths) = self.links(conn, address, dialled);
         let connection = Connection {
             peer,
-            agent: meant.clone(),
+            agent: meant,
             address,
             outbox,
             talked: Instant::now(),
-            writer,
-            reader,
+            writer: tokio::spawn(writing),
+            reader: tokio::spawn(control::read(receiver, conn, events)),
             links,
         };
-        self.connections.insert(conn, connection);
-        let machine = &mut self.machine;
-        machine.connected(now, conn, service, meant, permits, paths);
+        self.open.insert(conn, connection);
+        (conn, permits, paths)
     }
 
-    pub(super) fn lost(&mut self, conn: ConnId, why: &str) {
-        if self.hang_up(conn, &why) {
-            let now = self.now();
-            self.machine.disconnected(now, conn);
-        }
-    }
-
-    /// A peer uses a lease. What a pull has opened for itself is no such lease, and nobody is told when it ends:
-    /// the machine wants the pull's agents connected as long as it lasts.
-    pub(super) fn note_use(&mut self, flow: &Flow) {
-        if let BlocksOf::Lease(key) = flow.blocks
-            && self.leases.contains_key(&key)
-        {
-            let users = self.users.entry(key).or_default();
-            users.insert(flow.agent.clone());
-        }
-    }
-
-    /// Closes connections that nothing has needed for a while.
-    pub(super) fn close_idle(&mut self) {
-        let silent = |connection: &Connection| connection.talked.elapsed() >= self.keep_idle;
-        let needed = |agent: &AgentId| {
-            self.machine.wants(agent) || self.users.values().any(|users| users.contains(agent))
-        };
-        let connections = self.connections.iter();
-        let idle = connections
-            .filter(|(_, connection)| {
-                silent(connection) && !connection.agent.as_ref().is_some_and(needed)
+    /// Both halves of each path that may reach a peer.
+    #[allow(clippy::type_complexity)]
+    fn links(
+        &self,
+        conn: ConnId,
+        address: SocketAddr,
+        dialled: bool,
+    ) -> (BTreeMap<Path, Box<dyn Link>>, Vec<Box<dyn Negotiation>>) {
+        let reachable = self.carriers.iter();
+        let reachable = reachable.filter(|(_, carrier)| carrier.reaches(address));
+        reachable
+            .map(|(&path, carrier)| {
+                let data = self.data.clone();
+                let reporter = Reporter::new(move |report| {
+                    // The driver is gone where this fails.
+                    let _ = data.send(DataEvent::Path { conn, path, report });
+                });
+                let link = (path, carrier.link(address, reporter));
+                (link, carrier.negotiation(dialled))
             })
-            .map(|(conn, _)| *conn);
-        for conn in idle.collect::<Vec<_>>() {
-            self.lost(conn, "nothing needs it");
+            .unzip()
+    }
+
+    /// Notes that a peer has said something.
+    pub(super) fn heard(&mut self, conn: ConnId) {
+        if let Some(connection) = self.open.get_mut(&conn) {
+            connection.talked = Instant::now();
         }
+    }
+
+    /// Notes which agent is at the other end, once `agent` knows it.
+    pub(super) fn identify(&mut self, conn: ConnId, agent: impl FnOnce() -> Option<AgentId>) {
+        if let Some(connection) = self.open.get_mut(&conn)
+            && connection.agent.is_none()
+        {
+            connection.agent = agent();
+        }
+    }
+
+    /// Has a message sent. An error says why the connection is of no use any more.
+    pub(super) fn send(&mut self, conn: ConnId, envelope: &Envelope) -> Result<(), String> {
+        let Some(connection) = self.open.get_mut(&conn) else {
+            return Ok(());
+        };
+        log::refusal(connection.name(), &envelope.message);
+        connection.talked = Instant::now();
+        let sent = connection.outbox.put(envelope);
+        sent.inspect_err(|_| connection.writer.abort())
+    }
+
+    /// Closes a connection that the machine does not want any more.
+    pub(super) fn close(&mut self, conn: ConnId, reason: &CloseReason) {
+        if let Some(connection) = self.open.get(&conn) {
+            log::closed(connection.name(), connection.address, reason);
+        }
+        self.hang_up(conn, reason);
     }
 
     /// Closes a connection with all that belongs to it, if it is there.
-    pub(super) fn hang_up(&mut self, conn: ConnId, why: &dyn std::fmt::Display) -> bool {
-        let Some(connection) = self.connections.remove(&conn) else {
+    pub(super) fn hang_up(&mut self, conn: ConnId, why: &dyn Display) -> bool {
+        let Some(connection) = self.open.remove(&conn) else {
             return false;
         };
         tracing::info!(peer = connection.name(), %why, "a connection is over");
@@ -136,95 +211,78 @@ impl Driver {
         true
     }
 
-    /// A path of a connection has to do something.
+    /// Connections over which nothing was said for a while, to peers that are not `needed`.
+    pub(super) fn idle(&self, needed: impl Fn(&AgentId) -> bool) -> Vec<ConnId> {
+        let idle = self.open.iter().filter(|(_, connection)| {
+            connection.talked.elapsed() >= self.keep_idle
+                && !connection.agent.as_ref().is_some_and(&needed)
+        });
+        idle.map(|(conn, _)| *conn).collect()
+    }
+
+    /// Closes all connections, and gives what was said last some time to arrive.
+    pub(super) async fn farewell(&mut self) {
+        let connections = self.open.drain();
+        let writers: Vec<_> = connections
+            .map(|(_, connection)| connection.close())
+            .collect();
+        let farewell = async {
+            for writer in writers {
+                // It cannot fail in a way that matters any more.
+                let _ = writer.await;
+            }
+        };
+        // Who does not listen finds out by itself.
+        let _ = timeout(FAREWELL, farewell).await;
+    }
+
+    fn link(&mut self, conn: ConnId, path: Path) -> Option<&mut Box<dyn Link>> {
+        self.open.get_mut(&conn)?.links.get_mut(&path)
+    }
+
+    /// Has the carrier of a path do something.
     pub(super) fn obey(&mut self, conn: ConnId, path: Path, order: Order) {
-        if let Some(connection) = self.connections.get_mut(&conn)
+        if let Some(connection) = self.open.get_mut(&conn)
             && let Some(link) = connection.links.get_mut(&path)
             && let Some(agent) = &connection.agent
         {
             link.obey(order, agent);
         }
     }
+
+    /// Has a transfer carried over a path, if that is there.
+    pub(super) fn carry(&mut self, conn: ConnId, path: Path, outgoing: &Outgoing) -> bool {
+        let link = self.link(conn, path);
+        link.map(|link| link.carry(outgoing)).is_some()
+    }
+
+    /// Forgets a transfer that may still wait to be carried.
+    pub(super) fn forget(&mut self, conn: ConnId, outgoing: &Outgoing) {
+        if let Some(connection) = self.open.get_mut(&conn) {
+            let links = connection.links.values_mut();
+            links.for_each(|link| link.forget(outgoing));
+        }
+    }
+
+    /// Whether a transfer that has failed by a path was the end of what there was to send over.
+    pub(super) fn is_torn(&mut self, conn: ConnId, path: Path) -> bool {
+        let link = self.link(conn, path);
+        link.is_some_and(|link| link.is_torn())
+    }
 }
 
 impl Connection {
     /// Who is at the other end, as far as that is known: the agent, or else the service.
-    pub(super) fn name(&self) -> &str {
+    fn name(&self) -> &str {
         let agent = self.agent.as_ref().map(AgentId::as_str);
         agent.unwrap_or(self.peer.service.as_str())
     }
 
     /// Hangs up. The writer goes on until everything is sent, for the frame timeout at most.
-    pub(super) fn close(self) -> JoinHandle<()> {
+    fn close(self) -> JoinHandle<()> {
         // Outbox and paths go with `self`. The writer sends what is left and lets go; with the
         // reader gone, that closes the connection.
         self.reader.abort();
         self.writer
     }
-}
-
-/// How many names of hosts are asked for at a time. A thread that asks waits for as long as the system's resolver does,
-/// often 10 s, where a name server does not answer, whatever our own patience.
-const LOOKUPS: usize = 16;
-
-/// Who may ask for the addresses of a host.
-#[derive(Clone, Debug)]
-pub(super) struct Lookups(Arc<Semaphore>);
-
-impl Default for Lookups {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(LOOKUPS)))
-    }
-}
-
-impl Lookups {
-    async fn addresses(self, host: String, port: u16) -> io::Result<Vec<SocketAddr>> {
-        if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(vec![(ip, port).into()]);
-        }
-        // The semaphore is never closed. The thread has the place, since it may outlive whoever waits.
-        let place = self.0.acquire_owned().await.ok();
-        let asked = spawn_blocking(move || {
-            let _place = place;
-            Ok((host.as_str(), port).to_socket_addrs()?.collect())
-        });
-        asked.await.unwrap_or_else(|error| Err(error.into()))
-    }
-}
-
-/// Connects to an agent, at any of the addresses of its host.
-pub(super) async fn dial(
-    endpoints: Endpoints,
-    lookups: Lookups,
-    agent: AgentId,
-    host: String,
-    port: u16,
-    events: mpsc::Sender<Event>,
-) {
-    let service = ServiceName::from(&agent);
-    let within = endpoints.options().handshake_timeout;
-    let mut result = Err(format!("{host}:{port} has no address"));
-    match timeout(within, lookups.addresses(host.clone(), port)).await {
-        Err(_) => {
-            result = Err(format!(
-                "no name server has told of {host} within {within:?}, or too many other names were asked for"
-            ))
-        }
-        Ok(Err(error)) => result = Err(format!("{host} has no address: {error}")),
-        Ok(Ok(addresses)) => {
-            for address in addresses {
-                let connected = endpoints.connect(address, Some(&service)).await;
-                result = connected.map_err(|error| match error {
-                    // It names the address.
-                    ConnectError::TimedOut { .. } => error.to_string(),
-                    error => format!("{address}: {error}"),
-                });
-                if result.is_ok() {
-                    break;
-                }
-            }
-        }
-    }
-    // The driver is gone where this fails.
-    let _ = events.send(Event::Dialled { agent, result }).await;
 }

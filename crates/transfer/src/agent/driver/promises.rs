@@ -1,93 +1,162 @@
-//! What users were promised: to hear when nothing touches their blocks any more.
+//! What users were promised: who waits for the end of which lease, job and notice.
 
-use std::mem::ManuallyDrop;
+use std::collections::{BTreeSet, HashMap};
+use std::mem::{ManuallyDrop, take};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::runtime;
+use tokio::sync::{mpsc, oneshot};
 
-use super::Driver;
+use crate::agent::command::{JobLabel, JobResult};
+use crate::agent::error::LeaseEndError;
 use crate::agent::flows::Touching;
+use crate::agent::outcome::{LeaseEnded, NoticeOutcome};
+use crate::agent::promise::{CancelOnDrop, Handle, Promise, promise};
 use crate::agent::request::Keeper;
-use crate::quic::CloseCode;
+use crate::ids::AgentId;
+use crate::lease::LeaseKey;
+use crate::wire::{JobId, NoticeId};
 
-/// Somebody waits for the end of a lease or a job.
-#[derive(Debug)]
-pub(super) struct Promise<T> {
-    /// Nothing once they have been told.
-    end: Option<oneshot::Sender<T>>,
-    keeper: Option<Keeper>,
+/// All promises that are still to be kept.
+pub(super) struct Promises {
+    leases: HashMap<LeaseKey, Leased>,
+    jobs: HashMap<JobId, (Promise<JobResult>, JobLabel)>,
+    notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
+    /// For handles that are dropped.
+    dropped: mpsc::UnboundedSender<Handle>,
 }
 
-impl<T> Promise<T> {
-    pub(super) fn new(end: oneshot::Sender<T>, keeper: Option<Keeper>) -> Self {
-        let end = Some(end);
-        Self { end, keeper }
-    }
-
-    /// It has ended, and nothing touches its blocks any more.
-    pub(super) fn keep(mut self, end: T) {
-        drop(self.keeper.take());
-        self.tell(end);
-    }
-
-    /// It has failed, and its blocks may still be touched: its keeper stays.
-    pub(super) fn tell(&mut self, end: T) {
-        if let Some(waiting) = self.end.take() {
-            // Whoever waited may be gone.
-            let _ = waiting.send(end);
-        }
-    }
+struct Leased {
+    promise: Promise<LeaseEnded>,
+    /// Whether somebody has claimed it, as its owner sees.
+    claimed: Arc<AtomicBool>,
+    /// Which agents have used it: they would be taken for lost if their connection were closed.
+    users: BTreeSet<AgentId>,
 }
 
-impl Drop for Driver {
-    /// By itself the driver ends only when nothing is under way, and then this has nothing to do. But the
-    /// threads that move bytes do not end with it, were it to panic.
-    fn drop(&mut self) {
-        // Peers must not wait for answers that nobody gives.
-        self.endpoints
-            .hang_up(CloseCode::SHUTTING_DOWN, "the agent has stopped");
-        if std::thread::panicking() {
-            tracing::error!("the agent has stopped: its driver has panicked");
+impl Promises {
+    pub(super) fn new(dropped: mpsc::UnboundedSender<Handle>) -> Self {
+        Self {
+            leases: HashMap::new(),
+            jobs: HashMap::new(),
+            notices: HashMap::new(),
+            dropped,
         }
-        let under_way = self.under_way.drain();
-        let mut touching: Vec<_> = under_way.map(|(_, under)| under.touching()).collect();
-        touching.extend(self.fencing.drain().map(|(_, touching)| touching));
-        let promises = (
-            std::mem::take(&mut self.leases),
-            std::mem::take(&mut self.jobs),
-        );
-        abandon(touching, promises);
     }
-}
 
-/// Stops whatever touches blocks, and breaks the promises, which tells those who wait that the agent is
-/// gone, only when nothing does any more. Where that cannot be waited for, nobody is told.
-fn abandon<P: Send + 'static>(touching: Vec<Touching>, promises: P) {
-    if touching.is_empty() {
-        return;
+    /// Promises to tell the end of a lease.
+    pub(super) fn lease(
+        &mut self,
+        key: LeaseKey,
+        keeper: Option<Keeper>,
+        claimed: Arc<AtomicBool>,
+    ) -> CancelOnDrop<LeaseEnded> {
+        let (promise, outcome) = promise(Handle::Lease(key), keeper, self.dropped.clone());
+        let leased = Leased {
+            promise,
+            claimed,
+            users: BTreeSet::new(),
+        };
+        self.leases.insert(key, leased);
+        outcome
     }
-    touching.iter().for_each(Touching::stop);
-    // So that they are leaked where this is not run to its end.
-    let promises = ManuallyDrop::new(promises);
-    let breaking = async move {
-        for touching in touching {
-            touching.quiet().await;
+
+    pub(super) fn lease_claimed(&self, key: &LeaseKey) {
+        if let Some(leased) = self.leases.get(key) {
+            leased.claimed.store(true, Ordering::Relaxed);
         }
-        drop(ManuallyDrop::into_inner(promises));
-    };
-    if let Ok(runtime) = Handle::try_current() {
-        runtime.spawn(breaking);
+    }
+
+    /// Notes that a peer uses a lease. What a pull has opened for itself is no such lease, and nobody is told when it
+    /// ends: the machine wants the pull's agents connected as long as it lasts.
+    pub(super) fn lease_used(&mut self, key: &LeaseKey, agent: &AgentId) {
+        if let Some(leased) = self.leases.get_mut(key) {
+            leased.users.insert(agent.clone());
+        }
+    }
+
+    /// Whether an agent uses any lease.
+    pub(super) fn is_user(&self, agent: &AgentId) -> bool {
+        let mut leases = self.leases.values();
+        leases.any(|leased| leased.users.contains(agent))
+    }
+
+    /// Tells that a lease has failed, and that its blocks stay held.
+    pub(super) fn lease_stalled(&mut self, key: &LeaseKey) {
+        if let Some(leased) = self.leases.get_mut(key) {
+            leased.promise.tell(Err(LeaseEndError::Stalled));
+        }
+    }
+
+    pub(super) fn lease_ended(&mut self, key: &LeaseKey) -> Option<Promise<LeaseEnded>> {
+        self.leases.remove(key).map(|leased| leased.promise)
+    }
+
+    /// Promises to tell the end of a job.
+    pub(super) fn job(
+        &mut self,
+        id: JobId,
+        keeper: Option<Keeper>,
+        label: JobLabel,
+    ) -> CancelOnDrop<JobResult> {
+        let (promise, result) = promise(Handle::Job(id), keeper, self.dropped.clone());
+        self.jobs.insert(id, (promise, label));
+        result
+    }
+
+    /// The promise of a job that has failed, and whose blocks stay held.
+    pub(super) fn job_stalled(&mut self, id: JobId) -> Option<&mut (Promise<JobResult>, JobLabel)> {
+        self.jobs.get_mut(&id)
+    }
+
+    pub(super) fn job_done(&mut self, id: JobId) -> Option<(Promise<JobResult>, JobLabel)> {
+        self.jobs.remove(&id)
+    }
+
+    /// Promises to tell the outcome of a notice.
+    pub(super) fn notice(&mut self, notice: NoticeId) -> oneshot::Receiver<NoticeOutcome> {
+        let (sender, outcome) = oneshot::channel();
+        self.notices.insert(notice, sender);
+        outcome
+    }
+
+    pub(super) fn notice_done(&mut self, notice: NoticeId, outcome: NoticeOutcome) {
+        if let Some(waiting) = self.notices.remove(&notice) {
+            // Whoever asked may be gone.
+            let _ = waiting.send(outcome);
+        }
+    }
+
+    /// Stops whatever touches blocks, and breaks the promises, which tells those who wait that the agent is
+    /// gone, only when nothing does any more. Where that cannot be waited for, nobody is told.
+    pub(super) fn abandon(&mut self, touching: Vec<Touching>) {
+        if touching.is_empty() {
+            return;
+        }
+        touching.iter().for_each(Touching::stop);
+        // So that they are leaked where this is not run to its end.
+        let promises = ManuallyDrop::new((take(&mut self.leases), take(&mut self.jobs)));
+        let breaking = async move {
+            for touching in touching {
+                touching.quiet().await;
+            }
+            drop(ManuallyDrop::into_inner(promises));
+        };
+        if let Ok(runtime) = runtime::Handle::try_current() {
+            runtime.spawn(breaking);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use tokio::sync::oneshot::error::TryRecvError;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
 
     use super::*;
     use crate::data::{Landing, RouteBytes};
+    use crate::ids::{LeaseSetId, Rank};
     use crate::plan::RouteStream;
 
     fn landing() -> Landing {
@@ -95,25 +164,32 @@ mod tests {
         Landing::new(RouteBytes::new(nothing, |_| None).unwrap())
     }
 
+    fn promised(keeper: Option<Keeper>) -> (Promises, CancelOnDrop<LeaseEnded>) {
+        let mut promises = Promises::new(mpsc::unbounded_channel().0);
+        let (set, rank) = (LeaseSetId([1; 16]), Rank(0));
+        let outcome = promises.lease(LeaseKey { set, rank }, keeper, Arc::default());
+        (promises, outcome)
+    }
+
     #[tokio::test]
     async fn are_not_broken_while_blocks_are_touched() {
         let landings = [landing(), landing()];
         let inside = landings.each_ref().map(|landing| landing.enter().unwrap());
-        let (sender, mut end) = oneshot::channel::<()>();
         let keeper: Keeper = Arc::new(());
         let kept = Arc::downgrade(&keeper);
-        let promise = Promise::new(sender, Some(keeper));
-        abandon(landings.map(Touching::from).into(), promise);
+        let (mut promises, outcome) = promised(Some(keeper));
+        let end = tokio::spawn(outcome.end());
+        promises.abandon(landings.map(Touching::from).into());
         for inside in inside {
             let interrupted = inside.unless_raised(std::future::pending::<()>());
             assert_eq!(interrupted.await, None, "all are told to stop at once");
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(end.try_recv(), Err(TryRecvError::Empty));
+            assert!(!end.is_finished());
             assert!(kept.upgrade().is_some());
         }
-        end.await.unwrap_err();
+        end.await.unwrap().unwrap_err();
         assert!(kept.upgrade().is_none());
     }
 
@@ -121,8 +197,10 @@ mod tests {
     fn are_never_broken_where_nobody_can_wait() {
         let landing = landing();
         let _inside = landing.enter().unwrap();
-        let (sender, mut end) = oneshot::channel::<()>();
-        abandon(vec![landing.into()], Promise::new(sender, None));
-        assert_eq!(end.try_recv(), Err(TryRecvError::Empty));
+        let (mut promises, outcome) = promised(None);
+        promises.abandon(vec![landing.into()]);
+        let mut end = pin!(outcome.end());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(end.as_mut().poll(&mut context).is_pending());
     }
 }

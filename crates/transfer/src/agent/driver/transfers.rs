@@ -1,59 +1,156 @@
-//! Transfers, from the moment when something is to be read or received until that is fenced or over.
+//! Transfers under way: from the moment when a route is to be read or received until it is over, or fenced.
+
+use std::collections::HashMap;
+use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::Driver;
-use crate::agent::Blocks;
-use crate::agent::event::{Event, Sending};
-use crate::agent::flows::{Moving, Under};
-use crate::data::SendError;
-use crate::data::{Landing, SendEvent, SendEvents};
-use crate::ids::{AgentId, TransferId};
-use crate::path::negotiation::{Ending, Report, Way};
-use crate::plan::Side;
-use crate::wire::stream::StreamHeader;
-use crate::wire::{Flow, Path};
+use super::background::Background;
+use super::event::{DataEvent, Sending};
+use crate::agent::flows::{self, Binding, Bound, Memories, Moving, Touching, Under};
+use crate::agent::metrics::{Chunks, Counters};
+use crate::agent::request::Blocks;
+use crate::data::{Landing, Outgoing, SendError, SendEvent, SendEvents};
+use crate::ids::{Rank, TransferId};
+use crate::path::negotiation::Ending;
+use crate::plan::{Plan, Side};
+use crate::wire::{ConnId, Flow, Path, Planned};
 
-impl Driver {
-    /// A stream wants in. One that gets no answer is turned away.
+/// All transfers of an agent, whichever end of them is here.
+pub(super) struct Transfers {
+    memories: Memories,
+    background: Background,
+    events: mpsc::UnboundedSender<DataEvent>,
+    under_way: HashMap<TransferId, Under>,
+    /// Those that are being fenced.
+    fencing: HashMap<TransferId, Touching>,
+    /// The number of the next one that begins, which tells it from any other.
+    next_number: u64,
+}
+
+impl Transfers {
+    pub(super) fn new(
+        memories: Memories,
+        background: Background,
+        events: mpsc::UnboundedSender<DataEvent>,
+    ) -> Self {
+        Self {
+            memories,
+            background,
+            events,
+            under_way: HashMap::new(),
+            fencing: HashMap::new(),
+            next_number: 0,
+        }
+    }
+
+    /// The ranks whose memory is here.
+    pub(super) fn ranks(&self) -> Vec<Rank> {
+        self.memories.keys().copied().collect()
+    }
+
+    /// Whether nothing touches any block, but for so many that memory is not done with.
+    pub(super) fn are_over(&self, stalled: usize) -> bool {
+        self.under_way.is_empty() && self.fencing.len() <= stalled
+    }
+
+    /// Begins to bind a route that is to be read, or received.
+    pub(super) fn begin(
+        &mut self,
+        flow: Flow,
+        side: Side,
+        plan: Arc<Planned<Plan>>,
+        blocks: Blocks,
+    ) {
+        let transfer = flow.transfer;
+        let memory = self.memories.get(&flow.rank).cloned();
+        let of = flow.clone();
+        let binding = move || {
+            let memory = memory.ok_or_else(|| format!("rank {} has no memory here", of.rank))?;
+            flows::route(&of, &plan.plan, side, &blocks, &memory)
+        };
+        let number = self.next_number;
+        self.next_number += 1;
+        let task = self.background.run(binding, move |bound| DataEvent::Bound {
+            transfer,
+            number,
+            bound,
+        });
+        let under = Under {
+            number,
+            path: flow.path,
+            flow,
+            moving: Moving::Binding(Binding {
+                side,
+                admitted: Vec::new(),
+                task: task.abort_handle(),
+            }),
+            seen: 0,
+            chunks: Chunks::default(),
+        };
+        self.under_way.insert(transfer, under);
+    }
+
+    /// Has a transfer go on whose route is bound. Tells the path to carry it over, where that is known already; or why it
+    /// cannot go on.
+    pub(super) fn bound(
+        &mut self,
+        transfer: TransferId,
+        number: u64,
+        bound: Bound,
+        counters: &mut Counters,
+    ) -> Result<Option<Path>, String> {
+        let under = self.under_way.get_mut(&transfer);
+        let Some(under) = under.filter(|under| under.number == number) else {
+            return Ok(None);
+        };
+        let Moving::Binding(binding) = &mut under.moving else {
+            return Ok(None);
+        };
+        let (bytes, chunks) = bound?;
+        under.chunks = chunks;
+        match binding.side {
+            Side::Source => {
+                let lanes = usize::from(under.flow.lanes.max(1));
+                let (outgoing, streams) = Outgoing::new(transfer, under.flow.nonce, bytes, lanes);
+                if under.flow.all_readable {
+                    outgoing.open_all();
+                }
+                under.moving = Moving::Out(outgoing);
+                tokio::spawn(report((transfer, number), streams, self.events.clone()));
+                for (layer, tokens) in std::mem::take(&mut under.flow.ready) {
+                    under.open_layer(layer, tokens);
+                }
+            }
+            Side::Destination => {
+                let landing = Landing::new(bytes);
+                for answer in std::mem::take(&mut binding.admitted) {
+                    counters.moves(transfer);
+                    // The stream is gone where nobody waits.
+                    let _ = answer.send(Some(landing.clone()));
+                }
+                under.moving = Moving::In(landing);
+            }
+        }
+        Ok(under.path)
+    }
+
+    /// Lets a stream in. One that gets no answer is turned away.
     pub(super) fn admit(
         &mut self,
-        agent: &AgentId,
-        header: &StreamHeader,
+        transfer: TransferId,
         answer: oneshot::Sender<Option<Landing>>,
+        counters: &mut Counters,
     ) {
-        let now = self.now();
-        if let Err(error) = self.machine.admit(now, agent, header) {
-            tracing::debug!(%agent, %error, "a data stream was turned away");
-            return;
-        }
-        let under = self.under_way.get_mut(&header.transfer);
+        let under = self.under_way.get_mut(&transfer);
         match under.map(|under| &mut under.moving) {
             Some(Moving::In(landing)) => {
-                self.counters.moves(header.transfer);
+                counters.moves(transfer);
                 // The stream is gone where nobody waits.
                 let _ = answer.send(Some(landing.clone()));
             }
-            Some(Moving::Binding(binding)) => binding.admit(answer),
+            Some(Moving::Binding(binding)) => binding.admitted.push(answer),
             _ => {}
-        }
-    }
-
-    /// Begins to read a route, or to receive it, unless it is over already.
-    pub(super) fn begin(&mut self, flow: Flow, side: Side) {
-        if let Some(plan) = self.machine.plan(flow.transfer).cloned() {
-            self.note_use(&flow);
-            self.counters.route_begun(&flow, side == Side::Source);
-            self.bind(flow, side, plan);
-        }
-    }
-
-    /// Has somebody tell of the streams of a transfer.
-    pub(super) fn report(&mut self, transfer: TransferId, events: SendEvents) {
-        if let Some(under) = self.under_way.get(&transfer) {
-            let id = (transfer, under.number);
-            let reporting = report(id, events, self.moved.clone());
-            self.endpoints.spawn_control(reporting);
         }
     }
 
@@ -63,147 +160,108 @@ impl Driver {
         under.is_some_and(|under| under.number == number)
     }
 
-    /// Something has become of a stream that leaves.
-    pub(super) fn sending(&mut self, transfer: TransferId, number: u64, sending: Sending) {
-        if !self.is_under_way(transfer, number) {
-            return;
-        }
-        match sending {
-            Sending::Written { bytes } => {
-                let now = self.now();
-                self.machine.stream_sent(now, transfer, bytes);
-            }
-            Sending::Failed { why, path } => {
-                if let Some(ending) = path {
-                    self.path_failed(transfer, ending);
-                }
-                // It may have gone over what was there before.
-                self.failed(transfer, why);
-            }
-        }
-    }
-
-    pub(super) fn blocks(&self, flow: &Flow) -> Result<Blocks, String> {
-        let blocks = self.machine.blocks(flow.blocks);
-        blocks
-            .cloned()
-            .ok_or_else(|| "its blocks are gone".to_owned())
-    }
-
-    pub(super) fn failed(&mut self, transfer: TransferId, why: String) {
-        let why = match self.under_way.get(&transfer) {
-            Some(under) => format!(
-                "{why} ({} of {} bytes had moved)",
-                under.moved(),
-                under.flow.bytes
-            ),
-            None => why,
-        };
-        tracing::info!(%transfer, why, "an attempt has failed here");
-        let now = self.now();
-        self.machine.stream_failed(now, transfer, why);
-    }
-
+    /// Has the first `tokens` tokens of a layer read, or that kept in mind until the route is bound.
     pub(super) fn readable(&mut self, transfer: TransferId, layer: u32, tokens: u64) {
-        let Some(under) = self.under_way.get_mut(&transfer) else {
-            return;
-        };
-        match &under.moving {
-            Moving::Binding(_) => under.flow.ready.push((layer, tokens)),
-            Moving::Out(outgoing) => {
-                if let Some(range) = under.open_layer(layer, tokens) {
-                    outgoing.open(range);
-                }
+        if let Some(under) = self.under_way.get_mut(&transfer) {
+            match under.moving {
+                Moving::Binding(_) => under.flow.ready.push((layer, tokens)),
+                _ => under.open_layer(layer, tokens),
             }
-            _ => {}
         }
     }
 
+    /// Has everything read.
     pub(super) fn all_readable(&mut self, transfer: TransferId) {
-        let Some(under) = self.under_way.get_mut(&transfer) else {
-            return;
-        };
-        under.flow.all_readable = true;
-        if let Moving::Out(outgoing) = &under.moving {
-            outgoing.open_all();
+        if let Some(under) = self.under_way.get_mut(&transfer) {
+            under.flow.all_readable = true;
+            if let Moving::Out(outgoing) = &under.moving {
+                outgoing.open_all();
+            }
         }
     }
 
-    /// The path of a transfer is known: if it is outgoing, its streams may leave.
-    pub(super) fn carry(&mut self, transfer: TransferId, path: Path) {
-        let Some(under) = self.under_way.get_mut(&transfer) else {
-            return;
-        };
-        under.path = Some(path);
-        let Under { flow, moving, .. } = under;
-        if let Moving::Binding(_) = moving {
-            // It goes on from here when it is bound.
-            return;
-        }
-        let Moving::Out(outgoing) = moving else {
-            return;
-        };
-        let (conn, outgoing) = (flow.conn, outgoing.clone());
-        let connection = self.connections.get_mut(&conn);
-        match connection.and_then(|connection| connection.links.get_mut(&path)) {
-            Some(link) => link.carry(&outgoing),
-            None => self.failed(transfer, format!("there is no path {path} here")),
+    /// Notes how the bytes of a transfer travel.
+    pub(super) fn set_path(&mut self, transfer: TransferId, path: Path) {
+        if let Some(under) = self.under_way.get_mut(&transfer) {
+            under.path = Some(path);
         }
     }
 
-    /// A transfer has failed by its path: so have all that take the same, if it is still the one that is sent over.
-    fn path_failed(&mut self, transfer: TransferId, ending: Ending) {
-        let Some(under) = self.under_way.get(&transfer) else {
-            return;
-        };
-        let Some((conn, path)) = under.path.map(|path| (under.flow.conn, path)) else {
-            return;
-        };
-        let connection = self.connections.get_mut(&conn);
-        let link = connection.and_then(|connection| connection.links.get_mut(&path));
-        if link.is_some_and(|link| link.is_torn()) {
-            let (now, way) = (self.now(), Way::Out);
-            let report = Report::Ended { way, ending };
-            self.machine.path_reported(now, conn, path, report);
+    /// How the bytes of a transfer travel, once that is known.
+    pub(super) fn path(&self, transfer: TransferId) -> Option<(ConnId, Path)> {
+        let under = self.under_way.get(&transfer)?;
+        Some((under.flow.conn, under.path?))
+    }
+
+    /// What is to be carried, if it leaves from here and is bound.
+    pub(super) fn outgoing(&self, transfer: TransferId) -> Option<(ConnId, &Outgoing)> {
+        let under = self.under_way.get(&transfer)?;
+        match &under.moving {
+            Moving::Out(outgoing) => Some((under.flow.conn, outgoing)),
+            _ => None,
         }
     }
 
-    pub(super) fn forget(&mut self, transfer: TransferId) -> Option<Under> {
-        let under = self.under_way.remove(&transfer)?;
-        if let Some(connection) = self.connections.get_mut(&under.flow.conn)
-            && let Moving::Out(outgoing) = &under.moving
-        {
-            let links = connection.links.values_mut();
-            links.for_each(|link| link.forget(outgoing));
-        }
-        Some(under)
+    /// How far it came, in words for whoever reads why it has failed.
+    pub(super) fn how_far(&self, transfer: TransferId) -> Option<String> {
+        let under = self.under_way.get(&transfer)?;
+        let (moved, bytes) = (under.moved(), under.flow.bytes);
+        Some(format!("({moved} of {bytes} bytes had moved)"))
+    }
+
+    /// Those that have moved since they were last asked, or that wait for their turn; and how far they are.
+    pub(super) fn progress(&mut self) -> impl Iterator<Item = (TransferId, u64)> {
+        let under_way = self.under_way.iter_mut();
+        under_way.filter_map(|(transfer, under)| {
+            let moved = under.moved();
+            let before = std::mem::replace(&mut under.seen, moved);
+            (moved != before || under.is_queued()).then_some((*transfer, moved))
+        })
+    }
+
+    /// Forgets a transfer that is over.
+    pub(super) fn finish(&mut self, transfer: TransferId) -> Option<Under> {
+        self.under_way.remove(&transfer)
     }
 
     pub(super) fn fence(&mut self, transfer: TransferId) {
-        let moved = self.moved.clone();
-        let under = self.forget(transfer);
+        let events = self.events.clone();
+        let under = self.finish(transfer);
         let touching = under.map(|under| under.touching()).unwrap_or_default();
         self.fencing.insert(transfer, touching.clone());
-        self.endpoints.spawn_control(async move {
+        tokio::spawn(async move {
             touching.quiet().await;
             // The driver is gone where this fails.
-            let _ = moved.send(Event::Fenced { transfer });
+            let _ = events.send(DataEvent::Fenced { transfer });
         });
+    }
+
+    /// A transfer was fenced.
+    pub(super) fn fenced(&mut self, transfer: TransferId) {
+        self.fencing.remove(&transfer);
+    }
+
+    /// Gives all of them up: whatever touches blocks, to be waited for.
+    pub(super) fn abandon(&mut self) -> Vec<Touching> {
+        let under_way = self.under_way.drain();
+        let mut touching: Vec<_> = under_way.map(|(_, under)| under.touching()).collect();
+        touching.extend(self.fencing.drain().map(|(_, touching)| touching));
+        touching
     }
 }
 
 /// Tells the driver what becomes of a transfer's streams. A path that fails is watched by itself, too.
 async fn report(
     (transfer, number): (TransferId, u64),
-    mut events: SendEvents,
-    moved: mpsc::UnboundedSender<Event>,
+    mut streams: SendEvents,
+    events: mpsc::UnboundedSender<DataEvent>,
 ) {
-    let of_this = |sending| Event::Sending {
+    let of_this = |sending| DataEvent::Sending {
         transfer,
         number,
         sending,
     };
-    while let Some(event) = events.next().await {
+    while let Some(event) = streams.next().await {
         let event = match event {
             SendEvent::Written { bytes, .. } => of_this(Sending::Written { bytes }),
             SendEvent::Failed { error, .. } => {
@@ -216,8 +274,11 @@ async fn report(
                 of_this(Sending::Failed { why, path })
             }
         };
-        if moved.send(event).is_err() {
+        if events.send(event).is_err() {
             return;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ids::{Nonce, TransferId};
 use crate::path::Path;
-use crate::path::negotiation::{Negotiation, Order, Report, Step, Steps, Traveller};
+use crate::path::negotiation::{
+    Negotiation, Order, Report, Step, Steps, Traveller, decode, encode,
+};
 
 /// What is said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,20 +33,16 @@ pub enum Word {
 impl Word {
     /// As it travels.
     pub fn encode(&self) -> Vec<u8> {
-        // Only writers fail.
-        postcard::to_allocvec(self).unwrap_or_default()
+        encode(self)
     }
 
     /// As it arrived, if it makes sense.
     pub fn decode(word: &[u8]) -> Option<Self> {
-        match postcard::take_from_bytes(word) {
-            Ok((word, [])) => Some(word),
-            _ => None,
-        }
+        decode(word)
     }
 }
 
-/// Of one connection.
+/// Negotiates the lanes of one connection.
 #[derive(Debug)]
 pub struct Lanes {
     /// Whether we have dialled it, and so open the lanes.

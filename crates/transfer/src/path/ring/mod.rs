@@ -1,10 +1,10 @@
-//! The path between two processes of one host: a [staging ring](staging).
+//! The path between two processes of one host: a [staging ring](carrier::staging).
 //!
 //! The source gathers into slots of a memory that both share, the destination scatters out of them:
 //! two copies, the second of which reads from the processor's caches. No peer has access to anybody's
 //! cache, since a writer that wakes up late cannot be fenced.
 //!
-//! It is set up by a [`handover`]: a Unix socket whose random name and whose token travelled
+//! It is set up by a [`handover`](carrier::handover): a Unix socket whose random name and whose token travelled
 //! over the mutually authenticated control connection. That it succeeds is what proves that both share
 //! a host; whom to try it with is for the agents to guess, from the peer's address.
 //!
@@ -19,18 +19,16 @@
 //!   Producer                 ==slots==>             Consumer
 //! ```
 //!
-//! What the peer writes into shared memory is never trusted: see [`staging`].
+//! What the peer writes into shared memory is never trusted: see [`staging`](carrier::staging).
 //!
 //! **Threads.** A handover is async, and maps what it hands over on a thread for blocking work of the
-//! runtime that it is called in. Each end of a ring is worked on a thread of its own ([`drive`]), since
+//! runtime that it is called in. Each end of a ring is worked on a thread of its own ([`drive`](carrier::drive)), since
 //! it waits for the peer.
 
 #[cfg(feature = "quic")]
-mod carrier;
+pub mod carrier;
 mod name;
 mod negotiation;
 
-#[cfg(feature = "quic")]
-pub use carrier::{Driven, Fence, Ring, RingIn, RingOut, drive, handover, staging};
 pub use name::{SocketName, SocketNameError};
 pub use negotiation::{Rings, Word};

@@ -16,7 +16,9 @@ use serde::{Deserialize, Serialize};
 use super::name::SocketName;
 use crate::ids::{Nonce, TransferId};
 use crate::path::Path;
-use crate::path::negotiation::{Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way};
+use crate::path::negotiation::{
+    Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way, decode, encode,
+};
 
 /// What is said: where a ring can be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,22 +32,16 @@ pub struct Word {
 impl Word {
     /// As it travels.
     pub fn encode(&self) -> Vec<u8> {
-        // Only writers fail.
-        postcard::to_allocvec(self).unwrap_or_default()
+        encode(self)
     }
 
     /// As it arrived, if it makes sense: nothing but a name of ours is ever connected to.
     pub fn decode(word: &[u8]) -> Option<Self> {
-        match postcard::take_from_bytes::<Word>(word) {
-            Ok((word, [])) => SocketName::try_from(word.socket.clone())
-                .is_ok()
-                .then_some(word),
-            _ => None,
-        }
+        decode(word).filter(|word: &Word| SocketName::try_from(word.socket.clone()).is_ok())
     }
 }
 
-/// Of one connection.
+/// Negotiates the rings of one connection.
 #[derive(Debug, Default)]
 pub struct Rings {
     /// What we send over.

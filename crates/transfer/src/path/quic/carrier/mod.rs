@@ -14,7 +14,7 @@ use super::{Lanes, Word};
 use crate::data::Outgoing;
 use crate::ids::{AgentId, Nonce};
 use crate::path::Path;
-use crate::path::carrier::{Carrier, Host, Link, Reporter, Room};
+use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
 use crate::path::negotiation::{Ending, Negotiation, Order, Way};
 use crate::quic::{CloseCode, ConnectionLost, Lane, LaneSession, SessionToken};
 
@@ -30,7 +30,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quic;
 
-impl Room for Quic {
+impl Provider for Quic {
     fn path(&self) -> Path {
         Path::QUIC
     }

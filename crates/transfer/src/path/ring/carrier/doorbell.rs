@@ -7,7 +7,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -44,7 +44,10 @@ impl Doorbell {
 
     /// Sleeps until the peer rings, the connection is hung up, or the deadline has passed.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> io::Result<Woken> {
-        let timeout = deadline.map(|d| timespec(d.saturating_duration_since(Instant::now())));
+        // One too far ahead for the system is as good as none.
+        let timeout = deadline.and_then(|deadline| {
+            Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
+        });
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(0) | Err(Errno::INTR) => return Ok(Woken::LookAgain),
@@ -78,12 +81,5 @@ impl Doorbell {
     pub(super) fn hang_up(&self) {
         // It fails only where it has already happened.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
-    }
-}
-
-fn timespec(d: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: d.subsec_nanos().into(),
     }
 }

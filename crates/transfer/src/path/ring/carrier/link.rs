@@ -7,14 +7,13 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::handover::{self, Expected, HandoverError, Limits, Token};
+use super::handover::{self, Expected, HandoverError, Limits, Listener, Token};
 use super::staging::{RingError, RingLimits, RingShape};
-use super::threads::Threads;
 use super::{RingIn, RingOut, SocketName};
 use crate::data::{Outgoing, Receiver};
 use crate::ids::{AgentId, Nonce};
 use crate::path::Path;
-use crate::path::carrier::{Carrier, Host, Link, Reporter, Room};
+use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
 use crate::path::negotiation::{Ending, Negotiation, Order, Way};
 use crate::path::ring::{Rings, Word};
 
@@ -25,22 +24,20 @@ const FETCHED_WITHIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ring;
 
-impl Room for Ring {
+impl Provider for Ring {
     fn path(&self) -> Path {
         Path::RING
     }
 
     fn open(&self, host: Host) -> io::Result<Box<dyn Carrier>> {
-        let threads = Threads::start()?;
-        Ok(Box::new(Local {
-            threads: Arc::new(threads),
-            host,
-        }))
+        let listener = Arc::new(Listener::bind(Limits::default())?);
+        Ok(Box::new(Local { listener, host }))
     }
 }
 
 struct Local {
-    threads: Arc<Threads>,
+    /// Where peers of this host connect.
+    listener: Arc<Listener>,
     host: Host,
 }
 
@@ -59,7 +56,7 @@ impl Carrier for Local {
 
     fn link(&self, _address: SocketAddr, reporter: Reporter) -> Box<dyn Link> {
         Box::new(RingLink {
-            threads: self.threads.clone(),
+            listener: self.listener.clone(),
             receiver: self.host.receiver.clone(),
             stall: self.host.endpoints.options().stall_timeout,
             reporter,
@@ -72,7 +69,7 @@ impl Carrier for Local {
 
 /// The rings of one connection.
 struct RingLink {
-    threads: Arc<Threads>,
+    listener: Arc<Listener>,
     receiver: Receiver,
     stall: Duration,
     reporter: Reporter,
@@ -120,7 +117,7 @@ impl Link for RingLink {
                 Ok((expected, word)) => {
                     let (sending, reporter) = (self.sending.clone(), self.reporter.clone());
                     let handing = hand_over(expected, self.stall, sending, reporter);
-                    self.handing = Some(self.threads.spawn(handing));
+                    self.handing = Some(tokio::spawn(handing));
                     self.reporter.offered(word.encode());
                 }
                 Err(why) => self.reporter.ended(Way::Out, Ending::Failed(why)),
@@ -131,7 +128,7 @@ impl Link for RingLink {
                 };
                 let (receiver, reporter) = (self.receiver.clone(), self.reporter.clone());
                 let receiving = receive(word, receiver, peer.clone(), reporter);
-                self.receiving = Some(self.threads.spawn(receiving));
+                self.receiving = Some(tokio::spawn(receiving));
             }
         }
     }
@@ -159,7 +156,7 @@ impl Link for RingLink {
 impl RingLink {
     /// Makes ready to hand a ring over.
     fn offer(&self) -> Result<(Expected, Word), String> {
-        let listener = self.threads.listener();
+        let listener = &self.listener;
         let token = Token::random().map_err(|error| error.to_string())?;
         let expected = listener.expect(&token).map_err(|error| error.to_string())?;
         let socket = listener.name().as_str().to_owned();

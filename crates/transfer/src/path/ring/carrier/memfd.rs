@@ -1,6 +1,5 @@
 //! Memory behind a file descriptor whose size can no longer change.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -10,7 +9,7 @@ use rustix::io::Errno;
 
 /// The seals without which a mapping of a peer's memory can be turned into a SIGBUS (by shrinking
 /// the file under it). [`keep`] adds what holes take.
-pub(crate) const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+pub(super) const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 /// The seal without which pages can be taken out of the memory: nobody punches a hole where nobody may write but
 /// through mappings that were there before (Linux 5.1).
@@ -47,7 +46,7 @@ pub enum MemfdFault {
     },
 }
 
-/// Creates a memfd of `len` bytes that can still be sealed.
+/// Creates a memfd of `len` bytes for good.
 pub(crate) fn create(name: &str, len: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -56,6 +55,7 @@ pub(crate) fn create(name: &str, len: u64) -> io::Result<OwnedFd> {
         other => other?,
     };
     rustix::fs::ftruncate(&fd, len)?;
+    rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS)?;
     Ok(fd)
 }
 
@@ -73,14 +73,9 @@ pub(crate) fn keep(fd: impl AsFd, len: u64) -> io::Result<()> {
     Ok(rustix::io::retry_on_intr(whole)?)
 }
 
-/// Adds seals.
-pub(crate) fn seal(fd: impl AsFd, seals: SealFlags) -> io::Result<()> {
-    Ok(rustix::fs::fcntl_add_seals(fd, seals)?)
-}
-
-/// Checks a descriptor that came from a peer: an ordinary memfd, at least `demanded` seals, exactly
+/// Checks a descriptor that came from a peer: an ordinary memfd, sealed in size, of exactly
 /// `announced` bytes. What has passed can be mapped; when it is [kept](keep), no access inside faults.
-pub(crate) fn check(fd: impl AsFd, announced: u64, demanded: SealFlags) -> Result<(), MemfdFault> {
+pub(crate) fn check(fd: impl AsFd, announced: u64) -> Result<(), MemfdFault> {
     let fs = rustix::fs::fstatfs(&fd).map_err(|_| MemfdFault::NotMemfd)?;
     // The type of the field depends on the platform.
     #[allow(clippy::unnecessary_cast)]
@@ -88,9 +83,9 @@ pub(crate) fn check(fd: impl AsFd, announced: u64, demanded: SealFlags) -> Resul
         return Err(MemfdFault::NotMemfd);
     }
     let found = rustix::fs::fcntl_get_seals(&fd).map_err(|_| MemfdFault::NotMemfd)?;
-    if !found.contains(demanded) {
+    if !found.contains(SIZE_SEALS) {
         return Err(MemfdFault::Seals {
-            demanded: demanded.bits(),
+            demanded: SIZE_SEALS.bits(),
             found: found.bits(),
         });
     }
@@ -105,18 +100,16 @@ pub(crate) fn check(fd: impl AsFd, announced: u64, demanded: SealFlags) -> Resul
 
 /// Maps `len` bytes, shared, for reading and writing. [`touch`] them next.
 pub(crate) fn map(fd: impl AsFd, len: usize) -> io::Result<MmapRaw> {
-    let file = File::from(fd.as_fd().try_clone_to_owned()?);
-    let raw = MmapOptions::new().len(len).map_raw(&file)?;
+    let raw = MmapOptions::new().len(len).map_raw(&fd.as_fd())?;
     // Fewer page faults and fewer TLB misses where the system has huge pages for shared memory;
     // nothing is lost where it has not.
     let _ = raw.advise(Advice::HugePage);
     Ok(raw)
 }
 
-/// Has the kernel touch every page of a writable stretch, which starts on one: a first touch costs 1.4
-/// to 2.5 us per 4 KiB, several times the copy of the page.
-pub(crate) fn touch(raw: &MmapRaw, at: usize, len: usize) -> io::Result<()> {
-    match raw.advise_range(Advice::PopulateWrite, at, len) {
+/// Has the kernel touch every page: a first touch costs 1.4 to 2.5 us per 4 KiB, several times the copy of the page.
+pub(crate) fn touch(raw: &MmapRaw) -> io::Result<()> {
+    match raw.advise(Advice::PopulateWrite) {
         // Linux before 5.14: pages come at their first touch.
         Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(()),
         other => other,
@@ -133,7 +126,6 @@ mod tests {
     fn a_kept_memory_has_no_holes_and_gets_none() {
         const LEN: u64 = 1 << 20;
         let fd = create("transload-test", LEN).unwrap();
-        seal(&fd, SIZE_SEALS).unwrap();
         let _map = map(&fd, LEN as usize).unwrap();
         assert_eq!(fstat(&fd).unwrap().st_blocks, 0, "all of it is a hole");
         // Once for each side.

@@ -2,17 +2,16 @@
 
 mod doorbell;
 mod drive;
-mod gate;
+mod fence;
 pub mod handover;
 mod link;
 mod memfd;
 mod receive;
 mod send;
 pub mod staging;
-mod threads;
 
 pub use drive::{Driven, drive};
-pub use gate::Fence;
+pub use fence::Fence;
 pub use link::Ring;
 pub use receive::RingIn;
 pub use send::RingOut;

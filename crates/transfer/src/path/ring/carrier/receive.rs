@@ -1,16 +1,13 @@
 //! Receiving over a staging ring.
 
-use std::{
-    io,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::io;
 
 use tokio::runtime::Handle;
 
 use crate::{
     data::{Inside, Intake, Landing, ReceiveError, Receiver},
     ids::AgentId,
-    path::ring::{
+    path::ring::carrier::{
         Driven, drive,
         staging::{Consumer, ReadWindow, RingError, StageError},
     },
@@ -21,18 +18,15 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "dropping it hangs the ring up"]
 pub struct RingIn {
-    driven: Driven<Consumer, RingError>,
+    driven: Driven<RingError>,
 }
 
 impl RingIn {
     /// Waits until the ring is gone, and says how. Dropping the future hangs the ring up.
     pub async fn closed(self) -> RingError {
-        let (_consumer, ended) = self.driven.await;
-        ended
+        self.driven.result().await.unwrap_or(RingError::Panicked)
     }
-}
 
-impl RingIn {
     /// Receives all streams of a ring that `peer` fills, until the ring is gone, on a thread of its own.
     /// To be called inside a tokio runtime.
     ///
@@ -45,11 +39,7 @@ impl RingIn {
             peer,
             stream: None,
         };
-        let driven = drive(consumer, move |end| {
-            // What it was in the midst of is gone with it: nothing half done is looked at again.
-            let receiving = catch_unwind(AssertUnwindSafe(|| intakes.receive(end)));
-            receiving.unwrap_or(RingError::Panicked)
-        })?;
+        let driven = drive(consumer, move |end| intakes.receive(end))?;
         Ok(Self { driven })
     }
 }

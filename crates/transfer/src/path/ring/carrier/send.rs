@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 use crate::{
     copy::Crc32c,
     data::{Inside, Outgoing, Part, SendError, SendEvent},
-    path::ring::{
+    path::ring::carrier::{
         Driven, Fence, drive,
         staging::{End, Producer, RingError, StageError},
     },
@@ -36,7 +36,7 @@ struct Inner {
     turns: mpsc::Sender<Turn>,
     ring: Fence,
     /// Hangs up with the last clone.
-    _thread: Driven<Producer, ()>,
+    _thread: Driven<()>,
 }
 
 /// How long to wait for a slot before looking at the transfer's fence again.

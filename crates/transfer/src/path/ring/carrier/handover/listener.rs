@@ -33,7 +33,7 @@ impl Listener {
         let socket = socket::listen(&name)?;
         let lobby = Arc::new(Lobby {
             limits,
-            book: Mutex::default(),
+            guests: Mutex::default(),
         });
         let task = runtime.spawn(serve(socket, lobby.clone())).abort_handle();
         Ok(Self { name, lobby, task })
@@ -48,25 +48,16 @@ impl Listener {
     /// before.
     pub fn expect(&self, token: &Token) -> Result<Expected, HandoverError> {
         let (deliver, connection) = oneshot::channel();
-        let mut book = self.lobby.book();
-        if book.guests.len() >= self.lobby.limits.expected {
+        let mut guests = self.lobby.guests();
+        if guests.len() >= self.lobby.limits.expected {
             return Err(HandoverError::TooMuch {
                 what: "peers expected at a time",
                 limit: self.lobby.limits.expected as u64,
             });
         }
-        let number = book.next;
-        book.next += 1;
-        book.guests.push(Guest {
-            number,
-            token: token.clone(),
-            deliver,
-        });
-        Ok(Expected {
-            number,
-            lobby: self.lobby.clone(),
-            connection,
-        })
+        let token = token.clone();
+        guests.push(Guest { token, deliver });
+        Ok(Expected { connection })
     }
 }
 
@@ -80,15 +71,13 @@ impl Drop for Listener {
 #[must_use = "dropped, the token is forgotten"]
 #[derive(Debug)]
 pub struct Expected {
-    number: u64,
-    lobby: Arc<Lobby>,
     connection: oneshot::Receiver<Connection>,
 }
 
 impl Expected {
     /// Waits for the peer.
-    pub async fn connection(mut self, within: Duration) -> Result<Connection, HandoverError> {
-        match tokio::time::timeout(within, &mut self.connection).await {
+    pub async fn connection(self, within: Duration) -> Result<Connection, HandoverError> {
+        match tokio::time::timeout(within, self.connection).await {
             Err(_) => Err(HandoverError::TimedOut),
             // The listener was dropped, or the peer left between its hello and our welcome.
             Ok(Err(_)) => Err(HandoverError::PeerGone),
@@ -97,51 +86,39 @@ impl Expected {
     }
 }
 
-impl Drop for Expected {
-    fn drop(&mut self) {
-        let mut book = self.lobby.book();
-        book.guests.retain(|guest| guest.number != self.number);
-    }
-}
-
 #[derive(Debug)]
 struct Lobby {
     limits: Limits,
-    book: Mutex<Book>,
+    guests: Mutex<Vec<Guest>>,
 }
 
-/// Who is expected.
-#[derive(Debug, Default)]
-struct Book {
-    guests: Vec<Guest>,
-    /// The number of the next guest; none is given twice.
-    next: u64,
-}
-
+/// One that somebody expects.
 #[derive(Debug)]
 struct Guest {
-    number: u64,
     token: Token,
     deliver: oneshot::Sender<Connection>,
 }
 
 impl Lobby {
-    fn book(&self) -> MutexGuard<'_, Book> {
+    /// Those who are still expected.
+    fn guests(&self) -> MutexGuard<'_, Vec<Guest>> {
         // No code that can panic runs under it half way through a change.
-        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut guests = self.guests.lock().unwrap_or_else(PoisonError::into_inner);
+        guests.retain(|guest| !guest.deliver.is_closed());
+        guests
     }
 
     /// The guest whose proof this is; its token is spent with that.
     fn admit(&self, proof: &[u8; 32]) -> Option<Guest> {
-        let mut book = self.book();
+        let mut guests = self.guests();
         let mut found = None;
         // All of them, so that the time says nothing about which one it was.
-        for (at, guest) in book.guests.iter().enumerate() {
+        for (at, guest) in guests.iter().enumerate() {
             if guest.token.hello().matches(proof) {
                 found = Some(at);
             }
         }
-        found.map(|at| book.guests.remove(at))
+        found.map(|at| guests.remove(at))
     }
 }
 
@@ -169,7 +146,7 @@ async fn serve(socket: UnixListener, lobby: Arc<Lobby>) {
 async fn greet(packets: Packets, lobby: Arc<Lobby>) {
     let limits = lobby.limits.clone();
     let greeting = async {
-        limits.users.check(&packets)?;
+        limits.check_user(&packets)?;
         let (hello, _) = packets.receive(false).await?;
         let guest = lobby
             .admit(&decode_greeting(&hello)?)

@@ -11,13 +11,14 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::HandoverError;
 use super::token::Proof;
+use crate::path::negotiation;
 
 /// Most bytes of a packet; the longest is a greeting of 40.
 pub(super) const MAX_PACKET: usize = 256;
 /// Most descriptors that are let in with a packet. One is right; a few more are told by their number.
 pub(super) const MAX_DESCRIPTORS: usize = 16;
 
-const MAGIC: [u8; 8] = *b"tl-loc/1";
+const MAGIC: [u8; 8] = *b"tl-loc/2";
 
 pub(super) fn encode_greeting(proof: &Proof) -> [u8; 40] {
     let mut packet = [0; 40];
@@ -33,19 +34,11 @@ pub(super) fn decode_greeting(packet: &[u8]) -> Result<[u8; 32], HandoverError> 
         .ok_or(HandoverError::Malformed { packet: "greeting" })
 }
 
-/// A ring, whose memory comes as the descriptor of the packet, and which end of it the receiver of the
-/// offer is.
+/// A ring that is to be received from, whose memory comes as the descriptor of the packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Offer {
-    pub(super) you_are: Role,
     pub(super) slots: u32,
     pub(super) slot_bytes: u32,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum Role {
-    Producer,
-    Consumer,
 }
 
 /// The receiver's word on an offer.
@@ -58,25 +51,17 @@ pub(super) enum Answer {
 }
 
 pub(super) fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandoverError> {
-    let packet = postcard::to_allocvec(message).map_err(|_| HandoverError::TooMuch {
+    let packet = postcard::to_allocvec(message).ok();
+    let packet = packet.filter(|packet| packet.len() <= MAX_PACKET);
+    packet.ok_or(HandoverError::TooMuch {
         what: "bytes in a packet",
         limit: MAX_PACKET as u64,
-    })?;
-    if packet.len() > MAX_PACKET {
-        return Err(HandoverError::TooMuch {
-            what: "bytes in a packet",
-            limit: MAX_PACKET as u64,
-        });
-    }
-    Ok(packet)
+    })
 }
 
 pub(super) fn decode<T: DeserializeOwned>(
     packet: &[u8],
     name: &'static str,
 ) -> Result<T, HandoverError> {
-    match postcard::take_from_bytes(packet) {
-        Ok((message, [])) => Ok(message),
-        _ => Err(HandoverError::Malformed { packet: name }),
-    }
+    negotiation::decode(packet).ok_or(HandoverError::Malformed { packet: name })
 }

@@ -22,13 +22,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use memmap2::MmapRaw;
+use tokio::sync::Semaphore;
 
 pub use listener::{Expected, Listener};
 pub use token::Token;
 
 pub use super::memfd::MemfdFault;
 
-use self::message::{Answer, Offer, Role};
+use self::message::{Answer, Offer};
 use self::socket::Packets;
 use super::staging::{Consumer, Producer, Ring, RingLimits, RingShape, ShapeError};
 use crate::path::ring::SocketName;
@@ -38,8 +39,8 @@ use crate::path::ring::SocketName;
 pub struct Limits {
     /// How long any one step may take: to greet, to offer, to answer, to map. Default 2 s.
     pub timeout: Duration,
-    /// Who may connect. Default: processes of the same user.
-    pub users: Users,
+    /// Effective users whose processes may connect. Default: the one of this process.
+    pub users: Vec<u32>,
     /// How many peers may be in the middle of their greeting. Each costs one descriptor.
     /// Default 32; more wait in the kernel's queue.
     pub greetings: usize,
@@ -51,37 +52,19 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(2),
-            users: Users::Same,
+            users: vec![rustix::process::geteuid().as_raw()],
             greetings: 32,
             expected: 1024,
         }
     }
 }
 
-/// Which users' processes are accepted as peers.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Users {
-    /// The effective user of this process.
-    Same,
-    /// Any of these.
-    AnyOf(Vec<u32>),
-}
-
-impl Users {
-    fn check(&self, packets: &Packets) -> Result<(), HandoverError> {
-        let uid = packets.peer_uid().map_err(|source| HandoverError::Socket {
-            doing: "SO_PEERCRED",
-            source,
-        })?;
-        let allowed = match self {
-            Self::Same => uid == rustix::process::geteuid().as_raw(),
-            Self::AnyOf(users) => users.contains(&uid),
-        };
-        if allowed {
-            Ok(())
-        } else {
-            Err(HandoverError::ForeignUser { uid })
+impl Limits {
+    fn check_user(&self, packets: &Packets) -> Result<(), HandoverError> {
+        let uid = packets.peer_uid()?;
+        match self.users.contains(&uid) {
+            true => Ok(()),
+            false => Err(HandoverError::ForeignUser { uid }),
         }
     }
 }
@@ -96,7 +79,7 @@ pub async fn connect(
 ) -> Result<Connection, HandoverError> {
     within(limits, async {
         let packets = Packets::connect(name).await?;
-        limits.users.check(&packets)?;
+        limits.check_user(&packets)?;
         packets
             .send(&message::encode_greeting(&token.hello()), &[])
             .await?;
@@ -127,30 +110,6 @@ impl Connection {
     /// Makes a ring of which this side is the producer; the other calls
     /// [`accept_consumer`](Self::accept_consumer).
     pub async fn offer_producer(self, shape: RingShape) -> Result<Producer, HandoverError> {
-        Ok(Producer::new(self.offer_ring(shape, Role::Consumer).await?))
-    }
-
-    /// Makes a ring of which this side is the consumer; the other calls
-    /// [`accept_producer`](Self::accept_producer).
-    pub async fn offer_consumer(self, shape: RingShape) -> Result<Consumer, HandoverError> {
-        Ok(Consumer::new(self.offer_ring(shape, Role::Producer).await?))
-    }
-
-    /// Takes the producing end of a ring that the other side makes.
-    pub async fn accept_producer(self, limits: RingLimits) -> Result<Producer, HandoverError> {
-        Ok(Producer::new(
-            self.accept_ring(limits, Role::Producer).await?,
-        ))
-    }
-
-    /// Takes the consuming end of a ring that the other side makes.
-    pub async fn accept_consumer(self, limits: RingLimits) -> Result<Consumer, HandoverError> {
-        Ok(Consumer::new(
-            self.accept_ring(limits, Role::Consumer).await?,
-        ))
-    }
-
-    async fn offer_ring(self, shape: RingShape, you_are: Role) -> Result<Ring, HandoverError> {
         let making = blocking(move || {
             let memory = Ring::create(shape).map_err(HandoverError::Map)?;
             mapped(memory, shape)
@@ -158,29 +117,33 @@ impl Connection {
         // Before it is out of our hands: the other side may have it sealed when it has mapped it too.
         let (memory, map) = within(&self.limits, making).await?;
         let offer = Offer {
-            you_are,
             slots: shape.slots(),
             slot_bytes: shape.slot_bytes(),
         };
         within(&self.limits, self.offer(&offer, &[memory.as_fd()])).await?;
-        self.into_ring(memory, map, shape).await
+        Ok(Producer::new(self.into_ring(memory, map, shape).await?))
     }
 
-    async fn accept_ring(self, limits: RingLimits, me: Role) -> Result<Ring, HandoverError> {
+    /// Takes the consuming end of a ring that the other side makes.
+    pub async fn accept_consumer(self, limits: RingLimits) -> Result<Consumer, HandoverError> {
         let ((memory, map), shape) = within(&self.limits, async {
             let (packet, descriptors) = self.packets.receive(true).await?;
             let offer = message::decode(&packet, "offer")?;
-            let (memory, shape) = match check_ring(offer, descriptors, limits, me) {
+            let (memory, shape) = match check_ring(offer, descriptors, limits) {
                 Ok(found) => found,
                 Err(fault) => return self.refuse(fault).await,
             };
             match blocking(move || mapped(memory, shape)).await {
-                Ok(mapped) => self.take((mapped, shape)).await,
+                Ok(mapped) => {
+                    let taken = message::encode(&Answer::Taken)?;
+                    self.packets.send(&taken, &[]).await?;
+                    Ok((mapped, shape))
+                }
                 Err(fault) => self.refuse(fault).await,
             }
         })
         .await?;
-        self.into_ring(memory, map, shape).await
+        Ok(Consumer::new(self.into_ring(memory, map, shape).await?))
     }
 
     async fn into_ring(
@@ -209,12 +172,6 @@ impl Connection {
             Answer::Taken => Ok(()),
             Answer::Refused => Err(HandoverError::Refused),
         }
-    }
-
-    async fn take<T>(&self, found: T) -> Result<T, HandoverError> {
-        let packet = message::encode(&Answer::Taken)?;
-        self.packets.send(&packet, &[]).await?;
-        Ok(found)
     }
 
     async fn refuse<T>(&self, fault: HandoverError) -> Result<T, HandoverError> {
@@ -254,9 +211,6 @@ pub enum HandoverError {
         /// Which packet.
         packet: &'static str,
     },
-    /// The peer offers something else than what was to be accepted.
-    #[error("the peer offers something else than was agreed")]
-    OtherOffer,
     /// An offer comes with one descriptor.
     #[error("the peer's offer came with {found} descriptors instead of 1")]
     Descriptors {
@@ -305,11 +259,7 @@ fn check_ring(
     offer: Offer,
     descriptors: Vec<OwnedFd>,
     limits: RingLimits,
-    me: Role,
 ) -> Result<(OwnedFd, RingShape), HandoverError> {
-    if offer.you_are != me {
-        return Err(HandoverError::OtherOffer);
-    }
     let shape = RingShape::new(offer.slots, offer.slot_bytes)?;
     if shape.bytes() > limits.max_bytes {
         return Err(HandoverError::TooMuch {
@@ -334,11 +284,20 @@ async fn within<T>(
         .unwrap_or(Err(HandoverError::TimedOut))
 }
 
+/// How many mappings there are at a time in this process, each of which takes a few milliseconds: the rest waits for its
+/// turn, so that nobody else who needs a thread for blocking work waits for them.
+static MAPS: Semaphore = Semaphore::const_new(2);
+
 /// Mapping may touch pages, which takes too long for an async thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, HandoverError> + Send + 'static,
 ) -> Result<T, HandoverError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or(Err(HandoverError::ShuttingDown))
+    // The semaphore is never closed.
+    let turn = MAPS.acquire().await.ok();
+    let working = tokio::task::spawn_blocking(move || {
+        // Until it is done, whatever becomes of who wanted it.
+        let _turn = turn;
+        work()
+    });
+    working.await.unwrap_or(Err(HandoverError::ShuttingDown))
 }

@@ -40,12 +40,9 @@ impl Packets {
     }
 
     pub(super) async fn connect(name: &SocketName) -> Result<Self, HandoverError> {
-        let io = |e: Errno| HandoverError::Socket {
-            doing: "connect",
-            source: e.into(),
-        };
-        let socket = open().map_err(io)?;
-        let address = address(name).map_err(io)?;
+        let failed = |e: Errno| failed("connect")(e.into());
+        let socket = open().map_err(failed)?;
+        let address = address(name).map_err(failed)?;
         loop {
             match rustix::net::connect(&socket, &address) {
                 Ok(()) => break,
@@ -53,20 +50,17 @@ impl Packets {
                 Err(Errno::AGAIN) => tokio::time::sleep(Duration::from_millis(2)).await,
                 Err(Errno::INTR) => {}
                 Err(Errno::CONNREFUSED) => return Err(HandoverError::NobodyThere),
-                Err(e) => return Err(io(e)),
+                Err(e) => return Err(failed(e)),
             }
         }
-        let stream =
-            UnixStream::from_std(socket.into()).map_err(|source| HandoverError::Socket {
-                doing: "connect",
-                source,
-            })?;
-        Ok(Self { stream })
+        let stream = UnixStream::from_std(socket.into());
+        Ok(Self::new(stream.map_err(self::failed("connect"))?))
     }
 
     /// The effective user of the process at the other end when it connected or listened.
-    pub(super) fn peer_uid(&self) -> io::Result<u32> {
-        Ok(self.stream.peer_cred()?.uid())
+    pub(super) fn peer_uid(&self) -> Result<u32, HandoverError> {
+        let cred = self.stream.peer_cred();
+        Ok(cred.map_err(failed("SO_PEERCRED"))?.uid())
     }
 
     pub(super) async fn send(
@@ -92,14 +86,7 @@ impl Packets {
                 )?)
             })
             .await;
-        match sent {
-            Ok(_) => Ok(()),
-            Err(e) if is_gone(&e) => Err(HandoverError::PeerGone),
-            Err(source) => Err(HandoverError::Socket {
-                doing: "sendmsg",
-                source,
-            }),
-        }
+        sent.map(drop).map_err(failed("sendmsg"))
     }
 
     /// Receives one packet, with exactly the descriptors that it carried. None are let in unless
@@ -130,16 +117,7 @@ impl Packets {
                 Ok((message.bytes, message.flags, descriptors))
             })
             .await;
-        let (bytes, flags, descriptors) = match received {
-            Ok(received) => received,
-            Err(e) if is_gone(&e) => return Err(HandoverError::PeerGone),
-            Err(source) => {
-                return Err(HandoverError::Socket {
-                    doing: "recvmsg",
-                    source,
-                });
-            }
-        };
+        let (bytes, flags, descriptors) = received.map_err(failed("recvmsg"))?;
         // Whatever came in is closed when `descriptors` goes.
         if bytes == 0 {
             return Err(HandoverError::PeerGone);
@@ -153,11 +131,7 @@ impl Packets {
         if flags.contains(ReturnFlags::CTRUNC) {
             return Err(HandoverError::TooMuch {
                 what: "descriptors in a packet",
-                limit: if with_descriptors {
-                    MAX_DESCRIPTORS as u64
-                } else {
-                    0
-                },
+                limit: MAX_DESCRIPTORS as u64 * u64::from(with_descriptors),
             });
         }
         packet.truncate(bytes);
@@ -184,9 +158,12 @@ fn address(name: &SocketName) -> rustix::io::Result<SocketAddrUnix> {
     SocketAddrUnix::new_abstract_name(name.as_str().as_bytes())
 }
 
-fn is_gone(e: &io::Error) -> bool {
-    matches!(
-        e.kind(),
-        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected
-    )
+/// What an error of a system call means.
+fn failed(doing: &'static str) -> impl Fn(io::Error) -> HandoverError {
+    move |source| match source.kind() {
+        io::ErrorKind::BrokenPipe
+        | io::ErrorKind::ConnectionReset
+        | io::ErrorKind::NotConnected => HandoverError::PeerGone,
+        _ => HandoverError::Socket { doing, source },
+    }
 }

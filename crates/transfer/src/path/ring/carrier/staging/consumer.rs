@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{End, Ring, RingError, RingShape};
-use crate::path::ring::carrier::gate::Fence;
+use crate::path::ring::carrier::fence::Fence;
 
 /// The destination's end of a ring. Dropping it hangs up.
 pub struct Consumer {
@@ -64,9 +64,6 @@ impl Consumer {
                 found: offset,
             });
         }
-        if !self.ring.gate.enter() {
-            return Err(RingError::Fenced);
-        }
         Ok(ReadWindow {
             consumer: self,
             tag,
@@ -78,13 +75,13 @@ impl Consumer {
 
 impl End for Consumer {
     fn fence(&self) -> Fence {
-        Fence::new(self.ring.gate.clone())
+        self.ring.fence.clone()
     }
 }
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        self.ring.gate.doorbell.hang_up();
+        self.ring.fence.doorbell().hang_up();
     }
 }
 
@@ -149,6 +146,5 @@ impl Drop for ReadWindow<'_> {
         consumer.ring.tail().store(consumer.tail, Ordering::Release);
         // A peer that is gone shows at the next wait.
         let _ = consumer.ring.wake(consumer.ring.producer_sleeps());
-        consumer.ring.gate.leave();
     }
 }

@@ -2,8 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use memmap2::MmapRaw;
@@ -11,22 +10,20 @@ use memmap2::MmapRaw;
 use super::shape::{self, RingShape};
 use super::{RingError, SPIN};
 use crate::path::ring::carrier::doorbell::{Doorbell, Woken};
-use crate::path::ring::carrier::gate::Gate;
+use crate::path::ring::carrier::fence::Fence;
 use crate::path::ring::carrier::memfd::{self, MemfdFault};
 
 /// A mapped ring and its doorbell, before it is known which end this is.
 pub(in crate::path::ring) struct Ring {
     shape: RingShape,
     map: MmapRaw,
-    pub(super) gate: Arc<Gate>,
+    pub(super) fence: Fence,
 }
 
 impl Ring {
     /// Creates the memory of a ring, sealed.
     pub(in crate::path::ring) fn create(shape: RingShape) -> io::Result<OwnedFd> {
-        let fd = memfd::create("transload-ring", shape.bytes())?;
-        memfd::seal(&fd, memfd::SIZE_SEALS)?;
-        Ok(fd)
+        memfd::create("transload-ring", shape.bytes())
     }
 
     /// Checks the memory that a peer handed over as a ring of `shape`.
@@ -34,7 +31,7 @@ impl Ring {
         memory: impl AsFd,
         shape: RingShape,
     ) -> Result<(), MemfdFault> {
-        memfd::check(memory, shape.bytes(), memfd::SIZE_SEALS)
+        memfd::check(memory, shape.bytes())
     }
 
     /// Maps a ring that [`create`](Self::create) made or [`check`](Self::check) let pass.
@@ -51,11 +48,11 @@ impl Ring {
         socket: OwnedFd,
     ) -> io::Result<Self> {
         memfd::keep(memory, shape.bytes())?;
-        memfd::touch(&map, 0, map.len())?;
+        memfd::touch(&map)?;
         Ok(Self {
             shape,
             map,
-            gate: Arc::new(Gate::new(Doorbell::new(socket))),
+            fence: Fence::new(Doorbell::new(socket)),
         })
     }
 
@@ -103,12 +100,12 @@ impl Ring {
     ///
     /// Both sides store, then look, with a full fence between: at least one of them sees the other.
     pub(super) fn wake(&self, its_sleep: &AtomicU32) -> Result<(), RingError> {
-        fence(Ordering::SeqCst);
+        atomic::fence(Ordering::SeqCst);
         if its_sleep.load(Ordering::Relaxed) == 0 {
             return Ok(());
         }
         its_sleep.store(0, Ordering::SeqCst);
-        self.gate.doorbell.ring().map_err(|_| self.hung_up())
+        self.fence.doorbell().ring().map_err(|_| self.hung_up())
     }
 
     /// Waits until `ready` says something.
@@ -143,14 +140,19 @@ impl Ring {
     ) -> Result<T, RingError> {
         loop {
             my_sleep.store(1, Ordering::SeqCst);
-            fence(Ordering::SeqCst);
+            atomic::fence(Ordering::SeqCst);
             if let Some(found) = self.look(ready)? {
                 return Ok(found);
             }
             if deadline.is_some_and(|d| Instant::now() >= d) {
                 return Err(RingError::TimedOut);
             }
-            match self.gate.doorbell.wait(deadline).map_err(RingError::Wait)? {
+            match self
+                .fence
+                .doorbell()
+                .wait(deadline)
+                .map_err(RingError::Wait)?
+            {
                 Woken::LookAgain => {}
                 // What the peer did before it hung up still counts.
                 Woken::HungUp => return self.look(ready)?.ok_or(RingError::PeerGone),
@@ -162,7 +164,7 @@ impl Ring {
         &self,
         ready: &mut impl FnMut() -> Result<Option<T>, RingError>,
     ) -> Result<Option<T>, RingError> {
-        if self.gate.is_fenced() {
+        if self.fence.is_raised() {
             return Err(RingError::Fenced);
         }
         ready()
@@ -170,7 +172,7 @@ impl Ring {
 
     /// Which of the two ended the connection.
     fn hung_up(&self) -> RingError {
-        if self.gate.is_fenced() {
+        if self.fence.is_raised() {
             RingError::Fenced
         } else {
             RingError::PeerGone

@@ -3,7 +3,7 @@
 //!
 //! One [`Producer`] (the source: it gathers into slots) and one [`Consumer`] (the destination: it
 //! scatters out of them), each on a thread of its own that may block; [`drive`](super::drive) puts
-//! such work beside async code. Slots arrive in the order in which they were published. A ring
+//! such work besides async code. Slots arrive in the order in which they were published. A ring
 //! outlives transfers: each slot says with a tag which one it belongs to, so that what is left of
 //! one that was given up can be told apart and thrown away.
 //!
@@ -40,7 +40,7 @@ pub use stage::StageError;
 
 pub(super) use control::Ring;
 
-use super::gate::Fence;
+use super::fence::Fence;
 
 /// How long an end looks for news before it sleeps.
 ///

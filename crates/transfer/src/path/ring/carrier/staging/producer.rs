@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{End, Ring, RingError, RingShape};
-use crate::path::ring::carrier::gate::Fence;
+use crate::path::ring::carrier::fence::Fence;
 
 /// The source's end of a ring.
 ///
@@ -35,9 +35,6 @@ impl Producer {
     pub fn reserve(&mut self, deadline: Option<Instant>) -> Result<WriteWindow<'_>, RingError> {
         let slots = u64::from(self.shape().slots());
         self.wait_for_tail(deadline, |head, tail| head - tail < slots)?;
-        if !self.ring.gate.enter() {
-            return Err(RingError::Fenced);
-        }
         Ok(WriteWindow { producer: self })
     }
 
@@ -70,13 +67,13 @@ impl Producer {
 
 impl End for Producer {
     fn fence(&self) -> Fence {
-        Fence::new(self.ring.gate.clone())
+        self.ring.fence.clone()
     }
 }
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        self.ring.gate.doorbell.hang_up();
+        self.ring.fence.doorbell().hang_up();
     }
 }
 
@@ -124,7 +121,7 @@ impl WriteWindow<'_> {
             _ => return Err(RingError::Length { len, capacity }),
         };
         let producer = &mut *self.producer;
-        if producer.ring.gate.is_fenced() {
+        if producer.ring.fence.is_raised() {
             return Err(RingError::Fenced);
         }
         let header = producer.ring.header(producer.head);
@@ -135,11 +132,5 @@ impl WriteWindow<'_> {
         // Release: the bytes and the header come before the count.
         producer.ring.head().store(producer.head, Ordering::Release);
         producer.ring.wake(producer.ring.consumer_sleeps())
-    }
-}
-
-impl Drop for WriteWindow<'_> {
-    fn drop(&mut self) {
-        self.producer.ring.gate.leave();
     }
 }

@@ -109,7 +109,7 @@ pub(super) const HEAD_OFFSET: usize = 0;
 pub(super) const TAIL_OFFSET: usize = LINE;
 /// 1 while the producer sleeps, or is about to.
 pub(super) const PRODUCER_SLEEPS_OFFSET: usize = 2 * LINE;
-/// The same of the consumer.
+/// 1 while the consumer sleeps, or is about to.
 pub(super) const CONSUMER_SLEEPS_OFFSET: usize = 3 * LINE;
 /// The headers of the slots, one per line.
 const HEADERS_OFFSET: usize = 4 * LINE;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
-use crate::path::ring::drive;
+use crate::path::ring::carrier::drive;
 
 const SMALL: RingShape = match RingShape::new(4, 8192) {
     Ok(shape) => shape,
@@ -193,27 +193,16 @@ fn a_fence_ends_a_wait_on_both_sides() {
     });
 }
 
-#[tokio::test]
-async fn nothing_is_delivered_after_a_fence() {
+#[test]
+fn nothing_is_delivered_after_a_fence() {
     let (mut producer, mut consumer) = ends(SMALL);
     publish(&mut producer, 0, 0, b"x").unwrap();
     publish(&mut producer, 0, 1, b"y").unwrap();
     let fence = consumer.fence();
     let window = consumer.receive(soon()).unwrap();
-    let quiet = tokio::spawn({
-        let fence = fence.clone();
-        async move { fence.quiet().await }
-    });
-    while !fence.is_raised() {
-        tokio::task::yield_now().await;
-    }
-    // The window that is out keeps it from being quiet.
-    tokio::time::sleep(Duration::from_millis(5)).await;
-    assert!(!quiet.is_finished());
+    fence.raise();
     window.release();
-    quiet.await.unwrap();
     assert!(matches!(consumer.receive(soon()), Err(RingError::Fenced)));
-    fence.quiet().await;
 
     let fence = producer.fence();
     let window = producer.reserve(soon());
@@ -229,18 +218,20 @@ async fn work_that_is_dropped_is_fenced() {
     let (producer, consumer) = ends(SMALL);
     let fence = consumer.fence();
     let work = drive(consumer, |c| c.receive(None).map(|w| w.offset())).unwrap();
-    let outcome = tokio::time::timeout(Duration::from_millis(20), work).await;
+    let outcome = tokio::time::timeout(Duration::from_millis(20), work.result()).await;
     assert!(outcome.is_err());
     assert!(fence.is_raised());
-    fence.quiet().await;
 
-    let working = drive(producer, |p| p.reserve(soon()).map(drop)).unwrap();
-    let (mut producer, end) = working.await;
-    end.unwrap();
-    assert!(matches!(
-        publish(&mut producer, 0, 0, b"x").and_then(|()| producer.drained(soon())),
-        Err(RingError::PeerGone)
-    ));
+    let working = drive(producer, |producer| {
+        producer.reserve(soon()).map(drop).unwrap();
+        publish(producer, 0, 0, b"x").and_then(|()| producer.drained(soon()))
+    });
+    let ended = working.unwrap().result().await.unwrap();
+    assert!(matches!(ended, Err(RingError::PeerGone)));
+
+    let (_producer, consumer) = ends(SMALL);
+    let panicking = drive(consumer, |_| -> u8 { panic!("as meant") });
+    assert_eq!(panicking.unwrap().result().await, None);
 }
 
 #[test]
@@ -333,7 +324,7 @@ fn apply(ring: &Ring, spoil: &Spoil) {
             ring.head().fetch_add(1, Ordering::SeqCst);
         }
         Spoil::Ring => {
-            let _ = ring.gate.doorbell.ring();
+            let _ = ring.fence.doorbell().ring();
         }
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use super::event::Event;
+use super::event::ControlEvent;
 use crate::quic::{ControlReceiver, ControlSender};
 use crate::wire::ConnId;
 use crate::wire::frame;
@@ -75,7 +75,7 @@ pub(super) async fn write(
     outgoing: Outgoing,
     patience: Duration,
     conn: ConnId,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ControlEvent>,
 ) {
     let Outgoing {
         frames,
@@ -99,14 +99,14 @@ async fn write_all(
     mut frames: mpsc::UnboundedReceiver<Bytes>,
     waiting: &AtomicUsize,
     conn: ConnId,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ControlEvent>,
 ) {
     while let Some(frame) = frames.recv().await {
         let bytes = frame.len();
         if let Err(error) = connection.send(frame).await {
             let why = error.to_string();
             // The driver is gone where this fails.
-            let _ = events.send(Event::Lost { conn, why }).await;
+            let _ = events.send(ControlEvent::Lost { conn, why }).await;
             return;
         }
         waiting.fetch_sub(bytes, Ordering::Relaxed);
@@ -118,7 +118,7 @@ async fn write_all(
 pub(super) async fn read(
     mut connection: ControlReceiver,
     conn: ConnId,
-    events: mpsc::Sender<Event>,
+    events: mpsc::Sender<ControlEvent>,
 ) {
     let why = loop {
         let envelope = match connection.recv().await {
@@ -130,7 +130,7 @@ pub(super) async fn read(
             Err(why) => break why,
         };
         if events
-            .send(Event::Received { conn, envelope })
+            .send(ControlEvent::Received { conn, envelope })
             .await
             .is_err()
         {
@@ -138,7 +138,7 @@ pub(super) async fn read(
         }
     };
     // The driver is gone where this fails.
-    let _ = events.send(Event::Lost { conn, why }).await;
+    let _ = events.send(ControlEvent::Lost { conn, why }).await;
 }
 
 #[cfg(test)]
@@ -179,7 +179,7 @@ mod tests {
         drop((outbox, receiver));
         let conn = ConnId(1);
         let (events, _unread) = mpsc::channel(1);
-        let full = Event::Lost {
+        let full = ControlEvent::Lost {
             conn,
             why: String::new(),
         };

@@ -1,0 +1,80 @@
+//! What the driver hears from its peers, from the data plane and from work in the background.
+
+use tokio::sync::oneshot;
+
+use crate::agent::flows::Bound;
+use crate::data::Landing;
+use crate::ids::{AgentId, TransferId};
+use crate::path::Path;
+use crate::path::negotiation::{Ending, Report};
+use crate::plan::Plan;
+use crate::quic::ControlConnection;
+use crate::wire::message::Envelope;
+use crate::wire::stream::{StreamHeader, StreamTrailer};
+use crate::wire::{ConnId, PlanAsk, Planned};
+
+/// What happens to control connections. Peers wait while there are too many events (back-pressure).
+pub(super) enum ControlEvent {
+    /// A peer has connected to us.
+    Arrived(ControlConnection),
+    /// An attempt to connect is over.
+    Dialled {
+        agent: AgentId,
+        result: Result<ControlConnection, String>,
+    },
+    /// A message has come.
+    Received { conn: ConnId, envelope: Envelope },
+    /// A control connection is gone.
+    Lost { conn: ConnId, why: String },
+}
+
+/// What happens to data: a few events for each stream, whose senders cannot wait.
+pub(super) enum DataEvent {
+    /// The carrier of a path has something to report.
+    Path {
+        conn: ConnId,
+        path: Path,
+        report: Report,
+    },
+    /// A plan is compiled, or cannot be.
+    Compiled {
+        ask: PlanAsk,
+        plan: Result<Planned<Plan>, String>,
+    },
+    /// A route is bound to memory, or cannot be: that of the transfer that was given this number here.
+    Bound {
+        transfer: TransferId,
+        number: u64,
+        bound: Bound,
+    },
+    /// A data stream of ours is written, or has failed: one of the transfer that was given this number here.
+    Sending {
+        transfer: TransferId,
+        number: u64,
+        sending: Sending,
+    },
+    /// A data stream wants in.
+    Admit {
+        agent: AgentId,
+        header: StreamHeader,
+        answer: oneshot::Sender<Option<Landing>>,
+    },
+    /// A data stream has arrived whole.
+    Landed {
+        header: StreamHeader,
+        trailer: StreamTrailer,
+        crc: u32,
+    },
+    /// A data stream that came has failed.
+    StreamFailed { transfer: TransferId, why: String },
+    /// Nothing of a transfer is read or placed any more.
+    Fenced { transfer: TransferId },
+}
+
+/// What has become of a data stream of ours.
+pub(super) enum Sending {
+    /// It is written whole.
+    Written { bytes: u64 },
+    /// It has failed; `path` says how where that is the fault of its path.
+    Failed { why: String, path: Option<Ending> },
+}

@@ -1,0 +1,105 @@
+//! What the driver tells whoever reads the log: what was refused, and what failed.
+//!
+//! Warnings are what somebody should look at; a refusal is one at both sides.
+
+use std::net::SocketAddr;
+
+use crate::agent::command::JobLabel;
+use crate::agent::error::TransferError;
+use crate::content::ContentFingerprint;
+use crate::lease::{LeaseEnd, LeaseKey};
+use crate::wire::message::Message;
+use crate::wire::{CloseReason, HelloRefusal, JobError, Refusal};
+
+/// Logs that the machine closes a connection.
+pub(super) fn closed(agent: &str, address: SocketAddr, reason: &CloseReason) {
+    match reason {
+        CloseReason::Refused(HelloRefusal::Specs(why)) => tracing::warn!(
+            %agent, %address, field = %why.field, ours = %why.ours, theirs = %why.theirs,
+            "refused an agent that caches something else"
+        ),
+        CloseReason::Unwelcome(HelloRefusal::Specs(why)) => tracing::warn!(
+            %agent, %address, field = %why.field, ours = %why.ours, theirs = %why.theirs,
+            "refused by an agent that caches something else"
+        ),
+        CloseReason::Refused(why) => tracing::warn!(%agent, %address, %why, "refused an agent"),
+        CloseReason::Unwelcome(why) => {
+            tracing::warn!(%agent, %address, %why, "refused by an agent");
+        }
+        CloseReason::HelloLate | CloseReason::Violation(_) | CloseReason::PathFailed(_) => {
+            tracing::warn!(%agent, %address, why = %reason, "hung up on an agent");
+        }
+        CloseReason::Replaced => {
+            tracing::info!(%agent, %address, why = %reason, "hung up on an agent");
+        }
+    }
+}
+
+/// Logs that memory is not done with the blocks of a lease.
+pub(super) fn lease_stalled(key: LeaseKey) {
+    tracing::error!(lease = %key, "a lease has failed: memory is not done with its blocks, which stay held");
+}
+
+/// Logs a message by which a peer is refused something.
+pub(super) fn refusal(agent: &str, message: &Message) {
+    match message {
+        // It is tried again, or was.
+        Message::Refused {
+            transfer,
+            refusal: why @ (Refusal::Busy { .. } | Refusal::Superseded { .. }),
+        } => tracing::debug!(%agent, %transfer, %why, "refused a transfer"),
+        Message::Refused {
+            transfer,
+            refusal: why,
+        } => tracing::warn!(%agent, %transfer, %why, "refused a transfer"),
+        Message::Invited {
+            outcome: Err(why), ..
+        } => tracing::warn!(%agent, %why, "refused to push"),
+        _ => {}
+    }
+}
+
+/// Logs that a peer has stated other content than a lease holds. Those who compare logs of two agents see by the
+/// fingerprints which of them is wrong; nobody learns what would have been right.
+pub(super) fn other_content(key: LeaseKey, held: &ContentFingerprint, stated: &ContentFingerprint) {
+    tracing::warn!(lease = %key, %held, %stated, "a peer has asked for other content than is leased");
+}
+
+/// Logs that a pull or push of our own has failed.
+pub(super) fn job_failed(job: JobLabel, stated: &ContentFingerprint, error: &TransferError) {
+    let JobLabel { direction, set, .. } = job;
+    let kind = error.kind();
+    match error {
+        TransferError::Job(JobError::Cancelled | JobError::ShuttingDown) => {
+            tracing::info!(%direction, %set, kind, %error, "a transfer was given up");
+        }
+        _ if kind == "content" => {
+            tracing::warn!(%direction, %set, kind, %stated, %error, "a transfer has failed");
+        }
+        _ => tracing::warn!(%direction, %set, kind, %error, "a transfer has failed"),
+    }
+}
+
+/// Logs how a lease has ended.
+pub(super) fn lease_ended(key: LeaseKey, end: LeaseEnd) {
+    match end {
+        LeaseEnd::Completed | LeaseEnd::Cancelled => {
+            tracing::debug!(lease = %key, %end, "a lease has ended");
+        }
+        LeaseEnd::Expired | LeaseEnd::PeerLost => {
+            tracing::warn!(lease = %key, %end, "a lease has ended");
+        }
+    }
+}
+
+/// Logs that a push has failed that a peer has invited, out of blocks that are leased to it.
+pub(super) fn invited_push_failed(key: LeaseKey, error: &TransferError) {
+    let kind = error.kind();
+    match error {
+        // The peer has given it up, or the lease has ended in another way, which is logged.
+        TransferError::Job(JobError::LeaseEnded { .. } | JobError::ShuttingDown) => {
+            tracing::info!(lease = %key, kind, %error, "a push was given up");
+        }
+        _ => tracing::warn!(lease = %key, kind, %error, "a push has failed"),
+    }
+}

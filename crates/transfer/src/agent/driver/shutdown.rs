@@ -1,0 +1,70 @@
+//! Shutting down: until when what is under way may go on, and who waits for the end.
+
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+/// How far ahead a deadline can be: as good as never, and no clock runs over.
+pub(super) const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Whether an agent is shutting down, and for whom.
+#[derive(Debug, Default)]
+pub(super) struct Shutdown {
+    waiting: Vec<oneshot::Sender<()>>,
+    patience: Option<Patience>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Patience {
+    Until(Instant),
+    /// What was under way then is given up.
+    Over,
+}
+
+impl Shutdown {
+    /// Begins to shut down, or has less patience than before; tells `done` the end.
+    pub(super) fn begin(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
+        self.waiting.extend(done);
+        let until = Instant::now() + patience.min(NEVER);
+        self.patience = Some(match self.patience {
+            Some(Patience::Until(already)) => Patience::Until(already.min(until)),
+            Some(Patience::Over) => Patience::Over,
+            None => Patience::Until(until),
+        });
+    }
+
+    /// Whether it has begun.
+    pub(super) fn has_begun(&self) -> bool {
+        self.patience.is_some()
+    }
+
+    /// When the patience runs out.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self.patience {
+            Some(Patience::Until(until)) => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Whether the patience runs out now. That it does is told once.
+    pub(super) fn runs_out(&mut self) -> bool {
+        let now = self.deadline().is_some_and(|until| until <= Instant::now());
+        if now {
+            self.patience = Some(Patience::Over);
+        }
+        now
+    }
+
+    /// Whether the patience has run out.
+    pub(super) fn is_impatient(&self) -> bool {
+        self.patience == Some(Patience::Over)
+    }
+
+    /// Tells those who wait that it is over.
+    pub(super) fn finish(&mut self) {
+        for done in self.waiting.drain(..) {
+            // Whoever asked may be gone.
+            let _ = done.send(());
+        }
+    }
+}

@@ -1,0 +1,240 @@
+use transload_layout::Deployment;
+
+use super::*;
+use crate::agent::plans::{Plans, canonical};
+use crate::copy::NoChecksum;
+use crate::ids::{AgentId, DeploymentDigest, LeaseSetId, Nonce};
+use crate::lease::LeaseKey;
+use crate::memory::Memory;
+use crate::plan::{BlockTable, Request, Tables};
+use crate::wire::{BlocksOf, PlanAsk, Planner as _};
+
+const TOKENS: u64 = 16;
+const BYTES: u64 = TOKENS * 32;
+const TRANSFER: TransferId = TransferId([7; 16]);
+
+/// Transfers of an agent that has nothing else.
+struct Stand {
+    transfers: Transfers,
+    events: mpsc::UnboundedReceiver<DataEvent>,
+    plans: Plans,
+    peer: DeploymentDigest,
+}
+
+impl Stand {
+    fn new() -> Self {
+        let text = r#"{"schema": "transload.deployment/1", "tp": 1, "block_size": 16, "num_blocks": 3,
+            "group": [{"name": "attn", "layers": "0", "spec": [{"kind": "attention",
+            "heads": 1, "head_dim": 8, "dtype": "bf16"}]}]}"#;
+        let own = Deployment::from_value(&serde_json::from_str(text).unwrap()).unwrap();
+        let bytes = own.groups()[0].placement(0).allocation_bytes;
+        let memory = Memory::allocate(&[bytes as usize]).unwrap();
+        let pattern: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
+        memory.write(0, &pattern).unwrap();
+
+        let document = canonical(&own).unwrap();
+        let peer = DeploymentDigest::of(&document);
+        let mut plans = Plans::new(Arc::new(own));
+        plans.meet(peer, &document).unwrap();
+        let memories = [(Rank(0), Arc::from([memory.into()]))].into();
+        let (sender, events) = mpsc::unbounded_channel();
+        let background = Background::new(sender.clone());
+        Self {
+            transfers: Transfers::new(memories, background, sender),
+            events,
+            plans,
+            peer,
+        }
+    }
+
+    /// Begins to bind a block, for a transfer that always has the same number.
+    fn begin(&mut self, block: u8) {
+        self.begin_as(block, Side::Source, true);
+    }
+
+    fn begin_as(&mut self, block: u8, side: Side, all_readable: bool) {
+        let (set, rank) = (LeaseSetId([block; 16]), Rank(0));
+        let flow = Flow {
+            transfer: TRANSFER,
+            nonce: Nonce([block; 16]),
+            conn: ConnId(1),
+            agent: AgentId::new("holder").unwrap(),
+            peer: self.peer,
+            rank,
+            peer_rank: Rank(0),
+            request: Request {
+                by_layer: !all_readable,
+                ..Request::tokens(TOKENS)
+            },
+            bytes: BYTES,
+            lanes: 1,
+            path: None,
+            blocks: BlocksOf::Lease(LeaseKey { set, rank }),
+            all_readable,
+            ready: Vec::new(),
+        };
+        let ask = PlanAsk {
+            peer: self.peer,
+            local_is_source: side == Side::Source,
+            request: flow.request,
+        };
+        let plan = self.plans.compiling(&ask, vec![Rank(0)]).unwrap();
+        let plan = Arc::new(plan().unwrap());
+        let blocks = Tables(vec![BlockTable::List(vec![block.into()])]);
+        self.transfers.begin(flow, side, plan, Arc::new(blocks));
+    }
+
+    /// A stream wants in.
+    fn admit(&mut self) -> oneshot::Receiver<Option<Landing>> {
+        let (answer, admitted) = oneshot::channel();
+        let counters = &mut Counters::default();
+        self.transfers.admit(TRANSFER, answer, counters);
+        admitted
+    }
+
+    /// How many bytes may be sent, once the route is bound.
+    fn may_send(&self) -> Option<u64> {
+        let (_, outgoing) = self.transfers.outgoing(TRANSFER)?;
+        let parts = std::iter::from_fn(|| outgoing.ready_part());
+        Some(parts.map(|part| part.bytes()).sum())
+    }
+
+    /// What binding has given, and for which transfer.
+    async fn bound(&mut self) -> (u64, Bound) {
+        loop {
+            match self.events.recv().await.unwrap() {
+                DataEvent::Bound { number, bound, .. } => return (number, bound),
+                DataEvent::Fenced { transfer } => self.transfers.fenced(transfer),
+                _ => panic!("nothing is sent"),
+            }
+        }
+    }
+
+    /// Has the transfer go on, if it is its own route that is bound.
+    fn go_on(&mut self, (number, bound): (u64, Bound)) {
+        let counters = &mut Counters::default();
+        let path = self.transfers.bound(TRANSFER, number, bound, counters);
+        assert_eq!(path, Ok(None), "no path was chosen");
+    }
+
+    /// What the transfer reads, once that is known.
+    fn reads(&self) -> Option<Vec<u8>> {
+        let (_, outgoing) = self.transfers.outgoing(TRANSFER)?;
+        let mut bytes = vec![0; BYTES as usize];
+        let (inside, len) = (outgoing.enter().unwrap(), bytes.len());
+        let mut cursor = outgoing.route().cursor(0).unwrap();
+        let host = cursor.each_host_section(len, &inside, |cursor, range| {
+            cursor.gather(&mut bytes[range], &mut NoChecksum)
+        });
+        assert_eq!(host.unwrap(), len);
+        Some(bytes)
+    }
+}
+
+/// Whoever asks chooses the number of a transfer, and may choose one again: what was bound for the one before, which
+/// was given up, leads into blocks of a lease that is over.
+#[tokio::test]
+async fn are_bound_each_by_its_own_and_not_by_the_one_before_of_that_number() {
+    let mut stand = Stand::new();
+    stand.begin(2);
+    let bound = stand.bound().await;
+    stand.go_on(bound);
+    let right = stand.reads().unwrap();
+    stand.transfers.fence(TRANSFER);
+
+    stand.begin(1);
+    let stale = stand.bound().await;
+    stand.transfers.fence(TRANSFER);
+    stand.begin(2);
+    let own = stand.bound().await;
+    stand.go_on(stale);
+    assert_eq!(stand.reads(), None, "its own is not there yet");
+    stand.go_on(own);
+    assert_eq!(stand.reads(), Some(right));
+}
+
+/// Streams of ours are told of by a task of their own, which may be late.
+#[tokio::test]
+async fn have_each_a_number_of_its_own() {
+    let mut stand = Stand::new();
+    let mut numbers = Vec::new();
+    for block in [1, 2] {
+        stand.begin(block);
+        let bound = stand.bound().await;
+        numbers.push(bound.0);
+        stand.go_on(bound);
+        let are = |stand: &Stand| -> Vec<bool> {
+            let numbers = numbers.iter();
+            let is = |number: &u64| stand.transfers.is_under_way(TRANSFER, *number);
+            numbers.map(is).collect()
+        };
+        let before = numbers.len() - 1;
+        assert_eq!(are(&stand), [vec![false; before], vec![true]].concat());
+        stand.transfers.fence(TRANSFER);
+        assert_eq!(are(&stand), vec![false; numbers.len()]);
+    }
+}
+
+#[tokio::test]
+async fn that_wait_for_their_turn_withdraw_it_when_they_are_fenced() {
+    let mut stand = Stand::new();
+    let turns = stand.transfers.background.turns.clone();
+    let all = turns.available_permits() as u32;
+    let taken = turns.try_acquire_many(all).unwrap();
+    stand.begin(1);
+    stand.transfers.fence(TRANSFER);
+    stand.begin(2);
+    drop(taken);
+    assert_eq!(stand.bound().await.0, 1);
+}
+
+#[tokio::test]
+async fn let_streams_in_when_they_are_bound() {
+    let mut stand = Stand::new();
+    stand.begin_as(1, Side::Destination, true);
+    let mut admitted = [stand.admit(), stand.admit()];
+    let bound = stand.bound().await;
+    assert!(admitted[0].try_recv().is_err(), "it is not known where to");
+    stand.go_on(bound);
+    for admitted in &mut admitted {
+        let landing = admitted.try_recv().unwrap().unwrap();
+        assert_eq!((landing.route().bytes(), landing.placed()), (BYTES, 0));
+    }
+}
+
+#[tokio::test]
+async fn turn_streams_away_when_they_are_fenced_meanwhile() {
+    let mut stand = Stand::new();
+    stand.begin_as(1, Side::Destination, true);
+    let mut admitted = stand.admit();
+    let stale = stand.bound().await;
+    stand.transfers.fence(TRANSFER);
+    stand.go_on(stale);
+    assert_eq!(
+        admitted.try_recv().unwrap_err(),
+        oneshot::error::TryRecvError::Closed
+    );
+    assert!(!stand.transfers.under_way.contains_key(&TRANSFER));
+}
+
+/// What becomes readable before a route is bound is read afterwards, and nothing else.
+#[tokio::test]
+async fn keep_in_mind_what_may_be_read() {
+    for (ready, tokens, sent) in [(false, 0, 0), (true, TOKENS - 1, 0), (true, TOKENS, BYTES)] {
+        let mut stand = Stand::new();
+        stand.begin_as(1, Side::Source, false);
+        assert_eq!(stand.may_send(), None);
+        if ready {
+            stand.transfers.readable(TRANSFER, 0, tokens);
+        }
+        let bound = stand.bound().await;
+        stand.go_on(bound);
+        assert_eq!(stand.may_send(), Some(sent), "{tokens}");
+    }
+    let mut stand = Stand::new();
+    stand.begin_as(1, Side::Source, false);
+    stand.transfers.all_readable(TRANSFER);
+    let bound = stand.bound().await;
+    stand.go_on(bound);
+    assert_eq!(stand.may_send(), Some(BYTES));
+}
