@@ -39,8 +39,6 @@ pub(super) struct Context<P: Planner> {
     sent: HashMap<ConnId, u64>,
     numbers: u64,
     secret: Secret,
-    #[cfg(test)]
-    pub(super) fault: Option<super::simulation::Fault>,
 }
 
 /// Who this agent is: [`Identity`](super::Identity), as the machine keeps it.
@@ -145,8 +143,6 @@ impl<P: Planner> Context<P> {
             sent: HashMap::new(),
             numbers: 0,
             secret,
-            #[cfg(test)]
-            fault: None,
         }
     }
 

@@ -123,17 +123,6 @@
 //! | notice | 5 KiB, and 200 for each agent | [`Options::notices`] |
 //! | connection | 1 KiB, and a frame of 64 KiB being read | the transport's to bound |
 
-/// Whether a test has broken this rule on purpose, to see that it would be noticed.
-macro_rules! fault {
-    ($cx:expr, $fault:ident) => {{
-        #[cfg(test)]
-        let broken = $cx.fault == Some($crate::wire::simulation::Fault::$fault);
-        #[cfg(not(test))]
-        let (broken, _) = (false, &$cx);
-        broken
-    }};
-}
-
 mod action;
 mod awaited;
 mod context;
@@ -182,6 +171,6 @@ pub struct JobId(pub u64);
 pub struct NoticeId(pub u64);
 
 #[cfg(test)]
-pub(crate) mod simulation;
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -69,12 +69,7 @@ impl Notices {
     ) -> NoticeId {
         let id = NoticeId(cx.next_number());
         let life = claims.incarnation;
-        let told = if fault!(cx, NoticeOnlyFirst) {
-            1
-        } else {
-            usize::MAX
-        };
-        let ranks = claims.ranks.into_iter().take(told);
+        let ranks = claims.ranks.into_iter();
         let waiting: BTreeMap<_, _> = ranks.map(|a| (a.agent.clone(), a)).collect();
         let agents: Vec<_> = waiting.values().cloned().collect();
         let notice = Offered {

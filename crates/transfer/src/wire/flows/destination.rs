@@ -177,26 +177,6 @@ impl Destination {
             self.phase = Phase::Fencing(why);
         }
     }
-
-    #[cfg(test)]
-    pub(in crate::wire) fn is_fencing(&self) -> bool {
-        matches!(self.phase, Phase::Fencing(_))
-    }
-
-    #[cfg(test)]
-    pub(in crate::wire) fn is_committed(&self) -> bool {
-        self.commit.is_some()
-    }
-
-    #[cfg(test)]
-    pub(in crate::wire) fn is_covered(&self) -> bool {
-        self.arrived == self.bytes
-    }
-
-    #[cfg(test)]
-    pub(in crate::wire) fn admit_fenced(&mut self) {
-        self.phase = Phase::Receiving;
-    }
 }
 
 #[cfg(test)]

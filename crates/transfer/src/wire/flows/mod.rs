@@ -105,10 +105,6 @@ impl<P: Planner> Flows<P> {
         let transfer = transfer.ok_or(StreamRefusal::Unknown)?;
         let side = transfer.side;
         let destination = transfer.destination().ok_or(StreamRefusal::Unknown)?;
-        #[cfg(test)]
-        if cx.fault == Some(super::simulation::Fault::AdmitAfterFence) {
-            destination.admit_fenced();
-        }
         let admitted = destination.admit(header);
         match &admitted {
             Ok(()) => {
@@ -130,11 +126,6 @@ impl<P: Planner> Flows<P> {
     ) {
         let id = header.transfer;
         self.moving(cx, id);
-        let crc = if fault!(cx, IgnoreChecksum) {
-            trailer.crc
-        } else {
-            crc
-        };
         let destination = self.transfers.get_mut(&id).and_then(Transfer::destination);
         match destination.map(|d| d.stream_arrived(header, trailer, crc)) {
             None => {}
@@ -354,22 +345,7 @@ impl<P: Planner> Flows<P> {
 impl<P: Planner> Flows<P> {
     fn land_if_whole(&mut self, cx: &mut Context<P>, id: TransferId) {
         let destination = self.transfers.get_mut(&id).and_then(Transfer::destination);
-        let Some(destination) = destination else {
-            return;
-        };
-        #[allow(unused_mut, reason = "tests break it on purpose")]
-        let mut outcome = destination.outcome();
-        #[cfg(test)]
-        if outcome.is_none() && !destination.is_fencing() {
-            use super::simulation::Fault;
-            let (committed, covered) = (destination.is_committed(), destination.is_covered());
-            outcome = match cx.fault {
-                Some(Fault::SucceedWithoutCommit) if covered => Some(Ok(())),
-                Some(Fault::SucceedWithoutBytes) if committed => Some(Ok(())),
-                _ => None,
-            };
-        }
-        match outcome {
+        match destination.and_then(|destination| destination.outcome()) {
             None => {}
             Some(Err(failure)) => self.fail(cx, id, failure, true),
             Some(Ok(())) => cx.tell(News::Whole(id)),
@@ -439,7 +415,7 @@ impl<P: Planner> Flows<P> {
         if under_way {
             cx.act(Action::Fence { transfer: id });
         }
-        if !under_way || fault!(cx, RetryBeforeFence) {
+        if !under_way {
             self.gone(cx, id, why);
         }
     }

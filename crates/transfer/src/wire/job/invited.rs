@@ -140,16 +140,14 @@ impl<P: Planner> Job<P> {
     pub(super) fn invite_all(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
         let addresses: Vec<_> = self.agents().into_iter().cloned().collect();
         for address in addresses {
-            if !fault!(g.cx, AnyIncarnation) {
-                let life = self.claims.incarnation;
-                g.peers.leave_past_life(g.cx, &address, life, self.started);
-            }
+            let life = self.claims.incarnation;
+            g.peers.leave_past_life(g.cx, &address, life, self.started);
             let Some(conn) = g.peers.connection(&address.agent) else {
                 g.peers.want(g.cx, &address);
                 continue;
             };
             let agent = &address.agent;
-            g.peers.check_owner(g.cx, conn, agent, &self.claims)?;
+            g.peers.check_owner(conn, agent, &self.claims)?;
             if let Err(refusal) = g.peers.permit(conn, Role::Push) {
                 let agent = address.agent;
                 return Err(JobError::PushRefused { agent, refusal });
@@ -274,7 +272,7 @@ impl<P: Planner> Jobs<P> {
         let Some((job, agent)) = self.jobs.get(&id).zip(g.peers.agent(conn)) else {
             return;
         };
-        let owner = g.peers.check_owner(g.cx, conn, agent, &job.claims);
+        let owner = g.peers.check_owner(conn, agent, &job.claims);
         if job.wants(agent) && owner.is_ok() {
             let agent = agent.clone();
             self.stop(g, id, JobError::PushRefused { agent, refusal });

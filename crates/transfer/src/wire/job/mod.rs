@@ -389,9 +389,7 @@ impl<P: Planner> Jobs<P> {
     /// Ends a job of which nothing is under way any more, and nothing is left to do.
     fn finish_if_over(&mut self, cx: &mut Context<P>, id: JobId) {
         let is_over = |job: &Job<P>| match &job.phase {
-            Phase::Own(own) if job.stop.is_some() => {
-                own.under_way(None).is_empty() || fault!(cx, GiveBackBeforeFence)
-            }
+            Phase::Own(own) if job.stop.is_some() => own.under_way(None).is_empty(),
             Phase::Own(own) => own.has_landed(),
             Phase::Invited(invited) => invited.opened().is_empty(),
         };

@@ -274,7 +274,7 @@ impl<P: Planner> Job<P> {
     }
 
     fn leave_past_lives(&self, g: &mut Ground<'_, P>) {
-        if !self.dials() || fault!(g.cx, AnyIncarnation) {
+        if !self.dials() {
             return;
         }
         let needed = self.agents().into_iter();
@@ -289,7 +289,7 @@ impl<P: Planner> Job<P> {
         for address in self.agents() {
             let agent = &address.agent;
             if let Some(conn) = g.peers.connection(agent).filter(|_| self.needs(agent)) {
-                g.peers.check_owner(g.cx, conn, agent, &self.claims)?;
+                g.peers.check_owner(conn, agent, &self.claims)?;
             }
         }
         Ok(())

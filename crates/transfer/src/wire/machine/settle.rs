@@ -114,11 +114,7 @@ impl<P: Planner> Machine<P> {
         let (mut g, owner, jobs, _) = self.parts();
         match event {
             LeaseEvent::Claimed { key } => g.cx.act(Action::LeaseClaimed { key }),
-            LeaseEvent::Fence {
-                key,
-                end,
-                transfers,
-            } => {
+            LeaseEvent::Fence { end, transfers, .. } => {
                 for transfer in transfers {
                     if let Some(job) = owner.push_of(transfer) {
                         jobs.stop(&mut g, job, JobError::LeaseEnded { end });
@@ -126,9 +122,6 @@ impl<P: Planner> Machine<P> {
                     }
                     let failure = Failure::LeaseEnded { end };
                     g.flows.fail(g.cx, transfer, failure, true);
-                    if fault!(g.cx, EndLeaseBeforeFence) {
-                        owner.leases.unpin(g.cx.now, key, transfer);
-                    }
                 }
             }
             LeaseEvent::Ended { key, end, blocks } => {
@@ -236,9 +229,7 @@ impl<P: Planner> Machine<P> {
 /// What concerns several parts.
 impl<P: Planner> Machine<P> {
     fn agent_up(&mut self, agent: &AgentId, incarnation: Incarnation) {
-        if !fault!(self.cx, AnyIncarnation) {
-            self.owner.agent_up(&mut self.cx, agent, incarnation);
-        }
+        self.owner.agent_up(&mut self.cx, agent, incarnation);
         self.notices.agent_up(&mut self.cx, &self.peers, agent);
         let (mut g, _, jobs, _) = self.parts();
         jobs.agent_up(&mut g, agent);
@@ -320,7 +311,6 @@ impl<P: Planner> Machine<P> {
         let side = t.side;
         if let Some(key) = self.leased_to(side)
             && !self.owner.leases.is_alive(self.cx.now, key)
-            && !fault!(self.cx, CommitWithoutLease)
         {
             // The table has said why, and the fence follows from that.
             return;

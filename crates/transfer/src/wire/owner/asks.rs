@@ -183,7 +183,7 @@ impl<P: Planner> Owner<P> {
         let (rank, peer_rank) = ranks(direction, ask);
         let (agent, peer) = g.peers.asker(conn)?;
         let holder = peer.holder;
-        let mut wanted = LeaseUse {
+        let wanted = LeaseUse {
             agent: &agent,
             holder,
             rank: peer_rank,
@@ -192,11 +192,6 @@ impl<P: Planner> Owner<P> {
             content: ask.content,
             request: ask.request,
         };
-        if fault!(g.cx, AnyContent)
-            && let Some(content) = self.leases.content(&key)
-        {
-            wanted.content = content;
-        }
         let checked = self.leases.check(g.cx.now, key, direction, &wanted);
         checked.map_err(|error| self.refuse_use(g.cx, key, &wanted.content, error))?;
         let wanted_plan = PlanAsk {
@@ -217,9 +212,7 @@ impl<P: Planner> Owner<P> {
         let of_pair =
             |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
         let earlier = g.flows.all().find(of_pair).map(|t| t.flow.transfer);
-        if let Some(earlier) = earlier
-            && !fault!(g.cx, RetryBeforeFence)
-        {
+        if let Some(earlier) = earlier {
             g.flows.fail(g.cx, earlier, Failure::Superseded, true);
             if g.flows.get(earlier).is_some() {
                 return Ok(Verdict::Fence);

@@ -155,7 +155,7 @@ impl Peers {
             let ours = cx.me.deployment;
             return Err(Refusal::WrongDeployment { ours });
         }
-        if claims.incarnation != cx.me.incarnation && !fault!(cx, AnyIncarnation) {
+        if claims.incarnation != cx.me.incarnation {
             let ours = cx.me.incarnation;
             return Err(Refusal::WrongIncarnation { ours });
         }
@@ -167,9 +167,8 @@ impl Peers {
     }
 
     /// Whether the agent at the other end is still the one that a ticket means, and may own its leases.
-    pub(super) fn check_owner<P: Planner>(
+    pub(super) fn check_owner(
         &self,
-        cx: &Context<P>,
         conn: ConnId,
         agent: &AgentId,
         claims: &Claims,
@@ -188,7 +187,7 @@ impl Peers {
                 ticket: claims.owner,
             });
         }
-        if peer.holder.incarnation != claims.incarnation && !fault!(cx, AnyIncarnation) {
+        if peer.holder.incarnation != claims.incarnation {
             return Err(JobError::Restarted {
                 agent: agent.clone(),
                 found: peer.holder.incarnation,

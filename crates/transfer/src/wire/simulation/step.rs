@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::faults::Fault;
 use super::world::{Event, MS, Time, World};
 use crate::ids::{Incarnation, Rank};
 use crate::wire::ConnId;
@@ -114,7 +115,10 @@ impl World {
         } else {
             1_000_001 + ms
         };
-        self.deployments[deployment].incarnation = Incarnation::new(started, self.rng.next());
+        let next = Incarnation::new(started, self.rng.next());
+        if self.fault != Some(Fault::AnyIncarnation) {
+            self.deployments[deployment].incarnation = next;
+        }
         for node in nodes {
             let delay = self.rng.within(MS, 500 * MS);
             let reopen = self.rng.chance(0.5);

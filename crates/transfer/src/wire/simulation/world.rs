@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
-use super::Fault;
 use super::channels::{ChannelEvent, Channels};
+use super::faults::{Fault, Told};
 use super::memory::{Blocks, Memory};
 use super::plan::{Shape, SimPlanner};
 use super::request::Request;
@@ -49,6 +49,8 @@ pub(super) struct World {
     pub(super) views: HashMap<u64, View>,
     /// Transfers for which a commit was sent.
     pub(super) committed: HashSet<TransferId>,
+    /// Of the fault that loses notices.
+    pub(super) told: Told,
     pub(super) failure: Option<String>,
     /// Calls into machines so far.
     pub(super) calls: u64,
@@ -97,6 +99,8 @@ pub(super) struct Deployment {
 pub(super) struct Link {
     pub(super) ends: [(usize, u32); 2],
     pub(super) open: [bool; 2],
+    /// How many messages were sent to each end.
+    pub(super) posted: [u64; 2],
     /// Earliest delivery to each end, so that messages stay in order.
     pub(super) earliest: [Time; 2],
     pub(super) broken: bool,
@@ -134,7 +138,8 @@ pub(super) enum Event {
     /// To the end with this index.
     Deliver(ConnId, usize, Envelope),
     Compiled(usize, u32, PlanAsk, Result<Planned<()>, String>),
-    Fenced(usize, u32, TransferId),
+    /// Whether streams have stopped by then, as they must.
+    Fenced(usize, u32, TransferId, bool),
     Stream(usize, u32, TransferId, StreamEvent),
     Channel(usize, u32, ConnId, Path, ChannelEvent),
     Step(Step),
@@ -157,6 +162,7 @@ impl World {
             requests: Vec::new(),
             views: HashMap::new(),
             committed: HashSet::new(),
+            told: Told::default(),
             failure: None,
             calls: 0,
             kill_at: None,
@@ -243,8 +249,10 @@ impl World {
             Event::Compiled(n, life, ask, plan) if self.lives(n, life) => {
                 self.call(n, |machine, now| machine.compiled(now, &ask, plan));
             }
-            Event::Fenced(n, life, transfer) if self.lives(n, life) => {
-                self.forget_streams(n, transfer);
+            Event::Fenced(n, life, transfer, stopped) if self.lives(n, life) => {
+                if stopped {
+                    self.forget_streams(n, transfer);
+                }
                 self.call(n, |machine, now| machine.fenced(now, transfer));
             }
             Event::Stream(n, life, transfer, event) if self.lives(n, life) => {
