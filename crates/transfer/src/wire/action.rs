@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use super::ids::{ConnId, JobId, NoticeId};
 use super::message::Envelope;
 use super::outcome::{JobError, JobReport};
 use super::planner::PlanAsk;
 use super::refusal::{HelloRefusal, Refusal, Text};
-use super::{ConnId, JobId, NoticeId};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey};

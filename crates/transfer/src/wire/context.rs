@@ -3,13 +3,15 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::action::Action;
+use super::ids::{ConnId, JobId, NoticeId};
 use super::message::{Envelope, Message};
 use super::news::News;
+use super::options::Options;
 use super::outcome::JobError;
 use super::planner::{PlanAsk, Planned, Planner};
 use super::plans::{Lookup, MOST_COMPILING, Plans};
 use super::refusal::Refusal;
-use super::{Action, ConnId, JobId, NoticeId, Options};
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Incarnation, LeaseSetId, Nonce, Rank, ServiceName,
     TransferId,

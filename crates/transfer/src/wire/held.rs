@@ -1,6 +1,6 @@
 //! Whose blocks a lease or a job has.
 
-use super::BlocksOf;
+use super::action::BlocksOf;
 
 /// The blocks of a lease or a job: its own, to be given back when it ends; or those of the other that it
 /// works for, which gives them back.

@@ -130,6 +130,7 @@ mod flows;
 pub mod frame;
 mod ground;
 mod held;
+mod ids;
 mod job;
 mod machine;
 pub mod message;
@@ -150,6 +151,7 @@ pub use action::{Action, BlocksOf, CloseReason, Flow};
 pub use awaited::{Awaited, Waiting};
 pub use context::Secret;
 pub use flows::{MAX_STREAMS, StreamRefusal};
+pub use ids::{ConnId, JobId, NoticeId};
 pub use job::{JobRefused, JobSpec};
 pub use machine::{DocumentTooLong, Gauges, Identity, Machine};
 pub use options::Options;
@@ -157,18 +159,6 @@ pub use outcome::{JobError, JobReport, RouteReport};
 pub use peers::Permits;
 pub use planner::{PlanAsk, Planned, Planner, Route};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Role, Text};
-
-/// Names a control connection for as long as the process lives. Given by the transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId(pub u64);
-
-/// Names a pull or a push for as long as the process lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(pub u64);
-
-/// Names a notice for as long as the process lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NoticeId(pub u64);
 
 #[cfg(test)]
 mod simulation;

@@ -1,8 +1,8 @@
 //! What the parts of the machine tell those above them.
 
+use super::ids::{ConnId, JobId};
 use super::message::{Ask, Invitation, NoticeKind};
 use super::refusal::{Failure, HelloRefusal, Refusal, Text};
-use super::{ConnId, JobId};
 use crate::ids::{AgentId, Incarnation, Rank, TransferId};
 use crate::lease::LeaseKey;
 use crate::path::Path;

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::action::Action;
 use super::context::{Context, Timer};
+use super::ids::NoticeId;
 use super::message::{Message, Notice, NoticeKind};
 use super::peers::Peers;
 use super::planner::Planner;
 use super::refusal::Refusal;
-use super::{Action, NoticeId};
 use crate::ids::{AgentId, Incarnation};
 use crate::ticket::{Claims, RankAddress, Ticket};
 

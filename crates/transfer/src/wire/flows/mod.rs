@@ -9,13 +9,14 @@ pub(super) mod transfer;
 
 use std::collections::BTreeMap;
 
+use super::action::{Action, Flow};
 use super::context::{Context, Timer};
+use super::ids::ConnId;
 use super::message::{Message, WaitingOn};
 use super::news::{News, Side, Why};
 use super::planner::Planner;
 use super::refusal::{Failure, Refusal, Text};
 use super::stream::{StreamHeader, StreamTrailer};
-use super::{Action, ConnId};
 use crate::ids::{AgentId, TransferId};
 use crate::path::Path;
 
@@ -253,7 +254,7 @@ impl<P: Planner> Flows<P> {
             return;
         }
         t.under_way = true;
-        let flow = super::Flow {
+        let flow = Flow {
             all_readable: !waits,
             ready,
             ..t.flow.clone()

@@ -6,7 +6,7 @@ use super::destination::{self, Destination};
 use super::source::{self, Source};
 use crate::path::PathSet;
 use crate::path::negotiation::Way;
-use crate::wire::Flow;
+use crate::wire::action::Flow;
 use crate::wire::awaited::Awaited;
 use crate::wire::message::WaitingOn;
 use crate::wire::news::{Side, Why};

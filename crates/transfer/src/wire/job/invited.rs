@@ -21,15 +21,16 @@ use super::{Job, JobSpec, Jobs, Phase};
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::ticket::{Claims, RankAddress, Ticket};
+use crate::wire::action::BlocksOf;
 use crate::wire::awaited::Awaited;
 use crate::wire::context::{Context, Timer};
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
+use crate::wire::ids::{ConnId, JobId};
 use crate::wire::message::{Invitation, Message};
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Refusal, Role};
-use crate::wire::{BlocksOf, ConnId, JobId};
 
 /// What such a pull opens, and the ticket for it.
 pub(in crate::wire) struct Openings {

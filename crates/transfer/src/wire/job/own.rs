@@ -8,6 +8,7 @@ use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
 use crate::path::negotiation::Way;
 use crate::path::{Path, PathSet};
 use crate::ticket::{Claims, RankAddress};
+use crate::wire::action::{BlocksOf, Flow};
 use crate::wire::awaited::Awaited;
 use crate::wire::context::Timer;
 use crate::wire::flows::destination::Destination;
@@ -15,13 +16,14 @@ use crate::wire::flows::source::Source;
 use crate::wire::flows::transfer::{Role, Transfer};
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
+use crate::wire::ids::{ConnId, JobId};
 use crate::wire::message::{Ask, Message};
 use crate::wire::news::{Side, Why};
+use crate::wire::options::Options;
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::check_places_of_one;
 use crate::wire::planner::{PlanAsk, Planned, Planner};
 use crate::wire::refusal::{Failure, Refusal};
-use crate::wire::{BlocksOf, ConnId, Flow, JobId, Options};
 
 /// As many attempts as an owner may say that there were: more are not to be reached in the life of a lease.
 const MOST_ATTEMPTS: u32 = 1 << 20;

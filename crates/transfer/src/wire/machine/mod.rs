@@ -15,12 +15,15 @@ use crate::moment::Moment;
 use crate::path::Path;
 use crate::path::negotiation::{Negotiation, Report};
 use crate::ticket::{Ticket, TicketKey};
+use crate::wire::action::{Action, BlocksOf};
 use crate::wire::context::{Context, Me, Secret, Timer};
 use crate::wire::flows::{Flows, StreamRefusal};
 use crate::wire::held::Held;
+use crate::wire::ids::{ConnId, JobId, NoticeId};
 use crate::wire::job::{JobRefused, JobSpec, Jobs, check_job, check_openings};
 use crate::wire::message::{Envelope, MAX_DOCUMENT, NoticeKind};
 use crate::wire::notice::Notices;
+use crate::wire::options::Options;
 use crate::wire::outcome::JobError;
 use crate::wire::owner::Owner;
 use crate::wire::paths::Paths;
@@ -28,7 +31,6 @@ use crate::wire::peers::{Peers, Permits};
 use crate::wire::planner::{PlanAsk, Planned, Planner};
 use crate::wire::refusal::Text;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
-use crate::wire::{Action, BlocksOf, ConnId, JobId, NoticeId, Options};
 
 /// Who this agent is.
 #[derive(Clone, Debug)]

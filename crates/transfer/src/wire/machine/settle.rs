@@ -6,9 +6,11 @@ use crate::lease::{LeaseEvent, LeaseKey};
 use crate::moment::Moment;
 use crate::path::negotiation::{MAX_WORD, Traveller};
 use crate::ticket::{Claims, Ticket};
+use crate::wire::action::{Action, BlocksOf, CloseReason};
 use crate::wire::context::Timer;
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
+use crate::wire::ids::{ConnId, JobId, NoticeId};
 use crate::wire::job::{JobSpec, Jobs};
 use crate::wire::message::{Message, NoticeKind};
 use crate::wire::news::{News, Side};
@@ -17,7 +19,6 @@ use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::Owner;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Failure, Text};
-use crate::wire::{Action, BlocksOf, CloseReason, ConnId, JobId, NoticeId};
 
 /// How every entry begins and ends.
 impl<P: Planner> Machine<P> {

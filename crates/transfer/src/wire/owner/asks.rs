@@ -8,16 +8,17 @@ use crate::ids::{Direction, Rank, TransferId};
 use crate::lease::{LeaseKey, LeaseUse};
 use crate::path::Path;
 use crate::path::negotiation::Way;
+use crate::wire::action::{BlocksOf, Flow};
 use crate::wire::flows::destination::Destination;
 use crate::wire::flows::refuse;
 use crate::wire::flows::source::Source;
 use crate::wire::flows::transfer::{Role, Transfer};
 use crate::wire::ground::Ground;
+use crate::wire::ids::{ConnId, JobId};
 use crate::wire::message::{Ask, Message, WaitingOn};
 use crate::wire::news::{News, Side};
 use crate::wire::planner::{PlanAsk, Planned, Planner, Route};
 use crate::wire::refusal::{Failure, Refusal, Role as Permission};
-use crate::wire::{BlocksOf, ConnId, Flow, JobId};
 
 /// An ask that was let in: between which ranks, for what, and how.
 struct Admitted<P: Planner> {

@@ -23,11 +23,11 @@ use crate::lease::{LeaseKey, LeasePush};
 use crate::ticket::{Claims, Ticket};
 use crate::wire::context::Context;
 use crate::wire::ground::Ground;
+use crate::wire::ids::{ConnId, JobId};
 use crate::wire::message::{Invitation, Message};
 use crate::wire::news::News;
 use crate::wire::planner::{PlanAsk, Planner};
 use crate::wire::refusal::{Refusal, Role};
-use crate::wire::{ConnId, JobId};
 
 /// A push that was invited.
 #[derive(Debug)]

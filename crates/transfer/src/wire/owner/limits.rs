@@ -3,10 +3,10 @@
 use super::Owner;
 use super::invitations::InvitedPush;
 use crate::ids::AgentId;
-use crate::wire::ConnId;
 use crate::wire::context::Context;
 use crate::wire::flows::transfer::Transfer;
 use crate::wire::ground::Ground;
+use crate::wire::ids::ConnId;
 use crate::wire::news::Side;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Refusal, Text};

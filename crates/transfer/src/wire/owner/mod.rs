@@ -9,13 +9,15 @@ mod pending;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::action::{Action, BlocksOf};
 use super::context::Context;
 use super::ground::Ground;
 use super::held::Held;
+use super::ids::JobId;
+use super::options::Options;
 use super::planner::{Planned, Planner};
 use super::plans::MOST_COMPILING;
 use super::refusal::Refusal;
-use super::{Action, BlocksOf, JobId};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Incarnation, Rank, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec, LeaseTable, OpenError, OpenFault, UseError};
@@ -43,7 +45,7 @@ pub(super) struct Owner<P: Planner> {
 }
 
 impl<P: Planner> Owner<P> {
-    pub(super) fn new(options: &super::Options) -> Self {
+    pub(super) fn new(options: &Options) -> Self {
         Self {
             leases: LeaseTable::new(options.leases.clone()),
             pending: PendingDemands::new(options),

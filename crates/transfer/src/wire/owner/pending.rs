@@ -9,10 +9,11 @@ use crate::moment::Moment;
 use crate::wire::context::Context;
 use crate::wire::flows::refuse;
 use crate::wire::ground::Ground;
+use crate::wire::ids::ConnId;
 use crate::wire::message::{Ask, Invitation, Message, NoticeKind, WaitingOn};
+use crate::wire::options::Options;
 use crate::wire::planner::{PlanAsk, Planner};
 use crate::wire::refusal::{Refusal, Text};
-use crate::wire::{ConnId, Options};
 
 /// A demand that waits: for its lease, or for the plan of a lease that is there.
 #[derive(Debug)]

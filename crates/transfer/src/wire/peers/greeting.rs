@@ -18,12 +18,13 @@ use super::{Peer, Peers, Session};
 use crate::ids::{AgentId, DeploymentDigest, ServiceName};
 use crate::lease::Holder;
 use crate::ticket::MAX_RANKS;
+use crate::wire::action::CloseReason;
 use crate::wire::context::{Context, Me, Timer};
+use crate::wire::ids::ConnId;
 use crate::wire::message::{Hello, MAX_DOCUMENT, Message, VERSIONS};
 use crate::wire::news::News;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::HelloRefusal;
-use crate::wire::{CloseReason, ConnId};
 
 impl Peers {
     /// Whether agents of a service may open one more connection to us.

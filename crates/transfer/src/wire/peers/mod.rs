@@ -7,13 +7,14 @@ mod greeting;
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::action::{Action, CloseReason};
 use super::context::{Context, Timer};
+use super::ids::ConnId;
 use super::message::{Envelope, Hello, Message};
 use super::news::News;
 use super::outcome::JobError;
 use super::planner::Planner;
 use super::refusal::{Refusal, Role};
-use super::{Action, CloseReason, ConnId};
 use crate::ids::{AgentId, Incarnation, Rank, ServiceName};
 use crate::lease::Holder;
 use crate::moment::Moment;
