@@ -19,7 +19,6 @@
 //!
 //! What a lease is used *for*, messages and streams, is not known here; see [`crate::wire`].
 
-mod early;
 mod record;
 mod table;
 
@@ -29,7 +28,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use early::Early;
 pub(crate) use table::MAX_LAYERS;
 pub use table::{LeaseLimits, LeaseTable};
 

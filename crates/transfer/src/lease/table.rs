@@ -121,14 +121,15 @@ impl<B> LeaseTable<B> {
         Some(self.open.get(key)?.spec.content)
     }
 
-    /// How many tokens of each layer are ready, ascending; and whether the prefill is over.
-    pub fn progress(&self, key: &LeaseKey) -> Option<(impl Iterator<Item = (u32, u64)>, bool)> {
-        let record = self.open.get(key)?;
-        let layers = record
-            .progress
-            .iter()
-            .map(|(&layer, &tokens)| (layer, tokens));
-        Some((layers, record.prefilled))
+    /// How many tokens of each layer are ready, ascending; and whether the prefill is over. Of none that is not open.
+    pub fn progress(&self, key: &LeaseKey) -> (Vec<(u32, u64)>, bool) {
+        let record = self.open.get(key);
+        let layers = record.iter().flat_map(|record| &record.progress);
+        let layers = layers.map(|(&layer, &tokens)| (layer, tokens));
+        (
+            layers.collect(),
+            record.is_none_or(|record| record.prefilled),
+        )
     }
 
     /// How many bytes of state the table holds is bounded by this many deadlines and records.

@@ -1,7 +1,7 @@
 //! What the parts of the machine tell those above them.
 
 use super::ids::{ConnId, JobId};
-use super::message::{Ask, Invitation, NoticeKind};
+use super::message::{Invitation, NoticeKind};
 use super::refusal::{Failure, HelloRefusal, Refusal, Text};
 use crate::ids::{AgentId, Incarnation, Rank, TransferId};
 use crate::lease::LeaseKey;
@@ -81,10 +81,10 @@ pub(super) enum News {
     /// Paths: a connection is of no use any more.
     HangUp { conn: ConnId, why: Text },
 
-    /// Owner: a push into blocks that were opened is refused.
+    /// Owner: a push into what a pull has opened is refused for good.
     PushRefused {
+        job: JobId,
         conn: ConnId,
-        ask: Box<Ask>,
         refusal: Refusal,
     },
     /// Owner: a lease is to be pushed, as its holder wants it.

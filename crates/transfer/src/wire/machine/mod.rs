@@ -228,7 +228,7 @@ impl<P: Planner> Machine<P> {
             let keys: Vec<_> = m.owner.leases.keys().copied().collect();
             for key in keys {
                 // One that is ending already is no error here.
-                let _ = m.owner.cancel(&mut m.cx, key);
+                let _ = m.owner.leases.cancel(now, key);
             }
             for job in m.jobs.ids() {
                 m.stop(job, JobError::ShuttingDown);
@@ -415,7 +415,7 @@ impl<P: Planner> Machine<P> {
 
     /// Gives a lease up. It is over when [`Action::LeaseEnded`] says so.
     pub fn cancel_lease(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
-        self.enter(now, |m| m.owner.cancel(&mut m.cx, key))
+        self.enter(now, |m| m.owner.leases.cancel(now, key))
     }
 }
 

@@ -187,11 +187,9 @@ impl<P: Planner> Machine<P> {
                     Side::Job { job, route } => jobs.route_ended(&mut g, job, route, why),
                 }
             }
-            News::PushRefused { conn, ask, refusal } => {
-                let (mut g, owner, jobs, _) = self.parts();
-                if let Some(job) = owner.pull_refused(&g, conn, &ask, &refusal) {
-                    jobs.push_refused(&mut g, job, conn, refusal);
-                }
+            News::PushRefused { job, conn, refusal } => {
+                let (mut g, _, jobs, _) = self.parts();
+                jobs.push_refused(&mut g, job, conn, refusal);
             }
             News::Invited {
                 job,
@@ -211,7 +209,7 @@ impl<P: Planner> Machine<P> {
             News::GiveUp(openings) => {
                 for key in openings {
                     // One that is ending already is no error here.
-                    let _ = self.owner.cancel(&mut self.cx, key);
+                    let _ = self.owner.leases.cancel(self.cx.now, key);
                 }
             }
             News::PushOver { key, landed } => self.owner.push_over(key, landed),

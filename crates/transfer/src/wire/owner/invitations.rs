@@ -17,7 +17,7 @@
 //! so by cancelling what was opened.
 
 use super::Owner;
-use super::pending::{Demand, Pending};
+use super::pending::Demand;
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseKey, LeasePush};
 use crate::ticket::{Claims, Ticket};
@@ -122,7 +122,7 @@ impl<P: Planner> Owner<P> {
             key,
             invitation,
         };
-        self.keep(g.cx, key, agent, Pending { plan, demand })
+        self.keep(g.cx, agent, demand, plan)
     }
 
     /// Nobody gets to have us write into a third party's blocks.
@@ -194,10 +194,6 @@ impl<P: Planner> Owner<P> {
         self.check_places(g, &agent, places)?;
         self.keep_plan(key, &plan);
         self.leases.begin_push(g.cx.now, key, &wanted)?;
-        let ready = match self.leases.progress(&key) {
-            Some((layers, prefilled)) => (layers.collect(), prefilled),
-            None => (Vec::new(), true),
-        };
         let job = JobId(g.cx.next_number());
         g.cx.jobs.add(into.set, &[key.rank].into());
         let push = InvitedPush {
@@ -211,7 +207,7 @@ impl<P: Planner> Owner<P> {
             key,
             invitation: Box::new(invitation.clone()),
             into: into.clone(),
-            ready,
+            ready: self.leases.progress(&key),
         });
         Ok(())
     }
