@@ -11,9 +11,7 @@ use crate::ticket::{Claims, RankAddress};
 use crate::wire::action::{BlocksOf, Flow};
 use crate::wire::awaited::Awaited;
 use crate::wire::context::Timer;
-use crate::wire::flows::destination::Destination;
-use crate::wire::flows::source::Source;
-use crate::wire::flows::transfer::{Role, Transfer};
+use crate::wire::flows::transfer::Transfer;
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId};
@@ -355,27 +353,12 @@ impl<P: Planner> Job<P> {
             all_readable: true,
             ready: Vec::new(),
         };
-        let (role, message) = match push {
-            true => {
-                let source = Source::asking(bytes, spec.request.by_layer, spec.prefilled);
-                (Role::Source(source), Message::Push(ask))
-            }
-            false => {
-                let destination = Destination::asking(bytes, nonce);
-                (Role::Destination(destination), Message::Pull(ask))
-            }
+        let message = match push {
+            true => Message::Push(ask),
+            false => Message::Pull(ask),
         };
-        let attempt = Transfer {
-            flow,
-            plan,
-            side: Side::Job { job: id, route: i },
-            role,
-            paths: spec.paths,
-            under_way: !push,
-            places: 0,
-            waiting: None,
-            moved: 0,
-        };
+        let (side, way) = (Side::Job { job: id, route: i }, (way, spec.prefilled));
+        let attempt = Transfer::new(flow, plan, side, way, spec.paths);
         g.flows.begin(g.cx, attempt);
         g.cx.send(conn, message);
     }

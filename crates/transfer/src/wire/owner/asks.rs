@@ -10,16 +10,15 @@ use crate::path::Path;
 use crate::path::negotiation::Way;
 use crate::ticket::Claims;
 use crate::wire::action::{BlocksOf, Flow};
-use crate::wire::flows::destination::Destination;
+use crate::wire::awaited::Awaited;
 use crate::wire::flows::refuse;
-use crate::wire::flows::source::Source;
-use crate::wire::flows::transfer::{Role, Transfer};
+use crate::wire::flows::transfer::Transfer;
 use crate::wire::ground::Ground;
 use crate::wire::ids::ConnId;
-use crate::wire::message::{Ask, Message, WaitingOn};
+use crate::wire::message::{Ask, Message};
 use crate::wire::news::{News, Side};
 use crate::wire::planner::{PlanAsk, Planned, Planner, Route};
-use crate::wire::refusal::{Failure, Refusal, Role as Permission};
+use crate::wire::refusal::{Failure, Refusal, Role};
 
 /// What becomes of an ask that nothing stands against.
 enum Verdict<P: Planner> {
@@ -134,7 +133,7 @@ impl<P: Planner> Owner<P> {
             // A plan is there in a moment.
             Ok(()) if planned => {}
             Ok(()) => {
-                let on = WaitingOn::Lease;
+                let on = Awaited::Lease;
                 g.cx.send(conn, Message::Waiting { transfer, on });
             }
             Err(busy) => refuse(g.cx, conn, transfer, busy),
@@ -149,7 +148,7 @@ impl<P: Planner> Owner<P> {
             let superseded = Refusal::Superseded { latest };
             refuse(g.cx, older.conn, older.ask.transfer, superseded);
         }
-        let on = WaitingOn::Fence;
+        let on = Awaited::Fence;
         g.cx.send(conn, Message::Waiting { transfer, on });
     }
 
@@ -179,11 +178,8 @@ impl<P: Planner> Owner<P> {
             return Ok(Verdict::Plan(wanted_plan));
         };
         let route = agreed_route(&plan, (key.rank, peer_rank), ask)?.clone();
-        let way = match direction {
-            Direction::Pull => Way::Out,
-            Direction::Push => Way::In,
-        };
-        let (wanted_paths, offered) = (ask.paths, g.paths.offered(g.peers, &agent, way));
+        let offered = g.paths.offered(g.peers, &agent, way(direction));
+        let wanted_paths = ask.paths;
         let path = wanted_paths.and(offered).best();
         let path = path.ok_or(Refusal::PathUnavailable {
             wanted: wanted_paths,
@@ -235,24 +231,9 @@ impl<P: Planner> Owner<P> {
         };
         let (ready, prefilled) = self.leases.progress(&key);
         let receives = asked.direction == Direction::Push;
-        let role = match receives {
-            true => Role::Destination(Destination::accepted(route.bytes, ask.nonce)),
-            false => {
-                let by_layer = ask.request.by_layer;
-                Role::Source(Source::accepted(route.bytes, by_layer, prefilled))
-            }
-        };
-        let attempt = Transfer {
-            flow,
-            plan,
-            side: Side::Lease(key),
-            role,
-            paths: ask.paths,
-            under_way: receives,
-            places: route.places,
-            waiting: None,
-            moved: 0,
-        };
+        let way = (way(asked.direction), prefilled);
+        let mut attempt = Transfer::new(flow, plan, Side::Lease(key), way, ask.paths);
+        attempt.places = route.places;
         g.flows.begin(g.cx, attempt);
         g.cx.send(conn, Message::Accepted { transfer, path });
         match receives {
@@ -280,9 +261,17 @@ fn agreed_route<'p, L>(
     }
 }
 
-pub(super) fn permission(direction: Direction) -> Permission {
+/// Which way bytes go from the owner.
+fn way(direction: Direction) -> Way {
     match direction {
-        Direction::Pull => Permission::Pull,
-        Direction::Push => Permission::Push,
+        Direction::Pull => Way::Out,
+        Direction::Push => Way::In,
+    }
+}
+
+pub(super) fn permission(direction: Direction) -> Role {
+    match direction {
+        Direction::Pull => Role::Pull,
+        Direction::Push => Role::Push,
     }
 }

@@ -15,9 +15,7 @@ mod sources;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::message::{
-    Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind, VERSIONS, WaitingOn,
-};
+use super::message::{Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind, VERSIONS};
 use super::simulation::plan::{Shape, SimPlanner};
 use super::stream::{StreamHeader, StreamTrailer};
 use super::*;
