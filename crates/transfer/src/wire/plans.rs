@@ -22,15 +22,6 @@ pub(super) struct Plans<L> {
     sweep_at: usize,
 }
 
-/// What is known of a plan.
-#[derive(Debug)]
-pub(super) enum Lookup<L> {
-    Compiled(Arc<Planned<L>>),
-    Compiling,
-    /// It is to be compiled.
-    Unknown,
-}
-
 impl<L> Default for Plans<L> {
     fn default() -> Self {
         Self {
@@ -42,12 +33,14 @@ impl<L> Default for Plans<L> {
 }
 
 impl<L> Plans<L> {
-    pub(super) fn get(&self, ask: &PlanAsk) -> Lookup<L> {
-        match self.compiled.get(ask).and_then(Weak::upgrade) {
-            Some(plan) => Lookup::Compiled(plan),
-            None if self.compiling.contains_key(ask) => Lookup::Compiling,
-            None => Lookup::Unknown,
-        }
+    /// A plan that is compiled, and that somebody holds.
+    pub(super) fn get(&self, ask: &PlanAsk) -> Option<Arc<Planned<L>>> {
+        self.compiled.get(ask).and_then(Weak::upgrade)
+    }
+
+    /// Whether it is compiled, or being compiled.
+    pub(super) fn knows(&self, ask: &PlanAsk) -> bool {
+        self.compiling.contains_key(ask) || self.get(ask).is_some()
     }
 
     /// How many are being compiled for the agents of a service.

@@ -7,7 +7,7 @@ use super::invited::Openings;
 use crate::ids::Direction;
 use crate::lease::LeaseKey;
 use crate::ticket::Claims;
-use crate::wire::context::{Context, Me};
+use crate::wire::context::Context;
 use crate::wire::outcome::JobError;
 use crate::wire::planner::Planner;
 
@@ -30,7 +30,7 @@ pub(in crate::wire) fn check_job<P: Planner>(
     if let Some(&rank) = spec.ranks.iter().find(|r| !cx.me.ranks.contains(r)) {
         return Err(JobError::NotOurs { rank });
     }
-    if is_own(&cx.me, &claims)? {
+    if is_own(cx, &claims)? {
         return Err(JobError::OwnTicket);
     }
     let (start, end) = (spec.request.start, spec.request.end());
@@ -53,14 +53,15 @@ pub(in crate::wire) fn check_job<P: Planner>(
 
 /// Whether a ticket is of this engine, in this life. One that names this agent in another life is of before a
 /// restart, and nobody has to be dialled to know that.
-fn is_own(me: &Me, claims: &Claims) -> Result<bool, JobError> {
-    if (claims.owner, claims.incarnation) == (me.deployment, me.incarnation) {
+fn is_own<P: Planner>(cx: &Context<P>, claims: &Claims) -> Result<bool, JobError> {
+    let me = &cx.me;
+    if (claims.owner, claims.incarnation) == (cx.deployment, me.incarnation) {
         return Ok(true);
     }
     match claims.ranks.iter().any(|rank| rank.agent == me.agent) {
-        true if claims.owner != me.deployment => Err(JobError::Deployment {
+        true if claims.owner != cx.deployment => Err(JobError::Deployment {
             agent: me.agent.clone(),
-            found: me.deployment,
+            found: cx.deployment,
             ticket: claims.owner,
         }),
         true => Err(JobError::Restarted {
@@ -94,7 +95,7 @@ pub(in crate::wire) fn check_openings<P: Planner>(
     if claims.direction != Direction::Push {
         return Err(fault(format!("their ticket is for a {}", claims.direction)));
     }
-    let ours = (&cx.me.cluster, cx.me.deployment, cx.me.incarnation);
+    let ours = (&cx.me.cluster, cx.deployment, cx.me.incarnation);
     if (&claims.cluster, claims.owner, claims.incarnation) != ours {
         return Err(fault("their ticket is of another engine".to_owned()));
     }

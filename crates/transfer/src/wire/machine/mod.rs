@@ -2,21 +2,18 @@
 
 mod settle;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::content::ContentDigest;
-use crate::ids::{
-    AgentId, ClusterName, DeploymentDigest, Incarnation, Rank, ServiceName, TransferId,
-};
+use crate::ids::{AgentId, Rank, ServiceName, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec, OpenError};
 use crate::moment::Moment;
 use crate::path::Path;
 use crate::path::negotiation::{Negotiation, Report};
-use crate::ticket::{Ticket, TicketKey};
+use crate::ticket::Ticket;
 use crate::wire::action::{Action, BlocksOf};
-use crate::wire::context::{Context, Me, Secret, Timer};
+use crate::wire::context::{Context, Identity, Timer};
 use crate::wire::flows::{Flows, StreamRefusal};
 use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId, NoticeId};
@@ -31,25 +28,6 @@ use crate::wire::peers::{Peers, Permits};
 use crate::wire::planner::{PlanAsk, Planned, Planner};
 use crate::wire::refusal::Text;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
-
-/// Who this agent is.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// Its name, below the service of its certificate.
-    pub agent: AgentId,
-    /// Its cluster.
-    pub cluster: ClusterName,
-    /// The life of its deployment.
-    pub incarnation: Incarnation,
-    /// The canonical document of its deployment, at most [`MAX_DOCUMENT`] bytes.
-    pub document: Vec<u8>,
-    /// The ranks whose memory it holds.
-    pub ranks: BTreeSet<Rank>,
-    /// The cluster's key for tickets.
-    pub ticket_key: TicketKey,
-    /// What names and nonces of transfers are derived from.
-    pub secret: Secret,
-}
 
 /// The deployment's document is too long to be handed over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,15 +82,6 @@ impl<P: Planner> Machine<P> {
         if bytes > MAX_DOCUMENT {
             return Err(DocumentTooLong { bytes });
         }
-        let me = Me {
-            agent: identity.agent,
-            cluster: identity.cluster,
-            incarnation: identity.incarnation,
-            deployment: DeploymentDigest::of(&identity.document),
-            document: identity.document,
-            ranks: identity.ranks,
-            ticket_key: identity.ticket_key,
-        };
         Ok(Self {
             peers: Peers::default(),
             flows: Flows::new(),
@@ -120,7 +89,7 @@ impl<P: Planner> Machine<P> {
             owner: Owner::new(&options),
             jobs: Jobs::new(),
             notices: Notices::default(),
-            cx: Context::new(me, identity.secret, options, planner),
+            cx: Context::new(identity, options, planner),
         })
     }
 

@@ -137,7 +137,7 @@ impl<P: Planner> Owner<P> {
             let ticket = claims.direction;
             return Err(Refusal::WrongDirection { ticket });
         }
-        if !claims.is_for(&g.cx.me.agent, &g.cx.me.deployment) {
+        if !claims.is_for(&g.cx.me.agent, &g.cx.deployment) {
             return Err(Refusal::WrongPeer);
         }
         let (agent, peer) = g.peers.asker(conn)?;

@@ -19,7 +19,7 @@ use crate::ids::{AgentId, DeploymentDigest, ServiceName};
 use crate::lease::Holder;
 use crate::ticket::MAX_RANKS;
 use crate::wire::action::CloseReason;
-use crate::wire::context::{Context, Me, Timer};
+use crate::wire::context::{Context, Identity, Timer};
 use crate::wire::ids::ConnId;
 use crate::wire::message::{Hello, MAX_DOCUMENT, Message, VERSIONS};
 use crate::wire::news::News;
@@ -107,7 +107,12 @@ impl Peers {
 
     /// Notes which instance of its service the peer says it is. It can only name one of the service that its
     /// certificate proves.
-    fn identify(&mut self, me: &Me, conn: ConnId, agent: &AgentId) -> Result<(), HelloRefusal> {
+    fn identify(
+        &mut self,
+        me: &Identity,
+        conn: ConnId,
+        agent: &AgentId,
+    ) -> Result<(), HelloRefusal> {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return Ok(());
         };
@@ -293,13 +298,14 @@ impl Peers {
 }
 
 /// What we say first.
-pub(super) fn hello(me: &Me) -> Hello {
+pub(super) fn hello<P: Planner>(cx: &Context<P>) -> Hello {
+    let me = &cx.me;
     Hello {
         versions: VERSIONS,
         cluster: me.cluster.clone(),
         agent: me.agent.clone(),
         incarnation: me.incarnation,
-        deployment: me.deployment,
+        deployment: cx.deployment,
         ranks: me.ranks.iter().copied().collect(),
     }
 }

@@ -152,8 +152,8 @@ impl Peers {
         ticket: &Ticket,
     ) -> Result<Claims, Refusal> {
         let claims = cx.read_ticket(ticket)?;
-        if claims.owner != cx.me.deployment {
-            let ours = cx.me.deployment;
+        if claims.owner != cx.deployment {
+            let ours = cx.deployment;
             return Err(Refusal::WrongDeployment { ours });
         }
         if claims.incarnation != cx.me.incarnation {
@@ -242,7 +242,7 @@ impl Peers {
         };
         self.sessions.insert(conn, session);
         cx.after(cx.options.hello_wait, Timer::Hello(conn));
-        cx.send(conn, Message::Hello(greeting::hello(&cx.me)));
+        cx.send(conn, Message::Hello(greeting::hello(cx)));
         true
     }
 
