@@ -191,6 +191,17 @@ impl<B> Record<B> {
         }
     }
 
+    /// Whether it is alive, and bound to no other deployment.
+    pub(super) fn check_holder(&self, holder: &Holder) -> Result<(), UseError> {
+        if let State::Ending(end) = self.state {
+            return Err(UseError::Ended { end });
+        }
+        match self.bound.as_ref().is_some_and(|b| b.holder != *holder) {
+            true => Err(UseError::Holder),
+            false => Ok(()),
+        }
+    }
+
     /// Whether this peer may speak for these ranks here.
     pub(super) fn check_peer(
         &self,
@@ -198,21 +209,13 @@ impl<B> Record<B> {
         agent: &AgentId,
         ranks: &[Rank],
     ) -> Result<(), UseError> {
-        if let State::Ending(end) = self.state {
-            return Err(UseError::Ended { end });
-        }
-        if self.bound.as_ref().is_some_and(|b| b.holder != *holder) {
-            return Err(UseError::Holder);
-        }
+        self.check_holder(holder)?;
         let of_other = |rank| {
             let bound = self.bound.as_ref();
             bound.is_some_and(|bound| bound.is_of_other(rank, agent))
         };
         match ranks.iter().find(|&&r| r.0 >= holder.ranks || of_other(r)) {
-            Some(&rank) => Err(UseError::Rank {
-                rank,
-                ranks: holder.ranks,
-            }),
+            Some(&rank) => Err(UseError::Rank { rank }),
             None => Ok(()),
         }
     }

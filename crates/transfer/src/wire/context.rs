@@ -53,7 +53,7 @@ pub struct Identity {
     pub cluster: ClusterName,
     /// The life of its deployment.
     pub incarnation: Incarnation,
-    /// The canonical document of its deployment, at most [`MAX_DOCUMENT`] bytes.
+    /// The canonical document of its deployment, at most [`MAX_DOCUMENT`](super::message::MAX_DOCUMENT) bytes.
     pub document: Vec<u8>,
     /// The ranks whose memory it holds.
     pub ranks: BTreeSet<Rank>,

@@ -359,7 +359,7 @@ impl From<UseError> for Refusal {
                 asked,
             },
             UseError::Holder => Refusal::WrongPeer,
-            UseError::Rank { rank, .. } => Refusal::RankNotYours { rank },
+            UseError::Rank { rank } => Refusal::RankNotYours { rank },
             UseError::Consumed { .. } | UseError::Pushed => Refusal::Consumed,
             UseError::Superseded { latest } => Refusal::Superseded { latest },
         }

@@ -115,7 +115,7 @@ impl<P: Planner> Machine<P> {
         let (mut g, owner, jobs, _) = self.parts();
         match event {
             LeaseEvent::Claimed { key } => g.cx.act(Action::LeaseClaimed { key }),
-            LeaseEvent::Fence { end, transfers, .. } => {
+            LeaseEvent::Fence { end, transfers } => {
                 for transfer in transfers {
                     if let Some(job) = owner.push_of(transfer) {
                         jobs.stop(&mut g, job, JobError::LeaseEnded { end });
