@@ -32,12 +32,10 @@ pub(super) enum News {
         agent: AgentId,
         incarnation: Incarnation,
     },
-    /// Peers: a connection is gone.
-    Closed(ConnId),
-    /// Peers: a connection with an agent is gone, on which the agent `was_up` or not.
+    /// Peers: a connection is gone. `agent`, where that is known, `was_up` on it or not.
     Lost {
         conn: ConnId,
-        agent: AgentId,
+        agent: Option<AgentId>,
         was_up: bool,
     },
     /// Peers: an agent and we do not talk to each other.
@@ -52,18 +50,13 @@ pub(super) enum News {
     /// Flows: the first bytes of a transfer are about to move.
     Moves(Side),
     /// Flows: a peer lets a route of ours in, though it has to wait.
-    Admitted { job: JobId },
-    /// Flows: a peer has let a route of ours in.
-    Accepted {
-        transfer: TransferId,
-        job: JobId,
-        route: usize,
-        path: Path,
-    },
+    Admitted(JobId),
+    /// Flows: a peer has let a route of a job of ours in, and this is its path.
+    Accepted(TransferId, JobId, usize, Path),
     /// Flows: a transfer takes a path from now on.
     Travels(TransferId),
     /// Flows: a transfer is being fenced.
-    Stopped { conn: ConnId, transfer: TransferId },
+    Stopped(ConnId, TransferId),
     /// Flows: the last byte has been read. Its blocks' owner decides about the commit.
     Read(TransferId),
     /// Flows: every byte has arrived, and the commit. Its blocks' owner decides whether it lands.
@@ -74,19 +67,12 @@ pub(super) enum News {
     Gone(TransferId, Side, Rank, Why),
 
     /// Paths: what has taken a path that is lost has failed.
-    PathLost {
-        transfers: Vec<TransferId>,
-        why: Text,
-    },
+    PathLost(Vec<TransferId>, Text),
     /// Paths: a connection is of no use any more.
-    HangUp { conn: ConnId, why: Text },
+    HangUp(ConnId, Text),
 
     /// Owner: a push into what a pull has opened is refused for good.
-    PushRefused {
-        job: JobId,
-        conn: ConnId,
-        refusal: Refusal,
-    },
+    PushRefused(JobId, ConnId, Refusal),
     /// Owner: a lease is to be pushed, as its holder wants it.
     Invited {
         job: JobId,

@@ -69,8 +69,7 @@ impl Paths {
         };
         let Traveller { transfer, way, .. } = traveller;
         if let Some(why) = link.lost.get(&(path, way)) {
-            let (transfers, why) = (vec![transfer], why.clone());
-            return cx.tell(News::PathLost { transfers, why });
+            return cx.tell(News::PathLost(vec![transfer], why.clone()));
         }
         link.travellers.insert(transfer, (path, way));
         self.negotiate(cx, conn, path, |negotiation, steps| {
@@ -136,14 +135,11 @@ impl Paths {
             match step {
                 Step::Say(word) => cx.send(conn, Message::Path { path, word }),
                 Step::Order(order) => cx.act(Action::Path { conn, path, order }),
-                Step::HangUp(why) => cx.tell(News::HangUp {
-                    conn,
-                    why: why.into(),
-                }),
+                Step::HangUp(why) => cx.tell(News::HangUp(conn, why.into())),
                 Step::Lose(way, why) => {
                     let why = Text::from(why);
                     let transfers = link.lose(path, way, why.clone());
-                    cx.tell(News::PathLost { transfers, why });
+                    cx.tell(News::PathLost(transfers, why));
                 }
             }
         }

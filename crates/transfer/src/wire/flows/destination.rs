@@ -25,7 +25,7 @@ pub const MAX_STREAMS: usize = 2048;
 
 /// What has arrived of a transfer. Memory: this struct, and 48 bytes for each stream.
 #[derive(Debug)]
-pub(in crate::wire) struct Destination {
+pub(crate) struct Destination {
     bytes: u64,
     /// Admitted streams by offset: each is disjoint from the others.
     streams: BTreeMap<u64, Stream>,

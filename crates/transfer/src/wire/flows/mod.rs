@@ -166,7 +166,7 @@ impl<P: Planner> Flows<P> {
             (Message::Waiting { on, .. }, Role::Destination(_)) => {
                 t.waiting = Some(on);
                 if let (Awaited::Prefill, Side::Job { job, .. }) = (on, t.side) {
-                    cx.tell(News::Admitted { job });
+                    cx.tell(News::Admitted(job));
                 }
                 self.moving(cx, id);
             }
@@ -205,12 +205,7 @@ impl<P: Planner> Flows<P> {
         t.flow.path = Some(path);
         let receiving = t.way() == Way::In;
         self.moving(cx, id);
-        cx.tell(News::Accepted {
-            transfer: id,
-            job,
-            route,
-            path,
-        });
+        cx.tell(News::Accepted(id, job, route, path));
         if receiving {
             cx.act(Action::Flowing { transfer: id, path });
             cx.tell(News::Travels(id));
@@ -390,7 +385,7 @@ impl<P: Planner> Flows<P> {
             };
             cx.send(conn, abort);
         }
-        cx.tell(News::Stopped { conn, transfer: id });
+        cx.tell(News::Stopped(conn, id));
         if under_way {
             cx.act(Action::Fence { transfer: id });
         }

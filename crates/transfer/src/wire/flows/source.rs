@@ -20,7 +20,7 @@ use crate::wire::refusal::Failure;
 
 /// Counts what a transfer has read. Memory: this struct, whatever the route's size.
 #[derive(Debug)]
-pub(in crate::wire) struct Source {
+pub(crate) struct Source {
     bytes: u64,
     pub(super) prefilled: bool,
     /// Bytes of finished streams.

@@ -15,17 +15,17 @@ use crate::wire::stream::StreamHeader;
 
 /// A transfer and whose it is. Memory: about 500 bytes, and what [`Destination`] keeps of streams.
 #[derive(Debug)]
-pub(in crate::wire) struct Transfer<P: Planner> {
+pub(crate) struct Transfer<P: Planner> {
     /// What the agent is told about it. It lives and dies with the connection named there.
-    pub(in crate::wire) flow: Flow,
-    pub(in crate::wire) plan: Arc<Planned<P::Plan>>,
-    pub(in crate::wire) side: Side,
+    pub(crate) flow: Flow,
+    pub(crate) plan: Arc<Planned<P::Plan>>,
+    pub(crate) side: Side,
     pub(super) role: Role,
     phase: Phase,
     /// The paths that may be taken.
     pub(super) paths: PathSet,
     /// The most places that binding it takes, where a peer has asked for it; those of an invited push count as a whole.
-    pub(in crate::wire) places: u64,
+    pub(crate) places: u64,
     /// What the peer has said last that it waits for.
     pub(super) waiting: Option<Awaited>,
     /// How many bytes had moved when that was looked at last.
@@ -55,7 +55,7 @@ enum Phase {
 impl<P: Planner> Transfer<P> {
     /// An attempt that we ask for, or whose peer is answered that it may. `prefilled` says of a source whether everything
     /// may be read.
-    pub(in crate::wire) fn new(
+    pub(crate) fn new(
         flow: Flow,
         plan: Arc<Planned<P::Plan>>,
         side: Side,
@@ -84,14 +84,14 @@ impl<P: Planner> Transfer<P> {
     }
 
     /// Why it is being fenced, if it is.
-    pub(in crate::wire) fn why(&self) -> Option<&Why> {
+    pub(crate) fn why(&self) -> Option<&Why> {
         match &self.phase {
             Phase::Fencing(why) => Some(why),
             _ => None,
         }
     }
 
-    pub(in crate::wire) fn is_fencing(&self) -> bool {
+    pub(crate) fn is_fencing(&self) -> bool {
         self.why().is_some()
     }
 
@@ -118,13 +118,13 @@ impl<P: Planner> Transfer<P> {
     }
 
     /// Whether nothing is left to read, so that only the lease decides about the commit.
-    pub(in crate::wire) fn is_read(&self) -> bool {
+    pub(crate) fn is_read(&self) -> bool {
         let read_all = matches!(&self.role, Role::Source(source) if source.has_read_all());
         self.phase == Phase::Moving && read_all
     }
 
     /// Which way its bytes go.
-    pub(in crate::wire) fn way(&self) -> Way {
+    pub(crate) fn way(&self) -> Way {
         match &self.role {
             Role::Source(_) => Way::Out,
             Role::Destination(_) => Way::In,
@@ -204,7 +204,7 @@ impl<P: Planner> Transfer<P> {
     }
 
     /// What it waits for.
-    pub(in crate::wire) fn awaits(&self) -> Awaited {
+    pub(crate) fn awaits(&self) -> Awaited {
         let asked = self.waiting.unwrap_or(Awaited::Answer);
         let (moved, planned) = (self.moved, self.flow.bytes);
         match (&self.phase, self.way()) {

@@ -9,10 +9,11 @@ use crate::lease::LeaseKey;
 use crate::ticket::Claims;
 use crate::wire::context::Context;
 use crate::wire::outcome::JobError;
+use crate::wire::peers::check_life;
 use crate::wire::planner::Planner;
 
 /// Whether a job may begin. Gives what its ticket says.
-pub(in crate::wire) fn check_job<P: Planner>(
+pub(crate) fn check_job<P: Planner>(
     cx: &Context<P>,
     spec: &JobSpec<P::Blocks>,
 ) -> Result<Claims, JobError> {
@@ -30,9 +31,7 @@ pub(in crate::wire) fn check_job<P: Planner>(
     if let Some(&rank) = spec.ranks.iter().find(|r| !cx.me.ranks.contains(r)) {
         return Err(JobError::NotOurs { rank });
     }
-    if is_own(cx, &claims)? {
-        return Err(JobError::OwnTicket);
-    }
+    check_not_own(cx, &claims)?;
     let (start, end) = (spec.request.start, spec.request.end());
     let covered = match claims.direction {
         Direction::Pull => start >= claims.start && end <= claims.valid_tokens,
@@ -51,25 +50,16 @@ pub(in crate::wire) fn check_job<P: Planner>(
     }
 }
 
-/// Whether a ticket is of this engine, in this life. One that names this agent in another life is of before a
-/// restart, and nobody has to be dialled to know that.
-fn is_own<P: Planner>(cx: &Context<P>, claims: &Claims) -> Result<bool, JobError> {
-    let me = &cx.me;
-    if (claims.owner, claims.incarnation) == (cx.deployment, me.incarnation) {
-        return Ok(true);
+/// Whether a ticket is of another engine. One that names this agent in another life is of before a restart, and no
+/// agent has to be dialled to know that.
+fn check_not_own<P: Planner>(cx: &Context<P>, claims: &Claims) -> Result<(), JobError> {
+    let (me, ours) = (&cx.me.agent, (cx.deployment, cx.me.incarnation));
+    if claims.ranks.iter().any(|rank| rank.agent == *me) {
+        check_life(me, ours, claims)?;
     }
-    match claims.ranks.iter().any(|rank| rank.agent == me.agent) {
-        true if claims.owner != cx.deployment => Err(JobError::Deployment {
-            agent: me.agent.clone(),
-            found: cx.deployment,
-            ticket: claims.owner,
-        }),
-        true => Err(JobError::Restarted {
-            agent: me.agent.clone(),
-            found: me.incarnation,
-            ticket: claims.incarnation,
-        }),
-        false => Ok(false),
+    match (claims.owner, claims.incarnation) == ours {
+        true => Err(JobError::OwnTicket),
+        false => Ok(()),
     }
 }
 
@@ -83,7 +73,7 @@ fn other_tokens<B>(spec: &JobSpec<B>, claims: &Claims) -> JobError {
 }
 
 /// What a pull opens whose owner shall push; none for any other. Whether the leases can be opened, their table says.
-pub(in crate::wire) fn check_openings<P: Planner>(
+pub(crate) fn check_openings<P: Planner>(
     cx: &Context<P>,
     spec: &JobSpec<P::Blocks>,
 ) -> Result<Option<Openings>, JobError> {

@@ -33,18 +33,14 @@ use crate::wire::planner::Planner;
 use crate::wire::refusal::{Refusal, Role};
 
 /// What such a pull opens, and the ticket for it.
-pub(in crate::wire) struct Openings {
+pub(crate) struct Openings {
     pub(super) into: Ticket,
     pub(super) keys: BTreeSet<LeaseKey>,
 }
 
 impl Openings {
     /// The leases that a job opens.
-    pub(in crate::wire) fn leases<B>(
-        &self,
-        id: JobId,
-        spec: &JobSpec<Held<B>>,
-    ) -> Vec<LeaseSpec<Held<B>>> {
+    pub(crate) fn leases<B>(&self, id: JobId, spec: &JobSpec<Held<B>>) -> Vec<LeaseSpec<Held<B>>> {
         let leases = self.keys.iter().map(|&key| LeaseSpec {
             key,
             direction: Direction::Push,
@@ -59,7 +55,7 @@ impl Openings {
         leases.collect()
     }
 
-    pub(in crate::wire) fn keys(&self) -> impl Iterator<Item = LeaseKey> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = LeaseKey> {
         self.keys.iter().copied()
     }
 }
@@ -190,7 +186,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// What was said on a connection that is lost, and not answered, is said again where another is left.
-    pub(in crate::wire) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
+    pub(crate) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
         let unheard = |job: &Job<P>| match &job.phase {
             Phase::Own(_) => false,
             Phase::Invited(invited) => {
@@ -204,7 +200,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// An agent of the owner pushes from now on, or will not.
-    pub(in crate::wire) fn on_invited(
+    pub(crate) fn on_invited(
         &mut self,
         g: &mut Ground<'_, P>,
         conn: ConnId,
@@ -241,12 +237,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// An agent that was busy has been left alone for long enough.
-    pub(in crate::wire) fn invite_due(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-        agent: &AgentId,
-    ) {
+    pub(crate) fn invite_due(&mut self, g: &mut Ground<'_, P>, id: JobId, agent: &AgentId) {
         let invited = self.invited_mut(id);
         if let Some(said) = invited.and_then(|invited| invited.unheard.get_mut(agent)) {
             said.pausing = false;
@@ -255,7 +246,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// A route has landed in what a pull has opened.
-    pub(in crate::wire) fn opening_landed(&mut self, id: JobId, landed: RouteReport) {
+    pub(crate) fn opening_landed(&mut self, id: JobId, landed: RouteReport) {
         if let Some(invited) = self.invited_mut(id) {
             invited.routes.push(landed);
         }
@@ -263,7 +254,7 @@ impl<P: Planner> Jobs<P> {
 
     /// A push into what a pull has opened was refused. Where it is the owner's, the pull will not come to anything; and
     /// the owner may not even be heard when it says so.
-    pub(in crate::wire) fn push_refused(
+    pub(crate) fn push_refused(
         &mut self,
         g: &mut Ground<'_, P>,
         id: JobId,
@@ -281,7 +272,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Nothing touches the blocks of a rank any more.
-    pub(in crate::wire) fn opening_ended(
+    pub(crate) fn opening_ended(
         &mut self,
         g: &mut Ground<'_, P>,
         id: JobId,

@@ -432,7 +432,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Of a push: the first `tokens` tokens of a layer are ready to be read.
-    pub(in crate::wire) fn ready(
+    pub(crate) fn ready(
         &mut self,
         g: &mut Ground<'_, P>,
         id: JobId,
@@ -463,7 +463,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Of a push: everything is ready to be read.
-    pub(in crate::wire) fn prefilled(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+    pub(crate) fn prefilled(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.spec.prefilled = true;
         }
@@ -474,7 +474,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// A route was let in, and this is its path. Gives what is ready of its rank.
-    pub(in crate::wire) fn route_accepted(
+    pub(crate) fn route_accepted(
         &mut self,
         id: JobId,
         route: usize,
@@ -493,14 +493,14 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Of a push: a route says its commit.
-    pub(in crate::wire) fn route_committed(&mut self, id: JobId, route: usize) {
+    pub(crate) fn route_committed(&mut self, id: JobId, route: usize) {
         if let Some(route) = self.own_mut(id).and_then(|own| own.route_mut(route)) {
             route.committed = true;
         }
     }
 
     /// A route has landed.
-    pub(in crate::wire) fn route_landed(&mut self, g: &mut Ground<'_, P>, id: JobId, route: usize) {
+    pub(crate) fn route_landed(&mut self, g: &mut Ground<'_, P>, id: JobId, route: usize) {
         if let Some(route) = self.own_mut(id).and_then(|own| own.route_mut(route)) {
             route.state = RouteState::Landed;
         }
@@ -508,13 +508,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// A route's attempt is over without success, and fenced.
-    pub(in crate::wire) fn route_ended(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-        i: usize,
-        why: Why,
-    ) {
+    pub(crate) fn route_ended(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, why: Why) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -542,7 +536,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// The pause of a route is over.
-    pub(in crate::wire) fn route_due(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) {
+    pub(crate) fn route_due(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) {
         let route = self.own_mut(id).and_then(|own| own.route_mut(i));
         if let Some(route) = route
             && matches!(route.state, RouteState::Pausing { .. })
@@ -553,7 +547,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// An agent that an invited push needs has stayed away for too long.
-    pub(in crate::wire) fn away(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+    pub(crate) fn away(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         let missing = self.jobs.get(&id).and_then(|job| job.missing(g));
         if let Some(agent) = missing {
             let grace = g.cx.options.leases.peer_grace;

@@ -18,7 +18,7 @@ use crate::wire::flows::{Flows, StreamRefusal};
 use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId, NoticeId};
 use crate::wire::job::{JobRefused, JobSpec, Jobs, check_job, check_openings};
-use crate::wire::message::{Envelope, MAX_DOCUMENT, NoticeKind};
+use crate::wire::message::{Envelope, MAX_DOCUMENT, Message, NoticeKind};
 use crate::wire::notice::Notices;
 use crate::wire::options::Options;
 use crate::wire::outcome::JobError;
@@ -133,7 +133,10 @@ impl<P: Planner> Machine<P> {
 
     /// Whether anything here waits for this agent, so that an idle connection must not be closed.
     pub fn wants(&self, agent: &AgentId) -> bool {
-        wants(&self.jobs, &self.notices, &self.flows, agent)
+        let mut transfers = self.flows.all();
+        self.jobs.want(agent)
+            || self.notices.want(agent)
+            || transfers.any(|t| t.flow.agent == *agent)
     }
 
     /// Whether nothing is under way: no lease, no transfer, no job, no notice.
@@ -159,12 +162,6 @@ impl<P: Planner> Machine<P> {
             timers: self.cx.timers.len() + self.owner.timers(),
         }
     }
-}
-
-/// Whether anything waits for an agent.
-fn wants<P: Planner>(jobs: &Jobs<P>, notices: &Notices, flows: &Flows<P>, agent: &AgentId) -> bool {
-    let mut transfers = flows.all();
-    jobs.want(agent) || notices.want(agent) || transfers.any(|t| t.flow.agent == *agent)
 }
 
 /// Time, and the end.
@@ -244,16 +241,11 @@ impl<P: Planner> Machine<P> {
     /// A message has come.
     pub fn on_message(&mut self, now: Moment, conn: ConnId, envelope: Envelope) {
         self.enter(now, |m| {
-            let Self {
-                cx,
-                peers,
-                flows,
-                jobs,
-                notices,
-                ..
-            } = m;
-            let wanted = |agent: &AgentId| wants(jobs, notices, flows, agent);
-            if let Some(message) = peers.hear(cx, conn, envelope, wanted) {
+            let wanted = match &envelope.message {
+                Message::Hello(hello) => m.wants(&hello.agent),
+                _ => false,
+            };
+            if let Some(message) = m.peers.hear(&mut m.cx, conn, envelope, wanted) {
                 m.on_talk(conn, message);
             }
         });

@@ -139,12 +139,16 @@ impl<P: Planner> Machine<P> {
     fn on_news(&mut self, news: News) {
         match news {
             News::Up { agent, incarnation } => self.agent_up(&agent, incarnation),
-            News::Closed(conn) => self.paths.lost(conn),
             News::Lost {
                 conn,
                 agent,
                 was_up,
-            } => self.connection_lost(conn, agent, was_up),
+            } => {
+                self.paths.lost(conn);
+                if let Some(agent) = agent {
+                    self.connection_lost(conn, agent, was_up);
+                }
+            }
             News::Unwelcome { agent, refusal } => {
                 let error = JobError::Hello {
                     agent: agent.clone(),
@@ -155,25 +159,20 @@ impl<P: Planner> Machine<P> {
             }
             News::Away { agent, why } => self.agent_away(agent, why),
             News::Moves(side) => self.bytes_move(side),
-            News::Admitted { job } => self.jobs.admitted(job),
-            News::Accepted {
-                transfer,
-                job,
-                route,
-                path,
-            } => {
+            News::Admitted(job) => self.jobs.admitted(job),
+            News::Accepted(transfer, job, route, path) => {
                 let ready = self.jobs.route_accepted(job, route, path);
                 self.flows.read_if_ready(&mut self.cx, transfer, ready);
             }
             News::Travels(transfer) => self.travels(transfer),
-            News::Stopped { conn, transfer } => self.paths.end(conn, transfer),
-            News::PathLost { transfers, why } => {
+            News::Stopped(conn, transfer) => self.paths.end(conn, transfer),
+            News::PathLost(transfers, why) => {
                 for transfer in transfers {
                     let why = why.clone();
                     self.flows.stream_failed(&mut self.cx, transfer, why);
                 }
             }
-            News::HangUp { conn, why } => {
+            News::HangUp(conn, why) => {
                 let reason = CloseReason::PathFailed(why);
                 self.peers.close(&mut self.cx, conn, reason);
             }
@@ -187,7 +186,7 @@ impl<P: Planner> Machine<P> {
                     Side::Job { job, route } => jobs.route_ended(&mut g, job, route, why),
                 }
             }
-            News::PushRefused { job, conn, refusal } => {
+            News::PushRefused(job, conn, refusal) => {
                 let (mut g, _, jobs, _) = self.parts();
                 jobs.push_refused(&mut g, job, conn, refusal);
             }

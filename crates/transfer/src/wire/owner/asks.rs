@@ -31,7 +31,7 @@ enum Verdict<P: Planner> {
 }
 
 impl<P: Planner> Owner<P> {
-    pub(in crate::wire) fn on_ask(
+    pub(crate) fn on_ask(
         &mut self,
         g: &mut Ground<'_, P>,
         conn: ConnId,
@@ -74,7 +74,7 @@ impl<P: Planner> Owner<P> {
             && !later
             && let Some(job) = self.opened_by(&asked.key)
         {
-            g.cx.tell(News::PushRefused { job, conn, refusal });
+            g.cx.tell(News::PushRefused(job, conn, refusal));
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) struct InvitedPush {
 }
 
 impl<P: Planner> Owner<P> {
-    pub(in crate::wire) fn on_invitation(
+    pub(crate) fn on_invitation(
         &mut self,
         g: &mut Ground<'_, P>,
         conn: ConnId,

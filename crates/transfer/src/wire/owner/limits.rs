@@ -75,10 +75,7 @@ fn is_asked<P: Planner>(transfer: &Transfer<P>) -> bool {
 }
 
 /// Whether so many places may be bound for one transfer, whoever has asked for it.
-pub(in crate::wire) fn check_places_of_one<P: Planner>(
-    cx: &Context<P>,
-    places: u64,
-) -> Result<(), Text> {
+pub(crate) fn check_places_of_one<P: Planner>(cx: &Context<P>, places: u64) -> Result<(), Text> {
     let most = cx.options.places_per_service;
     match places <= most {
         true => Ok(()),

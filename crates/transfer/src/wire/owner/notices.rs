@@ -17,7 +17,7 @@ use crate::wire::planner::{PlanAsk, Planner};
 use crate::wire::refusal::{Refusal, Role};
 
 impl<P: Planner> Owner<P> {
-    pub(in crate::wire) fn on_notice(
+    pub(crate) fn on_notice(
         &mut self,
         cx: &mut Context<P>,
         peers: &Peers,
@@ -31,7 +31,7 @@ impl<P: Planner> Owner<P> {
 
     /// Does what our own notice says to our own leases of a set: nobody connects to itself. Gives what a peer would be
     /// answered.
-    pub(in crate::wire) fn on_own_notice(
+    pub(crate) fn on_own_notice(
         &mut self,
         cx: &mut Context<P>,
         set: LeaseSetId,

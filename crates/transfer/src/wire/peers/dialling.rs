@@ -49,7 +49,7 @@ impl Peers {
     ///
     /// A connection that has come up at `suspect` or after is not suspected: who has just answered there
     /// lives, and is not whom the ticket means.
-    pub(in crate::wire) fn leave_past_life<P: Planner>(
+    pub(crate) fn leave_past_life<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
         address: &RankAddress,
@@ -80,7 +80,7 @@ impl Peers {
     }
 
     /// Sees to it that a connection will be there.
-    pub(in crate::wire) fn want<P: Planner>(&mut self, cx: &mut Context<P>, address: &RankAddress) {
+    pub(crate) fn want<P: Planner>(&mut self, cx: &mut Context<P>, address: &RankAddress) {
         let known = self.agents.entry(address.agent.clone()).or_default();
         if !known.up.is_empty() {
             return;
@@ -97,15 +97,11 @@ impl Peers {
             return;
         }
         known.dial = Some(Dial::to(address));
-        cx.act(Action::Connect {
-            agent: address.agent.clone(),
-            host: address.host.clone(),
-            port: address.port,
-        });
+        self.dial_due(cx, &address.agent);
     }
 
     /// Something new needs the agent: do not let it wait for the pause after an old failure.
-    pub(in crate::wire) fn hurry<P: Planner>(&mut self, cx: &mut Context<P>, agent: AgentId) {
+    pub(crate) fn hurry<P: Planner>(&mut self, cx: &mut Context<P>, agent: AgentId) {
         let known = self
             .agents
             .get_mut(&agent)
@@ -120,7 +116,7 @@ impl Peers {
         }
     }
 
-    pub(in crate::wire) fn dial_due<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
+    pub(crate) fn dial_due<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
         let known = self.agents.get_mut(agent);
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
             return;
@@ -134,7 +130,7 @@ impl Peers {
     }
 
     /// No connection to the agent can be had, or the last one is lost; it `was_up` or not.
-    pub(in crate::wire) fn dial_failed<P: Planner>(
+    pub(crate) fn dial_failed<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
         agent: AgentId,
@@ -169,7 +165,7 @@ impl Peers {
 
     /// Has an agent that is away dialled after a pause, where somebody needs it and knows its `address`; forgets it
     /// otherwise.
-    pub(in crate::wire) fn dial_again<P: Planner>(
+    pub(crate) fn dial_again<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
         agent: &AgentId,

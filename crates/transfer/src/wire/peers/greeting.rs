@@ -49,7 +49,7 @@ impl Peers {
         cx: &mut Context<P>,
         conn: ConnId,
         message: Message,
-        wanted: impl Fn(&AgentId) -> bool,
+        wanted: bool,
     ) {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
@@ -82,10 +82,10 @@ impl Peers {
         cx: &mut Context<P>,
         conn: ConnId,
         hello: Hello,
-        wanted: impl Fn(&AgentId) -> bool,
+        wanted: bool,
     ) {
         let identified = self.identify(&cx.me, conn, &hello.agent);
-        let leaving = cx.draining && !wanted(&hello.agent);
+        let leaving = cx.draining && !wanted;
         let checked = identified.and_then(|()| match leaving {
             true => Err(HelloRefusal::ShuttingDown),
             false => self.check_hello(cx, conn, &hello),
