@@ -133,18 +133,15 @@ impl Invited {
 }
 
 impl<P: Planner> Job<P> {
-    /// Invites whoever has come up, unless it is somebody else by now.
+    /// Invites whoever has come up.
     pub(super) fn invite_all(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
         let addresses: Vec<_> = self.agents().into_iter().cloned().collect();
         for address in addresses {
-            let life = self.claims.incarnation;
-            g.peers.leave_past_life(g.cx, &address, life, self.started);
             let Some(conn) = g.peers.connection(&address.agent) else {
                 g.peers.want(g.cx, &address);
                 continue;
             };
             let agent = &address.agent;
-            g.peers.check_owner(conn, agent, &self.claims)?;
             if let Err(refusal) = g.peers.permit(conn, Role::Push) {
                 let agent = address.agent;
                 return Err(JobError::PushRefused { agent, refusal });

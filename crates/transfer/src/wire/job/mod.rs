@@ -175,17 +175,18 @@ impl<P: Planner> Job<P> {
 
     /// The agents that the job talks to now.
     fn agents(&self) -> BTreeSet<&RankAddress> {
-        match &self.phase {
-            Phase::Own(own) => own.agents(&self.claims),
-            Phase::Invited(_) => self.claims.ranks.iter().collect(),
-        }
+        self.agents_of(false)
     }
 
-    /// Whether the job cannot go on without `agent`.
-    fn needs(&self, agent: &AgentId) -> bool {
+    /// Those without which it cannot go on.
+    fn needed(&self) -> BTreeSet<&RankAddress> {
+        self.agents_of(true)
+    }
+
+    fn agents_of(&self, needed: bool) -> BTreeSet<&RankAddress> {
         match &self.phase {
-            Phase::Own(own) => own.needs(&self.claims, agent),
-            Phase::Invited(_) => self.wants(agent),
+            Phase::Own(own) => own.agents(&self.claims, needed),
+            Phase::Invited(_) => self.claims.ranks.iter().collect(),
         }
     }
 
@@ -345,7 +346,8 @@ impl<P: Planner> Jobs<P> {
         agent: &AgentId,
         error: &JobError,
     ) {
-        for id in self.like(|job| job.needs(agent)) {
+        let needs = |job: &Job<P>| job.needed().iter().any(|address| address.agent == *agent);
+        for id in self.like(needs) {
             self.stop(g, id, error.clone());
         }
     }

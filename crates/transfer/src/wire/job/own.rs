@@ -119,27 +119,15 @@ impl JobRoute {
 }
 
 impl Own {
-    /// The agents that the job talks to now.
-    pub(super) fn agents<'a>(&self, claims: &'a Claims) -> BTreeSet<&'a RankAddress> {
-        match &self.routes {
-            Some(routes) => {
-                let agents = routes.iter().filter_map(|r| address(claims, r.peer_rank));
-                agents.collect()
-            }
-            None => claims.ranks.first().into_iter().collect(),
-        }
-    }
-
-    /// Whether the job cannot go on without `agent`.
-    pub(super) fn needs(&self, claims: &Claims, agent: &AgentId) -> bool {
-        let is_it = |address: &RankAddress| address.agent == *agent;
-        match &self.routes {
-            None => claims.ranks.first().is_some_and(is_it),
-            Some(routes) => routes.iter().any(|route| {
-                route.state != RouteState::Landed
-                    && address(claims, route.peer_rank).is_some_and(is_it)
-            }),
-        }
+    /// The agents that the job talks to now; or only those without which it cannot go on.
+    pub(super) fn agents<'a>(&self, claims: &'a Claims, needed: bool) -> BTreeSet<&'a RankAddress> {
+        let Some(routes) = &self.routes else {
+            return claims.ranks.first().into_iter().collect();
+        };
+        let routes = routes.iter();
+        let routes = routes.filter(|route| !needed || route.state != RouteState::Landed);
+        let agents = routes.filter_map(|route| address(claims, route.peer_rank));
+        agents.collect()
     }
 
     /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
@@ -218,6 +206,7 @@ impl<P: Planner> Job<P> {
     /// Moves the job on, as far as it can go now.
     pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
         if matches!(self.phase, Phase::Invited(_)) {
+            self.check_agents(g)?;
             return self.invite_all(g, id);
         }
         if self.plan.is_none()
@@ -227,8 +216,7 @@ impl<P: Planner> Job<P> {
             own.routes = Some(routes(&plan, &self.spec.ranks));
             self.plan = Some(plan);
         }
-        self.leave_past_lives(g);
-        self.check_peers(g)?;
+        self.check_agents(g)?;
         let Phase::Own(own) = &self.phase else {
             return Ok(());
         };
@@ -245,10 +233,9 @@ impl<P: Planner> Job<P> {
         }
         match self.dials() {
             true => {
-                let agents = self.agents();
-                agents
-                    .iter()
-                    .for_each(|address| g.peers.want(g.cx, address));
+                for address in self.agents() {
+                    g.peers.want(g.cx, address);
+                }
             }
             false => self.expect(g, id),
         }
@@ -267,29 +254,21 @@ impl<P: Planner> Job<P> {
 
     /// An agent that the job needs, and that is not connected.
     fn missing(&self, g: &Ground<'_, P>) -> Option<AgentId> {
-        let agents = self.agents().into_iter().map(|address| &address.agent);
-        let mut needed = agents.filter(|agent| self.needs(agent));
+        let mut needed = self.needed().into_iter().map(|address| &address.agent);
         let missing = needed.find(|agent| g.peers.connection(agent).is_none());
         missing.cloned()
     }
 
-    fn leave_past_lives(&self, g: &mut Ground<'_, P>) {
-        if !self.dials() {
-            return;
-        }
-        let needed = self.agents().into_iter();
-        for address in needed.filter(|address| self.needs(&address.agent)) {
-            let life = self.claims.incarnation;
-            g.peers.leave_past_life(g.cx, address, life, self.started);
-        }
-    }
-
-    /// Whether the agents that are connected are still those that the ticket means, and may be.
-    fn check_peers(&self, g: &Ground<'_, P>) -> Result<(), JobError> {
-        for address in self.agents() {
-            let agent = &address.agent;
-            if let Some(conn) = g.peers.connection(agent).filter(|_| self.needs(agent)) {
-                g.peers.check_owner(conn, agent, &self.claims)?;
+    /// Whether the agents that are connected are still those that the ticket means, and may be. Where it is ours to dial
+    /// them, past lives of theirs are hung up on.
+    fn check_agents(&self, g: &mut Ground<'_, P>) -> Result<(), JobError> {
+        for address in self.needed() {
+            if self.dials() {
+                let life = self.claims.incarnation;
+                g.peers.leave_past_life(g.cx, address, life, self.started);
+            }
+            if let Some(conn) = g.peers.connection(&address.agent) {
+                g.peers.check_owner(conn, &address.agent, &self.claims)?;
             }
         }
         Ok(())
@@ -431,6 +410,10 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
+    fn route_mut(&mut self, id: JobId, i: usize) -> Option<&mut JobRoute> {
+        self.own_mut(id)?.route_mut(i)
+    }
+
     /// Of a push: the first `tokens` tokens of a layer are ready to be read.
     pub(crate) fn ready(
         &mut self,
@@ -484,24 +467,23 @@ impl<P: Planner> Jobs<P> {
         let Some(own) = self.own_mut(id) else {
             return Vec::new();
         };
-        let Some(route) = own.route_mut(route) else {
-            return Vec::new();
-        };
-        route.path = path;
-        let rank = route.rank;
-        own.progress_of(rank)
+        let rank = own.route_mut(route).map(|route| {
+            route.path = path;
+            route.rank
+        });
+        rank.map_or(Vec::new(), |rank| own.progress_of(rank))
     }
 
     /// Of a push: a route says its commit.
     pub(crate) fn route_committed(&mut self, id: JobId, route: usize) {
-        if let Some(route) = self.own_mut(id).and_then(|own| own.route_mut(route)) {
+        if let Some(route) = self.route_mut(id, route) {
             route.committed = true;
         }
     }
 
     /// A route has landed.
     pub(crate) fn route_landed(&mut self, g: &mut Ground<'_, P>, id: JobId, route: usize) {
-        if let Some(route) = self.own_mut(id).and_then(|own| own.route_mut(route)) {
+        if let Some(route) = self.route_mut(id, route) {
             route.state = RouteState::Landed;
         }
         self.advance(g, id);
@@ -537,8 +519,7 @@ impl<P: Planner> Jobs<P> {
 
     /// The pause of a route is over.
     pub(crate) fn route_due(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) {
-        let route = self.own_mut(id).and_then(|own| own.route_mut(i));
-        if let Some(route) = route
+        if let Some(route) = self.route_mut(id, i)
             && matches!(route.state, RouteState::Pausing { .. })
         {
             route.state = RouteState::Idle;
