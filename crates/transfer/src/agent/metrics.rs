@@ -35,7 +35,7 @@ pub struct AgentMetrics {
     /// How many runs of memory of which length were gathered or scattered here, of routes that have landed: the key is
     /// the smallest power of two that is not below the length in bytes.
     pub chunks: BTreeMap<u64, u64>,
-    /// Leases and openings of own blocks, but for what pulls have opened.
+    /// Leases of own blocks, but for what pulls have opened.
     pub leases: LeaseMetrics,
     /// Plans that were compiled: one for each pull or push, and one for each lease set that others use.
     pub plans: u64,
@@ -144,7 +144,7 @@ pub(super) struct JobUnderWay {
 
 #[derive(Debug)]
 struct RouteUnderWay {
-    /// Whether a lease or opening here is behind it, and not a job of our own.
+    /// Whether a lease here is behind it, and not a job of our own.
     of_lease: bool,
     out: bool,
     moving_since: Option<Instant>,

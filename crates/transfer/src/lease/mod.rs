@@ -1,7 +1,7 @@
 //! Leases: a rank's promise to keep a request's blocks as they are until released or expired.
 //!
 //! One table serves both directions. Under a [`Pull`](Direction::Pull) lease the holder of the
-//! ticket reads the blocks; under a [`Push`](Direction::Push) lease (an *opening*) it writes them.
+//! ticket reads the blocks; under a [`Push`](Direction::Push) lease (a *write lease*) it writes them.
 //! Either way the rules are these:
 //!
 //! - **First use binds.** The first admitted use ties the lease to one deployment and incarnation,

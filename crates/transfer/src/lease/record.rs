@@ -71,7 +71,7 @@ impl Bound {
         }
     }
 
-    /// The agent is away. Nobody waits for one that is done with all the ranks it used.
+    /// The agent is away. One that is done with all the ranks it used is not waited for.
     pub(super) fn lose(&mut self, agent: &AgentId, until: Moment) {
         if let Some(known) = self.agents.get_mut(agent)
             && !known.ranks.is_subset(&self.done)
@@ -220,7 +220,7 @@ impl<B> Record<B> {
         }
     }
 
-    /// Binds to the holder, if nobody has, and notes whose the ranks are.
+    /// Binds to the holder, if the lease is unbound, and notes whose the ranks are.
     pub(super) fn bind(&mut self, holder: Holder, agent: &AgentId, ranks: &[Rank]) -> &mut Bound {
         let bound = self.bound.get_or_insert_with(|| Bound::new(holder));
         let known = bound.agents.entry(agent.clone()).or_default();

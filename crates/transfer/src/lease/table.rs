@@ -258,7 +258,7 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
-    /// Admits a transfer: binds the lease to the holder, if nobody has, renews it and pins it.
+    /// Admits a transfer: binds the lease to the holder, if it is unbound, renews it and pins it.
     pub(crate) fn admit(
         &mut self,
         now: Moment,

@@ -102,7 +102,7 @@ impl Book {
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// From bytes that nobody else knows.
+    /// From bytes that no other process knows.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -259,7 +259,7 @@ impl<P: Planner> Context<P> {
         self.numbers
     }
 
-    /// A new name and a new nonce. Nobody without the secret can tell the nonce from the name.
+    /// A new name and a new nonce, which only who has the secret can tell from the name.
     pub(super) fn draw(&mut self) -> (TransferId, Nonce) {
         let number = self.next_number();
         let drawn = blake3::keyed_hash(&self.me.secret.0, &number.to_le_bytes());

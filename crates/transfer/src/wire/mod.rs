@@ -47,7 +47,7 @@
 //! ```
 //!
 //! A push is the same with `Push` instead of `Pull`, the streams and `Commit` from holder to owner,
-//! `Landed` from owner to holder, and an opening that completes only if every route that the owner's
+//! `Landed` from owner to holder, and a write lease that completes only if every route that the owner's
 //! own plan needs has landed.
 //!
 //! A holder that would rather be pushed to opens its own blocks and [invites](message::Invitation) the

@@ -174,7 +174,7 @@ impl Notices {
         }
     }
 
-    /// Nobody is left to hear it, or nobody will.
+    /// Every agent has heard it, or no more will.
     pub(super) fn over<P: Planner>(&mut self, cx: &mut Context<P>, id: NoticeId) {
         cx.timers.clear(&Timer::Notice(id));
         if let Some(notice) = self.offered.remove(&id)

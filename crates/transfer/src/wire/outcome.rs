@@ -175,7 +175,7 @@ pub enum JobError {
     },
     /// The blocks cannot be opened, for the owner to push into.
     #[error("the blocks cannot be opened for a push: {why}")]
-    Opening {
+    WriteLease {
         /// Why not.
         why: Text,
     },

@@ -9,7 +9,7 @@ use crate::ids::ServiceName;
 /// Most plans that are compiled at a time for the agents of one service, who choose what they ask for.
 pub(super) const MOST_COMPILING: usize = 256;
 
-/// How many plans are remembered before those are looked for that nobody holds any more.
+/// How many plans are remembered before those that are held no more are forgotten.
 const SWEEP_AT: usize = 64;
 
 /// Plans that somebody holds, and those that are being compiled.
@@ -17,7 +17,7 @@ const SWEEP_AT: usize = 64;
 pub(super) struct Plans<L> {
     /// For which service, if not for ourselves.
     compiling: HashMap<PlanAsk, Option<ServiceName>>,
-    /// Of no use when nobody holds them any more.
+    /// Of no use when they are held no more.
     compiled: HashMap<PlanAsk, Weak<Planned<L>>>,
     sweep_at: usize,
 }
@@ -49,7 +49,7 @@ impl<L> Plans<L> {
         services.filter(|of| *of == service).count()
     }
 
-    /// Whether nobody holds a plan, and none is on its way.
+    /// Whether no plan is held, and none is on its way.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         let mut plans = self.compiled.values();

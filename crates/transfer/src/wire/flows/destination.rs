@@ -41,7 +41,7 @@ struct Stream {
     whole: bool,
 }
 
-/// Why a data stream is not let in. The transport stops it and tells nobody why.
+/// Why a data stream is not let in. The transport stops it and does not say why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamRefusal {

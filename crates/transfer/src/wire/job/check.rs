@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::JobSpec;
-use super::invited::Openings;
+use super::invited::WriteLeases;
 use crate::ids::Direction;
 use crate::lease::LeaseKey;
 use crate::ticket::Claims;
@@ -42,7 +42,7 @@ pub(crate) fn check_job<P: Planner>(
     }
     if spec.into.is_some() && claims.direction != Direction::Pull {
         let why = "only the owner of a pull's leases can push".into();
-        return Err(JobError::Opening { why });
+        return Err(JobError::WriteLease { why });
     }
     match cx.jobs.busy(claims.set, &spec.ranks) {
         Some(rank) => Err(JobError::UnderWay { rank }),
@@ -73,15 +73,15 @@ fn other_tokens<B>(spec: &JobSpec<B>, claims: &Claims) -> JobError {
 }
 
 /// What a pull opens whose owner shall push; none for any other. Whether the leases can be opened, their table says.
-pub(crate) fn check_openings<P: Planner>(
+pub(crate) fn check_write_leases<P: Planner>(
     cx: &Context<P>,
     spec: &JobSpec<P::Blocks>,
-) -> Result<Option<Openings>, JobError> {
+) -> Result<Option<WriteLeases>, JobError> {
     let Some(into) = &spec.into else {
         return Ok(None);
     };
     let claims = into.open(&cx.me.ticket_key)?;
-    let fault = |why: String| JobError::Opening { why: why.into() };
+    let fault = |why: String| JobError::WriteLease { why: why.into() };
     if claims.direction != Direction::Push {
         return Err(fault(format!("their ticket is for a {}", claims.direction)));
     }
@@ -96,5 +96,5 @@ pub(crate) fn check_openings<P: Planner>(
     let keys = spec.ranks.iter().map(|&rank| LeaseKey { set, rank });
     let keys: BTreeSet<_> = keys.collect();
     let into = into.clone();
-    Ok(Some(Openings { into, keys }))
+    Ok(Some(WriteLeases { into, keys }))
 }

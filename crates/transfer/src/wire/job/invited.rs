@@ -1,19 +1,19 @@
 //! Pulls whose owner is invited to push.
 //!
 //! ```text
-//!  ┌─────────┐ connected: invite every  ┌─────────┐ pushed by all   every opening
-//!  │ Opening ├─────────────────────────►│ Waiting ├────────────────► completed: done
+//!  ┌─────────┐ connected: invite every  ┌─────────┐ pushed by all   every write lease
+//!  │ Opened  ├─────────────────────────►│ Waiting ├────────────────► completed: done
 //!  └─────────┘ agent of the ticket      └────┬────┘
 //!   a lease for each local rank              │ refused by either, unreachable, restarted, given up,
-//!                                            │ or an opening has ended otherwise
+//!                                            │ or a write lease has ended otherwise
 //!                                            ▼
-//!                          stop: every other opening is cancelled and fenced,
+//!                          stop: every other write lease is cancelled and fenced,
 //!                                notice Cancel to every rank's agent
 //! ```
 //!
-//! From the invitation on the owner of the ticket is the holder of the openings, and all is as with any
-//! push. The pull has succeeded when every opening has completed, and its blocks are given back when every
-//! opening has ended.
+//! From the invitation on the owner of the ticket is the holder of the write leases, and all is as with any
+//! push. The pull has succeeded when every write lease has completed, and its blocks are given back when every
+//! write lease has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,12 +33,12 @@ use crate::wire::planner::Planner;
 use crate::wire::refusal::{Refusal, Role};
 
 /// What such a pull opens, and the ticket for it.
-pub(crate) struct Openings {
+pub(crate) struct WriteLeases {
     pub(super) into: Ticket,
     pub(super) keys: BTreeSet<LeaseKey>,
 }
 
-impl Openings {
+impl WriteLeases {
     /// The leases that a job opens.
     pub(crate) fn leases<B>(&self, id: JobId, spec: &JobSpec<Held<B>>) -> Vec<LeaseSpec<Held<B>>> {
         let leases = self.keys.iter().map(|&key| LeaseSpec {
@@ -63,11 +63,11 @@ impl Openings {
 /// The phase of a pull whose owner pushes.
 #[derive(Debug)]
 pub(super) struct Invited {
-    /// The ticket for the openings.
+    /// The ticket for the write leases.
     into: Ticket,
     /// Agents of the ticket that have not said whether they push.
     unheard: BTreeMap<AgentId, Unheard>,
-    /// Openings that have not ended.
+    /// Write leases that have not ended.
     open: BTreeSet<LeaseKey>,
     routes: Vec<RouteReport>,
 }
@@ -84,12 +84,12 @@ struct Unheard {
 }
 
 impl Invited {
-    pub(super) fn new(openings: Openings, claims: &Claims) -> Self {
+    pub(super) fn new(opens: WriteLeases, claims: &Claims) -> Self {
         let agents = claims.ranks.iter().map(|address| address.agent.clone());
         Self {
-            into: openings.into,
+            into: opens.into,
             unheard: agents.map(|agent| (agent, Unheard::default())).collect(),
-            open: openings.keys,
+            open: opens.keys,
             routes: Vec::new(),
         }
     }
@@ -118,12 +118,12 @@ impl Invited {
         self.open.contains(key)
     }
 
-    /// The openings that have not ended.
+    /// The write leases that have not ended.
     pub(super) fn opened(&self) -> Vec<LeaseKey> {
         self.open.iter().copied().collect()
     }
 
-    /// What has landed. Nobody is invited any more.
+    /// What has landed. No agent is invited any more.
     pub(super) fn report<P: Planner>(self, cx: &mut Context<P>, id: JobId) -> Vec<RouteReport> {
         for agent in self.unheard.into_keys() {
             cx.timers.clear(&Timer::Invite(id, agent));
@@ -243,7 +243,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// A route has landed in what a pull has opened.
-    pub(crate) fn opening_landed(&mut self, id: JobId, landed: RouteReport) {
+    pub(crate) fn write_lease_landed(&mut self, id: JobId, landed: RouteReport) {
         if let Some(invited) = self.invited_mut(id) {
             invited.routes.push(landed);
         }
@@ -269,7 +269,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Nothing touches the blocks of a rank any more.
-    pub(crate) fn opening_ended(
+    pub(crate) fn write_lease_ended(
         &mut self,
         g: &mut Ground<'_, P>,
         id: JobId,

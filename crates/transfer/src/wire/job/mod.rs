@@ -49,8 +49,8 @@ use crate::path::PathSet;
 use crate::plan::Request;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
-pub(super) use check::{check_job, check_openings};
-pub(super) use invited::Openings;
+pub(super) use check::{check_job, check_write_leases};
+pub(super) use invited::WriteLeases;
 
 use invited::Invited;
 use own::Own;
@@ -277,10 +277,10 @@ impl<P: Planner> Jobs<P> {
         id: JobId,
         spec: JobSpec<Held<P::Blocks>>,
         claims: Claims,
-        openings: Option<Openings>,
+        opens: Option<WriteLeases>,
     ) {
-        let phase = match openings {
-            Some(openings) => Phase::Invited(Invited::new(openings, &claims)),
+        let phase = match opens {
+            Some(opens) => Phase::Invited(Invited::new(opens, &claims)),
             None => Phase::Own(Own::default()),
         };
         let job = Job {
@@ -412,7 +412,7 @@ impl<P: Planner> Jobs<P> {
         };
         let says = match (&error, &job.phase) {
             (Some(error), _) => job.cancels(error).then_some(cancel),
-            // Every opening has been told so.
+            // Every write lease has been told so.
             (None, Phase::Invited(_)) => None,
             (None, Phase::Own(_)) => Some(NoticeKind::Done {
                 ranks: job.spec.ranks.iter().copied().collect(),

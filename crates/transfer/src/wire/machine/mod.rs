@@ -17,7 +17,7 @@ use crate::wire::context::{Context, Identity, Timer};
 use crate::wire::flows::{Flows, StreamRefusal};
 use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId, NoticeId};
-use crate::wire::job::{JobRefused, JobSpec, Jobs, check_job, check_openings};
+use crate::wire::job::{JobRefused, JobSpec, Jobs, WriteLeases, check_job, check_write_leases};
 use crate::wire::message::{Envelope, MAX_DOCUMENT, Message, NoticeKind};
 use crate::wire::notice::Notices;
 use crate::wire::options::Options;
@@ -76,7 +76,7 @@ pub struct Gauges {
 }
 
 impl<P: Planner> Machine<P> {
-    /// A machine that knows nobody yet.
+    /// A machine that knows no peer yet.
     pub fn new(identity: Identity, options: Options, planner: P) -> Result<Self, DocumentTooLong> {
         let bytes = identity.document.len();
         if bytes > MAX_DOCUMENT {
@@ -395,17 +395,17 @@ impl<P: Planner> Machine<P> {
         let now = self.cx.now;
         let (mut g, owner, jobs, _) = self.parts();
         let checked = check_job(g.cx, &spec).and_then(|claims| {
-            let openings = check_openings(g.cx, &spec)?;
+            let opens = check_write_leases(g.cx, &spec)?;
             let (start, end) = (spec.request.start, spec.request.end());
-            for key in openings.iter().flat_map(|openings| openings.keys()) {
+            for key in opens.iter().flat_map(WriteLeases::keys) {
                 let checked = owner.leases.check_open(now, key, start, end);
-                checked.map_err(|reason| JobError::Opening {
+                checked.map_err(|reason| JobError::WriteLease {
                     why: reason.to_string().into(),
                 })?;
             }
-            Ok((claims, openings))
+            Ok((claims, opens))
         });
-        let (claims, openings) = match checked {
+        let (claims, opens) = match checked {
             Ok(checked) => checked,
             Err(error) => {
                 let (error, blocks) = (Box::new(error), spec.blocks);
@@ -416,14 +416,14 @@ impl<P: Planner> Machine<P> {
         let spec = spec.with_blocks(Held::Own);
         g.cx.jobs.add(claims.set, &spec.ranks);
         // What it opens ends it in time, where it opens anything.
-        let leases = match &openings {
-            Some(openings) => openings.leases(id, &spec),
+        let leases = match &opens {
+            Some(opens) => opens.leases(id, &spec),
             None => {
                 g.cx.after(spec.timeout, Timer::Job(id));
                 Vec::new()
             }
         };
-        jobs.begin(&mut g, id, spec, claims, openings);
+        jobs.begin(&mut g, id, spec, claims, opens);
         for lease in leases {
             owner.open(&mut g, lease);
         }

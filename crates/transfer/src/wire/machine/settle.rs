@@ -129,7 +129,7 @@ impl<P: Planner> Machine<P> {
                 owner.forget_plan(key);
                 match blocks {
                     Held::Own(blocks) => g.cx.act(Action::LeaseEnded { key, end, blocks }),
-                    Held::Of(BlocksOf::Job(job)) => jobs.opening_ended(&mut g, job, key, end),
+                    Held::Of(BlocksOf::Job(job)) => jobs.write_lease_ended(&mut g, job, key, end),
                     Held::Of(BlocksOf::Lease(_)) => {}
                 }
             }
@@ -205,8 +205,8 @@ impl<P: Planner> Machine<P> {
                     jobs.ready(&mut g, job, key.rank, layer, tokens);
                 }
             }
-            News::GiveUp(openings) => {
-                for key in openings {
+            News::GiveUp(leases) => {
+                for key in leases {
                     // One that is ending already is no error here.
                     let _ = self.owner.leases.cancel(self.cx.now, key);
                 }
@@ -330,7 +330,7 @@ impl<P: Planner> Machine<P> {
         if let Side::Lease(key) = t.side
             && !self.owner.leases.is_alive(self.cx.now, key)
         {
-            // An opening that is over takes nothing more; the fence is on its way.
+            // A write lease that is over takes nothing more; the fence is on its way.
             return;
         }
         self.landed(transfer);
@@ -353,7 +353,7 @@ impl<P: Planner> Machine<P> {
                         path,
                         attempts: owner.leases.attempts(&key, peer_rank),
                     };
-                    jobs.opening_landed(job, landed);
+                    jobs.write_lease_landed(job, landed);
                 }
                 owner.leases.landed(key, peer_rank);
                 owner.unpin(&mut g, key, peer_rank, transfer);

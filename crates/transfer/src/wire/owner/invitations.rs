@@ -8,7 +8,7 @@
 //!                                                 into blocks of the asker's own engine?
 //!                                                 then: bind and pin the lease
 //!                                             ◄── Invited        (or why not)
-//!  the owner of openings  ◄── Push … Landed ──►  the holder of their ticket
+//!  owner of write leases  ◄── Push … Landed ──►   holder of their ticket
 //!                                                 all landed: the lease has completed
 //! ```
 //!
@@ -125,7 +125,7 @@ impl<P: Planner> Owner<P> {
         self.keep(g.cx, agent, demand, plan)
     }
 
-    /// Nobody gets to have us write into a third party's blocks.
+    /// Checks that we are to write into the asker's blocks, and not into a third party's.
     pub(super) fn check_target(
         &self,
         g: &Ground<'_, P>,

@@ -33,7 +33,7 @@ impl<P: Planner> Owner<P> {
         running.count() + queued.count() + pushes.count()
     }
 
-    /// Whether routes of so many places may be bound beside those that the agent has under way here by its own asking,
+    /// Whether routes of so many places may be bound besides those that the agent has under way here by its own asking,
     /// and its service.
     pub(super) fn check_places(
         &self,

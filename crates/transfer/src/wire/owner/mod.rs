@@ -164,7 +164,7 @@ impl<P: Planner> Owner<P> {
         self.pushes.get(&pin).map(|push| push.job)
     }
 
-    /// The pull whose opening this is.
+    /// The pull whose write lease this is.
     pub(super) fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
         match self.leases.blocks(key) {
             Some(Held::Of(BlocksOf::Job(id))) => Some(*id),

@@ -29,7 +29,7 @@ impl<P: Planner> Owner<P> {
         cx.send(conn, Message::NoticeHeard { id, outcome });
     }
 
-    /// Does what our own notice says to our own leases of a set: nobody connects to itself. Gives what a peer would be
+    /// Does what our own notice says to our own leases of a set: no agent connects to itself. Gives what a peer would be
     /// answered.
     pub(crate) fn on_own_notice(
         &mut self,

@@ -83,7 +83,7 @@ impl World {
             self.violated(format!("{agent} ends {key} twice"));
         }
         if end == LeaseEnd::Completed {
-            let whole = self.opening_is_whole(request, key.rank, id);
+            let whole = self.write_lease_is_whole(request, key.rank, id);
             self.check(whole);
         }
     }
@@ -226,8 +226,8 @@ impl World {
         }
     }
 
-    /// Whether an opening that has completed was written in full; a pull lease always is.
-    pub(super) fn opening_is_whole(
+    /// Whether a write lease that has completed was written in full; a pull lease always is.
+    pub(super) fn write_lease_is_whole(
         &self,
         request: usize,
         rank: Rank,
@@ -242,7 +242,7 @@ impl World {
             let mut values = self.source_values(request, s);
             if !values.any(|value| self.memory.holds(blocks, (d, s), bytes, value).is_ok()) {
                 return Err(format!(
-                    "an opening of {d} completed without what {s} has to write"
+                    "a write lease of {d} completed without what {s} has to write"
                 ));
             }
         }
