@@ -116,6 +116,14 @@ impl<B> LeaseSpec<B> {
     }
 }
 
+/// Whether the tokens from one on, up to so many, cover a request: any part of them for a pull, all of them for a push.
+pub(crate) fn covers(direction: Direction, (start, end): (u64, u64), request: &Request) -> bool {
+    match direction {
+        Direction::Pull => request.start >= start && request.end() <= end,
+        Direction::Push => request.start == start && request.end() == end,
+    }
+}
+
 /// The deployment that a lease is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holder {

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Holder, LeaseEnd, LeasePush, LeaseSpec, LeaseUse, UseError};
+use super::{Holder, LeaseEnd, LeasePush, LeaseSpec, LeaseUse, UseError, covers};
 use crate::content::ContentDigest;
-use crate::ids::{AgentId, Direction, LeaseSetId, Rank, TransferId};
+use crate::ids::{AgentId, LeaseSetId, Rank, TransferId};
 use crate::moment::Moment;
 use crate::plan::Request;
 
@@ -176,17 +176,13 @@ impl<B> Record<B> {
         if spec.content != *content {
             return Err(UseError::Content);
         }
-        let (start, asked) = (request.start, request.end());
-        let covered = match spec.direction {
-            Direction::Pull => start >= spec.start && asked <= spec.valid_tokens,
-            Direction::Push => start == spec.start && asked == spec.valid_tokens,
-        };
-        match covered {
+        let (start, valid_tokens) = (spec.start, spec.valid_tokens);
+        match covers(spec.direction, (start, valid_tokens), request) {
             true => Ok(()),
             false => Err(UseError::Tokens {
-                start: spec.start,
-                valid_tokens: spec.valid_tokens,
-                asked,
+                start,
+                valid_tokens,
+                asked: request.end(),
             }),
         }
     }

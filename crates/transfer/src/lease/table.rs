@@ -100,20 +100,9 @@ impl<B> LeaseTable<B> {
         self.open.keys()
     }
 
-    /// The blocks of an open lease. They stay as they are until it has ended.
-    pub(crate) fn blocks(&self, key: &LeaseKey) -> Option<&B> {
-        self.open.get(key).map(|record| &record.spec.blocks)
-    }
-
-    /// First token and end of the valid ones, of an open lease.
-    pub(crate) fn range(&self, key: &LeaseKey) -> Option<(u64, u64)> {
-        let spec = &self.open.get(key)?.spec;
-        Some((spec.start, spec.valid_tokens))
-    }
-
-    /// What the blocks of an open lease hold.
-    pub(crate) fn content(&self, key: &LeaseKey) -> Option<ContentDigest> {
-        Some(self.open.get(key)?.spec.content)
+    /// What an open lease promises. The blocks stay as they are until it has ended.
+    pub(crate) fn spec(&self, key: &LeaseKey) -> Option<&LeaseSpec<B>> {
+        self.open.get(key).map(|record| &record.spec)
     }
 
     /// How many tokens of each layer are ready, ascending; and whether the prefill is over. Of none that is not open.

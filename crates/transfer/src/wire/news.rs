@@ -87,11 +87,18 @@ pub(super) enum News {
     GiveUp(Vec<LeaseKey>),
     /// Jobs: an invited push touches the blocks of its lease no more.
     PushOver { key: LeaseKey, landed: bool },
-    /// Jobs: the agents of a ticket are to be told. `dials` says whether to connect to them for it.
-    Notify {
-        ticket: Ticket,
-        claims: Box<Claims>,
-        says: NoticeKind,
-        dials: bool,
-    },
+    /// Jobs: the agents of a ticket are to be told.
+    Notify(Box<Notify>),
+}
+
+/// What the agents of a ticket are to be told.
+#[derive(Debug)]
+pub(super) struct Notify {
+    pub(super) ticket: Ticket,
+    pub(super) claims: Claims,
+    pub(super) says: NoticeKind,
+    /// Whether to connect to agents for it.
+    pub(super) dials: bool,
+    /// Whether somebody wants to know how it went.
+    pub(super) reported: bool,
 }

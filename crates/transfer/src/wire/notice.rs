@@ -10,11 +10,12 @@ use super::action::Action;
 use super::context::{Context, Timer};
 use super::ids::NoticeId;
 use super::message::{Message, Notice, NoticeKind};
+use super::news::Notify;
 use super::peers::Peers;
 use super::planner::Planner;
 use super::refusal::Refusal;
 use crate::ids::{AgentId, Incarnation};
-use crate::ticket::{Claims, RankAddress, Ticket};
+use crate::ticket::{RankAddress, Ticket};
 
 /// A notice that has not been heard by all. Memory: the ticket, and an address for each agent.
 #[derive(Debug)]
@@ -57,25 +58,21 @@ impl Notices {
     }
 
     /// Offers a notice to all agents of a ticket but ourselves, for whom its caller does what it says.
-    #[allow(clippy::too_many_arguments, reason = "what is said of what, and how")]
     pub(super) fn offer<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
         peers: &mut Peers,
-        ticket: Ticket,
-        claims: Claims,
-        says: NoticeKind,
-        dials: bool,
-        reported: bool,
+        notify: Notify,
     ) -> NoticeId {
+        let Notify { claims, dials, .. } = notify;
         let id = NoticeId(cx.next_number());
         let life = claims.incarnation;
         let ranks = claims.ranks.into_iter();
         let waiting: BTreeMap<_, _> = ranks.map(|a| (a.agent.clone(), a)).collect();
         let agents: Vec<_> = waiting.values().cloned().collect();
         let notice = Offered {
-            ticket,
-            says,
+            ticket: notify.ticket,
+            says: notify.says,
             incarnation: life,
             total: waiting.len(),
             waiting,
@@ -83,7 +80,7 @@ impl Notices {
             left: None,
             refusal: None,
             dials,
-            reported,
+            reported: notify.reported,
         };
         if self.offered.len() >= cx.options.notices
             && let Some(&oldest) = self.offered.keys().next()

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::JobSpec;
 use super::invited::WriteLeases;
 use crate::ids::Direction;
-use crate::lease::LeaseKey;
+use crate::lease::{LeaseKey, covers};
 use crate::ticket::Claims;
 use crate::wire::context::Context;
 use crate::wire::outcome::JobError;
@@ -32,12 +32,8 @@ pub(crate) fn check_job<P: Planner>(
         return Err(JobError::NotOurs { rank });
     }
     check_not_own(cx, &claims)?;
-    let (start, end) = (spec.request.start, spec.request.end());
-    let covered = match claims.direction {
-        Direction::Pull => start >= claims.start && end <= claims.valid_tokens,
-        Direction::Push => start == claims.start && end == claims.valid_tokens,
-    };
-    if !covered {
+    let range = (claims.start, claims.valid_tokens);
+    if !covers(claims.direction, range, &spec.request) {
         return Err(other_tokens(spec, &claims));
     }
     if spec.into.is_some() && claims.direction != Direction::Pull {
@@ -89,7 +85,8 @@ pub(crate) fn check_write_leases<P: Planner>(
     if (&claims.cluster, claims.owner, claims.incarnation) != ours {
         return Err(fault("their ticket is of another engine".to_owned()));
     }
-    if (spec.request.start, spec.request.end()) != (claims.start, claims.valid_tokens) {
+    let range = (claims.start, claims.valid_tokens);
+    if !covers(claims.direction, range, &spec.request) {
         return Err(other_tokens(spec, &claims));
     }
     let set = claims.set;

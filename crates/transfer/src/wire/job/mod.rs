@@ -36,7 +36,7 @@ use super::ground::Ground;
 use super::held::Held;
 use super::ids::JobId;
 use super::message::{Invitation, NoticeKind};
-use super::news::{News, Side};
+use super::news::{News, Notify, Side};
 use super::outcome::{JobError, JobReport};
 use super::peers::Peers;
 use super::planner::{PlanAsk, Planned, Planner};
@@ -425,7 +425,12 @@ impl<P: Planner> Jobs<P> {
         };
         let result = match error {
             Some(error) => Err(error),
-            None => Ok(JobReport::new(cx.now, job.started, job.moved, routes)),
+            None => Ok(JobReport {
+                bytes: routes.iter().map(|route| route.bytes).sum(),
+                took: cx.now.since(job.started),
+                queued: job.moved.unwrap_or(cx.now).since(job.started),
+                routes,
+            }),
         };
         match job.spec.blocks {
             Held::Own(blocks) => cx.act(Action::JobDone {
@@ -441,12 +446,14 @@ impl<P: Planner> Jobs<P> {
             Held::Of(BlocksOf::Job(_)) => {}
         }
         if let Some(says) = says {
-            cx.tell(News::Notify {
+            let notify = Notify {
                 ticket: job.spec.ticket,
-                claims: Box::new(job.claims),
+                claims: job.claims,
                 says,
                 dials,
-            });
+                reported: false,
+            };
+            cx.tell(News::Notify(Box::new(notify)));
         }
     }
 }

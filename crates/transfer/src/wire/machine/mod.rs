@@ -19,6 +19,7 @@ use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId, NoticeId};
 use crate::wire::job::{JobRefused, JobSpec, Jobs, WriteLeases, check_job, check_write_leases};
 use crate::wire::message::{Envelope, MAX_DOCUMENT, Message, NoticeKind};
+use crate::wire::news::Notify;
 use crate::wire::notice::Notices;
 use crate::wire::options::Options;
 use crate::wire::outcome::JobError;
@@ -107,7 +108,7 @@ impl<P: Planner> Machine<P> {
     /// The blocks of a lease or a job, as long as it has them.
     pub fn blocks(&self, of: BlocksOf) -> Option<&P::Blocks> {
         let held = match of {
-            BlocksOf::Lease(key) => self.owner.leases.blocks(&key)?,
+            BlocksOf::Lease(key) => &self.owner.leases.spec(&key)?.blocks,
             BlocksOf::Job(id) => self.jobs.blocks(id)?,
         };
         match held {
@@ -458,9 +459,7 @@ impl<P: Planner> Machine<P> {
         ticket: &Ticket,
         content: Option<ContentDigest>,
     ) -> Result<NoticeId, JobError> {
-        let claims = self.cx.open_ticket(ticket)?;
-        let says = NoticeKind::Cancel { content };
-        Ok(self.enter(now, |m| m.notify(ticket.clone(), claims, says, true, true)))
+        self.tell_owner(now, ticket, NoticeKind::Cancel { content })
     }
 
     /// Asks the owner to let the leases live for `ttl` from then at least: for a request that has to
@@ -471,9 +470,23 @@ impl<P: Planner> Machine<P> {
         ticket: &Ticket,
         ttl: Duration,
     ) -> Result<NoticeId, JobError> {
-        let claims = self.cx.open_ticket(ticket)?;
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let says = NoticeKind::Renew { ttl_ms };
-        Ok(self.enter(now, |m| m.notify(ticket.clone(), claims, says, true, true)))
+        self.tell_owner(now, ticket, NoticeKind::Renew { ttl_ms })
+    }
+
+    fn tell_owner(
+        &mut self,
+        now: Moment,
+        ticket: &Ticket,
+        says: NoticeKind,
+    ) -> Result<NoticeId, JobError> {
+        let notify = Notify {
+            claims: self.cx.open_ticket(ticket)?,
+            ticket: ticket.clone(),
+            says,
+            dials: true,
+            reported: true,
+        };
+        Ok(self.enter(now, |m| m.notify(notify)))
     }
 }

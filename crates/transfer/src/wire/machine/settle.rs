@@ -5,15 +5,14 @@ use crate::ids::{AgentId, Direction, Incarnation, TransferId};
 use crate::lease::{LeaseEvent, LeaseKey};
 use crate::moment::Moment;
 use crate::path::negotiation::{MAX_WORD, Traveller};
-use crate::ticket::{Claims, Ticket};
 use crate::wire::action::{Action, BlocksOf, CloseReason};
 use crate::wire::context::Timer;
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId, NoticeId};
 use crate::wire::job::{JobSpec, Jobs};
-use crate::wire::message::{Message, NoticeKind};
-use crate::wire::news::{News, Side};
+use crate::wire::message::Message;
+use crate::wire::news::{News, Notify, Side};
 use crate::wire::notice::Notices;
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::Owner;
@@ -212,13 +211,8 @@ impl<P: Planner> Machine<P> {
                 }
             }
             News::PushOver { key, landed } => self.owner.push_over(key, landed),
-            News::Notify {
-                ticket,
-                claims,
-                says,
-                dials,
-            } => {
-                self.notify(ticket, *claims, says, dials, false);
+            News::Notify(notify) => {
+                self.notify(*notify);
             }
         }
     }
@@ -363,24 +357,16 @@ impl<P: Planner> Machine<P> {
     }
 
     /// Tells all agents of a ticket, ourselves included.
-    pub(super) fn notify(
-        &mut self,
-        ticket: Ticket,
-        claims: Claims,
-        says: NoticeKind,
-        dials: bool,
-        reported: bool,
-    ) -> NoticeId {
-        let Self {
-            cx,
-            peers,
-            owner,
-            notices,
-            ..
-        } = self;
-        let (set, life) = (claims.set, claims.incarnation);
-        let id = notices.offer(cx, peers, ticket, claims, says.clone(), dials, reported);
-        let me = cx.me.agent.clone();
+    pub(super) fn notify(&mut self, notify: Notify) -> NoticeId {
+        let (g, owner, _, notices) = self.parts();
+        let me = g.cx.me.agent.clone();
+        let cx = g.cx;
+        let (set, life, says) = (
+            notify.claims.set,
+            notify.claims.incarnation,
+            notify.says.clone(),
+        );
+        let id = notices.offer(cx, g.peers, notify);
         if notices.want(&me) {
             // Nothing where the ticket is of a life that is over.
             let alive = life == cx.me.incarnation;

@@ -166,8 +166,8 @@ impl<P: Planner> Owner<P> {
 
     /// The pull whose write lease this is.
     pub(super) fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
-        match self.leases.blocks(key) {
-            Some(Held::Of(BlocksOf::Job(id))) => Some(*id),
+        match self.leases.spec(key)?.blocks {
+            Held::Of(BlocksOf::Job(id)) => Some(id),
             _ => None,
         }
     }
@@ -197,9 +197,9 @@ impl<P: Planner> Owner<P> {
         error: UseError,
     ) -> Refusal {
         if error == UseError::Content
-            && let Some(held) = self.leases.content(&key)
+            && let Some(spec) = self.leases.spec(&key)
         {
-            let stated = *stated;
+            let (held, stated) = (spec.content, *stated);
             cx.act(Action::OtherContent { key, held, stated });
         }
         error.into()

@@ -171,12 +171,10 @@ impl<P: Planner> Owner<P> {
         said: &Said,
     ) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
         let key = said.key;
-        let Some((start, valid_tokens)) = self.leases.range(&key) else {
+        let spec = self.leases.spec(&key);
+        let Some(spec) = spec.filter(|_| said.direction == Direction::Push) else {
             return Ok(Ok(BTreeSet::new()));
         };
-        if said.direction == Direction::Pull {
-            return Ok(Ok(BTreeSet::new()));
-        }
         let plan = match self.plans.get(&key) {
             Some(plan) => plan.clone(),
             None => {
@@ -185,8 +183,8 @@ impl<P: Planner> Owner<P> {
                     local_is_source: false,
                     // The order of layers changes no route.
                     request: Request {
-                        start,
-                        ..Request::tokens(valid_tokens - start)
+                        start: spec.start,
+                        ..Request::tokens(spec.valid_tokens - spec.start)
                     },
                 };
                 match cx.plan_for_peer(&said.agent, &wanted)? {

@@ -15,8 +15,7 @@ use crate::wire::refusal::Text;
 /// Where an agent is, and what has come of dialling it.
 #[derive(Debug)]
 pub(super) struct Dial {
-    host: String,
-    port: u16,
+    address: RankAddress,
     /// Whether an answer to [`Action::Connect`] is due.
     pub(super) asked: bool,
     pub(super) failures: u32,
@@ -28,8 +27,7 @@ impl Dial {
     /// One that is under way.
     fn to(address: &RankAddress) -> Self {
         Self {
-            host: address.host.clone(),
-            port: address.port,
+            address: address.clone(),
             asked: true,
             failures: 0,
             crowded: None,
@@ -87,7 +85,7 @@ impl Peers {
         }
         if let Some(dial) = &mut known.dial {
             // One that has restarted elsewhere is not to be found where it was.
-            if (&dial.host, dial.port) != (&address.host, address.port) {
+            if dial.address != *address {
                 let asked = dial.asked;
                 *dial = Dial {
                     asked,
@@ -124,8 +122,8 @@ impl Peers {
         dial.asked = true;
         cx.act(Action::Connect {
             agent: agent.clone(),
-            host: dial.host.clone(),
-            port: dial.port,
+            host: dial.address.host.clone(),
+            port: dial.address.port,
         });
     }
 
