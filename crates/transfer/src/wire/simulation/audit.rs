@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::memory::Blocks;
 use super::plan::{Shape, routes};
-use super::world::{View, World, options};
+use super::state::View;
+use super::world::{World, options};
 use crate::ids::{Direction, Rank};
 use crate::lease::{LeaseEnd, LeaseKey};
 use crate::wire::message::Message;

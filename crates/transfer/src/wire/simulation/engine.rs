@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::event::{Event, MS, S, Step};
 use super::faults::WRONG;
 use super::memory::LAYERS;
-use super::step::Step;
-use super::world::{Event, MS, S, View, World, set_id};
+use super::state::View;
+use super::world::{World, set_id};
 use crate::ids::{Direction, Rank};
 use crate::lease::{LeaseKey, LeaseSpec};
 use crate::plan::Request;

@@ -18,6 +18,7 @@
 mod audit;
 mod channels;
 mod engine;
+mod event;
 mod faults;
 mod memory;
 mod network;
@@ -25,6 +26,8 @@ pub(super) mod plan;
 mod request;
 pub(super) mod rng;
 mod script;
+mod seams;
+mod state;
 mod step;
 mod streams;
 mod world;

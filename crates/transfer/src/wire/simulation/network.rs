@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::channels::Channels;
+use super::event::{CALM, Event, MS, S, Step, Time};
 use super::plan::SimPlanner;
-use super::step::Step;
-use super::world::{CALM, Event, Link, MS, Node, S, Time, World, cluster, options, ticket_key};
+use super::state::{Channels, Link, Node};
+use super::world::{World, cluster, options, ticket_key};
 use crate::ids::{AgentId, Rank};
 use crate::wire::message::{Envelope, Message};
 use crate::wire::{ConnId, Identity, Machine, Secret};

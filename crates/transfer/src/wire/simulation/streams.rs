@@ -5,73 +5,14 @@
 
 use std::collections::HashMap;
 
+use super::event::{Event, MS, S, StreamEvent};
 use super::faults::Fault;
 use super::memory::{GARBAGE, LAYERS, layer};
-use super::world::{Event, MS, S, Time, World};
+use super::state::{Flowing, Incoming, Piece, Reading};
+use super::world::World;
 use crate::ids::{AgentId, TransferId};
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{BlocksOf, Flow};
-
-/// A transfer that is being read.
-pub(super) struct Reading {
-    flow: Flow,
-    blocks: u64,
-    pieces: Vec<Piece>,
-    readable: [bool; LAYERS as usize],
-    /// Whether everything may be read.
-    prefilled: bool,
-    /// How many pieces are gathered whole.
-    gathered: usize,
-    fence_at: Option<Time>,
-}
-
-impl Reading {
-    /// Whether nothing is left to read.
-    pub(super) fn is_gathered(&self) -> bool {
-        self.prefilled && self.gathered == self.pieces.len()
-    }
-
-    /// Of a commit: streams and bytes.
-    pub(super) fn counts(&self) -> (u32, u64) {
-        (self.pieces.len() as u32, self.flow.bytes)
-    }
-}
-
-/// What one stream carries.
-struct Piece {
-    offset: u64,
-    length: u64,
-    begun: bool,
-    values: Vec<u64>,
-}
-
-/// A transfer that is being received.
-pub(super) struct Flowing {
-    flow: Flow,
-    blocks: u64,
-    fence_at: Option<Time>,
-    streams: HashMap<u32, Incoming>,
-}
-
-struct Incoming {
-    header: StreamHeader,
-    values: Vec<u64>,
-    sent_crc: u32,
-}
-
-#[derive(Debug)]
-pub(super) enum StreamEvent {
-    /// Reads one half of a piece into a buffer.
-    Gather(usize, u64),
-    /// The network takes a piece's bytes.
-    Transmit(usize),
-    /// A stream begins to arrive from an agent.
-    Arrive(AgentId, StreamHeader, Vec<u64>, u32),
-    /// Places one half of a stream.
-    Place(u32, u64, bool),
-    /// A stream breaks.
-    Break,
-}
 
 fn crc(values: &[u64]) -> u32 {
     let mix = |crc: u64, value: &u64| crc.rotate_left(7).wrapping_mul(0x9e37_79b9) ^ value;
