@@ -240,7 +240,7 @@ fn a_done_while_a_transfer_runs_waits_for_its_fence() {
 }
 
 #[test]
-fn an_opening_completes_only_with_what_had_to_land() {
+fn a_write_lease_completes_only_with_what_had_to_land() {
     let push = Direction::Push;
     let mut f = fixture(push);
     f.done(at(1), push, &[1]).unwrap();
@@ -623,10 +623,10 @@ fn a_push_is_of_what_the_lease_holds_and_of_nobody_elses() {
     let refused = Err(UseError::Consumed { rank });
     let wanted = push_of(&decode, 1);
     assert_eq!(pulled.table.check_push(at(1), KEY, &wanted), refused);
-    let mut opening = fixture(Direction::Push);
+    let mut write_lease = fixture(Direction::Push);
     let leased = Direction::Push;
     let refused = Err(UseError::Direction { leased });
-    assert_eq!(opening.table.check_push(at(1), KEY, &wanted), refused);
+    assert_eq!(write_lease.table.check_push(at(1), KEY, &wanted), refused);
 }
 
 /// However it ends, the blocks are given back when the push has let go of them, and once.

@@ -7,10 +7,10 @@ mod invited;
 mod jobs;
 mod nonsense;
 mod notices;
-mod openings;
 mod paths;
 mod plans;
 mod sources;
+mod write_leases;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
