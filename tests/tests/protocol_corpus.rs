@@ -17,10 +17,12 @@ use transload_transfer::plan::Request;
 use transload_transfer::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
 use transload_transfer::wire::frame;
 use transload_transfer::wire::message::{
-    Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind, WaitingOn,
+    Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind,
 };
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
-use transload_transfer::wire::{Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
+use transload_transfer::wire::{
+    Awaited, Difference, Failure, HelloRefusal, Path, PathSet, Refusal,
+};
 
 #[path = "../../fuzz/checks/frame.rs"]
 mod frame_check;
@@ -161,7 +163,7 @@ fn talk() -> Vec<(&'static str, Message)> {
     let refusal = Refusal::DigestMismatch;
     let end = LeaseEnd::Expired;
     let failure = Failure::LeaseEnded { end };
-    let (path, on) = (Path::QUIC, WaitingOn::Lease);
+    let (path, on) = (Path::QUIC, Awaited::Lease);
     let (streams, bytes) = (4, 1 << 26);
     let ranks = vec![Rank(0)];
     vec![

@@ -120,7 +120,7 @@ impl TransferError {
             },
             JobError::MayNotServe { .. } => "refused",
             JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
-            JobError::Opening { .. } => "request",
+            JobError::WriteLease { .. } => "request",
             JobError::LeaseEnded { end } => match end {
                 LeaseEnd::Expired => "expired",
                 LeaseEnd::PeerLost => "peer_lost",

@@ -133,7 +133,7 @@ pub(super) struct Counters {
 
 #[derive(Debug)]
 struct RouteUnderWay {
-    /// Whether a lease of ours is behind it, and not a job of our own.
+    /// Whether a lease here is behind it, and not a job of our own.
     of_lease: bool,
     out: bool,
     moving_since: Option<Instant>,

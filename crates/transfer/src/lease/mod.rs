@@ -1,17 +1,17 @@
 //! Leases: a rank's promise to keep a request's blocks as they are until released or expired.
 //!
 //! One table serves both directions. Under a [`Pull`](Direction::Pull) lease the holder of the
-//! ticket reads the blocks; under a [`Push`](Direction::Push) lease (an *opening*) it writes them.
+//! ticket reads the blocks; under a [`Push`](Direction::Push) lease (a *write lease*) it writes them.
 //! Either way the rules are these:
 //!
 //! - **First use binds.** The first admitted use ties the lease to one deployment and incarnation,
-//!   the [`Holder`]. Anybody else is refused, ticket or not.
+//!   its *holder*. Anybody else is refused, ticket or not.
 //! - **A running transfer pins.** A pinned lease outlives its time to live, up to its hard bound.
 //!   Nothing outlives the hard bound.
-//! - **Pulled or pushed.** A lease that its holder wants [pushed](LeasePush) is not pulled from as well,
+//! - **Pulled or pushed.** A lease that its holder wants pushed is not pulled from as well,
 //!   goes to one set of blocks, and ends with that push, however it goes.
-//! - **Ending takes two steps where it is pinned.** The table says [`LeaseEvent::Fence`], the
-//!   transfers are stopped and unpinned, and only then comes [`LeaseEvent::Ended`] with the blocks.
+//! - **Ending takes two steps where it is pinned.** The table has transfers fenced, they are stopped and unpinned, and
+//!   only then does the lease end and give the blocks.
 //!   From the first step on the lease is not alive: nothing commits.
 //! - **A lease ends once**, for one of four reasons ([`LeaseEnd`]), and its blocks are given back
 //!   with that event, by value.
@@ -19,7 +19,6 @@
 //!
 //! What a lease is used *for*, messages and streams, is not known here; see [`crate::wire`].
 
-mod early;
 mod record;
 mod table;
 
@@ -29,9 +28,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use early::Early;
+pub use table::LeaseLimits;
+pub(crate) use table::LeaseTable;
 pub(crate) use table::MAX_LAYERS;
-pub use table::{LeaseLimits, LeaseTable};
 
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank, TransferId};
@@ -94,10 +93,10 @@ pub struct LeaseSpec<B> {
     pub ttl: Duration,
     /// How long after the opening (or after the owner's last renewal) a transfer can keep it alive.
     pub hard_bound: Duration,
-    /// Whether the blocks hold everything already. Otherwise [`LeaseTable::ready`] tells how far
-    /// the prefill has come and [`LeaseTable::finish_prefill`] that it is over. Of a push: true.
+    /// Whether the blocks hold everything already. Otherwise [`Machine::ready`](crate::wire::Machine::ready) tells how far
+    /// the prefill has come, and [`finish_prefill`](crate::wire::Machine::finish_prefill) that it is over. Of a push: true.
     pub prefilled: bool,
-    /// The blocks, given back by [`LeaseEvent::Ended`].
+    /// The blocks, given back when the lease has ended.
     pub blocks: B,
 }
 
@@ -117,66 +116,66 @@ impl<B> LeaseSpec<B> {
     }
 }
 
+/// Whether the tokens from one on, up to so many, cover a request: any part of them for a pull, all of them for a push.
+pub(crate) fn covers(direction: Direction, (start, end): (u64, u64), request: &Request) -> bool {
+    match direction {
+        Direction::Pull => request.start >= start && request.end() <= end,
+        Direction::Push => request.start == start && request.end() == end,
+    }
+}
+
 /// The deployment that a lease is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Holder {
-    /// Its layout.
-    pub deployment: DeploymentDigest,
-    /// Its life.
-    pub incarnation: Incarnation,
+pub(crate) struct Holder {
+    pub(crate) deployment: DeploymentDigest,
+    pub(crate) incarnation: Incarnation,
     /// How many ranks it has; each must say that it is done.
-    pub ranks: u32,
+    pub(crate) ranks: u32,
 }
 
 /// What somebody wants to do with a lease.
 #[derive(Clone, Debug)]
-pub struct LeaseUse<'a> {
-    /// The agent that asks.
-    pub agent: &'a AgentId,
-    /// The deployment it speaks for.
-    pub holder: Holder,
+pub(crate) struct LeaseUse<'a> {
+    /// The agent that asks, and the deployment it speaks for.
+    pub(crate) agent: &'a AgentId,
+    pub(crate) holder: Holder,
     /// The rank of that deployment.
-    pub rank: Rank,
+    pub(crate) rank: Rank,
     /// Counts the attempts for this pair of ranks, from 1.
-    pub attempt: u32,
+    pub(crate) attempt: u32,
     /// The transfer that is to pin the lease.
-    pub transfer: TransferId,
+    pub(crate) transfer: TransferId,
     /// What the asker takes the content to be.
-    pub content: ContentDigest,
-    /// Which tokens, and in which order.
-    pub request: Request,
+    pub(crate) content: ContentDigest,
+    pub(crate) request: Request,
 }
 
 /// A holder's wish to have a lease's blocks pushed into its own.
 #[derive(Clone, Debug)]
-pub struct LeasePush<'a> {
-    /// The agent that asks.
-    pub agent: &'a AgentId,
-    /// The deployment it speaks for.
-    pub holder: Holder,
+pub(crate) struct LeasePush<'a> {
+    /// The agent that asks, and the deployment it speaks for.
+    pub(crate) agent: &'a AgentId,
+    pub(crate) holder: Holder,
     /// What is to pin the lease while the push is under way.
-    pub pin: TransferId,
+    pub(crate) pin: TransferId,
     /// The set of the blocks that are to be written.
-    pub into: LeaseSetId,
+    pub(crate) into: LeaseSetId,
     /// What the asker takes the content to be.
-    pub content: ContentDigest,
-    /// Which tokens, and in which order.
-    pub request: Request,
+    pub(crate) content: ContentDigest,
+    pub(crate) request: Request,
 }
 
 /// A holder's word that some of its ranks are done.
 #[derive(Clone, Debug)]
-pub struct LeaseDone<'a> {
-    /// The agent that says so.
-    pub agent: &'a AgentId,
-    /// The deployment it speaks for.
-    pub holder: Holder,
-    /// The ranks that are done.
-    pub ranks: &'a [Rank],
+pub(crate) struct LeaseDone<'a> {
+    /// The agent that says so, and the deployment it speaks for.
+    pub(crate) agent: &'a AgentId,
+    pub(crate) holder: Holder,
+    pub(crate) ranks: &'a [Rank],
     /// What the agent takes the content to be.
-    pub content: &'a ContentDigest,
+    pub(crate) content: &'a ContentDigest,
     /// Of a push, the ranks that must have written for these blocks to be whole; else none.
-    pub needed: &'a BTreeSet<Rank>,
+    pub(crate) needed: &'a BTreeSet<Rank>,
 }
 
 /// Why a lease cannot be opened. The blocks are given back.
@@ -262,90 +261,49 @@ pub enum LeaseError {
 }
 
 /// Why a lease is not to be used so, or not by this peer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum UseError {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum UseError {
     /// No such lease is known, now or lately.
-    #[error("no such lease is known")]
     Unknown,
     /// It has ended, or is ending.
-    #[error("the lease has ended ({end})")]
-    Ended {
-        /// How.
-        end: LeaseEnd,
-    },
+    Ended { end: LeaseEnd },
     /// It is for the other direction.
-    #[error("the lease is for a {leased}")]
-    Direction {
-        /// What it is for.
-        leased: Direction,
-    },
+    Direction { leased: Direction },
     /// The blocks hold something else than was stated.
-    #[error("the blocks hold other content")]
     Content,
-    /// It does not cover the tokens asked for.
-    #[error("tokens {start}..{valid_tokens} are leased, not up to {asked}")]
+    /// It does not cover the tokens asked for, up to `asked`.
     Tokens {
-        /// First token that moves.
         start: u64,
-        /// How many are valid.
         valid_tokens: u64,
-        /// The end of the range that was asked for.
         asked: u64,
     },
     /// It is bound to another deployment, or to another life of it.
-    #[error("the lease is bound to another peer")]
     Holder,
     /// The rank is not one that the asker can speak for.
-    #[error("rank {rank} is not the asker's, of {ranks}")]
-    Rank {
-        /// The rank.
-        rank: Rank,
-        /// How many ranks the asker's deployment has.
-        ranks: u32,
-    },
+    Rank { rank: Rank },
     /// This rank has had it already.
-    #[error("rank {rank} has had it already")]
-    Consumed {
-        /// The rank.
-        rank: Rank,
-    },
+    Consumed { rank: Rank },
     /// The blocks are being pushed.
-    #[error("the blocks are being pushed already")]
     Pushed,
     /// A later attempt of this rank is known.
-    #[error("attempt {latest} of this rank is known already")]
-    Superseded {
-        /// The latest attempt.
-        latest: u32,
-    },
+    Superseded { latest: u32 },
 }
 
 /// What the table tells its caller.
 #[derive(Debug)]
-pub enum LeaseEvent<B> {
+pub(crate) enum LeaseEvent<B> {
     /// Somebody with a ticket asks for the lease for the first time, or renews it: it is no longer unclaimed.
-    Claimed {
-        /// Which lease.
-        key: LeaseKey,
-    },
+    Claimed { key: LeaseKey },
     /// The lease is ending: stop these transfers, then [`unpin`](LeaseTable::unpin) each; or the push that has
     /// pinned it, then say that it is [over](LeaseTable::push_over).
     Fence {
-        /// Which lease.
-        key: LeaseKey,
-        /// How it ends.
         end: LeaseEnd,
-        /// What still runs.
         transfers: BTreeSet<TransferId>,
     },
     /// The lease has ended, nothing touches the blocks any more, and here they are.
     Ended {
-        /// Which lease.
         key: LeaseKey,
-        /// How it ended.
         end: LeaseEnd,
-        /// The blocks.
         blocks: B,
     },
 }

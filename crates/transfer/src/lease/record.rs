@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Holder, LeaseEnd, LeasePush, LeaseSpec, LeaseUse, UseError};
+use super::{Holder, LeaseEnd, LeasePush, LeaseSpec, LeaseUse, UseError, covers};
 use crate::content::ContentDigest;
-use crate::ids::{AgentId, Direction, LeaseSetId, Rank, TransferId};
+use crate::ids::{AgentId, LeaseSetId, Rank, TransferId};
 use crate::moment::Moment;
 use crate::plan::Request;
 
@@ -73,7 +73,7 @@ impl Bound {
         }
     }
 
-    /// The agent is away. Nobody waits for one that is done with all the ranks it used.
+    /// The agent is away. One that is done with all the ranks it used is not waited for.
     pub(super) fn lose(&mut self, agent: &AgentId, until: Moment) {
         if let Some(known) = self.agents.get_mut(agent)
             && !known.ranks.is_subset(&self.done)
@@ -179,18 +179,25 @@ impl<B> Record<B> {
         if spec.content != *content {
             return Err(UseError::Content);
         }
-        let (start, asked) = (request.start, request.end());
-        let covered = match spec.direction {
-            Direction::Pull => start >= spec.start && asked <= spec.valid_tokens,
-            Direction::Push => start == spec.start && asked == spec.valid_tokens,
-        };
-        match covered {
+        let (start, valid_tokens) = (spec.start, spec.valid_tokens);
+        match covers(spec.direction, (start, valid_tokens), request) {
             true => Ok(()),
             false => Err(UseError::Tokens {
-                start: spec.start,
-                valid_tokens: spec.valid_tokens,
-                asked,
+                start,
+                valid_tokens,
+                asked: request.end(),
             }),
+        }
+    }
+
+    /// Whether it is alive, and bound to no other deployment.
+    pub(super) fn check_holder(&self, holder: &Holder) -> Result<(), UseError> {
+        if let State::Ending(end) = self.state {
+            return Err(UseError::Ended { end });
+        }
+        match self.bound.as_ref().is_some_and(|b| b.holder != *holder) {
+            true => Err(UseError::Holder),
+            false => Ok(()),
         }
     }
 
@@ -201,26 +208,18 @@ impl<B> Record<B> {
         agent: &AgentId,
         ranks: &[Rank],
     ) -> Result<(), UseError> {
-        if let State::Ending(end) = self.state {
-            return Err(UseError::Ended { end });
-        }
-        if self.bound.as_ref().is_some_and(|b| b.holder != *holder) {
-            return Err(UseError::Holder);
-        }
+        self.check_holder(holder)?;
         let of_other = |rank| {
             let bound = self.bound.as_ref();
             bound.is_some_and(|bound| bound.is_of_other(rank, agent))
         };
         match ranks.iter().find(|&&r| r.0 >= holder.ranks || of_other(r)) {
-            Some(&rank) => Err(UseError::Rank {
-                rank,
-                ranks: holder.ranks,
-            }),
+            Some(&rank) => Err(UseError::Rank { rank }),
             None => Ok(()),
         }
     }
 
-    /// Binds to the holder, if nobody has, and notes whose the ranks are.
+    /// Binds to the holder, if the lease is unbound, and notes whose the ranks are.
     pub(super) fn bind(&mut self, holder: Holder, agent: &AgentId, ranks: &[Rank]) -> &mut Bound {
         let bound = self.bound.get_or_insert_with(|| Bound::new(holder));
         let known = bound.agents.entry(agent.clone()).or_default();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::record::{Push, Record, State};
 use super::{
     Holder, LeaseDone, LeaseEnd, LeaseError, LeaseEvent, LeaseKey, LeasePush, LeaseSpec, LeaseUse,
-    OpenError, OpenFault, UseError,
+    OpenFault, UseError,
 };
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Direction, Incarnation, LeaseSetId, Rank, TransferId};
@@ -15,7 +15,7 @@ use crate::moment::{Moment, Timers};
 /// Most layers that progress is kept for; no model has a tenth of them.
 pub(crate) const MAX_LAYERS: u32 = 4096;
 
-/// Bounds of a [`LeaseTable`].
+/// Bounds of an agent's leases.
 #[derive(Clone, Debug)]
 pub struct LeaseLimits {
     /// Most leases that are open at a time. A lease takes about 500 bytes and 150 more for each
@@ -44,7 +44,7 @@ impl Default for LeaseLimits {
 /// Every method that takes `now` first ends what is due, so that nothing is ever used after its
 /// time because a timer was late.
 #[derive(Debug)]
-pub struct LeaseTable<B> {
+pub(crate) struct LeaseTable<B> {
     limits: LeaseLimits,
     /// Ordered, so that what happens to many leases at a time happens in the same order always.
     open: BTreeMap<LeaseKey, Record<B>>,
@@ -64,7 +64,7 @@ struct Ended {
 
 impl<B> LeaseTable<B> {
     /// An empty table.
-    pub fn new(limits: LeaseLimits) -> Self {
+    pub(crate) fn new(limits: LeaseLimits) -> Self {
         Self {
             limits,
             open: BTreeMap::new(),
@@ -76,17 +76,17 @@ impl<B> LeaseTable<B> {
     }
 
     /// What happened, in order. To be called until there is nothing, after every other call.
-    pub fn poll_event(&mut self) -> Option<LeaseEvent<B>> {
+    pub(crate) fn poll_event(&mut self) -> Option<LeaseEvent<B>> {
         self.events.pop_front()
     }
 
     /// When [`on_deadline`](Self::on_deadline) has something to do.
-    pub fn next_deadline(&self) -> Option<Moment> {
+    pub(crate) fn next_deadline(&self) -> Option<Moment> {
         self.timers.next()
     }
 
     /// How many leases are open, those that are ending included.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.open.len()
     }
 
@@ -95,48 +95,33 @@ impl<B> LeaseTable<B> {
         self.open.values().filter(|record| record.stalled).count()
     }
 
-    /// Whether no lease is open.
-    pub fn is_empty(&self) -> bool {
-        self.open.is_empty()
-    }
-
     /// Whether the lease is open or is remembered to have ended.
-    pub fn knows(&self, key: &LeaseKey) -> bool {
+    pub(crate) fn knows(&self, key: &LeaseKey) -> bool {
         self.open.contains_key(key) || self.ended.contains_key(key)
     }
 
     /// The keys of all open leases, in no order.
-    pub fn keys(&self) -> impl Iterator<Item = &LeaseKey> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &LeaseKey> {
         self.open.keys()
     }
 
-    /// The blocks of an open lease. They stay as they are until [`LeaseEvent::Ended`].
-    pub fn blocks(&self, key: &LeaseKey) -> Option<&B> {
-        self.open.get(key).map(|record| &record.spec.blocks)
+    /// What an open lease promises. The blocks stay as they are until it has ended.
+    pub(crate) fn spec(&self, key: &LeaseKey) -> Option<&LeaseSpec<B>> {
+        self.open.get(key).map(|record| &record.spec)
     }
 
-    /// First token and end of the valid ones, of an open lease.
-    pub fn range(&self, key: &LeaseKey) -> Option<(u64, u64)> {
-        let spec = &self.open.get(key)?.spec;
-        Some((spec.start, spec.valid_tokens))
+    /// How many tokens of each layer are ready, ascending; and whether the prefill is over. Of none that is not open.
+    pub(crate) fn progress(&self, key: &LeaseKey) -> (Vec<(u32, u64)>, bool) {
+        let record = self.open.get(key);
+        let layers = record.iter().flat_map(|record| &record.progress);
+        let layers = layers.map(|(&layer, &tokens)| (layer, tokens));
+        (
+            layers.collect(),
+            record.is_none_or(|record| record.prefilled),
+        )
     }
 
-    /// What the blocks of an open lease hold.
-    pub fn content(&self, key: &LeaseKey) -> Option<ContentDigest> {
-        Some(self.open.get(key)?.spec.content)
-    }
-
-    /// How many tokens of each layer are ready, ascending; and whether the prefill is over.
-    pub fn progress(&self, key: &LeaseKey) -> Option<(impl Iterator<Item = (u32, u64)>, bool)> {
-        let record = self.open.get(key)?;
-        let layers = record
-            .progress
-            .iter()
-            .map(|(&layer, &tokens)| (layer, tokens));
-        Some((layers, record.prefilled))
-    }
-
-    /// How many bytes of state the table holds is bounded by this many deadlines and records.
+    /// How many deadlines there are.
     pub(crate) fn timers(&self) -> usize {
         self.timers.len()
     }
@@ -144,21 +129,6 @@ impl<B> LeaseTable<B> {
 
 /// What the owner does.
 impl<B> LeaseTable<B> {
-    /// Opens a lease. From here on the blocks belong to it.
-    pub fn open(&mut self, now: Moment, spec: LeaseSpec<B>) -> Result<(), OpenError<B>> {
-        let key = spec.key;
-        if let Err(reason) = self.check_open(now, key, spec.start, spec.valid_tokens) {
-            let blocks = spec.blocks;
-            return Err(OpenError {
-                key,
-                reason,
-                blocks,
-            });
-        }
-        self.insert(now, spec);
-        Ok(())
-    }
-
     /// Whether such a lease could be opened. Changes nothing but what is due.
     pub(crate) fn check_open(
         &mut self,
@@ -193,7 +163,12 @@ impl<B> LeaseTable<B> {
     }
 
     /// Notes that the first `tokens` tokens of `layer` are ready. Tells whether that is news.
-    pub fn ready(&mut self, key: LeaseKey, layer: u32, tokens: u64) -> Result<bool, LeaseError> {
+    pub(crate) fn ready(
+        &mut self,
+        key: LeaseKey,
+        layer: u32,
+        tokens: u64,
+    ) -> Result<bool, LeaseError> {
         let record = self.alive_mut(key)?;
         let valid_tokens = record.spec.valid_tokens;
         if tokens > valid_tokens {
@@ -214,13 +189,18 @@ impl<B> LeaseTable<B> {
     }
 
     /// Notes that everything is ready. Tells whether that is news.
-    pub fn finish_prefill(&mut self, key: LeaseKey) -> Result<bool, LeaseError> {
+    pub(crate) fn finish_prefill(&mut self, key: LeaseKey) -> Result<bool, LeaseError> {
         let record = self.alive_mut(key)?;
         Ok(!std::mem::replace(&mut record.prefilled, true))
     }
 
     /// Lets the lease live for `ttl` from now at least, and moves its hard bound as far.
-    pub fn renew(&mut self, now: Moment, key: LeaseKey, ttl: Duration) -> Result<(), LeaseError> {
+    pub(crate) fn renew(
+        &mut self,
+        now: Moment,
+        key: LeaseKey,
+        ttl: Duration,
+    ) -> Result<(), LeaseError> {
         self.on_deadline(now);
         let record = self.alive_mut(key)?;
         let hard = (now + record.spec.hard_bound).max(now + ttl);
@@ -231,7 +211,7 @@ impl<B> LeaseTable<B> {
     }
 
     /// Ends the lease.
-    pub fn cancel(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
+    pub(crate) fn cancel(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
         self.on_deadline(now);
         self.alive_mut(key)?;
         self.end(key, LeaseEnd::Cancelled);
@@ -239,7 +219,7 @@ impl<B> LeaseTable<B> {
     }
 
     /// Ends what is due.
-    pub fn on_deadline(&mut self, now: Moment) {
+    pub(crate) fn on_deadline(&mut self, now: Moment) {
         while let Some(key) = self.timers.pop_due(now) {
             let due = self.open.get(&key).and_then(Record::due);
             match due {
@@ -260,29 +240,27 @@ impl<B> LeaseTable<B> {
 /// What the holder of a ticket does.
 impl<B> LeaseTable<B> {
     /// Whether `wanted` would be admitted. Claims the lease where it would.
-    pub fn check(
+    pub(crate) fn check(
         &mut self,
         now: Moment,
         key: LeaseKey,
         direction: Direction,
         wanted: &LeaseUse<'_>,
     ) -> Result<(), UseError> {
-        self.on_deadline(now);
-        self.known_mut(key, direction)?.check(wanted)?;
+        self.known_mut(now, key, direction)?.check(wanted)?;
         self.claim(key);
         Ok(())
     }
 
-    /// Admits a transfer: binds the lease to the holder, if nobody has, renews it and pins it.
-    pub fn admit(
+    /// Admits a transfer: binds the lease to the holder, if it is unbound, renews it and pins it.
+    pub(crate) fn admit(
         &mut self,
         now: Moment,
         key: LeaseKey,
         direction: Direction,
         wanted: &LeaseUse<'_>,
     ) -> Result<(), UseError> {
-        self.on_deadline(now);
-        let record = self.known_mut(key, direction)?;
+        let record = self.known_mut(now, key, direction)?;
         record.check(wanted)?;
         let bound = record.bind(wanted.holder, wanted.agent, &[wanted.rank]);
         bound.attempts.insert(wanted.rank, wanted.attempt);
@@ -294,7 +272,7 @@ impl<B> LeaseTable<B> {
 
     /// Whether the holder may have the blocks pushed so, and whether that is still to be done: it says so
     /// from each of its ranks, and late ones find it begun or over. Claims the lease where it may.
-    pub fn check_push(
+    pub(crate) fn check_push(
         &mut self,
         now: Moment,
         key: LeaseKey,
@@ -306,21 +284,21 @@ impl<B> LeaseTable<B> {
         {
             return Ok(false);
         }
-        let news = self.known_mut(key, Direction::Pull)?.check_push(wanted)?;
+        let record = self.known_mut(now, key, Direction::Pull)?;
+        let news = record.check_push(wanted)?;
         self.claim(key);
         Ok(news)
     }
 
     /// Binds the lease to the holder and pins it until [`push_over`](Self::push_over), where
     /// [`check_push`](Self::check_push) has found that still to be done.
-    pub fn begin_push(
+    pub(crate) fn begin_push(
         &mut self,
         now: Moment,
         key: LeaseKey,
         wanted: &LeasePush<'_>,
     ) -> Result<(), UseError> {
-        self.on_deadline(now);
-        let record = self.known_mut(key, Direction::Pull)?;
+        let record = self.known_mut(now, key, Direction::Pull)?;
         if !record.check_push(wanted)? {
             return Err(UseError::Pushed);
         }
@@ -333,7 +311,7 @@ impl<B> LeaseTable<B> {
     }
 
     /// The push touches the blocks no more, and ends the lease. Gives what pinned it.
-    pub fn push_over(&mut self, key: LeaseKey, landed: bool) -> Option<TransferId> {
+    pub(crate) fn push_over(&mut self, key: LeaseKey, landed: bool) -> Option<TransferId> {
         let record = self.open.get_mut(&key)?;
         let pin = record.push?.pin;
         record.pins.remove(&pin);
@@ -348,7 +326,7 @@ impl<B> LeaseTable<B> {
     }
 
     /// The transfers that a lease waits for.
-    pub fn pins(&self, key: &LeaseKey) -> impl Iterator<Item = &TransferId> {
+    pub(crate) fn pins(&self, key: &LeaseKey) -> impl Iterator<Item = &TransferId> {
         self.open
             .get(key)
             .into_iter()
@@ -363,13 +341,13 @@ impl<B> LeaseTable<B> {
     }
 
     /// Whether the lease is alive at this moment: what a commit needs.
-    pub fn is_alive(&mut self, now: Moment, key: LeaseKey) -> bool {
+    pub(crate) fn is_alive(&mut self, now: Moment, key: LeaseKey) -> bool {
         self.on_deadline(now);
         self.alive_mut(key).is_ok()
     }
 
     /// The transfer touches the blocks no more: it has read its last, or has been fenced.
-    pub fn unpin(&mut self, now: Moment, key: LeaseKey, transfer: TransferId) {
+    pub(crate) fn unpin(&mut self, now: Moment, key: LeaseKey, transfer: TransferId) {
         // Renew first: a transfer that kept its lease past the time to live must leave its holder
         // the time to say that it is done.
         if let Some(record) = self.open.get_mut(&key)
@@ -382,7 +360,7 @@ impl<B> LeaseTable<B> {
     }
 
     /// Notes that what moves between this lease and the holder's `rank` has landed.
-    pub fn landed(&mut self, key: LeaseKey, rank: Rank) {
+    pub(crate) fn landed(&mut self, key: LeaseKey, rank: Rank) {
         let record = self.open.get_mut(&key);
         if let Some(bound) = record.and_then(|record| record.bound.as_mut()) {
             bound.landed.insert(rank);
@@ -392,15 +370,14 @@ impl<B> LeaseTable<B> {
     /// The holder's `ranks` are done. Ends the lease once all ranks of the holder are.
     ///
     /// A rank that had to write and has not landed, and yet says that it is done, cancels the lease.
-    pub fn done(
+    pub(crate) fn done(
         &mut self,
         now: Moment,
         key: LeaseKey,
         direction: Direction,
         said: &LeaseDone<'_>,
     ) -> Result<(), UseError> {
-        self.on_deadline(now);
-        let record = self.known_mut(key, direction)?;
+        let record = self.known_mut(now, key, direction)?;
         record.check_peer(&said.holder, said.agent, said.ranks)?;
         if record.spec.content != *said.content {
             return Err(UseError::Content);
@@ -422,7 +399,7 @@ impl<B> LeaseTable<B> {
     }
 
     /// The holder gives up, or somebody who could have become the holder and names the content.
-    pub fn cancel_by(
+    pub(crate) fn cancel_by(
         &mut self,
         now: Moment,
         key: LeaseKey,
@@ -430,14 +407,8 @@ impl<B> LeaseTable<B> {
         by: &Holder,
         content: Option<&ContentDigest>,
     ) -> Result<(), UseError> {
-        self.on_deadline(now);
-        let record = self.known_mut(key, direction)?;
-        if let State::Ending(end) = record.state {
-            return Err(UseError::Ended { end });
-        }
-        if record.bound.as_ref().is_some_and(|b| b.holder != *by) {
-            return Err(UseError::Holder);
-        }
+        let record = self.known_mut(now, key, direction)?;
+        record.check_holder(by)?;
         if content.is_some_and(|content| *content != record.spec.content) {
             return Err(UseError::Content);
         }
@@ -447,7 +418,7 @@ impl<B> LeaseTable<B> {
 
     /// Lets the lease live for `ttl` from now at least, within its hard bound. Tells how long it
     /// lives now.
-    pub fn renew_by(
+    pub(crate) fn renew_by(
         &mut self,
         now: Moment,
         key: LeaseKey,
@@ -455,14 +426,8 @@ impl<B> LeaseTable<B> {
         by: &Holder,
         ttl: Duration,
     ) -> Result<Duration, UseError> {
-        self.on_deadline(now);
-        let record = self.known_mut(key, direction)?;
-        if let State::Ending(end) = record.state {
-            return Err(UseError::Ended { end });
-        }
-        if record.bound.as_ref().is_some_and(|b| b.holder != *by) {
-            return Err(UseError::Holder);
-        }
+        let record = self.known_mut(now, key, direction)?;
+        record.check_holder(by)?;
         record.extend(now + ttl);
         let left = record.deadline.since(now);
         self.claim(key);
@@ -471,7 +436,7 @@ impl<B> LeaseTable<B> {
     }
 
     /// No connection to `agent` is left: where it was in the midst of something, its grace begins.
-    pub fn agent_lost(&mut self, now: Moment, agent: &AgentId) {
+    pub(crate) fn agent_lost(&mut self, now: Moment, agent: &AgentId) {
         self.on_deadline(now);
         let grace = now + self.limits.peer_grace;
         for key in self.used_by(agent) {
@@ -484,7 +449,7 @@ impl<B> LeaseTable<B> {
 
     /// `agent` is there, in this life. What it used in another life ends at once. What only others
     /// used does not, though it be bound to the same life: which life that is they have merely said.
-    pub fn agent_up(&mut self, now: Moment, agent: &AgentId, incarnation: Incarnation) {
+    pub(crate) fn agent_up(&mut self, now: Moment, agent: &AgentId, incarnation: Incarnation) {
         self.on_deadline(now);
         for key in self.used_by(agent) {
             let Some(bound) = self.open.get_mut(&key).and_then(|r| r.bound.as_mut()) else {
@@ -519,11 +484,14 @@ impl<B> LeaseTable<B> {
         }
     }
 
+    /// A lease that may be ending, after what is due.
     fn known_mut(
         &mut self,
+        now: Moment,
         key: LeaseKey,
         direction: Direction,
     ) -> Result<&mut Record<B>, UseError> {
+        self.on_deadline(now);
         match (self.open.get_mut(&key), self.ended.get(&key)) {
             (Some(record), _) if record.spec.direction != direction => Err(UseError::Direction {
                 leased: record.spec.direction,
@@ -547,11 +515,7 @@ impl<B> LeaseTable<B> {
         record.state = State::Ending(end);
         if !record.pins.is_empty() {
             let transfers = record.pins.clone();
-            self.events.push_back(LeaseEvent::Fence {
-                key,
-                end,
-                transfers,
-            });
+            self.events.push_back(LeaseEvent::Fence { end, transfers });
         }
         self.settle(key);
     }

@@ -1,6 +1,5 @@
 //! What a ticket says.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -131,14 +130,14 @@ impl Claims {
 
     pub(super) fn encode(&self) -> Result<Vec<u8>, ClaimsError> {
         self.check()?;
-        let mut names = Table::default();
-        let mut agents = Table::default();
+        let (mut names, mut agents) = (Vec::new(), Vec::new());
         let mut ranks = Vec::with_capacity(self.ranks.len());
         for RankAddress { agent, host, port } in &self.ranks {
-            let service = names.index(agent.service());
-            let instance = agent.instance().map(|instance| names.index(instance));
-            let host = names.index(host.as_str());
-            ranks.push((agents.index((service, instance, host)), *port));
+            let service = index(&mut names, agent.service());
+            let instance = agent.instance();
+            let instance = instance.map(|instance| index(&mut names, instance));
+            let host = index(&mut names, host.as_str());
+            ranks.push((index(&mut agents, (service, instance, host)), *port));
         }
         let body = Body {
             cluster: self.cluster.clone(),
@@ -150,8 +149,8 @@ impl Claims {
             valid_tokens: self.valid_tokens,
             time_left_ms: u64::try_from(self.time_left.as_millis()).unwrap_or(u64::MAX),
             audience: self.audience.clone(),
-            names: names.rows.into_iter().map(str::to_owned).collect(),
-            agents: agents.rows,
+            names: names.into_iter().map(str::to_owned).collect(),
+            agents,
             ranks,
         };
         // Encoding plain data into a growing buffer cannot fail.
@@ -229,28 +228,13 @@ struct Body {
     ranks: Vec<(u16, u16)>,
 }
 
-/// Distinct rows and where each stands.
-struct Table<T> {
-    rows: Vec<T>,
-    index: HashMap<T, u16>,
-}
-
-impl<T> Default for Table<T> {
-    fn default() -> Self {
-        Self {
-            rows: Vec::new(),
-            index: HashMap::new(),
-        }
-    }
-}
-
-impl<T: Clone + Eq + std::hash::Hash> Table<T> {
-    fn index(&mut self, row: T) -> u16 {
-        // At most three names for each of MAX_RANKS ranks, so an index always fits.
-        let next = self.rows.len() as u16;
-        *self.index.entry(row).or_insert_with_key(|row| {
-            self.rows.push(row.clone());
-            next
-        })
-    }
+/// Where a row stands among distinct ones, to which it is added where it is new.
+fn index<T: PartialEq>(rows: &mut Vec<T>, row: T) -> u16 {
+    let known = rows.iter().position(|other| *other == row);
+    let at = known.unwrap_or_else(|| {
+        rows.push(row);
+        rows.len() - 1
+    });
+    // At most three names for each of MAX_RANKS ranks, so it always fits.
+    at as u16
 }

@@ -16,8 +16,7 @@ mod text;
 
 use std::fmt;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 pub use claims::{Audience, Claims, ClaimsError, MAX_HOST, MAX_RANKS, RankAddress};
 pub use text::TextError;
@@ -93,7 +92,8 @@ pub enum TicketError {
 }
 
 /// The text of a ticket, not yet known to be authentic.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Ticket(Box<str>);
 
 impl Ticket {
@@ -161,16 +161,11 @@ impl fmt::Debug for Ticket {
     }
 }
 
-impl Serialize for Ticket {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
+impl TryFrom<String> for Ticket {
+    type Error = TicketError;
 
-impl<'de> Deserialize<'de> for Ticket {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-        Self::from_text(&text).map_err(D::Error::custom)
+    fn try_from(text: String) -> Result<Self, TicketError> {
+        Self::from_text(&text)
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use super::ids::{ConnId, JobId, NoticeId};
 use super::message::Envelope;
 use super::outcome::{JobError, JobReport};
 use super::planner::PlanAsk;
 use super::refusal::{HelloRefusal, Refusal, Text};
-use super::{ConnId, JobId, NoticeId};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey};
@@ -27,7 +27,7 @@ pub enum Action<B> {
         /// UDP port.
         port: u16,
     },
-    /// Close a connection. It is over for the machine already.
+    /// Close a connection, after what was sent before has left. It is over for the machine already.
     Close {
         /// Which.
         conn: ConnId,
@@ -53,7 +53,8 @@ pub enum Action<B> {
     },
     /// Compile a plan: routes of all local ranks. Answer with `compiled`.
     Compile(PlanAsk),
-    /// Read a route's blocks and send them. Answer with `stream_sent`, `stream_failed`,
+    /// Read a route's blocks and send them, in streams of disjoint ranges, at most
+    /// [`MAX_STREAMS`](super::MAX_STREAMS). Answer with `stream_sent` for each that is written whole, or `stream_failed`;
     /// and `moved` while it goes on.
     Read(Flow),
     /// More may be read, of a route that is read layer by layer.
@@ -70,8 +71,8 @@ pub enum Action<B> {
         /// Which transfer.
         transfer: TransferId,
     },
-    /// Be ready for a route's streams. Answer with `admit` for each, then `stream_arrived` or
-    /// `stream_failed`; and `moved` while it goes on.
+    /// Be ready for a route's streams. Answer with `admit` for each before its first byte is placed, then with
+    /// `stream_arrived` or `stream_failed`; and `moved` while it goes on. Nothing is placed outside of what a header says.
     Receive(Flow),
     /// The peer has accepted, and this is the path.
     Flowing {
@@ -80,8 +81,8 @@ pub enum Action<B> {
         /// The path.
         path: Path,
     },
-    /// Stop, and answer `fenced` once no byte of the transfer is read or written any more, and
-    /// none will be.
+    /// Stop, and answer `fenced` once no byte of the transfer is read or written any more, and none will be: always, also
+    /// for a transfer that is not known.
     Fence {
         /// Which transfer.
         transfer: TransferId,

@@ -3,13 +3,15 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::action::Action;
+use super::ids::{ConnId, JobId, NoticeId};
 use super::message::{Envelope, Message};
 use super::news::News;
+use super::options::Options;
 use super::outcome::JobError;
 use super::planner::{PlanAsk, Planned, Planner};
-use super::plans::{Lookup, MOST_COMPILING, Plans};
+use super::plans::{MOST_COMPILING, Plans};
 use super::refusal::Refusal;
-use super::{Action, ConnId, JobId, NoticeId, Options};
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Incarnation, LeaseSetId, Nonce, Rank, ServiceName,
     TransferId,
@@ -25,7 +27,9 @@ use crate::ticket::{Claims, Ticket, TicketKey};
 pub(super) struct Context<P: Planner> {
     /// The moment of the entry.
     pub(super) now: Moment,
-    pub(super) me: Me,
+    pub(super) me: Identity,
+    /// The deployment of which that is.
+    pub(super) deployment: DeploymentDigest,
     pub(super) options: Options,
     pub(super) planner: P,
     pub(super) plans: Plans<P::Plan>,
@@ -38,21 +42,25 @@ pub(super) struct Context<P: Planner> {
     /// Numbers of the last messages sent, of connections that are open.
     sent: HashMap<ConnId, u64>,
     numbers: u64,
-    secret: Secret,
-    #[cfg(test)]
-    pub(super) fault: Option<super::simulation::Fault>,
 }
 
-/// Who this agent is: [`Identity`](super::Identity), as the machine keeps it.
-#[derive(Debug)]
-pub(super) struct Me {
-    pub(super) agent: AgentId,
-    pub(super) cluster: ClusterName,
-    pub(super) incarnation: Incarnation,
-    pub(super) deployment: DeploymentDigest,
-    pub(super) document: Vec<u8>,
-    pub(super) ranks: BTreeSet<Rank>,
-    pub(super) ticket_key: TicketKey,
+/// Who this agent is.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Its name, below the service of its certificate.
+    pub agent: AgentId,
+    /// Its cluster.
+    pub cluster: ClusterName,
+    /// The life of its deployment.
+    pub incarnation: Incarnation,
+    /// The canonical document of its deployment, at most [`MAX_DOCUMENT`](super::message::MAX_DOCUMENT) bytes.
+    pub document: Vec<u8>,
+    /// The ranks whose memory it holds.
+    pub ranks: BTreeSet<Rank>,
+    /// The cluster's key for tickets.
+    pub ticket_key: TicketKey,
+    /// What names and nonces of transfers are derived from.
+    pub secret: Secret,
 }
 
 /// Which ranks have a job with a ticket of which set.
@@ -94,7 +102,7 @@ impl Book {
 pub struct Secret([u8; 32]);
 
 impl Secret {
-    /// From bytes that nobody else knows.
+    /// From bytes that no other process knows.
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
@@ -132,8 +140,9 @@ pub(super) enum Timer {
 }
 
 impl<P: Planner> Context<P> {
-    pub(super) fn new(me: Me, secret: Secret, options: Options, planner: P) -> Self {
+    pub(super) fn new(me: Identity, options: Options, planner: P) -> Self {
         Self {
+            deployment: DeploymentDigest::of(&me.document),
             now: Moment::default(),
             me,
             options,
@@ -146,9 +155,6 @@ impl<P: Planner> Context<P> {
             news: VecDeque::new(),
             sent: HashMap::new(),
             numbers: 0,
-            secret,
-            #[cfg(test)]
-            fault: None,
         }
     }
 
@@ -172,15 +178,10 @@ impl<P: Planner> Context<P> {
 
     /// A plan, if it is compiled. Otherwise it will be, and whoever waits for it hears of that.
     pub(super) fn plan(&mut self, ask: &PlanAsk) -> Option<Arc<Planned<P::Plan>>> {
-        match self.plans.get(ask) {
-            Lookup::Compiled(plan) => return Some(plan),
-            Lookup::Compiling => {}
-            Lookup::Unknown => {
-                self.plans.compile(ask.clone(), None);
-                self.act(Action::Compile(ask.clone()));
-            }
+        if !self.plans.knows(ask) {
+            self.compile(ask, None);
         }
-        None
+        self.plans.get(ask)
     }
 
     /// The same for a peer, whose service may not have any number of them compiled at a time.
@@ -189,15 +190,19 @@ impl<P: Planner> Context<P> {
         agent: &AgentId,
         ask: &PlanAsk,
     ) -> Result<Option<Arc<Planned<P::Plan>>>, Refusal> {
-        let service = ServiceName::from(agent);
-        if matches!(self.plans.get(ask), Lookup::Unknown) {
+        if !self.plans.knows(ask) {
+            let service = ServiceName::from(agent);
             if self.plans.compiling_for(&service) >= MOST_COMPILING {
                 return Err(Refusal::busy(MOST_COMPILING as u64));
             }
-            self.plans.compile(ask.clone(), Some(service));
-            self.act(Action::Compile(ask.clone()));
+            self.compile(ask, Some(service));
         }
-        Ok(self.plan(ask))
+        Ok(self.plans.get(ask))
+    }
+
+    fn compile(&mut self, ask: &PlanAsk, service: Option<ServiceName>) {
+        self.plans.compile(ask.clone(), service);
+        self.act(Action::Compile(ask.clone()));
     }
 
     /// Sets a timer that is due after so long.
@@ -245,7 +250,7 @@ impl<P: Planner> Context<P> {
                 theirs: claims.cluster,
             });
         }
-        if !claims.is_for(&self.me.agent, &self.me.deployment) {
+        if !claims.is_for(&self.me.agent, &self.deployment) {
             return Err(JobError::Audience);
         }
         Ok(claims)
@@ -256,17 +261,17 @@ impl<P: Planner> Context<P> {
         self.numbers
     }
 
-    /// A new name and a new nonce. Nobody without the secret can tell the nonce from the name.
+    /// A new name and a new nonce, which only who has the secret can tell from the name.
     pub(super) fn draw(&mut self) -> (TransferId, Nonce) {
         let number = self.next_number();
-        let drawn = blake3::keyed_hash(&self.secret.0, &number.to_le_bytes());
+        let drawn = blake3::keyed_hash(&self.me.secret.0, &number.to_le_bytes());
         let (name, nonce) = drawn.as_bytes().split_at(16);
         let half = |bytes: &[u8]| std::array::from_fn(|i| bytes[i]);
         (TransferId(half(name)), Nonce(half(nonce)))
     }
 }
 
-impl Me {
+impl Identity {
     /// Whether bytes can move between us and a peer. An agent without memory gives up tickets or renews them, whatever
     /// layouts the two have, and neither has to know the other's.
     pub(super) fn moves_bytes(&self, peer_has_no_memory: bool) -> bool {

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::awaited::Awaited;
 use super::refusal::{Failure, HelloRefusal, Refusal};
 use crate::content::ContentDigest;
 use crate::ids::{
@@ -66,7 +67,7 @@ pub enum Message {
         /// For which transfer.
         transfer: TransferId,
         /// For what.
-        on: WaitingOn,
+        on: Awaited,
     },
     /// The data source has read its last byte, and the lease was alive then.
     Commit {
@@ -172,17 +173,6 @@ pub struct Ask {
     pub paths: PathSet,
     /// Counts the attempts for this route, from 1.
     pub attempt: u32,
-}
-
-/// What a transfer waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum WaitingOn {
-    /// The lease is not open yet.
-    Lease,
-    /// The prefill is not over yet.
-    Prefill,
-    /// An earlier attempt is being fenced.
-    Fence,
 }
 
 /// What the holder of a ticket tells the owner of the lease set, about all ranks at once.

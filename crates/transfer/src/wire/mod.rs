@@ -47,7 +47,7 @@
 //! ```
 //!
 //! A push is the same with `Push` instead of `Pull`, the streams and `Commit` from holder to owner,
-//! `Landed` from owner to holder, and an opening that completes only if every route that the owner's
+//! `Landed` from owner to holder, and a write lease that completes only if every route that the owner's
 //! own plan needs has landed.
 //!
 //! A holder that would rather be pushed to opens its own blocks and [invites](message::Invitation) the
@@ -80,31 +80,16 @@
 //!
 //! # What an agent does
 //!
-//! One machine for each agent process, behind a lock that is held for a call and the draining of its
-//! actions, never across an `.await`. Calls take microseconds.
+//! One machine for each agent process, which is called and then drained of its actions, never across an `.await`.
+//! Calls take microseconds. Each [`Action`] says what the agent does and which call answers it. Besides:
 //!
-//! | action | what the agent does |
-//! |---|---|
-//! | [`Connect`](Action::Connect) | dials the control endpoint with mutual TLS; checks that the certificate's service is the one named; `connected` or `connect_failed`. An inbound connection is `connected` as well. [`Machine::wants`] says whether an idle one is still needed |
-//! | [`Close`](Action::Close) | closes it, after what was sent before has left |
-//! | [`Send`](Action::Send) | [`frame::encode`], onto the connection's one control stream, in order. Where that stream is blocked, the agent stops *reading* from this connection: so a peer that does not listen cannot make it remember answers |
-//! | [`Compile`](Action::Compile) | compiles a plan, elsewhere, and says `compiled` |
-//! | [`Read`](Action::Read) | binds the route's plan to [`Machine::blocks`]; cuts it into streams of disjoint ranges, at most [`MAX_STREAMS`]; gathers into pooled buffers; [`stream::StreamHeader`] before, [`stream::StreamTrailer`] behind. `stream_sent` when a stream is written whole. |
-//! | [`Readable`](Action::Readable), [`AllReadable`](Action::AllReadable) | goes on with what waited for the prefill |
-//! | [`Receive`](Action::Receive) | binds the route's plan to its own blocks and waits for streams of that transfer. For each: [`Machine::admit`] before the first byte is placed; scatter straight out of the network's buffers, never outside of what the header says, CRC32C as it goes; `stream_arrived` with the trailer and the checksum seen |
-//! | [`Flowing`](Action::Flowing) | notes the path |
-//! | [`Fence`](Action::Fence) | resets and stops the transfer's streams, forgets its entry so that no stream is admitted to it, waits until no gather or scatter is left; `fenced`. Always answered, also for a transfer that it does not know |
-//! | [`Finished`](Action::Finished) | forgets the transfer |
-//! | [`LeaseClaimed`](Action::LeaseClaimed) | notes it on the handle of the lease |
-//! | [`LeaseStalled`](Action::LeaseStalled), [`JobStalled`](Action::JobStalled) | wakes who waits for the end, and keeps the blocks and their keeper |
-//! | [`LeaseEnded`](Action::LeaseEnded), [`JobDone`](Action::JobDone), [`NoticeDone`](Action::NoticeDone) | wakes who waits for it |
-//! | [`Pushed`](Action::Pushed) | logs it: the end of the lease tells its owner |
-//! | [`OtherContent`](Action::OtherContent) | logs it, with fingerprints of both that nobody outside of the cluster can tell the content by |
-//! | [`Path`](Action::Path) | has the carrier of a path do what its [negotiation](crate::path::negotiation) wants; `path_reported` |
-//!
-//! While bytes move, `moved` at most once a second for each transfer; a timer at
-//! [`Machine::next_deadline`]; `disconnected` for every connection that is gone. On the way down
-//! [`Machine::drain`], then [`Machine::give_up`] if [`Machine::is_idle`] takes too long, then close.
+//! - It says `connected`, also of an inbound connection, once mutual TLS has shown the peer's service, and `disconnected`
+//!   for every connection that is gone. [`Machine::wants`] says whether an idle one is still needed.
+//! - Where the control stream of a connection is blocked, it stops *reading* from it: so a peer that does not listen cannot
+//!   make it remember answers.
+//! - While bytes move it says `moved`, at most once a second for each transfer; and it keeps a timer at
+//!   [`Machine::next_deadline`].
+//! - On the way down: [`Machine::drain`], then [`Machine::give_up`] if [`Machine::is_idle`] takes too long, then close.
 //!
 //! Streams go over lanes, connections of their own, and may overtake control messages; that is why
 //! `Receive` comes before the ask is sent. A lane belongs to an agent, not to a transfer: a stream is
@@ -125,17 +110,6 @@
 //! | notice | 5 KiB, and 200 for each agent | [`Options::notices`] |
 //! | connection | 1 KiB, and a frame of 64 KiB being read | the transport's to bound |
 
-/// Whether a test has broken this rule on purpose, to see that it would be noticed.
-macro_rules! fault {
-    ($cx:expr, $fault:ident) => {{
-        #[cfg(test)]
-        let broken = $cx.fault == Some($crate::wire::simulation::Fault::$fault);
-        #[cfg(not(test))]
-        let (broken, _) = (false, &$cx);
-        broken
-    }};
-}
-
 mod action;
 mod awaited;
 mod context;
@@ -143,6 +117,7 @@ mod flows;
 pub mod frame;
 mod ground;
 mod held;
+mod ids;
 mod job;
 mod machine;
 pub mod message;
@@ -161,29 +136,18 @@ pub mod stream;
 pub use crate::path::{Path, PathSet};
 pub use action::{Action, BlocksOf, CloseReason, Flow};
 pub use awaited::{Awaited, Waiting};
-pub use context::Secret;
+pub use context::{Identity, Secret};
 pub use flows::{MAX_STREAMS, StreamRefusal};
+pub use ids::{ConnId, JobId, NoticeId};
 pub use job::{JobRefused, JobSpec};
-pub use machine::{DocumentTooLong, Gauges, Identity, Machine};
+pub use machine::{DocumentTooLong, Gauges, Machine};
 pub use options::Options;
 pub use outcome::{JobError, JobReport, RouteReport};
 pub use peers::Permits;
 pub use planner::{PlanAsk, Planned, Planner, Route};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Role, Text};
 
-/// Names a control connection for as long as the process lives. Given by the transport.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnId(pub u64);
-
-/// Names a pull or a push for as long as the process lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct JobId(pub u64);
-
-/// Names a notice for as long as the process lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NoticeId(pub u64);
-
 #[cfg(test)]
-pub(crate) mod simulation;
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -1,8 +1,8 @@
 //! What the parts of the machine tell those above them.
 
-use super::message::{Ask, Invitation, NoticeKind};
+use super::ids::{ConnId, JobId};
+use super::message::{Invitation, NoticeKind};
 use super::refusal::{Failure, HelloRefusal, Refusal, Text};
-use super::{ConnId, JobId};
 use crate::ids::{AgentId, Incarnation, Rank, TransferId};
 use crate::lease::LeaseKey;
 use crate::path::Path;
@@ -32,12 +32,10 @@ pub(super) enum News {
         agent: AgentId,
         incarnation: Incarnation,
     },
-    /// Peers: a connection is gone.
-    Closed(ConnId),
-    /// Peers: a connection with an agent is gone, on which the agent `was_up` or not.
+    /// Peers: a connection is gone. `agent`, where that is known, `was_up` on it or not.
     Lost {
         conn: ConnId,
-        agent: AgentId,
+        agent: Option<AgentId>,
         was_up: bool,
     },
     /// Peers: an agent and we do not talk to each other.
@@ -52,18 +50,13 @@ pub(super) enum News {
     /// Flows: the first bytes of a transfer are about to move.
     Moves(Side),
     /// Flows: a peer lets a route of ours in, though it has to wait.
-    Admitted { job: JobId },
-    /// Flows: a peer has let a route of ours in.
-    Accepted {
-        transfer: TransferId,
-        job: JobId,
-        route: usize,
-        path: Path,
-    },
+    Admitted(JobId),
+    /// Flows: a peer has let a route of a job of ours in, and this is its path.
+    Accepted(TransferId, JobId, usize, Path),
     /// Flows: a transfer takes a path from now on.
     Travels(TransferId),
     /// Flows: a transfer is being fenced.
-    Stopped { conn: ConnId, transfer: TransferId },
+    Stopped(ConnId, TransferId),
     /// Flows: the last byte has been read. Its blocks' owner decides about the commit.
     Read(TransferId),
     /// Flows: every byte has arrived, and the commit. Its blocks' owner decides whether it lands.
@@ -77,19 +70,12 @@ pub(super) enum News {
     Stalled(Side, Rank),
 
     /// Paths: what has taken a path that is lost has failed.
-    PathLost {
-        transfers: Vec<TransferId>,
-        why: Text,
-    },
+    PathLost(Vec<TransferId>, Text),
     /// Paths: a connection is of no use any more.
-    HangUp { conn: ConnId, why: Text },
+    HangUp(ConnId, Text),
 
-    /// Owner: a push into blocks that were opened is refused.
-    PushRefused {
-        conn: ConnId,
-        ask: Box<Ask>,
-        refusal: Refusal,
-    },
+    /// Owner: a push into what a pull has opened is refused for good.
+    PushRefused(JobId, ConnId, Refusal),
     /// Owner: a lease is to be pushed, as its holder wants it.
     Invited {
         job: JobId,
@@ -104,11 +90,18 @@ pub(super) enum News {
     GiveUp(Vec<LeaseKey>),
     /// Jobs: an invited push touches the blocks of its lease no more.
     PushOver { key: LeaseKey, landed: bool },
-    /// Jobs: the agents of a ticket are to be told. `dials` says whether to connect to them for it.
-    Notify {
-        ticket: Ticket,
-        claims: Box<Claims>,
-        says: NoticeKind,
-        dials: bool,
-    },
+    /// Jobs: the agents of a ticket are to be told.
+    Notify(Box<Notify>),
+}
+
+/// What the agents of a ticket are to be told.
+#[derive(Debug)]
+pub(super) struct Notify {
+    pub(super) ticket: Ticket,
+    pub(super) claims: Claims,
+    pub(super) says: NoticeKind,
+    /// Whether to connect to agents for it.
+    pub(super) dials: bool,
+    /// Whether somebody wants to know how it went.
+    pub(super) reported: bool,
 }

@@ -6,14 +6,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::action::Action;
 use super::context::{Context, Timer};
+use super::ids::NoticeId;
 use super::message::{Message, Notice, NoticeKind};
+use super::news::Notify;
 use super::peers::Peers;
 use super::planner::Planner;
 use super::refusal::Refusal;
-use super::{Action, NoticeId};
 use crate::ids::{AgentId, Incarnation};
-use crate::ticket::{Claims, RankAddress, Ticket};
+use crate::ticket::{RankAddress, Ticket};
 
 /// A notice that has not been heard by all. Memory: the ticket, and an address for each agent.
 #[derive(Debug)]
@@ -56,30 +58,21 @@ impl Notices {
     }
 
     /// Offers a notice to all agents of a ticket but ourselves, for whom its caller does what it says.
-    #[allow(clippy::too_many_arguments, reason = "what is said of what, and how")]
     pub(super) fn offer<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
         peers: &mut Peers,
-        ticket: Ticket,
-        claims: Claims,
-        says: NoticeKind,
-        dials: bool,
-        reported: bool,
+        notify: Notify,
     ) -> NoticeId {
+        let Notify { claims, dials, .. } = notify;
         let id = NoticeId(cx.next_number());
         let life = claims.incarnation;
-        let told = if fault!(cx, NoticeOnlyFirst) {
-            1
-        } else {
-            usize::MAX
-        };
-        let ranks = claims.ranks.into_iter().take(told);
+        let ranks = claims.ranks.into_iter();
         let waiting: BTreeMap<_, _> = ranks.map(|a| (a.agent.clone(), a)).collect();
         let agents: Vec<_> = waiting.values().cloned().collect();
         let notice = Offered {
-            ticket,
-            says,
+            ticket: notify.ticket,
+            says: notify.says,
             incarnation: life,
             total: waiting.len(),
             waiting,
@@ -87,7 +80,7 @@ impl Notices {
             left: None,
             refusal: None,
             dials,
-            reported,
+            reported: notify.reported,
         };
         if self.offered.len() >= cx.options.notices
             && let Some(&oldest) = self.offered.keys().next()
@@ -178,7 +171,7 @@ impl Notices {
         }
     }
 
-    /// Nobody is left to hear it, or nobody will.
+    /// Every agent has heard it, or no more will.
     pub(super) fn over<P: Planner>(&mut self, cx: &mut Context<P>, id: NoticeId) {
         cx.timers.clear(&Timer::Notice(id));
         if let Some(notice) = self.offered.remove(&id)

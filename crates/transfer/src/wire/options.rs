@@ -11,7 +11,7 @@ pub struct Options {
     /// Of leases.
     pub leases: LeaseLimits,
     /// How long an ask, a notice or an invitation waits for a lease that is not known yet. Longer than an engine
-    /// takes from answering a request to telling its workers: one step.
+    /// takes from answering a request until its workers know: one step.
     pub early_wait: Duration,
     /// Most of them that wait so, in all: about 4.5 KiB each, the most of it the ticket; an invitation has two.
     pub early: usize,
@@ -50,7 +50,7 @@ pub struct Options {
     pub stall: Duration,
     /// How often a peer that has to wait for us hears that it is worth it; well below its `stall`.
     pub heartbeat: Duration,
-    /// How long the source keeps a committed transfer in mind if nobody says that it has landed.
+    /// How long the source keeps a committed transfer in mind if the peer does not say that it has landed.
     pub landing_wait: Duration,
     /// How often a route or a connection is tried before its job fails.
     pub attempts: u32,

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Rank};
 use crate::lease::LeaseEnd;
-use crate::moment::Moment;
 use crate::path::Path;
 use crate::ticket::TicketError;
 
@@ -22,22 +21,6 @@ pub struct JobReport {
     pub queued: Duration,
     /// The routes.
     pub routes: Vec<RouteReport>,
-}
-
-impl JobReport {
-    pub(super) fn new(
-        now: Moment,
-        started: Moment,
-        moved: Option<Moment>,
-        routes: Vec<RouteReport>,
-    ) -> Self {
-        Self {
-            bytes: routes.iter().map(|route| route.bytes).sum(),
-            took: now.since(started),
-            queued: moved.unwrap_or(now).since(started),
-            routes,
-        }
-    }
 }
 
 /// What one route has done.
@@ -175,7 +158,7 @@ pub enum JobError {
     },
     /// The blocks cannot be opened, for the owner to push into.
     #[error("the blocks cannot be opened for a push: {why}")]
-    Opening {
+    WriteLease {
         /// Why not.
         why: Text,
     },

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::action::Action;
 use super::context::Context;
+use super::ids::ConnId;
 use super::message::Message;
 use super::news::News;
 use super::peers::Peers;
 use super::planner::Planner;
 use super::refusal::Text;
-use super::{Action, ConnId};
 use crate::ids::{AgentId, TransferId};
 use crate::path::negotiation::{Negotiation, Report, Step, Steps, Traveller, Way};
 use crate::path::{Path, PathSet};
@@ -68,8 +69,7 @@ impl Paths {
         };
         let Traveller { transfer, way, .. } = traveller;
         if let Some(why) = link.lost.get(&(path, way)) {
-            let (transfers, why) = (vec![transfer], why.clone());
-            return cx.tell(News::PathLost { transfers, why });
+            return cx.tell(News::PathLost(vec![transfer], why.clone()));
         }
         link.travellers.insert(transfer, (path, way));
         self.negotiate(cx, conn, path, |negotiation, steps| {
@@ -135,14 +135,11 @@ impl Paths {
             match step {
                 Step::Say(word) => cx.send(conn, Message::Path { path, word }),
                 Step::Order(order) => cx.act(Action::Path { conn, path, order }),
-                Step::HangUp(why) => cx.tell(News::HangUp {
-                    conn,
-                    why: why.into(),
-                }),
+                Step::HangUp(why) => cx.tell(News::HangUp(conn, why.into())),
                 Step::Lose(way, why) => {
                     let why = Text::from(why);
                     let transfers = link.lose(path, way, why.clone());
-                    cx.tell(News::PathLost { transfers, why });
+                    cx.tell(News::PathLost(transfers, why));
                 }
             }
         }

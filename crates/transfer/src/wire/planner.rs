@@ -28,7 +28,7 @@ pub trait Planner {
     /// called as often.
     fn hold(&mut self, deployment: &DeploymentDigest);
 
-    /// A connection that was held is gone. What nobody holds may be forgotten.
+    /// A connection that was held is gone. What is held no more may be forgotten.
     fn release(&mut self, deployment: &DeploymentDigest);
 }
 

@@ -9,7 +9,7 @@ use crate::ids::ServiceName;
 /// Most plans that are compiled at a time for the agents of one service, who choose what they ask for.
 pub(super) const MOST_COMPILING: usize = 256;
 
-/// How many plans are remembered before those are looked for that nobody holds any more.
+/// How many plans are remembered before those that are held no more are forgotten.
 const SWEEP_AT: usize = 64;
 
 /// Plans that somebody holds, and those that are being compiled.
@@ -17,18 +17,9 @@ const SWEEP_AT: usize = 64;
 pub(super) struct Plans<L> {
     /// For which service, if not for ourselves.
     compiling: HashMap<PlanAsk, Option<ServiceName>>,
-    /// Of no use when nobody holds them any more.
+    /// Of no use when they are held no more.
     compiled: HashMap<PlanAsk, Weak<Planned<L>>>,
     sweep_at: usize,
-}
-
-/// What is known of a plan.
-#[derive(Debug)]
-pub(super) enum Lookup<L> {
-    Compiled(Arc<Planned<L>>),
-    Compiling,
-    /// It is to be compiled.
-    Unknown,
 }
 
 impl<L> Default for Plans<L> {
@@ -42,12 +33,14 @@ impl<L> Default for Plans<L> {
 }
 
 impl<L> Plans<L> {
-    pub(super) fn get(&self, ask: &PlanAsk) -> Lookup<L> {
-        match self.compiled.get(ask).and_then(Weak::upgrade) {
-            Some(plan) => Lookup::Compiled(plan),
-            None if self.compiling.contains_key(ask) => Lookup::Compiling,
-            None => Lookup::Unknown,
-        }
+    /// A plan that is compiled, and that somebody holds.
+    pub(super) fn get(&self, ask: &PlanAsk) -> Option<Arc<Planned<L>>> {
+        self.compiled.get(ask).and_then(Weak::upgrade)
+    }
+
+    /// Whether it is compiled, or being compiled.
+    pub(super) fn knows(&self, ask: &PlanAsk) -> bool {
+        self.compiling.contains_key(ask) || self.get(ask).is_some()
     }
 
     /// How many are being compiled for the agents of a service.
@@ -56,7 +49,7 @@ impl<L> Plans<L> {
         services.filter(|of| *of == service).count()
     }
 
-    /// Whether nobody holds a plan, and none is on its way.
+    /// Whether no plan is held, and none is on its way.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         let mut plans = self.compiled.values();

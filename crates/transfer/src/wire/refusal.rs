@@ -1,6 +1,7 @@
 //! Why somebody is refused, and why a transfer failed. Both travel, so both are data.
 
 use std::fmt;
+use std::mem::swap;
 
 use serde::{Deserialize, Serialize};
 
@@ -152,27 +153,14 @@ impl HelloRefusal {
 
     /// The same as the other side would say it: what is here is there.
     #[must_use]
-    pub fn mirrored(self) -> Self {
-        match self {
-            HelloRefusal::Version { ours, theirs } => HelloRefusal::Version {
-                ours: theirs,
-                theirs: ours,
-            },
-            HelloRefusal::Cluster { ours, theirs } => HelloRefusal::Cluster {
-                ours: theirs,
-                theirs: ours,
-            },
-            HelloRefusal::Specs(Difference {
-                field,
-                ours,
-                theirs,
-            }) => HelloRefusal::Specs(Difference {
-                field,
-                ours: theirs,
-                theirs: ours,
-            }),
-            same => same,
+    pub fn mirrored(mut self) -> Self {
+        match &mut self {
+            HelloRefusal::Version { ours, theirs } => swap(ours, theirs),
+            HelloRefusal::Cluster { ours, theirs } => swap(ours, theirs),
+            HelloRefusal::Specs(differ) => swap(&mut differ.ours, &mut differ.theirs),
+            _ => {}
         }
+        self
     }
 }
 
@@ -371,7 +359,7 @@ impl From<UseError> for Refusal {
                 asked,
             },
             UseError::Holder => Refusal::WrongPeer,
-            UseError::Rank { rank, .. } => Refusal::RankNotYours { rank },
+            UseError::Rank { rank } => Refusal::RankNotYours { rank },
             UseError::Consumed { .. } | UseError::Pushed => Refusal::Consumed,
             UseError::Superseded { latest } => Refusal::Superseded { latest },
         }

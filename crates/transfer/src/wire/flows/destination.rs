@@ -3,7 +3,7 @@
 //! ```text
 //!            accepted              commit, and every byte arrived once
 //!  ┌────────┐         ┌───────────┐
-//!  │ Asking ├────────►│ Receiving ├────────────────────────────────────► over, landed
+//!  │ Asking ├────────►│  Moving   ├────────────────────────────────────► over, landed
 //!  └───┬────┘         └─────┬─────┘            send Landed
 //!      │ failure            │ failure
 //!      │              ┌─────▼─────┐
@@ -16,8 +16,6 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::Nonce;
-use crate::wire::news::Why;
 use crate::wire::refusal::Failure;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 
@@ -27,14 +25,13 @@ pub const MAX_STREAMS: usize = 2048;
 
 /// What has arrived of a transfer. Memory: this struct, and 48 bytes for each stream.
 #[derive(Debug)]
-pub(in crate::wire) struct Destination {
-    phase: Phase,
-    nonce: Nonce,
+pub(crate) struct Destination {
     bytes: u64,
     /// Admitted streams by offset: each is disjoint from the others.
     streams: BTreeMap<u64, Stream>,
     arrived: u64,
-    commit: Option<(u32, u64)>,
+    /// How many streams the source has committed to.
+    commit: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -44,14 +41,7 @@ struct Stream {
     whole: bool,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::wire) enum Phase {
-    Asking,
-    Receiving,
-    Fencing(Why),
-}
-
-/// Why a data stream is not let in. The transport stops it and tells nobody why.
+/// Why a data stream is not let in. The transport stops it and does not say why.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum StreamRefusal {
@@ -64,11 +54,8 @@ pub enum StreamRefusal {
 }
 
 impl Destination {
-    /// One that the peer has still to accept.
-    pub(in crate::wire) fn asking(bytes: u64, nonce: Nonce) -> Self {
+    pub(super) fn new(bytes: u64) -> Self {
         Self {
-            phase: Phase::Asking,
-            nonce,
             bytes,
             streams: BTreeMap::new(),
             arrived: 0,
@@ -76,27 +63,8 @@ impl Destination {
         }
     }
 
-    /// One that was asked for, and is accepted.
-    pub(in crate::wire) fn accepted(bytes: u64, nonce: Nonce) -> Self {
-        let mut destination = Self::asking(bytes, nonce);
-        destination.accept();
-        destination
-    }
-
-    /// The peer accepts. Tells whether that is news.
-    pub(in crate::wire) fn accept(&mut self) -> bool {
-        let news = self.phase == Phase::Asking;
-        if news {
-            self.phase = Phase::Receiving;
-        }
-        news
-    }
-
     /// Whether the stream may place its bytes. To be asked before the first is placed.
-    pub(in crate::wire) fn admit(&mut self, header: &StreamHeader) -> Result<(), StreamRefusal> {
-        if matches!(self.phase, Phase::Fencing(_)) || header.nonce != self.nonce {
-            return Err(StreamRefusal::Unknown);
-        }
+    pub(super) fn admit(&mut self, header: &StreamHeader) -> Result<(), StreamRefusal> {
         let faulty = Err(StreamRefusal::Faulty(Failure::Streams));
         let Some(end) = header.offset.checked_add(header.length) else {
             return faulty;
@@ -117,7 +85,7 @@ impl Destination {
     }
 
     /// A stream has ended, with all its bytes placed. `crc` is of the bytes that arrived.
-    pub(in crate::wire) fn stream_arrived(
+    pub(super) fn stream_arrived(
         &mut self,
         header: &StreamHeader,
         trailer: &StreamTrailer,
@@ -146,70 +114,34 @@ impl Destination {
     }
 
     /// The source commits to so many streams and bytes.
-    pub(in crate::wire) fn commit(&mut self, streams: u32, bytes: u64) -> Result<(), Failure> {
+    pub(super) fn commit(&mut self, streams: u32, bytes: u64) -> Result<(), Failure> {
         if bytes != self.bytes {
             return Err(Failure::Length {
                 planned: self.bytes,
                 found: bytes,
             });
         }
-        self.commit = Some((streams, bytes));
+        self.commit = Some(streams);
         Ok(())
     }
 
     /// How it went, once every byte and the commit are there.
-    pub(in crate::wire) fn outcome(&self) -> Option<Result<(), Failure>> {
-        if self.phase != Phase::Receiving || self.arrived != self.bytes {
-            return None;
-        }
-        let (streams, _) = self.commit?;
+    pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
+        let streams = self.commit.filter(|_| self.arrived == self.bytes)?;
         let all = streams as usize == self.streams.len();
         Some(if all { Ok(()) } else { Err(Failure::Streams) })
-    }
-
-    pub(in crate::wire) fn phase(&self) -> &Phase {
-        &self.phase
-    }
-
-    /// Fails it. The first failure stays.
-    pub(in crate::wire) fn fence(&mut self, why: Why) {
-        if !matches!(self.phase, Phase::Fencing(_)) {
-            self.phase = Phase::Fencing(why);
-        }
-    }
-
-    #[cfg(test)]
-    pub(in crate::wire) fn is_fencing(&self) -> bool {
-        matches!(self.phase, Phase::Fencing(_))
-    }
-
-    #[cfg(test)]
-    pub(in crate::wire) fn is_committed(&self) -> bool {
-        self.commit.is_some()
-    }
-
-    #[cfg(test)]
-    pub(in crate::wire) fn is_covered(&self) -> bool {
-        self.arrived == self.bytes
-    }
-
-    #[cfg(test)]
-    pub(in crate::wire) fn admit_fenced(&mut self) {
-        self.phase = Phase::Receiving;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::TransferId;
-
-    const NONCE: Nonce = Nonce([1; 16]);
+    use crate::ids::{Nonce, TransferId};
 
     fn header(stream: u32, offset: u64, length: u64) -> StreamHeader {
         StreamHeader {
             transfer: TransferId([0; 16]),
-            nonce: NONCE,
+            nonce: Nonce([1; 16]),
             stream,
             offset,
             length,
@@ -217,7 +149,7 @@ mod tests {
     }
 
     fn receiving(bytes: u64) -> Destination {
-        Destination::accepted(bytes, NONCE)
+        Destination::new(bytes)
     }
 
     fn arrive(to: &mut Destination, header: &StreamHeader) -> Result<(), Failure> {
@@ -272,18 +204,6 @@ mod tests {
             many.admit(&header(i, u64::from(i), 1)).unwrap();
         }
         assert_eq!(many.admit(&header(u32::MAX, 1 << 19, 1)), faulty);
-    }
-
-    #[test]
-    fn only_the_right_nonce_lets_in_and_nothing_after_a_failure() {
-        let mut to = receiving(100);
-        let forged = StreamHeader {
-            nonce: Nonce([2; 16]),
-            ..header(0, 0, 100)
-        };
-        assert_eq!(to.admit(&forged), Err(StreamRefusal::Unknown));
-        to.fence(Why::Failed(Failure::Streams));
-        assert_eq!(to.admit(&header(0, 0, 100)), Err(StreamRefusal::Unknown));
     }
 
     #[test]

@@ -9,15 +9,18 @@ pub(super) mod transfer;
 
 use std::collections::BTreeMap;
 
+use super::action::{Action, Flow};
+use super::awaited::Awaited;
 use super::context::{Context, Timer};
-use super::message::{Message, WaitingOn};
+use super::ids::ConnId;
+use super::message::Message;
 use super::news::{News, Side, Why};
 use super::planner::Planner;
 use super::refusal::{Failure, Refusal, Text};
 use super::stream::{StreamHeader, StreamTrailer};
-use super::{Action, ConnId};
 use crate::ids::{AgentId, TransferId};
 use crate::path::Path;
+use crate::path::negotiation::Way;
 
 pub use destination::{MAX_STREAMS, StreamRefusal};
 
@@ -47,7 +50,7 @@ impl<P: Planner> Flows<P> {
     /// Begins an attempt.
     pub(super) fn begin(&mut self, cx: &mut Context<P>, attempt: Transfer<P>) {
         let id = attempt.flow.transfer;
-        if attempt.under_way {
+        if attempt.way() == Way::In {
             // Streams may overtake the answer.
             cx.act(Action::Receive(attempt.flow.clone()));
         }
@@ -60,17 +63,13 @@ impl<P: Planner> Flows<P> {
 impl<P: Planner> Flows<P> {
     pub(super) fn stream_sent(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
         self.moving(cx, id);
-        let source = self.transfers.get_mut(&id).and_then(Transfer::source);
-        let Some(source) = source else {
+        let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
-        match source.stream_sent(bytes) {
-            Ok(()) if source.is_read() => cx.tell(News::Read(id)),
-            Ok(()) => {}
-            Err(miscount) => {
-                let why = format!("{miscount:?}").into();
-                self.fail(cx, id, Failure::Local { why }, true);
-            }
+        match t.source().map(|source| source.stream_sent(bytes)) {
+            Some(Ok(())) if t.is_read() => cx.tell(News::Read(id)),
+            Some(Err(failure)) => self.fail(cx, id, failure, true),
+            _ => {}
         }
     }
 
@@ -104,12 +103,7 @@ impl<P: Planner> Flows<P> {
         let transfer = transfer.filter(|t| t.flow.agent == *agent);
         let transfer = transfer.ok_or(StreamRefusal::Unknown)?;
         let side = transfer.side;
-        let destination = transfer.destination().ok_or(StreamRefusal::Unknown)?;
-        #[cfg(test)]
-        if cx.fault == Some(super::simulation::Fault::AdmitAfterFence) {
-            destination.admit_fenced();
-        }
-        let admitted = destination.admit(header);
+        let admitted = transfer.admit(header);
         match &admitted {
             Ok(()) => {
                 self.moving(cx, id);
@@ -130,11 +124,6 @@ impl<P: Planner> Flows<P> {
     ) {
         let id = header.transfer;
         self.moving(cx, id);
-        let crc = if fault!(cx, IgnoreChecksum) {
-            trailer.crc
-        } else {
-            crc
-        };
         let destination = self.transfers.get_mut(&id).and_then(Transfer::destination);
         match destination.map(|d| d.stream_arrived(header, trailer, crc)) {
             None => {}
@@ -167,7 +156,7 @@ impl<P: Planner> Flows<P> {
         let Some(t) = transfer else {
             return;
         };
-        let asking = t.is_asking();
+        let (asking, committed) = (t.is_asking(), t.is_committed());
         match (message, &mut t.role) {
             (Message::Accepted { path, .. }, _) => self.on_accepted(cx, id, path),
             (Message::Refused { refusal, .. }, _) if asking => {
@@ -176,8 +165,8 @@ impl<P: Planner> Flows<P> {
             (Message::Abort { failure, .. }, _) => self.fail(cx, id, failure, false),
             (Message::Waiting { on, .. }, Role::Destination(_)) => {
                 t.waiting = Some(on);
-                if let (WaitingOn::Prefill, Side::Job { job, .. }) = (on, t.side) {
-                    cx.tell(News::Admitted { job });
+                if let (Awaited::Prefill, Side::Job { job, .. }) = (on, t.side) {
+                    cx.tell(News::Admitted(job));
                 }
                 self.moving(cx, id);
             }
@@ -193,9 +182,7 @@ impl<P: Planner> Flows<P> {
                     Err(failure) => self.fail(cx, id, failure, true),
                 }
             }
-            (Message::Landed { .. }, Role::Source(source)) if source.is_committed() => {
-                cx.tell(News::Landed(id));
-            }
+            (Message::Landed { .. }, _) if committed => cx.tell(News::Landed(id)),
             _ => {}
         }
     }
@@ -216,14 +203,9 @@ impl<P: Planner> Flows<P> {
             return;
         }
         t.flow.path = Some(path);
-        let receiving = t.destination().is_some();
+        let receiving = t.way() == Way::In;
         self.moving(cx, id);
-        cx.tell(News::Accepted {
-            transfer: id,
-            job,
-            route,
-            path,
-        });
+        cx.tell(News::Accepted(id, job, route, path));
         if receiving {
             cx.act(Action::Flowing { transfer: id, path });
             cx.tell(News::Travels(id));
@@ -244,25 +226,14 @@ impl<P: Planner> Flows<P> {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
-        let (side, conn) = (t.side, t.flow.conn);
-        let Some(source) = t.source() else {
-            return;
-        };
-        let (begins, waits) = (source.begin(), source.waits_for_prefill());
-        let read = source.is_read();
+        if !t.begin_reading() {
+            return self.heartbeat(cx, id);
+        }
+        let (side, waits, read) = (t.side, t.waits_for_prefill(), t.is_read());
         if waits {
             cx.after(cx.options.heartbeat, Timer::Heartbeat(id));
         }
-        if !begins {
-            if waits {
-                cx.timers.clear(&Timer::Stall(id));
-                let on = WaitingOn::Prefill;
-                cx.send(conn, Message::Waiting { transfer: id, on });
-            }
-            return;
-        }
-        t.under_way = true;
-        let flow = super::Flow {
+        let flow = Flow {
             all_readable: !waits,
             ready,
             ..t.flow.clone()
@@ -284,10 +255,7 @@ impl<P: Planner> Flows<P> {
         layer: u32,
         tokens: u64,
     ) {
-        let Some(t) = self.transfers.get_mut(&id) else {
-            return;
-        };
-        if t.source().is_some_and(|source| source.is_reading()) {
+        if self.transfers.get(&id).is_some_and(Transfer::is_reading) {
             cx.act(Action::Readable {
                 transfer: id,
                 layer,
@@ -298,11 +266,13 @@ impl<P: Planner> Flows<P> {
 
     /// Everything may be read.
     pub(super) fn all_ready(&mut self, cx: &mut Context<P>, id: TransferId) {
-        let Some(source) = self.transfers.get_mut(&id).and_then(Transfer::source) else {
+        let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
-        source.finish_prefill();
-        let (reading, read) = (source.is_reading(), source.is_read());
+        if let Some(source) = t.source() {
+            source.prefilled = true;
+        }
+        let (reading, read) = (t.is_reading(), t.is_read());
         cx.timers.clear(&Timer::Heartbeat(id));
         if !reading {
             return self.read_if_ready(cx, id, Vec::new());
@@ -316,16 +286,13 @@ impl<P: Planner> Flows<P> {
 
     /// Tells a peer that waits for our prefill that it is worth it.
     pub(super) fn heartbeat(&mut self, cx: &mut Context<P>, id: TransferId) {
-        let Some(t) = self.transfers.get_mut(&id) else {
-            return;
-        };
-        let conn = t.flow.conn;
-        if t.source().is_some_and(|source| source.waits_for_prefill()) {
+        let transfer = self.transfers.get(&id);
+        if let Some(t) = transfer.filter(|t| t.waits_for_prefill()) {
             // Reading layer by layer stands still without the engine's fault or the peer's.
             cx.timers.clear(&Timer::Stall(id));
             cx.after(cx.options.heartbeat, Timer::Heartbeat(id));
-            let on = WaitingOn::Prefill;
-            cx.send(conn, Message::Waiting { transfer: id, on });
+            let on = Awaited::Prefill;
+            cx.send(t.flow.conn, Message::Waiting { transfer: id, on });
         }
     }
 
@@ -335,10 +302,9 @@ impl<P: Planner> Flows<P> {
             return;
         };
         let conn = t.flow.conn;
-        let Some(source) = t.source() else {
+        let Some((streams, bytes)) = t.commit() else {
             return;
         };
-        let (streams, bytes) = source.commit();
         cx.timers.clear(&Timer::Heartbeat(id));
         cx.after(cx.options.landing_wait, Timer::Stall(id));
         let commit = Message::Commit {
@@ -353,23 +319,7 @@ impl<P: Planner> Flows<P> {
 /// How an attempt ends.
 impl<P: Planner> Flows<P> {
     fn land_if_whole(&mut self, cx: &mut Context<P>, id: TransferId) {
-        let destination = self.transfers.get_mut(&id).and_then(Transfer::destination);
-        let Some(destination) = destination else {
-            return;
-        };
-        #[allow(unused_mut, reason = "tests break it on purpose")]
-        let mut outcome = destination.outcome();
-        #[cfg(test)]
-        if outcome.is_none() && !destination.is_fencing() {
-            use super::simulation::Fault;
-            let (committed, covered) = (destination.is_committed(), destination.is_covered());
-            outcome = match cx.fault {
-                Some(Fault::SucceedWithoutCommit) if covered => Some(Ok(())),
-                Some(Fault::SucceedWithoutBytes) if committed => Some(Ok(())),
-                _ => None,
-            };
-        }
-        match outcome {
+        match self.transfers.get(&id).and_then(Transfer::outcome) {
             None => {}
             Some(Err(failure)) => self.fail(cx, id, failure, true),
             Some(Ok(())) => cx.tell(News::Whole(id)),
@@ -378,8 +328,8 @@ impl<P: Planner> Flows<P> {
 
     /// Ends a transfer with success, which its source is told where we are the destination.
     pub(super) fn land(&mut self, cx: &mut Context<P>, id: TransferId) -> Option<Transfer<P>> {
-        let mut t = self.transfers.remove(&id)?;
-        if t.destination().is_some() {
+        let t = self.transfers.remove(&id)?;
+        if t.way() == Way::In {
             cx.send(t.flow.conn, Message::Landed { transfer: id });
         }
         clear_timers(cx, id);
@@ -424,7 +374,7 @@ impl<P: Planner> Flows<P> {
         if lease_ended && t.is_committed() {
             return;
         }
-        let (conn, under_way) = (t.flow.conn, t.under_way);
+        let (conn, under_way) = (t.flow.conn, t.is_under_way());
         t.fence(why.clone());
         clear_timers(cx, id);
         if let (Why::Failed(failure), true) = (&why, tell) {
@@ -435,12 +385,12 @@ impl<P: Planner> Flows<P> {
             };
             cx.send(conn, abort);
         }
-        cx.tell(News::Stopped { conn, transfer: id });
+        cx.tell(News::Stopped(conn, id));
         if under_way {
             cx.after(cx.options.fence_wait, Timer::Fence(id));
             cx.act(Action::Fence { transfer: id });
         }
-        if !under_way || fault!(cx, RetryBeforeFence) {
+        if !under_way {
             self.gone(cx, id, why);
         }
     }

@@ -2,102 +2,146 @@
 
 use std::sync::Arc;
 
-use super::destination::{self, Destination};
-use super::source::{self, Source};
+use super::destination::{Destination, StreamRefusal};
+use super::source::Source;
 use crate::path::PathSet;
 use crate::path::negotiation::Way;
-use crate::wire::Flow;
+use crate::wire::action::Flow;
 use crate::wire::awaited::Awaited;
-use crate::wire::message::WaitingOn;
 use crate::wire::news::{Side, Why};
 use crate::wire::planner::{Planned, Planner};
+use crate::wire::refusal::Failure;
+use crate::wire::stream::StreamHeader;
 
 /// A transfer and whose it is. Memory: about 500 bytes, and what [`Destination`] keeps of streams.
 #[derive(Debug)]
-pub(in crate::wire) struct Transfer<P: Planner> {
+pub(crate) struct Transfer<P: Planner> {
     /// What the agent is told about it. It lives and dies with the connection named there.
-    pub(in crate::wire) flow: Flow,
-    pub(in crate::wire) plan: Arc<Planned<P::Plan>>,
-    pub(in crate::wire) side: Side,
-    pub(in crate::wire) role: Role,
+    pub(crate) flow: Flow,
+    pub(crate) plan: Arc<Planned<P::Plan>>,
+    pub(crate) side: Side,
+    pub(super) role: Role,
+    phase: Phase,
     /// Whether memory has not been done with it in time.
-    pub(in crate::wire) stalled: bool,
+    pub(crate) stalled: bool,
     /// The paths that may be taken.
-    pub(in crate::wire) paths: PathSet,
-    /// Whether the agent was told to read or to receive, so that a fence is needed.
-    pub(in crate::wire) under_way: bool,
+    pub(super) paths: PathSet,
     /// The most places that binding it takes, where a peer has asked for it; those of an invited push count as a whole.
-    pub(in crate::wire) places: u64,
+    pub(crate) places: u64,
     /// What the peer has said last that it waits for.
-    pub(in crate::wire) waiting: Option<WaitingOn>,
+    pub(super) waiting: Option<Awaited>,
     /// How many bytes had moved when that was looked at last.
-    pub(in crate::wire) moved: u64,
+    pub(super) moved: u64,
 }
 
 /// Which of the two ends is here.
 #[derive(Debug)]
-pub(in crate::wire) enum Role {
+pub(super) enum Role {
     Source(Source),
     Destination(Destination),
 }
 
+#[derive(Debug, PartialEq, Eq)]
+enum Phase {
+    /// The peer has still to accept it.
+    Asking,
+    /// A source may not read yet: the prefill is not over.
+    Waiting,
+    /// A source reads, or a destination receives.
+    Moving,
+    /// A source has committed.
+    Committed,
+    Fencing(Why),
+}
+
 impl<P: Planner> Transfer<P> {
-    pub(in crate::wire) fn is_fencing(&self) -> bool {
-        self.why().is_some()
+    /// An attempt that we ask for, or whose peer is answered that it may. `prefilled` says of a source whether everything
+    /// may be read.
+    pub(crate) fn new(
+        flow: Flow,
+        plan: Arc<Planned<P::Plan>>,
+        side: Side,
+        (way, prefilled): (Way, bool),
+        paths: PathSet,
+    ) -> Self {
+        let role = match way {
+            Way::Out => Role::Source(Source::new(flow.bytes, prefilled)),
+            Way::In => Role::Destination(Destination::new(flow.bytes)),
+        };
+        let mut transfer = Self {
+            flow,
+            plan,
+            side,
+            role,
+            phase: Phase::Asking,
+            stalled: false,
+            paths,
+            places: 0,
+            waiting: None,
+            moved: 0,
+        };
+        if matches!(side, Side::Lease(_)) {
+            transfer.accept();
+        }
+        transfer
     }
 
     /// Why it is being fenced, if it is.
-    pub(in crate::wire) fn why(&self) -> Option<&Why> {
-        match &self.role {
-            Role::Source(source) => match source.phase() {
-                source::Phase::Fencing(why) => Some(why),
-                _ => None,
-            },
-            Role::Destination(destination) => match destination.phase() {
-                destination::Phase::Fencing(why) => Some(why),
-                _ => None,
-            },
+    pub(crate) fn why(&self) -> Option<&Why> {
+        match &self.phase {
+            Phase::Fencing(why) => Some(why),
+            _ => None,
         }
     }
 
-    pub(in crate::wire) fn fence(&mut self, why: Why) {
-        match &mut self.role {
-            Role::Source(source) => source.fence(why),
-            Role::Destination(destination) => destination.fence(why),
+    pub(crate) fn is_fencing(&self) -> bool {
+        self.why().is_some()
+    }
+
+    /// Fails it. The first failure stays.
+    pub(super) fn fence(&mut self, why: Why) {
+        if !self.is_fencing() {
+            self.phase = Phase::Fencing(why);
         }
     }
 
-    pub(in crate::wire) fn is_committed(&self) -> bool {
-        match &self.role {
-            Role::Source(source) => *source.phase() == source::Phase::Committed,
-            Role::Destination(_) => false,
-        }
+    /// Whether the agent was told to read or to receive, so that a fence is needed.
+    pub(super) fn is_under_way(&self) -> bool {
+        let begun = matches!(self.phase, Phase::Moving | Phase::Committed);
+        begun || self.way() == Way::In
+    }
+
+    pub(super) fn is_committed(&self) -> bool {
+        self.phase == Phase::Committed
+    }
+
+    /// Whether a source reads.
+    pub(super) fn is_reading(&self) -> bool {
+        self.phase == Phase::Moving && self.way() == Way::Out
     }
 
     /// Whether nothing is left to read, so that only the lease decides about the commit.
-    pub(in crate::wire) fn is_read(&self) -> bool {
-        match &self.role {
-            Role::Source(source) => source.is_read(),
-            Role::Destination(_) => false,
-        }
+    pub(crate) fn is_read(&self) -> bool {
+        let read_all = matches!(&self.role, Role::Source(source) if source.has_read_all());
+        self.phase == Phase::Moving && read_all
     }
 
     /// Which way its bytes go.
-    pub(in crate::wire) fn way(&self) -> Way {
+    pub(crate) fn way(&self) -> Way {
         match &self.role {
             Role::Source(_) => Way::Out,
             Role::Destination(_) => Way::In,
         }
     }
 
-    pub(in crate::wire) fn source(&mut self) -> Option<&mut Source> {
+    pub(super) fn source(&mut self) -> Option<&mut Source> {
         match &mut self.role {
             Role::Source(source) => Some(source),
             Role::Destination(_) => None,
         }
     }
 
-    pub(in crate::wire) fn destination(&mut self) -> Option<&mut Destination> {
+    pub(super) fn destination(&mut self) -> Option<&mut Destination> {
         match &mut self.role {
             Role::Source(_) => None,
             Role::Destination(destination) => Some(destination),
@@ -106,45 +150,191 @@ impl<P: Planner> Transfer<P> {
 
     /// Whether the peer has still to accept it.
     pub(super) fn is_asking(&self) -> bool {
-        match &self.role {
-            Role::Source(source) => *source.phase() == source::Phase::Asking,
-            Role::Destination(destination) => *destination.phase() == destination::Phase::Asking,
-        }
+        self.phase == Phase::Asking
     }
 
     /// The peer accepts. Tells whether that is news.
     pub(super) fn accept(&mut self) -> bool {
-        match &mut self.role {
-            Role::Source(source) => source.accept(),
-            Role::Destination(destination) => destination.accept(),
+        let news = self.is_asking();
+        if news {
+            self.phase = match self.way() {
+                Way::Out => Phase::Waiting,
+                Way::In => Phase::Moving,
+            };
+        }
+        news
+    }
+
+    /// A source begins to read, if it may and has not. Tells whether it does so now.
+    pub(super) fn begin_reading(&mut self) -> bool {
+        let by_layer = self.flow.request.by_layer;
+        let may = matches!(&self.role, Role::Source(source) if source.prefilled || by_layer);
+        let begins = self.phase == Phase::Waiting && may;
+        if begins {
+            self.phase = Phase::Moving;
+        }
+        begins
+    }
+
+    /// Whether the peer shall hear from time to time that waiting is worth it.
+    pub(super) fn waits_for_prefill(&self) -> bool {
+        let may_end = matches!(self.phase, Phase::Waiting | Phase::Moving);
+        may_end && matches!(&self.role, Role::Source(source) if !source.prefilled)
+    }
+
+    /// A source commits. Gives what the commit has to say: streams and bytes.
+    pub(super) fn commit(&mut self) -> Option<(u32, u64)> {
+        let counts = self.source()?.counts();
+        self.phase = Phase::Committed;
+        Some(counts)
+    }
+
+    /// Whether a stream may place its bytes. To be asked before the first is placed.
+    pub(super) fn admit(&mut self, header: &StreamHeader) -> Result<(), StreamRefusal> {
+        let known = !self.is_fencing() && header.nonce == self.flow.nonce;
+        let destination = self.destination().filter(|_| known);
+        destination
+            .ok_or(StreamRefusal::Unknown)
+            .and_then(|destination| destination.admit(header))
+    }
+
+    /// How it went, of a destination that is accepted, once every byte and the commit are there.
+    pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
+        match &self.role {
+            Role::Destination(destination) if self.phase == Phase::Moving => destination.outcome(),
+            _ => None,
         }
     }
 
     /// What it waits for.
-    pub(in crate::wire) fn awaits(&self) -> Awaited {
-        let asked = match self.waiting {
-            None => Awaited::Answer,
-            Some(WaitingOn::Lease) => Awaited::Lease,
-            Some(WaitingOn::Prefill) => Awaited::Prefill,
-            Some(WaitingOn::Fence) => Awaited::Fence,
-        };
+    pub(crate) fn awaits(&self) -> Awaited {
+        let asked = self.waiting.unwrap_or(Awaited::Answer);
         let (moved, planned) = (self.moved, self.flow.bytes);
-        let bytes = Awaited::Bytes { moved, planned };
-        match &self.role {
-            Role::Source(source) => match source.phase() {
-                source::Phase::Asking => asked,
-                source::Phase::Waiting => Awaited::Prefill,
-                source::Phase::Reading => bytes,
-                source::Phase::Committed => Awaited::Landing,
-                source::Phase::Fencing(_) => Awaited::Fence,
-            },
-            Role::Destination(destination) => match destination.phase() {
-                destination::Phase::Asking => asked,
-                destination::Phase::Receiving if moved >= planned => Awaited::Commit,
-                destination::Phase::Receiving if self.waiting == Some(WaitingOn::Prefill) => asked,
-                destination::Phase::Receiving => bytes,
-                destination::Phase::Fencing(_) => Awaited::Fence,
-            },
+        match (&self.phase, self.way()) {
+            (Phase::Asking, _) => asked,
+            (Phase::Waiting, _) => Awaited::Prefill,
+            (Phase::Committed, _) => Awaited::Landing,
+            (Phase::Fencing(_), _) => Awaited::Fence,
+            (Phase::Moving, Way::In) if moved >= planned => Awaited::Commit,
+            (Phase::Moving, Way::In) if asked == Awaited::Prefill => asked,
+            (Phase::Moving, _) => Awaited::Bytes { moved, planned },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
+    use crate::plan::Request;
+    use crate::wire::action::BlocksOf;
+    use crate::wire::ids::{ConnId, JobId};
+    use crate::wire::simulation::plan::SimPlanner;
+
+    const NONCE: Nonce = Nonce([1; 16]);
+
+    /// A transfer of ours that the peer has accepted.
+    fn accepted(bytes: u64, way: Way, by_layer: bool, prefilled: bool) -> Transfer<SimPlanner<()>> {
+        let job = JobId(1);
+        let flow = Flow {
+            transfer: TransferId([0; 16]),
+            nonce: NONCE,
+            conn: ConnId(1),
+            agent: AgentId::new("a").unwrap(),
+            peer: DeploymentDigest([0; 32]),
+            rank: Rank(0),
+            peer_rank: Rank(0),
+            request: Request {
+                by_layer,
+                ..Request::tokens(1)
+            },
+            bytes,
+            lanes: 1,
+            path: None,
+            blocks: BlocksOf::Job(job),
+            all_readable: true,
+            ready: Vec::new(),
+        };
+        let plan = Planned {
+            routes: BTreeMap::new(),
+            slices: 0,
+            plan: (),
+        };
+        let side = Side::Job { job, route: 0 };
+        let way = (way, prefilled);
+        let mut transfer = Transfer::new(flow, Arc::new(plan), side, way, PathSet::ANY);
+        assert!(transfer.accept() && !transfer.accept());
+        transfer
+    }
+
+    fn reading(bytes: u64) -> Transfer<SimPlanner<()>> {
+        let mut source = accepted(bytes, Way::Out, false, true);
+        assert!(source.begin_reading() && !source.begin_reading());
+        source
+    }
+
+    fn sent(t: &mut Transfer<SimPlanner<()>>, bytes: u64) -> Result<(), Failure> {
+        t.source().unwrap().stream_sent(bytes)
+    }
+
+    #[test]
+    fn a_source_has_read_after_the_last_byte() {
+        let mut source = reading(100);
+        sent(&mut source, 60).unwrap();
+        assert!(!source.is_read());
+        sent(&mut source, 40).unwrap();
+        assert!(source.is_read());
+        assert_eq!(source.commit(), Some((2, 100)));
+        assert!(!source.is_read(), "once");
+        let why = "101 bytes were sent of 100".into();
+        assert_eq!(sent(&mut source, 1), Err(Failure::Local { why }));
+    }
+
+    #[test]
+    fn a_source_waits_for_the_prefill_unless_by_layer() {
+        let mut source = accepted(10, Way::Out, false, false);
+        assert!(!source.begin_reading() && source.waits_for_prefill());
+        source.source().unwrap().prefilled = true;
+        assert!(source.begin_reading() && !source.waits_for_prefill());
+
+        let mut source = accepted(10, Way::Out, true, false);
+        assert!(source.begin_reading() && source.waits_for_prefill());
+        sent(&mut source, 10).unwrap();
+        assert!(
+            !source.is_read(),
+            "what was read may have been half computed"
+        );
+        source.source().unwrap().prefilled = true;
+        assert!(source.is_read());
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let mut source = reading(100);
+        source.fence(Why::Failed(Failure::Streams));
+        source.fence(Why::Failed(Failure::Cancelled));
+        assert_eq!(source.why(), Some(&Why::Failed(Failure::Streams)));
+        source.accept();
+        assert!(!source.begin_reading() && !source.is_read());
+    }
+
+    #[test]
+    fn only_the_right_nonce_lets_in_and_nothing_after_a_failure() {
+        let mut to = accepted(100, Way::In, false, true);
+        let header = |nonce| StreamHeader {
+            transfer: TransferId([0; 16]),
+            nonce,
+            stream: 0,
+            offset: 0,
+            length: 100,
+        };
+        let unknown = Err(StreamRefusal::Unknown);
+        assert_eq!(to.admit(&header(Nonce([2; 16]))), unknown);
+        to.fence(Why::Failed(Failure::Streams));
+        assert_eq!(to.admit(&header(NONCE)), unknown);
+        let mut source = reading(100);
+        assert_eq!(source.admit(&header(NONCE)), unknown, "it receives nothing");
     }
 }

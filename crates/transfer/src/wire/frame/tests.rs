@@ -8,8 +8,8 @@ use crate::ids::{
 use crate::path::negotiation::MAX_WORD;
 use crate::plan::Request;
 use crate::ticket::{MAX_RANKS, MAX_TICKET, Ticket};
-use crate::wire::message::{Ask, Hello, MAX_DOCUMENT, Message, Notice, NoticeKind, WaitingOn};
-use crate::wire::{Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
+use crate::wire::message::{Ask, Hello, MAX_DOCUMENT, Message, Notice, NoticeKind};
+use crate::wire::{Awaited, Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
 
 fn ticket() -> Ticket {
     Ticket::from_text(&format!("tl1.{}", "A".repeat(MAX_TICKET - 4))).unwrap()
@@ -71,7 +71,7 @@ pub(crate) fn samples() -> Vec<Message> {
         },
         Message::Waiting {
             transfer,
-            on: WaitingOn::Prefill,
+            on: Awaited::Prefill,
         },
         Message::Commit {
             transfer,

@@ -3,16 +3,17 @@
 use std::collections::BTreeSet;
 
 use super::JobSpec;
-use super::invited::Openings;
+use super::invited::WriteLeases;
 use crate::ids::Direction;
-use crate::lease::LeaseKey;
+use crate::lease::{LeaseKey, covers};
 use crate::ticket::Claims;
-use crate::wire::context::{Context, Me};
+use crate::wire::context::Context;
 use crate::wire::outcome::JobError;
+use crate::wire::peers::check_life;
 use crate::wire::planner::Planner;
 
 /// Whether a job may begin. Gives what its ticket says.
-pub(in crate::wire) fn check_job<P: Planner>(
+pub(crate) fn check_job<P: Planner>(
     cx: &Context<P>,
     spec: &JobSpec<P::Blocks>,
 ) -> Result<Claims, JobError> {
@@ -30,20 +31,14 @@ pub(in crate::wire) fn check_job<P: Planner>(
     if let Some(&rank) = spec.ranks.iter().find(|r| !cx.me.ranks.contains(r)) {
         return Err(JobError::NotOurs { rank });
     }
-    if is_own(&cx.me, &claims)? {
-        return Err(JobError::OwnTicket);
-    }
-    let (start, end) = (spec.request.start, spec.request.end());
-    let covered = match claims.direction {
-        Direction::Pull => start >= claims.start && end <= claims.valid_tokens,
-        Direction::Push => start == claims.start && end == claims.valid_tokens,
-    };
-    if !covered {
+    check_not_own(cx, &claims)?;
+    let range = (claims.start, claims.valid_tokens);
+    if !covers(claims.direction, range, &spec.request) {
         return Err(other_tokens(spec, &claims));
     }
     if spec.into.is_some() && claims.direction != Direction::Pull {
         let why = "only the owner of a pull's leases can push".into();
-        return Err(JobError::Opening { why });
+        return Err(JobError::WriteLease { why });
     }
     match cx.jobs.busy(claims.set, &spec.ranks) {
         Some(rank) => Err(JobError::UnderWay { rank }),
@@ -51,24 +46,16 @@ pub(in crate::wire) fn check_job<P: Planner>(
     }
 }
 
-/// Whether a ticket is of this engine, in this life. One that names this agent in another life is of before a
-/// restart, and nobody has to be dialled to know that.
-fn is_own(me: &Me, claims: &Claims) -> Result<bool, JobError> {
-    if (claims.owner, claims.incarnation) == (me.deployment, me.incarnation) {
-        return Ok(true);
+/// Whether a ticket is of another engine. One that names this agent in another life is of before a restart, and no
+/// agent has to be dialled to know that.
+fn check_not_own<P: Planner>(cx: &Context<P>, claims: &Claims) -> Result<(), JobError> {
+    let (me, ours) = (&cx.me.agent, (cx.deployment, cx.me.incarnation));
+    if claims.ranks.iter().any(|rank| rank.agent == *me) {
+        check_life(me, ours, claims)?;
     }
-    match claims.ranks.iter().any(|rank| rank.agent == me.agent) {
-        true if claims.owner != me.deployment => Err(JobError::Deployment {
-            agent: me.agent.clone(),
-            found: me.deployment,
-            ticket: claims.owner,
-        }),
-        true => Err(JobError::Restarted {
-            agent: me.agent.clone(),
-            found: me.incarnation,
-            ticket: claims.incarnation,
-        }),
-        false => Ok(false),
+    match (claims.owner, claims.incarnation) == ours {
+        true => Err(JobError::OwnTicket),
+        false => Ok(()),
     }
 }
 
@@ -82,28 +69,29 @@ fn other_tokens<B>(spec: &JobSpec<B>, claims: &Claims) -> JobError {
 }
 
 /// What a pull opens whose owner shall push; none for any other. Whether the leases can be opened, their table says.
-pub(in crate::wire) fn check_openings<P: Planner>(
+pub(crate) fn check_write_leases<P: Planner>(
     cx: &Context<P>,
     spec: &JobSpec<P::Blocks>,
-) -> Result<Option<Openings>, JobError> {
+) -> Result<Option<WriteLeases>, JobError> {
     let Some(into) = &spec.into else {
         return Ok(None);
     };
     let claims = into.open(&cx.me.ticket_key)?;
-    let fault = |why: String| JobError::Opening { why: why.into() };
+    let fault = |why: String| JobError::WriteLease { why: why.into() };
     if claims.direction != Direction::Push {
         return Err(fault(format!("their ticket is for a {}", claims.direction)));
     }
-    let ours = (&cx.me.cluster, cx.me.deployment, cx.me.incarnation);
+    let ours = (&cx.me.cluster, cx.deployment, cx.me.incarnation);
     if (&claims.cluster, claims.owner, claims.incarnation) != ours {
         return Err(fault("their ticket is of another engine".to_owned()));
     }
-    if (spec.request.start, spec.request.end()) != (claims.start, claims.valid_tokens) {
+    let range = (claims.start, claims.valid_tokens);
+    if !covers(claims.direction, range, &spec.request) {
         return Err(other_tokens(spec, &claims));
     }
     let set = claims.set;
     let keys = spec.ranks.iter().map(|&rank| LeaseKey { set, rank });
     let keys: BTreeSet<_> = keys.collect();
     let into = into.clone();
-    Ok(Some(Openings { into, keys }))
+    Ok(Some(WriteLeases { into, keys }))
 }

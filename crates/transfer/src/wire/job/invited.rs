@@ -1,19 +1,19 @@
 //! Pulls whose owner is invited to push.
 //!
 //! ```text
-//!  ┌─────────┐ connected: invite every  ┌─────────┐ pushed by all   every opening
-//!  │ Opening ├─────────────────────────►│ Waiting ├────────────────► completed: done
+//!  ┌─────────┐ connected: invite every  ┌─────────┐ pushed by all   every write lease
+//!  │ Opened  ├─────────────────────────►│ Waiting ├────────────────► completed: done
 //!  └─────────┘ agent of the ticket      └────┬────┘
 //!   a lease for each local rank              │ refused by either, unreachable, restarted, given up,
-//!                                            │ or an opening has ended otherwise
+//!                                            │ or a write lease has ended otherwise
 //!                                            ▼
-//!                          stop: every other opening is cancelled and fenced,
+//!                          stop: every other write lease is cancelled and fenced,
 //!                                notice Cancel to every rank's agent
 //! ```
 //!
-//! From the invitation on the owner of the ticket is the holder of the openings, and all is as with any
-//! push. The pull has succeeded when every opening has completed, and its blocks are given back when every
-//! opening has ended.
+//! From the invitation on the owner of the ticket is the holder of the write leases, and all is as with any
+//! push. The pull has succeeded when every write lease has completed, and its blocks are given back when every
+//! write lease has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,29 +21,26 @@ use super::{Job, JobSpec, Jobs, Phase};
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::ticket::{Claims, RankAddress, Ticket};
+use crate::wire::action::BlocksOf;
 use crate::wire::awaited::Awaited;
 use crate::wire::context::{Context, Timer};
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
+use crate::wire::ids::{ConnId, JobId};
 use crate::wire::message::{Invitation, Message};
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Refusal, Role};
-use crate::wire::{BlocksOf, ConnId, JobId};
 
 /// What such a pull opens, and the ticket for it.
-pub(in crate::wire) struct Openings {
+pub(crate) struct WriteLeases {
     pub(super) into: Ticket,
     pub(super) keys: BTreeSet<LeaseKey>,
 }
 
-impl Openings {
+impl WriteLeases {
     /// The leases that a job opens.
-    pub(in crate::wire) fn leases<B>(
-        &self,
-        id: JobId,
-        spec: &JobSpec<Held<B>>,
-    ) -> Vec<LeaseSpec<Held<B>>> {
+    pub(crate) fn leases<B>(&self, id: JobId, spec: &JobSpec<Held<B>>) -> Vec<LeaseSpec<Held<B>>> {
         let leases = self.keys.iter().map(|&key| LeaseSpec {
             key,
             direction: Direction::Push,
@@ -58,7 +55,7 @@ impl Openings {
         leases.collect()
     }
 
-    pub(in crate::wire) fn keys(&self) -> impl Iterator<Item = LeaseKey> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = LeaseKey> {
         self.keys.iter().copied()
     }
 }
@@ -66,11 +63,11 @@ impl Openings {
 /// The phase of a pull whose owner pushes.
 #[derive(Debug)]
 pub(super) struct Invited {
-    /// The ticket for the openings.
+    /// The ticket for the write leases.
     into: Ticket,
     /// Agents of the ticket that have not said whether they push.
     unheard: BTreeMap<AgentId, Unheard>,
-    /// Openings that have not ended.
+    /// Write leases that have not ended.
     open: BTreeSet<LeaseKey>,
     routes: Vec<RouteReport>,
 }
@@ -87,12 +84,12 @@ struct Unheard {
 }
 
 impl Invited {
-    pub(super) fn new(openings: Openings, claims: &Claims) -> Self {
+    pub(super) fn new(opens: WriteLeases, claims: &Claims) -> Self {
         let agents = claims.ranks.iter().map(|address| address.agent.clone());
         Self {
-            into: openings.into,
+            into: opens.into,
             unheard: agents.map(|agent| (agent, Unheard::default())).collect(),
-            open: openings.keys,
+            open: opens.keys,
             routes: Vec::new(),
         }
     }
@@ -121,12 +118,12 @@ impl Invited {
         self.open.contains(key)
     }
 
-    /// The openings that have not ended.
+    /// The write leases that have not ended.
     pub(super) fn opened(&self) -> Vec<LeaseKey> {
         self.open.iter().copied().collect()
     }
 
-    /// What has landed. Nobody is invited any more.
+    /// What has landed. No agent is invited any more.
     pub(super) fn report<P: Planner>(self, cx: &mut Context<P>, id: JobId) -> Vec<RouteReport> {
         for agent in self.unheard.into_keys() {
             cx.timers.clear(&Timer::Invite(id, agent));
@@ -136,20 +133,15 @@ impl Invited {
 }
 
 impl<P: Planner> Job<P> {
-    /// Invites whoever has come up, unless it is somebody else by now.
+    /// Invites whoever has come up.
     pub(super) fn invite_all(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
         let addresses: Vec<_> = self.agents().into_iter().cloned().collect();
         for address in addresses {
-            if !fault!(g.cx, AnyIncarnation) {
-                let life = self.claims.incarnation;
-                g.peers.leave_past_life(g.cx, &address, life, self.started);
-            }
             let Some(conn) = g.peers.connection(&address.agent) else {
                 g.peers.want(g.cx, &address);
                 continue;
             };
             let agent = &address.agent;
-            g.peers.check_owner(g.cx, conn, agent, &self.claims)?;
             if let Err(refusal) = g.peers.permit(conn, Role::Push) {
                 let agent = address.agent;
                 return Err(JobError::PushRefused { agent, refusal });
@@ -191,7 +183,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// What was said on a connection that is lost, and not answered, is said again where another is left.
-    pub(in crate::wire) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
+    pub(crate) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
         let unheard = |job: &Job<P>| match &job.phase {
             Phase::Own(_) => false,
             Phase::Invited(invited) => {
@@ -205,7 +197,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// An agent of the owner pushes from now on, or will not.
-    pub(in crate::wire) fn on_invited(
+    pub(crate) fn on_invited(
         &mut self,
         g: &mut Ground<'_, P>,
         conn: ConnId,
@@ -242,12 +234,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// An agent that was busy has been left alone for long enough.
-    pub(in crate::wire) fn invite_due(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-        agent: &AgentId,
-    ) {
+    pub(crate) fn invite_due(&mut self, g: &mut Ground<'_, P>, id: JobId, agent: &AgentId) {
         let invited = self.invited_mut(id);
         if let Some(said) = invited.and_then(|invited| invited.unheard.get_mut(agent)) {
             said.pausing = false;
@@ -256,7 +243,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// A route has landed in what a pull has opened.
-    pub(in crate::wire) fn opening_landed(&mut self, id: JobId, landed: RouteReport) {
+    pub(crate) fn write_lease_landed(&mut self, id: JobId, landed: RouteReport) {
         if let Some(invited) = self.invited_mut(id) {
             invited.routes.push(landed);
         }
@@ -264,7 +251,7 @@ impl<P: Planner> Jobs<P> {
 
     /// A push into what a pull has opened was refused. Where it is the owner's, the pull will not come to anything; and
     /// the owner may not even be heard when it says so.
-    pub(in crate::wire) fn push_refused(
+    pub(crate) fn push_refused(
         &mut self,
         g: &mut Ground<'_, P>,
         id: JobId,
@@ -274,7 +261,7 @@ impl<P: Planner> Jobs<P> {
         let Some((job, agent)) = self.jobs.get(&id).zip(g.peers.agent(conn)) else {
             return;
         };
-        let owner = g.peers.check_owner(g.cx, conn, agent, &job.claims);
+        let owner = g.peers.check_owner(conn, agent, &job.claims);
         if job.wants(agent) && owner.is_ok() {
             let agent = agent.clone();
             self.stop(g, id, JobError::PushRefused { agent, refusal });
@@ -282,7 +269,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Nothing touches the blocks of a rank any more.
-    pub(in crate::wire) fn opening_ended(
+    pub(crate) fn write_lease_ended(
         &mut self,
         g: &mut Ground<'_, P>,
         id: JobId,

@@ -27,19 +27,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::action::{Action, BlocksOf};
 use super::awaited::{Awaited, Waiting, shown};
 use super::context::{Context, Timer};
 use super::flows::Flows;
 use super::flows::transfer::Transfer;
 use super::ground::Ground;
 use super::held::Held;
+use super::ids::JobId;
 use super::message::{Invitation, NoticeKind};
-use super::news::{News, Side};
+use super::news::{News, Notify, Side};
 use super::outcome::{JobError, JobReport};
 use super::peers::Peers;
 use super::planner::{PlanAsk, Planned, Planner};
 use super::refusal::Text;
-use super::{Action, BlocksOf, JobId};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank};
 use crate::lease::LeaseKey;
@@ -48,8 +49,8 @@ use crate::path::PathSet;
 use crate::plan::Request;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
-pub(super) use check::{check_job, check_openings};
-pub(super) use invited::Openings;
+pub(super) use check::{check_job, check_write_leases};
+pub(super) use invited::WriteLeases;
 
 use invited::Invited;
 use own::Own;
@@ -176,17 +177,18 @@ impl<P: Planner> Job<P> {
 
     /// The agents that the job talks to now.
     fn agents(&self) -> BTreeSet<&RankAddress> {
-        match &self.phase {
-            Phase::Own(own) => own.agents(&self.claims),
-            Phase::Invited(_) => self.claims.ranks.iter().collect(),
-        }
+        self.agents_of(false)
     }
 
-    /// Whether the job cannot go on without `agent`.
-    fn needs(&self, agent: &AgentId) -> bool {
+    /// Those without which it cannot go on.
+    fn needed(&self) -> BTreeSet<&RankAddress> {
+        self.agents_of(true)
+    }
+
+    fn agents_of(&self, needed: bool) -> BTreeSet<&RankAddress> {
         match &self.phase {
-            Phase::Own(own) => own.needs(&self.claims, agent),
-            Phase::Invited(_) => self.wants(agent),
+            Phase::Own(own) => own.agents(&self.claims, needed),
+            Phase::Invited(_) => self.claims.ranks.iter().collect(),
         }
     }
 
@@ -282,10 +284,10 @@ impl<P: Planner> Jobs<P> {
         id: JobId,
         spec: JobSpec<Held<P::Blocks>>,
         claims: Claims,
-        openings: Option<Openings>,
+        opens: Option<WriteLeases>,
     ) {
-        let phase = match openings {
-            Some(openings) => Phase::Invited(Invited::new(openings, &claims)),
+        let phase = match opens {
+            Some(opens) => Phase::Invited(Invited::new(opens, &claims)),
             None => Phase::Own(Own::default()),
         };
         let job = Job {
@@ -352,7 +354,8 @@ impl<P: Planner> Jobs<P> {
         agent: &AgentId,
         error: &JobError,
     ) {
-        for id in self.like(|job| job.needs(agent)) {
+        let needs = |job: &Job<P>| job.needed().iter().any(|address| address.agent == *agent);
+        for id in self.like(needs) {
             self.stop(g, id, error.clone());
         }
     }
@@ -413,9 +416,7 @@ impl<P: Planner> Jobs<P> {
     /// Ends a job of which nothing is under way any more, and nothing is left to do.
     fn finish_if_over(&mut self, cx: &mut Context<P>, id: JobId) {
         let is_over = |job: &Job<P>| match &job.phase {
-            Phase::Own(own) if job.stop.is_some() => {
-                own.under_way(None).is_empty() || fault!(cx, GiveBackBeforeFence)
-            }
+            Phase::Own(own) if job.stop.is_some() => own.under_way(None).is_empty(),
             Phase::Own(own) => own.has_landed(),
             Phase::Invited(invited) => invited.opened().is_empty(),
         };
@@ -435,7 +436,7 @@ impl<P: Planner> Jobs<P> {
         };
         let says = match (&error, &job.phase) {
             (Some(error), _) => job.cancels(error).then_some(cancel),
-            // Every opening has been told so.
+            // Every write lease has been told so.
             (None, Phase::Invited(_)) => None,
             (None, Phase::Own(_)) => Some(NoticeKind::Done {
                 ranks: job.spec.ranks.iter().copied().collect(),
@@ -448,7 +449,12 @@ impl<P: Planner> Jobs<P> {
         };
         let result = match error {
             Some(error) => Err(error),
-            None => Ok(JobReport::new(cx.now, job.started, job.moved, routes)),
+            None => Ok(JobReport {
+                bytes: routes.iter().map(|route| route.bytes).sum(),
+                took: cx.now.since(job.started),
+                queued: job.moved.unwrap_or(cx.now).since(job.started),
+                routes,
+            }),
         };
         match job.spec.blocks {
             Held::Own(blocks) => cx.act(Action::JobDone {
@@ -464,12 +470,14 @@ impl<P: Planner> Jobs<P> {
             Held::Of(BlocksOf::Job(_)) => {}
         }
         if let Some(says) = says {
-            cx.tell(News::Notify {
+            let notify = Notify {
                 ticket: job.spec.ticket,
-                claims: Box::new(job.claims),
+                claims: job.claims,
                 says,
                 dials,
-            });
+                reported: false,
+            };
+            cx.tell(News::Notify(Box::new(notify)));
         }
     }
 }

@@ -8,20 +8,20 @@ use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
 use crate::path::negotiation::Way;
 use crate::path::{Path, PathSet};
 use crate::ticket::{Claims, RankAddress};
+use crate::wire::action::{BlocksOf, Flow};
 use crate::wire::awaited::Awaited;
 use crate::wire::context::Timer;
-use crate::wire::flows::destination::Destination;
-use crate::wire::flows::source::Source;
-use crate::wire::flows::transfer::{Role, Transfer};
+use crate::wire::flows::transfer::Transfer;
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
+use crate::wire::ids::{ConnId, JobId};
 use crate::wire::message::{Ask, Message};
 use crate::wire::news::{Side, Why};
+use crate::wire::options::Options;
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::check_places_of_one;
 use crate::wire::planner::{PlanAsk, Planned, Planner};
 use crate::wire::refusal::{Failure, Refusal};
-use crate::wire::{BlocksOf, ConnId, Flow, JobId, Options};
 
 /// As many attempts as an owner may say that there were: more are not to be reached in the life of a lease.
 const MOST_ATTEMPTS: u32 = 1 << 20;
@@ -119,27 +119,15 @@ impl JobRoute {
 }
 
 impl Own {
-    /// The agents that the job talks to now.
-    pub(super) fn agents<'a>(&self, claims: &'a Claims) -> BTreeSet<&'a RankAddress> {
-        match &self.routes {
-            Some(routes) => {
-                let agents = routes.iter().filter_map(|r| address(claims, r.peer_rank));
-                agents.collect()
-            }
-            None => claims.ranks.first().into_iter().collect(),
-        }
-    }
-
-    /// Whether the job cannot go on without `agent`.
-    pub(super) fn needs(&self, claims: &Claims, agent: &AgentId) -> bool {
-        let is_it = |address: &RankAddress| address.agent == *agent;
-        match &self.routes {
-            None => claims.ranks.first().is_some_and(is_it),
-            Some(routes) => routes.iter().any(|route| {
-                route.state != RouteState::Landed
-                    && address(claims, route.peer_rank).is_some_and(is_it)
-            }),
-        }
+    /// The agents that the job talks to now; or only those without which it cannot go on.
+    pub(super) fn agents<'a>(&self, claims: &'a Claims, needed: bool) -> BTreeSet<&'a RankAddress> {
+        let Some(routes) = &self.routes else {
+            return claims.ranks.first().into_iter().collect();
+        };
+        let routes = routes.iter();
+        let routes = routes.filter(|route| !needed || route.state != RouteState::Landed);
+        let agents = routes.filter_map(|route| address(claims, route.peer_rank));
+        agents.collect()
     }
 
     /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
@@ -218,6 +206,7 @@ impl<P: Planner> Job<P> {
     /// Moves the job on, as far as it can go now.
     pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
         if matches!(self.phase, Phase::Invited(_)) {
+            self.check_agents(g)?;
             return self.invite_all(g, id);
         }
         if self.plan.is_none()
@@ -227,8 +216,7 @@ impl<P: Planner> Job<P> {
             own.routes = Some(routes(&plan, &self.spec.ranks));
             self.plan = Some(plan);
         }
-        self.leave_past_lives(g);
-        self.check_peers(g)?;
+        self.check_agents(g)?;
         let Phase::Own(own) = &self.phase else {
             return Ok(());
         };
@@ -245,10 +233,9 @@ impl<P: Planner> Job<P> {
         }
         match self.dials() {
             true => {
-                let agents = self.agents();
-                agents
-                    .iter()
-                    .for_each(|address| g.peers.want(g.cx, address));
+                for address in self.agents() {
+                    g.peers.want(g.cx, address);
+                }
             }
             false => self.expect(g, id),
         }
@@ -267,29 +254,21 @@ impl<P: Planner> Job<P> {
 
     /// An agent that the job needs, and that is not connected.
     fn missing(&self, g: &Ground<'_, P>) -> Option<AgentId> {
-        let agents = self.agents().into_iter().map(|address| &address.agent);
-        let mut needed = agents.filter(|agent| self.needs(agent));
+        let mut needed = self.needed().into_iter().map(|address| &address.agent);
         let missing = needed.find(|agent| g.peers.connection(agent).is_none());
         missing.cloned()
     }
 
-    fn leave_past_lives(&self, g: &mut Ground<'_, P>) {
-        if !self.dials() || fault!(g.cx, AnyIncarnation) {
-            return;
-        }
-        let needed = self.agents().into_iter();
-        for address in needed.filter(|address| self.needs(&address.agent)) {
-            let life = self.claims.incarnation;
-            g.peers.leave_past_life(g.cx, address, life, self.started);
-        }
-    }
-
-    /// Whether the agents that are connected are still those that the ticket means, and may be.
-    fn check_peers(&self, g: &Ground<'_, P>) -> Result<(), JobError> {
-        for address in self.agents() {
-            let agent = &address.agent;
-            if let Some(conn) = g.peers.connection(agent).filter(|_| self.needs(agent)) {
-                g.peers.check_owner(g.cx, conn, agent, &self.claims)?;
+    /// Whether the agents that are connected are still those that the ticket means, and may be. Where it is ours to dial
+    /// them, past lives of theirs are hung up on.
+    fn check_agents(&self, g: &mut Ground<'_, P>) -> Result<(), JobError> {
+        for address in self.needed() {
+            if self.dials() {
+                let life = self.claims.incarnation;
+                g.peers.leave_past_life(g.cx, address, life, self.started);
+            }
+            if let Some(conn) = g.peers.connection(&address.agent) {
+                g.peers.check_owner(conn, &address.agent, &self.claims)?;
             }
         }
         Ok(())
@@ -353,28 +332,12 @@ impl<P: Planner> Job<P> {
             all_readable: true,
             ready: Vec::new(),
         };
-        let (role, message) = match push {
-            true => {
-                let source = Source::asking(bytes, spec.request.by_layer, spec.prefilled);
-                (Role::Source(source), Message::Push(ask))
-            }
-            false => {
-                let destination = Destination::asking(bytes, nonce);
-                (Role::Destination(destination), Message::Pull(ask))
-            }
+        let message = match push {
+            true => Message::Push(ask),
+            false => Message::Pull(ask),
         };
-        let attempt = Transfer {
-            flow,
-            plan,
-            side: Side::Job { job: id, route: i },
-            role,
-            stalled: false,
-            paths: spec.paths,
-            under_way: !push,
-            places: 0,
-            waiting: None,
-            moved: 0,
-        };
+        let (side, way) = (Side::Job { job: id, route: i }, (way, spec.prefilled));
+        let attempt = Transfer::new(flow, plan, side, way, spec.paths);
         g.flows.begin(g.cx, attempt);
         g.cx.send(conn, message);
     }
@@ -447,8 +410,12 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
+    fn route_mut(&mut self, id: JobId, i: usize) -> Option<&mut JobRoute> {
+        self.own_mut(id)?.route_mut(i)
+    }
+
     /// Of a push: the first `tokens` tokens of a layer are ready to be read.
-    pub(in crate::wire) fn ready(
+    pub(crate) fn ready(
         &mut self,
         g: &mut Ground<'_, P>,
         id: JobId,
@@ -479,7 +446,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Of a push: everything is ready to be read.
-    pub(in crate::wire) fn prefilled(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+    pub(crate) fn prefilled(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         if let Some(job) = self.jobs.get_mut(&id) {
             job.spec.prefilled = true;
         }
@@ -490,7 +457,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// A route was let in, and this is its path. Gives what is ready of its rank.
-    pub(in crate::wire) fn route_accepted(
+    pub(crate) fn route_accepted(
         &mut self,
         id: JobId,
         route: usize,
@@ -500,37 +467,30 @@ impl<P: Planner> Jobs<P> {
         let Some(own) = self.own_mut(id) else {
             return Vec::new();
         };
-        let Some(route) = own.route_mut(route) else {
-            return Vec::new();
-        };
-        route.path = path;
-        let rank = route.rank;
-        own.progress_of(rank)
+        let rank = own.route_mut(route).map(|route| {
+            route.path = path;
+            route.rank
+        });
+        rank.map_or(Vec::new(), |rank| own.progress_of(rank))
     }
 
     /// Of a push: a route says its commit.
-    pub(in crate::wire) fn route_committed(&mut self, id: JobId, route: usize) {
-        if let Some(route) = self.own_mut(id).and_then(|own| own.route_mut(route)) {
+    pub(crate) fn route_committed(&mut self, id: JobId, route: usize) {
+        if let Some(route) = self.route_mut(id, route) {
             route.committed = true;
         }
     }
 
     /// A route has landed.
-    pub(in crate::wire) fn route_landed(&mut self, g: &mut Ground<'_, P>, id: JobId, route: usize) {
-        if let Some(route) = self.own_mut(id).and_then(|own| own.route_mut(route)) {
+    pub(crate) fn route_landed(&mut self, g: &mut Ground<'_, P>, id: JobId, route: usize) {
+        if let Some(route) = self.route_mut(id, route) {
             route.state = RouteState::Landed;
         }
         self.advance(g, id);
     }
 
     /// A route's attempt is over without success, and fenced.
-    pub(in crate::wire) fn route_ended(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-        i: usize,
-        why: Why,
-    ) {
+    pub(crate) fn route_ended(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, why: Why) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -558,9 +518,8 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// The pause of a route is over.
-    pub(in crate::wire) fn route_due(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) {
-        let route = self.own_mut(id).and_then(|own| own.route_mut(i));
-        if let Some(route) = route
+    pub(crate) fn route_due(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) {
+        if let Some(route) = self.route_mut(id, i)
             && matches!(route.state, RouteState::Pausing { .. })
         {
             route.state = RouteState::Idle;
@@ -569,7 +528,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// An agent that an invited push needs has stayed away for too long.
-    pub(in crate::wire) fn away(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+    pub(crate) fn away(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         let missing = self.jobs.get(&id).and_then(|job| job.missing(g));
         if let Some(agent) = missing {
             let grace = g.cx.options.leases.peer_grace;

@@ -2,25 +2,26 @@
 
 mod settle;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::content::ContentDigest;
-use crate::ids::{
-    AgentId, ClusterName, DeploymentDigest, Incarnation, Rank, ServiceName, TransferId,
-};
+use crate::ids::{AgentId, Rank, ServiceName, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec, OpenError};
 use crate::moment::Moment;
 use crate::path::Path;
 use crate::path::negotiation::{Negotiation, Report};
-use crate::ticket::{Ticket, TicketKey};
-use crate::wire::context::{Context, Me, Secret, Timer};
+use crate::ticket::Ticket;
+use crate::wire::action::{Action, BlocksOf};
+use crate::wire::context::{Context, Identity, Timer};
 use crate::wire::flows::{Flows, StreamRefusal};
 use crate::wire::held::Held;
-use crate::wire::job::{JobRefused, JobSpec, Jobs, check_job, check_openings};
-use crate::wire::message::{Envelope, MAX_DOCUMENT, NoticeKind};
+use crate::wire::ids::{ConnId, JobId, NoticeId};
+use crate::wire::job::{JobRefused, JobSpec, Jobs, WriteLeases, check_job, check_write_leases};
+use crate::wire::message::{Envelope, MAX_DOCUMENT, Message, NoticeKind};
+use crate::wire::news::Notify;
 use crate::wire::notice::Notices;
+use crate::wire::options::Options;
 use crate::wire::outcome::JobError;
 use crate::wire::owner::Owner;
 use crate::wire::paths::Paths;
@@ -28,26 +29,6 @@ use crate::wire::peers::{Peers, Permits};
 use crate::wire::planner::{PlanAsk, Planned, Planner};
 use crate::wire::refusal::Text;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
-use crate::wire::{Action, BlocksOf, ConnId, JobId, NoticeId, Options};
-
-/// Who this agent is.
-#[derive(Clone, Debug)]
-pub struct Identity {
-    /// Its name, below the service of its certificate.
-    pub agent: AgentId,
-    /// Its cluster.
-    pub cluster: ClusterName,
-    /// The life of its deployment.
-    pub incarnation: Incarnation,
-    /// The canonical document of its deployment, at most [`MAX_DOCUMENT`] bytes.
-    pub document: Vec<u8>,
-    /// The ranks whose memory it holds.
-    pub ranks: BTreeSet<Rank>,
-    /// The cluster's key for tickets.
-    pub ticket_key: TicketKey,
-    /// What names and nonces of transfers are derived from.
-    pub secret: Secret,
-}
 
 /// The deployment's document is too long to be handed over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -98,21 +79,12 @@ pub struct Gauges {
 }
 
 impl<P: Planner> Machine<P> {
-    /// A machine that knows nobody yet.
+    /// A machine that knows no peer yet.
     pub fn new(identity: Identity, options: Options, planner: P) -> Result<Self, DocumentTooLong> {
         let bytes = identity.document.len();
         if bytes > MAX_DOCUMENT {
             return Err(DocumentTooLong { bytes });
         }
-        let me = Me {
-            agent: identity.agent,
-            cluster: identity.cluster,
-            incarnation: identity.incarnation,
-            deployment: DeploymentDigest::of(&identity.document),
-            document: identity.document,
-            ranks: identity.ranks,
-            ticket_key: identity.ticket_key,
-        };
         Ok(Self {
             peers: Peers::default(),
             flows: Flows::new(),
@@ -120,7 +92,7 @@ impl<P: Planner> Machine<P> {
             owner: Owner::new(&options),
             jobs: Jobs::new(),
             notices: Notices::default(),
-            cx: Context::new(me, identity.secret, options, planner),
+            cx: Context::new(identity, options, planner),
         })
     }
 
@@ -138,7 +110,7 @@ impl<P: Planner> Machine<P> {
     /// The blocks of a lease or a job, as long as it has them.
     pub fn blocks(&self, of: BlocksOf) -> Option<&P::Blocks> {
         let held = match of {
-            BlocksOf::Lease(key) => self.owner.leases.blocks(&key)?,
+            BlocksOf::Lease(key) => &self.owner.leases.spec(&key)?.blocks,
             BlocksOf::Job(id) => self.jobs.blocks(id)?,
         };
         match held {
@@ -164,7 +136,10 @@ impl<P: Planner> Machine<P> {
 
     /// Whether anything here waits for this agent, so that an idle connection must not be closed.
     pub fn wants(&self, agent: &AgentId) -> bool {
-        wants(&self.jobs, &self.notices, &self.flows, agent)
+        let mut transfers = self.flows.all();
+        self.jobs.want(agent)
+            || self.notices.want(agent)
+            || transfers.any(|t| t.flow.agent == *agent)
     }
 
     /// Whether nothing is under way: no lease, no transfer, no job, no notice.
@@ -193,12 +168,6 @@ impl<P: Planner> Machine<P> {
             timers: self.cx.timers.len() + self.owner.timers(),
         }
     }
-}
-
-/// Whether anything waits for an agent.
-fn wants<P: Planner>(jobs: &Jobs<P>, notices: &Notices, flows: &Flows<P>, agent: &AgentId) -> bool {
-    let mut transfers = flows.all();
-    jobs.want(agent) || notices.want(agent) || transfers.any(|t| t.flow.agent == *agent)
 }
 
 /// Time, and the end.
@@ -231,7 +200,7 @@ impl<P: Planner> Machine<P> {
             let keys: Vec<_> = m.owner.leases.keys().copied().collect();
             for key in keys {
                 // One that is ending already is no error here.
-                let _ = m.owner.cancel(&mut m.cx, key);
+                let _ = m.owner.leases.cancel(now, key);
             }
             for job in m.jobs.ids() {
                 m.stop(job, JobError::ShuttingDown);
@@ -278,16 +247,11 @@ impl<P: Planner> Machine<P> {
     /// A message has come.
     pub fn on_message(&mut self, now: Moment, conn: ConnId, envelope: Envelope) {
         self.enter(now, |m| {
-            let Self {
-                cx,
-                peers,
-                flows,
-                jobs,
-                notices,
-                ..
-            } = m;
-            let wanted = |agent: &AgentId| wants(jobs, notices, flows, agent);
-            if let Some(message) = peers.hear(cx, conn, envelope, wanted) {
+            let wanted = match &envelope.message {
+                Message::Hello(hello) => m.wants(&hello.agent),
+                _ => false,
+            };
+            if let Some(message) = m.peers.hear(&mut m.cx, conn, envelope, wanted) {
                 m.on_talk(conn, message);
             }
         });
@@ -418,7 +382,7 @@ impl<P: Planner> Machine<P> {
 
     /// Gives a lease up. It is over when [`Action::LeaseEnded`] says so.
     pub fn cancel_lease(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
-        self.enter(now, |m| m.owner.cancel(&mut m.cx, key))
+        self.enter(now, |m| m.owner.leases.cancel(now, key))
     }
 }
 
@@ -437,17 +401,17 @@ impl<P: Planner> Machine<P> {
         let now = self.cx.now;
         let (mut g, owner, jobs, _) = self.parts();
         let checked = check_job(g.cx, &spec).and_then(|claims| {
-            let openings = check_openings(g.cx, &spec)?;
+            let opens = check_write_leases(g.cx, &spec)?;
             let (start, end) = (spec.request.start, spec.request.end());
-            for key in openings.iter().flat_map(|openings| openings.keys()) {
+            for key in opens.iter().flat_map(WriteLeases::keys) {
                 let checked = owner.leases.check_open(now, key, start, end);
-                checked.map_err(|reason| JobError::Opening {
+                checked.map_err(|reason| JobError::WriteLease {
                     why: reason.to_string().into(),
                 })?;
             }
-            Ok((claims, openings))
+            Ok((claims, opens))
         });
-        let (claims, openings) = match checked {
+        let (claims, opens) = match checked {
             Ok(checked) => checked,
             Err(error) => {
                 let (error, blocks) = (Box::new(error), spec.blocks);
@@ -458,14 +422,14 @@ impl<P: Planner> Machine<P> {
         let spec = spec.with_blocks(Held::Own);
         g.cx.jobs.add(claims.set, &spec.ranks);
         // What it opens ends it in time, where it opens anything.
-        let leases = match &openings {
-            Some(openings) => openings.leases(id, &spec),
+        let leases = match &opens {
+            Some(opens) => opens.leases(id, &spec),
             None => {
                 g.cx.after(spec.timeout, Timer::Job(id));
                 Vec::new()
             }
         };
-        jobs.begin(&mut g, id, spec, claims, openings);
+        jobs.begin(&mut g, id, spec, claims, opens);
         for lease in leases {
             owner.open(&mut g, lease);
         }
@@ -500,9 +464,7 @@ impl<P: Planner> Machine<P> {
         ticket: &Ticket,
         content: Option<ContentDigest>,
     ) -> Result<NoticeId, JobError> {
-        let claims = self.cx.open_ticket(ticket)?;
-        let says = NoticeKind::Cancel { content };
-        Ok(self.enter(now, |m| m.notify(ticket.clone(), claims, says, true, true)))
+        self.tell_owner(now, ticket, NoticeKind::Cancel { content })
     }
 
     /// Asks the owner to let the leases live for `ttl` from then at least: for a request that has to
@@ -513,9 +475,23 @@ impl<P: Planner> Machine<P> {
         ticket: &Ticket,
         ttl: Duration,
     ) -> Result<NoticeId, JobError> {
-        let claims = self.cx.open_ticket(ticket)?;
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        let says = NoticeKind::Renew { ttl_ms };
-        Ok(self.enter(now, |m| m.notify(ticket.clone(), claims, says, true, true)))
+        self.tell_owner(now, ticket, NoticeKind::Renew { ttl_ms })
+    }
+
+    fn tell_owner(
+        &mut self,
+        now: Moment,
+        ticket: &Ticket,
+        says: NoticeKind,
+    ) -> Result<NoticeId, JobError> {
+        let notify = Notify {
+            claims: self.cx.open_ticket(ticket)?,
+            ticket: ticket.clone(),
+            says,
+            dials: true,
+            reported: true,
+        };
+        Ok(self.enter(now, |m| m.notify(notify)))
     }
 }

@@ -5,19 +5,19 @@ use crate::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
 use crate::lease::{LeaseEvent, LeaseKey};
 use crate::moment::Moment;
 use crate::path::negotiation::{MAX_WORD, Traveller};
-use crate::ticket::{Claims, Ticket};
+use crate::wire::action::{Action, BlocksOf, CloseReason};
 use crate::wire::context::Timer;
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
+use crate::wire::ids::{ConnId, JobId, NoticeId};
 use crate::wire::job::{JobSpec, Jobs};
-use crate::wire::message::{Message, NoticeKind};
-use crate::wire::news::{News, Side};
+use crate::wire::message::Message;
+use crate::wire::news::{News, Notify, Side};
 use crate::wire::notice::Notices;
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::Owner;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Failure, Text};
-use crate::wire::{Action, BlocksOf, CloseReason, ConnId, JobId, NoticeId};
 
 /// How every entry begins and ends.
 impl<P: Planner> Machine<P> {
@@ -115,11 +115,7 @@ impl<P: Planner> Machine<P> {
         let (mut g, owner, jobs, _) = self.parts();
         match event {
             LeaseEvent::Claimed { key } => g.cx.act(Action::LeaseClaimed { key }),
-            LeaseEvent::Fence {
-                key,
-                end,
-                transfers,
-            } => {
+            LeaseEvent::Fence { end, transfers } => {
                 for transfer in transfers {
                     if let Some(job) = owner.push_of(transfer) {
                         jobs.stop(&mut g, job, JobError::LeaseEnded { end });
@@ -127,16 +123,13 @@ impl<P: Planner> Machine<P> {
                     }
                     let failure = Failure::LeaseEnded { end };
                     g.flows.fail(g.cx, transfer, failure, true);
-                    if fault!(g.cx, EndLeaseBeforeFence) {
-                        owner.leases.unpin(g.cx.now, key, transfer);
-                    }
                 }
             }
             LeaseEvent::Ended { key, end, blocks } => {
                 owner.forget_plan(key);
                 match blocks {
                     Held::Own(blocks) => g.cx.act(Action::LeaseEnded { key, end, blocks }),
-                    Held::Of(BlocksOf::Job(job)) => jobs.opening_ended(&mut g, job, key, end),
+                    Held::Of(BlocksOf::Job(job)) => jobs.write_lease_ended(&mut g, job, key, end),
                     Held::Of(BlocksOf::Lease(_)) => {}
                 }
             }
@@ -146,12 +139,16 @@ impl<P: Planner> Machine<P> {
     fn on_news(&mut self, news: News) {
         match news {
             News::Up { agent, incarnation } => self.agent_up(&agent, incarnation),
-            News::Closed(conn) => self.paths.lost(conn),
             News::Lost {
                 conn,
                 agent,
                 was_up,
-            } => self.connection_lost(conn, agent, was_up),
+            } => {
+                self.paths.lost(conn);
+                if let Some(agent) = agent {
+                    self.connection_lost(conn, agent, was_up);
+                }
+            }
             News::Unwelcome { agent, refusal } => {
                 let error = JobError::Hello {
                     agent: agent.clone(),
@@ -162,26 +159,21 @@ impl<P: Planner> Machine<P> {
             }
             News::Away { agent, why } => self.agent_away(agent, why),
             News::Moves(side) => self.bytes_move(side),
-            News::Admitted { job } => self.jobs.admitted(job),
-            News::Accepted {
-                transfer,
-                job,
-                route,
-                path,
-            } => {
+            News::Admitted(job) => self.jobs.admitted(job),
+            News::Accepted(transfer, job, route, path) => {
                 let ready = self.jobs.route_accepted(job, route, path);
                 self.flows.read_if_ready(&mut self.cx, transfer, ready);
             }
             News::Travels(transfer) => self.travels(transfer),
-            News::Stopped { conn, transfer } => self.paths.end(conn, transfer),
+            News::Stopped(conn, transfer) => self.paths.end(conn, transfer),
             News::Stalled(side, rank) => self.memory_stalled(side, rank),
-            News::PathLost { transfers, why } => {
+            News::PathLost(transfers, why) => {
                 for transfer in transfers {
                     let why = why.clone();
                     self.flows.stream_failed(&mut self.cx, transfer, why);
                 }
             }
-            News::HangUp { conn, why } => {
+            News::HangUp(conn, why) => {
                 let reason = CloseReason::PathFailed(why);
                 self.peers.close(&mut self.cx, conn, reason);
             }
@@ -195,11 +187,9 @@ impl<P: Planner> Machine<P> {
                     Side::Job { job, route } => jobs.route_ended(&mut g, job, route, why),
                 }
             }
-            News::PushRefused { conn, ask, refusal } => {
-                let (mut g, owner, jobs, _) = self.parts();
-                if let Some(job) = owner.pull_refused(&g, conn, &ask, &refusal) {
-                    jobs.push_refused(&mut g, job, conn, refusal);
-                }
+            News::PushRefused(job, conn, refusal) => {
+                let (mut g, _, jobs, _) = self.parts();
+                jobs.push_refused(&mut g, job, conn, refusal);
             }
             News::Invited {
                 job,
@@ -216,20 +206,15 @@ impl<P: Planner> Machine<P> {
                     jobs.ready(&mut g, job, key.rank, layer, tokens);
                 }
             }
-            News::GiveUp(openings) => {
-                for key in openings {
+            News::GiveUp(leases) => {
+                for key in leases {
                     // One that is ending already is no error here.
-                    let _ = self.owner.cancel(&mut self.cx, key);
+                    let _ = self.owner.leases.cancel(self.cx.now, key);
                 }
             }
             News::PushOver { key, landed } => self.owner.push_over(key, landed),
-            News::Notify {
-                ticket,
-                claims,
-                says,
-                dials,
-            } => {
-                self.notify(ticket, *claims, says, dials, false);
+            News::Notify(notify) => {
+                self.notify(*notify);
             }
         }
     }
@@ -238,9 +223,7 @@ impl<P: Planner> Machine<P> {
 /// What concerns several parts.
 impl<P: Planner> Machine<P> {
     fn agent_up(&mut self, agent: &AgentId, incarnation: Incarnation) {
-        if !fault!(self.cx, AnyIncarnation) {
-            self.owner.agent_up(&mut self.cx, agent, incarnation);
-        }
+        self.owner.agent_up(&mut self.cx, agent, incarnation);
         self.notices.agent_up(&mut self.cx, &self.peers, agent);
         let (mut g, _, jobs, _) = self.parts();
         jobs.agent_up(&mut g, agent);
@@ -335,7 +318,6 @@ impl<P: Planner> Machine<P> {
         let side = t.side;
         if let Some(key) = self.leased_to(side)
             && !self.owner.leases.is_alive(self.cx.now, key)
-            && !fault!(self.cx, CommitWithoutLease)
         {
             // The table has said why, and the fence follows from that.
             return;
@@ -357,7 +339,7 @@ impl<P: Planner> Machine<P> {
         if let Side::Lease(key) = t.side
             && !self.owner.leases.is_alive(self.cx.now, key)
         {
-            // An opening that is over takes nothing more; the fence is on its way.
+            // A write lease that is over takes nothing more; the fence is on its way.
             return;
         }
         self.landed(transfer);
@@ -380,7 +362,7 @@ impl<P: Planner> Machine<P> {
                         path,
                         attempts: owner.leases.attempts(&key, peer_rank),
                     };
-                    jobs.opening_landed(job, landed);
+                    jobs.write_lease_landed(job, landed);
                 }
                 owner.leases.landed(key, peer_rank);
                 owner.unpin(&mut g, key, peer_rank, transfer);
@@ -390,24 +372,16 @@ impl<P: Planner> Machine<P> {
     }
 
     /// Tells all agents of a ticket, ourselves included.
-    pub(super) fn notify(
-        &mut self,
-        ticket: Ticket,
-        claims: Claims,
-        says: NoticeKind,
-        dials: bool,
-        reported: bool,
-    ) -> NoticeId {
-        let Self {
-            cx,
-            peers,
-            owner,
-            notices,
-            ..
-        } = self;
-        let (set, life) = (claims.set, claims.incarnation);
-        let id = notices.offer(cx, peers, ticket, claims, says.clone(), dials, reported);
-        let me = cx.me.agent.clone();
+    pub(super) fn notify(&mut self, notify: Notify) -> NoticeId {
+        let (g, owner, _, notices) = self.parts();
+        let me = g.cx.me.agent.clone();
+        let cx = g.cx;
+        let (set, life, says) = (
+            notify.claims.set,
+            notify.claims.incarnation,
+            notify.says.clone(),
+        );
+        let id = notices.offer(cx, g.peers, notify);
         if notices.want(&me) {
             // Nothing where the ticket is of a life that is over.
             let alive = life == cx.me.incarnation;

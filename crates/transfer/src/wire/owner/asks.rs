@@ -3,34 +3,27 @@
 use std::sync::Arc;
 
 use super::Owner;
-use super::pending::{Demand, Queued};
+use super::pending::{Asked, Demand};
 use crate::ids::{Direction, Rank, TransferId};
 use crate::lease::{LeaseKey, LeaseUse};
 use crate::path::Path;
 use crate::path::negotiation::Way;
-use crate::wire::flows::destination::Destination;
+use crate::ticket::Claims;
+use crate::wire::action::{BlocksOf, Flow};
+use crate::wire::awaited::Awaited;
 use crate::wire::flows::refuse;
-use crate::wire::flows::source::Source;
-use crate::wire::flows::transfer::{Role, Transfer};
+use crate::wire::flows::transfer::Transfer;
 use crate::wire::ground::Ground;
-use crate::wire::message::{Ask, Message, WaitingOn};
+use crate::wire::ids::ConnId;
+use crate::wire::message::{Ask, Message};
 use crate::wire::news::{News, Side};
 use crate::wire::planner::{PlanAsk, Planned, Planner, Route};
-use crate::wire::refusal::{Failure, Refusal, Role as Permission};
-use crate::wire::{BlocksOf, ConnId, Flow, JobId};
-
-/// An ask that was let in: between which ranks, for what, and how.
-struct Admitted<P: Planner> {
-    key: LeaseKey,
-    direction: Direction,
-    plan: Arc<Planned<P::Plan>>,
-    route: Route,
-    path: Path,
-}
+use crate::wire::refusal::{Failure, Refusal, Role};
 
 /// What becomes of an ask that nothing stands against.
 enum Verdict<P: Planner> {
-    Admitted(Admitted<P>),
+    /// It is let in, to move this route by this path.
+    Admitted(Arc<Planned<P::Plan>>, Route, Path),
     /// An earlier attempt has to be fenced first: two must never write, or even read, at a time.
     Fence,
     /// The plan has to be compiled first.
@@ -38,7 +31,7 @@ enum Verdict<P: Planner> {
 }
 
 impl<P: Planner> Owner<P> {
-    pub(in crate::wire) fn on_ask(
+    pub(crate) fn on_ask(
         &mut self,
         g: &mut Ground<'_, P>,
         conn: ConnId,
@@ -48,142 +41,124 @@ impl<P: Planner> Owner<P> {
         if self.is_known(g, ask.transfer) {
             return;
         }
-        match self.check_ask(g, conn, direction, &ask) {
-            Ok(key) if self.leases.knows(&key) => self.decide(g, conn, key, direction, ask),
-            Ok(key) => self.keep_ask(g, conn, key, direction, ask, None),
-            Err(refusal) => self.refuse_ask(g, conn, direction, ask, refusal),
+        let claims = match g.peers.authenticate(g.cx, conn, &ask.ticket) {
+            Ok(claims) => claims,
+            Err(refusal) => return refuse(g.cx, conn, ask.transfer, refusal),
+        };
+        let rank = match direction {
+            Direction::Pull => ask.source,
+            Direction::Push => ask.destination,
+        };
+        let set = claims.set;
+        let asked = Asked {
+            conn,
+            direction,
+            key: LeaseKey { set, rank },
+            ask,
+        };
+        match self.check_ask(g, &asked, &claims) {
+            Ok(()) if self.leases.knows(&asked.key) => self.decide(g, asked),
+            Ok(()) => self.keep_ask(g, asked, None),
+            Err(refusal) => self.refuse_ask(g, asked, refusal),
         }
     }
 
-    fn refuse_ask(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        conn: ConnId,
-        direction: Direction,
-        ask: Box<Ask>,
-        refusal: Refusal,
-    ) {
-        refuse(g.cx, conn, ask.transfer, refusal.clone());
-        if direction == Direction::Push {
-            g.cx.tell(News::PushRefused { conn, ask, refusal });
+    /// Refuses an ask. A pull of ours that has opened what was to be pushed may come to nothing with it.
+    fn refuse_ask(&mut self, g: &mut Ground<'_, P>, asked: Asked, refusal: Refusal) {
+        let conn = asked.conn;
+        refuse(g.cx, conn, asked.ask.transfer, refusal.clone());
+        // The asker tries again after the first; the others are of attempts that later ones have overtaken.
+        let later = matches!(refusal, Refusal::Superseded { .. } | Refusal::Consumed);
+        if asked.direction == Direction::Push
+            && !refusal.is_transient()
+            && !later
+            && let Some(job) = self.opened_by(&asked.key)
+        {
+            g.cx.tell(News::PushRefused(job, conn, refusal));
         }
     }
 
     /// Whether something with this number is under way, queued or pending: each is in one of these
     /// places, once. Two transfers of one number would share one fence, and one lease would never end.
     fn is_known(&self, g: &Ground<'_, P>, transfer: TransferId) -> bool {
-        let is_it =
-            |demand: &Demand| matches!(demand, Demand::Ask { ask, .. } if ask.transfer == transfer);
-        let mut queued = self.queued.values();
+        let is_it = |asked: &Asked| asked.ask.transfer == transfer;
         g.flows.get(transfer).is_some()
-            || queued.any(|queued| queued.ask.transfer == transfer)
-            || self.pending.any(is_it)
+            || self.queued.values().any(is_it)
+            || self
+                .pending
+                .any(|demand| matches!(demand, Demand::Ask(asked) if is_it(asked)))
     }
 
     /// Everything about an ask that does not need the lease.
-    fn check_ask(
-        &self,
-        g: &Ground<'_, P>,
-        conn: ConnId,
-        direction: Direction,
-        ask: &Ask,
-    ) -> Result<LeaseKey, Refusal> {
-        let claims = g.peers.authenticate(g.cx, conn, &ask.ticket)?;
-        let (rank, peer_rank) = ranks(direction, ask);
-        let set = claims.set;
-        let key = LeaseKey { set, rank };
+    fn check_ask(&self, g: &Ground<'_, P>, asked: &Asked, claims: &Claims) -> Result<(), Refusal> {
         // What is pushed into a pull of our own belongs to what goes on until it is over.
-        if g.cx.draining && self.opened_by(&key).is_none() {
+        if g.cx.draining && self.opened_by(&asked.key).is_none() {
             return Err(Refusal::ShuttingDown);
         }
         let ticket = claims.direction;
-        if ticket != direction {
+        if ticket != asked.direction {
             return Err(Refusal::WrongDirection { ticket });
         }
-        g.peers.permit(conn, permission(direction))?;
+        g.peers.permit(asked.conn, permission(ticket))?;
+        let rank = asked.key.rank;
         if !g.cx.me.ranks.contains(&rank) {
             return Err(Refusal::RankNotHere { rank });
         }
-        let (_, peer) = g.peers.asker(conn)?;
-        if !peer.ranks.contains(&peer_rank) {
-            return Err(Refusal::RankNotYours { rank: peer_rank });
+        let (_, peer) = g.peers.asker(asked.conn)?;
+        let rank = asked.peer_rank();
+        if !peer.ranks.contains(&rank) {
+            return Err(Refusal::RankNotYours { rank });
         }
-        self.check_room(g, conn)?;
-        Ok(key)
+        self.check_room(g, asked.conn)
     }
 
     /// Lets an ask in whose lease is known, or says why not.
-    pub(super) fn decide(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        conn: ConnId,
-        key: LeaseKey,
-        direction: Direction,
-        ask: Box<Ask>,
-    ) {
-        match self.try_admit(g, conn, key, direction, &ask) {
-            Ok(Verdict::Admitted(admitted)) => self.begin(g, conn, &ask, admitted),
-            Ok(Verdict::Fence) => self.queue(g, conn, key, direction, ask),
-            Ok(Verdict::Plan(plan)) => self.keep_ask(g, conn, key, direction, ask, Some(plan)),
-            Err(refusal) => self.refuse_ask(g, conn, direction, ask, refusal),
+    pub(super) fn decide(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
+        match self.try_admit(g, &asked) {
+            Ok(Verdict::Admitted(plan, route, path)) => self.begin(g, &asked, plan, &route, path),
+            Ok(Verdict::Fence) => self.queue(g, asked),
+            Ok(Verdict::Plan(plan)) => self.keep_ask(g, asked, Some(plan)),
+            Err(refusal) => self.refuse_ask(g, asked, refusal),
         }
     }
 
-    /// The pull of ours that does not come to anything since a push into what it has opened is refused.
-    pub(in crate::wire) fn pull_refused(
-        &self,
-        g: &Ground<'_, P>,
-        conn: ConnId,
-        ask: &Ask,
-        refusal: &Refusal,
-    ) -> Option<JobId> {
-        // It tries again after the first; the others are of attempts that later ones have overtaken.
-        let later = matches!(refusal, Refusal::Superseded { .. } | Refusal::Consumed);
-        if refusal.is_transient() || later {
-            return None;
+    /// Keeps an ask until its lease is opened, or its plan compiled.
+    fn keep_ask(&mut self, g: &mut Ground<'_, P>, asked: Asked, plan: Option<PlanAsk>) {
+        let (conn, transfer) = (asked.conn, asked.ask.transfer);
+        let Some(agent) = g.peers.agent(conn) else {
+            return;
+        };
+        let planned = plan.is_some();
+        match self.keep(g.cx, agent, Demand::Ask(asked), plan) {
+            // A plan is there in a moment.
+            Ok(()) if planned => {}
+            Ok(()) => {
+                let on = Awaited::Lease;
+                g.cx.send(conn, Message::Waiting { transfer, on });
+            }
+            Err(busy) => refuse(g.cx, conn, transfer, busy),
         }
-        let claims = g.peers.authenticate(g.cx, conn, &ask.ticket).ok()?;
-        let (set, rank) = (claims.set, ask.destination);
-        self.opened_by(&LeaseKey { set, rank })
     }
 
     /// Keeps an ask until the earlier attempt of its pair of ranks is fenced.
-    fn queue(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        conn: ConnId,
-        key: LeaseKey,
-        direction: Direction,
-        ask: Box<Ask>,
-    ) {
-        let (transfer, latest) = (ask.transfer, ask.attempt);
-        let (_, peer_rank) = ranks(direction, &ask);
-        let queued = Queued {
-            conn,
-            direction,
-            ask,
-        };
-        if let Some(older) = self.queued.insert((key, peer_rank), queued) {
+    fn queue(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
+        let (conn, transfer, latest) = (asked.conn, asked.ask.transfer, asked.ask.attempt);
+        let pair = (asked.key, asked.peer_rank());
+        if let Some(older) = self.queued.insert(pair, asked) {
             let superseded = Refusal::Superseded { latest };
             refuse(g.cx, older.conn, older.ask.transfer, superseded);
         }
-        let on = WaitingOn::Fence;
+        let on = Awaited::Fence;
         g.cx.send(conn, Message::Waiting { transfer, on });
     }
 
     /// Checks everything, and only then binds the lease.
-    fn try_admit(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        conn: ConnId,
-        key: LeaseKey,
-        direction: Direction,
-        ask: &Ask,
-    ) -> Result<Verdict<P>, Refusal> {
-        let (rank, peer_rank) = ranks(direction, ask);
-        let (agent, peer) = g.peers.asker(conn)?;
+    fn try_admit(&mut self, g: &mut Ground<'_, P>, asked: &Asked) -> Result<Verdict<P>, Refusal> {
+        let (key, direction, ask) = (asked.key, asked.direction, &asked.ask);
+        let peer_rank = asked.peer_rank();
+        let (agent, peer) = g.peers.asker(asked.conn)?;
         let holder = peer.holder;
-        let mut wanted = LeaseUse {
+        let wanted = LeaseUse {
             agent: &agent,
             holder,
             rank: peer_rank,
@@ -192,11 +167,6 @@ impl<P: Planner> Owner<P> {
             content: ask.content,
             request: ask.request,
         };
-        if fault!(g.cx, AnyContent)
-            && let Some(content) = self.leases.content(&key)
-        {
-            wanted.content = content;
-        }
         let checked = self.leases.check(g.cx.now, key, direction, &wanted);
         checked.map_err(|error| self.refuse_use(g.cx, key, &wanted.content, error))?;
         let wanted_plan = PlanAsk {
@@ -207,8 +177,9 @@ impl<P: Planner> Owner<P> {
         let Some(plan) = g.cx.plan_for_peer(&agent, &wanted_plan)? else {
             return Ok(Verdict::Plan(wanted_plan));
         };
-        let route = agreed_route(&plan, (rank, peer_rank), ask)?.clone();
-        let (wanted_paths, offered) = (ask.paths, g.paths.offered(g.peers, &agent, way(direction)));
+        let route = agreed_route(&plan, (key.rank, peer_rank), ask)?.clone();
+        let offered = g.paths.offered(g.peers, &agent, way(direction));
+        let wanted_paths = ask.paths;
         let path = wanted_paths.and(offered).best();
         let path = path.ok_or(Refusal::PathUnavailable {
             wanted: wanted_paths,
@@ -217,9 +188,7 @@ impl<P: Planner> Owner<P> {
         let of_pair =
             |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
         let earlier = g.flows.all().find(of_pair).map(|t| t.flow.transfer);
-        if let Some(earlier) = earlier
-            && !fault!(g.cx, RetryBeforeFence)
-        {
+        if let Some(earlier) = earlier {
             g.flows.fail(g.cx, earlier, Failure::Superseded, true);
             if g.flows.get(earlier).is_some() {
                 return Ok(Verdict::Fence);
@@ -228,36 +197,30 @@ impl<P: Planner> Owner<P> {
         self.check_places(g, &agent, route.places)?;
         self.leases.admit(g.cx.now, key, direction, &wanted)?;
         self.keep_plan(key, &plan);
-        Ok(Verdict::Admitted(Admitted {
-            key,
-            direction,
-            plan,
-            route,
-            path,
-        }))
+        Ok(Verdict::Admitted(plan, route, path))
     }
 
-    fn begin(&mut self, g: &mut Ground<'_, P>, conn: ConnId, ask: &Ask, admitted: Admitted<P>) {
-        let Admitted {
-            key,
-            direction,
-            plan,
-            route,
-            path,
-        } = admitted;
+    fn begin(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        asked: &Asked,
+        plan: Arc<Planned<P::Plan>>,
+        route: &Route,
+        path: Path,
+    ) {
+        let (conn, key, ask) = (asked.conn, asked.key, &asked.ask);
         let Ok((agent, peer)) = g.peers.asker(conn) else {
             return;
         };
         let transfer = ask.transfer;
-        let (rank, peer_rank) = ranks(direction, ask);
         let flow = Flow {
             transfer,
             nonce: ask.nonce,
             conn,
             agent,
             peer: peer.holder.deployment,
-            rank,
-            peer_rank,
+            rank: key.rank,
+            peer_rank: asked.peer_rank(),
             request: ask.request,
             bytes: route.bytes,
             lanes: ask.lanes,
@@ -266,46 +229,26 @@ impl<P: Planner> Owner<P> {
             all_readable: true,
             ready: Vec::new(),
         };
-        let (ready, prefilled) = match self.leases.progress(&key) {
-            Some((layers, prefilled)) => (layers.collect(), prefilled),
-            None => (Vec::new(), true),
-        };
-        let role = match direction {
-            Direction::Pull => Role::Source(Source::accepted(
-                route.bytes,
-                ask.request.by_layer,
-                prefilled,
-            )),
-            Direction::Push => Role::Destination(Destination::accepted(route.bytes, ask.nonce)),
-        };
-        let attempt = Transfer {
-            flow,
-            plan,
-            side: Side::Lease(key),
-            role,
-            stalled: false,
-            paths: ask.paths,
-            under_way: direction == Direction::Push,
-            places: route.places,
-            waiting: None,
-            moved: 0,
-        };
+        let (ready, prefilled) = self.leases.progress(&key);
+        let receives = asked.direction == Direction::Push;
+        let way = (way(asked.direction), prefilled);
+        let mut attempt = Transfer::new(flow, plan, Side::Lease(key), way, ask.paths);
+        attempt.places = route.places;
         g.flows.begin(g.cx, attempt);
         g.cx.send(conn, Message::Accepted { transfer, path });
-        if direction == Direction::Push {
-            g.cx.tell(News::Travels(transfer));
+        match receives {
+            true => g.cx.tell(News::Travels(transfer)),
+            false => g.flows.read_if_ready(g.cx, transfer, ready),
         }
-        g.flows.read_if_ready(g.cx, transfer, ready);
     }
 }
 
 /// The route between the owner's rank and the asker's, if both have compiled the same.
 fn agreed_route<'p, L>(
     plan: &'p Planned<L>,
-    ranks: (Rank, Rank),
+    (owner, asker): (Rank, Rank),
     ask: &Ask,
 ) -> Result<&'p Route, Refusal> {
-    let (owner, asker) = ranks;
     let mut routes = plan.of_rank(owner).iter();
     let route = routes.find(|route| route.peer_rank == asker);
     let route = route.ok_or(Refusal::NoRoute { owner, asker })?;
@@ -318,14 +261,6 @@ fn agreed_route<'p, L>(
     }
 }
 
-/// The owner's rank, and the asker's.
-pub(super) fn ranks(direction: Direction, ask: &Ask) -> (Rank, Rank) {
-    match direction {
-        Direction::Pull => (ask.source, ask.destination),
-        Direction::Push => (ask.destination, ask.source),
-    }
-}
-
 /// Which way bytes go from the owner.
 fn way(direction: Direction) -> Way {
     match direction {
@@ -334,9 +269,9 @@ fn way(direction: Direction) -> Way {
     }
 }
 
-pub(super) fn permission(direction: Direction) -> Permission {
+pub(super) fn permission(direction: Direction) -> Role {
     match direction {
-        Direction::Pull => Permission::Pull,
-        Direction::Push => Permission::Push,
+        Direction::Pull => Role::Pull,
+        Direction::Push => Role::Push,
     }
 }

@@ -8,7 +8,7 @@
 //!                                                 into blocks of the asker's own engine?
 //!                                                 then: bind and pin the lease
 //!                                             ◄── Invited        (or why not)
-//!  the owner of openings  ◄── Push … Landed ──►  the holder of their ticket
+//!  owner of write leases  ◄── Push … Landed ──►   holder of their ticket
 //!                                                 all landed: the lease has completed
 //! ```
 //!
@@ -17,17 +17,17 @@
 //! so by cancelling what was opened.
 
 use super::Owner;
-use super::pending::{Demand, Pending};
+use super::pending::Demand;
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseKey, LeasePush};
 use crate::ticket::{Claims, Ticket};
 use crate::wire::context::Context;
 use crate::wire::ground::Ground;
+use crate::wire::ids::{ConnId, JobId};
 use crate::wire::message::{Invitation, Message};
 use crate::wire::news::News;
 use crate::wire::planner::{PlanAsk, Planner};
 use crate::wire::refusal::{Refusal, Role};
-use crate::wire::{ConnId, JobId};
 
 /// A push that was invited.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub(super) struct InvitedPush {
 }
 
 impl<P: Planner> Owner<P> {
-    pub(in crate::wire) fn on_invitation(
+    pub(crate) fn on_invitation(
         &mut self,
         g: &mut Ground<'_, P>,
         conn: ConnId,
@@ -122,10 +122,10 @@ impl<P: Planner> Owner<P> {
             key,
             invitation,
         };
-        self.keep(g.cx, key, agent, Pending { plan, demand })
+        self.keep(g.cx, agent, demand, plan)
     }
 
-    /// Nobody gets to have us write into a third party's blocks.
+    /// Checks that we are to write into the asker's blocks, and not into a third party's.
     pub(super) fn check_target(
         &self,
         g: &Ground<'_, P>,
@@ -137,7 +137,7 @@ impl<P: Planner> Owner<P> {
             let ticket = claims.direction;
             return Err(Refusal::WrongDirection { ticket });
         }
-        if !claims.is_for(&g.cx.me.agent, &g.cx.me.deployment) {
+        if !claims.is_for(&g.cx.me.agent, &g.cx.deployment) {
             return Err(Refusal::WrongPeer);
         }
         let (agent, peer) = g.peers.asker(conn)?;
@@ -194,10 +194,6 @@ impl<P: Planner> Owner<P> {
         self.check_places(g, &agent, places)?;
         self.keep_plan(key, &plan);
         self.leases.begin_push(g.cx.now, key, &wanted)?;
-        let ready = match self.leases.progress(&key) {
-            Some((layers, prefilled)) => (layers.collect(), prefilled),
-            None => (Vec::new(), true),
-        };
         let job = JobId(g.cx.next_number());
         g.cx.jobs.add(into.set, &[key.rank].into());
         let push = InvitedPush {
@@ -211,7 +207,7 @@ impl<P: Planner> Owner<P> {
             key,
             invitation: Box::new(invitation.clone()),
             into: into.clone(),
-            ready,
+            ready: self.leases.progress(&key),
         });
         Ok(())
     }

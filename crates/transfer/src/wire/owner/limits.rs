@@ -3,10 +3,10 @@
 use super::Owner;
 use super::invitations::InvitedPush;
 use crate::ids::AgentId;
-use crate::wire::ConnId;
 use crate::wire::context::Context;
 use crate::wire::flows::transfer::Transfer;
 use crate::wire::ground::Ground;
+use crate::wire::ids::ConnId;
 use crate::wire::news::Side;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Refusal, Text};
@@ -33,7 +33,7 @@ impl<P: Planner> Owner<P> {
         running.count() + queued.count() + pushes.count()
     }
 
-    /// Whether routes of so many places may be bound beside those that the agent has under way here by its own asking,
+    /// Whether routes of so many places may be bound besides those that the agent has under way here by its own asking,
     /// and its service.
     pub(super) fn check_places(
         &self,
@@ -75,10 +75,7 @@ fn is_asked<P: Planner>(transfer: &Transfer<P>) -> bool {
 }
 
 /// Whether so many places may be bound for one transfer, whoever has asked for it.
-pub(in crate::wire) fn check_places_of_one<P: Planner>(
-    cx: &Context<P>,
-    places: u64,
-) -> Result<(), Text> {
+pub(crate) fn check_places_of_one<P: Planner>(cx: &Context<P>, places: u64) -> Result<(), Text> {
     let most = cx.options.places_per_service;
     match places <= most {
         true => Ok(()),

@@ -9,20 +9,23 @@ mod pending;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::action::{Action, BlocksOf};
 use super::context::Context;
+use super::flows::refuse;
 use super::ground::Ground;
 use super::held::Held;
-use super::planner::{Planned, Planner};
+use super::ids::{ConnId, JobId};
+use super::options::Options;
+use super::planner::{PlanAsk, Planned, Planner};
 use super::plans::MOST_COMPILING;
-use super::refusal::Refusal;
-use super::{Action, BlocksOf, JobId};
+use super::refusal::{Refusal, Text};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Incarnation, Rank, TransferId};
-use crate::lease::{LeaseError, LeaseKey, LeaseSpec, LeaseTable, OpenError, OpenFault, UseError};
+use crate::lease::{LeaseKey, LeaseSpec, LeaseTable, OpenError, OpenFault, UseError};
 use crate::plan::MAX_SLICES;
 
 use invitations::InvitedPush;
-use pending::{PendingDemands, Queued};
+use pending::{Asked, Demand, PendingDemands};
 
 pub(super) use limits::check_places_of_one;
 
@@ -33,7 +36,7 @@ pub(super) struct Owner<P: Planner> {
     /// What waits for its lease, or for a plan.
     pending: PendingDemands,
     /// What waits for the fence of an earlier attempt of the same pair of ranks.
-    queued: HashMap<(LeaseKey, Rank), Queued>,
+    queued: HashMap<(LeaseKey, Rank), Asked>,
     /// Pushes that were invited here, by what pins their leases.
     pushes: HashMap<TransferId, InvitedPush>,
     /// What is moved by, of leases that more routes may be asked for.
@@ -43,7 +46,7 @@ pub(super) struct Owner<P: Planner> {
 }
 
 impl<P: Planner> Owner<P> {
-    pub(super) fn new(options: &super::Options) -> Self {
+    pub(super) fn new(options: &Options) -> Self {
         Self {
             leases: LeaseTable::new(options.leases.clone()),
             pending: PendingDemands::new(options),
@@ -90,8 +93,8 @@ impl<P: Planner> Owner<P> {
 
     /// Refuses whatever waits for a lease.
     pub(super) fn drain(&mut self, cx: &mut Context<P>) {
-        for pending in self.pending.take_early() {
-            self.refuse_pending(cx, pending.demand, Refusal::ShuttingDown);
+        for demand in self.pending.take_early() {
+            self.refuse_pending(cx, demand, Refusal::ShuttingDown);
         }
     }
 }
@@ -129,8 +132,8 @@ impl<P: Planner> Owner<P> {
     pub(super) fn open(&mut self, g: &mut Ground<'_, P>, spec: LeaseSpec<Held<P::Blocks>>) {
         let key = spec.key;
         self.leases.insert(g.cx.now, spec);
-        for pending in self.pending.opened(&key) {
-            self.let_in(g, pending.demand);
+        for demand in self.pending.opened(&key) {
+            self.let_in(g, demand);
         }
     }
 
@@ -161,15 +164,10 @@ impl<P: Planner> Owner<P> {
         self.pushes.get(&pin).map(|push| push.job)
     }
 
-    /// Gives up what was opened, or leased.
-    pub(super) fn cancel(&mut self, cx: &mut Context<P>, key: LeaseKey) -> Result<(), LeaseError> {
-        self.leases.cancel(cx.now, key)
-    }
-
-    /// The pull whose opening this is.
+    /// The pull whose write lease this is.
     pub(super) fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
-        match self.leases.blocks(key) {
-            Some(Held::Of(BlocksOf::Job(id))) => Some(*id),
+        match self.leases.spec(key)?.blocks {
+            Held::Of(BlocksOf::Job(id)) => Some(id),
             _ => None,
         }
     }
@@ -182,7 +180,12 @@ impl<P: Planner> Owner<P> {
         incarnation: Incarnation,
     ) {
         self.leases.agent_up(cx.now, agent, incarnation);
-        self.forget_past(agent, incarnation);
+        // What others have left is theirs, whatever life they claimed: a claim proves nothing.
+        self.pending.forget(|demand| match demand {
+            Demand::Notice(said) => said.agent == *agent && said.holder.incarnation != incarnation,
+            // They went with the connection they came on.
+            Demand::Ask(_) | Demand::Invitation { .. } => false,
+        });
     }
 
     /// What is told of a use that a lease does not allow.
@@ -194,9 +197,9 @@ impl<P: Planner> Owner<P> {
         error: UseError,
     ) -> Refusal {
         if error == UseError::Content
-            && let Some(held) = self.leases.content(&key)
+            && let Some(spec) = self.leases.spec(&key)
         {
-            let stated = *stated;
+            let (held, stated) = (spec.content, *stated);
             cx.act(Action::OtherContent { key, held, stated });
         }
         error.into()
@@ -212,7 +215,7 @@ impl<P: Planner> Owner<P> {
     ) {
         self.leases.unpin(g.cx.now, key, transfer);
         if let Some(next) = self.queued.remove(&(key, peer_rank)) {
-            self.decide(g, next.conn, key, next.direction, next.ask);
+            self.decide(g, next);
         }
     }
 
@@ -221,5 +224,84 @@ impl<P: Planner> Owner<P> {
         if let Some(pin) = self.leases.push_over(key, landed) {
             self.pushes.remove(&pin);
         }
+    }
+}
+
+/// What waits.
+impl<P: Planner> Owner<P> {
+    /// Keeps what `agent` demands until it can go on.
+    fn keep(
+        &mut self,
+        cx: &Context<P>,
+        agent: &AgentId,
+        demand: Demand,
+        plan: Option<PlanAsk>,
+    ) -> Result<(), Refusal> {
+        match self.pending.keep(cx.now, agent, demand, plan) {
+            true => Ok(()),
+            false => Err(Refusal::busy(cx.options.early_per_agent as u64)),
+        }
+    }
+
+    /// A plan is compiled, or cannot be: what waits for it goes on, or is refused.
+    pub(super) fn compiled(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        ask: &PlanAsk,
+        outcome: Result<(), &Text>,
+    ) {
+        // One at a time: an invitation is answered when no rank of it waits any more.
+        while let Some(demand) = self.pending.pop_compiled(ask) {
+            match outcome {
+                Ok(()) => self.let_in(g, demand),
+                Err(why) => {
+                    let why = why.clone();
+                    self.refuse_pending(g.cx, demand, Refusal::Unplannable { why });
+                }
+            }
+        }
+    }
+
+    /// Goes on with what has waited for a lease that is open now, or for its plan.
+    fn let_in(&mut self, g: &mut Ground<'_, P>, demand: Demand) {
+        match demand {
+            Demand::Ask(asked) => self.decide(g, asked),
+            // No agent waits for the answer any more.
+            Demand::Notice(said) => drop(self.apply(g.cx, said)),
+            Demand::Invitation {
+                conn,
+                key,
+                invitation,
+            } => {
+                let into = self.check_target(g, conn, &invitation.into);
+                let outcome = into.and_then(|into| self.accept(g, conn, key, &invitation, &into));
+                self.answer_invitation(g.cx, conn, invitation.id, outcome);
+            }
+        }
+    }
+
+    /// Refuses what has waited for too long.
+    fn refuse_pending(&mut self, cx: &mut Context<P>, demand: Demand, refusal: Refusal) {
+        match demand {
+            Demand::Ask(asked) => refuse(cx, asked.conn, asked.ask.transfer, refusal),
+            Demand::Invitation {
+                conn, invitation, ..
+            } => self.answer_invitation(cx, conn, invitation.id, Err(refusal)),
+            Demand::Notice(_) => {}
+        }
+    }
+
+    /// What a connection has asked for, and was not begun, is of no use without it.
+    pub(super) fn forget_asks(&mut self, conn: ConnId) {
+        self.pending.forget(|demand| demand.conn() == Some(conn));
+        self.queued.retain(|_, asked| asked.conn != conn);
+    }
+
+    /// The asker has given up an ask that was not begun.
+    pub(super) fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
+        let is_it = |asked: &Asked| asked.conn == conn && asked.ask.transfer == transfer;
+        self.pending
+            .forget(|demand| matches!(demand, Demand::Ask(asked) if is_it(asked)));
+        self.queued.retain(|_, asked| !is_it(asked));
     }
 }

@@ -5,28 +5,19 @@ use std::time::Duration;
 
 use super::Owner;
 use super::asks::permission;
-use super::pending::{Demand, Pending};
-use crate::ids::{AgentId, Direction, LeaseSetId, Rank};
-use crate::lease::{Holder, LeaseDone, LeaseKey, UseError};
+use super::pending::{Demand, Said};
+use crate::ids::{Direction, LeaseSetId, Rank};
+use crate::lease::{LeaseDone, LeaseKey, UseError};
 use crate::plan::Request;
-use crate::wire::ConnId;
 use crate::wire::context::Context;
+use crate::wire::ids::ConnId;
 use crate::wire::message::{Message, Notice, NoticeKind};
 use crate::wire::peers::Peers;
 use crate::wire::planner::{PlanAsk, Planner};
 use crate::wire::refusal::{Refusal, Role};
 
-/// What a notice says, and who does.
-#[derive(Clone, Copy)]
-pub(super) struct Said<'a> {
-    pub(super) direction: Direction,
-    pub(super) agent: &'a AgentId,
-    pub(super) holder: Holder,
-    pub(super) says: &'a NoticeKind,
-}
-
 impl<P: Planner> Owner<P> {
-    pub(in crate::wire) fn on_notice(
+    pub(crate) fn on_notice(
         &mut self,
         cx: &mut Context<P>,
         peers: &Peers,
@@ -38,9 +29,9 @@ impl<P: Planner> Owner<P> {
         cx.send(conn, Message::NoticeHeard { id, outcome });
     }
 
-    /// Does what our own notice says to our own leases of a set: nobody connects to itself. Gives what a peer would be
+    /// Does what our own notice says to our own leases of a set: no agent connects to itself. Gives what a peer would be
     /// answered.
-    pub(in crate::wire) fn on_own_notice(
+    pub(crate) fn on_own_notice(
         &mut self,
         cx: &mut Context<P>,
         set: LeaseSetId,
@@ -88,19 +79,19 @@ impl<P: Planner> Owner<P> {
         {
             return Err(Refusal::RankNotYours { rank });
         }
-        let (set, ours) = (claims.set, cx.me.ranks.clone());
-        let said = Said {
-            direction,
-            agent: &agent,
-            holder,
-            says: &notice.says,
-        };
+        let set = claims.set;
         let mut outcome = Err(Refusal::UnknownLease);
-        for rank in ours {
-            let key = LeaseKey { set, rank };
-            let applied = match self.leases.knows(&key) {
-                true => self.apply(cx, key, said),
-                false => self.keep_notice(cx, key, said, None),
+        for rank in cx.me.ranks.clone() {
+            let said = Said {
+                key: LeaseKey { set, rank },
+                direction,
+                agent: agent.clone(),
+                holder,
+                says: notice.says.clone(),
+            };
+            let applied = match self.leases.knows(&said.key) {
+                true => self.apply(cx, said),
+                false => self.keep_notice(cx, said, None),
             };
             outcome = match (outcome, applied) {
                 (Ok(known), Ok(left)) => Ok(left.min(known)),
@@ -116,90 +107,60 @@ impl<P: Planner> Owner<P> {
     fn keep_notice(
         &mut self,
         cx: &Context<P>,
-        key: LeaseKey,
-        said: Said<'_>,
+        said: Said,
         plan: Option<PlanAsk>,
     ) -> Result<u64, Refusal> {
-        let Said {
-            direction,
-            agent,
-            holder,
-            says,
-        } = said;
-        if matches!(says, NoticeKind::Renew { .. }) {
+        if matches!(said.says, NoticeKind::Renew { .. }) {
             return Err(Refusal::UnknownLease);
         }
         let same = |demand: &Demand| match demand {
-            Demand::Notice {
-                holder: by,
-                says: earlier,
-                ..
-            } => *by == holder && earlier == says,
-            Demand::Ask { .. } | Demand::Invitation { .. } => false,
+            Demand::Notice(other) => {
+                (other.key, other.holder, &other.says) == (said.key, said.holder, &said.says)
+            }
+            _ => false,
         };
-        if self.pending.any_for(&key, same) {
+        if self.pending.any(same) {
             return Ok(0);
         }
-        let demand = Demand::Notice {
-            key,
-            direction,
-            agent: agent.clone(),
-            holder,
-            says: says.clone(),
-        };
-        let kept = self.keep(cx, key, agent, Pending { plan, demand });
+        let agent = said.agent.clone();
+        let kept = self.keep(cx, &agent, Demand::Notice(said), plan);
         kept.map(|()| 0)
     }
 
     /// Does what a notice says to one lease. Gives the milliseconds that a renewed one has left.
-    pub(super) fn apply(
-        &mut self,
-        cx: &mut Context<P>,
-        key: LeaseKey,
-        said: Said<'_>,
-    ) -> Result<u64, Refusal> {
-        let Said {
-            direction,
-            agent,
-            holder,
-            says,
-        } = said;
-        let applied = match says {
+    pub(super) fn apply(&mut self, cx: &mut Context<P>, said: Said) -> Result<u64, Refusal> {
+        let (now, key, direction, by) = (cx.now, said.key, said.direction, &said.holder);
+        let (applied, content) = match &said.says {
             NoticeKind::Done { ranks, content } => {
-                let needed = match self.must_write(cx, key, said)? {
+                let needed = match self.must_write(cx, &said)? {
                     Ok(needed) => needed,
-                    Err(plan) => return self.keep_notice(cx, key, said, Some(plan)),
+                    Err(plan) => return self.keep_notice(cx, said, Some(plan)),
                 };
                 let done = LeaseDone {
-                    agent,
-                    holder,
+                    agent: &said.agent,
+                    holder: said.holder,
                     ranks,
                     content,
                     needed: &needed,
                 };
-                self.leases.done(cx.now, key, direction, &done)
+                (self.leases.done(now, key, direction, &done), Some(content))
             }
             NoticeKind::Cancel { content } => {
                 let content = content.as_ref();
-                self.leases
-                    .cancel_by(cx.now, key, direction, &holder, content)
+                let applied = self.leases.cancel_by(now, key, direction, by, content);
+                (applied, content)
             }
             NoticeKind::Renew { ttl_ms } => {
                 let ttl = Duration::from_millis(*ttl_ms);
-                let left = self.leases.renew_by(cx.now, key, direction, &holder, ttl)?;
+                let left = self.leases.renew_by(now, key, direction, by, ttl)?;
                 return Ok(u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
             }
         };
-        match applied {
+        match (applied, content) {
             // It was said before, or it is too late to matter: heard all the same.
-            Ok(()) | Err(UseError::Ended { .. }) => Ok(0),
-            Err(error) => Err(match says {
-                NoticeKind::Done { content, .. }
-                | NoticeKind::Cancel {
-                    content: Some(content),
-                } => self.refuse_use(cx, key, content, error),
-                _ => error.into(),
-            }),
+            (Ok(()) | Err(UseError::Ended { .. }), _) => Ok(0),
+            (Err(error), Some(content)) => Err(self.refuse_use(cx, key, content, error)),
+            (Err(error), None) => Err(error.into()),
         }
     }
 
@@ -207,15 +168,13 @@ impl<P: Planner> Owner<P> {
     fn must_write(
         &self,
         cx: &mut Context<P>,
-        key: LeaseKey,
-        said: Said<'_>,
+        said: &Said,
     ) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
-        let Some((start, valid_tokens)) = self.leases.range(&key) else {
+        let key = said.key;
+        let spec = self.leases.spec(&key);
+        let Some(spec) = spec.filter(|_| said.direction == Direction::Push) else {
             return Ok(Ok(BTreeSet::new()));
         };
-        if said.direction == Direction::Pull {
-            return Ok(Ok(BTreeSet::new()));
-        }
         let plan = match self.plans.get(&key) {
             Some(plan) => plan.clone(),
             None => {
@@ -224,11 +183,11 @@ impl<P: Planner> Owner<P> {
                     local_is_source: false,
                     // The order of layers changes no route.
                     request: Request {
-                        start,
-                        ..Request::tokens(valid_tokens - start)
+                        start: spec.start,
+                        ..Request::tokens(spec.valid_tokens - spec.start)
                     },
                 };
-                match cx.plan_for_peer(said.agent, &wanted)? {
+                match cx.plan_for_peer(&said.agent, &wanted)? {
                     Some(plan) => plan,
                     None => return Ok(Err(wanted)),
                 }

@@ -1,42 +1,23 @@
-//! What waits at an owner: for its lease, for a plan, or for the fence of an earlier attempt.
+//! What waits at an owner: for its lease, or for a plan.
+//!
+//! A worker may learn of a lease after its scheduler has handed the ticket out, so an authentic ticket for a lease
+//! that is not known yet is no error. It is also a way to make an agent remember things, hence the bounds.
 
-use super::Owner;
-use super::asks::ranks;
-use super::notices::Said;
-use crate::ids::{AgentId, Direction, Incarnation, TransferId};
-use crate::lease::{Early, Holder, LeaseKey};
+use std::time::Duration;
+
+use crate::ids::{AgentId, Direction, Rank};
+use crate::lease::{Holder, LeaseKey};
 use crate::moment::Moment;
-use crate::wire::context::Context;
-use crate::wire::flows::refuse;
-use crate::wire::ground::Ground;
-use crate::wire::message::{Ask, Invitation, Message, NoticeKind, WaitingOn};
-use crate::wire::planner::{PlanAsk, Planner};
-use crate::wire::refusal::{Refusal, Text};
-use crate::wire::{ConnId, Options};
-
-/// A demand that waits: for its lease, or for the plan of a lease that is there.
-#[derive(Debug)]
-pub(super) struct Pending {
-    /// The plan that it waits for; `None` where it waits for its lease.
-    pub(super) plan: Option<PlanAsk>,
-    pub(super) demand: Demand,
-}
+use crate::wire::ids::ConnId;
+use crate::wire::message::{Ask, Invitation, NoticeKind};
+use crate::wire::options::Options;
+use crate::wire::planner::PlanAsk;
 
 /// What a peer wants of a lease.
 #[derive(Debug)]
 pub(super) enum Demand {
-    Ask {
-        conn: ConnId,
-        direction: Direction,
-        ask: Box<Ask>,
-    },
-    Notice {
-        key: LeaseKey,
-        direction: Direction,
-        agent: AgentId,
-        holder: Holder,
-        says: NoticeKind,
-    },
+    Ask(Asked),
+    Notice(Said),
     Invitation {
         conn: ConnId,
         key: LeaseKey,
@@ -44,248 +25,290 @@ pub(super) enum Demand {
     },
 }
 
-/// All pending demands. Those that wait for a plan have passed every check, so they take no room from those that come before
-/// their lease.
+/// An ask with an authentic ticket.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) conn: ConnId,
+    pub(super) direction: Direction,
+    pub(super) key: LeaseKey,
+    pub(super) ask: Box<Ask>,
+}
+
+/// What a notice says of one lease, and who does.
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub(super) key: LeaseKey,
+    pub(super) direction: Direction,
+    pub(super) agent: AgentId,
+    pub(super) holder: Holder,
+    pub(super) says: NoticeKind,
+}
+
+impl Demand {
+    fn key(&self) -> LeaseKey {
+        match self {
+            Demand::Ask(asked) => asked.key,
+            Demand::Notice(said) => said.key,
+            Demand::Invitation { key, .. } => *key,
+        }
+    }
+
+    /// The connection that it is of no use without.
+    pub(super) fn conn(&self) -> Option<ConnId> {
+        match self {
+            Demand::Ask(Asked { conn, .. }) | Demand::Invitation { conn, .. } => Some(*conn),
+            Demand::Notice(_) => None,
+        }
+    }
+}
+
+impl Asked {
+    /// The asker's rank.
+    pub(super) fn peer_rank(&self) -> Rank {
+        match self.direction {
+            Direction::Pull => self.ask.destination,
+            Direction::Push => self.ask.source,
+        }
+    }
+}
+
+/// A demand that waits, for its lease or for a plan.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) demand: Demand,
+    /// The plan of a lease that is there, where it is that which it waits for.
+    pub(super) plan: Option<PlanAsk>,
+    agent: AgentId,
+    until: Moment,
+}
+
+/// All pending demands.
 #[derive(Debug)]
 pub(super) struct PendingDemands {
-    for_lease: Early<Pending>,
-    for_plan: Early<Pending>,
+    /// As they came. All wait equally long, so they are due in the same order.
+    waiting: Vec<Pending>,
+    wait: Duration,
+    for_lease: Most,
+    /// They have passed every check, so they take no room from those that come before their lease.
+    for_plan: Most,
+}
+
+/// How many may wait.
+#[derive(Debug)]
+struct Most {
+    in_all: usize,
+    per_agent: usize,
+    per_service: usize,
 }
 
 impl PendingDemands {
     pub(super) fn new(options: &Options) -> Self {
         Self {
-            for_lease: Early::new(
-                options.early_wait,
-                options.early,
-                options.early_per_agent,
-                options.early_per_service,
-            ),
-            for_plan: Early::new(
-                options.early_wait,
-                usize::MAX,
-                options.transfers_per_agent,
-                options.transfers_per_service,
-            ),
+            waiting: Vec::new(),
+            wait: options.early_wait,
+            for_lease: Most {
+                in_all: options.early,
+                per_agent: options.early_per_agent,
+                per_service: options.early_per_service,
+            },
+            for_plan: Most {
+                in_all: usize::MAX,
+                per_agent: options.transfers_per_agent,
+                per_service: options.transfers_per_service,
+            },
         }
     }
 
-    fn keep(&mut self, now: Moment, key: LeaseKey, agent: &AgentId, pending: Pending) -> bool {
-        match pending.plan {
-            None => self.for_lease.keep(now, key, agent, pending),
-            Some(_) => self.for_plan.keep(now, key, agent, pending),
+    /// Keeps what an agent demands, until it is taken; says whether there was room.
+    #[must_use]
+    pub(super) fn keep(
+        &mut self,
+        now: Moment,
+        agent: &AgentId,
+        demand: Demand,
+        plan: Option<PlanAsk>,
+    ) -> bool {
+        let most = match plan {
+            None => &self.for_lease,
+            Some(_) => &self.for_plan,
+        };
+        let alike = self.waiting.iter();
+        let alike = alike.filter(|pending| pending.plan.is_some() == plan.is_some());
+        let of_service = alike
+            .clone()
+            .filter(|pending| pending.agent.service() == agent.service());
+        let of_agent = of_service.clone().filter(|pending| pending.agent == *agent);
+        let room = alike.count() < most.in_all
+            && of_service.count() < most.per_service
+            && of_agent.count() < most.per_agent;
+        if room {
+            self.waiting.push(Pending {
+                demand,
+                plan,
+                agent: agent.clone(),
+                until: now + self.wait,
+            });
         }
+        room
     }
 
     /// How much waits for a lease, and how much for a plan.
     pub(super) fn len(&self) -> (usize, usize) {
-        (self.for_lease.len(), self.for_plan.len())
+        let for_plan = self.waiting.iter().filter(|pending| pending.plan.is_some());
+        let for_plan = for_plan.count();
+        (self.waiting.len() - for_plan, for_plan)
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        let deadlines = [&self.for_lease, &self.for_plan].map(Early::next_deadline);
-        deadlines.into_iter().flatten().min()
+        self.waiting.first().map(|pending| pending.until)
+    }
+
+    /// Takes one demand that has waited for too long.
+    pub(super) fn pop_due(&mut self, now: Moment) -> Option<Pending> {
+        let due = self.waiting.first()?.until <= now;
+        due.then(|| self.waiting.remove(0))
+    }
+
+    /// Takes the first demand that has waited for a plan.
+    pub(super) fn pop_compiled(&mut self, ask: &PlanAsk) -> Option<Demand> {
+        let mut waiting = self.waiting.iter();
+        let first = waiting.position(|pending| pending.plan.as_ref() == Some(ask))?;
+        Some(self.waiting.remove(first).demand)
     }
 
     /// Takes what has waited for a lease.
-    pub(super) fn opened(&mut self, key: &LeaseKey) -> Vec<Pending> {
-        self.for_lease.take(key)
-    }
-
-    /// Takes the first thing that has waited for a plan.
-    fn pop_compiled(&mut self, ask: &PlanAsk) -> Option<Pending> {
-        let waits = |pending: &Pending| pending.plan.as_ref() == Some(ask);
-        self.for_plan.pop_if(waits)
-    }
-
-    /// Takes one thing that has waited for too long.
-    pub(super) fn pop_due(&mut self, now: Moment) -> Option<Pending> {
-        let due = self.for_lease.pop_due(now);
-        due.or_else(|| self.for_plan.pop_due(now))
+    pub(super) fn opened(&mut self, key: &LeaseKey) -> Vec<Demand> {
+        self.take(|pending| pending.plan.is_none() && pending.demand.key() == *key)
     }
 
     /// Takes all that waits for leases.
-    pub(super) fn take_early(&mut self) -> Vec<Pending> {
-        self.for_lease.take_if(|_| true)
+    pub(super) fn take_early(&mut self) -> Vec<Demand> {
+        self.take(|pending| pending.plan.is_none())
     }
 
     /// Drops everything that is like this.
     pub(super) fn forget(&mut self, like: impl Fn(&Demand) -> bool) {
-        for table in [&mut self.for_lease, &mut self.for_plan] {
-            table.take_if(|pending| like(&pending.demand));
-        }
+        self.waiting.retain(|pending| !like(&pending.demand));
     }
 
     pub(super) fn any(&self, like: impl Fn(&Demand) -> bool) -> bool {
-        let mut tables = [&self.for_lease, &self.for_plan].into_iter();
-        tables.any(|table| table.any(|pending| like(&pending.demand)))
+        self.waiting.iter().any(|pending| like(&pending.demand))
     }
 
-    pub(super) fn any_for(&self, key: &LeaseKey, like: impl Fn(&Demand) -> bool) -> bool {
-        let mut tables = [&self.for_lease, &self.for_plan].into_iter();
-        tables.any(|table| table.any_for(key, |pending| like(&pending.demand)))
+    fn take(&mut self, like: impl Fn(&Pending) -> bool) -> Vec<Demand> {
+        let taken = self.waiting.extract_if(.., |pending| like(pending));
+        taken.map(|pending| pending.demand).collect()
     }
 }
 
-/// An ask that waits for the fence of an earlier attempt.
-#[derive(Debug)]
-pub(super) struct Queued {
-    pub(super) conn: ConnId,
-    pub(super) direction: Direction,
-    pub(super) ask: Box<Ask>,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{DeploymentDigest, Incarnation, LeaseSetId};
+    use crate::plan::Request;
 
-impl<P: Planner> Owner<P> {
-    /// Keeps an ask until its lease is opened, or its plan compiled.
-    pub(super) fn keep_ask(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        conn: ConnId,
-        key: LeaseKey,
-        direction: Direction,
-        ask: Box<Ask>,
-        plan: Option<PlanAsk>,
-    ) {
-        let transfer = ask.transfer;
-        let Some(agent) = g.peers.agent(conn) else {
-            return;
+    fn at(seconds: u64) -> Moment {
+        Moment(Duration::from_secs(seconds))
+    }
+
+    fn key(rank: u32) -> LeaseKey {
+        LeaseKey {
+            set: LeaseSetId([0; 16]),
+            rank: Rank(rank),
+        }
+    }
+
+    fn deployment() -> DeploymentDigest {
+        DeploymentDigest([0; 32])
+    }
+
+    /// A renewal of so many milliseconds, by which it is known again.
+    fn demand(rank: u32, agent: &AgentId, ttl_ms: u64) -> Demand {
+        Demand::Notice(Said {
+            key: key(rank),
+            direction: Direction::Pull,
+            agent: agent.clone(),
+            holder: Holder {
+                deployment: deployment(),
+                incarnation: Incarnation::new(1, 1),
+                ranks: 1,
+            },
+            says: NoticeKind::Renew { ttl_ms },
+        })
+    }
+
+    fn number(demand: &Demand) -> u64 {
+        match demand {
+            Demand::Notice(Said {
+                says: NoticeKind::Renew { ttl_ms },
+                ..
+            }) => *ttl_ms,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn demands(in_all: usize, per_agent: usize, per_service: usize) -> PendingDemands {
+        PendingDemands::new(&Options {
+            early_wait: Duration::from_secs(10),
+            early: in_all,
+            early_per_agent: per_agent,
+            early_per_service: per_service,
+            transfers_per_agent: 1,
+            ..Options::default()
+        })
+    }
+
+    #[test]
+    fn demands_wait_for_a_bounded_time_and_in_bounded_number() {
+        let (a, b) = (AgentId::new("a").unwrap(), AgentId::new("b").unwrap());
+        let mut early = demands(3, 2, 3);
+        let mut keep = |now, rank, agent: &AgentId, n| {
+            let demand = demand(rank, agent, n);
+            early.keep(at(now), agent, demand, None)
         };
-        let demand = Demand::Ask {
-            conn,
-            direction,
-            ask,
+        assert!(keep(0, 0, &a, 1) && keep(1, 1, &a, 2));
+        assert!(!keep(1, 1, &a, 3), "too many of one agent");
+        assert!(keep(2, 0, &b, 4));
+        assert!(!keep(2, 0, &b, 5), "too many in all");
+        assert!(early.any(|demand| number(demand) == 2));
+        assert!(!early.any(|demand| number(demand) == 5));
+        assert!(early.pop_due(at(9)).is_none());
+        let due = early.pop_due(at(10)).map(|due| number(&due.demand));
+        assert_eq!((due, early.next_deadline()), (Some(1), Some(at(11))));
+        let opened = early.opened(&key(0));
+        assert_eq!(opened.iter().map(number).collect::<Vec<_>>(), [4]);
+        early.forget(|demand| number(demand) == 2);
+        assert_eq!((early.len(), early.next_deadline()), ((0, 0), None));
+    }
+
+    #[test]
+    fn names_below_one_service_make_no_room() {
+        let mut early = demands(9, 2, 3);
+        let mut keep = |agent: &str| {
+            let agent = AgentId::new(agent).unwrap();
+            early.keep(at(0), &agent, demand(0, &agent, 1), None)
         };
-        let planned = plan.is_some();
-        match self.keep(g.cx, key, agent, Pending { plan, demand }) {
-            // A plan is there in a moment.
-            Ok(()) if planned => {}
-            Ok(()) => {
-                let on = WaitingOn::Lease;
-                g.cx.send(conn, Message::Waiting { transfer, on });
-            }
-            Err(busy) => refuse(g.cx, conn, transfer, busy),
-        }
+        assert!(keep("a/1") && keep("a/2") && keep("a/3"));
+        assert!(!keep("a/4"), "too many of one service");
+        assert!(keep("b/1"));
     }
 
-    /// Keeps something from `agent` until it can go on.
-    pub(super) fn keep(
-        &mut self,
-        cx: &Context<P>,
-        key: LeaseKey,
-        agent: &AgentId,
-        pending: Pending,
-    ) -> Result<(), Refusal> {
-        match self.pending.keep(cx.now, key, agent, pending) {
-            true => Ok(()),
-            false => Err(Refusal::busy(cx.options.early_per_agent as u64)),
-        }
-    }
-
-    /// A plan is compiled, or cannot be: what waits for it goes on, or is refused.
-    pub(in crate::wire) fn compiled(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        ask: &PlanAsk,
-        outcome: Result<(), &Text>,
-    ) {
-        // One at a time: an invitation is answered when no rank of it waits any more.
-        while let Some(pending) = self.pending.pop_compiled(ask) {
-            match outcome {
-                Ok(()) => self.let_in(g, pending.demand),
-                Err(why) => {
-                    let why = why.clone();
-                    self.refuse_pending(g.cx, pending.demand, Refusal::Unplannable { why });
-                }
-            }
-        }
-    }
-
-    /// Goes on with what has waited for a lease that is open now, or for its plan.
-    pub(super) fn let_in(&mut self, g: &mut Ground<'_, P>, pending: Demand) {
-        match pending {
-            Demand::Ask {
-                conn,
-                direction,
-                ask,
-            } => {
-                let (rank, _) = ranks(direction, &ask);
-                if let Ok(claims) = g.peers.authenticate(g.cx, conn, &ask.ticket) {
-                    let set = claims.set;
-                    self.decide(g, conn, LeaseKey { set, rank }, direction, ask);
-                }
-            }
-            Demand::Notice {
-                key,
-                direction,
-                agent,
-                holder,
-                says,
-            } => {
-                let said = Said {
-                    direction,
-                    agent: &agent,
-                    holder,
-                    says: &says,
-                };
-                // Nobody waits for the answer any more.
-                let _ = self.apply(g.cx, key, said);
-            }
-            Demand::Invitation {
-                conn,
-                key,
-                invitation,
-            } => {
-                let into = self.check_target(g, conn, &invitation.into);
-                let outcome = into.and_then(|into| self.accept(g, conn, key, &invitation, &into));
-                self.answer_invitation(g.cx, conn, invitation.id, outcome);
-            }
-        }
-    }
-
-    /// Refuses what has waited for too long.
-    pub(super) fn refuse_pending(
-        &mut self,
-        cx: &mut Context<P>,
-        pending: Demand,
-        refusal: Refusal,
-    ) {
-        match pending {
-            Demand::Ask { conn, ask, .. } => refuse(cx, conn, ask.transfer, refusal),
-            Demand::Invitation {
-                conn, invitation, ..
-            } => self.answer_invitation(cx, conn, invitation.id, Err(refusal)),
-            Demand::Notice { .. } => {}
-        }
-    }
-
-    /// What a connection has asked for, and was not begun, is of no use without it.
-    pub(in crate::wire) fn forget_asks(&mut self, conn: ConnId) {
-        self.pending.forget(|pending| match pending {
-            Demand::Ask { conn: c, .. } | Demand::Invitation { conn: c, .. } => *c == conn,
-            Demand::Notice { .. } => false,
-        });
-        self.queued.retain(|_, queued| queued.conn != conn);
-    }
-
-    /// An agent shows another life than before: what it has left here in its last one binds nothing any
-    /// more. What others have left is theirs, whatever life they claimed: a claim proves nothing.
-    pub(super) fn forget_past(&mut self, agent: &AgentId, incarnation: Incarnation) {
-        self.pending.forget(|pending| match pending {
-            Demand::Notice {
-                agent: by, holder, ..
-            } => by == agent && holder.incarnation != incarnation,
-            // They went with the connection they came on.
-            Demand::Ask { .. } | Demand::Invitation { .. } => false,
-        });
-    }
-
-    /// The asker has given up an ask that was not begun.
-    pub(in crate::wire) fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
-        self.pending.forget(|pending| match pending {
-            Demand::Ask { conn: c, ask, .. } => *c == conn && ask.transfer == transfer,
-            Demand::Notice { .. } | Demand::Invitation { .. } => false,
-        });
-        let it = |queued: &Queued| queued.conn == conn && queued.ask.transfer == transfer;
-        self.queued.retain(|_, queued| !it(queued));
+    #[test]
+    fn what_waits_for_a_plan_has_room_of_its_own_and_no_lease_takes_it() {
+        let a = AgentId::new("a").unwrap();
+        let plan = PlanAsk {
+            peer: deployment(),
+            local_is_source: true,
+            request: Request::tokens(1),
+        };
+        let mut all = demands(1, 1, 1);
+        assert!(all.keep(at(0), &a, demand(0, &a, 1), None));
+        assert!(all.keep(at(0), &a, demand(0, &a, 2), Some(plan.clone())));
+        assert!(!all.keep(at(0), &a, demand(0, &a, 3), Some(plan.clone())));
+        assert_eq!(all.len(), (1, 1));
+        let opened = all.opened(&key(0));
+        assert_eq!(opened.iter().map(number).collect::<Vec<_>>(), [1]);
+        let compiled = all.pop_compiled(&plan).map(|demand| number(&demand));
+        assert_eq!((compiled, all.len()), (Some(2), (0, 0)));
     }
 }

@@ -6,17 +6,16 @@ use super::{Peers, Session};
 use crate::ids::{AgentId, Incarnation};
 use crate::moment::Moment;
 use crate::ticket::RankAddress;
+use crate::wire::action::{Action, CloseReason};
 use crate::wire::context::{Context, Timer};
 use crate::wire::news::News;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::Text;
-use crate::wire::{Action, CloseReason};
 
 /// Where an agent is, and what has come of dialling it.
 #[derive(Debug)]
 pub(super) struct Dial {
-    host: String,
-    port: u16,
+    address: RankAddress,
     /// Whether an answer to [`Action::Connect`] is due.
     pub(super) asked: bool,
     pub(super) failures: u32,
@@ -28,8 +27,7 @@ impl Dial {
     /// One that is under way.
     fn to(address: &RankAddress) -> Self {
         Self {
-            host: address.host.clone(),
-            port: address.port,
+            address: address.clone(),
             asked: true,
             failures: 0,
             crowded: None,
@@ -49,7 +47,7 @@ impl Peers {
     ///
     /// A connection that has come up at `suspect` or after is not suspected: who has just answered there
     /// lives, and is not whom the ticket means.
-    pub(in crate::wire) fn leave_past_life<P: Planner>(
+    pub(crate) fn leave_past_life<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
         address: &RankAddress,
@@ -80,14 +78,14 @@ impl Peers {
     }
 
     /// Sees to it that a connection will be there.
-    pub(in crate::wire) fn want<P: Planner>(&mut self, cx: &mut Context<P>, address: &RankAddress) {
+    pub(crate) fn want<P: Planner>(&mut self, cx: &mut Context<P>, address: &RankAddress) {
         let known = self.agents.entry(address.agent.clone()).or_default();
         if !known.up.is_empty() {
             return;
         }
         if let Some(dial) = &mut known.dial {
             // One that has restarted elsewhere is not to be found where it was.
-            if (&dial.host, dial.port) != (&address.host, address.port) {
+            if dial.address != *address {
                 let asked = dial.asked;
                 *dial = Dial {
                     asked,
@@ -97,15 +95,11 @@ impl Peers {
             return;
         }
         known.dial = Some(Dial::to(address));
-        cx.act(Action::Connect {
-            agent: address.agent.clone(),
-            host: address.host.clone(),
-            port: address.port,
-        });
+        self.dial_due(cx, &address.agent);
     }
 
     /// Something new needs the agent: do not let it wait for the pause after an old failure.
-    pub(in crate::wire) fn hurry<P: Planner>(&mut self, cx: &mut Context<P>, agent: AgentId) {
+    pub(crate) fn hurry<P: Planner>(&mut self, cx: &mut Context<P>, agent: AgentId) {
         let known = self
             .agents
             .get_mut(&agent)
@@ -120,7 +114,7 @@ impl Peers {
         }
     }
 
-    pub(in crate::wire) fn dial_due<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
+    pub(crate) fn dial_due<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
         let known = self.agents.get_mut(agent);
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
             return;
@@ -128,13 +122,13 @@ impl Peers {
         dial.asked = true;
         cx.act(Action::Connect {
             agent: agent.clone(),
-            host: dial.host.clone(),
-            port: dial.port,
+            host: dial.address.host.clone(),
+            port: dial.address.port,
         });
     }
 
     /// No connection to the agent can be had, or the last one is lost; it `was_up` or not.
-    pub(in crate::wire) fn dial_failed<P: Planner>(
+    pub(crate) fn dial_failed<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
         agent: AgentId,
@@ -169,7 +163,7 @@ impl Peers {
 
     /// Has an agent that is away dialled after a pause, where somebody needs it and knows its `address`; forgets it
     /// otherwise.
-    pub(in crate::wire) fn dial_again<P: Planner>(
+    pub(crate) fn dial_again<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
         agent: &AgentId,

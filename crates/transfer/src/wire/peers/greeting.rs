@@ -18,12 +18,13 @@ use super::{Peer, Peers, Session};
 use crate::ids::{AgentId, DeploymentDigest, ServiceName};
 use crate::lease::Holder;
 use crate::ticket::MAX_RANKS;
-use crate::wire::context::{Context, Me, Timer};
+use crate::wire::action::CloseReason;
+use crate::wire::context::{Context, Identity, Timer};
+use crate::wire::ids::ConnId;
 use crate::wire::message::{Hello, MAX_DOCUMENT, Message, VERSIONS};
 use crate::wire::news::News;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::HelloRefusal;
-use crate::wire::{CloseReason, ConnId};
 
 impl Peers {
     /// Whether agents of a service may open one more connection to us.
@@ -48,7 +49,7 @@ impl Peers {
         cx: &mut Context<P>,
         conn: ConnId,
         message: Message,
-        wanted: impl Fn(&AgentId) -> bool,
+        wanted: bool,
     ) {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
@@ -81,10 +82,10 @@ impl Peers {
         cx: &mut Context<P>,
         conn: ConnId,
         hello: Hello,
-        wanted: impl Fn(&AgentId) -> bool,
+        wanted: bool,
     ) {
         let identified = self.identify(&cx.me, conn, &hello.agent);
-        let leaving = cx.draining && !wanted(&hello.agent);
+        let leaving = cx.draining && !wanted;
         let checked = identified.and_then(|()| match leaving {
             true => Err(HelloRefusal::ShuttingDown),
             false => self.check_hello(cx, conn, &hello),
@@ -106,7 +107,12 @@ impl Peers {
 
     /// Notes which instance of its service the peer says it is. It can only name one of the service that its
     /// certificate proves.
-    fn identify(&mut self, me: &Me, conn: ConnId, agent: &AgentId) -> Result<(), HelloRefusal> {
+    fn identify(
+        &mut self,
+        me: &Identity,
+        conn: ConnId,
+        agent: &AgentId,
+    ) -> Result<(), HelloRefusal> {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return Ok(());
         };
@@ -292,13 +298,14 @@ impl Peers {
 }
 
 /// What we say first.
-pub(super) fn hello(me: &Me) -> Hello {
+pub(super) fn hello<P: Planner>(cx: &Context<P>) -> Hello {
+    let me = &cx.me;
     Hello {
         versions: VERSIONS,
         cluster: me.cluster.clone(),
         agent: me.agent.clone(),
         incarnation: me.incarnation,
-        deployment: me.deployment,
+        deployment: cx.deployment,
         ranks: me.ranks.iter().copied().collect(),
     }
 }

@@ -7,14 +7,15 @@ mod greeting;
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::action::{Action, CloseReason};
 use super::context::{Context, Timer};
+use super::ids::ConnId;
 use super::message::{Envelope, Hello, Message};
 use super::news::News;
 use super::outcome::JobError;
 use super::planner::Planner;
 use super::refusal::{Refusal, Role};
-use super::{Action, CloseReason, ConnId};
-use crate::ids::{AgentId, Incarnation, Rank, ServiceName};
+use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank, ServiceName};
 use crate::lease::Holder;
 use crate::moment::Moment;
 use crate::ticket::{Claims, Ticket};
@@ -151,11 +152,11 @@ impl Peers {
         ticket: &Ticket,
     ) -> Result<Claims, Refusal> {
         let claims = cx.read_ticket(ticket)?;
-        if claims.owner != cx.me.deployment {
-            let ours = cx.me.deployment;
+        if claims.owner != cx.deployment {
+            let ours = cx.deployment;
             return Err(Refusal::WrongDeployment { ours });
         }
-        if claims.incarnation != cx.me.incarnation && !fault!(cx, AnyIncarnation) {
+        if claims.incarnation != cx.me.incarnation {
             let ours = cx.me.incarnation;
             return Err(Refusal::WrongIncarnation { ours });
         }
@@ -167,9 +168,8 @@ impl Peers {
     }
 
     /// Whether the agent at the other end is still the one that a ticket means, and may own its leases.
-    pub(super) fn check_owner<P: Planner>(
+    pub(super) fn check_owner(
         &self,
-        cx: &Context<P>,
         conn: ConnId,
         agent: &AgentId,
         claims: &Claims,
@@ -181,21 +181,8 @@ impl Peers {
             let agent = agent.clone();
             return Err(JobError::MayNotServe { agent });
         }
-        if peer.holder.deployment != claims.owner {
-            return Err(JobError::Deployment {
-                agent: agent.clone(),
-                found: peer.holder.deployment,
-                ticket: claims.owner,
-            });
-        }
-        if peer.holder.incarnation != claims.incarnation && !fault!(cx, AnyIncarnation) {
-            return Err(JobError::Restarted {
-                agent: agent.clone(),
-                found: peer.holder.incarnation,
-                ticket: claims.incarnation,
-            });
-        }
-        Ok(())
+        let found = (peer.holder.deployment, peer.holder.incarnation);
+        check_life(agent, found, claims)
     }
 
     /// The lives of agents that are connected.
@@ -203,6 +190,28 @@ impl Peers {
     pub(super) fn lives(&self) -> impl Iterator<Item = (&AgentId, Incarnation)> {
         let agents = self.agents.iter();
         agents.filter_map(|(agent, known)| Some((agent, known.incarnation?)))
+    }
+}
+
+/// Whether an agent is of the deployment and the life that a ticket means.
+pub(super) fn check_life(
+    agent: &AgentId,
+    found: (DeploymentDigest, Incarnation),
+    claims: &Claims,
+) -> Result<(), JobError> {
+    let agent = agent.clone();
+    match found {
+        (found, _) if found != claims.owner => Err(JobError::Deployment {
+            agent,
+            found,
+            ticket: claims.owner,
+        }),
+        (_, found) if found != claims.incarnation => Err(JobError::Restarted {
+            agent,
+            found,
+            ticket: claims.incarnation,
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -242,19 +251,19 @@ impl Peers {
         };
         self.sessions.insert(conn, session);
         cx.after(cx.options.hello_wait, Timer::Hello(conn));
-        cx.send(conn, Message::Hello(greeting::hello(&cx.me)));
+        cx.send(conn, Message::Hello(greeting::hello(cx)));
         true
     }
 
     /// Takes a message that has come, as far as it is a greeting. Gives anything else that a peer may say once it is welcome.
     ///
-    /// `wanted` says whether anything here waits for an agent.
+    /// `wanted` says whether anything here waits for the agent that a hello is of.
     pub(super) fn hear<P: Planner>(
         &mut self,
         cx: &mut Context<P>,
         conn: ConnId,
         envelope: Envelope,
-        wanted: impl Fn(&AgentId) -> bool,
+        wanted: bool,
     ) -> Option<Message> {
         let session = self.sessions.get_mut(&conn)?;
         if envelope.sequence <= session.seen {
@@ -296,18 +305,14 @@ impl Peers {
             return;
         };
         cx.closed(conn);
-        cx.tell(News::Closed(conn));
         cx.timers.clear(&Timer::Hello(conn));
         if let Some(peer) = &session.peer
             && cx.me.moves_bytes(peer.ranks.is_empty())
         {
             cx.planner.release(&peer.holder.deployment);
         }
-        // Of one that has not said who it is nothing is under way.
-        let Some(agent) = session.agent else {
-            return;
-        };
-        let known = self.agents.get_mut(&agent);
+        let known = session.agent.as_ref();
+        let known = known.and_then(|agent| self.agents.get_mut(agent));
         let was_up = known.is_some_and(|known| {
             let was_up = known.up.remove(&conn);
             if known.up.is_empty() {
@@ -315,6 +320,7 @@ impl Peers {
             }
             was_up
         });
+        let agent = session.agent;
         cx.tell(News::Lost {
             conn,
             agent,

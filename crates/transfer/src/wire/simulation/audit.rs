@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::memory::Blocks;
 use super::plan::{Shape, routes};
-use super::world::{View, World, options};
+use super::state::View;
+use super::world::{World, options};
 use crate::ids::{Direction, Rank};
 use crate::lease::{LeaseEnd, LeaseKey};
 use crate::wire::message::Message;
@@ -83,7 +84,7 @@ impl World {
             self.violated(format!("{agent} ends {key} twice"));
         }
         if end == LeaseEnd::Completed {
-            let whole = self.opening_is_whole(request, key.rank, id);
+            let whole = self.write_lease_is_whole(request, key.rank, id);
             self.check(whole);
         }
     }
@@ -249,8 +250,8 @@ impl World {
         }
     }
 
-    /// Whether an opening that has completed was written in full; a pull lease always is.
-    pub(super) fn opening_is_whole(
+    /// Whether a write lease that has completed was written in full; a pull lease always is.
+    pub(super) fn write_lease_is_whole(
         &self,
         request: usize,
         rank: Rank,
@@ -265,7 +266,7 @@ impl World {
             let mut values = self.source_values(request, s);
             if !values.any(|value| self.memory.holds(blocks, (d, s), bytes, value).is_ok()) {
                 return Err(format!(
-                    "an opening of {d} completed without what {s} has to write"
+                    "a write lease of {d} completed without what {s} has to write"
                 ));
             }
         }

@@ -2,37 +2,14 @@
 //!
 //! Lanes go both ways and belong to their connection; a ring goes one way. Streams wait for what carries them.
 
-use std::collections::HashSet;
-
-use super::world::{CALM, Event, MS, S, Time, World};
+use super::event::{CALM, ChannelEvent, Event, MS, S, Time};
+use super::world::World;
 use crate::ids::Nonce;
 use crate::path::Path;
 use crate::path::negotiation::{Ending, Negotiation, Order, Report, Way};
 use crate::path::quic::{self, Lanes};
 use crate::path::ring::{self, Rings, SocketName};
 use crate::wire::ConnId;
-
-/// What there is of one connection.
-#[derive(Default)]
-pub(super) struct Channels {
-    lanes: bool,
-    /// Offers of rings that can still be taken: who has made them, and a number.
-    offers: HashSet<(usize, u64)>,
-    /// Who sends over a ring.
-    rings: HashSet<usize>,
-}
-
-pub(super) enum ChannelEvent {
-    Report(Report),
-    /// The lanes are there.
-    Lanes,
-    /// An offer has not been taken.
-    Lapse(u64),
-    /// Somebody comes for the ring of the other end.
-    Fetch(u64),
-    /// The ring that one sends over breaks.
-    Tear,
-}
 
 impl World {
     /// What both ends of a connection negotiate.

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::event::{Event, MS, S, Step};
+use super::faults::WRONG;
 use super::memory::LAYERS;
-use super::step::Step;
-use super::world::{Event, MS, S, View, World, set_id};
-use crate::content::ContentDigest;
+use super::state::View;
+use super::world::{World, set_id};
 use crate::ids::{Direction, Rank};
 use crate::lease::{LeaseKey, LeaseSpec};
 use crate::plan::Request;
@@ -83,11 +84,7 @@ impl World {
         let push = r.direction == Direction::Push;
         let (start, tokens) = r.tokens;
         let prefilled = r.prefilled || !push;
-        let content = if wrong {
-            ContentDigest([99; 32])
-        } else {
-            r.content
-        };
+        let content = if wrong { WRONG } else { r.content };
         let (ticket, by_layer, paths) = (r.ticket.clone(), r.by_layer, r.paths);
         let keep_leases = request.is_multiple_of(4);
         let blocks = self.memory.allocate((node, life), prefilled);

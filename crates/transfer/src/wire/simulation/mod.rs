@@ -18,46 +18,24 @@
 mod audit;
 mod channels;
 mod engine;
+mod event;
+mod faults;
 mod memory;
 mod network;
 pub(super) mod plan;
 mod request;
 pub(super) mod rng;
 mod script;
+mod seams;
+mod state;
 mod step;
 mod streams;
 mod world;
 
 use std::collections::BTreeSet;
 
+use faults::Fault;
 use world::{Tally, World};
-
-/// A rule that a machine breaks on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
-    /// Commits though the lease is over.
-    CommitWithoutLease,
-    /// Ends leases without waiting for their readers.
-    EndLeaseBeforeFence,
-    /// Gives blocks back while streams may still write them.
-    GiveBackBeforeFence,
-    /// Tries again while the last attempt may still write.
-    RetryBeforeFence,
-    /// Lets streams in after the failure.
-    AdmitAfterFence,
-    /// Reports success once all bytes are there.
-    SucceedWithoutCommit,
-    /// Reports success once the commit is there.
-    SucceedWithoutBytes,
-    /// Does not compare checksums.
-    IgnoreChecksum,
-    /// Does not compare content digests.
-    AnyContent,
-    /// Does not compare incarnations.
-    AnyIncarnation,
-    /// Tells only the first owner that it is done.
-    NoticeOnlyFirst,
-}
 
 fn world(seed: u64, chaos: f64, fault: Option<Fault>) -> World {
     let mut world = World::new(seed, chaos, fault);
@@ -158,10 +136,11 @@ fn a_peer_may_vanish_at_any_step() {
     println!("{tried} vanished");
 }
 
-/// How many worlds it takes to notice a broken rule.
-fn notice(fault: Fault, chaos: f64) {
-    let noticed = (0..3000).find_map(|seed| Some((seed, run(seed, chaos, Some(fault)).0?)));
-    match noticed {
+/// Tries worlds until a broken rule is noticed, and by what it does wrong.
+fn notice(fault: Fault, chaos: f64, what: &str) {
+    let found = |seed| run(seed, chaos, Some(fault)).0;
+    let mut found = (0..3000).filter_map(|seed| Some((seed, found(seed)?)));
+    match found.find(|(_, failure)| failure.contains(what)) {
         Some((seed, failure)) => println!("{fault:?}: seed {seed}, {failure}"),
         None => panic!("{fault:?} goes unnoticed"),
     }
@@ -169,17 +148,26 @@ fn notice(fault: Fault, chaos: f64) {
 
 #[test]
 fn broken_rules_are_noticed() {
-    notice(Fault::CommitWithoutLease, 4.0);
-    notice(Fault::EndLeaseBeforeFence, 1.0);
-    notice(Fault::GiveBackBeforeFence, 1.0);
-    notice(Fault::RetryBeforeFence, 1.0);
-    notice(Fault::AdmitAfterFence, 1.0);
-    notice(Fault::SucceedWithoutCommit, 1.0);
-    notice(Fault::SucceedWithoutBytes, 1.0);
-    notice(Fault::IgnoreChecksum, 1.0);
-    notice(Fault::AnyContent, 1.0);
-    notice(Fault::AnyIncarnation, 1.0);
-    notice(Fault::NoticeOnlyFirst, 0.0);
+    notice(Fault::CommitWithoutLease, 4.0, "and its lease is over");
+    notice(
+        Fault::EndLeaseBeforeFence,
+        1.0,
+        "after they were given back",
+    );
+    notice(
+        Fault::GiveBackBeforeFence,
+        1.0,
+        "after they were given back",
+    );
+    notice(Fault::RetryBeforeFence, 1.0, "at a time");
+    notice(Fault::AdmitAfterFence, 1.0, "placed after the fence");
+    notice(Fault::SucceedWithoutCommit, 1.0, "landed without a commit");
+    notice(Fault::SucceedWithoutBytes, 1.0, "completed without");
+    notice(Fault::SucceedWithoutBytes, 1.0, ", not ");
+    notice(Fault::IgnoreChecksum, 1.0, ", not ");
+    notice(Fault::AnyContent, 1.0, "content that it did not ask for");
+    notice(Fault::AnyIncarnation, 1.0, ", not ");
+    notice(Fault::NoticeOnlyFirst, 0.0, "though nothing went wrong");
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::channels::Channels;
+use super::event::{CALM, Event, MS, S, Step, Time};
 use super::plan::SimPlanner;
-use super::step::Step;
-use super::world::{CALM, Event, Link, MS, Node, S, Time, World, cluster, options, ticket_key};
+use super::state::{Channels, Link, Node};
+use super::world::{World, cluster, options, ticket_key};
 use crate::ids::{AgentId, Rank};
-use crate::wire::message::Envelope;
+use crate::wire::message::{Envelope, Message};
 use crate::wire::{ConnId, Identity, Machine, Secret};
 
 impl World {
@@ -33,6 +33,7 @@ impl World {
         let link = Link {
             ends: [(from, life), (to, to_life)],
             open: [true; 2],
+            posted: [0; 2],
             earliest: [self.now + here, self.now + there],
             broken: false,
             channels: Channels::default(),
@@ -46,8 +47,22 @@ impl World {
         }
     }
 
+    /// A machine sends a message.
     pub(super) fn send(&mut self, n: usize, conn: ConnId, envelope: Envelope) {
-        self.watch(n, &envelope.message);
+        let Envelope { sequence, message } = envelope;
+        if let Some(message) = self.tamper(n, message) {
+            self.watch(n, &message);
+            self.post(n, conn, Envelope { sequence, message });
+        }
+    }
+
+    /// Sends what no machine has said, after what they have.
+    pub(super) fn forge(&mut self, n: usize, conn: ConnId, message: Message) {
+        let sequence = 0;
+        self.post(n, conn, Envelope { sequence, message });
+    }
+
+    fn post(&mut self, n: usize, conn: ConnId, mut envelope: Envelope) {
         let delay = match self.chaos > 0.0 && self.now < CALM {
             true => self.rng.delay(2 * MS, 300 * MS),
             false => self.rng.delay(MS, 2 * MS),
@@ -56,6 +71,11 @@ impl World {
         let end = usize::from(link.ends[0].0 == n);
         if link.broken || !link.open[1 - end] {
             return;
+        }
+        link.posted[end] += 1;
+        // A fault that adds messages, or loses some, is not to be noticed by their numbers.
+        if self.fault.is_some() {
+            envelope.sequence = link.posted[end];
         }
         // A duplicate comes with the original or some time after it.
         let at = link.earliest[end].max(self.now + delay);
@@ -160,8 +180,7 @@ impl World {
             held: HashMap::new(),
             blocks: std::marker::PhantomData,
         };
-        let mut machine = Machine::new(identity, options(), planner).expect("a short document");
-        machine.cx.fault = self.fault;
+        let machine = Machine::new(identity, options(), planner).expect("a short document");
         let node = &mut self.nodes[n];
         node.life += 1;
         node.machine = Some(machine);

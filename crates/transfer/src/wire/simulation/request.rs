@@ -2,31 +2,12 @@
 
 use std::time::Duration;
 
+use super::state::Request;
 use super::world::{World, cluster, set_id, ticket_key};
 use crate::content::ContentDigest;
 use crate::ids::{Direction, Rank};
 use crate::ticket::{Claims, RankAddress, Ticket};
 use crate::wire::PathSet;
-
-/// One request and its ticket.
-pub(super) struct Request {
-    pub(super) direction: Direction,
-    pub(super) owner: usize,
-    pub(super) holder: usize,
-    pub(super) key: u64,
-    pub(super) tokens: (u64, u64),
-    pub(super) content: ContentDigest,
-    pub(super) ticket: Ticket,
-    pub(super) by_layer: bool,
-    pub(super) prefilled: bool,
-    pub(super) paths: PathSet,
-    /// Whether the holder has the owner push.
-    pub(super) invites: bool,
-    pub(super) ttl: Duration,
-    pub(super) hard_bound: Duration,
-    /// Source rank, and the blocks that it was to be read from.
-    pub(super) sources: Vec<(Rank, u64)>,
-}
 
 impl World {
     /// Draws a request between two deployments.

@@ -4,9 +4,10 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use super::event::{Event, MS, S, Step};
 use super::plan::Shape;
-use super::step::Step;
-use super::world::{Deployment, Event, MS, S, World};
+use super::state::Deployment;
+use super::world::World;
 use crate::ids::{Incarnation, Rank};
 
 impl World {

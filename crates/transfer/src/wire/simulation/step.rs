@@ -1,61 +1,11 @@
 //! The steps of a script, one at a time.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::world::{Event, MS, Time, World};
-use crate::ids::{Incarnation, Rank};
-use crate::wire::ConnId;
-
-/// What somebody decides to do.
-pub(super) enum Step {
-    OpenLease {
-        node: usize,
-        rank: Rank,
-        request: usize,
-    },
-    StartJob {
-        node: usize,
-        ranks: BTreeSet<Rank>,
-        request: usize,
-        wrong: bool,
-        timeout: Duration,
-    },
-    /// A layer of a source's blocks is computed; or, without one, all of them.
-    Computed {
-        blocks: u64,
-        layer: Option<u32>,
-    },
-    CancelBlocks {
-        blocks: u64,
-    },
-    RenewLease {
-        blocks: u64,
-    },
-    CancelTicket {
-        node: usize,
-        request: usize,
-    },
-    RenewTicket {
-        node: usize,
-        request: usize,
-    },
-    Break(ConnId),
-    BreakAny,
-    /// Two nodes cannot reach each other for so long.
-    Part(usize, usize, Time),
-    Heal(usize, usize),
-    Kill(usize),
-    /// Every node of a deployment dies, and begins another life.
-    Restart {
-        deployment: usize,
-        clock_back: bool,
-    },
-    Boot {
-        node: usize,
-        reopen: bool,
-    },
-}
+use super::event::{Event, MS, Step};
+use super::faults::Fault;
+use super::world::World;
+use crate::ids::Incarnation;
 
 impl World {
     pub(super) fn step(&mut self, step: Step) {
@@ -114,7 +64,10 @@ impl World {
         } else {
             1_000_001 + ms
         };
-        self.deployments[deployment].incarnation = Incarnation::new(started, self.rng.next());
+        let next = Incarnation::new(started, self.rng.next());
+        if self.fault != Some(Fault::AnyIncarnation) {
+            self.deployments[deployment].incarnation = next;
+        }
         for node in nodes {
             let delay = self.rng.within(MS, 500 * MS);
             let reopen = self.rng.chance(0.5);

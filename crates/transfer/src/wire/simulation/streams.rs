@@ -5,56 +5,14 @@
 
 use std::collections::HashMap;
 
+use super::event::{Event, MS, S, StreamEvent};
+use super::faults::Fault;
 use super::memory::{GARBAGE, LAYERS, layer};
-use super::world::{Event, MS, S, Time, World};
+use super::state::{Flowing, Incoming, Piece, Reading};
+use super::world::World;
 use crate::ids::{AgentId, TransferId};
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{BlocksOf, Flow};
-
-/// A transfer that is being read.
-pub(super) struct Reading {
-    flow: Flow,
-    blocks: u64,
-    pieces: Vec<Piece>,
-    readable: [bool; LAYERS as usize],
-    fence_at: Option<Time>,
-}
-
-/// What one stream carries.
-struct Piece {
-    offset: u64,
-    length: u64,
-    begun: bool,
-    values: Vec<u64>,
-}
-
-/// A transfer that is being received.
-pub(super) struct Flowing {
-    flow: Flow,
-    blocks: u64,
-    fence_at: Option<Time>,
-    streams: HashMap<u32, Incoming>,
-}
-
-struct Incoming {
-    header: StreamHeader,
-    values: Vec<u64>,
-    sent_crc: u32,
-}
-
-#[derive(Debug)]
-pub(super) enum StreamEvent {
-    /// Reads one half of a piece into a buffer.
-    Gather(usize, u64),
-    /// The network takes a piece's bytes.
-    Transmit(usize),
-    /// A stream begins to arrive from an agent.
-    Arrive(AgentId, StreamHeader, Vec<u64>, u32),
-    /// Places one half of a stream.
-    Place(u32, u64, bool),
-    /// A stream breaks.
-    Break,
-}
 
 fn crc(values: &[u64]) -> u32 {
     let mix = |crc: u64, value: &u64| crc.rotate_left(7).wrapping_mul(0x9e37_79b9) ^ value;
@@ -98,7 +56,7 @@ impl World {
                 at += length;
             }
         }
-        let transfer = flow.transfer;
+        let (transfer, conn, prefilled) = (flow.transfer, flow.conn, flow.all_readable);
         let (ready, end) = (flow.ready.clone(), flow.request.end());
         let mut readable = [flow.all_readable; LAYERS as usize];
         for (layer, tokens) in ready {
@@ -109,9 +67,12 @@ impl World {
             blocks,
             pieces,
             readable,
+            prefilled,
+            gathered: 0,
             fence_at: None,
         };
         self.nodes[n].reading.insert(transfer, reading);
+        self.commit_early(n, conn, transfer);
         self.read_on(n, transfer);
     }
 
@@ -125,7 +86,10 @@ impl World {
             return self.violated("more to read of nothing");
         };
         match more {
-            None => reading.readable = [true; LAYERS as usize],
+            None => {
+                reading.readable = [true; LAYERS as usize];
+                reading.prefilled = true;
+            }
             Some((layer, tokens)) => {
                 let enough = tokens >= reading.flow.request.end();
                 reading.readable[layer as usize] |= enough;
@@ -186,7 +150,10 @@ impl World {
             flowing.fence_at = Some(at);
         }
         let life = node.life;
-        self.after(delay, Event::Fenced(n, life, transfer));
+        if self.fences_at_once(n, transfer) {
+            self.after(0, Event::Fenced(n, life, transfer, false));
+        }
+        self.after(delay, Event::Fenced(n, life, transfer, true));
     }
 
     pub(super) fn forget_streams(&mut self, n: usize, transfer: TransferId) {
@@ -252,6 +219,9 @@ impl World {
             self.after(delay, Event::Stream(n, life, transfer, next));
             return;
         }
+        if let Some(reading) = self.reading(n, transfer) {
+            reading.gathered += 1;
+        }
         let next = StreamEvent::Transmit(i);
         self.after(delay, Event::Stream(n, life, transfer, next));
         self.call(n, |machine, now| machine.stream_sent(now, transfer, length));
@@ -312,13 +282,24 @@ impl World {
     ) {
         let transfer = header.transfer;
         let admitted = self.call(n, |machine, now| machine.admit(now, agent, &header));
-        if !matches!(admitted, Some(Ok(()))) || self.nodes[n].machine.is_none() {
+        let (admitted, fault) = (matches!(admitted, Some(Ok(()))), self.fault);
+        if self.nodes[n].machine.is_none() {
             return;
         }
         let Some(flowing) = self.nodes[n].receiving.get_mut(&transfer) else {
-            return self.violated("a stream is admitted to nothing");
+            if admitted {
+                self.violated("a stream is admitted to nothing");
+            }
+            return;
         };
         let forced = flowing.fence_at.is_some();
+        let late = forced && fault == Some(Fault::AdmitAfterFence);
+        if !admitted && !late {
+            return;
+        }
+        if fault == Some(Fault::SucceedWithoutBytes) {
+            return self.arrived(n, &header, sent_crc, sent_crc);
+        }
         let incoming = Incoming {
             header,
             values,
@@ -379,13 +360,20 @@ impl World {
         else {
             return;
         };
+        let seen = match self.fault {
+            Some(Fault::IgnoreChecksum) => incoming.sent_crc,
+            _ => crc(&incoming.values),
+        };
+        self.arrived(n, &header, incoming.sent_crc, seen);
+    }
+
+    fn arrived(&mut self, n: usize, header: &StreamHeader, sent: u32, seen: u32) {
         let trailer = StreamTrailer {
             length: header.length,
-            crc: incoming.sent_crc,
+            crc: sent,
         };
-        let seen = crc(&incoming.values);
         self.call(n, |machine, now| {
-            machine.stream_arrived(now, &header, &trailer, seen)
+            machine.stream_arrived(now, header, &trailer, seen)
         });
     }
 }

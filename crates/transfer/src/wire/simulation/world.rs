@@ -1,34 +1,18 @@
 //! Agents, clocks and a network, in virtual time.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
-use super::Fault;
-use super::channels::{ChannelEvent, Channels};
+use super::event::{CALM, Event, MS, S, Step, Time};
+use super::faults::{Fault, Told};
 use super::memory::{Blocks, Memory};
-use super::plan::{Shape, SimPlanner};
-use super::request::Request;
 use super::rng::Rng;
-use super::step::Step;
-use super::streams::{Flowing, Reading, StreamEvent};
-use crate::ids::{AgentId, ClusterName, Incarnation, LeaseSetId, Rank, ServiceName, TransferId};
-use crate::lease::{LeaseEnd, LeaseKey, LeaseLimits};
+use super::state::{Deployment, Link, Node, Request, SimMachine, View};
+use crate::ids::{ClusterName, LeaseSetId, ServiceName, TransferId};
+use crate::lease::{LeaseEnd, LeaseLimits};
 use crate::moment::Moment;
-use crate::path::Path;
 use crate::ticket::TicketKey;
-use crate::wire::message::Envelope;
-use crate::wire::{Action, BlocksOf, ConnId, Machine, Options, Permits, PlanAsk, Planned};
-
-/// Nanoseconds since the world began.
-pub(super) type Time = u64;
-
-pub(super) const MS: Time = 1_000_000;
-pub(super) const S: Time = 1000 * MS;
-
-/// From here on nothing breaks any more.
-pub(super) const CALM: Time = 8 * S;
-
-pub(super) type SimMachine = Machine<SimPlanner<Blocks>>;
+use crate::wire::{Action, BlocksOf, ConnId, Machine, Options, Permits};
 
 pub(super) struct World {
     pub(super) now: Time,
@@ -51,6 +35,8 @@ pub(super) struct World {
     pub(super) committed: HashSet<TransferId>,
     /// Blocks that memory was not done with in time.
     pub(super) stalled: HashSet<u64>,
+    /// Of the fault that loses notices.
+    pub(super) told: Told,
     pub(super) failure: Option<String>,
     /// Calls into machines so far.
     pub(super) calls: u64,
@@ -76,74 +62,6 @@ pub(super) struct Tally {
     pub(super) stalled: u64,
 }
 
-pub(super) struct Node {
-    pub(super) agent: AgentId,
-    pub(super) deployment: usize,
-    pub(super) ranks: BTreeSet<Rank>,
-    pub(super) host: u64,
-    pub(super) life: u32,
-    pub(super) machine: Option<SimMachine>,
-    pub(super) offset: u64,
-    /// Millionths: how fast its clock runs.
-    pub(super) rate: u64,
-    pub(super) armed: Option<Moment>,
-    pub(super) generation: u64,
-    pub(super) reading: HashMap<TransferId, Reading>,
-    pub(super) receiving: HashMap<TransferId, Flowing>,
-}
-
-pub(super) struct Deployment {
-    pub(super) shape: Shape,
-    pub(super) incarnation: Incarnation,
-    pub(super) nodes: Vec<usize>,
-}
-
-pub(super) struct Link {
-    pub(super) ends: [(usize, u32); 2],
-    pub(super) open: [bool; 2],
-    /// Earliest delivery to each end, so that messages stay in order.
-    pub(super) earliest: [Time; 2],
-    pub(super) broken: bool,
-    pub(super) channels: Channels,
-}
-
-pub(super) enum View {
-    Lease {
-        key: LeaseKey,
-        request: usize,
-        hard: Moment,
-        hard_bound: Duration,
-        cancelled: bool,
-        ended: Option<LeaseEnd>,
-    },
-    Job {
-        request: usize,
-        ranks: BTreeSet<Rank>,
-        node: usize,
-        started: Moment,
-        timeout: Duration,
-        /// Whether its content is another than the lease's.
-        wrong: bool,
-        done: Option<bool>,
-    },
-}
-
-pub(super) enum Event {
-    Timer(usize, u32, u64),
-    Dial(usize, u32, AgentId),
-    DialFailed(usize, u32, AgentId),
-    /// Who is there, and whether it was dialled.
-    Connected(usize, u32, ConnId, AgentId, bool),
-    Disconnected(usize, u32, ConnId),
-    /// To the end with this index.
-    Deliver(ConnId, usize, Envelope),
-    Compiled(usize, u32, PlanAsk, Result<Planned<()>, String>),
-    Fenced(usize, u32, TransferId),
-    Stream(usize, u32, TransferId, StreamEvent),
-    Channel(usize, u32, ConnId, Path, ChannelEvent),
-    Step(Step),
-}
-
 impl World {
     pub(super) fn new(seed: u64, chaos: f64, fault: Option<Fault>) -> Self {
         Self {
@@ -162,6 +80,7 @@ impl World {
             views: HashMap::new(),
             committed: HashSet::new(),
             stalled: HashSet::new(),
+            told: Told::default(),
             failure: None,
             calls: 0,
             kill_at: None,
@@ -248,8 +167,10 @@ impl World {
             Event::Compiled(n, life, ask, plan) if self.lives(n, life) => {
                 self.call(n, |machine, now| machine.compiled(now, &ask, plan));
             }
-            Event::Fenced(n, life, transfer) if self.lives(n, life) => {
-                self.forget_streams(n, transfer);
+            Event::Fenced(n, life, transfer, stopped) if self.lives(n, life) => {
+                if stopped {
+                    self.forget_streams(n, transfer);
+                }
                 self.call(n, |machine, now| machine.fenced(now, transfer));
             }
             Event::Stream(n, life, transfer, event) if self.lives(n, life) => {

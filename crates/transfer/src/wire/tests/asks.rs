@@ -150,7 +150,7 @@ fn are_told_how_a_lease_has_ended() {
 #[test]
 fn wait_for_their_lease_and_not_for_ever() {
     let mut t = Table::owner();
-    let on = WaitingOn::Lease;
+    let on = Awaited::Lease;
     let first = ask(1, 1);
     let waiting = Message::Waiting {
         transfer: first.transfer,
@@ -293,7 +293,7 @@ fn of_a_later_attempt_wait_for_the_fence_of_the_earlier() {
     t.lease(1, 0, Direction::Pull, true);
     t.hear(Message::Pull(ask(1, 1)));
     t.took();
-    let on = WaitingOn::Fence;
+    let on = Awaited::Fence;
     let waiting = Message::Waiting {
         transfer: ask(1, 2).transfer,
         on,

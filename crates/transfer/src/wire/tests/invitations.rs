@@ -338,12 +338,15 @@ fn refuses_what_must_not_be() {
         ..invitation(1)
     };
     assert_eq!(refused(&mut t, other), Refusal::DigestMismatch);
-    let opening = Invitation {
+    let wrong_way = Invitation {
         ticket: mint(&claims(2, Direction::Push)),
         ..invitation(2)
     };
     let ticket = Direction::Push;
-    assert_eq!(refused(&mut t, opening), Refusal::WrongDirection { ticket });
+    assert_eq!(
+        refused(&mut t, wrong_way),
+        Refusal::WrongDirection { ticket }
+    );
     assert!(pushes(&t).is_empty());
     assert_eq!(t.machine.gauges().jobs, 0);
     // None of it has used the lease.

@@ -407,7 +407,7 @@ fn that_refuses_the_push_is_over() {
     assert_eq!(t.machine.gauges().leases, 0);
 }
 
-/// Who is not the owner cannot end it, though it has the ticket of the openings.
+/// Who is not the owner cannot end it, though it has the ticket of the write leases.
 #[test]
 fn that_refuses_a_third_party_goes_on() {
     let (mut t, _) = inviting();
@@ -475,7 +475,7 @@ fn that_cannot_be_are_not_begun() {
         },
     ] {
         let error = refused(with(wrong));
-        assert!(matches!(error, JobError::Opening { .. }), "{error}");
+        assert!(matches!(error, JobError::WriteLease { .. }), "{error}");
     }
     let shorter = Claims {
         valid_tokens: TOKENS - 1,
@@ -486,7 +486,7 @@ fn that_cannot_be_are_not_begun() {
         into: pull().into,
         ..job(1, Direction::Push)
     };
-    assert!(matches!(refused(push), JobError::Opening { .. }));
+    assert!(matches!(refused(push), JobError::WriteLease { .. }));
     t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
     let other = JobSpec {
         ticket: ticket(2),

@@ -7,17 +7,15 @@ mod invited;
 mod jobs;
 mod nonsense;
 mod notices;
-mod openings;
 mod paths;
 mod plans;
 mod sources;
+mod write_leases;
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use super::message::{
-    Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind, VERSIONS, WaitingOn,
-};
+use super::message::{Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind, VERSIONS};
 use super::simulation::plan::{Shape, SimPlanner};
 use super::stream::{StreamHeader, StreamTrailer};
 use super::*;

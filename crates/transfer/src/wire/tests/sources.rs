@@ -83,7 +83,7 @@ fn wait_for_the_prefill_and_say_so() {
     let id = ask(1, 1).transfer;
     t.hear(Message::Pull(ask(1, 1)));
     assert!(t.took().is_empty(), "nothing is read yet");
-    let on = WaitingOn::Prefill;
+    let on = Awaited::Prefill;
     assert_eq!(t.said.pop(), Some(Message::Waiting { transfer: id, on }));
     t.said.clear();
     t.wait(secs(12));
