@@ -51,12 +51,6 @@ impl Validity {
     pub fn of_agent() -> Self {
         Self::days(365)
     }
-
-    /// Of an authority: ten years.
-    #[must_use]
-    pub fn of_authority() -> Self {
-        Self::days(3650)
-    }
 }
 
 /// The certificate authority of one cluster. It makes the [`Identity`] of each agent.
@@ -95,7 +89,7 @@ impl Authority {
         let mut params = params(
             format!("transload authority {cluster}"),
             &[&authority_uri(&cluster)],
-            Validity::of_authority(),
+            Validity::days(3650),
         )?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -108,11 +102,8 @@ impl Authority {
         })
     }
 
-    /// An authority that exists already.
-    ///
-    /// # Errors
-    /// [`AuthorityError`], if the certificate is no authority's or the key none at all.
-    pub fn from_parts(
+    /// Makes an authority of the parts that its files hold.
+    pub(super) fn from_parts(
         certificate: CertificateDer<'static>,
         key_pem: &str,
         ticket_secret: TicketSecret,
@@ -214,7 +205,7 @@ impl Authority {
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Authority").field(&self.cluster).finish()
+        write!(f, "Authority({:?})", self.cluster)
     }
 }
 

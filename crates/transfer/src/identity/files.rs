@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 use thiserror::Error;
 
 use super::{
@@ -22,7 +22,11 @@ use crate::ids::{NameError, ServiceName};
 /// The authority's files have this stem, so no agent may be called so.
 const AUTHORITY: &str = "ca";
 const AUTHORITY_CERTIFICATE: &str = "ca.pem";
+const AUTHORITY_KEY: &str = "ca.key";
 const TICKET_KEY: &str = "ticket.key";
+
+/// What a file of a key should hold.
+const PRIVATE_KEY: &str = "a private key in PEM";
 
 /// The modes of what only its owner may read, and of what anybody may.
 const SECRET: u32 = 0o600;
@@ -103,6 +107,18 @@ pub enum IdentityFileError {
     },
 }
 
+impl IdentityFileError {
+    fn io(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        Self::Io { path, source }
+    }
+
+    fn content(dir: &Path, file: impl AsRef<Path>, what: &'static str) -> Self {
+        let path = dir.join(file);
+        Self::Content { path, what }
+    }
+}
+
 impl Identity {
     /// Reads the identity of the one agent that has its files in `dir`.
     ///
@@ -156,17 +172,17 @@ impl Authority {
     /// [`IdentityFileError`].
     pub fn load(dir: impl AsRef<Path>) -> Result<Self, IdentityFileError> {
         let dir = dir.as_ref();
-        let path = dir.join("ca.key");
+        let path = dir.join(AUTHORITY_KEY);
         warn_if_open(&path);
-        let key = String::from_utf8(read(&path)?).map_err(|_| IdentityFileError::Content {
-            path,
-            what: "a private key in PEM",
-        })?;
-        Self::from_parts(read_authority(dir)?, &key, read_ticket_secret(dir)?).map_err(|source| {
-            IdentityFileError::Authority {
-                dir: dir.to_owned(),
-                source,
-            }
+        let key = String::from_utf8(read(&path)?);
+        let key = key.map_err(|_| IdentityFileError::content(dir, AUTHORITY_KEY, PRIVATE_KEY))?;
+        let certificates = pem::decode(&read(&dir.join(AUTHORITY_CERTIFICATE))?);
+        let certificate = certificates.and_then(|all| all.into_iter().next());
+        let certificate = certificate.ok_or_else(|| no_authority(dir))?;
+        let authority = Self::from_parts(certificate, &key, read_ticket_secret(dir)?);
+        authority.map_err(|source| IdentityFileError::Authority {
+            dir: dir.to_owned(),
+            source,
         })
     }
 
@@ -177,8 +193,8 @@ impl Authority {
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<(), IdentityFileError> {
         let dir = dir.as_ref();
         make_dir(dir)?;
-        write_new(&dir.join("ca.key"), self.key_pem().as_bytes(), SECRET)?;
-        let authority = pem::encode("CERTIFICATE", self.certificate());
+        write_new(&dir.join(AUTHORITY_KEY), self.key_pem().as_bytes(), SECRET)?;
+        let authority = pem::encode_all(std::slice::from_ref(self.certificate()));
         save_shared(dir, &authority, self.ticket_secret())
     }
 }
@@ -189,10 +205,7 @@ impl Authority {
 /// [`IdentityFileError::Io`].
 pub fn names_in(dir: impl AsRef<Path>) -> Result<Vec<String>, IdentityFileError> {
     let dir = dir.as_ref();
-    let io = |source| IdentityFileError::Io {
-        path: dir.to_owned(),
-        source,
-    };
+    let io = |source| IdentityFileError::io(dir, source);
     let mut names = Vec::new();
     for entry in fs::read_dir(dir).map_err(io)? {
         let name = entry.map_err(io)?.file_name();
@@ -208,8 +221,8 @@ pub fn names_in(dir: impl AsRef<Path>) -> Result<Vec<String>, IdentityFileError>
 }
 
 /// The files that an identity was read from, and what they held.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Origin {
+#[derive(Clone)]
+pub(crate) struct Renewals {
     pub(super) dir: PathBuf,
     pub(super) name: String,
     pub(super) digest: [u8; 32],
@@ -217,7 +230,7 @@ pub(super) struct Origin {
 
 /// What the files of an identity hold.
 pub(super) struct Contents {
-    origin: Origin,
+    origin: Renewals,
     chain: Vec<u8>,
     key: Vec<u8>,
     authorities: Vec<u8>,
@@ -240,7 +253,7 @@ impl Contents {
         let digest = *digest.finalize().as_bytes();
         let (dir, name) = (dir.to_owned(), name.to_owned());
         Ok(Self {
-            origin: Origin { dir, name, digest },
+            origin: Renewals { dir, name, digest },
             chain,
             key,
             authorities,
@@ -254,28 +267,26 @@ impl Contents {
 
     /// Makes an identity of them.
     pub(super) fn parse(self) -> Result<Identity, IdentityFileError> {
-        let Origin { dir, name, .. } = self.origin.clone();
-        let content = |file: String, what| IdentityFileError::Content {
-            path: dir.join(file),
-            what,
-        };
-        let chain = certificates(&self.chain);
-        let chain = chain.ok_or_else(|| content(format!("{name}.pem"), "certificates in PEM"))?;
+        let Renewals { dir, name, .. } = self.origin.clone();
+        let content = |end, what| IdentityFileError::content(&dir, format!("{name}.{end}"), what);
+        let chain = pem::decode(&self.chain);
+        let chain = chain.ok_or_else(|| content("pem", "certificates in PEM"))?;
         let key = PrivateKeyDer::from_pem_slice(&self.key);
-        let key = key.map_err(|_| content(format!("{name}.key"), "a private key in PEM"))?;
-        let authorities = certificates(&self.authorities).filter(|all| !all.is_empty());
-        let authorities = authorities
-            .ok_or_else(|| content(AUTHORITY_CERTIFICATE.to_owned(), "a certificate in PEM"))?;
-        let origin = Some(self.origin);
-        let identity = Identity::build(chain, key, authorities, self.ticket_secret, origin);
-        identity.map_err(|source| IdentityFileError::Identity { dir, name, source })
+        let key = key.map_err(|_| content("key", PRIVATE_KEY))?;
+        let authorities = pem::decode(&self.authorities).filter(|all| !all.is_empty());
+        let authorities = authorities.ok_or_else(|| no_authority(&dir))?;
+        match Identity::new(chain, key, authorities, self.ticket_secret) {
+            Ok(identity) => Ok(Identity {
+                origin: Some(self.origin.into()),
+                ..identity
+            }),
+            Err(source) => Err(IdentityFileError::Identity { dir, name, source }),
+        }
     }
 }
 
-fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
-    CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<_, _>>()
-        .ok()
+fn no_authority(dir: &Path) -> IdentityFileError {
+    IdentityFileError::content(dir, AUTHORITY_CERTIFICATE, "a certificate in PEM")
 }
 
 fn load(dir: &Path, name: &str) -> Result<Identity, IdentityFileError> {
@@ -294,23 +305,11 @@ fn file_stem(name: &ServiceName) -> Result<&str, IdentityFileError> {
     }
 }
 
-fn read_authority(dir: &Path) -> Result<CertificateDer<'static>, IdentityFileError> {
-    let path = dir.join(AUTHORITY_CERTIFICATE);
-    CertificateDer::from_pem_slice(&read(&path)?).map_err(|_| IdentityFileError::Content {
-        path,
-        what: "a certificate in PEM",
-    })
-}
-
 fn read_ticket_secret(dir: &Path) -> Result<TicketSecret, IdentityFileError> {
-    let path = dir.join(TICKET_KEY);
-    let bytes = <[u8; TicketSecret::BYTES]>::try_from(read(&path)?.as_slice()).map_err(|_| {
-        IdentityFileError::Content {
-            path,
-            what: "a ticket key: exactly 32 bytes",
-        }
-    })?;
-    Ok(bytes.into())
+    let bytes = <[u8; TicketSecret::BYTES]>::try_from(read(&dir.join(TICKET_KEY))?);
+    let what = "a ticket key: exactly 32 bytes";
+    let bytes = bytes.map_err(|_| IdentityFileError::content(dir, TICKET_KEY, what));
+    bytes.map(TicketSecret::from)
 }
 
 fn save_shared(
@@ -329,10 +328,7 @@ fn save_shared(
 /// Makes a folder that only its owner may enter, whatever the umask. One that is there is left as it is: it
 /// may hold other things, and the keys in it are closed by themselves.
 fn make_dir(dir: &Path) -> Result<(), IdentityFileError> {
-    let io = |source| IdentityFileError::Io {
-        path: dir.to_owned(),
-        source,
-    };
+    let io = |source| IdentityFileError::io(dir, source);
     if let Some(parent) = dir.parent() {
         fs::create_dir_all(parent).map_err(io)?;
     }
@@ -344,10 +340,7 @@ fn make_dir(dir: &Path) -> Result<(), IdentityFileError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
-    let io = |source| IdentityFileError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source| IdentityFileError::io(path, source);
     let file = fs::File::open(path).map_err(io)?;
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(file, MAX_FILE_BYTES + 1), &mut bytes).map_err(io)?;
@@ -361,10 +354,7 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
 
 /// Writes a file that must not exist.
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileError> {
-    let io = |source| IdentityFileError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source| IdentityFileError::io(path, source);
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -400,10 +390,7 @@ fn write_same(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileEr
 /// [`IdentityFileError::Io`].
 pub fn open_keys(dir: impl AsRef<Path>) -> Result<Vec<(PathBuf, u32)>, IdentityFileError> {
     let dir = dir.as_ref();
-    let io = |source| IdentityFileError::Io {
-        path: dir.to_owned(),
-        source,
-    };
+    let io = |source| IdentityFileError::io(dir, source);
     let mut keys = Vec::new();
     for entry in fs::read_dir(dir).map_err(io)? {
         let path = entry.map_err(io)?.path();

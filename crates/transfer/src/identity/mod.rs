@@ -3,20 +3,11 @@
 //! A **cluster** is everything that one [`Authority`] (a certificate authority) vouches for. Each
 //! agent of it holds an [`Identity`]: a certificate, its key, the authority's certificate and the
 //! key with which the cluster's tickets are authenticated. The certificate names the agent's service
-//! in one URI among its subject alternative names,
-//!
-//! ```text
-//! transload://<cluster>/agent/<service>?roles=pull,push,serve
-//! ```
-//!
-//! and that URI, a [`PeerIdentity`], is all that the layers above go by. Host names play no part:
+//! in one URI, a [`PeerIdentity`], and the layers above go by nothing else. Host names play no part:
 //! agents move between hosts, several share one, and the address that is advertised is often not
-//! the one that is bound. The TLS configurations of [`tls`] verify the chain, the validity and the
-//! key usages as always, then the cluster, and the service where the caller expects a certain one.
-//! Which of a service's instances a peer is, it says itself ([`AgentId`](crate::ids::AgentId)).
+//! the one that is bound.
 //!
-//! An identity that was read from files is read again when they change; new connections show the new
-//! one. Two certificates in `ca.pem` are both trusted, so that an authority can be replaced.
+//! Two certificates in `ca.pem` are both trusted, so that an authority can be replaced.
 //!
 //! On disk an authority and its agents are a folder of mode 0700, as `transload certs init DIR` writes it:
 //!
@@ -27,21 +18,11 @@
 //! | `NAME.pem` | 0644 | the certificate of service NAME |
 //! | `NAME.key` | 0600 | its key |
 //! | `ticket.key` | 0600 | 32 random bytes, the same on every agent of the cluster |
-//!
-//! ```
-//! use transload_transfer::identity::{Authority, Role, Roles, random_cluster_name};
-//! use transload_transfer::ids::ServiceName;
-//!
-//! let authority = Authority::new(random_cluster_name()?)?;
-//! let service: ServiceName = "decode".parse()?;
-//! let identity = authority.issue(&service, Roles::from_iter([Role::Pull]))?;
-//! assert_eq!(identity.peer().service, service);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 mod authority;
 mod certificate;
 mod files;
+mod instance;
 mod name;
 mod pem;
 mod renewal;
@@ -53,10 +34,10 @@ pub mod tls;
 
 pub use authority::{Authority, AuthorityError, Validity};
 pub use certificate::{MAX_CERTIFICATE_BYTES, PeerIdentityError};
+pub(crate) use files::Renewals;
 pub use files::{IdentityFileError, names_in, open_keys};
 pub use name::{PeerIdentity, UriError, random_cluster_name};
 pub use renewal::RenewalError;
-pub(crate) use renewal::Renewals;
 pub use roles::{Role, Roles, UnknownRole};
 pub use ticket_secret::TicketSecret;
 
@@ -73,6 +54,8 @@ use thiserror::Error;
 #[derive(Clone)]
 pub struct Identity {
     inner: Arc<Inner>,
+    /// The files that it was read from.
+    origin: Option<Arc<Renewals>>,
 }
 
 struct Inner {
@@ -82,8 +65,6 @@ struct Inner {
     authorities: Vec<CertificateDer<'static>>,
     ticket_secret: TicketSecret,
     tls: tls::Configs,
-    /// The files that it was read from.
-    origin: Option<files::Origin>,
 }
 
 /// The most authorities that are trusted at a time: the one of now, the one of before, and room for a third.
@@ -135,16 +116,6 @@ impl Identity {
         authorities: Vec<CertificateDer<'static>>,
         ticket_secret: TicketSecret,
     ) -> Result<Self, IdentityError> {
-        Self::build(chain, key, authorities, ticket_secret, None)
-    }
-
-    fn build(
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-        authorities: Vec<CertificateDer<'static>>,
-        ticket_secret: TicketSecret,
-        origin: Option<files::Origin>,
-    ) -> Result<Self, IdentityError> {
         let own = chain.first().ok_or(IdentityError::NoCertificate)?;
         let peer = PeerIdentity::from_certificate(own)?;
         if !(1..=MAX_AUTHORITIES).contains(&authorities.len()) {
@@ -153,14 +124,7 @@ impl Identity {
         }
         for authority in &authorities {
             let cluster = certificate::cluster_of_authority(authority);
-            let cluster = cluster.map_err(IdentityError::Authority)?;
-            if cluster != peer.cluster {
-                return Err(PeerIdentityError::WrongCluster {
-                    expected: cluster,
-                    actual: peer.cluster,
-                }
-                .into());
-            }
+            peer.check(&cluster.map_err(IdentityError::Authority)?, None)?;
         }
         let tls = tls::Configs::new(&peer.cluster, &chain, &key, &authorities)?;
         Ok(Self {
@@ -171,8 +135,8 @@ impl Identity {
                 authorities,
                 ticket_secret,
                 tls,
-                origin,
             }),
+            origin: None,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Names of clusters and services, and the URI that carries them in a certificate.
 
-use std::{fmt, fmt::Write as _, io, str::FromStr};
+use std::{fmt, io, str::FromStr};
 
 use thiserror::Error;
 
@@ -18,12 +18,9 @@ pub(super) const MAX_URI_BYTES: usize = 512;
 /// # Errors
 /// The operating system's, when it has no randomness to give.
 pub fn random_cluster_name() -> io::Result<ClusterName> {
-    let mut bytes = [0; 10];
-    getrandom::fill(&mut bytes)?;
-    let mut name = String::with_capacity(20);
-    for byte in bytes {
-        write!(name, "{byte:02x}").map_err(io::Error::other)?;
-    }
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes[6..])?;
+    let name = format!("{:020x}", u128::from_be_bytes(bytes));
     ClusterName::new(name).map_err(io::Error::other)
 }
 

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::files::{Contents, Origin};
+use super::files::{Contents, Renewals};
 use super::{Identity, IdentityFileError};
 use crate::ids::{ClusterName, ServiceName};
 
@@ -43,16 +43,10 @@ impl Identity {
     }
 }
 
-/// The files of an identity, which are looked at again and again.
-pub(crate) struct Renewals {
-    origin: Origin,
-}
-
 impl Renewals {
     /// Watches the files that an identity was read from, if it was.
     pub(crate) fn of(identity: &Identity) -> Option<Self> {
-        let origin = identity.inner.origin.clone()?;
-        Some(Self { origin })
+        identity.origin.as_deref().cloned()
     }
 
     /// Reads the files. Gives nothing where they hold what they held the last time, good or bad: what is wrong
@@ -60,10 +54,10 @@ impl Renewals {
     ///
     /// The contents count and not the files' times: platforms replace mounted secrets by turning symbolic links.
     pub(crate) fn look(&mut self) -> Option<Result<Identity, IdentityFileError>> {
-        let read = Contents::read(&self.origin.dir, &self.origin.name);
+        let read = Contents::read(&self.dir, &self.name);
         // A file that is not there is as any other contents: told of once.
         let digest = read.as_ref().map_or([0; 32], Contents::digest);
-        if std::mem::replace(&mut self.origin.digest, digest) == digest {
+        if std::mem::replace(&mut self.digest, digest) == digest {
             return None;
         }
         Some(read.and_then(Contents::parse))
