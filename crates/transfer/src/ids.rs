@@ -291,9 +291,9 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// The secret that a data stream shows to be admitted: 128 unguessable bits for each attempt.
+/// A secret that a data stream or a lane shows to be admitted: 128 unguessable bits for each attempt.
 ///
-/// It travels only on authenticated control connections and at the head of data streams, and is
+/// It travels only on authenticated control connections and at the head of what it admits, and is
 /// never printed.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct Nonce(pub [u8; 16]);

@@ -6,16 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use quinn::{
-    Endpoint, EndpointConfig, ServerConfig, TransportConfig, crypto::rustls::QuicServerConfig,
-};
+use quinn::{Endpoint, EndpointConfig, ServerConfig, crypto::rustls::QuicServerConfig};
 
 use super::{
-    acceptor::{Acceptor, Guest},
+    acceptor::{Acceptor, Met},
     credentials::Credentials,
     error::{BindError, CloseCode},
     options::QuicOptions,
-    path::{ETHERNET_UDP_PAYLOAD, Path},
+    path::{ETHERNET_UDP_PAYLOAD, TransportTowards},
     socket::{self, Buffers},
     threads::{NetThread, OnThread},
 };
@@ -32,9 +30,6 @@ type Socket = (UdpSocket, Buffers);
 
 /// Control sockets carry little: the system's usual maximum is plenty.
 const CONTROL_BUFFER: usize = 256 << 10;
-
-/// Makes the transport settings for a path.
-pub(super) type TransportTowards = fn(Path, &QuicOptions) -> Arc<TransportConfig>;
 
 impl Bound {
     /// For control connections, at this address.
@@ -102,17 +97,16 @@ impl Bound {
         transport: TransportTowards,
         welcome: F,
     ) where
-        F: Fn(Guest) -> W + Send + Sync + 'static,
+        F: Fn(Met) -> W + Send + Sync + 'static,
         W: Future<Output = ()> + Send + 'static,
     {
-        let acceptor = Acceptor {
-            endpoint: self.endpoint.clone(),
-            options: options.clone(),
-            credentials: credentials.clone(),
-            buffer: self.buffers.receive.granted,
+        let acceptor = Acceptor::new(
+            (self.endpoint.clone(), self.buffers.receive.granted),
+            options.clone(),
+            credentials.clone(),
             transport,
-            welcome: Arc::new(welcome),
-        };
+            welcome,
+        );
         self.thread.handle().spawn(acceptor.run());
     }
 }

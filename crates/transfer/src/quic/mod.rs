@@ -21,7 +21,7 @@
 //! - [`ControlConnection`] carries messages of up to 64 KiB. Whoever holds one knows who the peer is
 //!   ([`PeerIdentity`](crate::identity::PeerIdentity)), from a verified certificate.
 //! - [`Lane`]s belong to a control connection: the side that will accept them makes a
-//!   [`LaneSession`] for that peer, sends its [`SessionToken`] and lane ports over control, and
+//!   [`LaneSession`] for that peer, sends its [token](LaneSession::token) and lane ports over control, and
 //!   accepts only lanes that prove to be of the same service and begin with the token.
 //! - [`DataSender`] and [`DataReceiver`] are the two ends of one stream on a lane, with
 //!   back-pressure.
@@ -56,6 +56,6 @@ pub use error::{
 };
 pub use lane::{Lane, LaneStats};
 pub use options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, OptionsError, QuicOptions};
-pub use session::{LaneSession, SessionToken};
+pub use session::LaneSession;
 pub use socket::{Buffers, GrantedBuffer};
 pub use stream::{Acknowledgement, DataReceiver, DataSender};

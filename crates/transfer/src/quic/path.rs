@@ -94,6 +94,9 @@ impl Path {
     }
 }
 
+/// Makes the transport settings for a path.
+pub(super) type TransportTowards = fn(Path, &QuicOptions) -> Arc<TransportConfig>;
+
 /// Windows below this make no progress worth having.
 const LEAST_WINDOW: u32 = 64 << 10;
 

@@ -57,20 +57,13 @@ impl DataSender {
     /// # Errors
     /// [`StreamError`], after which the stream is of no use.
     pub async fn send_chunk(&mut self, bytes: Bytes) -> Result<(), StreamError> {
-        self.send_chunks(&mut [bytes]).await
-    }
-
-    /// As [`send_chunk`](Self::send_chunk), for several pieces in a row. They are left empty.
-    ///
-    /// # Errors
-    /// [`StreamError`].
-    pub async fn send_chunks(&mut self, mut pieces: &mut [Bytes]) -> Result<(), StreamError> {
-        while !pieces.is_empty() {
-            let write = self.stream.stream.write_chunks(pieces);
-            let written = progress(self.stall_timeout, write).await?;
-            pieces = &mut pieces[written.chunks..];
+        let mut rest = [bytes];
+        loop {
+            let write = self.stream.stream.write_chunks(&mut rest);
+            if progress(self.stall_timeout, write).await?.chunks > 0 {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Sends a copy of `bytes`: for headers and trailers.
@@ -157,20 +150,8 @@ impl DataReceiver {
         }
     }
 
-    /// The next bytes in order, at least 1 and at most `max`; `None` at the end of the stream. They
-    /// are a view of QUIC's own buffer: what lies in it is copied once more, into its destination.
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StreamError`].
-    pub async fn recv_chunk(&mut self, max: usize) -> Result<Option<Bytes>, StreamError> {
-        let read = self.stream.read_chunk(max, true);
-        let chunk = progress(self.stall_timeout, read).await?;
-        Ok(chunk.map(|chunk| chunk.bytes))
-    }
-
-    /// The next pieces in order, as many as have arrived and `pieces` holds; `None` at the end of
-    /// the stream. The fast path: it looks up the connection once for all of them. Cancel-safe.
+    /// Receives the next pieces in order, as many as have arrived and `pieces` holds; `None` at the end of
+    /// the stream. They are views of QUIC's own buffers. Cancel-safe.
     ///
     /// # Errors
     /// [`StreamError`].

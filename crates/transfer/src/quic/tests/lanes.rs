@@ -48,7 +48,7 @@ fn pattern(len: usize) -> Vec<u8> {
 
 async fn collect(mut stream: DataReceiver) -> Result<Vec<u8>, StreamError> {
     let mut got = Vec::new();
-    while let Some(chunk) = stream.recv_chunk(usize::MAX).await? {
+    while let Some(chunk) = next_piece(&mut stream).await? {
         got.extend_from_slice(&chunk);
     }
     Ok(got)
@@ -68,10 +68,11 @@ async fn bytes_get_across_and_buffers_come_back() {
     sender.send_all(b"head").await.unwrap();
     sender.send_chunk(buffers.of(sent.clone())).await.unwrap();
     let more = buffers.of(vec![9; 1000]);
-    let mut pieces = [more.slice(..10), Bytes::new(), more.slice(10..)];
+    let pieces = [more.slice(..10), Bytes::new(), more.slice(10..)];
     drop(more);
-    sender.send_chunks(&mut pieces).await.unwrap();
-    assert!(pieces.iter().all(Bytes::is_empty));
+    for piece in pieces {
+        sender.send_chunk(piece).await.unwrap();
+    }
     sender.finish().unwrap().wait().await.unwrap();
     buffers.back().await;
     let got = receiving.await.unwrap().unwrap();
@@ -179,7 +180,7 @@ async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
     );
     acknowledged.wait().await.unwrap();
     let error = loop {
-        if let Err(error) = unread.recv_chunk(1 << 20).await {
+        if let Err(error) = next_piece(&mut unread).await {
             break error;
         }
     };
@@ -188,9 +189,9 @@ async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
     let mut silent = lane.open_stream().await.unwrap();
     silent.send_all(b"x").await.unwrap();
     let mut stream = other.accept_stream().await.unwrap();
-    stream.recv_chunk(10).await.unwrap();
+    next_piece(&mut stream).await.unwrap();
     assert_eq!(
-        stream.recv_chunk(10).await.unwrap_err(),
+        next_piece(&mut stream).await.unwrap_err(),
         StreamError::Stalled { after }
     );
 }
