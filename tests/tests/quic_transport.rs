@@ -77,7 +77,7 @@ async fn carry(from: &Lane, to: &Lane, bytes: Vec<u8>) {
     });
     let mut sender = from.open_stream().await.unwrap();
     sender.send_chunk(bytes.clone().into()).await.unwrap();
-    sender.finish().unwrap().wait().await.unwrap();
+    sender.finish().unwrap().await.unwrap();
     assert!(receiving.await.unwrap() == bytes, "other bytes arrived");
 }
 

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use quinn::{Endpoint, EndpointConfig, ServerConfig, crypto::rustls::QuicServerConfig};
+use quinn::{Endpoint, EndpointConfig, ServerConfig};
 
 use super::{
     acceptor::{Acceptor, Met},
@@ -116,19 +116,6 @@ impl Drop for Bound {
         self.endpoint.close(CloseCode::SHUTTING_DOWN.wire(), b"");
         self.thread.retire(self.endpoint.clone());
     }
-}
-
-/// What every connection that comes in has in common.
-pub(super) fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> ServerConfig {
-    let mut server = ServerConfig::with_crypto(Arc::new(crypto));
-    // Agents do not roam, and what a connection may do must not be done from elsewhere.
-    server.migration(false);
-    // What a stranger can make us keep before its handshake begins: its first flight.
-    server
-        .max_incoming(4 * options.max_handshakes)
-        .incoming_buffer_size(16 << 10)
-        .incoming_buffer_size_total(1 << 20);
-    server
 }
 
 fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<Socket>, BindError> {

@@ -19,7 +19,6 @@ use super::{
     options::QuicOptions,
     path::{Path, TransportTowards, admit_lane, control_transport, lane_transport},
     session::{LaneSession, Registry},
-    socket::Buffers,
     threads::GOODBYE,
 };
 use crate::identity::{Identity, RenewalError, TicketSecret, tls::SERVER_NAME};
@@ -133,19 +132,8 @@ impl Endpoints {
     /// The ports of our lanes, to be told to peers over control.
     #[must_use]
     pub fn lane_ports(&self) -> Vec<u16> {
-        self.inner
-            .lanes
-            .iter()
-            .map(|lane| lane.addr.port())
-            .collect()
-    }
-
-    /// What the kernel granted of the lanes' socket buffers, the least of all lanes.
-    #[must_use]
-    pub fn buffers(&self) -> Buffers {
-        let mut lanes = self.inner.lanes.iter().map(|lane| lane.buffers);
-        let first = lanes.next().unwrap_or(self.inner.control.buffers);
-        lanes.fold(first, Buffers::least)
+        let lanes = self.inner.lanes.iter();
+        lanes.map(|lane| lane.addr.port()).collect()
     }
 
     /// Connections of all kinds that are open, handshakes included.

@@ -57,5 +57,4 @@ pub use error::{
 pub use lane::{Lane, LaneStats};
 pub use options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, OptionsError, QuicOptions};
 pub use session::LaneSession;
-pub use socket::{Buffers, GrantedBuffer};
-pub use stream::{Acknowledgement, DataReceiver, DataSender};
+pub use stream::{DataReceiver, DataSender};

@@ -36,7 +36,7 @@ pub struct QuicOptions {
 
     /// Kernel buffer of each lane socket, in bytes and for each direction. Buffers below a few MiB
     /// lose packets in bursts. The kernel grants at most `net.core.rmem_max` and
-    /// `net.core.wmem_max`; [`Endpoints::buffers`](super::Endpoints::buffers) tells what it granted.
+    /// `net.core.wmem_max`; a warning says where that is less.
     pub socket_buffer: usize,
 
     /// Bytes that a peer may send on one stream before we have read them, and half of what it may

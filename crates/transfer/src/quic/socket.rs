@@ -18,49 +18,33 @@ use quinn::{
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::Interest;
 
-/// What the kernel granted of the buffers that were asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Buffers {
-    /// For receiving.
-    pub receive: GrantedBuffer,
-    /// For sending.
-    pub send: GrantedBuffer,
+/// The kernel buffers of a socket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buffers {
+    pub(super) receive: GrantedBuffer,
+    pub(super) send: GrantedBuffer,
 }
 
-/// One kernel buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GrantedBuffer {
-    /// Bytes asked for.
-    pub asked: usize,
-    /// Bytes granted.
-    pub granted: usize,
-    /// The system setting that limits it.
-    pub limit: &'static str,
+/// One kernel buffer: the bytes asked for, those granted, and the system setting that limits them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GrantedBuffer {
+    asked: usize,
+    pub(super) granted: usize,
+    limit: &'static str,
 }
 
 impl GrantedBuffer {
     /// Whether less was granted than asked for. Throughput suffers, and losses come in bursts.
-    #[must_use]
-    pub fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         self.granted < self.asked
     }
 }
 
 impl Buffers {
-    /// The lesser of each.
-    pub(super) fn least(self, other: Self) -> Self {
-        let least = |a: GrantedBuffer, b: GrantedBuffer| if b.granted < a.granted { b } else { a };
-        Self {
-            receive: least(self.receive, other.receive),
-            send: least(self.send, other.send),
-        }
-    }
-
     /// The buffers that came out short.
-    pub fn short(&self) -> impl Iterator<Item = GrantedBuffer> {
-        [self.receive, self.send]
-            .into_iter()
-            .filter(GrantedBuffer::is_short)
+    pub(super) fn short(&self) -> impl Iterator<Item = GrantedBuffer> {
+        let both = [self.receive, self.send].into_iter();
+        both.filter(GrantedBuffer::is_short)
     }
 }
 

@@ -74,13 +74,15 @@ impl DataSender {
         self.send_chunk(Bytes::copy_from_slice(bytes)).await
     }
 
-    /// Says that all was sent. The [`Acknowledgement`] tells when the receiver's machine has all of
-    /// it; it may be dropped by who need not know. If that takes longer than the stall timeout, the
-    /// stream is reset.
+    /// Says that all was sent. The future waits until the receiver's machine has all of it (its program may not have
+    /// read it yet), or says why it has not; dropping it changes nothing about the stream. If it takes longer than the
+    /// stall timeout, the stream is reset.
     ///
     /// # Errors
     /// [`StreamError`], if the stream was stopped or lost before.
-    pub fn finish(mut self) -> Result<Acknowledgement, StreamError> {
+    pub fn finish(
+        mut self,
+    ) -> Result<impl Future<Output = Result<(), StreamError>> + use<>, StreamError> {
         self.stream
             .stream
             .finish()
@@ -107,31 +109,13 @@ impl DataSender {
             // Who need not know has dropped the acknowledgement.
             let _ = tell.send(result);
         });
-        Ok(Acknowledgement { told })
+        // Unanswered only when the endpoints are gone.
+        Ok(async { told.await.unwrap_or(Err(StreamError::ClosedHere)) })
     }
 
     /// Gives the stream up. The receiver sees `code`; queued memory is let go at once.
     pub fn reset(mut self, code: StreamCode) {
         self.stream.code = code.wire();
-    }
-}
-
-/// Tells when all bytes of a finished stream have reached the receiver's machine (its QUIC stack has
-/// them; its program may not have read them yet).
-#[derive(Debug)]
-#[must_use = "await it to know that the bytes have arrived"]
-pub struct Acknowledgement {
-    told: oneshot::Receiver<Result<(), StreamError>>,
-}
-
-impl Acknowledgement {
-    /// Waits for it. Cancelling changes nothing about the stream.
-    ///
-    /// # Errors
-    /// [`StreamError`], if the receiver stopped the stream, or it stalled or was lost.
-    pub async fn wait(self) -> Result<(), StreamError> {
-        // Unanswered only when the endpoints are gone.
-        self.told.await.unwrap_or(Err(StreamError::ClosedHere))
     }
 }
 

@@ -73,7 +73,7 @@ async fn bytes_get_across_and_buffers_come_back() {
     for piece in pieces {
         sender.send_chunk(piece).await.unwrap();
     }
-    sender.finish().unwrap().wait().await.unwrap();
+    sender.finish().unwrap().await.unwrap();
     buffers.back().await;
     let got = receiving.await.unwrap().unwrap();
     assert_eq!(got.len(), sent.len() + 1004);
@@ -178,7 +178,7 @@ async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
         collect(other.accept_stream().await.unwrap()).await.unwrap(),
         b"next"
     );
-    acknowledged.wait().await.unwrap();
+    acknowledged.await.unwrap();
     let error = loop {
         if let Err(error) = next_piece(&mut unread).await {
             break error;
@@ -216,7 +216,7 @@ async fn a_finished_stream_that_nobody_reads_gives_its_buffers_back() {
         .await
         .unwrap();
     let acknowledged = sender.finish().unwrap();
-    let outcome = acknowledged.wait().await;
+    let outcome = acknowledged.await;
     assert!(
         matches!(outcome, Ok(()) | Err(StreamError::Stalled { .. })),
         "{outcome:?}"
@@ -267,7 +267,7 @@ async fn losing_the_peer_gives_buffers_back() {
     drop((session, other, at_b, b));
     let error = sending.await.unwrap();
     assert!(matches!(error, StreamError::Lost(_)), "{error:?}");
-    let _ = acknowledgement.wait().await;
+    let _ = acknowledgement.await;
     // Although the lane itself is still held.
     buffers.back().await;
     assert!(matches!(
