@@ -10,8 +10,6 @@ use serde::{Deserialize, Serialize, Serializer};
 use transload_layout::Deployment;
 pub use transload_layout::Rank;
 
-pub use crate::plan::PlanDigest;
-
 /// Longest name of a cluster, a service or an instance, in bytes.
 pub const MAX_NAME: usize = 64;
 
@@ -228,6 +226,11 @@ identifier! {
 identifier! {
     /// BLAKE3-256 of a deployment's canonical document.
     DeploymentDigest, 32
+}
+
+identifier! {
+    /// BLAKE3-256 of everything that a plan says; block tables are no part of it.
+    PlanDigest, 32
 }
 
 impl DeploymentDigest {

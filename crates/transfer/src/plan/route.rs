@@ -10,11 +10,12 @@ use transload_layout::view::{Axis, ComponentView};
 use transload_layout::{Deployment, Rank, Side, Spec};
 
 use super::bridge::pair_groups;
+use super::error::{MAX_TOKENS, PlanError};
 use super::nest::{ComponentSet, Origin, Strided, fuse, simplify};
 use super::program::Loop;
+use super::request::Request;
 use super::share::divide;
 use super::tokens::StateRange;
-use super::{MAX_TOKENS, PlanError, Request};
 
 /// What one source rank sends one destination rank.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,8 +3,12 @@
 use thiserror::Error;
 use transload_layout::{Deployment, Side};
 
-use super::Plan;
-use super::bind::MAX_PLACES;
+use super::compile::Plan;
+
+/// The most places in which the nests of a bound plan may start, before neighbours are joined. A place takes
+/// 24 bytes, and the segment that it comes from 56. A million tokens in blocks of one token have 2 million for
+/// each group of keys and values.
+pub const MAX_PLACES: u64 = 1 << 25;
 
 /// The physical blocks of a sequence in one group: entry i holds tokens `[i*block_size,
 /// (i+1)*block_size)`, counted from position 0 whatever the request's start is.
@@ -100,6 +104,26 @@ impl Tables {
             }
         }
         Ok(())
+    }
+}
+
+impl Plan {
+    /// Tables listed as a side's own document lists its groups, in the order of the plan.
+    ///
+    /// # Errors
+    /// When there is not one table for each group.
+    pub fn arrange(&self, side: Side, own: &Tables) -> Result<Tables, BindError> {
+        let groups = self.groups.len();
+        if own.0.len() != groups {
+            let given = own.0.len();
+            return Err(BindError::TableCount {
+                side,
+                given,
+                groups,
+            });
+        }
+        let arranged = (0..groups).map(|group| own.0[self.group_of(side, group)].clone());
+        Ok(Tables(arranged.collect()))
     }
 }
 

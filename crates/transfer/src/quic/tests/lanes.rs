@@ -88,7 +88,7 @@ async fn both_sides_open_streams() {
     let (lane, other) = pair.lane().await;
     let mut sender = other.open_stream().await.unwrap();
     sender.send_all(b"from the accepting side").await.unwrap();
-    let _ = sender.finish().unwrap();
+    drop(sender.finish().unwrap());
     let mut stream = lane.accept_stream().await.unwrap();
     let mut head = [0; 4];
     stream.recv_exact(&mut head).await.unwrap();
@@ -296,7 +296,7 @@ async fn many_streams_at_once_share_a_lane() {
         let bytes = pattern(1 + i * 97);
         sent += bytes.len();
         sender.send_chunk(bytes.into()).await.unwrap();
-        let _ = sender.finish().unwrap();
+        drop(sender.finish().unwrap());
     }
     assert_eq!(receiving.await.unwrap(), sent);
 }
