@@ -16,22 +16,17 @@ pub const MAX_NAME: usize = 64;
 /// Why a text is not a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum NameError {
     /// It is empty.
     #[error("a name must not be empty")]
     Empty,
     /// It is too long.
     #[error("a name has at most {MAX_NAME} bytes, this one has {bytes}")]
-    TooLong {
-        /// Its length in bytes.
-        bytes: usize,
-    },
+    TooLong { bytes: usize },
     /// It holds a character other than letters, digits, `.`, `_`, `~` and `-`.
     #[error("a name is made of ASCII letters, digits and . _ ~ -, not of {found:?}")]
-    Character {
-        /// The first such character.
-        found: char,
-    },
+    Character { found: char },
 }
 
 /// Checks for 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and `-`.

@@ -145,9 +145,6 @@ impl Authority {
     }
 
     /// Makes the identity of a service, valid for a year.
-    ///
-    /// # Errors
-    /// [`AuthorityError`].
     pub fn issue(&self, service: &ServiceName, roles: Roles) -> Result<Identity, AuthorityError> {
         self.issue_for(service, roles, Validity::of_agent())
     }

@@ -40,47 +40,27 @@ const MAX_FILE_BYTES: u64 = 8 * MAX_CERTIFICATE_BYTES as u64;
 /// Why an identity or an authority could not be read from its folder, or written there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum IdentityFileError {
     /// A file could not be read or written.
     #[error("{path}: {source}", path = .path.display())]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// A file exists already and is not overwritten: it may hold the only copy of a key.
     #[error("{path} exists already", path = .path.display())]
-    Exists {
-        /// Which file.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// A file is larger than any that belongs here.
     #[error("{path} is larger than {MAX_FILE_BYTES} bytes", path = .path.display())]
-    TooLarge {
-        /// Which file.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// A file does not hold what it should.
     #[error("{path} does not hold {what}", path = .path.display())]
-    Content {
-        /// Which file.
-        path: PathBuf,
-        /// What it should hold.
-        what: &'static str,
-    },
+    Content { path: PathBuf, what: &'static str },
     /// The folder has no agent, or several of which one must be named.
     #[error(
         "{dir} has {}; say which agent is meant",
         if .names.is_empty() { "no agent's certificate".to_owned() } else { format!("several agents ({})", .names.join(", ")) },
         dir = .dir.display()
     )]
-    WhichAgent {
-        /// The folder.
-        dir: PathBuf,
-        /// The agents in it.
-        names: Vec<String>,
-    },
+    WhichAgent { dir: PathBuf, names: Vec<String> },
     /// No file can be called after this agent.
     #[error("an agent whose files are in a folder cannot be called {0:?}")]
     ReservedName(String),
@@ -90,19 +70,14 @@ pub enum IdentityFileError {
     /// The files do not make an identity.
     #[error("{dir}: agent {name}", dir = .dir.display())]
     Identity {
-        /// The folder.
         dir: PathBuf,
-        /// The agent.
         name: String,
-        /// Why not.
         source: IdentityError,
     },
     /// The files do not make an authority.
     #[error("{dir}: the authority", dir = .dir.display())]
     Authority {
-        /// The folder.
         dir: PathBuf,
-        /// Why not.
         source: AuthorityError,
     },
 }
@@ -138,9 +113,6 @@ impl Identity {
     }
 
     /// Reads the identity of the agent whose files are called `name`.
-    ///
-    /// # Errors
-    /// [`IdentityFileError`].
     pub fn load_agent(
         dir: impl AsRef<Path>,
         name: &ServiceName,
@@ -167,9 +139,6 @@ impl Identity {
 
 impl Authority {
     /// Reads an authority, to issue further certificates.
-    ///
-    /// # Errors
-    /// [`IdentityFileError`].
     pub fn load(dir: impl AsRef<Path>) -> Result<Self, IdentityFileError> {
         let dir = dir.as_ref();
         let path = dir.join(AUTHORITY_KEY);

@@ -73,22 +73,17 @@ pub const MAX_AUTHORITIES: usize = 4;
 /// Why a certificate, a key and an authority do not make an [`Identity`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum IdentityError {
     /// No authority is trusted, or more than [`MAX_AUTHORITIES`].
     #[error("{found} certificates of authorities; there must be 1 to {MAX_AUTHORITIES}")]
-    Authorities {
-        /// How many there are.
-        found: usize,
-    },
+    Authorities { found: usize },
     /// There is no certificate in the chain.
     #[error("the certificate chain is empty")]
     NoCertificate,
     /// A text is not PEM, or holds something else.
     #[error("{what} cannot be read from PEM")]
-    Pem {
-        /// What it should hold.
-        what: &'static str,
-    },
+    Pem { what: &'static str },
     /// The certificate does not say who the agent is, or is none.
     #[error("the agent's certificate does not serve as one")]
     Certificate(#[from] PeerIdentityError),

@@ -44,15 +44,11 @@ pub struct PeerIdentity {
 /// Why a URI is not that of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum UriError {
     /// It is longer than any identity can be.
     #[error("the URI is {actual} bytes long; {limit} are allowed")]
-    TooLong {
-        /// Bytes allowed.
-        limit: usize,
-        /// Bytes given.
-        actual: usize,
-    },
+    TooLong { limit: usize, actual: usize },
     /// It does not have the form of an identity.
     #[error("the URI has not the form transload://CLUSTER/agent/SERVICE?roles=ROLES")]
     Form,
@@ -64,10 +60,7 @@ pub enum UriError {
     Role(#[from] UnknownRole),
     /// Roles twice or in another order, so that one identity would have several texts.
     #[error("the roles are not written in their one order, each once: {expected:?} is right")]
-    RoleOrder {
-        /// How these roles are written.
-        expected: String,
-    },
+    RoleOrder { expected: String },
 }
 
 impl FromStr for PeerIdentity {

@@ -9,6 +9,7 @@ use crate::ids::{ClusterName, ServiceName};
 /// Why an identity cannot take the place of another.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum RenewalError {
     /// The files do not make an identity.
     #[error(transparent)]
@@ -19,11 +20,8 @@ pub enum RenewalError {
          cluster {}", .ours.0, .ours.1
     )]
     Another {
-        /// The new one's service.
         service: ServiceName,
-        /// The new one's cluster.
         cluster: ClusterName,
-        /// Service and cluster of the one in use.
         ours: (ServiceName, ClusterName),
     },
 }

@@ -21,41 +21,24 @@ pub const MAX_SLICES: u64 = 1 << 18;
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PlanError {
     /// The two sides do not hold the same cache.
     #[error(transparent)]
     Bridge(#[from] BridgeError),
     /// A range of tokens that ends beyond 2^40.
     #[error("tokens {start} + {tokens} end beyond the last position there may be, {MAX_TOKENS}")]
-    TooManyTokens {
-        /// Position of the first token.
-        start: u64,
-        /// How many tokens.
-        tokens: u64,
-    },
+    TooManyTokens { start: u64, tokens: u64 },
     /// More bytes than any cluster has.
     #[error("{bytes} bytes would move, more than the most there may be, {MAX_BYTES}")]
-    TooManyBytes {
-        /// How many, over all routes.
-        bytes: u128,
-    },
+    TooManyBytes { bytes: u128 },
     /// More slices than a plan may have.
     #[error(
         "the plan could have {slices} slices, more than the most there may be, {MAX_SLICES}: one for \
          each component on each pair of ranks that share it"
     )]
-    TooManySlices {
-        /// How many at most, over all routes.
-        slices: u128,
-    },
+    TooManySlices { slices: u128 },
     /// A rank that a deployment does not have.
     #[error("{side} has no rank {rank}: its ranks are 0 to {last}")]
-    NoSuchRank {
-        /// Which side.
-        side: Side,
-        /// The rank asked for.
-        rank: u32,
-        /// The highest rank there is.
-        last: u32,
-    },
+    NoSuchRank { side: Side, rank: u32, last: u32 },
 }

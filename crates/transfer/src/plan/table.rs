@@ -130,37 +130,28 @@ impl Plan {
 /// Block tables that do not suit a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum BindError {
     /// Not one table for each group.
     #[error("{side} gives {given} block tables for {groups} groups")]
     TableCount {
-        /// Which side.
         side: Side,
-        /// Tables given.
         given: usize,
-        /// Groups there are.
         groups: usize,
     },
     /// A table that ends before the request does.
     #[error("group \"{group}\": the table of {side} has {given} blocks, {needed} are needed")]
     TooShort {
-        /// Which side.
         side: Side,
-        /// The group.
         group: String,
-        /// Entries given.
         given: u64,
-        /// Entries needed.
         needed: u64,
     },
     /// An entry without a block that the request touches.
     #[error("group \"{group}\": entry {entry} of the table of {side} has no block")]
     NoBlock {
-        /// Which side.
         side: Side,
-        /// The group.
         group: String,
-        /// The entry.
         entry: u64,
     },
     /// A block that the side does not have.
@@ -169,15 +160,10 @@ pub enum BindError {
          {num_blocks} blocks"
     )]
     NoSuchBlock {
-        /// Which side.
         side: Side,
-        /// The group.
         group: String,
-        /// The entry.
         entry: u64,
-        /// The block.
         block: u64,
-        /// How many blocks there are.
         num_blocks: u32,
     },
     /// More places than a bound plan may have.
@@ -187,12 +173,7 @@ pub enum BindError {
     TooManyPlaces,
     /// A destination block that would be written twice.
     #[error("group \"{group}\": block {block} stands twice in the table of the destination")]
-    Repeated {
-        /// The group.
-        group: String,
-        /// The block.
-        block: u32,
-    },
+    Repeated { group: String, block: u32 },
 }
 
 /// Looks the entries of one side's table up, with every check made once and beforehand.

@@ -104,17 +104,11 @@ impl ControlConnection {
     }
 
     /// Sends one frame: see [`ControlSender::send`].
-    ///
-    /// # Errors
-    /// [`ControlError`].
     pub async fn send(&mut self, frame: Bytes) -> Result<(), ControlError> {
         self.sender.send(frame).await
     }
 
     /// Receives the next frame: see [`ControlReceiver::recv`].
-    ///
-    /// # Errors
-    /// [`ControlError`].
     pub async fn recv(&mut self) -> Result<Bytes, ControlError> {
         self.receiver.recv().await
     }

@@ -45,9 +45,6 @@ impl Endpoints {
     /// Binds `addr` for control and one port per lane at the same IP address, and starts accepting.
     ///
     /// Port 0 lets the system choose. An IPv6 wildcard serves IPv4 too.
-    ///
-    /// # Errors
-    /// [`BindError`].
     pub fn bind(
         identity: Identity,
         options: QuicOptions,

@@ -83,9 +83,6 @@ impl Lane {
     }
 
     /// The next stream that the peer opens. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`ConnectionLost`].
     pub async fn accept_stream(&self) -> Result<DataReceiver, ConnectionLost> {
         let stream = self.inner.connection.accept_uni().await?;
         Ok(DataReceiver::new(stream, self.inner.stall_timeout))

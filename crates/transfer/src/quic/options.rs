@@ -118,25 +118,18 @@ impl Default for QuicOptions {
 /// A setting that cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum OptionsError {
     /// A number is outside of what it may be.
     #[error("{field} is {actual}; it must be {expected}")]
     OutOfRange {
-        /// The field of [`QuicOptions`].
         field: &'static str,
-        /// What it is.
         actual: String,
-        /// What it must be.
         expected: &'static str,
     },
     /// The port range has fewer ports than there are lanes.
     #[error("lane_ports has {ports} ports for {lanes} lanes")]
-    TooFewPorts {
-        /// Ports in the range.
-        ports: usize,
-        /// Lanes asked for.
-        lanes: u16,
-    },
+    TooFewPorts { ports: usize, lanes: u16 },
 }
 
 impl QuicOptions {

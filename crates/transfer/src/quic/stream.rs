@@ -67,9 +67,6 @@ impl DataSender {
     }
 
     /// Sends a copy of `bytes`: for headers and trailers.
-    ///
-    /// # Errors
-    /// [`StreamError`].
     pub async fn send_all(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         self.send_chunk(Bytes::copy_from_slice(bytes)).await
     }
@@ -136,9 +133,6 @@ impl DataReceiver {
 
     /// Receives the next pieces in order, as many as have arrived and `pieces` holds; `None` at the end of
     /// the stream. They are views of QUIC's own buffers. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StreamError`].
     pub async fn recv_chunks(
         &mut self,
         pieces: &mut [Bytes],
