@@ -4,8 +4,6 @@ use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
 use std::thread;
 
-use thiserror::Error;
-
 use super::checksum::Crc32c;
 use super::ends::{Dense, Destination, Source};
 use super::kernel::{self, Kernel, Mover, Traffic, Tuning};
@@ -93,15 +91,6 @@ pub struct CopyReport {
     pub checksum: Option<Crc32c>,
 }
 
-/// Why nothing was copied.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CopyError {
-    /// The program does not fit one of the memories.
-    #[error(transparent)]
-    Check(#[from] CheckError),
-}
-
 /// How many bytes are worth a thread of their own.
 ///
 /// Two threads instead of one gain 40 % with so many bytes each, 10 % with half of it, and nothing
@@ -119,7 +108,7 @@ pub const DEFAULT_THREADS: usize = 8;
 /// those possible; a program made from two deployments never does.
 ///
 /// # Errors
-/// [`CopyError::Check`] says which place of the program needs what the memory does not have.
+/// [`CheckError`] says which place of the program needs what the memory does not have.
 ///
 /// # Example
 /// A cache with its heads inside its tokens, `[tokens, heads, 64 B]`, into one with its tokens
@@ -155,7 +144,7 @@ pub fn copy(
     source: &Memory,
     destination: &Memory,
     options: &CopyOptions,
-) -> Result<CopyReport, CopyError> {
+) -> Result<CopyReport, CheckError> {
     source.check(program, Side::Source)?;
     destination.check(program, Side::Destination)?;
     let bytes = program.bytes();

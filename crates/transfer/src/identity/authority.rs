@@ -13,9 +13,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use thiserror::Error;
 
 use super::{
-    Identity, IdentityError,
     certificate::{self, PeerIdentityError, cluster_of_authority},
     name::{PeerIdentity, authority_uri},
+    proof::{Identity, IdentityError},
     roles::Roles,
     ticket_secret::TicketSecret,
     tls::SERVER_NAME,

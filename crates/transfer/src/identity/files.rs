@@ -11,10 +11,10 @@ use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 use thiserror::Error;
 
 use super::{
-    Identity, IdentityError,
     authority::{Authority, AuthorityError},
     certificate::MAX_CERTIFICATE_BYTES,
     pem,
+    proof::{Identity, IdentityError, Renewals},
     ticket_secret::TicketSecret,
 };
 use crate::ids::{NameError, ServiceName};
@@ -189,14 +189,6 @@ pub fn names_in(dir: impl AsRef<Path>) -> Result<Vec<String>, IdentityFileError>
     Ok(names)
 }
 
-/// The files that an identity was read from, and what they held.
-#[derive(Clone)]
-pub(crate) struct Renewals {
-    pub(super) dir: PathBuf,
-    pub(super) name: String,
-    pub(super) digest: [u8; 32],
-}
-
 /// What the files of an identity hold.
 pub(super) struct Contents {
     origin: Renewals,
@@ -244,13 +236,11 @@ impl Contents {
         let key = key.map_err(|_| content("key", PRIVATE_KEY))?;
         let authorities = pem::decode(&self.authorities).filter(|all| !all.is_empty());
         let authorities = authorities.ok_or_else(|| no_authority(&dir))?;
-        match Identity::new(chain, key, authorities, self.ticket_secret) {
-            Ok(identity) => Ok(Identity {
-                origin: Some(self.origin.into()),
-                ..identity
-            }),
-            Err(source) => Err(IdentityFileError::Identity { dir, name, source }),
-        }
+        let identity = Identity::new(chain, key, authorities, self.ticket_secret);
+        let mut identity =
+            identity.map_err(|source| IdentityFileError::Identity { dir, name, source })?;
+        identity.origin = Some(self.origin.into());
+        Ok(identity)
     }
 }
 

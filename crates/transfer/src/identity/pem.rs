@@ -3,7 +3,8 @@
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
-use super::{Identity, IdentityError, TicketSecret};
+use super::proof::{Identity, IdentityError};
+use super::ticket_secret::TicketSecret;
 
 impl Identity {
     /// Puts an identity together from PEM texts, as [`certificates_pem`](Self::certificates_pem),

@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-use super::files::{Contents, Renewals};
-use super::{Identity, IdentityFileError};
+use super::files::{Contents, IdentityFileError};
+use super::proof::{Identity, Renewals};
 use crate::ids::{ClusterName, ServiceName};
 
 /// Why an identity cannot take the place of another.

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use transload_layout::{Rank, Side};
 
 use super::compile::Plan;
+use super::extent::{Extent, NestsByExtent};
 use super::join::join_neighbours;
 use super::nest::ComponentSet;
 use super::program::{Placed, Program};
-use super::route::{Extent, NestsByExtent, Piece, RouteGroup, RouteShape};
+use super::route::{Piece, RouteGroup, RouteShape};
 use super::segments::{self, Segment};
 use super::table::{BindError, Lookup, MAX_PLACES, Tables};
 

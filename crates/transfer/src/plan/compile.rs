@@ -7,11 +7,13 @@ use std::sync::Arc;
 use transload_layout::{Deployment, Rank, Side};
 
 use super::error::{MAX_BYTES, PlanError};
+use super::group::{self, GroupPlan};
 use super::nest::ComponentSet;
 use super::ranks::{self, Ranks};
 use super::request::Request;
-use super::route::{self, GroupPlan, Route, RouteGroup};
+use super::route::{Route, RouteGroup};
 use super::size;
+use super::stages::Stages;
 
 /// Routes between all ranks of two deployments, or between some of them.
 #[derive(Clone, Debug)]
@@ -74,12 +76,12 @@ impl Plan {
     ) -> Result<Self, PlanError> {
         let src_ranks = Ranks::of(src, Side::Source, only_src)?;
         let dst_ranks = Ranks::of(dst, Side::Destination, only_dst)?;
-        let groups = route::groups(src, dst, request)?;
+        let groups = group::groups(src, dst, request)?;
         let stages = ranks::stages((src, &src_ranks), (dst, &dst_ranks));
         size::check((src, &src_ranks), (dst, &dst_ranks), &stages, &groups)?;
         let mut routes = Vec::new();
         for (src_stage, dst_stage) in stages {
-            let stages = route::Stages::new(src, src_stage, dst, dst_stage, &groups);
+            let stages = Stages::new(src, src_stage, dst, dst_stage, &groups);
             for dst_rank in dst_ranks.tp.clone() {
                 let senders = stages.senders(dst_rank);
                 let tp = &src_ranks.tp;

@@ -4,8 +4,8 @@ use transload_layout::Deployment;
 use transload_layout::partition::Partition;
 
 use super::error::{MAX_SLICES, PlanError};
+use super::group::GroupPlan;
 use super::ranks::Ranks;
-use super::route::GroupPlan;
 
 /// Checks that a plan between these stages would not have too many slices. Costs O(stages) and O(ranks) for
 /// each component, and no memory.

@@ -9,8 +9,9 @@ use smallvec::SmallVec;
 use transload_layout::Side;
 
 use super::compile::Plan;
+use super::extent::{Extent, NestsByExtent};
 use super::program::{Loop, Nest, Placed, Program, StreamProgram};
-use super::route::{Extent, NestsByExtent, Route, RouteGroup};
+use super::route::{Route, RouteGroup};
 use super::table::{BindError, Lookup, Tables};
 
 /// One side's half of the byte stream of a route.
