@@ -38,8 +38,8 @@ impl Bound {
         options: &QuicOptions,
         server: &ServerConfig,
     ) -> Result<Self, BindError> {
-        let socket = socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER))
-            .map_err(|source| BindError::Socket { addr, source })?;
+        let socket = socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER));
+        let socket = socket.map_err(failed_at(addr))?;
         let largest = options.largest_udp_payload().min(ETHERNET_UDP_PAYLOAD);
         Self::new("transload-control", socket, largest, server)
     }
@@ -75,12 +75,9 @@ impl Bound {
             largest_payload,
         });
         let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-        let addr = socket.local_addr().map_err(|source| BindError::Socket {
-            addr: unspecified,
-            source,
-        })?;
+        let addr = socket.local_addr().map_err(failed_at(unspecified))?;
         let endpoint = Endpoint::new(config, Some(server.clone()), socket, runtime)
-            .map_err(|source| BindError::Socket { addr, source })?;
+            .map_err(failed_at(addr))?;
         Ok(Self {
             endpoint,
             addr,
@@ -118,12 +115,15 @@ impl Drop for Bound {
     }
 }
 
+fn failed_at(addr: SocketAddr) -> impl Fn(io::Error) -> BindError {
+    move |source| BindError::Socket { addr, source }
+}
+
 fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<Socket>, BindError> {
     let wanted = usize::from(options.lanes);
     let bind = |port| {
         let addr = SocketAddr::new(control.ip(), port);
-        socket::bind(addr, options.socket_buffer)
-            .map_err(|source| BindError::Socket { addr, source })
+        socket::bind(addr, options.socket_buffer).map_err(failed_at(addr))
     };
     let Some(ports) = options.lane_ports.clone() else {
         return (0..wanted).map(|_| bind(0)).collect();
