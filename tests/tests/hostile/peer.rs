@@ -112,12 +112,12 @@ impl Hostile {
         };
         // Whoever is hostile is hung up on now and then.
         let frame = frame::encode(&envelope).unwrap();
-        self.control.send(frame).await.is_ok()
+        self.control.sender.send(frame).await.is_ok()
     }
 
     /// The next message; `None` where the connection is gone.
     pub(crate) async fn hear(&mut self) -> Option<Message> {
-        let body = timeout(PATIENCE, self.control.recv())
+        let body = timeout(PATIENCE, self.control.receiver.recv())
             .await
             .expect("nobody answers");
         Some(frame::decode(&body.ok()?).unwrap().message)

@@ -14,12 +14,13 @@ use super::error::{CloseCode, ConnectionLost, ControlError};
 use crate::identity::PeerIdentity;
 use crate::wire::frame::FrameReader;
 
-/// An open connection to a peer that has proved who it is. Dropping it (both halves, if it was
-/// split) closes it.
+/// An open connection to a peer that has proved who it is. Dropping both halves closes it.
 #[derive(Debug)]
 pub struct ControlConnection {
-    sender: ControlSender,
-    receiver: ControlReceiver,
+    /// Sends frames.
+    pub sender: ControlSender,
+    /// Receives them.
+    pub receiver: ControlReceiver,
 }
 
 /// The sending half.
@@ -103,25 +104,9 @@ impl ControlConnection {
         self.sender.shared.close(code, reason);
     }
 
-    /// Sends one frame: see [`ControlSender::send`].
-    pub async fn send(&mut self, frame: Bytes) -> Result<(), ControlError> {
-        self.sender.send(frame).await
-    }
-
-    /// Receives the next frame: see [`ControlReceiver::recv`].
-    pub async fn recv(&mut self) -> Result<Bytes, ControlError> {
-        self.receiver.recv().await
-    }
-
     /// Waits until the connection is gone, and says how. Cancel-safe.
     pub async fn closed(&self) -> ConnectionLost {
         self.sender.shared.connection.closed().await.into()
-    }
-
-    /// The two halves, for two tasks.
-    #[must_use]
-    pub fn split(self) -> (ControlSender, ControlReceiver) {
-        (self.sender, self.receiver)
     }
 }
 

@@ -134,8 +134,8 @@ async fn assert_serves(server: &Endpoints, authority: &Authority) {
         }
     );
     let (mut ours, mut theirs) = (ours.unwrap(), theirs);
-    ours.send(framed(b"hello")).await.unwrap();
-    assert_eq!(theirs.recv().await.unwrap(), &b"hello"[..]);
+    ours.sender.send(framed(b"hello")).await.unwrap();
+    assert_eq!(theirs.receiver.recv().await.unwrap(), &b"hello"[..]);
 }
 
 /// A peer that speaks QUIC and TLS, and nothing else that is asked of it.
