@@ -238,19 +238,6 @@ impl DeploymentDigest {
     ///
     /// # Errors
     /// When the document cannot be encoded, which no document that was checked does.
-    ///
-    /// ```
-    /// use transload_layout::{Deployment, document::Value};
-    /// use transload_transfer::ids::DeploymentDigest;
-    ///
-    /// let document = r#"{"schema": "transload.deployment/1", "block_size": 16, "num_blocks": 64,
-    ///     "group": [{"name": "mla", "layers": "0-60", "spec": [
-    ///         {"kind": "mla", "latent": 576, "dtype": "bf16"}]}]}"#;
-    /// let deployment = Deployment::from_value(&serde_json::from_str::<Value>(document)?)?;
-    /// let digest = DeploymentDigest::of_deployment(&deployment)?;
-    /// assert_eq!(digest.to_string().len(), 64);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn of_deployment(deployment: &Deployment) -> Result<Self, postcard::Error> {
         canonical_document(deployment).map(|document| Self::of(&document))
     }

@@ -12,13 +12,6 @@ use crate::memory::{CheckError, Memory, Side};
 use crate::plan::program::Program;
 
 /// How to copy.
-///
-/// ```
-/// use transload_transfer::copy::CopyOptions;
-///
-/// let options = CopyOptions::new().with_threads(1).with_checksum();
-/// # let _ = options;
-/// ```
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
     threads: Option<NonZeroUsize>,

@@ -60,6 +60,17 @@ impl Tables {
         Self(vec![BlockTable::Identity; plan.group_names().len()])
     }
 
+    fn check_count(&self, side: Side, groups: usize) -> Result<(), BindError> {
+        match self.0.len() {
+            given if given == groups => Ok(()),
+            given => Err(BindError::TableCount {
+                side,
+                given,
+                groups,
+            }),
+        }
+    }
+
     /// Whether these can be tables of a deployment, listed as its document lists the groups, for a sequence of
     /// `tokens` tokens: what can be known before there is a plan.
     ///
@@ -68,13 +79,7 @@ impl Tables {
     /// one lists a block that does not exist.
     pub fn check(&self, deployment: &Deployment, side: Side, tokens: u64) -> Result<(), BindError> {
         let groups = deployment.groups();
-        if self.0.len() != groups.len() {
-            return Err(BindError::TableCount {
-                side,
-                given: self.0.len(),
-                groups: groups.len(),
-            });
-        }
+        self.check_count(side, groups.len())?;
         for (group, table) in groups.iter().zip(&self.0) {
             let BlockTable::List(blocks) = table else {
                 continue;
@@ -113,16 +118,9 @@ impl Plan {
     /// # Errors
     /// When there is not one table for each group.
     pub fn arrange(&self, side: Side, own: &Tables) -> Result<Tables, BindError> {
-        let groups = self.groups.len();
-        if own.0.len() != groups {
-            let given = own.0.len();
-            return Err(BindError::TableCount {
-                side,
-                given,
-                groups,
-            });
-        }
-        let arranged = (0..groups).map(|group| own.0[self.group_of(side, group)].clone());
+        own.check_count(side, self.groups.len())?;
+        let groups = 0..self.groups.len();
+        let arranged = groups.map(|group| own.0[self.group_of(side, group)].clone());
         Ok(Tables(arranged.collect()))
     }
 }
@@ -189,15 +187,8 @@ impl<'a> Lookup<'a> {
         side: Side,
         tables: &'a Tables,
     ) -> Result<Self, BindError> {
-        let groups = plan.groups.len();
-        let (Some(table), true) = (tables.0.get(group), tables.0.len() == groups) else {
-            return Err(BindError::TableCount {
-                side,
-                given: tables.0.len(),
-                groups,
-            });
-        };
-        let planned = &plan.groups[group];
+        tables.check_count(side, plan.groups.len())?;
+        let (table, planned) = (&tables.0[group], &plan.groups[group]);
         let name = || planned.name.clone();
         let num_blocks = match side {
             Side::Source => planned.num_blocks.0,

@@ -10,8 +10,6 @@ use super::options::OptionsError;
 use crate::identity::PeerIdentityError;
 
 /// Why a connection was closed, said by whoever closed it.
-///
-/// Codes below 256 are this module's; the protocol above uses [`CloseCode::application`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CloseCode(pub(super) u32);
 
@@ -26,18 +24,6 @@ impl CloseCode {
     pub const PROTOCOL: Self = Self(3);
     /// A lane came without the right token.
     pub const LANE_REFUSED: Self = Self(4);
-
-    /// A code of the protocol above: 256 + `code`.
-    #[must_use]
-    pub const fn application(code: u16) -> Self {
-        Self(256 + code as u32)
-    }
-
-    /// The number on the wire.
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
 
     pub(super) fn wire(self) -> VarInt {
         VarInt::from_u32(self.0)
