@@ -141,7 +141,7 @@ impl InstanceName {
     /// Makes a name for an instance that was given none, of its host's and a port, as two engines of one host have
     /// different ones. So it is the same after a restart.
     ///
-    /// Of a long host name the end is kept, which is what tells pods apart.
+    /// A long host name keeps its end, which tells pods apart.
     pub fn at(host: &str, port: u16) -> Self {
         let allowed = |c: char| if is_name_character(c) { c } else { '-' };
         let host: String = host.chars().map(allowed).collect();
@@ -284,7 +284,7 @@ impl fmt::Debug for Incarnation {
 pub struct Nonce(pub [u8; 16]);
 
 impl PartialEq for Nonce {
-    /// In constant time: how much of a guess was right is nobody's business.
+    /// Compares in constant time, so that the time does not tell how much of a guess was right.
     fn eq(&self, other: &Self) -> bool {
         let pairs = self.0.iter().zip(&other.0);
         pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0

@@ -252,7 +252,7 @@ impl Job<'_> {
         sum
     }
 
-    /// The same by way of a buffer, where the kernel cannot sum.
+    /// Copies by way of a buffer that is summed, where the kernel cannot sum.
     fn part_in_steps(&self, walk: &mut Walk, end: u64, sum: &mut Crc32c) {
         let mut buffer = vec![0; STEP];
         let fetch = Mover::new(self.tuning.kernel, Traffic::Fetch, false);

@@ -22,7 +22,7 @@ use super::{
 };
 use crate::ids::{ClusterName, ServiceName};
 
-/// From when to when a certificate is valid.
+/// The time in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The first moment.
@@ -46,7 +46,7 @@ impl Validity {
         }
     }
 
-    /// Of an agent: a year.
+    /// A year, as agents get.
     #[must_use]
     pub fn of_agent() -> Self {
         Self::days(365)

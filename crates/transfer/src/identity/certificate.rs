@@ -111,7 +111,7 @@ pub(super) fn is_ending(certificate: &CertificateDer<'_>, now: SystemTime) -> bo
     left < until.duration_since(from).unwrap_or_default() / 10
 }
 
-/// From when to when.
+/// Reads the first and the last moment at which a certificate is valid.
 fn validity(certificate: &CertificateDer<'_>) -> (SystemTime, SystemTime) {
     let moment = |seconds| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     match X509Certificate::from_der(certificate) {
@@ -127,7 +127,7 @@ fn validity(certificate: &CertificateDer<'_>) -> (SystemTime, SystemTime) {
 }
 
 /// The one `transload:` URI among the certificate's subject alternative names. Names of other kinds
-/// and schemes may stand beside it.
+/// and schemes may be there too.
 fn identity_uri(certificate: &CertificateDer<'_>) -> Result<String, PeerIdentityError> {
     if certificate.len() > MAX_CERTIFICATE_BYTES {
         return Err(PeerIdentityError::TooLarge {

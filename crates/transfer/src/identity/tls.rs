@@ -1,6 +1,6 @@
 //! TLS configurations: TLS 1.3, aws-lc-rs, and both sides always authenticated.
 //!
-//! Every agent certificate carries the fixed DNS name [`SERVER_NAME`] beside its identity, so the
+//! Every agent certificate carries the fixed DNS name [`SERVER_NAME`] besides its identity, so the
 //! whole of rustls's ordinary verification (chain, validity, key usages, and that name) applies
 //! unchanged; [`AgentVerifier`] then looks at the identity. Sessions are never resumed: a resumed
 //! session would skip looking at the certificate, and a full handshake costs under a millisecond.
@@ -116,9 +116,7 @@ impl Configs {
         self.server.clone()
     }
 
-    /// For the side that connects. With `expected`, nobody but that service will do.
-    ///
-    /// Ask for the name [`server_name`].
+    /// For the side that connects, to the name [`server_name`]. With `expected`, only that service is accepted.
     #[must_use]
     pub fn client(&self, expected: Option<&ServiceName>) -> Arc<ClientConfig> {
         self.client_with_verdict(expected).0

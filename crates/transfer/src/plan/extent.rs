@@ -21,7 +21,7 @@ pub(super) struct Extent {
 pub(super) struct NestsByExtent {
     /// With the index that the first of the nests has in a program.
     made: Vec<(Extent, u32, SmallVec<[Strided; 4]>)>,
-    /// Of all that is made beyond the first few, which are looked through faster.
+    /// Finds what was made after the first few, which are faster to look through.
     by_extent: HashMap<Extent, usize>,
 }
 

@@ -12,7 +12,6 @@ use super::nest::Origin;
 use super::program::Loop;
 use super::route::{Class, Route, RouteGroup, Slice, Steps};
 use super::share::divide;
-use super::tokens::StateRange;
 
 /// One pipeline stage of each side, with the views of their groups paired up.
 pub(super) struct Stages<'a> {
@@ -189,18 +188,12 @@ fn pair(
         }
     };
     let range = plan.ranges[plan.components[component].range];
-    let StateRange {
-        src_block,
-        dst_block,
-        ..
-    } = range;
     let (mut blocks, mut states) = (strides(Axis::Block), strides(Axis::State));
     let layers = strides(Axis::Layer);
     let blocks_outside = blocks.dst > layers.dst;
     // Where there is one block, there is no step from block to block: any stride will do, and this one
     // is the same for all components.
-    let single = |num_blocks| num_blocks == 1;
-    let alone = (single(plan.num_blocks.0), single(plan.num_blocks.1));
+    let alone = (plan.num_blocks.0 == 1, plan.num_blocks.1 == 1);
     if alone.0 {
         blocks.src = 0;
     }
@@ -208,10 +201,10 @@ fn pair(
         blocks.dst = 0;
     }
     // Where a block holds one state, there is no step from state to state inside it.
-    if src_block == 1 {
+    if range.src_block == 1 {
         states.src = blocks.src;
     }
-    if dst_block == 1 {
+    if range.dst_block == 1 {
         states.dst = blocks.dst;
     }
     let units = strides(Axis::Unit);
@@ -228,8 +221,8 @@ fn pair(
                 range,
                 steps: Steps {
                     linear: (
-                        alone.0 || blocks.src == states.src * src_block,
-                        alone.1 || blocks.dst == states.dst * dst_block,
+                        alone.0 || blocks.src == states.src * range.src_block,
+                        alone.1 || blocks.dst == states.dst * range.dst_block,
                     ),
                     states_outside: blocks.src <= states.src
                         && blocks.dst <= states.dst

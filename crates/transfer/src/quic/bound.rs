@@ -32,7 +32,7 @@ type Socket = (UdpSocket, Buffers);
 const CONTROL_BUFFER: usize = 256 << 10;
 
 impl Bound {
-    /// For control connections, at this address.
+    /// Binds the socket of control connections.
     pub(super) fn for_control(
         addr: SocketAddr,
         options: &QuicOptions,
@@ -44,7 +44,7 @@ impl Bound {
         Self::new("transload-control", socket, largest, server)
     }
 
-    /// For lanes, each at a port of its own beside `control`.
+    /// Binds a socket for each lane, at the IP address of `control` and a port of its own.
     pub(super) fn for_lanes(
         control: SocketAddr,
         options: &QuicOptions,

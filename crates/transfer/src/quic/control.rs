@@ -47,7 +47,7 @@ struct Shared {
     connection: Connection,
     peer: PeerIdentity,
     frame_timeout: Duration,
-    /// Only dropped: its place among those that peers have opened.
+    /// Holds a place among the connections that peers have opened, until it is dropped.
     _known: Option<OwnedSemaphorePermit>,
 }
 

@@ -141,9 +141,8 @@ impl Endpoints {
             .sum()
     }
 
-    /// Opens a control connection. With `expected`, nobody but that service will do; which of its instances has
-    /// answered is for the first messages to show. A peer that is busy is tried again, with
-    /// pauses.
+    /// Opens a control connection. With `expected`, only that service is accepted; the first messages show which of
+    /// its instances has answered. A peer that is busy is tried again, with pauses.
     ///
     /// When this returns, both sides have proved who they are and accepted each other.
     ///
@@ -355,7 +354,7 @@ async fn welcome_lane(
     // Before the answer, so that what the peer is now allowed travels with it.
     admit_lane(&guest.connection, guest.path, &options);
     if answer(&mut guest.stream.0).await {
-        // There is a place for each lane of the session; it fails when nobody wants them any more.
+        // There is room for each lane of the session; this fails where the session has ended.
         let _ = session.try_send(Lane::new(guest, agent, thread, &options));
     }
 }

@@ -26,7 +26,7 @@ struct Inner {
     peer: AgentId,
     thread: Handle,
     stall_timeout: Duration,
-    /// Only dropped: its place among those that peers have opened.
+    /// Holds a place among the connections that peers have opened, until it is dropped.
     _known: Option<OwnedSemaphorePermit>,
 }
 

@@ -24,8 +24,8 @@
 //!   accepts only lanes that prove to be of the same service and begin with the token.
 //!
 //! Nothing waits for ever and nothing grows without bound: see [`QuicOptions`] for each bound. The functions may be
-//! awaited in any tokio runtime that has time enabled. Loops that move much data should run beside the sockets:
-//! [`Lane::spawn`].
+//! awaited in any tokio runtime that has time enabled. Loops that move much data should run on the threads of
+//! the sockets: [`Lane::spawn`].
 
 mod acceptor;
 mod bound;
