@@ -173,25 +173,25 @@ impl Authority {
 /// # Errors
 /// [`IdentityFileError::Io`].
 pub fn names_in(dir: impl AsRef<Path>) -> Result<Vec<String>, IdentityFileError> {
-    let dir = dir.as_ref();
-    let io = |source| IdentityFileError::io(dir, source);
-    let mut names = Vec::new();
-    for entry in fs::read_dir(dir).map_err(io)? {
-        let name = entry.map_err(io)?.file_name();
-        match name.to_str().and_then(|name| name.strip_suffix(".pem")) {
-            Some(stem) if stem != AUTHORITY && stem.parse::<ServiceName>().is_ok() => {
-                names.push(stem.to_owned());
-            }
-            _ => {}
-        }
-    }
+    let of_agent = |path: PathBuf| {
+        let stem = path.file_name()?.to_str()?.strip_suffix(".pem")?;
+        (stem != AUTHORITY && stem.parse::<ServiceName>().is_ok()).then(|| stem.to_owned())
+    };
+    let paths = paths_in(dir.as_ref())?.into_iter();
+    let mut names: Vec<_> = paths.filter_map(of_agent).collect();
     names.sort_unstable();
     Ok(names)
 }
 
+fn paths_in(dir: &Path) -> Result<Vec<PathBuf>, IdentityFileError> {
+    let io = |source| IdentityFileError::io(dir, source);
+    let entries = fs::read_dir(dir).map_err(io)?;
+    entries.map(|entry| Ok(entry.map_err(io)?.path())).collect()
+}
+
 /// What the files of an identity hold.
 pub(super) struct Contents {
-    origin: Renewals,
+    pub(super) origin: Renewals,
     chain: Vec<u8>,
     key: Vec<u8>,
     authorities: Vec<u8>,
@@ -220,10 +220,6 @@ impl Contents {
             authorities,
             ticket_secret,
         })
-    }
-
-    pub(super) fn digest(&self) -> [u8; 32] {
-        self.origin.digest
     }
 
     /// Makes an identity of them.
@@ -348,17 +344,10 @@ fn write_same(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileEr
 /// # Errors
 /// [`IdentityFileError::Io`].
 pub fn open_keys(dir: impl AsRef<Path>) -> Result<Vec<(PathBuf, u32)>, IdentityFileError> {
-    let dir = dir.as_ref();
-    let io = |source| IdentityFileError::io(dir, source);
-    let mut keys = Vec::new();
-    for entry in fs::read_dir(dir).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        if path.extension().is_some_and(|end| end == "key")
-            && let Some(mode) = open_mode(&path)
-        {
-            keys.push((path, mode));
-        }
-    }
+    let mut keys = paths_in(dir.as_ref())?;
+    keys.retain(|path| path.extension().is_some_and(|end| end == "key"));
+    let open = |path: PathBuf| open_mode(&path).map(|mode| (path, mode));
+    let mut keys: Vec<_> = keys.into_iter().filter_map(open).collect();
     keys.sort_unstable();
     Ok(keys)
 }

@@ -54,7 +54,7 @@ impl Renewals {
     pub(crate) fn look(&mut self) -> Option<Result<Identity, IdentityFileError>> {
         let read = Contents::read(&self.dir, &self.name);
         // A file that is not there is as any other contents: told of once.
-        let digest = read.as_ref().map_or([0; 32], Contents::digest);
+        let digest = read.as_ref().map_or([0; 32], |read| read.origin.digest);
         if std::mem::replace(&mut self.digest, digest) == digest {
             return None;
         }

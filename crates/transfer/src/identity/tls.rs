@@ -2,7 +2,7 @@
 //!
 //! Every agent certificate carries the fixed DNS name [`SERVER_NAME`] besides its identity, so the
 //! whole of rustls's ordinary verification (chain, validity, key usages, and that name) applies
-//! unchanged; [`AgentVerifier`] then looks at the identity. Sessions are never resumed: a resumed
+//! unchanged, and the identity is looked at then. Sessions are never resumed: a resumed
 //! session would skip looking at the certificate, and a full handshake costs under a millisecond.
 
 use std::sync::{Arc, OnceLock};
