@@ -232,7 +232,7 @@ async fn lane(payload: Option<u16>, source: &Bytes) -> f64 {
         for piece in pieces {
             stream.send_chunk(piece).await.unwrap();
         }
-        stream.finish().unwrap().wait().await.unwrap();
+        stream.finish().unwrap().await.unwrap();
     });
     sending.await.unwrap();
     receiving.await.unwrap().duration_since(start).as_secs_f64()

@@ -201,11 +201,11 @@ impl ByHand {
             message,
         };
         let frame = frame::encode(&envelope).unwrap();
-        self.control.send(frame).await.unwrap();
+        self.control.sender.send(frame).await.unwrap();
     }
 
     async fn hear(&mut self) -> Message {
-        let body = self.control.recv().await.unwrap();
+        let body = self.control.receiver.recv().await.unwrap();
         frame::decode(&body).unwrap().message
     }
 }

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::timeout;
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::AgentId;
@@ -76,14 +77,17 @@ async fn carry(from: &Lane, to: &Lane, bytes: Vec<u8>) {
     });
     let mut sender = from.open_stream().await.unwrap();
     sender.send_chunk(bytes.clone().into()).await.unwrap();
-    sender.finish().unwrap().wait().await.unwrap();
+    sender.finish().unwrap().await.unwrap();
     assert!(receiving.await.unwrap() == bytes, "other bytes arrived");
 }
 
 async fn collect(mut stream: DataReceiver) -> Vec<u8> {
     let mut got = Vec::new();
-    while let Some(chunk) = stream.recv_chunk(usize::MAX).await.unwrap() {
-        got.extend_from_slice(&chunk);
+    let mut pieces = vec![Bytes::new(); 16];
+    while let Some(count) = stream.recv_chunks(&mut pieces).await.unwrap() {
+        pieces[..count]
+            .iter()
+            .for_each(|piece| got.extend_from_slice(piece));
     }
     got
 }

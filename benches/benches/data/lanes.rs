@@ -148,12 +148,7 @@ async fn bare(quic: &QuicOptions) -> f64 {
             let piece = source.slice(at..at + piece);
             stream.send_chunk(piece).await.expect("a reader");
         }
-        stream
-            .finish()
-            .expect("a reader")
-            .wait()
-            .await
-            .expect("all of it");
+        stream.finish().expect("a reader").await.expect("all of it");
     });
     sending.await.expect("no panic");
     receiving.await.expect("no panic");

@@ -131,7 +131,7 @@ impl BoundPlan {
     #[getter]
     fn histogram<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let lengths = PyDict::new(py);
-        for (length, chunks) in self.inner.summary().histogram.iter() {
+        for (length, chunks) in self.inner.histogram() {
             lengths.set_item(length, chunks)?;
         }
         Ok(lengths)

@@ -73,15 +73,11 @@ impl fmt::Display for ContentFingerprint {
 /// Why content cannot be described.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ContentError {
     /// Fewer token ids were given than are valid.
     #[error("{valid} tokens are said to be valid, but only {given} token ids were given")]
-    MissingTokens {
-        /// How many tokens are valid.
-        valid: u64,
-        /// How many ids were given.
-        given: u64,
-    },
+    MissingTokens { valid: u64, given: u64 },
 }
 
 /// Describes the content of a request's blocks, for its [`ContentDigest`].

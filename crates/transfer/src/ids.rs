@@ -1,16 +1,14 @@
 //! The names by which agents, deployments, lease sets and transfers are known.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use transload_layout::Deployment;
 pub use transload_layout::Rank;
-
-pub use crate::plan::PlanDigest;
 
 /// Longest name of a cluster, a service or an instance, in bytes.
 pub const MAX_NAME: usize = 64;
@@ -18,24 +16,20 @@ pub const MAX_NAME: usize = 64;
 /// Why a text is not a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum NameError {
     /// It is empty.
     #[error("a name must not be empty")]
     Empty,
     /// It is too long.
     #[error("a name has at most {MAX_NAME} bytes, this one has {bytes}")]
-    TooLong {
-        /// Its length in bytes.
-        bytes: usize,
-    },
+    TooLong { bytes: usize },
     /// It holds a character other than letters, digits, `.`, `_`, `~` and `-`.
     #[error("a name is made of ASCII letters, digits and . _ ~ -, not of {found:?}")]
-    Character {
-        /// The first such character.
-        found: char,
-    },
+    Character { found: char },
 }
 
+/// Checks for 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and `-`.
 fn check_name(text: &str) -> Result<(), NameError> {
     if text.is_empty() {
         return Err(NameError::Empty);
@@ -49,18 +43,49 @@ fn check_name(text: &str) -> Result<(), NameError> {
     }
 }
 
+/// Checks for `SERVICE/INSTANCE` or `SERVICE`.
+fn check_agent(text: &str) -> Result<(), NameError> {
+    text.splitn(2, '/').try_for_each(check_name)
+}
+
 /// The unreserved characters of RFC 3986: a name stands in the URI of a certificate as it is.
 fn is_name_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '-')
 }
 
-/// A checked text is parsed, printed and sent as that text.
+/// Makes a type of a checked text, which is parsed, printed and sent as that text.
 macro_rules! text {
-    ($name:ident) => {
+    ($(#[$doc:meta])* $name:ident, $check:path) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+        #[serde(try_from = "Cow<str>")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Checks and wraps a text: each part of a name has 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and `-`.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
+                $check(text.as_ref())?;
+                Ok(Self(Arc::from(text.as_ref())))
+            }
+
+            /// The name as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl FromStr for $name {
             type Err = NameError;
 
             fn from_str(text: &str) -> Result<Self, NameError> {
+                Self::new(text)
+            }
+        }
+
+        impl TryFrom<Cow<'_, str>> for $name {
+            type Error = NameError;
+
+            fn try_from(text: Cow<'_, str>) -> Result<Self, NameError> {
                 Self::new(text)
             }
         }
@@ -82,71 +107,42 @@ macro_rules! text {
                 serializer.serialize_str(&self.0)
             }
         }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-                Self::new(&text).map_err(D::Error::custom)
-            }
-        }
     };
 }
 
-macro_rules! name {
-    ($(#[$doc:meta])* $name:ident) => {
-        $(#[$doc])*
-        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(Arc<str>);
-
-        impl $name {
-            /// Checks and wraps `text`: 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and `-`.
-            pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
-                check_name(text.as_ref())?;
-                Ok(Self(Arc::from(text.as_ref())))
-            }
-
-            /// The name as text.
-            pub fn as_str(&self) -> &str {
-                &self.0
-            }
-        }
-
-        text! { $name }
-    };
-}
-
-name! {
+text! {
     /// The name of a cluster: the agents that share a certificate authority and a ticket key.
-    ClusterName
+    ClusterName, check_name
 }
 
-name! {
+text! {
     /// The name of a service, as certificates state it: of all engines that have one certificate.
-    ServiceName
+    ServiceName, check_name
 }
 
-name! {
+text! {
     /// The name of an engine instance below its service: what tells replicas with one certificate apart.
-    InstanceName
+    InstanceName, check_name
 }
 
-/// Longest name of a host that [`InstanceName::of_host`] keeps whole, so that port and rank have room behind it.
-#[cfg(feature = "quic")]
+text! {
+    /// The name of an agent: `SERVICE/INSTANCE`. Unique in a cluster, as long as instances of one service have
+    /// names of their own.
+    ///
+    /// The service is proved by the agent's certificate, and the instance is what the agent says of itself. An agent
+    /// may also have its service's name alone, where there is one of it.
+    AgentId, check_agent
+}
+
+/// Longest name of a host that [`InstanceName::at`] keeps whole, so that port and rank have room behind it.
 const MAX_HOST_PART: usize = 52;
 
 impl InstanceName {
-    /// The name of an instance that was given none: this host's, which is the pod's on Kubernetes, and a port,
-    /// as two engines of one host have different ones. So it is the same after a restart.
+    /// Makes a name for an instance that was given none, of its host's and a port, as two engines of one host have
+    /// different ones. So it is the same after a restart.
     ///
-    /// Of a long host name the end is kept, which is what tells pods apart.
-    #[cfg(feature = "quic")]
-    pub fn of_host(port: u16) -> Self {
-        let host = rustix::system::uname();
-        Self::of(&host.nodename().to_string_lossy(), port)
-    }
-
-    #[cfg(feature = "quic")]
-    fn of(host: &str, port: u16) -> Self {
+    /// A long host name keeps its end, which tells pods apart.
+    pub fn at(host: &str, port: u16) -> Self {
         let allowed = |c: char| if is_name_character(c) { c } else { '-' };
         let host: String = host.chars().map(allowed).collect();
         let kept = &host[host.len().saturating_sub(MAX_HOST_PART)..];
@@ -154,39 +150,10 @@ impl InstanceName {
     }
 }
 
-/// The name of an agent: `SERVICE/INSTANCE`. Unique in a cluster, as long as instances of one service have
-/// names of their own.
-///
-/// The service is proved by the agent's certificate, and the instance is what the agent says of itself. An agent
-/// may also have its service's name alone, where there is one of it.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AgentId(Arc<str>);
-
 impl AgentId {
-    /// Checks `SERVICE/INSTANCE` or `SERVICE`, and wraps it.
-    ///
-    /// # Errors
-    /// [`NameError`], when a part is no name.
-    pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
-        let text = text.as_ref();
-        match text.split_once('/') {
-            Some((service, instance)) => {
-                check_name(service)?;
-                check_name(instance)?;
-            }
-            None => check_name(text)?,
-        }
-        Ok(Self(Arc::from(text)))
-    }
-
     /// An instance of a service.
     pub fn of(service: &ServiceName, instance: &InstanceName) -> Self {
         Self(format!("{service}/{instance}").into())
-    }
-
-    /// The name as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
     }
 
     /// The service that it belongs to.
@@ -220,8 +187,6 @@ impl From<&ServiceName> for AgentId {
         Self(service.0.clone())
     }
 }
-
-text! { AgentId }
 
 macro_rules! identifier {
     ($(#[$doc:meta])* $name:ident, $bytes:literal) => {
@@ -258,6 +223,11 @@ identifier! {
     DeploymentDigest, 32
 }
 
+identifier! {
+    /// BLAKE3-256 of everything that a plan says; block tables are no part of it.
+    PlanDigest, 32
+}
+
 impl DeploymentDigest {
     /// The digest of a canonical document.
     pub fn of(document: &[u8]) -> Self {
@@ -268,19 +238,6 @@ impl DeploymentDigest {
     ///
     /// # Errors
     /// When the document cannot be encoded, which no document that was checked does.
-    ///
-    /// ```
-    /// use transload_layout::{Deployment, document::Value};
-    /// use transload_transfer::ids::DeploymentDigest;
-    ///
-    /// let document = r#"{"schema": "transload.deployment/1", "block_size": 16, "num_blocks": 64,
-    ///     "group": [{"name": "mla", "layers": "0-60", "spec": [
-    ///         {"kind": "mla", "latent": 576, "dtype": "bf16"}]}]}"#;
-    /// let deployment = Deployment::from_value(&serde_json::from_str::<Value>(document)?)?;
-    /// let digest = DeploymentDigest::of_deployment(&deployment)?;
-    /// assert_eq!(digest.to_string().len(), 64);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
     pub fn of_deployment(deployment: &Deployment) -> Result<Self, postcard::Error> {
         canonical_document(deployment).map(|document| Self::of(&document))
     }
@@ -305,20 +262,6 @@ impl Incarnation {
     pub fn new(started_ms: u64, random: u64) -> Self {
         Self((u128::from(started_ms) << 64) | u128::from(random))
     }
-
-    /// A life that starts now, as agents without one draw it: for whoever shares one out among the agents
-    /// of an engine instance.
-    ///
-    /// # Errors
-    /// The system has no randomness to give.
-    #[cfg(feature = "quic")]
-    pub fn draw() -> std::io::Result<Self> {
-        let mut random = [0; 8];
-        getrandom::fill(&mut random).map_err(std::io::Error::other)?;
-        let started = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let started = started.map_or(0, |since| since.as_millis() as u64);
-        Ok(Self::new(started, u64::from_le_bytes(random)))
-    }
 }
 
 impl fmt::Display for Incarnation {
@@ -333,15 +276,15 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// The secret that a data stream shows to be admitted: 128 unguessable bits for each attempt.
+/// A secret that a data stream or a lane shows to be admitted: 128 unguessable bits for each attempt.
 ///
-/// It travels only on authenticated control connections and at the head of data streams, and is
+/// It travels only on authenticated control connections and at the head of what it admits, and is
 /// never printed.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct Nonce(pub [u8; 16]);
 
 impl PartialEq for Nonce {
-    /// In constant time: how much of a guess was right is nobody's business.
+    /// Compares in constant time, so that the time does not tell how much of a guess was right.
     fn eq(&self, other: &Self) -> bool {
         let pairs = self.0.iter().zip(&other.0);
         pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
@@ -422,10 +365,9 @@ mod tests {
         assert!(!service.includes(&agent("prefill-b/pod-0-7600")));
     }
 
-    #[cfg(feature = "quic")]
     #[test]
     fn instances_are_called_after_host_and_port() {
-        let of = |host: &str, port| InstanceName::of(host, port).to_string();
+        let of = |host: &str, port| InstanceName::at(host, port).to_string();
         assert_eq!(
             of("prefill-6d9f7c5b8-abcde", 7600),
             "prefill-6d9f7c5b8-abcde-7600"
@@ -435,8 +377,6 @@ mod tests {
         assert!(longest.ends_with("x-abcde-65535"), "{longest}");
         // With a rank behind it, it is still a name.
         InstanceName::new(format!("{longest}-1023")).unwrap();
-        let of_host = InstanceName::of_host(7600);
-        assert_eq!(InstanceName::new(of_host.as_str()), Ok(of_host));
     }
 
     #[test]

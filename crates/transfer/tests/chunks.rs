@@ -119,7 +119,7 @@ fn the_longest_allocations_stay_apart() {
     let tables = Tables::identity(&plan);
     let bound = plan.bind(&tables, &tables).unwrap();
     assert_eq!(bound.chunks(), 4);
-    assert_eq!(bound.summary().histogram.range(), Some((1 << 43, 1 << 43)));
+    assert!(bound.histogram().into_keys().eq([1 << 43]));
 }
 
 /// Neither memory nor time for blocks that nobody lists, or that join at once.

@@ -43,7 +43,7 @@ impl Forged {
         stream.send_all(&self.header.encode()).await?;
         stream.send_all(&self.body).await?;
         stream.send_all(&self.trailer).await?;
-        stream.finish()?.wait().await
+        stream.finish()?.await
     }
 }
 
@@ -196,7 +196,7 @@ fn strangers_are_stopped_and_write_nothing() {
             let header = b"TLD\x02 is another version, or is it none at all? Who can tell?";
             stream.send_all(&header[..bytes]).await.unwrap();
             if ends {
-                let _ = soon(stream.finish().unwrap().wait()).await;
+                let _ = soon(stream.finish().unwrap()).await;
                 continue;
             }
             tokio::time::sleep(data.header_timeout).await;

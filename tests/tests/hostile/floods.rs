@@ -8,7 +8,7 @@ use transload_tests::words;
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::Roles;
 use transload_transfer::ids::{Direction, Nonce, TransferId};
-use transload_transfer::quic::{CloseCode, ConnectError, ConnectionLost, SessionToken};
+use transload_transfer::quic::{CloseCode, ConnectError, ConnectionLost};
 use transload_transfer::wire::message::{Message, Notice, NoticeKind};
 use transload_transfer::wire::stream::StreamHeader;
 
@@ -24,10 +24,7 @@ async fn streams_that_begin_badly_make_room_for_others() {
     let owner = &town.owner;
     let mut hostile = Hostile::welcome(town.hostile(Roles::all()), owner, Side::Decode).await;
     let (lane, port) = hostile.lane().await;
-    let refused = hostile
-        .lane_with(port, &SessionToken::from([3; 16]))
-        .await
-        .unwrap_err();
+    let refused = hostile.lane_with(port, &Nonce([3; 16])).await.unwrap_err();
     assert_eq!(refused, ConnectError::LaneRefused);
     let mut open = Vec::new();
     for number in 0..STREAMS {

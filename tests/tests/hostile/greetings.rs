@@ -58,13 +58,19 @@ async fn who_breaks_the_protocol_is_hung_up_on() {
         half,
     ] {
         let mut hostile = Hostile::welcome(identity(), owner, Side::Decode).await;
-        let _ = hostile.control.send(said.into()).await;
+        let _ = hostile.control.sender.send(said.into()).await;
         assert!(hostile.is_hung_up_on().await);
     }
     // A byte at a time keeps no message alive.
     let mut hostile = Hostile::welcome(identity(), owner, Side::Decode).await;
     for byte in framed(&[1; 200]) {
-        if hostile.control.send(vec![byte].into()).await.is_err() {
+        if hostile
+            .control
+            .sender
+            .send(vec![byte].into())
+            .await
+            .is_err()
+        {
             break;
         }
         sleep(Duration::from_millis(20)).await;

@@ -12,9 +12,7 @@ use transload_transfer::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, TransferId,
 };
 use transload_transfer::plan::{Plan, Request, Side as End};
-use transload_transfer::quic::{
-    ConnectError, ControlConnection, Endpoints, Lane, QuicOptions, SessionToken,
-};
+use transload_transfer::quic::{ConnectError, ControlConnection, Endpoints, Lane, QuicOptions};
 use transload_transfer::ticket::{Claims, Ticket, TicketKey};
 use transload_transfer::wire::message::{Ask, Envelope, Hello, Message, VERSIONS};
 use transload_transfer::wire::{PathSet, Refusal, frame};
@@ -114,12 +112,12 @@ impl Hostile {
         };
         // Whoever is hostile is hung up on now and then.
         let frame = frame::encode(&envelope).unwrap();
-        self.control.send(frame).await.is_ok()
+        self.control.sender.send(frame).await.is_ok()
     }
 
     /// The next message; `None` where the connection is gone.
     pub(crate) async fn hear(&mut self) -> Option<Message> {
-        let body = timeout(PATIENCE, self.control.recv())
+        let body = timeout(PATIENCE, self.control.receiver.recv())
             .await
             .expect("nobody answers");
         Some(frame::decode(&body.ok()?).unwrap().message)
@@ -183,17 +181,12 @@ impl Hostile {
         self.say(words::lanes_wanted(1)).await;
         loop {
             if let Some((ports, nonce)) = words::offers_lanes(&self.hear().await.unwrap()) {
-                let token = SessionToken::from(nonce.0);
-                return (self.lane_with(ports[0], &token).await.unwrap(), ports[0]);
+                return (self.lane_with(ports[0], &nonce).await.unwrap(), ports[0]);
             }
         }
     }
 
-    pub(crate) async fn lane_with(
-        &self,
-        port: u16,
-        token: &SessionToken,
-    ) -> Result<Lane, ConnectError> {
+    pub(crate) async fn lane_with(&self, port: u16, token: &Nonce) -> Result<Lane, ConnectError> {
         let mut address = self.control.remote_address();
         address.set_port(port);
         self.endpoints

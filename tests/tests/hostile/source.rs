@@ -141,7 +141,7 @@ impl Way {
         hostile.wait_for(wanted).await?;
         let endpoints = hostile.endpoints.clone();
         let mut session = endpoints.expect_lanes(&hostile.peer(), 1).unwrap();
-        let nonce = Nonce(*session.token().as_bytes());
+        let nonce = *session.token();
         let ports = endpoints.lane_ports();
         hostile.say(words::lanes_offered(&ports, nonce)).await;
         let lane = timeout(PATIENCE, session.accept()).await.unwrap();

@@ -1,8 +1,7 @@
 //! What can go wrong between an engine's blocks and a store.
 
 use transload_layout::document::Faults;
-use transload_transfer::copy::CopyError;
-use transload_transfer::memory::{AccessError, MemoryError};
+use transload_transfer::memory::{AccessError, CheckError, MemoryError};
 use transload_transfer::plan::{BindError, BridgeError, PlanError};
 
 use super::record::Unreadable;
@@ -79,7 +78,7 @@ pub enum ArchiveError {
     Bind(#[from] BindError),
     /// An engine's memory is not as large as its deployment says.
     #[error(transparent)]
-    Copy(#[from] CopyError),
+    Copy(#[from] CheckError),
     /// There is no memory for a token chunk.
     #[error(transparent)]
     Memory(#[from] MemoryError),

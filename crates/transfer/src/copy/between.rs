@@ -4,8 +4,6 @@ use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
 use std::thread;
 
-use thiserror::Error;
-
 use super::checksum::Crc32c;
 use super::ends::{Dense, Destination, Source};
 use super::kernel::{self, Kernel, Mover, Traffic, Tuning};
@@ -14,13 +12,6 @@ use crate::memory::{CheckError, Memory, Side};
 use crate::plan::program::Program;
 
 /// How to copy.
-///
-/// ```
-/// use transload_transfer::copy::CopyOptions;
-///
-/// let options = CopyOptions::new().with_threads(1).with_checksum();
-/// # let _ = options;
-/// ```
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
     threads: Option<NonZeroUsize>,
@@ -93,15 +84,6 @@ pub struct CopyReport {
     pub checksum: Option<Crc32c>,
 }
 
-/// Why nothing was copied.
-#[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CopyError {
-    /// The program does not fit one of the memories.
-    #[error(transparent)]
-    Check(#[from] CheckError),
-}
-
 /// How many bytes are worth a thread of their own.
 ///
 /// Two threads instead of one gain 40 % with so many bytes each, 10 % with half of it, and nothing
@@ -119,7 +101,7 @@ pub const DEFAULT_THREADS: usize = 8;
 /// those possible; a program made from two deployments never does.
 ///
 /// # Errors
-/// [`CopyError::Check`] says which place of the program needs what the memory does not have.
+/// [`CheckError`] says which place of the program needs what the memory does not have.
 ///
 /// # Example
 /// A cache with its heads inside its tokens, `[tokens, heads, 64 B]`, into one with its tokens
@@ -155,7 +137,7 @@ pub fn copy(
     source: &Memory,
     destination: &Memory,
     options: &CopyOptions,
-) -> Result<CopyReport, CopyError> {
+) -> Result<CopyReport, CheckError> {
     source.check(program, Side::Source)?;
     destination.check(program, Side::Destination)?;
     let bytes = program.bytes();
@@ -270,7 +252,7 @@ impl Job<'_> {
         sum
     }
 
-    /// The same by way of a buffer, where the kernel cannot sum.
+    /// Copies by way of a buffer that is summed, where the kernel cannot sum.
     fn part_in_steps(&self, walk: &mut Walk, end: u64, sum: &mut Crc32c) {
         let mut buffer = vec![0; STEP];
         let fetch = Mover::new(self.tuning.kernel, Traffic::Fetch, false);

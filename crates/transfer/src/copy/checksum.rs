@@ -14,7 +14,7 @@ use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 /// sum.append(&Crc32c::of(b"56789"));
 /// assert_eq!((sum.value(), sum.bytes()), (0xe306_9283, 9));
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Crc32c {
     value: u32,
     bytes: u64,
@@ -67,12 +67,6 @@ impl Crc32c {
     pub(crate) fn pass(&mut self, bytes: u64, kernel: impl FnOnce(u32) -> u32) {
         self.value = !kernel(!self.value);
         self.bytes += bytes;
-    }
-}
-
-impl Default for Crc32c {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

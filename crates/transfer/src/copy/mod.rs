@@ -1,7 +1,6 @@
 //! Moving the bytes of plans on the host: from memory to memory, and between memory and streams.
 //!
-//! A plan bound to block tables is a [`Program`](crate::plan::program::Program): loop nests over
-//! chunks, and where they start. There are two ways to run one.
+//! There are two ways to run a [`Program`](crate::plan::program::Program).
 //!
 //! - **Both sides are memories of this process**: [`copy`] runs the program from one [`Memory`] to
 //!   the other, with several threads if it is worth it.
@@ -9,10 +8,9 @@
 //!   [`StreamProgram`](crate::plan::program::StreamProgram)) over its memory, and a [`Cursor`]
 //!   gathers the bytes of the stream from there, or scatters them to there, in pieces cut anywhere.
 //!
-//! Programs are checked against the memory once, in O(places), and then run without looking; an
-//! error says which place of which nest does not fit. A CRC-32C of the bytes in the order of the
-//! program ([`Crc32c`]) can be had on the way. It costs little where the processor has AVX-512 (2 to
-//! 15 % of the time) or AVX2 (10 to 20 %), and a good third on others.
+//! Programs are checked against the memory once, in O(places), and then run without looking. A CRC-32C of the
+//! bytes in the order of the program ([`Crc32c`]) can be had on the way. It costs little where the processor has
+//! AVX-512 (2 to 15 % of the time) or AVX2 (10 to 20 %), and a good third on others.
 //!
 //! **Other writers.** A sum is of the bytes that were delivered as long as nobody writes to them
 //! meanwhile. Where an engine writes to a block while it is copied, the copy may hold old bytes, new ones
@@ -42,7 +40,7 @@ mod stream;
 mod tests;
 mod walk;
 
-pub use between::{BYTES_PER_THREAD, CopyError, CopyOptions, CopyReport, DEFAULT_THREADS, copy};
+pub use between::{BYTES_PER_THREAD, CopyOptions, CopyReport, DEFAULT_THREADS, copy};
 pub use checksum::{Checksum, Crc32c, NoChecksum};
 pub use cursor::Cursor;
 pub use kernel::settle;

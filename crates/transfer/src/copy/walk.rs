@@ -10,8 +10,8 @@ use crate::plan::program::{Loop, Nest, Program};
 
 /// A place between two bytes of a program, in program order.
 ///
-/// The program itself comes as an argument, always the same one, so that a walk can be kept beside
-/// whatever owns it. It has been checked ([`Memory::check`](crate::memory::Memory::check)), which
+/// The program itself comes as an argument, always the same one, so that a walk can be kept next to
+/// its owner. It has been checked ([`Memory::check`](crate::memory::Memory::check)), which
 /// is what keeps indices and sums here in range.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk {

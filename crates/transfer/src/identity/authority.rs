@@ -13,16 +13,16 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use thiserror::Error;
 
 use super::{
-    Identity, IdentityError,
     certificate::{self, PeerIdentityError, cluster_of_authority},
     name::{PeerIdentity, authority_uri},
+    proof::{Identity, IdentityError},
     roles::Roles,
     ticket_secret::TicketSecret,
     tls::SERVER_NAME,
 };
 use crate::ids::{ClusterName, ServiceName};
 
-/// From when to when a certificate is valid.
+/// The time in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
     /// The first moment.
@@ -46,16 +46,10 @@ impl Validity {
         }
     }
 
-    /// Of an agent: a year.
+    /// A year, as agents get.
     #[must_use]
     pub fn of_agent() -> Self {
         Self::days(365)
-    }
-
-    /// Of an authority: ten years.
-    #[must_use]
-    pub fn of_authority() -> Self {
-        Self::days(3650)
     }
 }
 
@@ -95,7 +89,7 @@ impl Authority {
         let mut params = params(
             format!("transload authority {cluster}"),
             &[&authority_uri(&cluster)],
-            Validity::of_authority(),
+            Validity::days(3650),
         )?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -108,11 +102,8 @@ impl Authority {
         })
     }
 
-    /// An authority that exists already.
-    ///
-    /// # Errors
-    /// [`AuthorityError`], if the certificate is no authority's or the key none at all.
-    pub fn from_parts(
+    /// Makes an authority of the parts that its files hold.
+    pub(super) fn from_parts(
         certificate: CertificateDer<'static>,
         key_pem: &str,
         ticket_secret: TicketSecret,
@@ -154,9 +145,6 @@ impl Authority {
     }
 
     /// Makes the identity of a service, valid for a year.
-    ///
-    /// # Errors
-    /// [`AuthorityError`].
     pub fn issue(&self, service: &ServiceName, roles: Roles) -> Result<Identity, AuthorityError> {
         self.issue_for(service, roles, Validity::of_agent())
     }
@@ -214,7 +202,7 @@ impl Authority {
 
 impl fmt::Debug for Authority {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Authority").field(&self.cluster).finish()
+        write!(f, "Authority({:?})", self.cluster)
     }
 }
 

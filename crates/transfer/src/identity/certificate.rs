@@ -18,18 +18,14 @@ pub const MAX_CERTIFICATE_BYTES: usize = 16 * 1024;
 /// Why a certificate does not say who its holder is, or says somebody else.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PeerIdentityError {
     /// The peer presented no certificate.
     #[error("no certificate")]
     NoCertificate,
     /// The certificate is larger than any that serves here.
     #[error("the certificate has {actual} bytes; {limit} are allowed")]
-    TooLarge {
-        /// Bytes allowed.
-        limit: usize,
-        /// Bytes given.
-        actual: usize,
-    },
+    TooLarge { limit: usize, actual: usize },
     /// The bytes are no X.509 certificate, or one with malformed names.
     #[error("not a well-formed X.509 certificate")]
     Malformed,
@@ -38,27 +34,20 @@ pub enum PeerIdentityError {
     Nobody,
     /// Several are, and it must be clear who the peer is.
     #[error("the certificate has {count} {SCHEME} URIs; there must be exactly one")]
-    Ambiguous {
-        /// How many.
-        count: usize,
-    },
+    Ambiguous { count: usize },
     /// The URI is not one of an identity.
     #[error("the certificate's {SCHEME} URI is not one of an agent")]
     Uri(#[from] UriError),
     /// The holder belongs to another cluster.
     #[error("the certificate is of cluster {actual}, not {expected}")]
     WrongCluster {
-        /// Our cluster.
         expected: ClusterName,
-        /// The certificate's.
         actual: ClusterName,
     },
     /// The holder is of another service than the one that was meant to be reached.
     #[error("the certificate is of service {actual}, not {expected}")]
     WrongService {
-        /// The one that the caller meant.
         expected: ServiceName,
-        /// The one that answered.
         actual: ServiceName,
     },
 }
@@ -122,7 +111,7 @@ pub(super) fn is_ending(certificate: &CertificateDer<'_>, now: SystemTime) -> bo
     left < until.duration_since(from).unwrap_or_default() / 10
 }
 
-/// From when to when.
+/// Reads the first and the last moment at which a certificate is valid.
 fn validity(certificate: &CertificateDer<'_>) -> (SystemTime, SystemTime) {
     let moment = |seconds| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
     match X509Certificate::from_der(certificate) {
@@ -138,7 +127,7 @@ fn validity(certificate: &CertificateDer<'_>) -> (SystemTime, SystemTime) {
 }
 
 /// The one `transload:` URI among the certificate's subject alternative names. Names of other kinds
-/// and schemes may stand beside it.
+/// and schemes may be there too.
 fn identity_uri(certificate: &CertificateDer<'_>) -> Result<String, PeerIdentityError> {
     if certificate.len() > MAX_CERTIFICATE_BYTES {
         return Err(PeerIdentityError::TooLarge {

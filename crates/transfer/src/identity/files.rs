@@ -7,14 +7,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use rustls_pki_types::{PrivateKeyDer, pem::PemObject};
 use thiserror::Error;
 
 use super::{
-    Identity, IdentityError,
     authority::{Authority, AuthorityError},
     certificate::MAX_CERTIFICATE_BYTES,
     pem,
+    proof::{Identity, IdentityError, Renewals},
     ticket_secret::TicketSecret,
 };
 use crate::ids::{NameError, ServiceName};
@@ -22,7 +22,11 @@ use crate::ids::{NameError, ServiceName};
 /// The authority's files have this stem, so no agent may be called so.
 const AUTHORITY: &str = "ca";
 const AUTHORITY_CERTIFICATE: &str = "ca.pem";
+const AUTHORITY_KEY: &str = "ca.key";
 const TICKET_KEY: &str = "ticket.key";
+
+/// What a file of a key should hold.
+const PRIVATE_KEY: &str = "a private key in PEM";
 
 /// The modes of what only its owner may read, and of what anybody may.
 const SECRET: u32 = 0o600;
@@ -36,47 +40,27 @@ const MAX_FILE_BYTES: u64 = 8 * MAX_CERTIFICATE_BYTES as u64;
 /// Why an identity or an authority could not be read from its folder, or written there.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum IdentityFileError {
     /// A file could not be read or written.
     #[error("{path}: {source}", path = .path.display())]
-    Io {
-        /// Which file.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    Io { path: PathBuf, source: io::Error },
     /// A file exists already and is not overwritten: it may hold the only copy of a key.
     #[error("{path} exists already", path = .path.display())]
-    Exists {
-        /// Which file.
-        path: PathBuf,
-    },
+    Exists { path: PathBuf },
     /// A file is larger than any that belongs here.
     #[error("{path} is larger than {MAX_FILE_BYTES} bytes", path = .path.display())]
-    TooLarge {
-        /// Which file.
-        path: PathBuf,
-    },
+    TooLarge { path: PathBuf },
     /// A file does not hold what it should.
     #[error("{path} does not hold {what}", path = .path.display())]
-    Content {
-        /// Which file.
-        path: PathBuf,
-        /// What it should hold.
-        what: &'static str,
-    },
+    Content { path: PathBuf, what: &'static str },
     /// The folder has no agent, or several of which one must be named.
     #[error(
         "{dir} has {}; say which agent is meant",
         if .names.is_empty() { "no agent's certificate".to_owned() } else { format!("several agents ({})", .names.join(", ")) },
         dir = .dir.display()
     )]
-    WhichAgent {
-        /// The folder.
-        dir: PathBuf,
-        /// The agents in it.
-        names: Vec<String>,
-    },
+    WhichAgent { dir: PathBuf, names: Vec<String> },
     /// No file can be called after this agent.
     #[error("an agent whose files are in a folder cannot be called {0:?}")]
     ReservedName(String),
@@ -86,21 +70,28 @@ pub enum IdentityFileError {
     /// The files do not make an identity.
     #[error("{dir}: agent {name}", dir = .dir.display())]
     Identity {
-        /// The folder.
         dir: PathBuf,
-        /// The agent.
         name: String,
-        /// Why not.
         source: IdentityError,
     },
     /// The files do not make an authority.
     #[error("{dir}: the authority", dir = .dir.display())]
     Authority {
-        /// The folder.
         dir: PathBuf,
-        /// Why not.
         source: AuthorityError,
     },
+}
+
+impl IdentityFileError {
+    fn io(path: &Path, source: io::Error) -> Self {
+        let path = path.to_owned();
+        Self::Io { path, source }
+    }
+
+    fn content(dir: &Path, file: impl AsRef<Path>, what: &'static str) -> Self {
+        let path = dir.join(file);
+        Self::Content { path, what }
+    }
 }
 
 impl Identity {
@@ -122,9 +113,6 @@ impl Identity {
     }
 
     /// Reads the identity of the agent whose files are called `name`.
-    ///
-    /// # Errors
-    /// [`IdentityFileError`].
     pub fn load_agent(
         dir: impl AsRef<Path>,
         name: &ServiceName,
@@ -151,22 +139,19 @@ impl Identity {
 
 impl Authority {
     /// Reads an authority, to issue further certificates.
-    ///
-    /// # Errors
-    /// [`IdentityFileError`].
     pub fn load(dir: impl AsRef<Path>) -> Result<Self, IdentityFileError> {
         let dir = dir.as_ref();
-        let path = dir.join("ca.key");
+        let path = dir.join(AUTHORITY_KEY);
         warn_if_open(&path);
-        let key = String::from_utf8(read(&path)?).map_err(|_| IdentityFileError::Content {
-            path,
-            what: "a private key in PEM",
-        })?;
-        Self::from_parts(read_authority(dir)?, &key, read_ticket_secret(dir)?).map_err(|source| {
-            IdentityFileError::Authority {
-                dir: dir.to_owned(),
-                source,
-            }
+        let key = String::from_utf8(read(&path)?);
+        let key = key.map_err(|_| IdentityFileError::content(dir, AUTHORITY_KEY, PRIVATE_KEY))?;
+        let certificates = pem::decode(&read(&dir.join(AUTHORITY_CERTIFICATE))?);
+        let certificate = certificates.and_then(|all| all.into_iter().next());
+        let certificate = certificate.ok_or_else(|| no_authority(dir))?;
+        let authority = Self::from_parts(certificate, &key, read_ticket_secret(dir)?);
+        authority.map_err(|source| IdentityFileError::Authority {
+            dir: dir.to_owned(),
+            source,
         })
     }
 
@@ -177,8 +162,8 @@ impl Authority {
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<(), IdentityFileError> {
         let dir = dir.as_ref();
         make_dir(dir)?;
-        write_new(&dir.join("ca.key"), self.key_pem().as_bytes(), SECRET)?;
-        let authority = pem::encode("CERTIFICATE", self.certificate());
+        write_new(&dir.join(AUTHORITY_KEY), self.key_pem().as_bytes(), SECRET)?;
+        let authority = pem::encode_all(std::slice::from_ref(self.certificate()));
         save_shared(dir, &authority, self.ticket_secret())
     }
 }
@@ -188,36 +173,25 @@ impl Authority {
 /// # Errors
 /// [`IdentityFileError::Io`].
 pub fn names_in(dir: impl AsRef<Path>) -> Result<Vec<String>, IdentityFileError> {
-    let dir = dir.as_ref();
-    let io = |source| IdentityFileError::Io {
-        path: dir.to_owned(),
-        source,
+    let of_agent = |path: PathBuf| {
+        let stem = path.file_name()?.to_str()?.strip_suffix(".pem")?;
+        (stem != AUTHORITY && stem.parse::<ServiceName>().is_ok()).then(|| stem.to_owned())
     };
-    let mut names = Vec::new();
-    for entry in fs::read_dir(dir).map_err(io)? {
-        let name = entry.map_err(io)?.file_name();
-        match name.to_str().and_then(|name| name.strip_suffix(".pem")) {
-            Some(stem) if stem != AUTHORITY && stem.parse::<ServiceName>().is_ok() => {
-                names.push(stem.to_owned());
-            }
-            _ => {}
-        }
-    }
+    let paths = paths_in(dir.as_ref())?.into_iter();
+    let mut names: Vec<_> = paths.filter_map(of_agent).collect();
     names.sort_unstable();
     Ok(names)
 }
 
-/// The files that an identity was read from, and what they held.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Origin {
-    pub(super) dir: PathBuf,
-    pub(super) name: String,
-    pub(super) digest: [u8; 32],
+fn paths_in(dir: &Path) -> Result<Vec<PathBuf>, IdentityFileError> {
+    let io = |source| IdentityFileError::io(dir, source);
+    let entries = fs::read_dir(dir).map_err(io)?;
+    entries.map(|entry| Ok(entry.map_err(io)?.path())).collect()
 }
 
 /// What the files of an identity hold.
 pub(super) struct Contents {
-    origin: Origin,
+    pub(super) origin: Renewals,
     chain: Vec<u8>,
     key: Vec<u8>,
     authorities: Vec<u8>,
@@ -240,7 +214,7 @@ impl Contents {
         let digest = *digest.finalize().as_bytes();
         let (dir, name) = (dir.to_owned(), name.to_owned());
         Ok(Self {
-            origin: Origin { dir, name, digest },
+            origin: Renewals { dir, name, digest },
             chain,
             key,
             authorities,
@@ -248,34 +222,26 @@ impl Contents {
         })
     }
 
-    pub(super) fn digest(&self) -> [u8; 32] {
-        self.origin.digest
-    }
-
     /// Makes an identity of them.
     pub(super) fn parse(self) -> Result<Identity, IdentityFileError> {
-        let Origin { dir, name, .. } = self.origin.clone();
-        let content = |file: String, what| IdentityFileError::Content {
-            path: dir.join(file),
-            what,
-        };
-        let chain = certificates(&self.chain);
-        let chain = chain.ok_or_else(|| content(format!("{name}.pem"), "certificates in PEM"))?;
+        let Renewals { dir, name, .. } = self.origin.clone();
+        let content = |end, what| IdentityFileError::content(&dir, format!("{name}.{end}"), what);
+        let chain = pem::decode(&self.chain);
+        let chain = chain.ok_or_else(|| content("pem", "certificates in PEM"))?;
         let key = PrivateKeyDer::from_pem_slice(&self.key);
-        let key = key.map_err(|_| content(format!("{name}.key"), "a private key in PEM"))?;
-        let authorities = certificates(&self.authorities).filter(|all| !all.is_empty());
-        let authorities = authorities
-            .ok_or_else(|| content(AUTHORITY_CERTIFICATE.to_owned(), "a certificate in PEM"))?;
-        let origin = Some(self.origin);
-        let identity = Identity::build(chain, key, authorities, self.ticket_secret, origin);
-        identity.map_err(|source| IdentityFileError::Identity { dir, name, source })
+        let key = key.map_err(|_| content("key", PRIVATE_KEY))?;
+        let authorities = pem::decode(&self.authorities).filter(|all| !all.is_empty());
+        let authorities = authorities.ok_or_else(|| no_authority(&dir))?;
+        let identity = Identity::new(chain, key, authorities, self.ticket_secret);
+        let mut identity =
+            identity.map_err(|source| IdentityFileError::Identity { dir, name, source })?;
+        identity.origin = Some(self.origin.into());
+        Ok(identity)
     }
 }
 
-fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
-    CertificateDer::pem_slice_iter(pem)
-        .collect::<Result<_, _>>()
-        .ok()
+fn no_authority(dir: &Path) -> IdentityFileError {
+    IdentityFileError::content(dir, AUTHORITY_CERTIFICATE, "a certificate in PEM")
 }
 
 fn load(dir: &Path, name: &str) -> Result<Identity, IdentityFileError> {
@@ -294,23 +260,11 @@ fn file_stem(name: &ServiceName) -> Result<&str, IdentityFileError> {
     }
 }
 
-fn read_authority(dir: &Path) -> Result<CertificateDer<'static>, IdentityFileError> {
-    let path = dir.join(AUTHORITY_CERTIFICATE);
-    CertificateDer::from_pem_slice(&read(&path)?).map_err(|_| IdentityFileError::Content {
-        path,
-        what: "a certificate in PEM",
-    })
-}
-
 fn read_ticket_secret(dir: &Path) -> Result<TicketSecret, IdentityFileError> {
-    let path = dir.join(TICKET_KEY);
-    let bytes = <[u8; TicketSecret::BYTES]>::try_from(read(&path)?.as_slice()).map_err(|_| {
-        IdentityFileError::Content {
-            path,
-            what: "a ticket key: exactly 32 bytes",
-        }
-    })?;
-    Ok(bytes.into())
+    let bytes = <[u8; TicketSecret::BYTES]>::try_from(read(&dir.join(TICKET_KEY))?);
+    let what = "a ticket key: exactly 32 bytes";
+    let bytes = bytes.map_err(|_| IdentityFileError::content(dir, TICKET_KEY, what));
+    bytes.map(TicketSecret::from)
 }
 
 fn save_shared(
@@ -329,10 +283,7 @@ fn save_shared(
 /// Makes a folder that only its owner may enter, whatever the umask. One that is there is left as it is: it
 /// may hold other things, and the keys in it are closed by themselves.
 fn make_dir(dir: &Path) -> Result<(), IdentityFileError> {
-    let io = |source| IdentityFileError::Io {
-        path: dir.to_owned(),
-        source,
-    };
+    let io = |source| IdentityFileError::io(dir, source);
     if let Some(parent) = dir.parent() {
         fs::create_dir_all(parent).map_err(io)?;
     }
@@ -344,10 +295,7 @@ fn make_dir(dir: &Path) -> Result<(), IdentityFileError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
-    let io = |source| IdentityFileError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source| IdentityFileError::io(path, source);
     let file = fs::File::open(path).map_err(io)?;
     let mut bytes = Vec::new();
     io::Read::read_to_end(&mut io::Read::take(file, MAX_FILE_BYTES + 1), &mut bytes).map_err(io)?;
@@ -361,10 +309,7 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
 
 /// Writes a file that must not exist.
 fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileError> {
-    let io = |source| IdentityFileError::Io {
-        path: path.to_owned(),
-        source,
-    };
+    let io = |source| IdentityFileError::io(path, source);
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -399,20 +344,10 @@ fn write_same(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileEr
 /// # Errors
 /// [`IdentityFileError::Io`].
 pub fn open_keys(dir: impl AsRef<Path>) -> Result<Vec<(PathBuf, u32)>, IdentityFileError> {
-    let dir = dir.as_ref();
-    let io = |source| IdentityFileError::Io {
-        path: dir.to_owned(),
-        source,
-    };
-    let mut keys = Vec::new();
-    for entry in fs::read_dir(dir).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        if path.extension().is_some_and(|end| end == "key")
-            && let Some(mode) = open_mode(&path)
-        {
-            keys.push((path, mode));
-        }
-    }
+    let mut keys = paths_in(dir.as_ref())?;
+    keys.retain(|path| path.extension().is_some_and(|end| end == "key"));
+    let open = |path: PathBuf| open_mode(&path).map(|mode| (path, mode));
+    let mut keys: Vec<_> = keys.into_iter().filter_map(open).collect();
     keys.sort_unstable();
     Ok(keys)
 }

@@ -3,20 +3,11 @@
 //! A **cluster** is everything that one [`Authority`] (a certificate authority) vouches for. Each
 //! agent of it holds an [`Identity`]: a certificate, its key, the authority's certificate and the
 //! key with which the cluster's tickets are authenticated. The certificate names the agent's service
-//! in one URI among its subject alternative names,
-//!
-//! ```text
-//! transload://<cluster>/agent/<service>?roles=pull,push,serve
-//! ```
-//!
-//! and that URI, a [`PeerIdentity`], is all that the layers above go by. Host names play no part:
+//! in one URI, a [`PeerIdentity`], and the layers above go by nothing else. Host names play no part:
 //! agents move between hosts, several share one, and the address that is advertised is often not
-//! the one that is bound. The TLS configurations of [`tls`] verify the chain, the validity and the
-//! key usages as always, then the cluster, and the service where the caller expects a certain one.
-//! Which of a service's instances a peer is, it says itself ([`AgentId`](crate::ids::AgentId)).
+//! the one that is bound.
 //!
-//! An identity that was read from files is read again when they change; new connections show the new
-//! one. Two certificates in `ca.pem` are both trusted, so that an authority can be replaced.
+//! Two certificates in `ca.pem` are both trusted, so that an authority can be replaced.
 //!
 //! On disk an authority and its agents are a folder of mode 0700, as `transload certs init DIR` writes it:
 //!
@@ -27,23 +18,14 @@
 //! | `NAME.pem` | 0644 | the certificate of service NAME |
 //! | `NAME.key` | 0600 | its key |
 //! | `ticket.key` | 0600 | 32 random bytes, the same on every agent of the cluster |
-//!
-//! ```
-//! use transload_transfer::identity::{Authority, Role, Roles, random_cluster_name};
-//! use transload_transfer::ids::ServiceName;
-//!
-//! let authority = Authority::new(random_cluster_name()?)?;
-//! let service: ServiceName = "decode".parse()?;
-//! let identity = authority.issue(&service, Roles::from_iter([Role::Pull]))?;
-//! assert_eq!(identity.peer().service, service);
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 mod authority;
 mod certificate;
 mod files;
+mod instance;
 mod name;
 mod pem;
+mod proof;
 mod renewal;
 mod roles;
 #[cfg(test)]
@@ -55,177 +37,8 @@ pub use authority::{Authority, AuthorityError, Validity};
 pub use certificate::{MAX_CERTIFICATE_BYTES, PeerIdentityError};
 pub use files::{IdentityFileError, names_in, open_keys};
 pub use name::{PeerIdentity, UriError, random_cluster_name};
+pub(crate) use proof::Renewals;
+pub use proof::{Identity, IdentityError, MAX_AUTHORITIES};
 pub use renewal::RenewalError;
-pub(crate) use renewal::Renewals;
 pub use roles::{Role, Roles, UnknownRole};
 pub use ticket_secret::TicketSecret;
-
-use std::sync::Arc;
-use std::time::SystemTime;
-
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use thiserror::Error;
-
-/// What an agent proves itself with: its certificate and key, the certificate of its authority and
-/// the cluster's ticket key.
-///
-/// Cheap to clone. `Debug` shows who it is and no secret.
-#[derive(Clone)]
-pub struct Identity {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    peer: PeerIdentity,
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-    authorities: Vec<CertificateDer<'static>>,
-    ticket_secret: TicketSecret,
-    tls: tls::Configs,
-    /// The files that it was read from.
-    origin: Option<files::Origin>,
-}
-
-/// The most authorities that are trusted at a time: the one of now, the one of before, and room for a third.
-pub const MAX_AUTHORITIES: usize = 4;
-
-/// Why a certificate, a key and an authority do not make an [`Identity`].
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum IdentityError {
-    /// No authority is trusted, or more than [`MAX_AUTHORITIES`].
-    #[error("{found} certificates of authorities; there must be 1 to {MAX_AUTHORITIES}")]
-    Authorities {
-        /// How many there are.
-        found: usize,
-    },
-    /// There is no certificate in the chain.
-    #[error("the certificate chain is empty")]
-    NoCertificate,
-    /// A text is not PEM, or holds something else.
-    #[error("{what} cannot be read from PEM")]
-    Pem {
-        /// What it should hold.
-        what: &'static str,
-    },
-    /// The certificate does not say who the agent is, or is none.
-    #[error("the agent's certificate does not serve as one")]
-    Certificate(#[from] PeerIdentityError),
-    /// The authority's certificate is not one of an authority of this project.
-    #[error("the authority's certificate does not serve as one")]
-    Authority(#[source] PeerIdentityError),
-    /// Key and certificate do not belong together, or the certificate is not (or no longer) vouched
-    /// for by the authority.
-    #[error("the certificate, its key and the authority do not fit together: {0}")]
-    Tls(#[from] tls::TlsError),
-}
-
-impl Identity {
-    /// Puts an identity together from parts held in memory, and checks that they fit: the key to the
-    /// certificate, the certificate to one of the authorities (signature, validity, usages, cluster).
-    ///
-    /// `chain` has the agent's own certificate first. `authorities` are all trusted: while an authority is being
-    /// replaced there are two. They are of one cluster.
-    ///
-    /// # Errors
-    /// [`IdentityError`], naming the part that does not fit.
-    pub fn new(
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-        authorities: Vec<CertificateDer<'static>>,
-        ticket_secret: TicketSecret,
-    ) -> Result<Self, IdentityError> {
-        Self::build(chain, key, authorities, ticket_secret, None)
-    }
-
-    fn build(
-        chain: Vec<CertificateDer<'static>>,
-        key: PrivateKeyDer<'static>,
-        authorities: Vec<CertificateDer<'static>>,
-        ticket_secret: TicketSecret,
-        origin: Option<files::Origin>,
-    ) -> Result<Self, IdentityError> {
-        let own = chain.first().ok_or(IdentityError::NoCertificate)?;
-        let peer = PeerIdentity::from_certificate(own)?;
-        if !(1..=MAX_AUTHORITIES).contains(&authorities.len()) {
-            let found = authorities.len();
-            return Err(IdentityError::Authorities { found });
-        }
-        for authority in &authorities {
-            let cluster = certificate::cluster_of_authority(authority);
-            let cluster = cluster.map_err(IdentityError::Authority)?;
-            if cluster != peer.cluster {
-                return Err(PeerIdentityError::WrongCluster {
-                    expected: cluster,
-                    actual: peer.cluster,
-                }
-                .into());
-            }
-        }
-        let tls = tls::Configs::new(&peer.cluster, &chain, &key, &authorities)?;
-        Ok(Self {
-            inner: Arc::new(Inner {
-                peer,
-                chain,
-                key,
-                authorities,
-                ticket_secret,
-                tls,
-                origin,
-            }),
-        })
-    }
-
-    /// Who this identity says its holder is: what peers will see.
-    #[must_use]
-    pub fn peer(&self) -> &PeerIdentity {
-        &self.inner.peer
-    }
-
-    /// The key that authenticates the cluster's tickets.
-    #[must_use]
-    pub fn ticket_secret(&self) -> &TicketSecret {
-        &self.inner.ticket_secret
-    }
-
-    /// The agent's certificate chain, its own certificate first.
-    #[must_use]
-    pub fn chain(&self) -> &[CertificateDer<'static>] {
-        &self.inner.chain
-    }
-
-    /// Until when the agent's certificate is valid.
-    #[must_use]
-    pub fn valid_until(&self) -> SystemTime {
-        let own = self.inner.chain.first();
-        own.map_or(SystemTime::UNIX_EPOCH, certificate::valid_until)
-    }
-
-    /// Whether less than a tenth of the certificate's life is left: then something has not renewed it.
-    pub(crate) fn is_ending(&self) -> bool {
-        let own = self.inner.chain.first();
-        own.is_none_or(|own| certificate::is_ending(own, SystemTime::now()))
-    }
-
-    /// The certificates of the authorities that are trusted.
-    #[must_use]
-    pub fn authorities(&self) -> &[CertificateDer<'static>] {
-        &self.inner.authorities
-    }
-
-    pub(crate) fn key(&self) -> &PrivateKeyDer<'static> {
-        &self.inner.key
-    }
-
-    /// The TLS configurations that prove this identity and demand the peer's.
-    #[must_use]
-    pub fn tls(&self) -> &tls::Configs {
-        &self.inner.tls
-    }
-}
-
-impl std::fmt::Debug for Identity {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Identity").field(&self.inner.peer).finish()
-    }
-}

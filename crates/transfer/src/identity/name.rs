@@ -1,6 +1,6 @@
 //! Names of clusters and services, and the URI that carries them in a certificate.
 
-use std::{fmt, fmt::Write as _, io, str::FromStr};
+use std::{fmt, io, str::FromStr};
 
 use thiserror::Error;
 
@@ -18,12 +18,9 @@ pub(super) const MAX_URI_BYTES: usize = 512;
 /// # Errors
 /// The operating system's, when it has no randomness to give.
 pub fn random_cluster_name() -> io::Result<ClusterName> {
-    let mut bytes = [0; 10];
-    getrandom::fill(&mut bytes)?;
-    let mut name = String::with_capacity(20);
-    for byte in bytes {
-        write!(name, "{byte:02x}").map_err(io::Error::other)?;
-    }
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes[6..])?;
+    let name = format!("{:020x}", u128::from_be_bytes(bytes));
     ClusterName::new(name).map_err(io::Error::other)
 }
 
@@ -47,15 +44,11 @@ pub struct PeerIdentity {
 /// Why a URI is not that of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum UriError {
     /// It is longer than any identity can be.
     #[error("the URI is {actual} bytes long; {limit} are allowed")]
-    TooLong {
-        /// Bytes allowed.
-        limit: usize,
-        /// Bytes given.
-        actual: usize,
-    },
+    TooLong { limit: usize, actual: usize },
     /// It does not have the form of an identity.
     #[error("the URI has not the form transload://CLUSTER/agent/SERVICE?roles=ROLES")]
     Form,
@@ -67,10 +60,7 @@ pub enum UriError {
     Role(#[from] UnknownRole),
     /// Roles twice or in another order, so that one identity would have several texts.
     #[error("the roles are not written in their one order, each once: {expected:?} is right")]
-    RoleOrder {
-        /// How these roles are written.
-        expected: String,
-    },
+    RoleOrder { expected: String },
 }
 
 impl FromStr for PeerIdentity {

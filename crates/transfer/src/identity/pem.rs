@@ -3,7 +3,8 @@
 
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 
-use super::{Identity, IdentityError, TicketSecret};
+use super::proof::{Identity, IdentityError};
+use super::ticket_secret::TicketSecret;
 
 impl Identity {
     /// Puts an identity together from PEM texts, as [`certificates_pem`](Self::certificates_pem),
@@ -33,16 +34,12 @@ impl Identity {
         authorities: &str,
         ticket_secret: TicketSecret,
     ) -> Result<Self, IdentityError> {
-        let pem = |what| move |_| IdentityError::Pem { what };
-        let chain = CertificateDer::pem_slice_iter(certificates.as_bytes());
+        let pem = |what| move || IdentityError::Pem { what };
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).ok();
         Self::new(
-            chain
-                .collect::<Result<_, _>>()
-                .map_err(pem("the agent's certificates"))?,
-            PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(pem("the agent's key"))?,
-            CertificateDer::pem_slice_iter(authorities.as_bytes())
-                .collect::<Result<_, _>>()
-                .map_err(pem("the authority's certificate"))?,
+            decode(certificates.as_bytes()).ok_or_else(pem("the agent's certificates"))?,
+            key.ok_or_else(pem("the agent's key"))?,
+            decode(authorities.as_bytes()).ok_or_else(pem("the authority's certificate"))?,
             ticket_secret,
         )
     }
@@ -50,25 +47,31 @@ impl Identity {
     /// The agent's certificate chain, its own certificate first. No secret.
     #[must_use]
     pub fn certificates_pem(&self) -> String {
-        let chain = self.chain().iter();
-        chain.map(|c| encode("CERTIFICATE", c)).collect()
+        encode_all(self.chain())
     }
 
     /// The certificates of the authorities that are trusted. No secret.
     #[must_use]
     pub fn authority_pem(&self) -> String {
-        let authorities = self.authorities().iter();
-        authorities.map(|c| encode("CERTIFICATE", c)).collect()
+        encode_all(self.authorities())
     }
 
     /// The agent's private key: whoever reads it is this agent. It belongs into a file of one user's, a
     /// store of secrets or a private pipe; never into arguments, the environment or a log.
     #[must_use]
     pub fn expose_key_pem(&self) -> String {
-        encode("PRIVATE KEY", self.key().secret_der())
+        pem::encode(&pem::Pem::new("PRIVATE KEY", self.key().secret_der()))
     }
 }
 
-pub(super) fn encode(label: &str, der: &[u8]) -> String {
-    pem::encode(&pem::Pem::new(label, der))
+/// Reads the certificates of a PEM text.
+pub(super) fn decode(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    let certificates = CertificateDer::pem_slice_iter(pem);
+    certificates.collect::<Result<_, _>>().ok()
+}
+
+/// Writes certificates as one PEM text.
+pub(super) fn encode_all(certificates: &[CertificateDer<'_>]) -> String {
+    let pem = |der: &CertificateDer<'_>| pem::encode(&pem::Pem::new("CERTIFICATE", &**der));
+    certificates.iter().map(pem).collect()
 }

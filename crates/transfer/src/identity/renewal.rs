@@ -2,13 +2,14 @@
 
 use thiserror::Error;
 
-use super::files::{Contents, Origin};
-use super::{Identity, IdentityFileError};
+use super::files::{Contents, IdentityFileError};
+use super::proof::{Identity, Renewals};
 use crate::ids::{ClusterName, ServiceName};
 
 /// Why an identity cannot take the place of another.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum RenewalError {
     /// The files do not make an identity.
     #[error(transparent)]
@@ -19,11 +20,8 @@ pub enum RenewalError {
          cluster {}", .ours.0, .ours.1
     )]
     Another {
-        /// The new one's service.
         service: ServiceName,
-        /// The new one's cluster.
         cluster: ClusterName,
-        /// Service and cluster of the one in use.
         ours: (ServiceName, ClusterName),
     },
 }
@@ -43,16 +41,10 @@ impl Identity {
     }
 }
 
-/// The files of an identity, which are looked at again and again.
-pub(crate) struct Renewals {
-    origin: Origin,
-}
-
 impl Renewals {
     /// Watches the files that an identity was read from, if it was.
     pub(crate) fn of(identity: &Identity) -> Option<Self> {
-        let origin = identity.inner.origin.clone()?;
-        Some(Self { origin })
+        identity.origin.as_deref().cloned()
     }
 
     /// Reads the files. Gives nothing where they hold what they held the last time, good or bad: what is wrong
@@ -60,10 +52,10 @@ impl Renewals {
     ///
     /// The contents count and not the files' times: platforms replace mounted secrets by turning symbolic links.
     pub(crate) fn look(&mut self) -> Option<Result<Identity, IdentityFileError>> {
-        let read = Contents::read(&self.origin.dir, &self.origin.name);
+        let read = Contents::read(&self.dir, &self.name);
         // A file that is not there is as any other contents: told of once.
-        let digest = read.as_ref().map_or([0; 32], Contents::digest);
-        if std::mem::replace(&mut self.origin.digest, digest) == digest {
+        let digest = read.as_ref().map_or([0; 32], |read| read.origin.digest);
+        if std::mem::replace(&mut self.digest, digest) == digest {
             return None;
         }
         Some(read.and_then(Contents::parse))

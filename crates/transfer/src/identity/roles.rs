@@ -119,13 +119,8 @@ impl FromStr for Roles {
 
 impl fmt::Display for Roles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, role) in self.iter().enumerate() {
-            if i != 0 {
-                f.write_str(",")?;
-            }
-            f.write_str(role.name())?;
-        }
-        Ok(())
+        let names: Vec<_> = self.iter().map(Role::name).collect();
+        f.write_str(&names.join(","))
     }
 }
 

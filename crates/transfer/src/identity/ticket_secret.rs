@@ -2,10 +2,9 @@
 
 use std::{fmt, io};
 
-/// 32 random bytes that every agent of a cluster holds, and nobody else.
+/// 32 random bytes that only the agents of a cluster hold. `Debug` does not show them.
 ///
-/// Whoever has it can make tickets; agents additionally need a certificate, so a leaked ticket key
-/// alone opens no connection. `Debug` does not show it.
+/// They are enough to make tickets. Agents need a certificate too, so a leaked secret alone opens no connection.
 #[derive(Clone)]
 pub struct TicketSecret([u8; Self::BYTES]);
 

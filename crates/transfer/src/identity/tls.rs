@@ -1,8 +1,8 @@
 //! TLS configurations: TLS 1.3, aws-lc-rs, and both sides always authenticated.
 //!
-//! Every agent certificate carries the fixed DNS name [`SERVER_NAME`] beside its identity, so the
+//! Every agent certificate carries the fixed DNS name [`SERVER_NAME`] besides its identity, so the
 //! whole of rustls's ordinary verification (chain, validity, key usages, and that name) applies
-//! unchanged; [`AgentVerifier`] then looks at the identity. Sessions are never resumed: a resumed
+//! unchanged, and the identity is looked at then. Sessions are never resumed: a resumed
 //! session would skip looking at the certificate, and a full handshake costs under a millisecond.
 
 use std::sync::{Arc, OnceLock};
@@ -116,9 +116,7 @@ impl Configs {
         self.server.clone()
     }
 
-    /// For the side that connects. With `expected`, nobody but that service will do.
-    ///
-    /// Ask for the name [`server_name`].
+    /// For the side that connects, to the name [`server_name`]. With `expected`, only that service is accepted.
     #[must_use]
     pub fn client(&self, expected: Option<&ServiceName>) -> Arc<ClientConfig> {
         self.client_with_verdict(expected).0
@@ -166,7 +164,7 @@ pub fn server_name() -> ServerName<'static> {
 
 /// The verifier of both sides: the ordinary checks of rustls, then who the peer is.
 #[derive(Debug, Clone)]
-pub struct AgentVerifier {
+struct AgentVerifier {
     cluster: ClusterName,
     expected: Option<ServiceName>,
     server: Arc<WebPkiServerVerifier>,
@@ -210,13 +208,31 @@ impl AgentVerifier {
     }
 }
 
-/// The [`PeerIdentityError`] inside an error of rustls, if that is what it was.
-#[must_use]
-pub fn identity_error(error: &rustls::Error) -> Option<&PeerIdentityError> {
-    match error {
-        rustls::Error::InvalidCertificate(CertificateError::Other(other)) => other.0.downcast_ref(),
-        _ => None,
-    }
+/// Leaves the checks of signatures to one of the ordinary verifiers.
+macro_rules! signatures_by {
+    ($verifier:ident) => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            self.$verifier.verify_tls12_signature(message, cert, dss)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            cert: &CertificateDer<'_>,
+            dss: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, rustls::Error> {
+            self.$verifier.verify_tls13_signature(message, cert, dss)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.$verifier.supported_verify_schemes()
+        }
+    };
 }
 
 impl ServerCertVerifier for AgentVerifier {
@@ -239,27 +255,7 @@ impl ServerCertVerifier for AgentVerifier {
         Ok(verified)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.server.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.server.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.server.supported_verify_schemes()
-    }
+    signatures_by!(server);
 }
 
 impl ClientCertVerifier for AgentVerifier {
@@ -280,25 +276,5 @@ impl ClientCertVerifier for AgentVerifier {
         Ok(verified)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.client.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.client.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.client.supported_verify_schemes()
-    }
+    signatures_by!(client);
 }

@@ -1,23 +1,19 @@
 //! Binding a plan to the block tables of both sides.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use transload_layout::{Rank, Side};
 
-use super::Plan;
+use super::compile::Plan;
+use super::extent::{Extent, NestsByExtent};
 use super::join::join_neighbours;
 use super::nest::ComponentSet;
 use super::program::{Placed, Program};
-use super::route::{Extent, NestsByExtent, Piece, RouteGroup, RouteShape};
+use super::route::{Piece, RouteGroup, RouteShape};
 use super::segments::{self, Segment};
-use super::table::{BindError, Lookup, Tables};
-
-/// The most places in which the nests of a bound plan may start, before neighbours are joined. A place takes
-/// 24 bytes, and the segment that it comes from 56. A million tokens in blocks of one token have 2 million for
-/// each group of keys and values.
-pub const MAX_PLACES: u64 = 1 << 25;
+use super::table::{BindError, Lookup, MAX_PLACES, Tables};
 
 /// A plan with the block tables of both sides: what one process can run that reaches both memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +111,15 @@ impl BoundPlan {
     /// In how many chunks.
     pub fn chunks(&self) -> u64 {
         self.routes.iter().map(BoundRoute::chunks).sum()
+    }
+
+    /// How many chunks there are of each length in bytes.
+    pub fn histogram(&self) -> BTreeMap<u64, u64> {
+        let mut chunks = BTreeMap::new();
+        for count in self.routes.iter().flat_map(BoundRoute::chunk_counts) {
+            *chunks.entry(count.length).or_default() += count.chunks;
+        }
+        chunks
     }
 }
 

@@ -1,32 +1,13 @@
 //! Digests of plans: two peers that computed the same plan have the same digest of it.
 
-use std::fmt;
-
-use serde::{Deserialize, Serialize};
-
-use super::Plan;
+use super::compile::Plan;
 use super::nest::Origin;
 use super::route::Route;
+use crate::ids::PlanDigest;
 
 /// Names the rules by which plans are made, replica choice and stream order included. Whatever changes
 /// those changes this.
 const VERSION: &[u8] = b"transload.plan rules 3";
-
-/// BLAKE3-256 of everything that a plan says; block tables are no part of it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct PlanDigest(pub [u8; 32]);
-
-impl fmt::Display for PlanDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl fmt::Debug for PlanDigest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PlanDigest({self})")
-    }
-}
 
 impl Plan {
     /// The digest of all routes.

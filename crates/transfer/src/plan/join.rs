@@ -11,20 +11,20 @@ use super::program::{Nest, Placed, Program};
 /// Costs O(places) time where these come in the order of the destination, as those of segments do that
 /// place one nest for each set of loops, and nothing joins; else a sort.
 pub(super) fn join_neighbours(program: &mut Program, components: &mut Vec<ComponentSet>) {
-    let kin = kin(&program.nests);
-    let kin_of = |p: &Placed| kin[p.nest as usize];
+    let alike = first_alike(&program.nests);
+    let first_of = |p: &Placed| alike[p.nest as usize];
     let run_of = |p: &Placed| program.nests[p.nest as usize].run;
-    if lie_apart(&program.placed, &kin, run_of) {
+    if lie_apart(&program.placed, &alike, run_of) {
         return;
     }
     // By the destination, where no two lie at one place.
     let mut places = program.placed.clone();
-    places.sort_unstable_by_key(|p| (kin_of(p), p.dst));
+    places.sort_unstable_by_key(|p| (first_of(p), p.dst));
     let mut joined: Vec<(Placed, u64, ComponentSet)> = Vec::with_capacity(places.len());
     for p in places {
         let set = components[p.nest as usize];
         match joined.last_mut() {
-            Some((last, run, all)) if kin_of(last) == kin_of(&p) && follows(last, *run, &p) => {
+            Some((last, run, all)) if first_of(last) == first_of(&p) && follows(last, *run, &p) => {
                 *run += run_of(&p);
                 all.0 |= set.0;
             }
@@ -39,9 +39,9 @@ pub(super) fn join_neighbours(program: &mut Program, components: &mut Vec<Compon
     let mut sets = Vec::new();
     let mut known: HashMap<(u32, u64, ComponentSet), u32> = HashMap::new();
     for (place, run, set) in joined {
-        let kin = kin_of(&place);
-        let nest = *known.entry((kin, run, set)).or_insert_with(|| {
-            let loops = program.nests[kin as usize].loops.iter();
+        let first = first_of(&place);
+        let nest = *known.entry((first, run, set)).or_insert_with(|| {
+            let loops = program.nests[first as usize].loops.iter();
             made.nests.push(simplify(loops.copied().collect(), run));
             sets.push(set);
             made.nests.len() as u32 - 1
@@ -51,8 +51,8 @@ pub(super) fn join_neighbours(program: &mut Program, components: &mut Vec<Compon
     (*program, *components) = (made, sets);
 }
 
-/// For each nest, the first one of the same loops.
-fn kin(nests: &[Nest]) -> Vec<u32> {
+/// Finds, for each nest, the first one with the same loops.
+fn first_alike(nests: &[Nest]) -> Vec<u32> {
     let mut first = HashMap::new();
     let nests = (0..).zip(nests);
     nests
@@ -61,10 +61,10 @@ fn kin(nests: &[Nest]) -> Vec<u32> {
 }
 
 /// Whether nothing joins, as far as one look at the places in their order can tell.
-fn lie_apart(places: &[Placed], kin: &[u32], run: impl Fn(&Placed) -> u64) -> bool {
-    let mut latest: Vec<Option<&Placed>> = vec![None; kin.len()];
+fn lie_apart(places: &[Placed], alike: &[u32], run: impl Fn(&Placed) -> u64) -> bool {
+    let mut latest: Vec<Option<&Placed>> = vec![None; alike.len()];
     places.iter().all(|p| {
-        let before = latest[kin[p.nest as usize] as usize].replace(p);
+        let before = latest[alike[p.nest as usize] as usize].replace(p);
         before.is_none_or(|last| last.dst < p.dst && !follows(last, run(last), p))
     })
 }

@@ -109,22 +109,17 @@ pub(super) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: (bool, bool)) {
 /// Why two lists of views do not pair up.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PairError {
     /// Not as many on one side as on the other.
     #[error("{src} views at the source, {dst} at the destination")]
-    Count {
-        /// Views of the source.
-        src: usize,
-        /// Views of the destination.
-        dst: usize,
-    },
+    Count { src: usize, dst: usize },
     /// Two views of different things.
     #[error(
         "view {index} is of component {} of spec {} at the source, but {} of {} at the destination",
         src.1, src.0, dst.1, dst.0
     )]
     Component {
-        /// Which pair of views.
         index: usize,
         /// Spec and component at the source.
         src: (usize, usize),
@@ -134,7 +129,6 @@ pub enum PairError {
     /// Two views of the same component, but of different heads, groups or channels.
     #[error("view {index} has units {src:?} at the source and {dst:?} at the destination")]
     Units {
-        /// Which pair of views.
         index: usize,
         /// Units of the whole model at the source.
         src: Range<u64>,
@@ -146,13 +140,9 @@ pub enum PairError {
         "view {index}: {axis:?} has {src} positions at the source and {dst} at the destination"
     )]
     Extent {
-        /// Which pair of views.
         index: usize,
-        /// The axis that differs.
         axis: Axis,
-        /// Its extent at the source.
         src: u64,
-        /// Its extent at the destination.
         dst: u64,
     },
 }

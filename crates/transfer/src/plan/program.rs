@@ -52,7 +52,7 @@ pub struct Placed {
     pub nest: u32,
     /// Address of the first chunk's first byte on the source side.
     pub src: u64,
-    /// The same on the destination side.
+    /// Address of its first byte on the destination side.
     pub dst: u64,
 }
 

@@ -184,8 +184,8 @@ impl Joiner {
         self.done
     }
 
-    /// The same with the first and the last block of each segment by themselves: what slices of another
-    /// piece may go on from or into.
+    /// Finishes with the first and the last block of each segment apart, so that slices of another piece can join
+    /// them.
     fn finish_open(self) -> Vec<Segment> {
         let (src, dst) = (self.src, self.dst);
         let single_states = !self.from_block_to_block && (src.size, dst.size) == (1, 1);

@@ -3,33 +3,9 @@
 use transload_layout::Deployment;
 use transload_layout::partition::Partition;
 
-use super::route::GroupPlan;
-use super::{PlanError, Ranks};
-
-/// The most slices of a plan: a component on one route, for layers that travel alike.
-///
-/// Each takes half a KiB or so, so a plan stays below 200 MB. Between two deployments of 256 ranks of
-/// tensor parallelism, 8 stages and 10 components there are 20,000.
-pub const MAX_SLICES: u64 = 1 << 18;
-
-/// The pairs of stages, source first, that hold layers in common.
-pub(super) fn stages(
-    (src, src_ranks): (&Deployment, &Ranks),
-    (dst, dst_ranks): (&Deployment, &Ranks),
-) -> Vec<(u32, u32)> {
-    let mut pairs = Vec::new();
-    for dst_stage in dst_ranks.stages.clone() {
-        let layers = dst.stage_layers(dst_stage);
-        if layers.is_empty() {
-            continue;
-        }
-        let holders = src.stages_of(&layers);
-        let holders =
-            holders.start.max(src_ranks.stages.start)..holders.end.min(src_ranks.stages.end);
-        pairs.extend(holders.map(|src_stage| (src_stage, dst_stage)));
-    }
-    pairs
-}
+use super::error::{MAX_SLICES, PlanError};
+use super::group::GroupPlan;
+use super::ranks::Ranks;
 
 /// Checks that a plan between these stages would not have too many slices. Costs O(stages) and O(ranks) for
 /// each component, and no memory.

@@ -3,14 +3,15 @@
 //! The bytes of a route travel in an order that the plan alone decides, so that each peer gathers or
 //! scatters with its own block table and never learns the other's: group by group, in each segment by
 //! segment in token order, in each the fused slices one after another. Plans
-//! [by layer](super::Request::by_layer) put the layers outside of all that.
+//! [by layer](super::request::Request::by_layer) put the layers outside of all that.
 
 use smallvec::SmallVec;
 use transload_layout::Side;
 
-use super::Plan;
+use super::compile::Plan;
+use super::extent::{Extent, NestsByExtent};
 use super::program::{Loop, Nest, Placed, Program, StreamProgram};
-use super::route::{Extent, NestsByExtent, Route, RouteGroup};
+use super::route::{Route, RouteGroup};
 use super::table::{BindError, Lookup, Tables};
 
 /// One side's half of the byte stream of a route.

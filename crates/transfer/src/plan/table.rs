@@ -3,8 +3,12 @@
 use thiserror::Error;
 use transload_layout::{Deployment, Side};
 
-use super::Plan;
-use super::bind::MAX_PLACES;
+use super::compile::Plan;
+
+/// The most places in which the nests of a bound plan may start, before neighbours are joined. A place takes
+/// 24 bytes, and the segment that it comes from 56. A million tokens in blocks of one token have 2 million for
+/// each group of keys and values.
+pub const MAX_PLACES: u64 = 1 << 25;
 
 /// The physical blocks of a sequence in one group: entry i holds tokens `[i*block_size,
 /// (i+1)*block_size)`, counted from position 0 whatever the request's start is.
@@ -56,6 +60,17 @@ impl Tables {
         Self(vec![BlockTable::Identity; plan.group_names().len()])
     }
 
+    fn check_count(&self, side: Side, groups: usize) -> Result<(), BindError> {
+        match self.0.len() {
+            given if given == groups => Ok(()),
+            given => Err(BindError::TableCount {
+                side,
+                given,
+                groups,
+            }),
+        }
+    }
+
     /// Whether these can be tables of a deployment, listed as its document lists the groups, for a sequence of
     /// `tokens` tokens: what can be known before there is a plan.
     ///
@@ -64,13 +79,7 @@ impl Tables {
     /// one lists a block that does not exist.
     pub fn check(&self, deployment: &Deployment, side: Side, tokens: u64) -> Result<(), BindError> {
         let groups = deployment.groups();
-        if self.0.len() != groups.len() {
-            return Err(BindError::TableCount {
-                side,
-                given: self.0.len(),
-                groups: groups.len(),
-            });
-        }
+        self.check_count(side, groups.len())?;
         for (group, table) in groups.iter().zip(&self.0) {
             let BlockTable::List(blocks) = table else {
                 continue;
@@ -103,40 +112,44 @@ impl Tables {
     }
 }
 
+impl Plan {
+    /// Tables listed as a side's own document lists its groups, in the order of the plan.
+    ///
+    /// # Errors
+    /// When there is not one table for each group.
+    pub fn arrange(&self, side: Side, own: &Tables) -> Result<Tables, BindError> {
+        own.check_count(side, self.groups.len())?;
+        let groups = 0..self.groups.len();
+        let arranged = groups.map(|group| own.0[self.group_of(side, group)].clone());
+        Ok(Tables(arranged.collect()))
+    }
+}
+
 /// Block tables that do not suit a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum BindError {
     /// Not one table for each group.
     #[error("{side} gives {given} block tables for {groups} groups")]
     TableCount {
-        /// Which side.
         side: Side,
-        /// Tables given.
         given: usize,
-        /// Groups there are.
         groups: usize,
     },
     /// A table that ends before the request does.
     #[error("group \"{group}\": the table of {side} has {given} blocks, {needed} are needed")]
     TooShort {
-        /// Which side.
         side: Side,
-        /// The group.
         group: String,
-        /// Entries given.
         given: u64,
-        /// Entries needed.
         needed: u64,
     },
     /// An entry without a block that the request touches.
     #[error("group \"{group}\": entry {entry} of the table of {side} has no block")]
     NoBlock {
-        /// Which side.
         side: Side,
-        /// The group.
         group: String,
-        /// The entry.
         entry: u64,
     },
     /// A block that the side does not have.
@@ -145,15 +158,10 @@ pub enum BindError {
          {num_blocks} blocks"
     )]
     NoSuchBlock {
-        /// Which side.
         side: Side,
-        /// The group.
         group: String,
-        /// The entry.
         entry: u64,
-        /// The block.
         block: u64,
-        /// How many blocks there are.
         num_blocks: u32,
     },
     /// More places than a bound plan may have.
@@ -163,12 +171,7 @@ pub enum BindError {
     TooManyPlaces,
     /// A destination block that would be written twice.
     #[error("group \"{group}\": block {block} stands twice in the table of the destination")]
-    Repeated {
-        /// The group.
-        group: String,
-        /// The block.
-        block: u32,
-    },
+    Repeated { group: String, block: u32 },
 }
 
 /// Looks the entries of one side's table up, with every check made once and beforehand.
@@ -184,15 +187,8 @@ impl<'a> Lookup<'a> {
         side: Side,
         tables: &'a Tables,
     ) -> Result<Self, BindError> {
-        let groups = plan.groups.len();
-        let (Some(table), true) = (tables.0.get(group), tables.0.len() == groups) else {
-            return Err(BindError::TableCount {
-                side,
-                given: tables.0.len(),
-                groups,
-            });
-        };
-        let planned = &plan.groups[group];
+        tables.check_count(side, plan.groups.len())?;
+        let (table, planned) = (&tables.0[group], &plan.groups[group]);
         let name = || planned.name.clone();
         let num_blocks = match side {
             Side::Source => planned.num_blocks.0,

@@ -2,7 +2,7 @@
 
 use transload_layout::spec::{Spec, States};
 
-use super::Request;
+use super::request::Request;
 
 /// States of one spec that travel, and how many a block of each side holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use quinn::{
-    Connection, ConnectionError, Incoming, RecvStream, SendStream, ServerConfig, TransportConfig,
-};
+use quinn::{Connection, ConnectionError, Incoming, RecvStream, SendStream, ServerConfig};
 use rustls_pki_types::CertificateDer;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -15,7 +13,7 @@ use super::{
     credentials::Credentials,
     error::CloseCode,
     options::QuicOptions,
-    path::Path,
+    path::{Path, TransportTowards},
     places::{Place, Places, Source},
 };
 use crate::identity::{PeerIdentity, PeerIdentityError};
@@ -33,24 +31,30 @@ pub(super) const WELCOME: &[u8; 4] = b"TLok";
 /// with its handshake done and its peer known, to `welcome`, which has to finish within the same
 /// handshake timeout.
 pub(super) struct Acceptor<F> {
-    pub(super) endpoint: quinn::Endpoint,
-    pub(super) options: Arc<QuicOptions>,
-    pub(super) credentials: Arc<Credentials>,
+    endpoint: quinn::Endpoint,
+    options: Arc<QuicOptions>,
+    credentials: Arc<Credentials>,
     /// The socket's receive buffer, in bytes.
-    pub(super) buffer: usize,
-    pub(super) transport: fn(Path, &QuicOptions) -> Arc<TransportConfig>,
-    pub(super) welcome: Arc<F>,
+    buffer: usize,
+    transport: TransportTowards,
+    welcome: F,
+    /// Those that have not shown a certificate.
+    strangers: Places<Source>,
+    /// Those that have, and have not said what their connection is for.
+    guests: Places<ServiceName>,
+    /// Places for connections of peers that are known.
+    known: Arc<Semaphore>,
 }
 
 /// How many connections a socket has in all but for strangers, closing ones and our own included, for each that peers may have
 /// opened.
 const IN_ALL: usize = 4;
 
-/// A connection whose peer has proved who it is, with the one stream that it opened first.
-pub(super) struct Guest {
+/// A connection whose peer has proved who it is, with its first stream.
+pub(super) struct Met {
     pub(super) connection: Connection,
-    /// Its place among the connections of such peers, for as long as it is open.
-    pub(super) known: OwnedSemaphorePermit,
+    /// Its place among the connections that peers have opened, for as long as it is open.
+    pub(super) known: Option<OwnedSemaphorePermit>,
     pub(super) peer: PeerIdentity,
     pub(super) path: Path,
     pub(super) stream: (SendStream, RecvStream),
@@ -58,47 +62,49 @@ pub(super) struct Guest {
 
 impl<F, W> Acceptor<F>
 where
-    F: Fn(Guest) -> W + Send + Sync + 'static,
+    F: Fn(Met) -> W + Send + Sync + 'static,
     W: Future<Output = ()> + Send + 'static,
 {
+    pub(super) fn new(
+        (endpoint, buffer): (quinn::Endpoint, usize),
+        options: Arc<QuicOptions>,
+        credentials: Arc<Credentials>,
+        transport: TransportTowards,
+        welcome: F,
+    ) -> Self {
+        let most = options.max_connections.min(Semaphore::MAX_PERMITS);
+        Self {
+            endpoint,
+            credentials,
+            buffer,
+            transport,
+            welcome,
+            strangers: Places::new(options.max_handshakes),
+            guests: Places::new(options.max_handshakes),
+            known: Arc::new(Semaphore::new(most)),
+            options,
+        }
+    }
+
     pub(super) async fn run(self) {
-        let strangers = Places::new(self.options.max_handshakes);
-        let guests = Arc::new(Places::new(self.options.max_handshakes));
-        let known = Arc::new(Semaphore::new(
-            self.options.max_connections.min(Semaphore::MAX_PERMITS),
-        ));
-        while let Some(incoming) = self.endpoint.accept().await {
-            let Some((incoming, place)) = self.admit(incoming, &strangers, &known) else {
-                continue;
-            };
-            let path = Path::towards(incoming.remote_address(), &self.options, self.buffer);
-            let mut config = self.credentials.server();
-            config.transport_config((self.transport)(path, &self.options));
-            let taking_in = TakingIn {
-                config: Arc::new(config),
-                path,
-                options: self.options.clone(),
-                guests: guests.clone(),
-                known: known.clone(),
-                welcome: self.welcome.clone(),
-            };
-            tokio::spawn(taking_in.run(incoming, place));
+        let this = Arc::new(self);
+        while let Some(incoming) = this.endpoint.accept().await {
+            if let Some((incoming, place)) = this.admit(incoming) {
+                let this = this.clone();
+                tokio::spawn(async move { this.take_in(incoming, place).await });
+            }
         }
     }
 
     /// Decides whether a stranger may begin its handshake. Where too many try, it hears nothing, and its QUIC asks again:
     /// an answer would end its attempt, and reach whoever's address it has forged.
-    fn admit(
-        &self,
-        incoming: Incoming,
-        strangers: &Places<Source>,
-        known: &Semaphore,
-    ) -> Option<(Incoming, Place<Source>)> {
+    fn admit(&self, incoming: Incoming) -> Option<(Incoming, Place<Source>)> {
+        let strangers = &self.strangers;
         let most = IN_ALL.saturating_mul(self.options.max_connections);
         let open = self.endpoint.open_connections();
         // Those of strangers have a bound of their own.
         let open = open.saturating_sub(strangers.connections());
-        if known.available_permits() == 0 || open >= most {
+        if self.known.available_permits() == 0 || open >= most {
             incoming.refuse();
             return None;
         }
@@ -118,28 +124,16 @@ where
             }
         }
     }
-}
 
-/// What it takes to take a connection in.
-struct TakingIn<F> {
-    config: Arc<ServerConfig>,
-    path: Path,
-    options: Arc<QuicOptions>,
-    guests: Arc<Places<ServiceName>>,
-    known: Arc<Semaphore>,
-    welcome: Arc<F>,
-}
-
-impl<F, W> TakingIn<F>
-where
-    F: Fn(Guest) -> W,
-    W: Future<Output = ()>,
-{
-    async fn run(self, incoming: Incoming, mut place: Place<Source>) {
+    /// Takes in a connection that may begin its handshake.
+    async fn take_in(&self, incoming: Incoming, mut place: Place<Source>) {
         let from = incoming.remote_address();
+        let path = Path::towards(from, &self.options, self.buffer);
+        let mut config = self.credentials.server();
+        config.transport_config((self.transport)(path, &self.options));
         let limit = self.options.handshake_timeout;
         let proved = tokio::select! {
-            proved = timeout(limit.min(self.options.certificate_timeout), prove(incoming, self.config)) => {
+            proved = timeout(limit.min(self.options.certificate_timeout), prove(incoming, config)) => {
                 proved.unwrap_or_else(|late| Err(late.into()))
             }
             () = place.lost() => Err("its place went to another".into()),
@@ -153,21 +147,20 @@ where
         };
         drop(place);
         let place = self.guests.take(peer.service.clone());
-        let Some((mut place, known)) = place.zip(self.known.try_acquire_owned().ok()) else {
+        let known = self.known.clone().try_acquire_owned().ok();
+        let Some((mut place, known)) = place.zip(known) else {
             return connection.close(CloseCode::BUSY.wire(), b"");
         };
-        let (path, welcome) = (self.path, self.welcome);
         let getting_in = async {
             if let Ok(stream) = connection.accept_bi().await {
-                let connection = connection.clone();
-                welcome(Guest {
-                    connection,
-                    known,
+                let met = Met {
+                    connection: connection.clone(),
+                    known: Some(known),
                     peer,
                     path,
                     stream,
-                })
-                .await;
+                };
+                (self.welcome)(met).await;
             }
         };
         tokio::select! {
@@ -182,9 +175,9 @@ where
 /// Has a stranger prove who it is.
 async fn prove(
     incoming: Incoming,
-    config: Arc<ServerConfig>,
+    config: ServerConfig,
 ) -> Result<(Connection, PeerIdentity), Box<dyn std::error::Error + Send + Sync>> {
-    let connection = incoming.accept_with(config)?.await?;
+    let connection = incoming.accept_with(Arc::new(config))?.await?;
     let peer = peer_of(&connection)?;
     Ok((connection, peer))
 }
@@ -199,7 +192,7 @@ pub(super) fn peer_of(connection: &Connection) -> Result<PeerIdentity, PeerIdent
     PeerIdentity::from_certificate(own)
 }
 
-impl Guest {
+impl Met {
     /// Reads exactly `N` bytes, or closes the connection.
     pub(super) async fn read<const N: usize>(&mut self) -> Option<[u8; N]> {
         let mut bytes = [0; N];
@@ -222,7 +215,7 @@ pub(super) async fn answer(stream: &mut SendStream) -> bool {
     stream.write_all(WELCOME).await.is_ok()
 }
 
-/// The connecting side of [`Guest`]: says what the connection is for and waits for the answer.
+/// Says what the connection is for and waits for the answer.
 pub(super) async fn introduce(
     connection: &Connection,
     introduction: &[u8],

@@ -6,16 +6,14 @@ use std::{
     sync::Arc,
 };
 
-use quinn::{
-    Endpoint, EndpointConfig, ServerConfig, TransportConfig, crypto::rustls::QuicServerConfig,
-};
+use quinn::{Endpoint, EndpointConfig, ServerConfig};
 
 use super::{
-    acceptor::{Acceptor, Guest},
+    acceptor::{Acceptor, Met},
     credentials::Credentials,
     error::{BindError, CloseCode},
     options::QuicOptions,
-    path::{ETHERNET_UDP_PAYLOAD, Path},
+    path::{ETHERNET_UDP_PAYLOAD, TransportTowards},
     socket::{self, Buffers},
     threads::{NetThread, OnThread},
 };
@@ -33,23 +31,20 @@ type Socket = (UdpSocket, Buffers);
 /// Control sockets carry little: the system's usual maximum is plenty.
 const CONTROL_BUFFER: usize = 256 << 10;
 
-/// Makes the transport settings for a path.
-pub(super) type TransportTowards = fn(Path, &QuicOptions) -> Arc<TransportConfig>;
-
 impl Bound {
-    /// For control connections, at this address.
+    /// Binds the socket of control connections.
     pub(super) fn for_control(
         addr: SocketAddr,
         options: &QuicOptions,
         server: &ServerConfig,
     ) -> Result<Self, BindError> {
-        let socket = socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER))
-            .map_err(|source| BindError::Socket { addr, source })?;
+        let socket = socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER));
+        let socket = socket.map_err(failed_at(addr))?;
         let largest = options.largest_udp_payload().min(ETHERNET_UDP_PAYLOAD);
         Self::new("transload-control", socket, largest, server)
     }
 
-    /// For lanes, each at a port of its own beside `control`.
+    /// Binds a socket for each lane, at the IP address of `control` and a port of its own.
     pub(super) fn for_lanes(
         control: SocketAddr,
         options: &QuicOptions,
@@ -80,12 +75,9 @@ impl Bound {
             largest_payload,
         });
         let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-        let addr = socket.local_addr().map_err(|source| BindError::Socket {
-            addr: unspecified,
-            source,
-        })?;
+        let addr = socket.local_addr().map_err(failed_at(unspecified))?;
         let endpoint = Endpoint::new(config, Some(server.clone()), socket, runtime)
-            .map_err(|source| BindError::Socket { addr, source })?;
+            .map_err(failed_at(addr))?;
         Ok(Self {
             endpoint,
             addr,
@@ -102,17 +94,16 @@ impl Bound {
         transport: TransportTowards,
         welcome: F,
     ) where
-        F: Fn(Guest) -> W + Send + Sync + 'static,
+        F: Fn(Met) -> W + Send + Sync + 'static,
         W: Future<Output = ()> + Send + 'static,
     {
-        let acceptor = Acceptor {
-            endpoint: self.endpoint.clone(),
-            options: options.clone(),
-            credentials: credentials.clone(),
-            buffer: self.buffers.receive.granted,
+        let acceptor = Acceptor::new(
+            (self.endpoint.clone(), self.buffers.receive.granted),
+            options.clone(),
+            credentials.clone(),
             transport,
-            welcome: Arc::new(welcome),
-        };
+            welcome,
+        );
         self.thread.handle().spawn(acceptor.run());
     }
 }
@@ -124,25 +115,15 @@ impl Drop for Bound {
     }
 }
 
-/// What every connection that comes in has in common.
-pub(super) fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> ServerConfig {
-    let mut server = ServerConfig::with_crypto(Arc::new(crypto));
-    // Agents do not roam, and what a connection may do must not be done from elsewhere.
-    server.migration(false);
-    // What a stranger can make us keep before its handshake begins: its first flight.
-    server
-        .max_incoming(4 * options.max_handshakes)
-        .incoming_buffer_size(16 << 10)
-        .incoming_buffer_size_total(1 << 20);
-    server
+fn failed_at(addr: SocketAddr) -> impl Fn(io::Error) -> BindError {
+    move |source| BindError::Socket { addr, source }
 }
 
 fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<Socket>, BindError> {
     let wanted = usize::from(options.lanes);
     let bind = |port| {
         let addr = SocketAddr::new(control.ip(), port);
-        socket::bind(addr, options.socket_buffer)
-            .map_err(|source| BindError::Socket { addr, source })
+        socket::bind(addr, options.socket_buffer).map_err(failed_at(addr))
     };
     let Some(ports) = options.lane_ports.clone() else {
         return (0..wanted).map(|_| bind(0)).collect();

@@ -9,16 +9,18 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
+use super::acceptor::Met;
 use super::error::{CloseCode, ConnectionLost, ControlError};
 use crate::identity::PeerIdentity;
 use crate::wire::frame::FrameReader;
 
-/// An open connection to a peer that has proved who it is. Dropping it (both halves, if it was
-/// split) closes it.
+/// An open connection to a peer that has proved who it is. Dropping both halves closes it.
 #[derive(Debug)]
 pub struct ControlConnection {
-    sender: ControlSender,
-    receiver: ControlReceiver,
+    /// Sends frames.
+    pub sender: ControlSender,
+    /// Receives them.
+    pub receiver: ControlReceiver,
 }
 
 /// The sending half.
@@ -45,58 +47,30 @@ struct Shared {
     connection: Connection,
     peer: PeerIdentity,
     frame_timeout: Duration,
-    /// Only dropped: its place among those that peers have opened.
+    /// Holds a place among the connections that peers have opened, until it is dropped.
     _known: Option<OwnedSemaphorePermit>,
+}
+
+impl Shared {
+    fn close(&self, code: CloseCode, reason: &str) {
+        self.connection.close(code.wire(), reason.as_bytes());
+    }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.connection.close(CloseCode::DONE.wire(), b"");
+        self.close(CloseCode::DONE, "");
     }
 }
 
-macro_rules! about_the_connection {
-    ($shared:ident) => {
-        /// Who is at the other end.
-        #[must_use]
-        pub fn peer(&self) -> &PeerIdentity {
-            &self.$shared().peer
-        }
-
-        /// Where the other end is at present.
-        #[must_use]
-        pub fn remote_address(&self) -> SocketAddr {
-            self.$shared().connection.remote_address()
-        }
-
-        /// The present round-trip time.
-        #[must_use]
-        pub fn round_trip(&self) -> Duration {
-            self.$shared().connection.rtt()
-        }
-
-        /// Closes the connection at once; the peer sees `code` and `reason`.
-        pub fn close(&self, code: CloseCode, reason: &str) {
-            self.$shared()
-                .connection
-                .close(code.wire(), reason.as_bytes());
-        }
-    };
-}
-
 impl ControlConnection {
-    pub(super) fn new(
-        connection: Connection,
-        peer: PeerIdentity,
-        (send, receive): (SendStream, RecvStream),
-        known: Option<OwnedSemaphorePermit>,
-        frame_timeout: Duration,
-    ) -> Self {
+    pub(super) fn new(met: Met, frame_timeout: Duration) -> Self {
+        let (send, receive) = met.stream;
         let shared = Arc::new(Shared {
-            connection,
-            peer,
+            connection: met.connection,
+            peer: met.peer,
             frame_timeout,
-            _known: known,
+            _known: met.known,
         });
         Self {
             sender: ControlSender {
@@ -113,47 +87,30 @@ impl ControlConnection {
         }
     }
 
-    fn shared(&self) -> &Shared {
-        &self.sender.shared
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &PeerIdentity {
+        &self.sender.shared.peer
     }
 
-    about_the_connection!(shared);
-
-    /// Sends one frame: see [`ControlSender::send`].
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub async fn send(&mut self, frame: Bytes) -> Result<(), ControlError> {
-        self.sender.send(frame).await
+    /// Where the other end is at present.
+    #[must_use]
+    pub fn remote_address(&self) -> SocketAddr {
+        self.sender.shared.connection.remote_address()
     }
 
-    /// Receives the next frame: see [`ControlReceiver::recv`].
-    ///
-    /// # Errors
-    /// [`ControlError`].
-    pub async fn recv(&mut self) -> Result<Bytes, ControlError> {
-        self.receiver.recv().await
+    /// Closes the connection at once; the peer sees `code` and `reason`.
+    pub fn close(&self, code: CloseCode, reason: &str) {
+        self.sender.shared.close(code, reason);
     }
 
     /// Waits until the connection is gone, and says how. Cancel-safe.
     pub async fn closed(&self) -> ConnectionLost {
-        self.shared().connection.closed().await.into()
-    }
-
-    /// The two halves, for two tasks.
-    #[must_use]
-    pub fn split(self) -> (ControlSender, ControlReceiver) {
-        (self.sender, self.receiver)
+        self.sender.shared.connection.closed().await.into()
     }
 }
 
 impl ControlSender {
-    fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    about_the_connection!(shared);
-
     /// Sends one frame, as [`encode`](crate::wire::frame::encode) makes it. Waits where the peer does
     /// not read, for the frame timeout at most.
     ///
@@ -196,7 +153,8 @@ impl ControlSender {
             Ok(Err(WriteError::ConnectionLost(lost))) => Err(ControlError::Lost(lost.into())),
             Ok(Err(_)) => Err(ControlError::Ended),
             Err(_) => {
-                self.close(CloseCode::PROTOCOL, "control messages are not being read");
+                self.shared
+                    .close(CloseCode::PROTOCOL, "control messages are not being read");
                 Err(ControlError::TimedOut { after })
             }
         }
@@ -204,12 +162,6 @@ impl ControlSender {
 }
 
 impl ControlReceiver {
-    fn shared(&self) -> &Shared {
-        &self.shared
-    }
-
-    about_the_connection!(shared);
-
     /// Receives the next frame: what follows its length, for
     /// [`decode`](crate::wire::frame::decode). Waits for its first byte for as long as the connection
     /// lives, and then for the rest of it for the frame timeout. Cancel-safe.
@@ -223,7 +175,7 @@ impl ControlReceiver {
                 ControlError::Ended => CloseCode::DONE,
                 _ => CloseCode::PROTOCOL,
             };
-            self.close(code, &error.to_string());
+            self.shared.close(code, &error.to_string());
         }
         result
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use quinn::{ServerConfig, crypto::rustls::QuicServerConfig};
 
-use super::{bound::server_config, error::BindError, options::QuicOptions};
+use super::{error::BindError, options::QuicOptions};
 use crate::identity::{Identity, RenewalError};
 
 /// An identity that can be replaced, and what accepts connections with it.
@@ -61,4 +61,17 @@ impl Current {
         let server = server_config(crypto, options);
         Ok(Self { identity, server })
     }
+}
+
+/// What every connection that comes in has in common.
+fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> ServerConfig {
+    let mut server = ServerConfig::with_crypto(Arc::new(crypto));
+    // Agents do not roam, and what a connection may do must not be done from elsewhere.
+    server.migration(false);
+    // What a stranger can make us keep before its handshake begins: its first flight.
+    server
+        .max_incoming(4 * options.max_handshakes)
+        .incoming_buffer_size(16 << 10)
+        .incoming_buffer_size_total(1 << 20);
+    server
 }

@@ -2,28 +2,27 @@
 
 use std::{fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use quinn::{ClientConfig, Connection, RecvStream, SendStream, crypto::rustls::QuicClientConfig};
+use quinn::{ClientConfig, crypto::rustls::QuicClientConfig};
 use tokio::{
-    sync::{Mutex, OwnedSemaphorePermit, mpsc},
+    sync::{Mutex, mpsc},
     task::JoinHandle,
     time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
-    acceptor::{CONTROL_PREAMBLE, Guest, LANE_PREAMBLE, answer, introduce, peer_of},
-    bound::{Bound, TransportTowards},
+    acceptor::{CONTROL_PREAMBLE, LANE_PREAMBLE, Met, answer, introduce, peer_of},
+    bound::Bound,
     control::ControlConnection,
     credentials::Credentials,
     error::{BindError, CloseCode, ConnectError, ConnectionLost},
     lane::Lane,
     options::QuicOptions,
-    path::{Path, control_transport, lane_transport},
-    session::{LaneSession, Registry, SessionToken},
-    socket::Buffers,
+    path::{Path, TransportTowards, admit_lane, control_transport, lane_transport},
+    session::{LaneSession, Registry},
     threads::GOODBYE,
 };
-use crate::identity::{Identity, PeerIdentity, RenewalError, TicketSecret, tls::SERVER_NAME};
-use crate::ids::{AgentId, ServiceName};
+use crate::identity::{Identity, RenewalError, TicketSecret, tls::SERVER_NAME};
+use crate::ids::{AgentId, Nonce, ServiceName};
 
 /// All sockets of one agent: one for control and one for each lane, each with a thread. Clones are
 /// the same endpoints; dropping the last closes every connection.
@@ -46,9 +45,6 @@ impl Endpoints {
     /// Binds `addr` for control and one port per lane at the same IP address, and starts accepting.
     ///
     /// Port 0 lets the system choose. An IPv6 wildcard serves IPv4 too.
-    ///
-    /// # Errors
-    /// [`BindError`].
     pub fn bind(
         identity: Identity,
         options: QuicOptions,
@@ -133,19 +129,8 @@ impl Endpoints {
     /// The ports of our lanes, to be told to peers over control.
     #[must_use]
     pub fn lane_ports(&self) -> Vec<u16> {
-        self.inner
-            .lanes
-            .iter()
-            .map(|lane| lane.addr.port())
-            .collect()
-    }
-
-    /// What the kernel granted of the lanes' socket buffers, the least of all lanes.
-    #[must_use]
-    pub fn buffers(&self) -> Buffers {
-        let mut lanes = self.inner.lanes.iter().map(|lane| lane.buffers);
-        let first = lanes.next().unwrap_or(self.inner.control.buffers);
-        lanes.fold(first, Buffers::least)
+        let lanes = self.inner.lanes.iter();
+        lanes.map(|lane| lane.addr.port()).collect()
     }
 
     /// Connections of all kinds that are open, handshakes included.
@@ -156,9 +141,8 @@ impl Endpoints {
             .sum()
     }
 
-    /// Opens a control connection. With `expected`, nobody but that service will do; which of its instances has
-    /// answered is for the first messages to show. A peer that is busy is tried again, with
-    /// pauses.
+    /// Opens a control connection. With `expected`, only that service is accepted; the first messages show which of
+    /// its instances has answered. A peer that is busy is tried again, with pauses.
     ///
     /// When this returns, both sides have proved who they are and accepted each other.
     ///
@@ -169,21 +153,17 @@ impl Endpoints {
         addr: SocketAddr,
         expected: Option<&ServiceName>,
     ) -> Result<ControlConnection, ConnectError> {
-        let dialled = self
-            .dial(
-                &self.inner.control,
-                addr,
-                expected,
-                control_transport,
-                CONTROL_PREAMBLE,
-            )
-            .await?;
-        Ok(control_connection(
-            dialled.connection,
-            dialled.peer,
-            dialled.stream,
-            None,
-            &self.inner.options,
+        let call = Call {
+            bound: &self.inner.control,
+            addr,
+            expected,
+            transport: control_transport,
+            introduction: CONTROL_PREAMBLE,
+        };
+        let met = self.dial(call).await?;
+        Ok(ControlConnection::new(
+            met,
+            self.inner.options.frame_timeout,
         ))
     }
 
@@ -215,32 +195,23 @@ impl Endpoints {
         index: usize,
         addr: SocketAddr,
         peer: &AgentId,
-        token: &SessionToken,
+        token: &Nonce,
     ) -> Result<Lane, ConnectError> {
         let lanes = &self.inner.lanes;
         let bound = lanes
             .get(index % lanes.len().max(1))
             .ok_or(ConnectError::Closed)?;
-        let mut introduction = [0; LANE_PREAMBLE.len() + SessionToken::BYTES];
-        let (preamble, rest) = introduction.split_at_mut(LANE_PREAMBLE.len());
-        preamble.copy_from_slice(LANE_PREAMBLE);
-        rest.copy_from_slice(token.as_bytes());
-        let dialled = self
-            .dial(
-                bound,
-                addr,
-                Some(&ServiceName::from(peer)),
-                lane_transport,
-                &introduction,
-            )
-            .await?;
-        Ok(Lane::admit(
-            dialled.connection,
-            (peer.clone(), None),
-            dialled.path,
-            bound.thread.handle().clone(),
-            &self.inner.options,
-        ))
+        let call = Call {
+            bound,
+            addr,
+            expected: Some(&ServiceName::from(peer)),
+            transport: lane_transport,
+            introduction: &[&LANE_PREAMBLE[..], &token.0].concat(),
+        };
+        let met = self.dial(call).await?;
+        let thread = bound.thread.handle().clone();
+        admit_lane(&met.connection, met.path, &self.inner.options);
+        Ok(Lane::new(met, peer.clone(), thread, &self.inner.options))
     }
 
     /// Runs `task` on the control thread. It must not block.
@@ -277,20 +248,13 @@ impl Endpoints {
         std::iter::once(&self.inner.control).chain(&self.inner.lanes)
     }
 
-    async fn dial(
-        &self,
-        bound: &Bound,
-        addr: SocketAddr,
-        expected: Option<&ServiceName>,
-        transport: TransportTowards,
-        introduction: &[u8],
-    ) -> Result<Dialled, ConnectError> {
+    async fn dial(&self, call: Call<'_>) -> Result<Met, ConnectError> {
+        let addr = call.addr;
         let after = self.inner.options.handshake_timeout;
         let deadline = Instant::now() + after;
         let mut pause = FIRST_PAUSE;
         loop {
-            let attempt = self.attempt(bound, addr, expected, transport, introduction);
-            let result = match timeout_at(deadline, attempt).await {
+            let result = match timeout_at(deadline, self.attempt(&call)).await {
                 Ok(Err(ConnectError::Lost(ConnectionLost::Silent))) | Err(_) => {
                     Err(ConnectError::TimedOut { addr, after })
                 }
@@ -305,21 +269,14 @@ impl Endpoints {
         }
     }
 
-    async fn attempt(
-        &self,
-        bound: &Bound,
-        addr: SocketAddr,
-        expected: Option<&ServiceName>,
-        transport: TransportTowards,
-        introduction: &[u8],
-    ) -> Result<Dialled, ConnectError> {
+    async fn attempt(&self, call: &Call<'_>) -> Result<Met, ConnectError> {
+        let Call { bound, addr, .. } = *call;
         let path = Path::towards(addr, &self.inner.options, bound.buffers.receive.granted);
-        let transport = transport(path, &self.inner.options);
         let identity = self.identity();
-        let (tls, verdict) = identity.tls().client_with_verdict(expected);
+        let (tls, verdict) = identity.tls().client_with_verdict(call.expected);
         let crypto = QuicClientConfig::try_from(tls).map_err(|_| ConnectError::Closed)?;
         let mut config = ClientConfig::new(Arc::new(crypto));
-        config.transport_config(transport);
+        config.transport_config((call.transport)(path, &self.inner.options));
         let connection = bound
             .endpoint
             .connect_with(config, addr, SERVER_NAME)
@@ -330,11 +287,12 @@ impl Endpoints {
             .await
             .map_err(|error| ConnectError::from_handshake(error, verdict.get()))?;
         let peer = peer_of(&connection)?;
-        let stream = introduce(&connection, introduction)
+        let stream = introduce(&connection, call.introduction)
             .await
             .map_err(|error| ConnectError::from_handshake(error, None))?;
-        Ok(Dialled {
+        Ok(Met {
             connection,
+            known: None,
             peer,
             path,
             stream,
@@ -348,17 +306,18 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause before a busy peer is tried again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection that we opened and that the peer has welcomed.
-struct Dialled {
-    connection: Connection,
-    peer: PeerIdentity,
-    path: Path,
-    stream: (SendStream, RecvStream),
+/// A connection that we mean to open.
+struct Call<'a> {
+    bound: &'a Bound,
+    addr: SocketAddr,
+    expected: Option<&'a ServiceName>,
+    transport: TransportTowards,
+    introduction: &'a [u8],
 }
 
 /// Takes a control connection in: it says what it is, and waits for [`Endpoints::accept`].
 async fn welcome_control(
-    mut guest: Guest,
+    mut guest: Met,
     arrived: mpsc::Sender<ControlConnection>,
     options: Arc<QuicOptions>,
 ) {
@@ -370,26 +329,13 @@ async fn welcome_control(
         return guest.close(CloseCode::BUSY);
     };
     if answer(&mut guest.stream.0).await {
-        let Guest {
-            connection,
-            known,
-            peer,
-            stream,
-            ..
-        } = guest;
-        place.send(control_connection(
-            connection,
-            peer,
-            stream,
-            Some(known),
-            &options,
-        ));
+        place.send(ControlConnection::new(guest, options.frame_timeout));
     }
 }
 
 /// Takes a lane in, if it begins with the token of a session of its peer.
 async fn welcome_lane(
-    mut guest: Guest,
+    mut guest: Met,
     registry: Arc<Registry>,
     thread: tokio::runtime::Handle,
     options: Arc<QuicOptions>,
@@ -398,35 +344,19 @@ async fn welcome_lane(
         Some(preamble) if preamble == *LANE_PREAMBLE => {}
         _ => return guest.close(CloseCode::PROTOCOL),
     }
-    let Some(token) = guest.read::<{ SessionToken::BYTES }>().await else {
+    let Some(token) = guest.read().await else {
         return;
     };
-    let Some((session, agent)) = registry.admit(&token.into(), &guest.peer) else {
+    let Some((session, agent)) = registry.admit(&Nonce(token), &guest.peer) else {
         tracing::debug!(peer = %guest.peer, "refused a lane");
         return guest.close(CloseCode::LANE_REFUSED);
     };
     // Before the answer, so that what the peer is now allowed travels with it.
-    let lane = Lane::admit(
-        guest.connection.clone(),
-        (agent, Some(guest.known)),
-        guest.path,
-        thread,
-        &options,
-    );
+    admit_lane(&guest.connection, guest.path, &options);
     if answer(&mut guest.stream.0).await {
-        // There is a place for each lane of the session; it fails when nobody wants them any more.
-        let _ = session.try_send(lane);
+        // There is room for each lane of the session; this fails where the session has ended.
+        let _ = session.try_send(Lane::new(guest, agent, thread, &options));
     }
-}
-
-fn control_connection(
-    connection: Connection,
-    peer: PeerIdentity,
-    stream: (SendStream, RecvStream),
-    known: Option<OwnedSemaphorePermit>,
-    options: &QuicOptions,
-) -> ControlConnection {
-    ControlConnection::new(connection, peer, stream, known, options.frame_timeout)
 }
 
 impl fmt::Debug for Endpoints {

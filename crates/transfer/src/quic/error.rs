@@ -10,8 +10,6 @@ use super::options::OptionsError;
 use crate::identity::PeerIdentityError;
 
 /// Why a connection was closed, said by whoever closed it.
-///
-/// Codes below 256 are this module's; the protocol above uses [`CloseCode::application`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CloseCode(pub(super) u32);
 
@@ -26,18 +24,6 @@ impl CloseCode {
     pub const PROTOCOL: Self = Self(3);
     /// A lane came without the right token.
     pub const LANE_REFUSED: Self = Self(4);
-
-    /// A code of the protocol above: 256 + `code`.
-    #[must_use]
-    pub const fn application(code: u16) -> Self {
-        Self(256 + code as u32)
-    }
-
-    /// The number on the wire.
-    #[must_use]
-    pub const fn get(self) -> u32 {
-        self.0
-    }
 
     pub(super) fn wire(self) -> VarInt {
         VarInt::from_u32(self.0)
@@ -77,6 +63,7 @@ impl StreamCode {
 /// A connection is gone, and how it went.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ConnectionLost {
     /// The peer has not been heard of for the idle timeout.
     #[error("the peer has gone silent")]
@@ -87,7 +74,6 @@ pub enum ConnectionLost {
     /// The peer closed it.
     #[error("closed by the peer: {code}{}", if reason.is_empty() { String::new() } else { format!(" ({reason})") })]
     ClosedByPeer {
-        /// Why.
         code: CloseCode,
         /// In words, cut to 256 bytes.
         reason: String,
@@ -100,7 +86,6 @@ pub enum ConnectionLost {
     Transport {
         /// The code of RFC 9000, section 20.1.
         code: u64,
-        /// In words.
         reason: String,
     },
 }
@@ -147,28 +132,20 @@ fn cut(reason: &[u8]) -> String {
 /// Why [`Endpoints::bind`](super::Endpoints::bind) failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum BindError {
     /// A setting cannot be.
     #[error(transparent)]
     Options(#[from] OptionsError),
     /// No socket could be had at an address.
     #[error("cannot bind {addr}")]
-    Socket {
-        /// Where.
-        addr: SocketAddr,
-        /// What the system said.
-        source: io::Error,
-    },
+    Socket { addr: SocketAddr, source: io::Error },
     /// Fewer ports of the range were free than there are lanes.
     #[error("only {found} ports of {first}-{last} are free; {lanes} lanes need one each")]
     PortsTaken {
-        /// Ports that were free.
         found: usize,
-        /// Lanes asked for.
         lanes: u16,
-        /// Start of the range.
         first: u16,
-        /// End of the range.
         last: u16,
     },
     /// A thread could not be started.
@@ -182,15 +159,11 @@ pub enum BindError {
 /// Why no connection came about.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ConnectError {
     /// Nobody answered, or the answer took too long.
     #[error("{addr} has not answered within {after:?}")]
-    TimedOut {
-        /// Who was asked.
-        addr: SocketAddr,
-        /// For how long.
-        after: Duration,
-    },
+    TimedOut { addr: SocketAddr, after: Duration },
     /// The address cannot be reached from the bound one: port 0, or another address family.
     #[error("{0} cannot be reached from the address that is bound here")]
     Address(SocketAddr),
@@ -202,16 +175,10 @@ pub enum ConnectError {
     Identity(#[from] PeerIdentityError),
     /// The peer's certificate is not to be trusted: unknown authority, expired, not yet valid.
     #[error("the peer's certificate does not hold: {reason}")]
-    Certificate {
-        /// Why not.
-        reason: String,
-    },
+    Certificate { reason: String },
     /// The peer does not accept our certificate.
     #[error("the peer does not accept our certificate ({alert})")]
-    Rejected {
-        /// The TLS alert it sent.
-        alert: String,
-    },
+    Rejected { alert: String },
     /// The peer speaks another protocol.
     #[error("the peer does not speak transload/1")]
     Protocol,
@@ -286,16 +253,14 @@ fn alert(code: TransportErrorCode) -> Option<AlertDescription> {
 /// Why a frame could not be sent or received over a control connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ControlError {
     /// What the peer sends are no frames. The connection is closed.
     #[error(transparent)]
     Frame(#[from] crate::wire::frame::FrameError),
     /// The message did not get through in time. The connection is closed.
     #[error("a message has been under way for over {after:?}")]
-    TimedOut {
-        /// For how long.
-        after: Duration,
-    },
+    TimedOut { after: Duration },
     /// The peer ended the control stream in the middle of a message.
     #[error("the control stream ended inside a message")]
     Truncated,
@@ -310,6 +275,7 @@ pub enum ControlError {
 /// Why a data stream failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum StreamError {
     /// The receiver wants no more of it.
     #[error("stopped by the receiver (code {})", .0.0)]
@@ -319,16 +285,10 @@ pub enum StreamError {
     Reset(StreamCode),
     /// It ended before as many bytes had come as were asked for.
     #[error("the stream ended {missing} bytes early")]
-    Ended {
-        /// How many were missing.
-        missing: usize,
-    },
+    Ended { missing: usize },
     /// No byte has moved for the stall timeout.
     #[error("no progress for {after:?}")]
-    Stalled {
-        /// For how long.
-        after: Duration,
-    },
+    Stalled { after: Duration },
     /// The stream was finished, stopped or reset on this side before.
     #[error("the stream was closed on this side")]
     ClosedHere,

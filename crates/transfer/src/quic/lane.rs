@@ -6,9 +6,9 @@ use quinn::Connection;
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit, task::JoinHandle};
 
 use super::{
+    acceptor::Met,
     error::{CloseCode, ConnectionLost, StreamError},
     options::QuicOptions,
-    path::{Path, admit_lane},
     stream::{DataReceiver, DataSender},
 };
 use crate::ids::AgentId;
@@ -26,7 +26,7 @@ struct Inner {
     peer: AgentId,
     thread: Handle,
     stall_timeout: Duration,
-    /// Only dropped: its place among those that peers have opened.
+    /// Holds a place among the connections that peers have opened, until it is dropped.
     _known: Option<OwnedSemaphorePermit>,
 }
 
@@ -34,37 +34,24 @@ struct Inner {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneStats {
-    /// The present round-trip time.
-    pub round_trip: Duration,
     /// The present UDP payload, in bytes.
     pub udp_payload: u16,
-    /// Bytes that may be under way at once, as congestion control has it.
-    pub congestion_window: u64,
     /// Packets sent.
     pub sent_packets: u64,
-    /// Packets of ours that were lost.
-    pub lost_packets: u64,
     /// Calls into the kernel that sent them.
     pub send_calls: u64,
 }
 
 impl Lane {
-    /// A lane whose peer has shown that it belongs here: from now on it may send.
-    pub(super) fn admit(
-        connection: Connection,
-        (peer, known): (AgentId, Option<OwnedSemaphorePermit>),
-        path: Path,
-        thread: Handle,
-        options: &QuicOptions,
-    ) -> Self {
-        admit_lane(&connection, path, options);
+    /// A lane whose peer has shown that it belongs here, and was [admitted](super::path::admit_lane).
+    pub(super) fn new(met: Met, peer: AgentId, thread: Handle, options: &QuicOptions) -> Self {
         Self {
             inner: Arc::new(Inner {
-                connection,
+                connection: met.connection,
                 peer,
                 thread,
                 stall_timeout: options.stall_timeout,
-                _known: known,
+                _known: met.known,
             }),
         }
     }
@@ -96,9 +83,6 @@ impl Lane {
     }
 
     /// The next stream that the peer opens. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`ConnectionLost`].
     pub async fn accept_stream(&self) -> Result<DataReceiver, ConnectionLost> {
         let stream = self.inner.connection.accept_uni().await?;
         Ok(DataReceiver::new(stream, self.inner.stall_timeout))
@@ -129,11 +113,8 @@ impl Lane {
     pub fn stats(&self) -> LaneStats {
         let stats = self.inner.connection.stats();
         LaneStats {
-            round_trip: stats.path.rtt,
             udp_payload: stats.path.current_mtu,
-            congestion_window: stats.path.cwnd,
             sent_packets: stats.path.sent_packets,
-            lost_packets: stats.path.lost_packets,
             send_calls: stats.udp_tx.ios,
         }
     }

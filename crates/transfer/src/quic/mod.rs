@@ -17,20 +17,15 @@
 //!
 //! - [`Endpoints`] owns all of one agent's sockets and the threads that drive them. Control has a
 //!   thread of its own, so that it answers whatever the data does; each lane has one, since one QUIC
-//!   connection fills about one core. The process's own runtime is not touched.
-//! - [`ControlConnection`] carries messages of up to 64 KiB. Whoever holds one knows who the peer is
-//!   ([`PeerIdentity`](crate::identity::PeerIdentity)), from a verified certificate.
+//!   connection fills about one core.
+//! - Whoever holds a [`ControlConnection`] knows who the peer is, from a verified certificate.
 //! - [`Lane`]s belong to a control connection: the side that will accept them makes a
-//!   [`LaneSession`] for that peer, sends its [`SessionToken`] and lane ports over control, and
+//!   [`LaneSession`] for that peer, sends its [token](LaneSession::token) and lane ports over control, and
 //!   accepts only lanes that prove to be of the same service and begin with the token.
-//! - [`DataSender`] and [`DataReceiver`] are the two ends of one stream on a lane, with
-//!   back-pressure.
 //!
-//! Nothing waits for ever: handshakes, messages and stalled streams have timeouts, silent peers are
-//! given up after the idle timeout. Nothing grows without bound: see [`QuicOptions`] for each bound.
-//!
-//! The functions here may be awaited in any tokio runtime that has time enabled. Loops that move
-//! much data should run beside the sockets: [`Lane::spawn`].
+//! Nothing waits for ever and nothing grows without bound: see [`QuicOptions`] for each bound. The functions may be
+//! awaited in any tokio runtime that has time enabled. Loops that move much data should run on the threads of
+//! the sockets: [`Lane::spawn`].
 
 mod acceptor;
 mod bound;
@@ -56,6 +51,5 @@ pub use error::{
 };
 pub use lane::{Lane, LaneStats};
 pub use options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, OptionsError, QuicOptions};
-pub use session::{LaneSession, SessionToken};
-pub use socket::{Buffers, GrantedBuffer};
-pub use stream::{Acknowledgement, DataReceiver, DataSender};
+pub use session::LaneSession;
+pub use stream::{DataReceiver, DataSender};

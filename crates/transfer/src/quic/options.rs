@@ -36,7 +36,7 @@ pub struct QuicOptions {
 
     /// Kernel buffer of each lane socket, in bytes and for each direction. Buffers below a few MiB
     /// lose packets in bursts. The kernel grants at most `net.core.rmem_max` and
-    /// `net.core.wmem_max`; [`Endpoints::buffers`](super::Endpoints::buffers) tells what it granted.
+    /// `net.core.wmem_max`; a warning says where that is less.
     pub socket_buffer: usize,
 
     /// Bytes that a peer may send on one stream before we have read them, and half of what it may
@@ -118,25 +118,18 @@ impl Default for QuicOptions {
 /// A setting that cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum OptionsError {
     /// A number is outside of what it may be.
     #[error("{field} is {actual}; it must be {expected}")]
     OutOfRange {
-        /// The field of [`QuicOptions`].
         field: &'static str,
-        /// What it is.
         actual: String,
-        /// What it must be.
         expected: &'static str,
     },
     /// The port range has fewer ports than there are lanes.
     #[error("lane_ports has {ports} ports for {lanes} lanes")]
-    TooFewPorts {
-        /// Ports in the range.
-        ports: usize,
-        /// Lanes asked for.
-        lanes: u16,
-    },
+    TooFewPorts { ports: usize, lanes: u16 },
 }
 
 impl QuicOptions {
@@ -145,69 +138,44 @@ impl QuicOptions {
     /// # Errors
     /// The first that cannot be.
     pub fn check(&self) -> Result<(), OptionsError> {
-        let check = |ok: bool, field, actual: &dyn std::fmt::Debug, expected| match ok {
-            true => Ok(()),
-            false => Err(OptionsError::OutOfRange {
-                field,
-                actual: format!("{actual:?}"),
-                expected,
-            }),
-        };
-        let within = |value: Duration, least: Duration| {
-            value >= least && value <= Duration::from_secs(24 * 60 * 60)
-        };
         let ms = Duration::from_millis;
-        check(
-            (1..=256).contains(&self.lanes),
-            "lanes",
-            &self.lanes,
-            "1 to 256",
-        )?;
-        check(
-            (1 << 16..=1 << 31).contains(&self.receive_window),
-            "receive_window",
-            &self.receive_window,
-            "64 KiB to 2 GiB",
-        )?;
-        check(
-            (1 << 16..=1 << 31).contains(&self.send_window),
-            "send_window",
-            &self.send_window,
-            "64 KiB to 2 GiB",
-        )?;
-        check(
-            (1..=65_536).contains(&self.max_streams),
-            "max_streams",
-            &self.max_streams,
-            "1 to 65,536",
-        )?;
-        for (field, value) in [
-            ("frame_timeout", self.frame_timeout),
-            ("stall_timeout", self.stall_timeout),
-            ("handshake_timeout", self.handshake_timeout),
-            ("certificate_timeout", self.certificate_timeout),
-            ("idle_timeout", self.idle_timeout),
-        ] {
-            check(within(value, ms(10)), field, &value, "10 ms to a day")?;
+        let day = Duration::from_secs(24 * 60 * 60);
+        let windows = 1 << 16..=1 << 31;
+        macro_rules! check {
+            ($field:ident, $ok:expr, $expected:literal) => {
+                if !$ok {
+                    return Err(OptionsError::OutOfRange {
+                        field: stringify!($field),
+                        actual: format!("{:?}", self.$field),
+                        expected: $expected,
+                    });
+                }
+            };
+            ([$($field:ident),+], $range:expr, $expected:literal) => {
+                $(check!($field, $range.contains(&self.$field), $expected);)+
+            };
         }
-        check(
-            self.keep_alive >= ms(1) && self.keep_alive <= self.idle_timeout / 2,
-            "keep_alive",
-            &self.keep_alive,
-            "at least 1 ms and at most half of idle_timeout",
-        )?;
-        check(
-            (1..=65_536).contains(&self.max_handshakes),
-            "max_handshakes",
-            &self.max_handshakes,
-            "1 to 65,536",
-        )?;
-        check(
-            self.max_connections >= 1,
-            "max_connections",
-            &self.max_connections,
-            "at least 1",
-        )?;
+        check!([lanes], 1..=256, "1 to 256");
+        check!([receive_window, send_window], windows, "64 KiB to 2 GiB");
+        check!([max_streams], 1..=65_536, "1 to 65,536");
+        check!(
+            [
+                frame_timeout,
+                stall_timeout,
+                handshake_timeout,
+                certificate_timeout,
+                idle_timeout
+            ],
+            ms(10)..=day,
+            "10 ms to a day"
+        );
+        check!(
+            keep_alive,
+            (ms(1)..=self.idle_timeout / 2).contains(&self.keep_alive),
+            "at least 1 ms and at most half of idle_timeout"
+        );
+        check!([max_handshakes], 1..=65_536, "1 to 65,536");
+        check!([max_connections], 1.., "at least 1");
         match &self.lane_ports {
             Some(ports) if ports.len() < usize::from(self.lanes) => {
                 Err(OptionsError::TooFewPorts {
@@ -215,8 +183,12 @@ impl QuicOptions {
                     lanes: self.lanes,
                 })
             }
-            Some(ports) => check(*ports.start() != 0, "lane_ports", ports, "ports from 1"),
-            None => Ok(()),
+            Some(ports) if *ports.start() == 0 => Err(OptionsError::OutOfRange {
+                field: "lane_ports",
+                actual: format!("{ports:?}"),
+                expected: "ports from 1",
+            }),
+            _ => Ok(()),
         }
     }
 

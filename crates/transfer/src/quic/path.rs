@@ -84,7 +84,7 @@ impl Path {
         }
     }
 
-    /// The same with packets of at most `payload` bytes.
+    /// Limits packets to `payload` bytes.
     pub(super) fn with_payload_up_to(self, payload: u16) -> Self {
         Self {
             initial: self.initial.min(payload),
@@ -93,6 +93,9 @@ impl Path {
         }
     }
 }
+
+/// Makes the transport settings for a path.
+pub(super) type TransportTowards = fn(Path, &QuicOptions) -> Arc<TransportConfig>;
 
 /// Windows below this make no progress worth having.
 const LEAST_WINDOW: u32 = 64 << 10;
@@ -152,8 +155,8 @@ const CONTROL_WINDOW: u32 = 256 << 10;
 
 /// Transport settings of lanes: made for one stream at full speed, once [`admit_lane`] lets them.
 ///
-/// Until then a peer may not do more than present its token: nobody should have us keep a window's
-/// worth of bytes for each connection that will be closed.
+/// Until then a peer may not do more than present its token, so that a connection that will be closed
+/// does not make us keep a window's worth of bytes.
 pub(super) fn lane_transport(path: Path, options: &QuicOptions) -> Arc<TransportConfig> {
     let mut config = common(path, options);
     let mut congestion = CubicConfig::default();

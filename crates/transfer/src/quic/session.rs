@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fmt, io,
+    io,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,52 +10,13 @@ use tokio::sync::mpsc;
 
 use super::lane::Lane;
 use crate::identity::PeerIdentity;
-use crate::ids::AgentId;
-
-/// 16 random bytes that a peer proves with that its lane belongs to a control connection. They are
-/// a secret between the two: send them over that connection only. `Debug` does not show them.
-#[derive(Clone)]
-pub struct SessionToken([u8; Self::BYTES]);
-
-impl SessionToken {
-    /// Its length.
-    pub const BYTES: usize = 16;
-
-    fn random() -> io::Result<Self> {
-        let mut token = [0; Self::BYTES];
-        getrandom::fill(&mut token)?;
-        Ok(Self(token))
-    }
-
-    /// The token, to be sent over the control connection.
-    #[must_use]
-    pub fn as_bytes(&self) -> &[u8; Self::BYTES] {
-        &self.0
-    }
-
-    /// Compares in constant time.
-    fn is(&self, other: &Self) -> bool {
-        aws_lc_rs::constant_time::verify_slices_are_equal(&self.0, &other.0).is_ok()
-    }
-}
-
-impl From<[u8; Self::BYTES]> for SessionToken {
-    fn from(token: [u8; Self::BYTES]) -> Self {
-        Self(token)
-    }
-}
-
-impl fmt::Debug for SessionToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SessionToken(..)")
-    }
-}
+use crate::ids::{AgentId, Nonce};
 
 /// The lanes that one peer may open to us. Dropping it turns further ones away; the lanes that came
 /// stay open for as long as they are held.
 #[derive(Debug)]
 pub struct LaneSession {
-    token: SessionToken,
+    token: Nonce,
     id: u64,
     lanes: mpsc::Receiver<Lane>,
     registry: Arc<Registry>,
@@ -64,7 +25,7 @@ pub struct LaneSession {
 impl LaneSession {
     /// The token that the peer's lanes must begin with.
     #[must_use]
-    pub fn token(&self) -> &SessionToken {
+    pub fn token(&self) -> &Nonce {
         &self.token
     }
 
@@ -76,7 +37,7 @@ impl LaneSession {
 
 impl Drop for LaneSession {
     fn drop(&mut self) {
-        self.registry.sessions().remove(&self.id);
+        self.registry.sessions().open.remove(&self.id);
     }
 }
 
@@ -95,29 +56,25 @@ struct Sessions {
 
 #[derive(Debug)]
 struct Entry {
-    token: SessionToken,
+    token: Nonce,
     peer: AgentId,
     lanes: mpsc::Sender<Lane>,
     left: usize,
 }
 
-impl Sessions {
-    fn remove(&mut self, id: &u64) {
-        self.open.remove(id);
-    }
-}
-
 impl Registry {
     /// Opens a session for up to `lanes` lanes of `peer`.
     pub(super) fn open(self: &Arc<Self>, peer: AgentId, lanes: usize) -> io::Result<LaneSession> {
-        let token = SessionToken::random()?;
+        let mut token = [0; 16];
+        getrandom::fill(&mut token)?;
+        let token = Nonce(token);
         let (sender, receiver) = mpsc::channel(lanes.max(1));
         let mut sessions = self.sessions();
         let id = sessions.next_id;
         sessions.next_id += 1;
         if !sessions.closed {
             let entry = Entry {
-                token: token.clone(),
+                token,
                 peer,
                 lanes: sender,
                 left: lanes,
@@ -140,14 +97,14 @@ impl Registry {
     /// Looks at every session, so the time tells nothing about which token was nearly right.
     pub(super) fn admit(
         &self,
-        token: &SessionToken,
+        token: &Nonce,
         peer: &PeerIdentity,
     ) -> Option<(mpsc::Sender<Lane>, AgentId)> {
         let mut sessions = self.sessions();
         let mut admitted = None;
         for entry in sessions.open.values_mut() {
             let same = entry.peer.service() == peer.service.as_str();
-            if entry.token.is(token) && same && entry.left > 0 {
+            if entry.token == *token && same && entry.left > 0 {
                 entry.left -= 1;
                 admitted = Some((entry.lanes.clone(), entry.peer.clone()));
             }

@@ -13,54 +13,37 @@ use std::{
 
 use quinn::{
     AsyncUdpSocket, UdpPoller,
-    udp::{RecvMeta, Transmit, UdpSocketState},
+    udp::{RecvMeta, Transmit},
 };
 use socket2::{Domain, Protocol, Socket, Type};
-use tokio::io::Interest;
 
-/// What the kernel granted of the buffers that were asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Buffers {
-    /// For receiving.
-    pub receive: GrantedBuffer,
-    /// For sending.
-    pub send: GrantedBuffer,
+/// The kernel buffers of a socket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Buffers {
+    pub(super) receive: GrantedBuffer,
+    pub(super) send: GrantedBuffer,
 }
 
-/// One kernel buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GrantedBuffer {
-    /// Bytes asked for.
-    pub asked: usize,
-    /// Bytes granted.
-    pub granted: usize,
-    /// The system setting that limits it.
-    pub limit: &'static str,
+/// One kernel buffer: the bytes asked for, those granted, and the system setting that limits them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GrantedBuffer {
+    asked: usize,
+    pub(super) granted: usize,
+    limit: &'static str,
 }
 
 impl GrantedBuffer {
     /// Whether less was granted than asked for. Throughput suffers, and losses come in bursts.
-    #[must_use]
-    pub fn is_short(&self) -> bool {
+    pub(super) fn is_short(&self) -> bool {
         self.granted < self.asked
     }
 }
 
 impl Buffers {
-    /// The lesser of each.
-    pub(super) fn least(self, other: Self) -> Self {
-        let least = |a: GrantedBuffer, b: GrantedBuffer| if b.granted < a.granted { b } else { a };
-        Self {
-            receive: least(self.receive, other.receive),
-            send: least(self.send, other.send),
-        }
-    }
-
     /// The buffers that came out short.
-    pub fn short(&self) -> impl Iterator<Item = GrantedBuffer> {
-        [self.receive, self.send]
-            .into_iter()
-            .filter(GrantedBuffer::is_short)
+    pub(super) fn short(&self) -> impl Iterator<Item = GrantedBuffer> {
+        let both = [self.receive, self.send].into_iter();
+        both.filter(GrantedBuffer::is_short)
     }
 }
 
@@ -121,8 +104,7 @@ pub(super) fn bind(addr: SocketAddr, buffer: usize) -> io::Result<(UdpSocket, Bu
 /// Such batches go out in parts.
 #[derive(Debug)]
 pub(super) struct BatchingUdpSocket {
-    io: tokio::net::UdpSocket,
-    state: UdpSocketState,
+    inner: Arc<dyn AsyncUdpSocket>,
     largest_payload: usize,
     /// About how many bytes came in one message of late.
     message_bytes: AtomicUsize,
@@ -141,37 +123,12 @@ const RECEIVE_AT_ONCE: usize = 256 << 10;
 const LEAST_MESSAGES: usize = 4;
 
 impl BatchingUdpSocket {
-    pub(super) fn new(socket: UdpSocket, largest_payload: u16) -> io::Result<Self> {
-        Ok(Self {
-            state: UdpSocketState::new((&socket).into())?,
-            io: tokio::net::UdpSocket::from_std(socket)?,
+    pub(super) fn new(inner: Arc<dyn AsyncUdpSocket>, largest_payload: u16) -> Self {
+        Self {
+            inner,
             largest_payload: usize::from(largest_payload).max(1),
             message_bytes: AtomicUsize::new(1),
-        })
-    }
-
-    fn send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.state.send((&self.io).into(), transmit)
-    }
-
-    fn receive(
-        &self,
-        buffers: &mut [io::IoSliceMut<'_>],
-        meta: &mut [RecvMeta],
-    ) -> io::Result<usize> {
-        let typical = self.message_bytes.load(Ordering::Relaxed).max(1);
-        let slots = (RECEIVE_AT_ONCE / typical)
-            .max(LEAST_MESSAGES)
-            .min(buffers.len());
-        let count = self
-            .state
-            .recv((&self.io).into(), &mut buffers[..slots], meta)?;
-        let bytes: usize = meta.iter().take(count).map(|message| message.len).sum();
-        if let Some(mean) = bytes.checked_div(count) {
-            self.message_bytes
-                .store((3 * typical + mean) / 4, Ordering::Relaxed);
         }
-        Ok(count)
     }
 }
 
@@ -197,18 +154,13 @@ pub(super) fn parts<'a>(transmit: &'a Transmit<'a>) -> impl Iterator<Item = Tran
 
 impl AsyncUdpSocket for BatchingUdpSocket {
     fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(Writable {
-            socket: self,
-            waiting: None,
-        })
+        self.inner.clone().create_io_poller()
     }
 
     fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        self.io.try_io(Interest::WRITABLE, || {
-            // Where a later part does not fit into the socket's buffer, quinn sends the whole batch
-            // again. QUIC drops the packets that come twice.
-            parts(transmit).try_for_each(|part| self.send(&part))
-        })
+        // Where a later part does not fit into the socket's buffer, quinn sends the whole batch
+        // again. QUIC drops the packets that come twice.
+        parts(transmit).try_for_each(|part| self.inner.try_send(&part))
     }
 
     fn poll_recv(
@@ -217,73 +169,39 @@ impl AsyncUdpSocket for BatchingUdpSocket {
         buffers: &mut [io::IoSliceMut<'_>],
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
-        loop {
-            ready!(self.io.poll_recv_ready(cx))?;
-            let received = self
-                .io
-                .try_io(Interest::READABLE, || self.receive(buffers, meta));
-            match received {
-                Ok(count) => return Poll::Ready(Ok(count)),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // An asynchronous error of an earlier send, for instance: spent by now, and no reason
-                // for an endpoint to end. If it is not spent, others get their turn in between.
-                Err(error) => {
-                    tracing::debug!(%error, "receiving on a UDP socket");
-                    cx.waker().wake_by_ref();
-                    return Poll::Pending;
-                }
-            }
+        let typical = self.message_bytes.load(Ordering::Relaxed).max(1);
+        let slots = (RECEIVE_AT_ONCE / typical)
+            .max(LEAST_MESSAGES)
+            .min(buffers.len());
+        let count = ready!(self.inner.poll_recv(cx, &mut buffers[..slots], meta))?;
+        let bytes: usize = meta.iter().take(count).map(|message| message.len).sum();
+        if let Some(mean) = bytes.checked_div(count) {
+            self.message_bytes
+                .store((3 * typical + mean) / 4, Ordering::Relaxed);
         }
+        Poll::Ready(Ok(count))
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.io.local_addr()
+        self.inner.local_addr()
     }
 
     fn may_fragment(&self) -> bool {
-        self.state.may_fragment()
+        self.inner.may_fragment()
     }
 
     fn max_transmit_segments(&self) -> usize {
-        self.state.max_gso_segments()
+        self.inner.max_transmit_segments()
     }
 
     fn max_receive_segments(&self) -> usize {
         // The kernel joins at most 64 packets, and at most 65,535 bytes, into one message. quinn
         // reserves this many times the largest payload for each; 64 would be ten times too much.
-        match self.state.gro_segments() {
+        match self.inner.max_receive_segments() {
             1 => 1,
             segments => 65_535_usize
                 .div_ceil(self.largest_payload)
                 .clamp(1, segments),
         }
-    }
-}
-
-type WaitFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send + Sync>>;
-
-/// Waits for the socket to take packets again.
-struct Writable {
-    socket: Arc<BatchingUdpSocket>,
-    waiting: Option<WaitFuture>,
-}
-
-impl UdpPoller for Writable {
-    fn poll_writable(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = &mut *self;
-        let socket = &this.socket;
-        let waiting = this.waiting.get_or_insert_with(|| {
-            let socket = socket.clone();
-            Box::pin(async move { socket.io.writable().await })
-        });
-        let result = ready!(waiting.as_mut().poll(cx));
-        this.waiting = None;
-        Poll::Ready(result)
-    }
-}
-
-impl fmt::Debug for Writable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Writable").finish_non_exhaustive()
     }
 }

@@ -57,37 +57,29 @@ impl DataSender {
     /// # Errors
     /// [`StreamError`], after which the stream is of no use.
     pub async fn send_chunk(&mut self, bytes: Bytes) -> Result<(), StreamError> {
-        self.send_chunks(&mut [bytes]).await
-    }
-
-    /// As [`send_chunk`](Self::send_chunk), for several pieces in a row. They are left empty.
-    ///
-    /// # Errors
-    /// [`StreamError`].
-    pub async fn send_chunks(&mut self, mut pieces: &mut [Bytes]) -> Result<(), StreamError> {
-        while !pieces.is_empty() {
-            let write = self.stream.stream.write_chunks(pieces);
-            let written = progress(self.stall_timeout, write).await?;
-            pieces = &mut pieces[written.chunks..];
+        let mut rest = [bytes];
+        loop {
+            let write = self.stream.stream.write_chunks(&mut rest);
+            if progress(self.stall_timeout, write).await?.chunks > 0 {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Sends a copy of `bytes`: for headers and trailers.
-    ///
-    /// # Errors
-    /// [`StreamError`].
     pub async fn send_all(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
         self.send_chunk(Bytes::copy_from_slice(bytes)).await
     }
 
-    /// Says that all was sent. The [`Acknowledgement`] tells when the receiver's machine has all of
-    /// it; it may be dropped by who need not know. If that takes longer than the stall timeout, the
-    /// stream is reset.
+    /// Says that all was sent. The future waits until the receiver's machine has all of it (its program may not have
+    /// read it yet), or says why it has not; dropping it changes nothing about the stream. If it takes longer than the
+    /// stall timeout, the stream is reset.
     ///
     /// # Errors
     /// [`StreamError`], if the stream was stopped or lost before.
-    pub fn finish(mut self) -> Result<Acknowledgement, StreamError> {
+    pub fn finish(
+        mut self,
+    ) -> Result<impl Future<Output = Result<(), StreamError>> + use<>, StreamError> {
         self.stream
             .stream
             .finish()
@@ -114,31 +106,13 @@ impl DataSender {
             // Who need not know has dropped the acknowledgement.
             let _ = tell.send(result);
         });
-        Ok(Acknowledgement { told })
+        // Unanswered only when the endpoints are gone.
+        Ok(async { told.await.unwrap_or(Err(StreamError::ClosedHere)) })
     }
 
     /// Gives the stream up. The receiver sees `code`; queued memory is let go at once.
     pub fn reset(mut self, code: StreamCode) {
         self.stream.code = code.wire();
-    }
-}
-
-/// Tells when all bytes of a finished stream have reached the receiver's machine (its QUIC stack has
-/// them; its program may not have read them yet).
-#[derive(Debug)]
-#[must_use = "await it to know that the bytes have arrived"]
-pub struct Acknowledgement {
-    told: oneshot::Receiver<Result<(), StreamError>>,
-}
-
-impl Acknowledgement {
-    /// Waits for it. Cancelling changes nothing about the stream.
-    ///
-    /// # Errors
-    /// [`StreamError`], if the receiver stopped the stream, or it stalled or was lost.
-    pub async fn wait(self) -> Result<(), StreamError> {
-        // Unanswered only when the endpoints are gone.
-        self.told.await.unwrap_or(Err(StreamError::ClosedHere))
     }
 }
 
@@ -157,23 +131,8 @@ impl DataReceiver {
         }
     }
 
-    /// The next bytes in order, at least 1 and at most `max`; `None` at the end of the stream. They
-    /// are a view of QUIC's own buffer: what lies in it is copied once more, into its destination.
-    /// Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StreamError`].
-    pub async fn recv_chunk(&mut self, max: usize) -> Result<Option<Bytes>, StreamError> {
-        let read = self.stream.read_chunk(max, true);
-        let chunk = progress(self.stall_timeout, read).await?;
-        Ok(chunk.map(|chunk| chunk.bytes))
-    }
-
-    /// The next pieces in order, as many as have arrived and `pieces` holds; `None` at the end of
-    /// the stream. The fast path: it looks up the connection once for all of them. Cancel-safe.
-    ///
-    /// # Errors
-    /// [`StreamError`].
+    /// Receives the next pieces in order, as many as have arrived and `pieces` holds; `None` at the end of
+    /// the stream. They are views of QUIC's own buffers. Cancel-safe.
     pub async fn recv_chunks(
         &mut self,
         pieces: &mut [Bytes],

@@ -95,10 +95,11 @@ impl Runtime for OnThread {
 
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let _inside = self.thread.enter();
+        let socket = TokioRuntime.wrap_udp_socket(socket)?;
         Ok(Arc::new(BatchingUdpSocket::new(
             socket,
             self.largest_payload,
-        )?))
+        )))
     }
 }
 

@@ -81,7 +81,7 @@ async fn send(lane: Lane, chunks: impl Iterator<Item = Bytes>) -> Result<(), Bas
     for piece in chunks {
         stream.send_chunk(piece).await?;
     }
-    stream.finish()?.wait().await?;
+    stream.finish()?.await?;
     Ok(())
 }
 

@@ -123,7 +123,7 @@ impl Connections {
         };
         let dialled = meant.is_some();
         tracing::info!(%peer, %address, dialled, "connected");
-        let (sender, receiver) = connection.split();
+        let (sender, receiver) = (connection.sender, connection.receiver);
         let (outbox, outgoing) = control::outbox();
         let events = self.events.clone();
         let patience = self.endpoints.options().frame_timeout;

@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::identity::{Authority, Roles};
-    use crate::quic::{Endpoints, QuicOptions};
+    use crate::quic::{ControlConnection, Endpoints, QuicOptions};
 
     fn bind(authority: &Authority, name: &str) -> Endpoints {
         let identity = authority
@@ -166,7 +166,9 @@ mod tests {
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let (a, b) = (bind(&authority, "a"), bind(&authority, "b"));
         let (at_a, at_b) = tokio::join!(a.connect(b.control_addr(), None), b.accept());
-        let (sender, receiver) = at_a.unwrap().split();
+        let ControlConnection {
+            sender, receiver, ..
+        } = at_a.unwrap();
         let (outbox, outgoing) = outbox();
         let body = vec![0_u8; 60_000];
         let frame: Bytes = [&(body.len() as u32).to_le_bytes(), &body[..]]
@@ -188,7 +190,7 @@ mod tests {
         let writing = tokio::spawn(writing);
         let mut at_b = at_b.unwrap();
         let mut arrived = 0;
-        while at_b.recv().await.is_ok() {
+        while at_b.receiver.recv().await.is_ok() {
             arrived += 1;
             sleep(Duration::from_millis(20)).await;
         }

@@ -111,7 +111,7 @@ impl Traffic {
         }
     }
 
-    /// The same into a memory from a buffer.
+    /// Into a memory from a buffer, with the same limit.
     pub(crate) fn place(total: u64, around_from: u64) -> Self {
         if total < around_from {
             Self::Near

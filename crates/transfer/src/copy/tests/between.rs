@@ -3,7 +3,7 @@ use smallvec::smallvec;
 
 use super::case::{Arena, Case, case, noise};
 use super::oracle;
-use crate::copy::{CopyError, CopyOptions, Crc32c, DEFAULT_THREADS, Kernel, Tuning, copy};
+use crate::copy::{CopyOptions, Crc32c, DEFAULT_THREADS, Kernel, Tuning, copy};
 use crate::memory::{CheckError, Memory, Side};
 use crate::plan::program::{Loop, Nest, Placed, Program};
 
@@ -207,7 +207,7 @@ fn nothing_is_copied_if_anything_is_out_of_bounds() {
     let error = copy(&program, &source, &destination, &CopyOptions::new()).unwrap_err();
     assert_eq!(
         error,
-        CopyError::Check(CheckError::OutOfBounds {
+        CheckError::OutOfBounds {
             side: Side::Destination,
             place: 1,
             nest: 0,
@@ -215,7 +215,7 @@ fn nothing_is_copied_if_anything_is_out_of_bounds() {
             start: 65,
             end: 129,
             available: 128,
-        })
+        }
     );
     assert_eq!(
         error.to_string(),

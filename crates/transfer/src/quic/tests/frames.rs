@@ -13,13 +13,13 @@ async fn messages_of_every_size_get_across_in_order() {
     } = Pair::new().await;
     let sizes = [1, 3, 4, 5, 1000, 1452, 40_000, MAX_FRAME - 4];
     for (fill, size) in (0_u8..).zip(sizes) {
-        at_a.send(framed(&vec![fill; size])).await.unwrap();
+        at_a.sender.send(framed(&vec![fill; size])).await.unwrap();
     }
     for (fill, size) in (0_u8..).zip(sizes) {
-        assert_eq!(at_b.recv().await.unwrap(), vec![fill; size]);
+        assert_eq!(at_b.receiver.recv().await.unwrap(), vec![fill; size]);
     }
-    at_b.send(framed(b"and back")).await.unwrap();
-    assert_eq!(at_a.recv().await.unwrap(), &b"and back"[..]);
+    at_b.sender.send(framed(b"and back")).await.unwrap();
+    assert_eq!(at_a.receiver.recv().await.unwrap(), &b"and back"[..]);
 }
 
 #[tokio::test]
@@ -32,7 +32,7 @@ async fn receiving_may_be_cancelled_anywhere() {
     } = Pair::new().await;
     let sending = tokio::spawn(async move {
         for i in 0..200_u8 {
-            at_a.send(framed(&[i; 5000])).await.unwrap();
+            at_a.sender.send(framed(&[i; 5000])).await.unwrap();
         }
         at_a
     });
@@ -40,7 +40,7 @@ async fn receiving_may_be_cancelled_anywhere() {
     while expected < 200 {
         tokio::select! {
             biased;
-            frame = at_b.recv() => {
+            frame = at_b.receiver.recv() => {
                 assert_eq!(frame.unwrap(), vec![expected; 5000]);
                 expected += 1;
             }
@@ -49,7 +49,7 @@ async fn receiving_may_be_cancelled_anywhere() {
     }
     drop(sending.await.unwrap());
     assert!(matches!(
-        at_b.recv().await,
+        at_b.receiver.recv().await,
         Err(ControlError::Lost(_) | ControlError::Ended)
     ));
 }
@@ -57,7 +57,10 @@ async fn receiving_may_be_cancelled_anywhere() {
 #[tokio::test]
 async fn a_cancelled_message_goes_out_whole_later() {
     let pair = Pair::new().await;
-    let (mut sender, _receiver) = pair.at_a.split();
+    let ControlConnection {
+        mut sender,
+        receiver: _receiver,
+    } = pair.at_a;
     let mut at_b = pair.at_b;
     let large = framed(&[7; 60_000]);
     // Fill the stream until sending has to wait, and then stop waiting.
@@ -74,9 +77,9 @@ async fn a_cancelled_message_goes_out_whole_later() {
     }
     let receiving = tokio::spawn(async move {
         for _ in 0..sent {
-            assert_eq!(at_b.recv().await.unwrap().len(), 60_000);
+            assert_eq!(at_b.receiver.recv().await.unwrap().len(), 60_000);
         }
-        assert_eq!(at_b.recv().await.unwrap(), &b"last"[..]);
+        assert_eq!(at_b.receiver.recv().await.unwrap(), &b"last"[..]);
     });
     sender.send(framed(b"last")).await.unwrap();
     receiving.await.unwrap();
@@ -92,7 +95,7 @@ async fn a_peer_that_does_not_read_is_given_up() {
     } = Pair::new().await;
     let large = framed(&[0; 60_000]);
     let error = loop {
-        if let Err(error) = at_a.send(large.clone()).await {
+        if let Err(error) = at_a.sender.send(large.clone()).await {
             break error;
         }
     };
@@ -134,7 +137,7 @@ async fn received_after(bytes: &[u8], then_end: bool) -> ControlError {
     if then_end {
         send.finish().unwrap();
     }
-    let error = control.recv().await.unwrap_err();
+    let error = control.receiver.recv().await.unwrap_err();
     // Whoever breaks the framing is told off and gone.
     assert!(matches!(
         connection.closed().await,
@@ -182,7 +185,7 @@ async fn a_trickle_of_bytes_does_not_keep_a_message_alive() {
         }
     });
     assert!(matches!(
-        control.recv().await.unwrap_err(),
+        control.receiver.recv().await.unwrap_err(),
         ControlError::TimedOut { .. }
     ));
     trickle.await.unwrap();
@@ -196,7 +199,7 @@ async fn garbage_instead_of_messages_ends_the_connection() {
         .collect();
     let _ = send.write_all(&garbage).await;
     let error = loop {
-        match control.recv().await {
+        match control.receiver.recv().await {
             Ok(_) => {}
             Err(error) => break error,
         }

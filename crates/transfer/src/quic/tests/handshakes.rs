@@ -219,11 +219,11 @@ async fn nobody_there_is_a_timeout() {
 #[tokio::test]
 async fn closing_tells_the_peer_and_ends_accepting() {
     let Pair { a, b, at_a, at_b } = Pair::new().await;
-    b.close(CloseCode::application(7), "maintenance").await;
+    b.close(CloseCode(263), "maintenance").await;
     assert_eq!(
         at_a.closed().await,
         ConnectionLost::ClosedByPeer {
-            code: CloseCode::application(7),
+            code: CloseCode(263),
             reason: "maintenance".to_owned()
         }
     );

@@ -144,13 +144,13 @@ async fn forged_tokens_open_no_lane() {
     let addr = loopback(b.lane_ports()[0]);
     let mut session = b.expect_lanes(&id(at_b.peer()), 2).unwrap();
     let dial = |token: [u8; 16]| async move {
-        a.connect_lane(0, addr, &id(at_a.peer()), &token.into())
+        a.connect_lane(0, addr, &id(at_a.peer()), &Nonce(token))
             .await
     };
     assert_eq!(dial([0; 16]).await.unwrap_err(), ConnectError::LaneRefused);
     // One bit off, at either end.
     for at in [0, 127] {
-        let mut token = *session.token().as_bytes();
+        let mut token = session.token().0;
         token[at / 8] ^= 1 << (at % 8);
         assert_eq!(dial(token).await.unwrap_err(), ConnectError::LaneRefused);
     }
@@ -174,13 +174,13 @@ async fn forged_tokens_open_no_lane() {
     assert_eq!(stolen.unwrap_err(), ConnectError::LaneRefused);
 
     // As many lanes as were asked for, and not one more; none after the session.
-    let token = *session.token().as_bytes();
+    let token = session.token().0;
     let first = dial(token).await.unwrap();
     let second = dial(token).await.unwrap();
     assert_eq!(dial(token).await.unwrap_err(), ConnectError::LaneRefused);
     assert!(session.accept().await.is_some() && session.accept().await.is_some());
     let later = b.expect_lanes(&id(at_b.peer()), 1).unwrap();
-    let token = *later.token().as_bytes();
+    let token = later.token().0;
     drop(later);
     assert_eq!(dial(token).await.unwrap_err(), ConnectError::LaneRefused);
     drop((first, second));
@@ -227,7 +227,7 @@ async fn nobody_opens_more_streams_than_allowed() {
     );
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
     send.write_all(LANE_PREAMBLE).await.unwrap();
-    send.write_all(session.token().as_bytes()).await.unwrap();
+    send.write_all(&session.token().0).await.unwrap();
     receive.read_exact(&mut [0; 4]).await.unwrap();
     let lane = session.accept().await.unwrap();
     let mut open = Vec::new();
@@ -248,8 +248,8 @@ async fn nobody_opens_more_streams_than_allowed() {
     }
     for _ in 0..50 {
         let mut stream = lane.accept_stream().await.unwrap();
-        assert_eq!(&stream.recv_chunk(10).await.unwrap().unwrap()[..], b"x");
-        assert_eq!(stream.recv_chunk(10).await.unwrap(), None);
+        assert_eq!(&next_piece(&mut stream).await.unwrap().unwrap()[..], b"x");
+        assert_eq!(next_piece(&mut stream).await.unwrap(), None);
     }
     connection.open_uni().await.unwrap();
 }

@@ -48,7 +48,7 @@ fn pattern(len: usize) -> Vec<u8> {
 
 async fn collect(mut stream: DataReceiver) -> Result<Vec<u8>, StreamError> {
     let mut got = Vec::new();
-    while let Some(chunk) = stream.recv_chunk(usize::MAX).await? {
+    while let Some(chunk) = next_piece(&mut stream).await? {
         got.extend_from_slice(&chunk);
     }
     Ok(got)
@@ -68,11 +68,12 @@ async fn bytes_get_across_and_buffers_come_back() {
     sender.send_all(b"head").await.unwrap();
     sender.send_chunk(buffers.of(sent.clone())).await.unwrap();
     let more = buffers.of(vec![9; 1000]);
-    let mut pieces = [more.slice(..10), Bytes::new(), more.slice(10..)];
+    let pieces = [more.slice(..10), Bytes::new(), more.slice(10..)];
     drop(more);
-    sender.send_chunks(&mut pieces).await.unwrap();
-    assert!(pieces.iter().all(Bytes::is_empty));
-    sender.finish().unwrap().wait().await.unwrap();
+    for piece in pieces {
+        sender.send_chunk(piece).await.unwrap();
+    }
+    sender.finish().unwrap().await.unwrap();
     buffers.back().await;
     let got = receiving.await.unwrap().unwrap();
     assert_eq!(got.len(), sent.len() + 1004);
@@ -87,7 +88,7 @@ async fn both_sides_open_streams() {
     let (lane, other) = pair.lane().await;
     let mut sender = other.open_stream().await.unwrap();
     sender.send_all(b"from the accepting side").await.unwrap();
-    let _ = sender.finish().unwrap();
+    drop(sender.finish().unwrap());
     let mut stream = lane.accept_stream().await.unwrap();
     let mut head = [0; 4];
     stream.recv_exact(&mut head).await.unwrap();
@@ -177,9 +178,9 @@ async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
         collect(other.accept_stream().await.unwrap()).await.unwrap(),
         b"next"
     );
-    acknowledged.wait().await.unwrap();
+    acknowledged.await.unwrap();
     let error = loop {
-        if let Err(error) = unread.recv_chunk(1 << 20).await {
+        if let Err(error) = next_piece(&mut unread).await {
             break error;
         }
     };
@@ -188,9 +189,9 @@ async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
     let mut silent = lane.open_stream().await.unwrap();
     silent.send_all(b"x").await.unwrap();
     let mut stream = other.accept_stream().await.unwrap();
-    stream.recv_chunk(10).await.unwrap();
+    next_piece(&mut stream).await.unwrap();
     assert_eq!(
-        stream.recv_chunk(10).await.unwrap_err(),
+        next_piece(&mut stream).await.unwrap_err(),
         StreamError::Stalled { after }
     );
 }
@@ -215,7 +216,7 @@ async fn a_finished_stream_that_nobody_reads_gives_its_buffers_back() {
         .await
         .unwrap();
     let acknowledged = sender.finish().unwrap();
-    let outcome = acknowledged.wait().await;
+    let outcome = acknowledged.await;
     assert!(
         matches!(outcome, Ok(()) | Err(StreamError::Stalled { .. })),
         "{outcome:?}"
@@ -266,7 +267,7 @@ async fn losing_the_peer_gives_buffers_back() {
     drop((session, other, at_b, b));
     let error = sending.await.unwrap();
     assert!(matches!(error, StreamError::Lost(_)), "{error:?}");
-    let _ = acknowledgement.wait().await;
+    let _ = acknowledgement.await;
     // Although the lane itself is still held.
     buffers.back().await;
     assert!(matches!(
@@ -295,7 +296,7 @@ async fn many_streams_at_once_share_a_lane() {
         let bytes = pattern(1 + i * 97);
         sent += bytes.len();
         sender.send_chunk(bytes.into()).await.unwrap();
-        let _ = sender.finish().unwrap();
+        drop(sender.finish().unwrap());
     }
     assert_eq!(receiving.await.unwrap(), sent);
 }

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use quinn::crypto::rustls::QuicClientConfig;
 use rustls::RootCertStore;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -21,7 +22,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::{
     identity::{Authority, Identity, PeerIdentity, Roles, tls},
-    ids::{AgentId, ServiceName},
+    ids::{AgentId, Nonce, ServiceName},
 };
 
 /// Far more than anything here takes; a test that hangs fails by it.
@@ -49,8 +50,15 @@ fn loopback(port: u16) -> SocketAddr {
 }
 
 /// A frame, of whatever it is to hold.
-fn framed(body: &[u8]) -> bytes::Bytes {
+fn framed(body: &[u8]) -> Bytes {
     [&(body.len() as u32).to_le_bytes(), body].concat().into()
+}
+
+/// The next piece of a stream, if there is one.
+async fn next_piece(stream: &mut DataReceiver) -> Result<Option<Bytes>, StreamError> {
+    let mut pieces = [Bytes::new()];
+    let count = stream.recv_chunks(&mut pieces).await?;
+    Ok(count.map(|_| std::mem::take(&mut pieces[0])))
 }
 
 /// Options whose timeouts are short enough to wait for.
@@ -126,8 +134,8 @@ async fn assert_serves(server: &Endpoints, authority: &Authority) {
         }
     );
     let (mut ours, mut theirs) = (ours.unwrap(), theirs);
-    ours.send(framed(b"hello")).await.unwrap();
-    assert_eq!(theirs.recv().await.unwrap(), &b"hello"[..]);
+    ours.sender.send(framed(b"hello")).await.unwrap();
+    assert_eq!(theirs.receiver.recv().await.unwrap(), &b"hello"[..]);
 }
 
 /// A peer that speaks QUIC and TLS, and nothing else that is asked of it.

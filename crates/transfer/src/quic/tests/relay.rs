@@ -85,7 +85,7 @@ async fn a_path_that_loses_large_packets_slows_down_and_does_not_hang() {
         let mut got = vec![0; sent.len()];
         stream.recv_exact(&mut got).await.unwrap();
         assert_eq!(got, sent);
-        acknowledged.wait().await.unwrap();
+        acknowledged.await.unwrap();
         assert!(usize::from(lane.stats().udp_payload) <= largest);
     }
 }

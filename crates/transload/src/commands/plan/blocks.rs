@@ -73,7 +73,7 @@ pub(super) fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<T
     // Lists of one group first, so that a list for all of them fills the rest.
     for list in lists.iter().filter(|list| list.group.is_some()) {
         let name = list.group.as_deref().unwrap_or_default();
-        let Some(group) = plan.group_index(name) else {
+        let Some(group) = plan.group_names().position(|group| group == name) else {
             let known: Vec<&str> = plan.group_names().collect();
             return Err(Failure::input(
                 format!("{option} {name}=…: the deployments have no group \"{name}\""),

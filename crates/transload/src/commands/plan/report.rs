@@ -163,7 +163,7 @@ impl<'a> Report<'a> {
                 segments: self.plan.segments(),
                 wire_bytes: self.wire_bytes(),
             },
-            histogram: (self.bound.summary().histogram.iter())
+            histogram: (self.bound.histogram().into_iter())
                 .map(|(length, chunks)| [length, chunks])
                 .collect(),
             svg: self.svg.map(|file| file.display().to_string()),
@@ -285,8 +285,8 @@ impl<'a> Report<'a> {
                 lengths,
             ]);
         }
-        let summary = self.bound.summary();
-        let bars = summary.histogram.iter();
+        let (moved, chunks) = (self.bound.bytes(), self.bound.chunks());
+        let bars = self.bound.histogram().into_iter();
         let bars: Vec<Bar> = bars
             .map(|(length, chunks)| Bar { length, chunks })
             .collect();
@@ -310,11 +310,11 @@ impl<'a> Report<'a> {
             histogram(&bars),
             number::count(self.plan.request().tokens, "token"),
             number::grouped(self.plan.request().start),
-            number::count(summary.bytes, "byte"),
-            number::count(summary.chunks, "chunk"),
+            number::count(moved, "byte"),
+            number::count(chunks, "chunk"),
             number::count(self.plan.segments(), "segment"),
             match self.plan.distinct_bytes() {
-                all if all == summary.bytes => "all".to_owned(),
+                all if all == moved => "all".to_owned(),
                 some => number::count(some, "byte"),
             },
             self.links().text(self.src.ranks().count() as u64),
@@ -325,8 +325,8 @@ impl<'a> Report<'a> {
         let _ = writeln!(
             text,
             " an engine that lists every chunk needs {} on each side, {} of lists",
-            number::count(summary.chunks, "descriptor"),
-            number::bytes(summary.chunks * 2 * DESCRIPTOR_BYTES)
+            number::count(chunks, "descriptor"),
+            number::bytes(chunks * 2 * DESCRIPTOR_BYTES)
         );
         if let Some(estimate) = &self.estimate {
             text.push_str(&estimate.text());
@@ -334,7 +334,7 @@ impl<'a> Report<'a> {
         if let Some(suggestions) = &self.suggestions {
             let _ = write!(text, "\n{}", suggestions.table());
         }
-        if summary.bytes == 0 {
+        if moved == 0 {
             text.push_str(" nothing travels: no state has its last token in the range\n");
         }
         if let Some(file) = self.svg {

@@ -66,20 +66,17 @@ pub(crate) fn plan_svg(scene: &Scene<'_>) -> String {
 
 /// The real plan in one sentence.
 fn totals(scene: &Scene<'_>) -> String {
-    let summary = scene.bound.summary();
-    let lengths = match summary.histogram.range() {
-        None => "nothing travels".to_owned(),
-        Some((min, max)) if min == max => {
-            format!("{} of {}", count(summary.chunks, "chunk"), bytes(min))
-        }
-        Some((min, max)) => {
-            let chunks = count(summary.chunks, "chunk");
-            format!("{chunks} of {} to {}", bytes(min), bytes(max))
-        }
+    let histogram = scene.bound.histogram();
+    let chunks = count(scene.bound.chunks(), "chunk");
+    let mut lengths = histogram.into_keys();
+    let lengths = match (lengths.next(), lengths.next_back()) {
+        (None, _) => "nothing travels".to_owned(),
+        (Some(all), None) => format!("{chunks} of {}", bytes(all)),
+        (Some(min), Some(max)) => format!("{chunks} of {} to {}", bytes(min), bytes(max)),
     };
     format!(
         "The real plan: {} of {} in {lengths}, over {}.",
-        bytes(summary.bytes),
+        bytes(scene.bound.bytes()),
         count(scene.plan.request().tokens, "token"),
         count(scene.plan.routes().len() as u64, "route"),
     )

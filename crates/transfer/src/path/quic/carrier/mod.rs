@@ -16,7 +16,7 @@ use crate::ids::{AgentId, Nonce};
 use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
 use crate::path::negotiation::{Ending, Negotiation, Order, Way};
-use crate::quic::{CloseCode, ConnectionLost, Lane, LaneSession, SessionToken};
+use crate::quic::{CloseCode, ConnectionLost, Lane, LaneSession};
 
 pub use send::LaneOut;
 
@@ -150,7 +150,7 @@ impl Link for LaneLink {
                     Err(error) => return shared.failed(error.to_string()),
                 };
                 shared.lanes().expected = lanes.into();
-                let nonce = Nonce(*session.token().as_bytes());
+                let nonce = *session.token();
                 let ports = endpoints.lane_ports().into_iter().take(lanes.into());
                 let ports = ports.collect();
                 // The session lives as long as this, so it must not outlive the link.
@@ -219,14 +219,13 @@ async fn connect(
     ports: Vec<u16>,
     nonce: Nonce,
 ) {
-    let token = SessionToken::from(nonce.0);
     let mut failures = Vec::new();
     for (index, port) in ports.iter().enumerate() {
         let addr = SocketAddr::new(host.ip(), *port);
         let lane = shared
             .host
             .endpoints
-            .connect_lane(index, addr, &peer, &token);
+            .connect_lane(index, addr, &peer, &nonce);
         match timeout(LANES_WITHIN, lane).await {
             Ok(Ok(lane)) => shared.add(lane),
             Ok(Err(error)) => failures.push(error.to_string()),

@@ -190,8 +190,8 @@ impl<'a> Search<'a> {
     fn lengths(&self, src: &Deployment, dst: &Deployment, request: &Request) -> Option<Lengths> {
         let plan = Plan::compile_for(src, dst, request, Side::Destination, &[self.rank]).ok()?;
         let tables = blocks::scattered(&plan)?;
-        let summary = plan.bind(&tables.0, &tables.1).ok()?.summary();
-        Some(summary.histogram.iter().collect())
+        let bound = plan.bind(&tables.0, &tables.1).ok()?;
+        Some(bound.histogram().into_iter().collect())
     }
 }
 

@@ -1,0 +1,56 @@
+//! How far a nest goes along the token axis, and the nests that are made for each such extent.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::nest::Strided;
+
+/// How many steps a nest takes along layers, states and blocks, and where it may be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Extent {
+    pub(super) states: u64,
+    /// Neighbouring blocks of both sides that the nest goes through, each with `states` states.
+    pub(super) blocks: u64,
+    /// For each side: whether the nest starts at state 0 of a block wherever it is placed.
+    pub(super) zero: (bool, bool),
+}
+
+/// The nests of a class for each extent that occurs: few extents repeat over many segments.
+#[derive(Default)]
+pub(super) struct NestsByExtent {
+    /// With the index that the first of the nests has in a program.
+    made: Vec<(Extent, u32, SmallVec<[Strided; 4]>)>,
+    /// Finds what was made after the first few, which are faster to look through.
+    by_extent: HashMap<Extent, usize>,
+}
+
+impl NestsByExtent {
+    /// The nests for an extent, made where they are needed for the first time.
+    pub(super) fn get(
+        &mut self,
+        extent: Extent,
+        make: impl FnOnce() -> (u32, SmallVec<[Strided; 4]>),
+    ) -> (u32, &[Strided]) {
+        const FEW: usize = 8;
+        let made = &mut self.made;
+        let few = made
+            .iter()
+            .take(FEW)
+            .position(|(known, ..)| *known == extent);
+        let index = few.unwrap_or_else(|| {
+            let next = made.len();
+            let index = match next < FEW {
+                true => next,
+                false => *self.by_extent.entry(extent).or_insert(next),
+            };
+            if index == next {
+                let (first, nests) = make();
+                made.push((extent, first, nests));
+            }
+            index
+        });
+        let (_, first, nests) = &self.made[index];
+        (*first, nests)
+    }
+}

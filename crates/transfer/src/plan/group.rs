@@ -1,0 +1,135 @@
+//! What all routes of a group have in common: its components, and which of their states travel.
+
+use std::ops::Range;
+
+use transload_layout::partition::Partition;
+use transload_layout::{Deployment, Side, Spec};
+
+use super::bridge::pair_groups;
+use super::error::{MAX_TOKENS, PlanError};
+use super::nest::ComponentSet;
+use super::request::Request;
+use super::tokens::StateRange;
+
+/// What all routes of a group have in common.
+#[derive(Clone, Debug)]
+pub(super) struct GroupPlan {
+    pub(super) name: String,
+    pub(super) src_group: usize,
+    pub(super) dst_group: usize,
+    pub(super) num_blocks: (u32, u32),
+    pub(super) components: Vec<ComponentPlan>,
+    /// The distinct ranges of states that its specs move.
+    pub(super) ranges: Vec<StateRange>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct ComponentPlan {
+    name: &'static str,
+    /// Index of its spec, if that is attention, whose keys and values are known as kv together.
+    attention: Option<usize>,
+    pub(super) partition: Partition,
+    /// How many destination ranks need each unit.
+    readers: u64,
+    /// Index into the group's `ranges`.
+    pub(super) range: usize,
+}
+
+/// Pairs the groups and works out which states of each travel.
+pub(super) fn groups(
+    src: &Deployment,
+    dst: &Deployment,
+    request: &Request,
+) -> Result<Vec<GroupPlan>, PlanError> {
+    let end = request.start.checked_add(request.tokens);
+    if end.is_none_or(|end| end > MAX_TOKENS) {
+        return Err(PlanError::TooManyTokens {
+            start: request.start,
+            tokens: request.tokens,
+        });
+    }
+    let mut groups = Vec::new();
+    for (src_index, (group, other)) in pair_groups(src, dst)?.into_iter().enumerate() {
+        let mut ranges = Vec::new();
+        let mut components = Vec::new();
+        for (index, spec) in group.specs().iter().enumerate() {
+            let attention = matches!(spec, Spec::Attention(_)).then_some(index);
+            let range = StateRange::of(spec, request, group.block_size(), other.block_size());
+            let known = ranges.iter().position(|known| *known == range);
+            let range = known.unwrap_or_else(|| {
+                ranges.push(range);
+                ranges.len() - 1
+            });
+            for component in spec.geometry().components {
+                components.push(ComponentPlan {
+                    name: component.name,
+                    attention,
+                    partition: component.partition,
+                    readers: (u64::from(dst.tp()) / component.partition.units().max(1)).max(1),
+                    range,
+                });
+            }
+        }
+        groups.push(GroupPlan {
+            name: group.name().to_owned(),
+            src_group: src_index,
+            dst_group: dst.group(group.name()).map_or(0, |(index, _)| index),
+            num_blocks: (group.num_blocks(), other.num_blocks()),
+            components,
+            ranges,
+        });
+    }
+    Ok(groups)
+}
+
+impl GroupPlan {
+    pub(super) fn entries(&self, side: Side) -> Range<u64> {
+        let touched = self.ranges.iter().map(|range| {
+            range.entries(match side {
+                Side::Source => range.src_block,
+                Side::Destination => range.dst_block,
+            })
+        });
+        touched
+            .filter(|entries| !entries.is_empty())
+            .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
+            .unwrap_or(0..0)
+    }
+
+    pub(super) fn segments(&self) -> u64 {
+        self.ranges.iter().map(|range| range.segments()).sum()
+    }
+
+    /// How many destination ranks need each unit of a component.
+    pub(super) fn readers(&self, component: usize) -> u64 {
+        self.components[component].readers
+    }
+
+    /// How each component is shared out among ranks, of those that move anything.
+    pub(super) fn partitions(&self) -> impl Iterator<Item = Partition> {
+        let moving = self.components.iter().filter(|component| {
+            let range = self.ranges[component.range];
+            range.first < range.end
+        });
+        moving.map(|component| component.partition)
+    }
+
+    pub(super) fn component_names(&self, set: ComponentSet) -> String {
+        let chosen = self.components.iter().enumerate();
+        let chosen = chosen.filter(|(index, _)| set.contains(*index));
+        let mut names: Vec<&str> = Vec::new();
+        let mut before = None;
+        for (_, component) in chosen {
+            let own = component.attention.map(|spec| (spec, component.name));
+            match (before, own) {
+                (Some((of_k, "k")), Some((of_v, "v"))) if of_k == of_v => {
+                    names.pop();
+                    names.push("kv");
+                }
+                _ => names.push(component.name),
+            }
+            before = own;
+        }
+        names.join("+")
+    }
+}
