@@ -8,14 +8,14 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::error::{AgentGone, TransferError};
 use super::metrics::AgentMetrics;
-use super::outcome::{LeaseEnded, NoticeOutcome, PullReport};
+use super::outcome::{LeaseEnded, PullReport};
 use super::promise::{CancelOnDrop, Handle};
 use super::request::{Blocks, Keeper};
 use crate::content::ContentDigest;
 use crate::ids::{Direction, LeaseSetId, Rank};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec, OpenError};
 use crate::ticket::Ticket;
-use crate::wire::{Gauges, JobError, JobId, JobSpec};
+use crate::wire::{Gauges, JobError, JobId, JobSpec, NoticeOutcome};
 
 /// Most commands that wait for the driver. Users block while there are so many (back-pressure).
 const WAITING: usize = 1024;

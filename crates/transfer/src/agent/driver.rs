@@ -27,7 +27,7 @@ use super::error::TransferError;
 use super::flows::{Memories, Under};
 use super::metrics::Counters;
 use super::options::AgentOptions;
-use super::outcome::{LeaseOutcome, NoticeOutcome};
+use super::outcome::LeaseOutcome;
 use super::plans::Plans;
 use super::promise::Handle;
 use super::renewal;
@@ -521,19 +521,7 @@ impl Driver {
                     log::invited_push_failed(key, &error.into());
                 }
             }
-            Action::NoticeDone {
-                notice,
-                heard,
-                left,
-                refusal,
-            } => {
-                let outcome = NoticeOutcome {
-                    heard,
-                    left,
-                    refusal,
-                };
-                self.promises.notice_done(notice, outcome);
-            }
+            Action::NoticeDone { notice, outcome } => self.promises.notice_done(notice, outcome),
         }
     }
 
@@ -547,11 +535,8 @@ impl Driver {
 
     fn compile(&mut self, ask: PlanAsk) {
         self.counters.plan_wanted();
-        match self
-            .machine
-            .planner()
-            .compiling(&ask, self.transfers.ranks())
-        {
+        let ranks = self.transfers.ranks();
+        match self.machine.planner().compiling(&ask, ranks) {
             Ok(compiling) => {
                 let event = |plan| DataEvent::Compiled { ask, plan };
                 drop(self.background.run(compiling, event));

@@ -10,7 +10,7 @@ use super::command::{Client, Command, JobLabel, Notice};
 use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
 use super::lease::Lease;
 use super::metrics::AgentMetrics;
-use super::outcome::{NoticeOutcome, PullReport};
+use super::outcome::PullReport;
 use super::promise::Handle;
 use super::request::{LeaseRequest, PullRequest, PushRequest, own_tables};
 use super::transfer::Transfer;
@@ -20,7 +20,7 @@ use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
 use crate::lease::{LeaseKey, LeaseSpec};
 use crate::quic::{CloseCode, Endpoints};
 use crate::ticket::{RankAddress, Ticket, TicketKey};
-use crate::wire::{Gauges, JobError, JobSpec};
+use crate::wire::{Gauges, JobError, JobSpec, NoticeOutcome};
 use transload_layout::{Deployment, Side};
 
 /// An agent. Clones are the same agent; it stops when the last is dropped, or at

@@ -55,6 +55,7 @@ mod request;
 mod tests;
 mod transfer;
 
+pub use crate::wire::NoticeOutcome;
 pub use builder::{BindAgentError, Builder, RegisterError};
 pub use error::{
     AgentGone, LeaseEndError, LeaseOpenError, LeaseUseError, NoticeError, TransferError,
@@ -63,6 +64,6 @@ pub use handle::Agent;
 pub use lease::{Lease, LeaseControl};
 pub use metrics::{AgentMetrics, LeaseMetrics, PathBytes, RouteMetrics, TransferMetrics};
 pub use options::AgentOptions;
-pub use outcome::{LeaseOutcome, NoticeOutcome, PullReport};
+pub use outcome::{LeaseOutcome, PullReport};
 pub use request::{Keeper, LeaseRequest, PullRequest, PushRequest};
 pub use transfer::{Transfer, TransferControl};

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    fence::Inside, landing::Landing, operation::Operations, receive::ReceiveError,
+    error::ReceiveError, fence::Inside, landing::Landing, operation::Operations,
     route_bytes::RouteCursor,
 };
 use crate::{

@@ -40,6 +40,7 @@
 //! not on its way, and streams that arrive are left unread only until their route is bound; so transfers cannot block
 //! each other for good.
 
+mod error;
 mod fence;
 mod intake;
 mod landing;
@@ -57,15 +58,16 @@ mod route_bytes;
 mod stop;
 mod stream;
 
+pub use error::{BoxError, ReceiveError, SendError};
 pub(crate) use fence::Inside;
 pub(crate) use intake::Intake;
 pub use landing::Landing;
 pub use operation::RegionError;
 pub use options::DataOptions;
-pub use outgoing::{BoxError, Outgoing, SendError, SendEvent, SendEvents};
+pub use outgoing::{Outgoing, SendEvent, SendEvents};
 pub(crate) use part::Part;
 pub(crate) use pool::BufferPool;
-pub use receive::{Admitted, Arrivals, ReceiveError, Receiver};
+pub use receive::{Admitted, Arrivals, Receiver};
 pub use region::Region;
 pub use route_bytes::{RouteBytes, RouteCursor, RouteError};
 pub use stream::{InStream, OutStream};

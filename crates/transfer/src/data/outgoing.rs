@@ -10,10 +10,9 @@ use std::{
     },
 };
 
-use thiserror::Error;
 use tokio::sync::{Notify, mpsc};
 
-use super::operation::RegionError;
+use super::error::SendError;
 use super::{
     fence::{Fence, Inside},
     part::{Part, split},
@@ -21,9 +20,7 @@ use super::{
     route_bytes::RouteBytes,
 };
 use crate::{
-    copy::StreamError,
     ids::{Nonce, TransferId},
-    quic,
     wire::stream::StreamHeader,
 };
 
@@ -77,33 +74,6 @@ pub enum SendEvent {
         /// Why.
         error: SendError,
     },
-}
-
-/// Why a stream could not be sent.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum SendError {
-    /// The lane failed it.
-    #[error(transparent)]
-    Lane(#[from] quic::StreamError),
-    /// Another path failed it, and may be of no more use to others either.
-    #[error("{0}")]
-    Path(#[source] BoxError),
-    /// The thread of the path that carried it has panicked.
-    #[error("a thread of the path has panicked")]
-    Panicked,
-    /// The memory could not be read. A fault of this process: it was proved that it can.
-    #[error(transparent)]
-    Memory(#[from] RegionError),
-}
-
-/// What a path says of its failure.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-impl From<StreamError> for SendError {
-    fn from(error: StreamError) -> Self {
-        Self::Memory(error.into())
-    }
 }
 
 /// The events of one transfer, in order for each stream.

@@ -18,13 +18,12 @@ use tokio::{
 };
 
 use super::{
-    fence::Inside, intake::Intake, landing::Landing, operation::RegionError, options::DataOptions,
-    outgoing::BoxError, stop,
+    error::ReceiveError, fence::Inside, intake::Intake, landing::Landing, options::DataOptions,
+    stop,
 };
 use crate::{
-    copy::StreamError,
     ids::{AgentId, ServiceName},
-    quic::{self, ConnectionLost, DataReceiver, Lane, StreamCode},
+    quic::{self, ConnectionLost, DataReceiver, Lane},
     wire::stream::{HEADER, NotAStream, StreamHeader, StreamTrailer},
 };
 
@@ -47,77 +46,6 @@ pub trait Arrivals: Send + Sync + 'static {
 
 /// Tells where the bytes of a stream go; `None` where they go nowhere.
 pub type Admitted = Pin<Box<dyn Future<Output = Option<Landing>> + Send>>;
-
-/// What can be wrong with a stream that was admitted.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ReceiveError {
-    /// It announces bytes that the route does not have.
-    #[error("{length} bytes at offset {offset} of a route of {bytes} bytes")]
-    Outside {
-        /// Offset announced.
-        offset: u64,
-        /// Length announced.
-        length: u64,
-        /// Bytes of the route.
-        bytes: u64,
-    },
-    /// It ended too early.
-    #[error("the stream ended after {found} of {planned} bytes")]
-    TooShort {
-        /// Bytes announced.
-        planned: u64,
-        /// Bytes that came.
-        found: u64,
-    },
-    /// Something came after its trailer.
-    #[error("the stream went on after its {planned} bytes")]
-    TooLong {
-        /// Bytes announced.
-        planned: u64,
-    },
-    /// Header and trailer do not agree.
-    #[error("the stream announced {planned} bytes, and then said it had {found}")]
-    Length {
-        /// Bytes announced by the header.
-        planned: u64,
-        /// Bytes as the trailer has it.
-        found: u64,
-    },
-    /// Other bytes arrived than were sent.
-    #[error("CRC32C {seen:08x}, {sent:08x} was sent")]
-    Checksum {
-        /// Of the bytes sent, from the trailer.
-        sent: u32,
-        /// Of the bytes that arrived.
-        seen: u32,
-    },
-    /// The lane failed it.
-    #[error(transparent)]
-    Lane(#[from] quic::StreamError),
-    /// Another path failed it.
-    #[error("{0}")]
-    Path(#[source] BoxError),
-    /// The memory could not be written.
-    #[error(transparent)]
-    Memory(#[from] RegionError),
-}
-
-impl From<StreamError> for ReceiveError {
-    fn from(error: StreamError) -> Self {
-        Self::Memory(error.into())
-    }
-}
-
-impl ReceiveError {
-    /// What the sender is told.
-    fn code(&self) -> StreamCode {
-        match self {
-            Self::Memory(_) => stop::FENCED,
-            _ => stop::MALFORMED,
-        }
-    }
-}
 
 /// Receives streams and places their bytes. Clones share their bounds.
 #[derive(Clone)]

@@ -3,12 +3,13 @@
 //! The sender fills buffers until a stream is through; the receiver hands over what arrives, cut anywhere. Lanes and rings
 //! do the same with fewer copies.
 
+use super::error::{BoxError, ReceiveError, SendError};
 use super::fence::Inside;
 use super::intake::Intake;
 use super::landing::Landing;
-use super::outgoing::{BoxError, Outgoing, SendError, SendEvent};
+use super::outgoing::{Outgoing, SendEvent};
 use super::part::Part;
-use super::receive::{ReceiveError, Receiver};
+use super::receive::Receiver;
 use super::route_bytes::RouteCursor;
 use crate::copy::Crc32c;
 use crate::ids::AgentId;

@@ -1,12 +1,10 @@
 //! What the machine wants done.
 
-use std::time::Duration;
-
 use super::ids::{ConnId, JobId, NoticeId};
 use super::message::Envelope;
-use super::outcome::{JobError, JobReport};
+use super::outcome::{JobError, JobReport, NoticeOutcome};
 use super::planner::PlanAsk;
-use super::refusal::{HelloRefusal, Refusal, Text};
+use super::refusal::{HelloRefusal, Text};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey};
@@ -149,12 +147,8 @@ pub enum Action<B> {
     NoticeDone {
         /// Which.
         notice: NoticeId,
-        /// Who heard it, out of all.
-        heard: (usize, usize),
-        /// For a renewal, how long the leases live on at least, where anybody answered.
-        left: Option<Duration>,
-        /// The last refusal, if there was any.
-        refusal: Option<Refusal>,
+        /// What has become of it.
+        outcome: NoticeOutcome,
     },
 }
 

@@ -142,7 +142,7 @@ pub use ids::{ConnId, JobId, NoticeId};
 pub use job::{JobRefused, JobSpec};
 pub use machine::{DocumentTooLong, Gauges, Machine};
 pub use options::Options;
-pub use outcome::{JobError, JobReport, RouteReport};
+pub use outcome::{JobError, JobReport, NoticeOutcome, RouteReport};
 pub use peers::Permits;
 pub use planner::{PlanAsk, Planned, Planner, Route};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Role, Text};

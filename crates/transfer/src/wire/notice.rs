@@ -11,6 +11,7 @@ use super::context::{Context, Timer};
 use super::ids::NoticeId;
 use super::message::{Message, Notice, NoticeKind};
 use super::news::Notify;
+use super::outcome::NoticeOutcome;
 use super::peers::Peers;
 use super::planner::Planner;
 use super::refusal::Refusal;
@@ -179,9 +180,11 @@ impl Notices {
         {
             cx.act(Action::NoticeDone {
                 notice: id,
-                heard: (notice.heard, notice.total),
-                left: notice.left,
-                refusal: notice.refusal,
+                outcome: NoticeOutcome {
+                    heard: (notice.heard, notice.total),
+                    left: notice.left,
+                    refusal: notice.refusal,
+                },
             });
         }
     }

@@ -239,3 +239,14 @@ impl JobError {
         }
     }
 }
+
+/// What has become of a cancellation or renewal by ticket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoticeOutcome {
+    /// How many agents of the ticket have heard it, out of all.
+    pub heard: (usize, usize),
+    /// Used by renewals only: how long the leases live on at least.
+    pub left: Option<Duration>,
+    /// The last refusal, if there was any.
+    pub refusal: Option<Refusal>,
+}

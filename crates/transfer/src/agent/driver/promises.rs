@@ -11,12 +11,12 @@ use tokio::sync::{mpsc, oneshot};
 use crate::agent::command::{JobLabel, JobResult};
 use crate::agent::error::LeaseEndError;
 use crate::agent::flows::Touching;
-use crate::agent::outcome::{LeaseEnded, NoticeOutcome};
+use crate::agent::outcome::LeaseEnded;
 use crate::agent::promise::{CancelOnDrop, Handle, Promise, promise};
 use crate::agent::request::Keeper;
 use crate::ids::AgentId;
 use crate::lease::LeaseKey;
-use crate::wire::{JobId, NoticeId};
+use crate::wire::{JobId, NoticeId, NoticeOutcome};
 
 /// All promises that are still to be kept.
 pub(super) struct Promises {
