@@ -187,7 +187,7 @@ impl Driver {
 
     fn due(&self) -> Instant {
         let machine_due = self.machine.next_deadline();
-        let machine_due = machine_due.map(|due| self.start + due.0.min(NEVER));
+        let machine_due = machine_due.map(|due| Instant::now() + due.since(self.now()).min(NEVER));
         let due = [machine_due, self.shutdown.deadline()]
             .into_iter()
             .flatten()
@@ -551,7 +551,7 @@ impl Driver {
     /// Begins to read a route, or to receive it, unless it is over already.
     fn begin(&mut self, flow: Flow, side: Side) {
         let transfer = flow.transfer;
-        let Some(plan) = self.machine.plan(transfer).cloned() else {
+        let Some(plan) = self.machine.take_plan(transfer) else {
             return;
         };
         if let BlocksOf::Lease(key) = &flow.blocks {

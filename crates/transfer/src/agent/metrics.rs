@@ -35,7 +35,7 @@ pub struct AgentMetrics {
     pub chunks: BTreeMap<u64, u64>,
     /// Leases of own blocks, to be read or to be written, but for what pulls have opened.
     pub leases: LeaseMetrics,
-    /// Plans that were compiled: one for each pull or push, and one for each lease set that others use.
+    /// Plans that were compiled, or could not be: one for each pull or push, and one for each lease set that others use.
     pub plans: u64,
 }
 

@@ -10,9 +10,10 @@ use crate::wire::JobId;
 /// The driver's half of a promise.
 #[derive(Debug)]
 pub(super) struct Promise<T> {
+    /// Goes first, so that whoever hears that the promise is broken does not find it.
+    keeper: Option<Keeper>,
     /// `None` once the end is told.
     end: Option<oneshot::Sender<T>>,
-    keeper: Option<Keeper>,
 }
 
 /// The user's half of a promise. Dropping it before the end is told cancels what it is of.

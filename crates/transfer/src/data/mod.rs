@@ -30,8 +30,8 @@
 //! **Threads.** A lane's streams are filled and emptied on the thread that drives its socket: with two
 //! cores, one for each end, 512 B chunks move at 0.9 of what bare QUIC does, gather, scatter and
 //! checksums included (2.2 against 2.5 GB/s), longer ones at 0.93 and more. Each end of a ring has a thread
-//! of its own, since it waits for its peer: so nobody else waits for that peer too. Nobody who waits for a
-//! turn on a ring is inside of a fence.
+//! of its own, since it waits for its peer: so nobody else waits for that peer too. Whoever waits for a turn on a
+//! ring leaves as soon as it is fenced.
 //!
 //! **Memory.** A lane that is sent over has [`DataOptions::buffers`] buffers of
 //! [`DataOptions::buffer_bytes`]; a transfer about 300 bytes, 32 for each part, of which there are 2,048

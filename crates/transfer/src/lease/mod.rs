@@ -19,6 +19,7 @@
 //!
 //! What a lease is used *for*, messages and streams, is not known here; see [`crate::wire`].
 
+mod limits;
 mod record;
 mod table;
 
@@ -28,7 +29,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use table::LeaseLimits;
+pub use limits::LeaseLimits;
 pub(crate) use table::LeaseTable;
 pub(crate) use table::MAX_LAYERS;
 

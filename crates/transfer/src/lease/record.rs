@@ -51,6 +51,8 @@ pub(super) struct Bound {
     /// no rank of its. That one is never `lost`: the push tells by itself whether its peers are there.
     pub(super) agents: BTreeMap<AgentId, Agent>,
     pub(super) attempts: BTreeMap<Rank, u32>,
+    /// Used by write leases only: who has to write, known from the first push on.
+    pub(super) writers: Option<BTreeSet<Rank>>,
     pub(super) landed: BTreeSet<Rank>,
     pub(super) done: BTreeSet<Rank>,
 }
@@ -68,6 +70,7 @@ impl Bound {
             holder,
             agents: BTreeMap::new(),
             attempts: BTreeMap::new(),
+            writers: None,
             landed: BTreeSet::new(),
             done: BTreeSet::new(),
         }

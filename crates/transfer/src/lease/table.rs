@@ -1,8 +1,9 @@
 //! The leases of one agent.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
+use super::limits::LeaseLimits;
 use super::record::{Push, Record, State};
 use super::{
     Holder, LeaseDone, LeaseEnd, LeaseError, LeaseEvent, LeaseKey, LeasePush, LeaseSpec, LeaseUse,
@@ -14,30 +15,6 @@ use crate::moment::{Moment, Timers};
 
 /// Most layers that progress is kept for; no model has a tenth of them.
 pub(crate) const MAX_LAYERS: u32 = 4096;
-
-/// Bounds of an agent's leases.
-#[derive(Clone, Debug)]
-pub struct LeaseLimits {
-    /// Most leases that are open at a time. A lease takes about 500 bytes and 150 more for each
-    /// rank of its holder.
-    pub leases: usize,
-    /// Of how many ended leases the table remembers how they ended, the latest ones: 72 bytes each.
-    /// A pull that comes later is told that the lease is unknown.
-    pub ended: usize,
-    /// How long a holder may be away in the midst of its use before the lease ends as
-    /// [`PeerLost`](LeaseEnd::PeerLost).
-    pub peer_grace: Duration,
-}
-
-impl Default for LeaseLimits {
-    fn default() -> Self {
-        Self {
-            leases: 65_536,
-            ended: 16_384,
-            peer_grace: Duration::from_secs(10),
-        }
-    }
-}
 
 /// The leases of one agent, for its local ranks.
 ///
@@ -367,6 +344,19 @@ impl<B> LeaseTable<B> {
         }
     }
 
+    /// Notes which ranks of the holder have to write, all of them together.
+    pub(crate) fn set_writers(&mut self, key: LeaseKey, writers: impl FnOnce() -> BTreeSet<Rank>) {
+        let record = self.open.get_mut(&key);
+        if let Some(bound) = record.and_then(|record| record.bound.as_mut()) {
+            bound.writers.get_or_insert_with(writers);
+        }
+    }
+
+    /// Which ranks of the holder have to write, if that was noted.
+    pub(crate) fn writers(&self, key: &LeaseKey) -> Option<&BTreeSet<Rank>> {
+        self.open.get(key)?.bound.as_ref()?.writers.as_ref()
+    }
+
     /// The holder's `ranks` are done. Ends the lease once all ranks of the holder are.
     ///
     /// A rank that had to write and has not landed, and yet says that it is done, cancels the lease.
@@ -520,9 +510,12 @@ impl<B> LeaseTable<B> {
         self.settle(key);
     }
 
-    /// Memory is not done with the blocks: ends the lease, and gives its blocks where that is news.
-    pub(crate) fn stall(&mut self, key: LeaseKey) -> Option<&B> {
-        if self.open.get(&key)?.pins.is_empty() {
+    /// Memory is not done with what a transfer reads or writes, or else a push that was invited: ends the lease, and gives its
+    /// blocks where that is news.
+    pub(crate) fn stall(&mut self, key: LeaseKey, transfer: Option<TransferId>) -> Option<&B> {
+        let record = self.open.get(&key)?;
+        let pin = transfer.or_else(|| record.push.map(|push| push.pin))?;
+        if !record.pins.contains(&pin) {
             return None;
         }
         self.end(key, LeaseEnd::Cancelled);

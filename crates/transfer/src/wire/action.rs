@@ -6,7 +6,7 @@ use super::outcome::{JobError, JobReport, NoticeOutcome};
 use super::planner::PlanAsk;
 use super::refusal::{HelloRefusal, Text};
 use crate::content::ContentDigest;
-use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
+use crate::ids::{AgentId, Nonce, Rank, TransferId};
 use crate::lease::{LeaseEnd, LeaseKey};
 use crate::path::Path;
 use crate::path::negotiation::Order;
@@ -163,8 +163,6 @@ pub struct Flow {
     pub conn: ConnId,
     /// The peer.
     pub agent: AgentId,
-    /// The peer's deployment, known to the planner.
-    pub peer: DeploymentDigest,
     /// The rank here.
     pub rank: Rank,
     /// The rank there.

@@ -40,6 +40,13 @@ pub enum Awaited {
     Push,
 }
 
+impl Awaited {
+    /// Whether an owner tells whoever waits so.
+    pub(super) fn is_told(self) -> bool {
+        matches!(self, Self::Lease | Self::Fence | Self::Prefill)
+    }
+}
+
 impl fmt::Display for Awaited {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -66,8 +66,8 @@ pub(super) enum News {
     /// Flows: an attempt with this rank of the peer is over without success, and fenced.
     Gone(TransferId, Side, Rank, Why),
 
-    /// Flows: memory of this rank is not done with a transfer that was stopped long ago.
-    Stalled(Side, Rank),
+    /// Flows: memory of this rank is not done with a transfer that was stopped long ago. Jobs: nor with an invited push.
+    Stalled(Side, Rank, Option<TransferId>),
 
     /// Paths: what has taken a path that is lost has failed.
     PathLost(Vec<TransferId>, Text),

@@ -1,6 +1,6 @@
 //! What the machine asks of plans and memory, without knowing either.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::refusal::Difference;
 use crate::ids::{DeploymentDigest, PlanDigest, Rank};
@@ -55,6 +55,14 @@ pub struct Planned<L> {
 }
 
 impl<L> Planned<L> {
+    /// The ranks of the peer that one local rank has routes with.
+    pub fn peers_of(&self, rank: Rank) -> BTreeSet<Rank> {
+        self.of_rank(rank)
+            .iter()
+            .map(|route| route.peer_rank)
+            .collect()
+    }
+
     /// The routes of one local rank.
     pub fn of_rank(&self, rank: Rank) -> &[Route] {
         self.routes.get(&rank).map_or(&[], Vec::as_slice)

@@ -43,7 +43,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let blocks = vec![6, 1];
     let tables = Tables(vec![BlockTable::List(blocks.clone())]);
     let request = PullRequest::new(ticket, deployment.ranks(), tables, content, tokens);
-    // After an error nothing touches the blocks any more: compute the request here instead.
+    // After an error the request is computed here instead. Nothing touches the blocks any more, unless it says that memory
+    // is not done with them.
     let report = agent.pull(request).await?;
 
     // The engine decodes. This one looks whether it has what it would have computed, in copies: the memory is the

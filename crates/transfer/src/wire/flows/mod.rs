@@ -8,6 +8,8 @@ pub(super) mod source;
 pub(super) mod transfer;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::action::{Action, Flow};
 use super::awaited::Awaited;
@@ -15,7 +17,7 @@ use super::context::{Context, Timer};
 use super::ids::ConnId;
 use super::message::Message;
 use super::news::{News, Side, Why};
-use super::planner::Planner;
+use super::planner::{Planned, Planner};
 use super::refusal::{Failure, Refusal, Text};
 use super::stream::{StreamHeader, StreamTrailer};
 use crate::ids::{AgentId, TransferId};
@@ -25,6 +27,9 @@ use crate::path::negotiation::Way;
 pub use destination::{MAX_STREAMS, StreamRefusal};
 
 use transfer::{Role, Transfer};
+
+/// How long a fence that is late may take to be heard of.
+const FENCE_GRACE: Duration = Duration::from_secs(1);
 
 /// All attempts that are under way.
 #[derive(Debug)]
@@ -45,6 +50,10 @@ impl<P: Planner> Flows<P> {
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Transfer<P>> {
         self.transfers.values()
+    }
+
+    pub(super) fn take_plan(&mut self, id: TransferId) -> Option<Arc<Planned<P::Plan>>> {
+        self.transfers.get_mut(&id)?.plan.take()
     }
 
     /// Begins an attempt.
@@ -163,6 +172,8 @@ impl<P: Planner> Flows<P> {
                 self.end(cx, id, Why::Refused(refusal), false);
             }
             (Message::Abort { failure, .. }, _) => self.fail(cx, id, failure, false),
+            // What else a transfer may wait for a peer cannot know.
+            (Message::Waiting { on, .. }, _) if !on.is_told() => {}
             (Message::Waiting { on, .. }, Role::Destination(_)) => {
                 t.waiting = Some(on);
                 if let (Awaited::Prefill, Side::Job { job, .. }) = (on, t.side) {
@@ -398,8 +409,12 @@ impl<P: Planner> Flows<P> {
     /// Memory takes too long to be done with a transfer that was stopped.
     pub(super) fn fence_late(&mut self, cx: &mut Context<P>, id: TransferId) {
         if let Some(t) = self.transfers.get_mut(&id) {
+            // A process that was stopped for a while may be late itself: the fence may be through, and not heard of yet.
+            if !std::mem::replace(&mut t.is_fence_late, true) {
+                return cx.after(FENCE_GRACE, Timer::Fence(id));
+            }
             t.stalled = true;
-            cx.tell(News::Stalled(t.side, t.flow.rank));
+            cx.tell(News::Stalled(t.side, t.flow.rank, Some(id)));
         }
     }
 

@@ -18,10 +18,13 @@ use crate::wire::stream::StreamHeader;
 pub(crate) struct Transfer<P: Planner> {
     /// What the agent is told about it. It lives and dies with the connection named there.
     pub(crate) flow: Flow,
-    pub(crate) plan: Arc<Planned<P::Plan>>,
+    /// What it moves by, until the agent has taken it.
+    pub(crate) plan: Option<Arc<Planned<P::Plan>>>,
     pub(crate) side: Side,
     pub(super) role: Role,
     phase: Phase,
+    /// Whether its fence takes longer than it should.
+    pub(super) is_fence_late: bool,
     /// Whether memory has not been done with it in time.
     pub(crate) stalled: bool,
     /// The paths that may be taken.
@@ -70,10 +73,11 @@ impl<P: Planner> Transfer<P> {
         };
         let mut transfer = Self {
             flow,
-            plan,
+            plan: Some(plan),
             side,
             role,
             phase: Phase::Asking,
+            is_fence_late: false,
             stalled: false,
             paths,
             places: 0,
@@ -227,7 +231,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::ids::{AgentId, DeploymentDigest, Nonce, Rank, TransferId};
+    use crate::ids::{AgentId, Nonce, Rank, TransferId};
     use crate::plan::Request;
     use crate::wire::action::BlocksOf;
     use crate::wire::ids::{ConnId, JobId};
@@ -243,7 +247,6 @@ mod tests {
             nonce: NONCE,
             conn: ConnId(1),
             agent: AgentId::new("a").unwrap(),
-            peer: DeploymentDigest([0; 32]),
             rank: Rank(0),
             peer_rank: Rank(0),
             request: Request {

@@ -203,6 +203,23 @@ impl<P: Planner> Job<P> {
         let keep = self.spec.keep_leases && *error != JobError::Cancelled;
         !keep && (self.admitted || !error.is_not_ours())
     }
+
+    /// Tells the agents of the ticket that it is given up.
+    fn cancel(&self) -> News {
+        let content = Some(self.spec.content);
+        self.notify(NoticeKind::Cancel { content })
+    }
+
+    /// Tells the agents of the ticket something.
+    fn notify(&self, says: NoticeKind) -> News {
+        News::Notify(Box::new(Notify {
+            ticket: self.spec.ticket.clone(),
+            claims: self.claims.clone(),
+            says,
+            dials: self.dials(),
+            reported: false,
+        }))
+    }
 }
 
 /// All pulls and pushes of our own, and pushes that were invited here.
@@ -406,9 +423,15 @@ impl<P: Planner> Jobs<P> {
             return;
         };
         job.stalled = true;
+        // The agents of the ticket hear of it now: the end may never come.
+        if job.stop.as_ref().is_some_and(|error| job.cancels(error)) {
+            g.cx.tell(job.cancel());
+        }
         match job.spec.blocks {
             Held::Own(_) => g.cx.act(Action::JobStalled { job: id, rank }),
-            Held::Of(BlocksOf::Lease(key)) => g.cx.tell(News::Stalled(Side::Lease(key), rank)),
+            Held::Of(BlocksOf::Lease(key)) => {
+                g.cx.tell(News::Stalled(Side::Lease(key), rank, None));
+            }
             Held::Of(BlocksOf::Job(_)) => {}
         }
     }
@@ -430,18 +453,15 @@ impl<P: Planner> Jobs<P> {
         cx.timers.clear(&Timer::Away(id));
         cx.jobs.remove(job.claims.set, &job.spec.ranks);
         let error = job.stop.take();
-        let (content, dials) = (job.spec.content, job.dials());
-        let cancel = NoticeKind::Cancel {
-            content: Some(content),
-        };
-        let says = match (&error, &job.phase) {
-            (Some(error), _) => job.cancels(error).then_some(cancel),
+        let told = match (&error, &job.phase) {
+            // It was told when its memory stalled.
+            (Some(error), _) => (!job.stalled && job.cancels(error)).then(|| job.cancel()),
             // Every write lease has been told so.
             (None, Phase::Invited(_)) => None,
-            (None, Phase::Own(_)) => Some(NoticeKind::Done {
+            (None, Phase::Own(_)) => Some(job.notify(NoticeKind::Done {
                 ranks: job.spec.ranks.iter().copied().collect(),
-                content,
-            }),
+                content: job.spec.content,
+            })),
         };
         let routes = match job.phase {
             Phase::Own(own) => own.report(),
@@ -469,15 +489,8 @@ impl<P: Planner> Jobs<P> {
             }
             Held::Of(BlocksOf::Job(_)) => {}
         }
-        if let Some(says) = says {
-            let notify = Notify {
-                ticket: job.spec.ticket,
-                claims: job.claims,
-                says,
-                dials,
-                reported: false,
-            };
-            cx.tell(News::Notify(Box::new(notify)));
+        if let Some(news) = told {
+            cx.tell(news);
         }
     }
 }

@@ -281,7 +281,7 @@ impl<P: Planner> Job<P> {
             return;
         };
         let push = self.claims.direction == Direction::Push;
-        let (spec, claims) = (&self.spec, &self.claims);
+        let spec = &self.spec;
         let Phase::Own(own) = &mut self.phase else {
             return;
         };
@@ -318,7 +318,6 @@ impl<P: Planner> Job<P> {
             nonce,
             conn,
             agent,
-            peer: claims.owner,
             rank,
             peer_rank,
             request: spec.request,

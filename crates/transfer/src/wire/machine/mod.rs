@@ -119,9 +119,9 @@ impl<P: Planner> Machine<P> {
         }
     }
 
-    /// What a transfer moves by, as long as there is one.
-    pub fn plan(&self, transfer: TransferId) -> Option<&Arc<Planned<P::Plan>>> {
-        self.flows.get(transfer).map(|t| &t.plan)
+    /// Takes what a transfer that is to begin moves by; nothing if it is over.
+    pub fn take_plan(&mut self, transfer: TransferId) -> Option<Arc<Planned<P::Plan>>> {
+        self.flows.take_plan(transfer)
     }
 
     /// What knows the deployments of peers.

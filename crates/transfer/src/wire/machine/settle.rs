@@ -166,7 +166,7 @@ impl<P: Planner> Machine<P> {
             }
             News::Travels(transfer) => self.travels(transfer),
             News::Stopped(conn, transfer) => self.paths.end(conn, transfer),
-            News::Stalled(side, rank) => self.memory_stalled(side, rank),
+            News::Stalled(side, rank, transfer) => self.memory_stalled(side, rank, transfer),
             News::PathLost(transfers, why) => {
                 for transfer in transfers {
                     let why = why.clone();
@@ -276,11 +276,11 @@ impl<P: Planner> Machine<P> {
     }
 
     /// Memory is not done with a transfer that was stopped long ago: whoever has the blocks fails, and keeps them.
-    fn memory_stalled(&mut self, side: Side, rank: Rank) {
+    fn memory_stalled(&mut self, side: Side, rank: Rank, transfer: Option<TransferId>) {
         let (mut g, owner, jobs, _) = self.parts();
         match side {
             Side::Job { job, .. } => jobs.stall(&mut g, job, rank),
-            Side::Lease(key) => match owner.leases.stall(key) {
+            Side::Lease(key) => match owner.stall(g.cx, key, transfer) {
                 Some(Held::Own(_)) => g.cx.act(Action::LeaseStalled { key }),
                 Some(&Held::Of(BlocksOf::Job(job))) => jobs.stall(&mut g, job, rank),
                 Some(Held::Of(BlocksOf::Lease(_))) | None => {}

@@ -64,7 +64,7 @@ impl<P: Planner> Owner<P> {
     }
 
     /// Refuses an ask. A pull of ours that has opened what was to be pushed may come to nothing with it.
-    fn refuse_ask(&mut self, g: &mut Ground<'_, P>, asked: Asked, refusal: Refusal) {
+    pub(super) fn refuse_ask(&mut self, g: &mut Ground<'_, P>, asked: Asked, refusal: Refusal) {
         let conn = asked.conn;
         refuse(g.cx, conn, asked.ask.transfer, refusal.clone());
         // The asker tries again after the first; the others are of attempts that later ones have overtaken.
@@ -196,6 +196,9 @@ impl<P: Planner> Owner<P> {
         }
         self.check_places(g, &agent, route.places)?;
         self.leases.admit(g.cx.now, key, direction, &wanted)?;
+        if direction == Direction::Push {
+            self.leases.set_writers(key, || plan.peers_of(key.rank));
+        }
         self.keep_plan(key, &plan);
         Ok(Verdict::Admitted(plan, route, path))
     }
@@ -209,7 +212,7 @@ impl<P: Planner> Owner<P> {
         path: Path,
     ) {
         let (conn, key, ask) = (asked.conn, asked.key, &asked.ask);
-        let Ok((agent, peer)) = g.peers.asker(conn) else {
+        let Ok((agent, _)) = g.peers.asker(conn) else {
             return;
         };
         let transfer = ask.transfer;
@@ -218,7 +221,6 @@ impl<P: Planner> Owner<P> {
             nonce: ask.nonce,
             conn,
             agent,
-            peer: peer.holder.deployment,
             rank: key.rank,
             peer_rank: asked.peer_rank(),
             request: ask.request,

@@ -29,8 +29,8 @@ impl<P: Planner> Owner<P> {
         let running = g.flows.all().filter(|t| is_asked(t) && its(&t.flow.agent));
         let queued = self.queued.values();
         let queued = queued.filter(|queued| g.peers.agent(queued.conn).is_some_and(&its));
-        let pushes = self.pushes.values().filter(|push| its(&push.by));
-        running.count() + queued.count() + pushes.count()
+        let pushes = self.pushes.values().filter(|push| its(&push.by)).count();
+        running.count() + queued.count() + self.pending.asks_for_plans(its) + pushes
     }
 
     /// Whether routes of so many places may be bound besides those that the agent has under way here by its own asking,

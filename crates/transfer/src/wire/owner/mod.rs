@@ -6,7 +6,7 @@ mod limits;
 mod notices;
 mod pending;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::action::{Action, BlocksOf};
@@ -20,7 +20,7 @@ use super::planner::{PlanAsk, Planned, Planner};
 use super::plans::MOST_COMPILING;
 use super::refusal::{Refusal, Text};
 use crate::content::ContentDigest;
-use crate::ids::{AgentId, Incarnation, Rank, TransferId};
+use crate::ids::{AgentId, Incarnation, LeaseSetId, Rank, TransferId};
 use crate::lease::{LeaseKey, LeaseSpec, LeaseTable, OpenError, OpenFault, UseError};
 use crate::plan::MAX_SLICES;
 
@@ -39,10 +39,18 @@ pub(super) struct Owner<P: Planner> {
     queued: HashMap<(LeaseKey, Rank), Asked>,
     /// Pushes that were invited here, by what pins their leases.
     pushes: HashMap<TransferId, InvitedPush>,
-    /// What is moved by, of leases that more routes may be asked for.
-    plans: HashMap<LeaseKey, Arc<Planned<P::Plan>>>,
+    /// Plans of lease sets of which more routes may be asked for.
+    plans: HashMap<LeaseSetId, KeptPlan<P::Plan>>,
     /// The slices of all of those together.
     slices: u64,
+}
+
+/// What the leases of a set move by.
+#[derive(Debug)]
+struct KeptPlan<L> {
+    plan: Arc<Planned<L>>,
+    /// Whose leases are open.
+    ranks: BTreeSet<Rank>,
 }
 
 impl<P: Planner> Owner<P> {
@@ -139,17 +147,32 @@ impl<P: Planner> Owner<P> {
 
     /// Keeps the plan of a lease for the routes that are still to be asked for, where there is room.
     fn keep_plan(&mut self, key: LeaseKey, plan: &Arc<Planned<P::Plan>>) {
-        self.forget_plan(key);
+        if let Some(kept) = self.plans.get_mut(&key.set)
+            && Arc::ptr_eq(&kept.plan, plan)
+        {
+            kept.ranks.insert(key.rank);
+            return;
+        }
+        // A later request for other tokens takes the place of an earlier one.
+        if let Some(kept) = self.plans.remove(&key.set) {
+            self.slices -= kept.plan.slices;
+        }
         if self.slices + plan.slices <= MAX_SLICES {
             self.slices += plan.slices;
-            self.plans.insert(key, plan.clone());
+            let (plan, ranks) = (plan.clone(), [key.rank].into());
+            self.plans.insert(key.set, KeptPlan { plan, ranks });
         }
     }
 
     /// Nothing more is asked for by the plan of a lease.
     pub(super) fn forget_plan(&mut self, key: LeaseKey) {
-        if let Some(plan) = self.plans.remove(&key) {
-            self.slices -= plan.slices;
+        let Some(kept) = self.plans.get_mut(&key.set) else {
+            return;
+        };
+        kept.ranks.remove(&key.rank);
+        if kept.ranks.is_empty() {
+            self.slices -= kept.plan.slices;
+            self.plans.remove(&key.set);
         }
     }
 
@@ -219,6 +242,21 @@ impl<P: Planner> Owner<P> {
         }
     }
 
+    /// Memory is not done with the blocks of a lease: ends it, and gives its blocks where that is news. What waits for that
+    /// fence is refused.
+    pub(super) fn stall(
+        &mut self,
+        cx: &mut Context<P>,
+        key: LeaseKey,
+        transfer: Option<TransferId>,
+    ) -> Option<&Held<P::Blocks>> {
+        let blocks = self.leases.stall(key, transfer)?;
+        for (_, asked) in self.queued.extract_if(|(of, _), _| *of == key) {
+            refuse(cx, asked.conn, asked.ask.transfer, Refusal::Cancelled);
+        }
+        Some(blocks)
+    }
+
     /// An invited push touches the blocks of its lease no more.
     pub(super) fn push_over(&mut self, key: LeaseKey, landed: bool) {
         if let Some(pin) = self.leases.push_over(key, landed) {
@@ -252,12 +290,17 @@ impl<P: Planner> Owner<P> {
     ) {
         // One at a time: an invitation is answered when no rank of it waits any more.
         while let Some(demand) = self.pending.pop_compiled(ask) {
-            match outcome {
-                Ok(()) => self.let_in(g, demand),
-                Err(why) => {
-                    let why = why.clone();
-                    self.refuse_pending(g.cx, demand, Refusal::Unplannable { why });
+            let why = match outcome {
+                Ok(()) => {
+                    self.let_in(g, demand);
+                    continue;
                 }
+                Err(why) => why.clone(),
+            };
+            let refusal = Refusal::Unplannable { why };
+            match demand {
+                Demand::Ask(asked) => self.refuse_ask(g, asked, refusal),
+                demand => self.refuse_pending(g.cx, demand, refusal),
             }
         }
     }

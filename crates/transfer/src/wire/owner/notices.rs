@@ -16,6 +16,13 @@ use crate::wire::peers::Peers;
 use crate::wire::planner::{PlanAsk, Planner};
 use crate::wire::refusal::{Refusal, Role};
 
+/// Who has to write for blocks to be whole.
+enum Writers {
+    Known(BTreeSet<Rank>),
+    /// Nothing was pushed, so only this plan tells whether something had to be.
+    Planned(PlanAsk),
+}
+
 impl<P: Planner> Owner<P> {
     pub(crate) fn on_notice(
         &mut self,
@@ -133,8 +140,8 @@ impl<P: Planner> Owner<P> {
         let (applied, content) = match &said.says {
             NoticeKind::Done { ranks, content } => {
                 let needed = match self.must_write(cx, &said)? {
-                    Ok(needed) => needed,
-                    Err(plan) => return self.keep_notice(cx, said, Some(plan)),
+                    Writers::Known(needed) => needed,
+                    Writers::Planned(plan) => return self.keep_notice(cx, said, Some(plan)),
                 };
                 let done = LeaseDone {
                     agent: &said.agent,
@@ -164,36 +171,28 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// The ranks of the pusher that have to write for this rank's blocks to be whole, once their plan is compiled.
-    fn must_write(
-        &self,
-        cx: &mut Context<P>,
-        said: &Said,
-    ) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
+    /// The ranks of the pusher that have to write for this rank's blocks to be whole.
+    fn must_write(&self, cx: &mut Context<P>, said: &Said) -> Result<Writers, Refusal> {
         let key = said.key;
         let spec = self.leases.spec(&key);
         let Some(spec) = spec.filter(|_| said.direction == Direction::Push) else {
-            return Ok(Ok(BTreeSet::new()));
+            return Ok(Writers::Known(BTreeSet::new()));
         };
-        let plan = match self.plans.get(&key) {
-            Some(plan) => plan.clone(),
-            None => {
-                let wanted = PlanAsk {
-                    peer: said.holder.deployment,
-                    local_is_source: false,
-                    // The order of layers changes no route.
-                    request: Request {
-                        start: spec.start,
-                        ..Request::tokens(spec.valid_tokens - spec.start)
-                    },
-                };
-                match cx.plan_for_peer(&said.agent, &wanted)? {
-                    Some(plan) => plan,
-                    None => return Ok(Err(wanted)),
-                }
-            }
+        if let Some(writers) = self.leases.writers(&key) {
+            return Ok(Writers::Known(writers.clone()));
+        }
+        let wanted = PlanAsk {
+            peer: said.holder.deployment,
+            local_is_source: false,
+            // The order of layers changes no route.
+            request: Request {
+                start: spec.start,
+                ..Request::tokens(spec.valid_tokens - spec.start)
+            },
         };
-        let routes = plan.of_rank(key.rank).iter();
-        Ok(Ok(routes.map(|route| route.peer_rank).collect()))
+        Ok(match cx.plan_for_peer(&said.agent, &wanted)? {
+            Some(plan) => Writers::Known(plan.peers_of(key.rank)),
+            None => Writers::Planned(wanted),
+        })
     }
 }

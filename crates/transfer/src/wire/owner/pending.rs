@@ -159,6 +159,15 @@ impl PendingDemands {
         (self.waiting.len() - for_plan, for_plan)
     }
 
+    /// How many asks of such agents wait for a plan: they are let in without a further look at how many there are.
+    pub(super) fn asks_for_plans(&self, its: impl Fn(&AgentId) -> bool) -> usize {
+        let waiting = self
+            .waiting
+            .iter()
+            .filter(|pending| pending.plan.is_some() && matches!(pending.demand, Demand::Ask(_)));
+        waiting.filter(|pending| its(&pending.agent)).count()
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Moment> {
         self.waiting.first().map(|pending| pending.until)
     }

@@ -139,7 +139,7 @@ impl World {
     pub(super) fn fence_streams(&mut self, n: usize, transfer: TransferId) {
         let delay = match self.mishap(0.02) {
             // Memory that is late, beyond what is waited for.
-            true => self.rng.within(5 * S, 12 * S),
+            true => self.rng.within(6 * S, 12 * S),
             false => self.rng.delay(5 * MS, 200 * MS),
         };
         let (node, at) = (&mut self.nodes[n], self.now + delay);

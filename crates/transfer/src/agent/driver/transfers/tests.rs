@@ -59,7 +59,6 @@ impl Stand {
             nonce: Nonce([block; 16]),
             conn: ConnId(1),
             agent: AgentId::new("holder").unwrap(),
-            peer: self.peer,
             rank,
             peer_rank: Rank(0),
             request: Request {

@@ -24,8 +24,8 @@ use crate::{
 /// A staging ring to send over. Clones are the same ring; it is hung up when the last one and the last
 /// transfer on it are gone.
 ///
-/// A thread of its own fills it. Transfers take turns there; one that waits for its turn holds nothing,
-/// so that its fence never waits for the transfers before it.
+/// A thread of its own fills it. Transfers take turns there; one that waits for its turn
+/// leaves as soon as it is fenced, so that its fence never waits for the transfers before it.
 #[derive(Clone, Debug)]
 pub struct RingOut {
     inner: Arc<Inner>,

@@ -81,7 +81,7 @@ impl End for Consumer {
 
 impl Drop for Consumer {
     fn drop(&mut self) {
-        self.ring.fence.doorbell().hang_up();
+        self.ring.fence.raise();
     }
 }
 

@@ -73,7 +73,7 @@ impl End for Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
-        self.ring.fence.doorbell().hang_up();
+        self.ring.fence.raise();
     }
 }
 
