@@ -407,6 +407,7 @@ impl Agent {
     ///     - `chunks`: how many runs of memory were gathered or scattered here, by length: the key is the smallest power of
     ///       two that is not below their bytes.
     ///     - `leases`: how many were `opened`, and how they have ended.
+    ///     - `plans`: how many were compiled.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.

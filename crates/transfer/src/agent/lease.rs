@@ -65,7 +65,8 @@ impl Lease {
         self.control.clone()
     }
 
-    /// Waits until the lease has ended, for whatever reason, and nothing touches its blocks any more.
+    /// Waits until the lease has ended, for whatever reason, and nothing touches its blocks any more; or until it is known
+    /// that memory is not done with them.
     /// Dropping the future drops the lease, and so cancels it.
     ///
     /// # Errors

@@ -1,4 +1,5 @@
-//! What users are promised: to hear of the end of a lease or a transfer once nothing touches its blocks any more.
+//! What users are promised: to hear of the end of a lease or a transfer once nothing touches its blocks any more, or once
+//! it is known that memory is not done with them.
 
 use tokio::sync::{mpsc, oneshot};
 

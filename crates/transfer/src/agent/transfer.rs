@@ -51,8 +51,8 @@ impl Transfer {
         self.control.clone()
     }
 
-    /// Waits until all routes of all ranks have landed, or it has failed for good. Either way nothing
-    /// touches the blocks any more.
+    /// Waits until all routes of all ranks have landed, or it has failed for good. Either way nothing touches the blocks any
+    /// more, but after [`MemoryStalled`](crate::wire::JobError::MemoryStalled).
     ///
     /// # Errors
     /// [`TransferError`].

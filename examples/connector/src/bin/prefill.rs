@@ -42,7 +42,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .register(Rank(0), vec![cache])?
         .bind("127.0.0.1:0".parse()?)?;
 
-    // The blocks stay as they are for as long as this lease lives. Each request has a set of its own.
+    // The blocks stay as they are for as long as this lease lives. An engine draws a set for each request.
     let (set, tokens) = (LeaseSetId([7; 16]), prompt().len() as u64);
     let content = Content::first(tokens, &prompt())?.digest();
     let tables = Tables(vec![BlockTable::List(blocks)]);
