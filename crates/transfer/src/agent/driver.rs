@@ -88,7 +88,8 @@ struct Driver {
     connections: Connections,
     transfers: Transfers,
     promises: Promises,
-    background: Background,
+    /// Compiles plans. Routes are bound in turns of their own, which no peer can take with many plans.
+    compiling: Background,
     counters: Counters,
     start: Instant,
     look: Duration,
@@ -129,14 +130,14 @@ impl Driver {
                 }
             }
         });
-        let background = Background::new(events.clone());
+        let [compiling, binding] = [(); 2].map(|()| Background::new(events.clone()));
         let driver = Self {
             machine: setup.machine,
             endpoints,
             connections,
-            transfers: Transfers::new(setup.memories, background.clone(), events),
+            transfers: Transfers::new(setup.memories, binding, events),
             promises: Promises::new(handles),
-            background,
+            compiling,
             counters: Counters::default(),
             start: Instant::now(),
             look: LOOK
@@ -535,16 +536,13 @@ impl Driver {
 
     fn compile(&mut self, ask: PlanAsk) {
         self.counters.plan_wanted();
-        let ranks = self.transfers.ranks();
+        let (now, ranks) = (self.now(), self.transfers.ranks());
         match self.machine.planner().compiling(&ask, ranks) {
             Ok(compiling) => {
                 let event = |plan| DataEvent::Compiled { ask, plan };
-                drop(self.background.run(compiling, event));
+                drop(self.compiling.run(compiling, event));
             }
-            Err(why) => {
-                let now = self.now();
-                self.machine.compiled(now, &ask, Err(why));
-            }
+            Err(why) => self.machine.compiled(now, &ask, Err(why)),
         }
     }
 

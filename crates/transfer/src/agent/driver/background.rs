@@ -12,7 +12,7 @@ use super::event::DataEvent;
 const TURNS: usize = 2;
 
 /// Does one thing after the other on threads that may block.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Background {
     pub(super) turns: Arc<Semaphore>,
     events: mpsc::UnboundedSender<DataEvent>,
