@@ -55,7 +55,7 @@ def test_sides_that_differ_are_logged_on_both(certs, caplog):
         [record] = until(lambda: found(*said))
         assert (record.name, record.levelname) == ("transload.transfer", "WARNING")
         assert record.message.startswith("refused ")
-        assert record.filename == "logs.rs" and record.lineno > 0
+        assert record.filename == "log.rs" and record.lineno > 0
     until(lambda: [r for r in caplog.records if "kind=\"incompatible\"" in r.message])
     for engine in (prefill, decode):
         engine.agent.shutdown(0)
