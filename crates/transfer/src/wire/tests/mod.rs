@@ -10,6 +10,7 @@ mod notices;
 mod paths;
 mod plans;
 mod sources;
+mod stalls;
 mod write_leases;
 
 use std::collections::{BTreeSet, HashMap};

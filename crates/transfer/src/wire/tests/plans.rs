@@ -209,3 +209,21 @@ fn are_waited_for_while_draining() {
     compile(&mut t);
     assert!(matches!(t.said[..], [Message::Accepted { .. }]));
 }
+
+/// Asks that wait for a plan are let in without a further look, so they count as under way.
+#[test]
+fn are_waited_for_by_no_more_than_may_be_under_way() {
+    let options = Options {
+        transfers_per_agent: 1,
+        ..Options::default()
+    };
+    let mut t = Table::owner_with("holder", options);
+    t.lease(1, 0, Direction::Pull, true);
+    t.compiles = false;
+    assert_eq!(t.answer(Message::Pull(ask(1, 1))), None);
+    let other = Ask {
+        transfer: transfer(99),
+        ..ask(1, 1)
+    };
+    assert_eq!(t.refusal(Message::Pull(other)), Refusal::busy(1));
+}

@@ -1,0 +1,97 @@
+//! Memory that is not done with a transfer after it was stopped.
+
+use super::*;
+
+/// How long the machine waits for it, and a little longer.
+fn too_long() -> Duration {
+    Options::default().fence_wait + secs(2)
+}
+
+/// An owner whose lease is read, by an attempt that a later one has overtaken.
+fn overtaken() -> (Table, LeaseKey) {
+    let mut t = Table::owner();
+    t.lease(1, 0, Direction::Pull, true);
+    t.hear(Message::Pull(ask(1, 1)));
+    t.hear(Message::Pull(ask(1, 2)));
+    t.took();
+    t.said.clear();
+    let (set, rank) = (set(1), Rank(0));
+    (t, LeaseKey { set, rank })
+}
+
+fn stalled_leases(t: &mut Table) -> Vec<LeaseKey> {
+    let stalled = t.took().into_iter().filter_map(|action| match action {
+        Action::LeaseStalled { key } => Some(key),
+        Action::LeaseEnded { .. } => panic!("its blocks may still be touched"),
+        _ => None,
+    });
+    stalled.collect()
+}
+
+#[test]
+fn fails_a_lease_and_refuses_what_waits_for_the_fence() {
+    let (mut t, key) = overtaken();
+    t.wait(too_long());
+    assert_eq!(stalled_leases(&mut t), [key]);
+    let refused = Message::Refused {
+        transfer: ask(1, 2).transfer,
+        refusal: Refusal::Cancelled,
+    };
+    assert!(t.said.contains(&refused), "{:?}", t.said);
+    assert_eq!(
+        (t.machine.gauges().queued, t.machine.gauges().stalled),
+        (0, 2)
+    );
+    t.wait(secs(600));
+    assert_eq!(stalled_leases(&mut t), [], "it is told once");
+    t.do_(|machine, now, _| machine.fenced(now, ask(1, 1).transfer));
+    assert_eq!(t.ended().len(), 1, "memory is done after all");
+    assert!(t.machine.is_idle());
+}
+
+/// A process that was frozen finds all its deadlines past, and may not have heard of its fences yet.
+#[test]
+fn is_waited_for_a_moment_longer_where_the_process_was_late_itself() {
+    let (mut t, _) = overtaken();
+    t.now = t.now + secs(3600);
+    t.do_(|machine, now, _| machine.on_deadline(now));
+    assert_eq!(t.machine.gauges().stalled, 0);
+    t.do_(|machine, now, _| machine.fenced(now, ask(1, 1).transfer));
+    t.wait(too_long());
+    assert!(
+        !t.took()
+            .iter()
+            .any(|action| matches!(action, Action::LeaseStalled { .. }))
+    );
+}
+
+#[test]
+fn fails_a_pull_whose_owner_hears_of_it_at_once() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let job = super::jobs::job(1, Direction::Pull);
+    let id = t.do_(|machine, now, _| machine.start(now, job)).unwrap();
+    super::jobs::meet_owner(&mut t);
+    let Some(Message::Pull(asked)) = t.said.last().cloned() else {
+        panic!("{:?}", t.said);
+    };
+    t.do_(|machine, now, _| machine.cancel_job(now, id));
+    t.took();
+    t.said.clear();
+    let cancels = |t: &Table| {
+        let cancels = |said: &&Message| matches!(said, Message::Notice(notice) if matches!(notice.says, NoticeKind::Cancel { .. }));
+        t.said.iter().filter(cancels).count()
+    };
+    t.wait(Options::default().fence_wait - secs(1));
+    assert!(t.took().is_empty() && cancels(&t) == 0);
+    t.wait(secs(3));
+    let rank = Rank(0);
+    let took = t.took();
+    assert!(
+        matches!(took[..], [Action::JobStalled { job, rank: of }] if (job, of) == (id, rank)),
+        "{took:?}"
+    );
+    assert_eq!(cancels(&t), 1);
+    t.do_(|machine, now, _| machine.fenced(now, asked.transfer));
+    assert_eq!(t.job(), Err(JobError::Cancelled));
+    assert_eq!(cancels(&t), 1, "it is told once");
+}
