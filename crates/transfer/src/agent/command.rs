@@ -1,4 +1,4 @@
-//! What users of an agent want of its driver, and how they say it.
+//! Commands: how the handles that users hold ask the driver for something.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ use crate::wire::{Gauges, JobError, JobId, JobSpec, NoticeOutcome};
 /// Most commands that wait for the driver. Users block while there are so many (back-pressure).
 const WAITING: usize = 1024;
 
-/// What users of an agent want.
+/// One thing that a user asks of the driver.
 pub(super) enum Command {
     Lease {
         spec: LeaseSpec<Blocks>,
@@ -67,20 +67,20 @@ pub(super) enum Command {
     },
 }
 
-/// What an owner wants of its lease.
+/// One thing that the owner of a lease asks for.
 pub(super) enum LeaseWish {
     Ready { layer: u32, tokens: u64 },
     FinishPrefill,
     Renew { ttl: Duration },
 }
 
-/// What is told to the agents of a ticket.
+/// One thing that the driver tells the agents of a ticket for a user.
 pub(super) enum Notice {
     Cancel { content: Option<ContentDigest> },
     Renew { ttl: Duration },
 }
 
-/// What counters and logs say of a pull or push.
+/// Names a pull or a push in counters and logs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JobLabel {
     pub(super) direction: Direction,

@@ -59,7 +59,7 @@ mod transfers;
 /// short, which it has to stay well below.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What a driver is started with.
+/// Holds everything that a driver needs to start.
 pub(super) struct Setup {
     pub(super) machine: Machine<Plans>,
     pub(super) endpoints: Endpoints,
@@ -242,7 +242,7 @@ impl Driver {
     }
 }
 
-/// What happens.
+/// Takes events.
 impl Driver {
     fn on_control(&mut self, event: ControlEvent) {
         let now = self.now();
@@ -358,7 +358,7 @@ impl Driver {
     }
 }
 
-/// What users of the agent want.
+/// Takes commands.
 impl Driver {
     fn on_command(&mut self, command: Command) {
         let now = self.now();
@@ -446,7 +446,7 @@ impl Driver {
     }
 }
 
-/// What the machine wants done.
+/// Carries out actions.
 impl Driver {
     fn act(&mut self, action: Action<Blocks>) {
         match action {

@@ -21,7 +21,8 @@ pub(super) fn open(
     mut data: DataOptions,
     events: mpsc::UnboundedSender<DataEvent>,
 ) -> Carriers {
-    // Whoever keeps to what lanes allow is never turned away; two dials may have crossed.
+    // A peer that opens no more streams than its lanes allow is never turned away. It may have twice the lanes, where both
+    // sides have dialled at once.
     let quic = endpoints.options();
     let allowed = 2 * usize::from(quic.lanes) * quic.max_streams as usize;
     data.streams_of_peer = data.streams_of_peer.max(allowed);

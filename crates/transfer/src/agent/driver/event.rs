@@ -1,4 +1,4 @@
-//! What the driver hears from its peers, from the data plane and from work in the background.
+//! Events: peers, the data plane and background work tell the driver what has happened.
 
 use tokio::sync::oneshot;
 
@@ -13,7 +13,7 @@ use crate::wire::message::Envelope;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{ConnId, PlanAsk, Planned};
 
-/// What happens to control connections. Peers wait while there are too many events (back-pressure).
+/// Tells of control connections. Peers wait while too many of these events are queued (back-pressure).
 pub(super) enum ControlEvent {
     /// A peer has connected to us.
     Arrived(ControlConnection),
@@ -28,7 +28,7 @@ pub(super) enum ControlEvent {
     Lost { conn: ConnId, why: String },
 }
 
-/// What happens to data: a few events for each stream, whose senders cannot wait.
+/// Tells of data: a few events for each stream, from senders that cannot wait.
 pub(super) enum DataEvent {
     /// The carrier of a path has something to report.
     Path {
@@ -71,7 +71,7 @@ pub(super) enum DataEvent {
     Fenced { transfer: TransferId },
 }
 
-/// What has become of a data stream of ours.
+/// Tells what a data stream that leaves has come to.
 pub(super) enum Sending {
     /// It is written whole.
     Written { bytes: u64 },

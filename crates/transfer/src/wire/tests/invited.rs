@@ -407,6 +407,19 @@ fn that_refuses_the_push_is_over() {
     assert_eq!(t.machine.gauges().leases, 0);
 }
 
+#[test]
+fn that_cannot_plan_the_push_is_over() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    t.compiles = false;
+    t.hear(Message::Push(ask_from(0)));
+    let plan = t.compiled.last().cloned().expect("it is asked for");
+    t.do_(|machine, now, _| machine.compiled(now, &plan, Err("too long")));
+    let (agent, why) = (agent("owner"), "too long".into());
+    let refusal = Refusal::Unplannable { why };
+    assert_eq!(t.job(), Err(JobError::PushRefused { agent, refusal }));
+}
+
 /// Who is not the owner cannot end it, though it has the ticket of the write leases.
 #[test]
 fn that_refuses_a_third_party_goes_on() {
