@@ -15,9 +15,7 @@ use criterion::{Criterion, Throughput};
 use rustix::time::{ClockId, clock_gettime};
 use transload_layout::Deployment;
 use transload_layout::document::Value;
-use transload_transfer::copy::{
-    CopyOptions, Crc32c, Kernel, MemoryStream, NoChecksum, Tuning, copy, settle,
-};
+use transload_transfer::copy::{CopyOptions, Crc32c, Kernel, MemoryStream, copy, settle};
 use transload_transfer::memory::{Access, Memory};
 use transload_transfer::plan::program::Program;
 use transload_transfer::plan::{BlockTable, Plan, Request, Side, Tables};
@@ -194,11 +192,8 @@ impl<'a> Copy<'a> {
         let (mut out, mut sum) = (vec![0; piece], Crc32c::new());
         while cursor.remaining() > 0 {
             let len = piece.min(cursor.remaining() as usize);
-            if summed {
-                cursor.gather(&mut out[..len], &mut sum).unwrap();
-            } else {
-                cursor.gather(&mut out[..len], &mut NoChecksum).unwrap();
-            }
+            let sum = summed.then_some(&mut sum);
+            cursor.gather(&mut out[..len], sum).unwrap();
             black_box(&mut out);
         }
     }
@@ -208,11 +203,8 @@ impl<'a> Copy<'a> {
         let (bytes, mut sum) = (vec![1; piece], Crc32c::new());
         while cursor.remaining() > 0 {
             let len = piece.min(cursor.remaining() as usize);
-            if summed {
-                cursor.scatter(&bytes[..len], &mut sum).unwrap();
-            } else {
-                cursor.scatter(&bytes[..len], &mut NoChecksum).unwrap();
-            }
+            let sum = summed.then_some(&mut sum);
+            cursor.scatter(&bytes[..len], sum).unwrap();
         }
         settle();
     }
@@ -238,7 +230,7 @@ fn ratios(copies: &[Copy<'_>]) {
             ("memcpy", &|| copy.memcpy(usize::MAX)),
             ("memcpy, 80 MiB at a time", &|| copy.memcpy(80 << 20)),
             ("memcpy, chunk by chunk", &|| {
-                copy.run(&one.clone().with_tuning(of(Kernel::Portable)));
+                copy.run(&one.clone().with_kernel(Kernel::Portable));
             }),
             ("copy", &|| copy.run(&one)),
             ("copy, summed", &|| copy.run(&one.clone().with_checksum())),
@@ -280,10 +272,6 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-fn of(kernel: Kernel) -> Tuning {
-    Tuning::detect().with_kernel(kernel)
-}
-
 /// Seconds that this thread has run.
 fn processor_time() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -297,7 +285,7 @@ fn single(criterion: &mut Criterion, copy: &Copy<'_>) {
     group.bench_function("memcpy", |b| b.iter(|| copy.memcpy(usize::MAX)));
     for kernel in Kernel::available() {
         let options = CopyOptions::new().with_threads(1);
-        let options = options.with_tuning(of(*kernel));
+        let options = options.with_kernel(*kernel);
         group.bench_function(kernel.name(), |b| b.iter(|| copy.run(&options)));
         let options = options.with_checksum();
         let name = format!("{}, summed", kernel.name());

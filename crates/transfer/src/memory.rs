@@ -73,8 +73,10 @@ struct Shared {
     longest: u64,
     access: Access,
     /// Dropped last, with the last clone: what keeps the bytes where they are.
-    _keeper: Option<Arc<dyn Any + Send + Sync>>,
+    _keeper: Option<Keeper>,
 }
+
+type Keeper = Arc<dyn Any + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Allocation {
@@ -100,57 +102,37 @@ pub enum Access {
 /// Why a memory could not be made.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum MemoryError {
     /// An address has no room for the number of so many allocations.
     #[error("{count} allocations, but a memory has {MAX_ALLOCATIONS} at most")]
-    TooMany {
-        /// How many were asked for.
-        count: usize,
-    },
+    TooMany { count: usize },
     /// An allocation is longer than [`MAX_ALLOCATION_BYTES`], or runs past the end of all addresses.
     #[error(
         "allocation {allocation} of {len} bytes does not fit: {MAX_ALLOCATION_BYTES} bytes at most"
     )]
-    TooLong {
-        /// Its number.
-        allocation: usize,
-        /// Its length in bytes.
-        len: usize,
-    },
+    TooLong { allocation: usize, len: usize },
     /// An allocation that is not empty starts at address 0.
     #[error("allocation {allocation} of {len} bytes starts at a null pointer")]
-    Null {
-        /// Its number.
-        allocation: usize,
-        /// Its length in bytes.
-        len: usize,
-    },
+    Null { allocation: usize, len: usize },
     /// The system has no memory left for it.
     #[error("no memory left for allocation {allocation} of {len} bytes")]
-    Exhausted {
-        /// Its number.
-        allocation: usize,
-        /// Its length in bytes.
-        len: usize,
-    },
+    Exhausted { allocation: usize, len: usize },
 }
 
 /// Why bytes of a memory could not be reached.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum AccessError {
-    /// The address names an allocation that is not there, or bytes beyond its end.
+    /// The address names an allocation that is not there (it has 0 bytes then), or bytes beyond its end.
     #[error(
         "{len} bytes at offset {offset} of allocation {allocation}, which has {available} bytes"
     )]
     OutOfBounds {
-        /// The allocation's number.
         allocation: usize,
-        /// The offset of the first byte in it.
         offset: u64,
-        /// How many bytes were asked for.
         len: u64,
-        /// How many it has; 0 where there is no such allocation.
         available: u64,
     },
     /// The memory was registered for reading only.
@@ -169,20 +151,13 @@ impl Memory {
     /// [`MemoryError::TooMany`], [`TooLong`](MemoryError::TooLong) or
     /// [`Exhausted`](MemoryError::Exhausted).
     pub fn allocate(lens: &[usize]) -> Result<Self, MemoryError> {
-        if lens.len() > MAX_ALLOCATIONS {
-            return Err(MemoryError::TooMany { count: lens.len() });
-        }
-        let buffers = lens
-            .iter()
-            .enumerate()
-            .map(|(i, &len)| Buffer::new(i, len))
-            .collect::<Result<Vec<_>, _>>()?;
+        few_enough(lens.len())?;
+        let buffers = lens.iter().enumerate();
+        let buffers = buffers.map(|(number, &len)| Buffer::new(number, len));
+        let buffers = buffers.collect::<Result<Vec<_>, _>>()?;
         let allocations = buffers.iter().map(|buffer| buffer.allocation).collect();
-        Ok(Self::new(
-            allocations,
-            Access::ReadWrite,
-            Some(Arc::new(buffers)),
-        ))
+        let keeper = Some(Arc::new(buffers) as Keeper);
+        Ok(Self::new(allocations, Access::ReadWrite, keeper))
     }
 
     /// Memory that somebody else owns: the first byte and the length in bytes of each allocation.
@@ -205,9 +180,7 @@ impl Memory {
         access: Access,
         keeper: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Self, MemoryError> {
-        if parts.len() > MAX_ALLOCATIONS {
-            return Err(MemoryError::TooMany { count: parts.len() });
-        }
+        few_enough(parts.len())?;
         let allocations = parts
             .iter()
             .enumerate()
@@ -226,11 +199,7 @@ impl Memory {
         Ok(Self::new(allocations, access, keeper))
     }
 
-    fn new(
-        allocations: Box<[Allocation]>,
-        access: Access,
-        keeper: Option<Arc<dyn Any + Send + Sync>>,
-    ) -> Self {
+    fn new(allocations: Box<[Allocation]>, access: Access, keeper: Option<Keeper>) -> Self {
         let lens = || allocations.iter().map(|a| a.len as u64);
         Self {
             shared: Arc::new(Shared {
@@ -351,6 +320,13 @@ impl Memory {
     }
 }
 
+fn few_enough(count: usize) -> Result<(), MemoryError> {
+    match count {
+        ..=MAX_ALLOCATIONS => Ok(()),
+        _ => Err(MemoryError::TooMany { count }),
+    }
+}
+
 impl fmt::Debug for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Memory")
@@ -368,64 +344,41 @@ struct Buffer {
 }
 
 impl Buffer {
-    fn new(number: usize, len: usize) -> Result<Self, MemoryError> {
-        let too_long = MemoryError::TooLong {
-            allocation: number,
-            len,
-        };
+    fn new(allocation: usize, len: usize) -> Result<Self, MemoryError> {
+        let too_long = MemoryError::TooLong { allocation, len };
         if len as u64 > MAX_ALLOCATION_BYTES {
             return Err(too_long);
         }
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { PAGE };
-        let layout = Layout::from_size_align(len, align).map_err(|_| too_long)?;
-        if len == 0 {
-            let start = NonNull::dangling();
-            return Ok(Self {
-                allocation: Allocation { start, len },
-                layout,
-            });
-        }
+        // Nothing of size 0 can be allocated.
+        let layout = Layout::from_size_align(len.max(1), align).map_err(|_| too_long)?;
         // SAFETY: the layout's size is not 0.
-        let start =
-            NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(MemoryError::Exhausted {
-                allocation: number,
-                len,
-            })?;
-        if len >= HUGE_PAGE {
-            advise_huge_pages(start, len);
-        }
+        let start = NonNull::new(unsafe { alloc::alloc(layout) })
+            .ok_or(MemoryError::Exhausted { allocation, len })?;
+        advise_huge_pages(start, len);
         // SAFETY: these bytes were just allocated. This is also what touches each page.
         unsafe { start.write_bytes(0, len) };
-        Ok(Self {
-            allocation: Allocation { start, len },
-            layout,
-        })
+        let allocation = Allocation { start, len };
+        Ok(Self { allocation, layout })
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.layout.size() > 0 {
-            // SAFETY: allocated with this layout in `new`, and freed only here.
-            unsafe { alloc::dealloc(self.allocation.start.as_ptr(), self.layout) };
-        }
+        // SAFETY: allocated with this layout in `new`, and freed only here.
+        unsafe { alloc::dealloc(self.allocation.start.as_ptr(), self.layout) };
     }
 }
 
-/// Asks for huge pages; that they are refused changes nothing but the speed.
+/// Asks for huge pages, if there is room for any; that they are refused changes nothing but the speed.
 fn advise_huge_pages(start: NonNull<u8>, len: usize) {
     #[cfg(all(target_os = "linux", not(miri)))]
-    {
+    if len >= HUGE_PAGE {
+        use rustix::mm::{Advice::LinuxHugepage, madvise};
         let whole = len / HUGE_PAGE * HUGE_PAGE;
         // SAFETY: the range was just allocated, is aligned to its pages, and this advice changes
         // no bytes.
-        let _ = unsafe {
-            rustix::mm::madvise(
-                start.as_ptr().cast(),
-                whole,
-                rustix::mm::Advice::LinuxHugepage,
-            )
-        };
+        let _ = unsafe { madvise(start.as_ptr().cast(), whole, LinuxHugepage) };
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]
     let _ = (start, len);

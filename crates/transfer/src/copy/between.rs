@@ -5,18 +5,17 @@ use std::panic::resume_unwind;
 use std::thread;
 
 use super::checksum::Crc32c;
-use super::ends::{Dense, Destination, Source};
-use super::kernel::{self, Kernel, Mover, Traffic, Tuning};
-use super::walk::{Walk, run};
+use super::kernel::{self, Kernel, Traffic, Tuning};
+use super::walk::Walk;
 use crate::memory::{CheckError, Memory, Side};
 use crate::plan::program::Program;
 
 /// How to copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
-    threads: Option<NonZeroUsize>,
+    threads: Option<usize>,
     checksum: bool,
-    tuning: Tuning,
+    pub(super) tuning: Tuning,
     pub(super) bytes_per_thread: u64,
 }
 
@@ -42,14 +41,14 @@ impl CopyOptions {
     /// if those are fewer.
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = NonZeroUsize::new(threads.max(1));
+        self.threads = Some(threads.max(1));
         self
     }
 
     /// How many threads it may be, on a machine of so many cores.
     pub(super) fn most_threads(&self, cores: impl Fn() -> usize) -> usize {
-        let asked = self.threads.map(NonZeroUsize::get);
-        asked.unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS))
+        self.threads
+            .unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS))
     }
 
     /// Sums the bytes as they pass; costs up to 20 % of the time.
@@ -59,11 +58,11 @@ impl CopyOptions {
         self
     }
 
-    /// Moves bytes otherwise than is best; for tests and benches.
+    /// Takes another kernel than the best, if this machine has it; for tests and benches.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
-        self.tuning = tuning;
+    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+        self.tuning.set_kernel(kernel);
         self
     }
 }
@@ -141,13 +140,11 @@ pub fn copy(
     source.check(program, Side::Source)?;
     destination.check(program, Side::Destination)?;
     let bytes = program.bytes();
+    let (mut tuning, mut threads) = (options.tuning, threads(bytes, options));
     // Only the plainest kernel can tell what to do where source and destination overlap.
-    let overlap = source.overlaps(destination);
-    let (tuning, threads) = if overlap {
-        (options.tuning.with_kernel(Kernel::Portable), 1)
-    } else {
-        (options.tuning, threads(bytes, options))
-    };
+    if source.overlaps(destination) {
+        (tuning.kernel, threads) = (Kernel::Portable, 1);
+    }
     let job = Job {
         program,
         source,
@@ -234,67 +231,17 @@ impl Job<'_> {
     /// Copies what is from `walk` up to `end`, and sums it if asked to.
     fn part(&self, mut walk: Walk, end: u64) -> Crc32c {
         let mut sum = Crc32c::new();
-        if self.checksum && !self.tuning.kernel.sums() {
-            self.part_in_steps(&mut walk, end, &mut sum);
-        } else {
-            let traffic = Traffic::between(self.bytes, self.tuning.around_from);
-            let mover = Mover::new(self.tuning.kernel, traffic, self.checksum);
-            let ends = (&Source(self.source), &Destination(self.destination));
-            let bounds = (end, self.bytes);
-            let len = end - walk.position();
-            // SAFETY: the program was checked against both memories, which may be read and written
-            // by the contract of their makers. If they overlap, the kernel is the one that may.
-            sum.pass(len, |state| unsafe {
-                run(self.program, &mut walk, ends, bounds, mover, state)
-            });
-        }
+        let ends = (self.source, self.destination);
+        let bounds = (end, self.bytes);
+        let how = (self.tuning, Traffic::Through);
+        let summed = self.checksum.then_some(&mut sum);
+        // SAFETY: the program was checked against both memories, which may be read and written
+        // by the contract of their makers. If they overlap, the kernel is the one that may.
+        unsafe { walk.run::<Memory, false>(self.program, ends, bounds, how, summed) };
         kernel::settle();
         sum
-    }
-
-    /// Copies by way of a buffer that is summed, where the kernel cannot sum.
-    fn part_in_steps(&self, walk: &mut Walk, end: u64, sum: &mut Crc32c) {
-        let mut buffer = vec![0; STEP];
-        let fetch = Mover::new(self.tuning.kernel, Traffic::Fetch, false);
-        let place = Mover::new(
-            self.tuning.kernel,
-            Traffic::place(self.bytes, self.tuning.around_from),
-            false,
-        );
-        let mut behind = walk.clone();
-        while walk.position() < end {
-            let position = walk.position();
-            let len = (end - position).min(STEP as u64);
-            let bounds = (position + len, self.bytes);
-            let dense = Dense {
-                start: buffer.as_mut_ptr(),
-                position,
-            };
-            // SAFETY: as in `part`; the buffer has room for a step, and is nobody else's.
-            unsafe {
-                run(
-                    self.program,
-                    walk,
-                    (&Source(self.source), &dense),
-                    bounds,
-                    fetch,
-                    0,
-                );
-            }
-            sum.update(&buffer[..len as usize]);
-            let dense = Dense {
-                start: buffer.as_mut_ptr(),
-                position,
-            };
-            let ends = (&dense, &Destination(self.destination));
-            // SAFETY: as above.
-            unsafe { run(self.program, &mut behind, ends, bounds, place, 0) };
-        }
     }
 }
 
 /// Bytes of a page: what one thread's part of a long run ends at.
 const PAGE: u64 = 4096;
-
-/// Bytes that are gathered, summed and scattered at a time.
-const STEP: usize = 32 << 10;

@@ -37,10 +37,7 @@ impl Crc32c {
 
     /// Adds bytes at the end.
     pub fn update(&mut self, bytes: &[u8]) {
-        let mut digest = Digest::new_with_init_state(ALGORITHM, u64::from(!self.value));
-        digest.update(bytes);
-        self.value = digest.finalize() as u32;
-        self.bytes += bytes.len() as u64;
+        self.pass(bytes.len() as u64, |state| add(state, bytes));
     }
 
     /// Adds the bytes of another sum at the end; takes a microsecond or two, however many they are.
@@ -76,24 +73,9 @@ impl fmt::Debug for Crc32c {
     }
 }
 
-/// Something that bytes are added to as they pass: a [`Crc32c`], or [`NoChecksum`].
-pub trait Checksum {
-    /// The sum to add to, if there is one.
-    fn crc32c(&mut self) -> Option<&mut Crc32c>;
-}
-
-impl Checksum for Crc32c {
-    fn crc32c(&mut self) -> Option<&mut Crc32c> {
-        Some(self)
-    }
-}
-
-/// For bytes that need no checksum.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NoChecksum;
-
-impl Checksum for NoChecksum {
-    fn crc32c(&mut self) -> Option<&mut Crc32c> {
-        None
-    }
+/// Adds bytes to the state of a sum, which is its inverse.
+pub(crate) fn add(state: u32, bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(ALGORITHM, state.into());
+    digest.update(bytes);
+    !digest.finalize() as u32
 }

@@ -32,8 +32,6 @@
 
 mod between;
 mod checksum;
-mod cursor;
-mod ends;
 mod kernel;
 mod stream;
 #[cfg(test)]
@@ -41,9 +39,8 @@ mod tests;
 mod walk;
 
 pub use between::{BYTES_PER_THREAD, CopyOptions, CopyReport, DEFAULT_THREADS, copy};
-pub use checksum::{Checksum, Crc32c, NoChecksum};
-pub use cursor::Cursor;
-pub use kernel::settle;
+pub use checksum::Crc32c;
 #[doc(hidden)]
-pub use kernel::{Kernel, Tuning};
-pub use stream::{MemoryStream, StreamError};
+pub use kernel::Kernel;
+pub use kernel::settle;
+pub use stream::{Cursor, MemoryStream, StreamError};

@@ -1,14 +1,13 @@
-//! A memory as a stream of bytes.
+//! A memory as a stream of bytes: gather and scatter, from wherever the one before left off.
 
 use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::cursor::Cursor;
-use super::ends::End;
-use super::kernel::{Mover, Tuning};
-use super::walk::{self, Walk};
-use crate::memory::{CheckError, Memory, Side};
+use super::checksum::Crc32c;
+use super::kernel::{Kernel, Traffic, Tuning};
+use super::walk::{Dense, Walk};
+use crate::memory::{Access, CheckError, Memory, Side};
 use crate::plan::program::StreamProgram;
 
 /// The bytes of a memory in the order of a [`StreamProgram`]: what one peer sends to, or receives
@@ -19,7 +18,7 @@ use crate::plan::program::StreamProgram;
 ///
 /// ```
 /// # use smallvec::smallvec;
-/// use transload_transfer::copy::{Crc32c, MemoryStream, NoChecksum, settle};
+/// use transload_transfer::copy::{Crc32c, MemoryStream, settle};
 /// use transload_transfer::memory::Memory;
 /// # use transload_transfer::plan::program::{Loop, Nest, Placed, Program, StreamProgram};
 /// # // Four chunks of 8 bytes, 16 bytes apart.
@@ -35,38 +34,32 @@ use crate::plan::program::StreamProgram;
 /// // Bytes arrive in pieces of any size, and are put where they belong.
 /// let (mut cursor, mut received) = (stream.cursor(0)?, Crc32c::new());
 /// for piece in [&b"every by"[..], b"te in its p", b"lace ......."] {
-///     cursor.scatter(piece, &mut received)?;
+///     cursor.scatter(piece, Some(&mut received))?;
 /// }
 /// settle();
 /// assert_eq!(received, Crc32c::of(b"every byte in its place ......."));
 ///
 /// // Read back from any position on.
 /// let mut bytes = [0; 9];
-/// stream.cursor(14)?.gather(&mut bytes, &mut NoChecksum)?;
+/// stream.cursor(14)?.gather(&mut bytes, None)?;
 /// assert_eq!(&bytes, b"its place");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct MemoryStream {
-    pub(super) program: Arc<StreamProgram>,
-    pub(super) memory: Memory,
+    program: Arc<StreamProgram>,
+    memory: Memory,
     pub(super) tuning: Tuning,
 }
 
 /// Why bytes could not be moved to or from a stream.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum StreamError {
     /// Bytes beyond the stream's end.
     #[error("{len} bytes at offset {offset} of a stream of {bytes} bytes")]
-    PastEnd {
-        /// Offset of the first byte in the stream.
-        offset: u64,
-        /// How many bytes.
-        len: u64,
-        /// Length of the stream in bytes.
-        bytes: u64,
-    },
+    PastEnd { offset: u64, len: u64, bytes: u64 },
     /// A scatter into a memory that may only be read.
     #[error("the memory may only be read")]
     ReadOnly,
@@ -87,11 +80,11 @@ impl MemoryStream {
         })
     }
 
-    /// Moves bytes otherwise than is best; for tests and benches.
+    /// Takes another kernel than the best, if this machine has it; for tests and benches.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_tuning(mut self, tuning: Tuning) -> Self {
-        self.tuning = tuning;
+    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+        self.tuning.set_kernel(kernel);
         self
     }
 
@@ -100,57 +93,140 @@ impl MemoryStream {
         self.program.bytes()
     }
 
-    /// The memory that the bytes are in.
-    pub fn memory(&self) -> &Memory {
-        &self.memory
-    }
-
     /// A cursor before the byte at `position`, or at the end. Costs O(log places + loops).
     ///
     /// # Errors
     /// [`StreamError::PastEnd`].
     pub fn cursor(&self, position: u64) -> Result<Cursor, StreamError> {
-        Ok(Cursor::new(self.clone(), self.walk(position)?))
-    }
-
-    /// The position `len` bytes behind `position`.
-    pub(super) fn end_of(&self, position: u64, len: u64) -> Result<u64, StreamError> {
-        let bytes = self.bytes();
-        let end = position.checked_add(len).filter(|end| *end <= bytes);
-        end.ok_or(StreamError::PastEnd {
-            offset: position,
-            len,
-            bytes,
-        })
-    }
-
-    pub(super) fn walk(&self, position: u64) -> Result<Walk, StreamError> {
         self.end_of(position, 0)?;
         let program = self.program.program();
-        if position == self.bytes() {
-            return Ok(Walk::new(program, program.placed.len(), position, 0));
-        }
-        let behind = program.placed.partition_point(|p| p.dst <= position);
-        let place = behind.saturating_sub(1);
-        let start = program.placed.get(place).map_or(0, |p| p.dst);
-        Ok(Walk::new(program, place, start, position - start))
+        let (place, start) = if position == self.bytes() {
+            (program.placed.len(), position)
+        } else {
+            let behind = program.placed.partition_point(|p| p.dst <= position);
+            let place = behind.saturating_sub(1);
+            (place, program.placed.get(place).map_or(0, |p| p.dst))
+        };
+        let walk = Walk::new(program, place, start, position - start);
+        let stream = self.clone();
+        Ok(Cursor { stream, walk })
     }
 
-    /// Moves bytes of the stream from one end to the other; see [`walk::run`].
+    /// The position `len` bytes behind `offset`.
+    fn end_of(&self, offset: u64, len: u64) -> Result<u64, StreamError> {
+        let bytes = self.bytes();
+        let end = offset.checked_add(len).filter(|end| *end <= bytes);
+        end.ok_or(StreamError::PastEnd { offset, len, bytes })
+    }
+}
+
+/// A position in a [`MemoryStream`], for bytes that come or go one piece after the other.
+///
+/// The pieces may be cut anywhere; where one ends, the next goes on without a search. Each call adds
+/// the bytes that pass to a sum, if it is given one. A call that fails has done nothing.
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    stream: MemoryStream,
+    walk: Walk,
+}
+
+impl Cursor {
+    /// The position of the next byte.
+    pub fn position(&self) -> u64 {
+        self.walk.position()
+    }
+
+    /// How many bytes are left behind it.
+    pub fn remaining(&self) -> u64 {
+        self.stream.bytes() - self.position()
+    }
+
+    /// Fills `out` with the next bytes of the stream.
+    ///
+    /// # Errors
+    /// [`StreamError::PastEnd`], if there are not so many left.
+    pub fn gather(&mut self, out: &mut [u8], sum: Option<&mut Crc32c>) -> Result<(), StreamError> {
+        // SAFETY: a slice is valid, and nobody else's.
+        unsafe { self.gather_raw(out.as_mut_ptr(), out.len(), sum) }
+    }
+
+    /// The same for a buffer that others may see at any time, such as memory shared with another
+    /// process.
     ///
     /// # Safety
-    /// One end is this memory, the other has room for what is from the walk up to `end`, which is
-    /// not beyond the stream's; they can be read and written as the case may be, and do not overlap.
-    pub(super) unsafe fn run<F: End, T: End>(
-        &self,
-        walk: &mut Walk,
-        ends: (&F, &T),
-        end: u64,
-        mover: Mover,
-        sum: u32,
-    ) -> u32 {
-        let bounds = (end, self.bytes());
-        // SAFETY: the program was checked when the stream was made; the rest is the caller's.
-        unsafe { walk::run(self.program.program(), walk, ends, bounds, mover, sum) }
+    /// `len` bytes can be written at `out`. They belong to neither the stream's memory nor any Rust
+    /// reference, and no other thread of this process touches them meanwhile.
+    ///
+    /// # Errors
+    /// [`StreamError::PastEnd`], if there are not so many left.
+    pub unsafe fn gather_raw(
+        &mut self,
+        out: *mut u8,
+        len: usize,
+        sum: Option<&mut Crc32c>,
+    ) -> Result<(), StreamError> {
+        // SAFETY: `out` may be written.
+        unsafe { self.pass::<false>(out, len, sum) }
+    }
+
+    /// Puts `bytes`, the next ones of the stream, where they belong in memory.
+    ///
+    /// They may be on their way there still: call [`settle`](super::settle) on this thread before
+    /// another one, or a device, is told that they have arrived.
+    ///
+    /// # Errors
+    /// [`StreamError::PastEnd`], if there is no room for so many, and [`StreamError::ReadOnly`].
+    pub fn scatter(&mut self, bytes: &[u8], sum: Option<&mut Crc32c>) -> Result<(), StreamError> {
+        // SAFETY: a slice is valid.
+        unsafe { self.scatter_raw(bytes.as_ptr(), bytes.len(), sum) }
+    }
+
+    /// The same from a buffer that others may write to at any time, such as memory shared with
+    /// another process. If they do, what was summed and what was put in place may differ.
+    ///
+    /// # Safety
+    /// `len` bytes can be read at `bytes`. They do not belong to the stream's memory or to an
+    /// exclusive Rust reference, and no other thread of this process writes to them meanwhile.
+    ///
+    /// # Errors
+    /// As for [`scatter`](Self::scatter).
+    pub unsafe fn scatter_raw(
+        &mut self,
+        bytes: *const u8,
+        len: usize,
+        sum: Option<&mut Crc32c>,
+    ) -> Result<(), StreamError> {
+        if self.stream.memory.access() == Access::Read {
+            return Err(StreamError::ReadOnly);
+        }
+        // SAFETY: `bytes` may be read, and nothing is written to them; the memory may be written.
+        unsafe { self.pass::<true>(bytes.cast_mut(), len, sum) }
+    }
+
+    /// Moves the next `len` bytes between the memory and a buffer.
+    ///
+    /// # Safety
+    /// As for [`gather_raw`](Self::gather_raw) or [`scatter_raw`](Self::scatter_raw): whichever of
+    /// the two is written may be, be it the buffer or the memory.
+    unsafe fn pass<const SCATTER: bool>(
+        &mut self,
+        buffer: *mut u8,
+        len: usize,
+        sum: Option<&mut Crc32c>,
+    ) -> Result<(), StreamError> {
+        let Self { stream, walk } = self;
+        let (program, position) = (stream.program.program(), walk.position());
+        let bounds = (stream.end_of(position, len as u64)?, stream.bytes());
+        let start = buffer;
+        let ends = (&stream.memory, &Dense { start, position });
+        let traffic = if SCATTER {
+            Traffic::Place
+        } else {
+            Traffic::Fetch
+        };
+        let how = (stream.tuning, traffic);
+        // SAFETY: the memory was checked when the stream was made, and the buffer has `len` bytes; the rest is the caller's.
+        unsafe { walk.run::<Dense, SCATTER>(program, ends, bounds, how, sum) };
+        Ok(())
     }
 }

@@ -4,9 +4,10 @@ use std::mem::MaybeUninit;
 
 use smallvec::SmallVec;
 
-use super::ends::{Chunks, End, Ending};
-use super::kernel::{Mover, Row};
-use crate::plan::program::{Loop, Nest, Program};
+use super::checksum::Crc32c;
+use super::kernel::{Row, Traffic, Tuning};
+use crate::memory::Memory;
+use crate::plan::program::{Loop, Nest, Program, split_address};
 
 /// A place between two bytes of a program, in program order.
 ///
@@ -64,18 +65,6 @@ impl Walk {
         self.position
     }
 
-    /// Skips bytes of the current chunk, at most what is left of it.
-    fn skip(&mut self, program: &Program, bytes: u64) {
-        if let Some(nest) = self.nest(program) {
-            self.within += bytes;
-            self.position += bytes;
-            if self.within == nest.run {
-                self.within = 0;
-                self.advance(program, nest, 1);
-            }
-        }
-    }
-
     /// Goes back to the last multiple of `granule` in the current chunk, which may be its start.
     pub(crate) fn back_to(&mut self, granule: u64) {
         let back = self.within % granule;
@@ -119,15 +108,54 @@ impl Walk {
         self.enter(program);
     }
 
+    /// Moves the bytes of a program from here up to `end`, goes there, and adds them to a sum if there is one: from the
+    /// memory that source addresses are in to the other end, or `BACK`.
+    ///
+    /// # Safety
+    /// The program was checked against both ends, and is `total` bytes long, which is not less than
+    /// `end`. The bytes that it takes can be read, the places that it fills written, and no chunk's two ends overlap
+    /// unless the kernel allows it.
+    pub(crate) unsafe fn run<T: End, const BACK: bool>(
+        &mut self,
+        program: &Program,
+        ends: (&Memory, &T),
+        (end, total): (u64, u64),
+        (tuning, traffic): (Tuning, Traffic),
+        sum: Option<&mut Crc32c>,
+    ) {
+        let mover = tuning.mover(traffic, total, sum.is_some());
+        let mut no_sum = Crc32c::new();
+        let sum = sum.unwrap_or(&mut no_sum);
+        let mut list = List::new();
+        sum.pass(end - self.position, |mut state| {
+            while self.position < end {
+                // SAFETY: the caller vouches for the program, its ends and its length, here and below.
+                unsafe { self.list::<T, BACK>(program, ends, end, &mut list, LISTED) };
+                let mut count = list.len;
+                if self.position < end {
+                    count -= AHEAD;
+                } else if mover.looks_ahead && end < total {
+                    let (mut ahead, room) = (self.clone(), count + AHEAD);
+                    // SAFETY: as above. These rows are only shown, so they need not be in the ends' memory.
+                    unsafe { ahead.list::<T, BACK>(program, ends, total, &mut list, room) };
+                }
+                // SAFETY: as above: the first `count` rows are of chunks before `end`.
+                state = unsafe { (mover.function)(list.rows(), count, state) };
+                list.drop_first(count);
+            }
+            state
+        });
+    }
+
     /// Lists rows until the list holds `room` of them or the walk is at `end`.
     ///
     /// # Safety
     /// The program was checked against both ends, which are there, and is not shorter than `end`.
     #[inline(always)]
-    unsafe fn list<F: End, T: End>(
+    unsafe fn list<T: End, const BACK: bool>(
         &mut self,
         program: &Program,
-        (from, to): (&F, &T),
+        (memory, other): (&Memory, &T),
         end: u64,
         list: &mut List,
         room: usize,
@@ -137,34 +165,33 @@ impl Walk {
                 return;
             };
             let left = end - self.position;
-            let mut chunks = Chunks {
-                src: self.src.wrapping_add(self.within),
-                dst: self.dst.wrapping_add(self.within),
-                row: ONCE,
-                position: self.position,
-                run: nest.run,
-            };
-            if self.within > 0 || nest.run > left {
+            let (mut run, mut row) = (nest.run, ONCE);
+            if self.within > 0 || run > left {
                 // Part of a chunk, where the walk starts or ends.
-                chunks.run = (nest.run - self.within).min(left);
-                // SAFETY: this is inside the chunk, which the caller vouches for.
-                let (from, to) = unsafe { (from.find(&chunks), to.find(&chunks)) };
-                list.push(from, to, chunks.run, 1);
-                self.skip(program, chunks.run);
+                run = (run - self.within).min(left);
             } else {
-                if let (Some(row), Some(done)) = (nest.loops.last(), self.steps.last()) {
-                    chunks.row = *row;
-                    chunks.row.count -= done;
+                if let (Some(l), Some(done)) = (nest.loops.last(), self.steps.last()) {
+                    row = *l;
+                    row.count -= done;
                 }
-                if chunks.row.count * nest.run > left {
-                    chunks.row.count = left / nest.run;
+                if row.count * run > left {
+                    row.count = left / run;
                 }
-                // SAFETY: these chunks are in the current row, which the caller vouches for.
-                let (from, to) = unsafe { (from.find(&chunks), to.find(&chunks)) };
-                let count = from.count.min(to.count);
-                list.push(from, to, nest.run, count);
-                self.position += count * nest.run;
-                self.advance(program, nest, count);
+            }
+            // SAFETY: this is inside the chunk, or these chunks are in the current row, which the caller vouches for.
+            let ((src, at_src), (dst, at_dst)) = unsafe {
+                (
+                    memory.find(self.src.wrapping_add(self.within), row.src, row.count),
+                    other.find(self.dst.wrapping_add(self.within), row.dst, row.count),
+                )
+            };
+            row.count = at_src.min(at_dst);
+            list.push::<BACK>((src, dst), row, run);
+            self.position += row.count * run;
+            self.within += run;
+            if self.within == nest.run {
+                self.within = 0;
+                self.advance(program, nest, row.count);
             }
         }
     }
@@ -177,38 +204,42 @@ const ONCE: Loop = Loop {
     dst: 0,
 };
 
-/// Moves the bytes of a program from where `walk` is up to `end`, and leaves the walk there. Takes
-/// and returns the state of a sum, as [`Move`](super::kernel::Move) does.
-///
-/// # Safety
-/// The program was checked against both ends, and is `total` bytes long, which is not less than
-/// `end`. The bytes of `from` can be read, those of `to` written, and no chunk's two ends overlap
-/// unless the kernel allows it.
-pub(crate) unsafe fn run<F: End, T: End>(
-    program: &Program,
-    walk: &mut Walk,
-    ends: (&F, &T),
-    (end, total): (u64, u64),
-    mover: Mover,
-    mut sum: u32,
-) -> u32 {
-    let mut list = List::new();
-    while walk.position < end {
-        // SAFETY: the caller vouches for the program, its ends and its length, here and below.
-        unsafe { walk.list(program, ends, end, &mut list, LISTED) };
-        let mut count = list.len;
-        if walk.position < end {
-            count -= AHEAD;
-        } else if mover.looks_ahead && end < total {
-            let room = count + AHEAD;
-            // SAFETY: as above. These rows are only shown, so they need not be in the ends' memory.
-            unsafe { walk.clone().list(program, ends, total, &mut list, room) };
-        }
-        // SAFETY: as above: the first `count` rows are of chunks before `end`.
-        sum = unsafe { (mover.function)(list.rows(), count, sum) };
-        list.drop_first(count);
+/// One end of a walk: where the addresses of one side of a program are, as pointers.
+pub(crate) trait End {
+    /// Where the chunks of a row start, and for how many of them, at least 1, its stride holds there.
+    ///
+    /// # Safety
+    /// The memory, if this is one, was found to have all of them.
+    unsafe fn find(&self, address: u64, stride: u64, count: u64) -> (*mut u8, u64);
+}
+
+impl End for Memory {
+    #[inline(always)]
+    unsafe fn find(&self, address: u64, stride: u64, count: u64) -> (*mut u8, u64) {
+        // A stride that leads into another allocation is left for the next row.
+        let last = address + stride * (count - 1);
+        let same = split_address(address).0 == split_address(last).0;
+        // SAFETY: the caller vouches for the first chunk.
+        let first = unsafe { self.pointer(address) };
+        (first, if same { count } else { 1 })
     }
-    sum
+}
+
+/// A buffer that holds the bytes of a stream from a position on.
+pub(crate) struct Dense {
+    /// The buffer's first byte.
+    pub(crate) start: *mut u8,
+    /// How many bytes of the stream come before it.
+    pub(crate) position: u64,
+}
+
+impl End for Dense {
+    #[inline(always)]
+    unsafe fn find(&self, address: u64, _: u64, count: u64) -> (*mut u8, u64) {
+        let offset = address - self.position;
+        // Wrapping, since a walk that looks ahead goes beyond the buffer's end.
+        (self.start.wrapping_add(offset as usize), count)
+    }
 }
 
 /// How many rows are listed at a time.
@@ -236,15 +267,18 @@ impl List {
         unsafe { std::slice::from_raw_parts(self.rows.as_ptr().cast(), self.len) }
     }
 
+    /// Adds a row whose chunks of `run` bytes start at the source's and the destination's end as given.
     #[inline(always)]
-    fn push(&mut self, from: Ending, to: Ending, run: u64, count: u64) {
+    fn push<const BACK: bool>(&mut self, (src, dst): (*mut u8, *mut u8), row: Loop, run: u64) {
+        let (src, dst) = ((src, row.src as usize), (dst, row.dst as usize));
+        let (from, to) = if BACK { (dst, src) } else { (src, dst) };
         self.rows[self.len].write(Row {
-            src: from.first,
-            dst: to.first,
-            src_stride: from.stride,
-            dst_stride: to.stride,
+            src: from.0,
+            dst: to.0,
+            src_stride: from.1,
+            dst_stride: to.1,
             run: run as usize,
-            count: count as usize,
+            count: row.count as usize,
         });
         self.len += 1;
     }

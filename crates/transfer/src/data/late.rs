@@ -10,7 +10,7 @@ use super::{
     operation::{Operation, RegionError},
 };
 use crate::{
-    copy::{MemoryStream, NoChecksum, StreamError, settle},
+    copy::{MemoryStream, StreamError, settle},
     memory::{CheckError, Memory},
     plan::program::StreamProgram,
 };
@@ -138,7 +138,7 @@ impl LateCursor {
         self.position += range.len() as u64;
         let gather = move || {
             let mut cursor = stream.cursor(position)?;
-            cursor.gather(&mut buffer[range], &mut NoChecksum)?;
+            cursor.gather(&mut buffer[range], None)?;
             Ok(buffer)
         };
         self.of.memory.submit(inside, gather).await
@@ -156,7 +156,7 @@ impl LateCursor {
         let staged = std::mem::take(&mut self.staged);
         self.position += staged.len() as u64;
         let scatter = move || {
-            stream.cursor(position)?.scatter(&staged, &mut NoChecksum)?;
+            stream.cursor(position)?.scatter(&staged, None)?;
             settle();
             Ok(())
         };

@@ -125,7 +125,7 @@ impl RegionCursor {
         B: DerefMut<Target = [u8]> + Send + 'static,
     {
         match self {
-            Self::Host(cursor) => cursor.gather(&mut buffer[range], sum)?,
+            Self::Host(cursor) => cursor.gather(&mut buffer[range], Some(sum))?,
             #[cfg(test)]
             Self::Late(cursor) => {
                 buffer = cursor.gather(buffer, range.clone(), inside).await?;
@@ -139,7 +139,7 @@ impl RegionCursor {
     /// is done.
     pub(crate) fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c) -> Result<(), StreamError> {
         match self {
-            Self::Host(cursor) => cursor.scatter(bytes, sum),
+            Self::Host(cursor) => cursor.scatter(bytes, Some(sum)),
             #[cfg(test)]
             Self::Late(cursor) => {
                 sum.update(bytes);

@@ -46,55 +46,27 @@ use crate::plan::program::split_address;
 /// Why a component cannot be had as an array of a type.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ArrayError {
     /// The type is longer or shorter than an element of the component.
     #[error("an element of the component has {expected} bytes, one of the array {actual}")]
-    ElementSize {
-        /// Bytes of an element of the component.
-        expected: u64,
-        /// Bytes of the type that was asked for.
-        actual: usize,
-    },
+    ElementSize { expected: u64, actual: usize },
     /// The first element is at an address where no value of the type may be.
     #[error("the array would start at {address:#x}, which is no multiple of {align}")]
-    Misaligned {
-        /// The address of its first byte in this process.
-        address: usize,
-        /// The alignment of the type, in bytes.
-        align: usize,
-    },
-    /// A step along an axis is no whole number of elements.
+    Misaligned { address: usize, align: usize },
+    /// A step along an axis, in bytes, is no whole number of elements.
     #[error("a step along {axis:?} is {stride} bytes, no multiple of an element's {size}")]
-    Stride {
-        /// The axis.
-        axis: Axis,
-        /// Bytes from one position to the next.
-        stride: u64,
-        /// Bytes of an element.
-        size: u64,
-    },
-    /// The content axes are not one axis in memory, as in a convolution with taps outside.
+    Stride { axis: Axis, stride: u64, size: u64 },
+    /// The content axes are not one axis in memory, as in a convolution with taps outside: the step of this one is another
+    /// than the length of the next.
     #[error("{axis:?} does not follow the next content axis: narrow it to a position, or copy")]
-    Content {
-        /// The content axis whose step is another than the next one's length.
-        axis: Axis,
-    },
+    Content { axis: Axis },
     /// Layers have allocations of their own, and no stride leads from one to the next.
     #[error("allocations {first} to {last} are no single array: narrow to one layer, or copy")]
-    SeveralAllocations {
-        /// The number of its first allocation.
-        first: usize,
-        /// The number of its last allocation.
-        last: usize,
-    },
+    SeveralAllocations { first: usize, last: usize },
     /// Two positions of the view share bytes.
     #[error("a step along {axis:?} is {stride} bytes, shorter than what it steps over")]
-    Overlap {
-        /// The axis.
-        axis: Axis,
-        /// Bytes from one position to the next.
-        stride: u64,
-    },
+    Overlap { axis: Axis, stride: u64 },
     /// Sizes or addresses exceed 64 bits, or the memory.
     #[error("the view has more bytes than the memory")]
     TooLarge,

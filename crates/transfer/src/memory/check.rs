@@ -5,11 +5,12 @@ use thiserror::Error;
 use transload_layout::Side;
 
 use super::{Access, Memory};
-use crate::plan::program::{ALLOCATION_BITS, Nest, Placed, Program, split_address};
+use crate::plan::program::{ALLOCATION_BITS, Nest, Program, split_address};
 
-/// Why a program cannot run on a memory.
+/// Why a program cannot run on a memory. Places and nests are indices into [`Program::placed`] and [`Program::nests`].
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum CheckError {
     /// A place reaches beyond the end of an allocation.
     #[error(
@@ -17,19 +18,12 @@ pub enum CheckError {
          {allocation}, which has {available}"
     )]
     OutOfBounds {
-        /// Which side.
         side: Side,
-        /// Index into [`Program::placed`].
         place: usize,
-        /// Index into [`Program::nests`].
         nest: usize,
-        /// The allocation's number.
         allocation: usize,
-        /// Offset of the first byte needed.
         start: u64,
-        /// Offset behind the last byte needed.
         end: u64,
-        /// Length of the allocation in bytes.
         available: u64,
     },
     /// A place needs an allocation that is not there.
@@ -38,39 +32,25 @@ pub enum CheckError {
          {allocations}"
     )]
     NoAllocation {
-        /// Which side.
         side: Side,
-        /// Index into [`Program::placed`].
         place: usize,
-        /// Index into [`Program::nests`].
         nest: usize,
-        /// The allocation's number.
         allocation: usize,
-        /// How many there are.
         allocations: usize,
     },
     /// A place names a nest that is not there.
     #[error("place {place} names nest {nest}, but there are only {nests}")]
     NoNest {
-        /// Index into [`Program::placed`].
         place: usize,
-        /// The index it names.
         nest: usize,
-        /// How many there are.
         nests: usize,
     },
     /// A nest whose chunks are empty, or one of whose loops takes no step.
     #[error("nest {nest} is empty: its run or the count of a loop is 0")]
-    Empty {
-        /// Index into [`Program::nests`].
-        nest: usize,
-    },
+    Empty { nest: usize },
     /// Sizes or addresses do not fit into 64 bits.
     #[error("sizes or addresses of nest {nest} do not fit into 64 bits")]
-    Overflow {
-        /// Index into [`Program::nests`].
-        nest: usize,
-    },
+    Overflow { nest: usize },
     /// The program would write, but the memory may only be read.
     #[error("the destination may only be read")]
     ReadOnly,
@@ -90,87 +70,81 @@ impl Memory {
         if side == Side::Destination && self.access() == Access::Read {
             return Err(CheckError::ReadOnly);
         }
-        let extents = program
-            .nests
-            .iter()
-            .enumerate()
-            .map(|(nest, it)| Extent::of(nest, it, side, self.shared.longest))
-            .collect::<Result<Vec<_>, _>>()?;
+        let nests = program.nests.iter().enumerate();
+        let extents = nests.map(|(nest, it)| Extent::of(nest, it, side, self.shared.longest));
+        let extents = extents.collect::<Result<Vec<_>, _>>()?;
         let mut total = 0u64;
         for (place, placed) in program.placed.iter().enumerate() {
             let nest = placed.nest as usize;
-            let extent = extents.get(nest).ok_or(CheckError::NoNest {
-                place,
-                nest,
-                nests: extents.len(),
-            })?;
-            total = total
-                .checked_add(extent.bytes)
-                .ok_or(CheckError::Overflow { nest })?;
-            let at = At { side, place, nest };
-            self.check_place(&at, extent, placed)?;
+            let nests = extents.len();
+            let extent = extents.get(nest);
+            let extent = extent.ok_or(CheckError::NoNest { place, nest, nests })?;
+            let sum = total.checked_add(extent.bytes);
+            total = sum.ok_or(CheckError::Overflow { nest })?;
+            let address = match side {
+                Side::Source => placed.src,
+                Side::Destination => placed.dst,
+            };
+            if !self.surely_has(extent, address) {
+                let near = extent.near;
+                let at = At {
+                    side,
+                    place,
+                    nest,
+                    near,
+                };
+                self.check_far(&at, address, &extent.far)?;
+            }
         }
         Ok(())
     }
 
-    fn check_place(&self, at: &At, extent: &Extent, placed: &Placed) -> Result<(), CheckError> {
-        let address = match at.side {
-            Side::Source => placed.src,
-            Side::Destination => placed.dst,
-        };
-        // Nearly always this is enough: no carry from the offsets into the allocations' numbers,
-        // the last allocation is there, and even the shortest one is long enough.
+    /// Whether it is plain that a nest lies in this memory, as it nearly always is: no carry from the offsets into the
+    /// allocations' numbers, the last allocation is there, and even the shortest one is long enough.
+    fn surely_has(&self, extent: &Extent, address: u64) -> bool {
         let (first, offset) = split_address(address);
         let end = offset.checked_add(extent.near);
         let last = (first as u64).checked_add(extent.allocations);
-        if extent.whole
+        extent.whole
             && end.is_some_and(|end| end <= self.shared.shortest)
             && last.is_some_and(|last| last < self.allocations() as u64)
-        {
-            return Ok(());
-        }
-        self.check_far(at, extent, address, &extent.far)
     }
 
     /// Follows the loops that lead from one allocation into another, step by step. Each step that
     /// stays in bounds enters a later allocation, so each loop ends, or fails, within as many steps
     /// as there are allocations.
-    fn check_far(
-        &self,
-        at: &At,
-        extent: &Extent,
-        address: u64,
-        far: &[(u64, u64)],
-    ) -> Result<(), CheckError> {
+    fn check_far(&self, at: &At, address: u64, far: &[(u64, u64)]) -> Result<(), CheckError> {
         let Some((&(count, stride), inner)) = far.split_first() else {
-            return self.check_near(at, extent, address);
+            return self.check_near(at, address);
         };
         for step in 0..count {
-            let address = step
-                .checked_mul(stride)
-                .and_then(|far| address.checked_add(far))
-                .ok_or(CheckError::Overflow { nest: at.nest })?;
-            self.check_far(at, extent, address, inner)?;
+            let far = step.checked_mul(stride);
+            let address = far.and_then(|far| address.checked_add(far));
+            let address = address.ok_or(CheckError::Overflow { nest: at.nest })?;
+            self.check_far(at, address, inner)?;
         }
         Ok(())
     }
 
-    fn check_near(&self, at: &At, extent: &Extent, address: u64) -> Result<(), CheckError> {
-        let &At { side, place, nest } = at;
+    fn check_near(&self, at: &At, address: u64) -> Result<(), CheckError> {
+        let &At {
+            side,
+            place,
+            nest,
+            near,
+        } = at;
         let (allocation, start) = split_address(address);
-        let available = match self.allocation(allocation) {
-            Some((_, len)) => len as u64,
-            None => {
-                return Err(CheckError::NoAllocation {
-                    side,
-                    place,
-                    nest,
-                    allocation,
-                    allocations: self.allocations(),
-                });
-            }
+        let Some((_, available)) = self.allocation(allocation) else {
+            let allocations = self.allocations();
+            return Err(CheckError::NoAllocation {
+                side,
+                place,
+                nest,
+                allocation,
+                allocations,
+            });
         };
-        let end = start.saturating_add(extent.near);
+        let (end, available) = (start.saturating_add(near), available as u64);
         if end > available {
             return Err(CheckError::OutOfBounds {
                 side,
@@ -186,11 +160,13 @@ impl Memory {
     }
 }
 
-/// Where in a program a check is.
+/// What of a program is checked.
 struct At {
     side: Side,
     place: usize,
     nest: usize,
+    /// How many bytes it needs from an address on.
+    near: u64,
 }
 
 /// How far one side of a nest reaches.

@@ -112,9 +112,11 @@ unsafe fn rows<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
     for row in &list[..count] {
         let run = row.run;
         macro_rules! each_short {
-            ($scout:block, $copy:expr) => {
-                each(row, |src, dst| {
-                    $scout
+            ($scouted:expr, $copy:expr) => {
+                row.each(|src, dst| {
+                    if $scouted {
+                        scout.chunk();
+                    }
                     // SAFETY: as above.
                     unsafe {
                         $copy(src, dst);
@@ -124,58 +126,40 @@ unsafe fn rows<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
             };
         }
         match Way::of::<AROUND>(row, FETCH && AROUND && !C::SUMS) {
-            Way::Wide => each(row, |src, dst| {
+            Way::Wide => row.each(|src, dst| {
                 // SAFETY: as above.
                 unsafe { wide::<R>(src, dst, run) };
                 scout.forward(run);
             }),
-            Way::Long => each(row, |src, dst| {
+            Way::Long => row.each(|src, dst| {
                 // SAFETY: as above.
                 unsafe { long::<R, C, FETCH, AROUND>(src, dst, run, &mut scout, &mut sum) };
             }),
-            Way::Lines => each_short!({ scout.chunk() }, |src, dst| {
+            Way::Lines => each_short!(true, |src, dst| {
                 R::copy_steps::<true, LINE>(src, dst, run);
             }),
-            Way::Dense if run == 16 => each_short!({ scout.chunk() }, |src, dst| {
+            Way::Dense if run == 16 => each_short!(true, |src, dst| {
                 __m128i::copy::<true, 16>(src, dst);
             }),
-            Way::Dense => each_short!({ scout.chunk() }, |src, dst| {
+            Way::Dense => each_short!(true, |src, dst| {
                 __m128i::copy_steps::<true, 16>(src, dst, run);
             }),
-            Way::Plain if AROUND => {
-                // Lines that are stored to are fetched too, which keeps the memory busy enough:
+            Way::Plain => {
+                // Lines that are stored to around the caches are fetched too, which keeps the memory busy enough:
                 // chunks of 16 and 32 B are 15 to 50 % slower with a scout.
-                scout.pass(row.count);
+                if AROUND {
+                    scout.pass(row.count);
+                }
                 match run {
-                    16 => each_short!({}, |src, dst| __m128i::copy::<false, 16>(src, dst)),
-                    32 => each_short!({}, |src, dst| __m128i::copy::<false, 32>(src, dst)),
-                    _ => each_short!({}, |src, dst| scrap(src, dst, run)),
+                    16 => each_short!(!AROUND, |src, dst| __m128i::copy::<false, 16>(src, dst)),
+                    32 => each_short!(!AROUND, |src, dst| __m128i::copy::<false, 32>(src, dst)),
+                    _ => each_short!(!AROUND, |src, dst| scrap(src, dst, run)),
                 }
             }
-            Way::Plain => match run {
-                16 => each_short!({ scout.chunk() }, |src, dst| __m128i::copy::<false, 16>(
-                    src, dst
-                )),
-                32 => each_short!({ scout.chunk() }, |src, dst| __m128i::copy::<false, 32>(
-                    src, dst
-                )),
-                _ => each_short!({ scout.chunk() }, |src, dst| scrap(src, dst, run)),
-            },
         }
     }
     // SAFETY: as above.
     unsafe { sum.state() }
-}
-
-/// Calls `chunk` with both ends of each chunk of a row.
-#[inline(always)]
-fn each(row: &Row, mut chunk: impl FnMut(*const u8, *mut u8)) {
-    let (mut src, mut dst) = (row.src, row.dst);
-    for _ in 0..row.count {
-        chunk(src, dst);
-        src = src.wrapping_add(row.src_stride);
-        dst = dst.wrapping_add(row.dst_stride);
-    }
 }
 
 /// Moves one chunk.

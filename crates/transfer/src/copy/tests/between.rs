@@ -3,7 +3,7 @@ use smallvec::smallvec;
 
 use super::case::{Arena, Case, case, noise};
 use super::oracle;
-use crate::copy::{CopyOptions, Crc32c, DEFAULT_THREADS, Kernel, Tuning, copy};
+use crate::copy::{CopyOptions, Crc32c, DEFAULT_THREADS, Kernel, copy};
 use crate::memory::{CheckError, Memory, Side};
 use crate::plan::program::{Loop, Nest, Placed, Program};
 
@@ -55,10 +55,8 @@ impl<'a> Trial<'a> {
 fn every_way() -> impl Iterator<Item = CopyOptions> {
     Kernel::available().iter().flat_map(|kernel| {
         [0, u64::MAX].into_iter().flat_map(move |around_from| {
-            let tuning = Tuning::detect().with_kernel(*kernel);
-            let plain = CopyOptions::new()
-                .with_tuning(tuning.with_around_from(around_from))
-                .with_threads(1);
+            let mut plain = CopyOptions::new().with_kernel(*kernel).with_threads(1);
+            plain.tuning.around_from = around_from;
             [plain.clone(), plain.with_checksum()]
         })
     })
@@ -82,8 +80,7 @@ proptest! {
     fn threads_share_what_the_program_says(case in case(), threads in 2..5usize) {
         let trial = Trial::new(&case, 0, 0);
         for kernel in Kernel::available() {
-            let tuning = Tuning::detect().with_kernel(*kernel);
-            let mut options = CopyOptions::new().with_tuning(tuning).with_threads(threads);
+            let mut options = CopyOptions::new().with_kernel(*kernel).with_threads(threads);
             options.bytes_per_thread = 1;
             trial.verify(&options)?;
             trial.verify(&options.with_checksum())?;

@@ -1,14 +1,12 @@
-use std::mem::MaybeUninit;
-
 use proptest::collection::vec;
 use proptest::prelude::*;
 use smallvec::smallvec;
 
 use super::case::{Arena, case, noise, streamed};
 use super::oracle;
-use crate::copy::{Crc32c, Kernel, MemoryStream, NoChecksum, StreamError, Tuning, settle};
+use crate::copy::{Crc32c, Kernel, MemoryStream, StreamError, settle};
 use crate::memory::{Access, Memory};
-use crate::plan::program::{Loop, Nest, Placed, Program, StreamProgram};
+use crate::plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program, StreamProgram};
 
 /// Lengths of pieces that a stream is cut into, over and over.
 fn cuts() -> impl Strategy<Value = Vec<usize>> {
@@ -25,10 +23,14 @@ fn cuts() -> impl Strategy<Value = Vec<usize>> {
     .prop_filter("must get on", |cuts| cuts.iter().sum::<usize>() > 200)
 }
 
+/// A stream that each kernel moves, around the caches and through them.
 fn every_way(stream: &MemoryStream) -> impl Iterator<Item = MemoryStream> {
     Kernel::available().iter().flat_map(|kernel| {
-        let tuning = Tuning::detect().with_kernel(*kernel);
-        [tuning.with_around_from(0), tuning].map(|tuning| stream.clone().with_tuning(tuning))
+        [0, u64::MAX].map(|around_from| {
+            let mut stream = stream.clone().with_kernel(*kernel);
+            stream.tuning.around_from = around_from;
+            stream
+        })
     })
 }
 
@@ -54,12 +56,12 @@ proptest! {
                 let end = (start + cuts.next().unwrap()).min(expected.len());
                 // A margin that must stay as it is, at both ends.
                 let mut out = vec![0xee; end - start + 128];
-                plain.gather(&mut out[64..64 + end - start], &mut NoChecksum).unwrap();
+                plain.gather(&mut out[64..64 + end - start], None).unwrap();
                 prop_assert!(out[64..64 + end - start] == expected[start..end]);
                 prop_assert!(out[..64] == [0xee; 64] && out[64 + end - start..] == [0xee; 64]);
-                let mut out = vec![MaybeUninit::uninit(); end - start];
-                let out = summing.gather_uninit(&mut out, &mut sum).unwrap();
-                prop_assert!(*out == expected[start..end]);
+                let mut out = vec![0; end - start];
+                summing.gather(&mut out, Some(&mut sum)).unwrap();
+                prop_assert!(out == expected[start..end]);
             }
             prop_assert_eq!(sum, expected_sum);
         }
@@ -70,31 +72,31 @@ proptest! {
         let addresses = oracle::bytes(&case.program);
         let bytes: Vec<u8> = (0..addresses.len()).map(noise(6)).collect();
         let expected_sum = oracle::sum(&bytes);
-        for kernel in Kernel::available() {
-            for around_from in [0, u64::MAX] {
-                let arena = Arena::new(&case.src, skew, noise(7));
-                let mut inside = arena.inside();
-                for ((src, _), byte) in addresses.iter().zip(&bytes) {
-                    *oracle::at_mut(&mut inside, *src) = *byte;
-                }
-                let expected = arena.with_inside(&inside);
-                let tuning = Tuning::detect().with_kernel(*kernel);
-                let stream = MemoryStream::new(streamed(&case.program), arena.memory())
-                    .unwrap()
-                    .with_tuning(tuning.with_around_from(around_from));
-                let mut cursor = stream.cursor(0).unwrap();
-                let mut sum = Crc32c::new();
-                let mut cuts = cuts.iter().cycle();
-                while cursor.remaining() > 0 {
-                    let start = cursor.position() as usize;
-                    let end = (start + cuts.next().unwrap()).min(bytes.len());
-                    cursor.scatter(&bytes[start..end], &mut sum).unwrap();
-                    prop_assert_eq!(cursor.position(), end as u64);
-                }
-                prop_assert!(arena.all() == expected, "{kernel:?} {around_from}");
-                settle();
-                prop_assert_eq!(sum, expected_sum);
+        let arena = Arena::new(&case.src, skew, noise(7));
+        let before = arena.inside();
+        let mut after = before.clone();
+        for ((src, _), byte) in addresses.iter().zip(&bytes) {
+            *oracle::at_mut(&mut after, *src) = *byte;
+        }
+        let expected = arena.with_inside(&after);
+        let memory = arena.memory();
+        let stream = MemoryStream::new(streamed(&case.program), memory.clone()).unwrap();
+        for stream in every_way(&stream) {
+            for (number, bytes) in before.iter().enumerate() {
+                memory.write((number as u64) << ALLOCATION_BITS, bytes).unwrap();
             }
+            let mut cursor = stream.cursor(0).unwrap();
+            let mut sum = Crc32c::new();
+            let mut cuts = cuts.iter().cycle();
+            while cursor.remaining() > 0 {
+                let start = cursor.position() as usize;
+                let end = (start + cuts.next().unwrap()).min(bytes.len());
+                cursor.scatter(&bytes[start..end], Some(&mut sum)).unwrap();
+                prop_assert_eq!(cursor.position(), end as u64);
+            }
+            prop_assert!(arena.all() == expected, "{stream:?}");
+            settle();
+            prop_assert_eq!(sum, expected_sum);
         }
     }
 
@@ -105,17 +107,16 @@ proptest! {
         let bytes = oracle::bytes(&case.program).into_iter();
         let expected: Vec<u8> = bytes.map(|(src, _)| oracle::at(&inside, src)).collect();
         let stream = MemoryStream::new(streamed(&case.program), arena.memory()).unwrap();
-        let mut cursor = stream.cursor(stream.bytes()).unwrap();
-        prop_assert_eq!(cursor.remaining(), 0);
+        prop_assert_eq!(stream.cursor(stream.bytes()).unwrap().remaining(), 0);
         for at in at {
             let at = at.index(expected.len());
             let len = (expected.len() - at).min(3000);
             let mut out = vec![0; len];
-            cursor.seek(at as u64).unwrap();
-            cursor.gather(&mut out, &mut NoChecksum).unwrap();
+            let mut cursor = stream.cursor(at as u64).unwrap();
+            cursor.gather(&mut out, None).unwrap();
             prop_assert!(out == expected[at..at + len]);
             let before = cursor.position();
-            let beyond = cursor.gather(&mut vec![0; cursor.remaining() as usize + 1], &mut NoChecksum);
+            let beyond = cursor.gather(&mut vec![0; cursor.remaining() as usize + 1], None);
             let past_end = matches!(beyond, Err(StreamError::PastEnd { .. }));
             prop_assert!(past_end && cursor.position() == before);
         }
@@ -149,7 +150,7 @@ fn what_is_beyond_the_end_is_refused() {
         bytes: 200,
     };
     let mut cursor = stream.cursor(150).unwrap();
-    assert_eq!(cursor.scatter(&[0; 51], &mut NoChecksum), Err(past_end));
+    assert_eq!(cursor.scatter(&[0; 51], None), Err(past_end));
     assert_eq!(
         past_end.to_string(),
         "51 bytes at offset 150 of a stream of 200 bytes"
@@ -174,11 +175,8 @@ fn memory_for_reading_is_not_written() {
     let stream = MemoryStream::new(apart(), memory.unwrap()).unwrap();
     let before = arena.all();
     let mut cursor = stream.cursor(0).unwrap();
-    assert_eq!(
-        cursor.scatter(&[0; 10], &mut NoChecksum),
-        Err(StreamError::ReadOnly)
-    );
-    assert_eq!(cursor.gather(&mut [0; 10], &mut NoChecksum), Ok(()));
+    assert_eq!(cursor.scatter(&[0; 10], None), Err(StreamError::ReadOnly));
+    assert_eq!(cursor.gather(&mut [0; 10], None), Ok(()));
     assert!(arena.all() == before);
 }
 

@@ -2,7 +2,6 @@ use transload_layout::Deployment;
 
 use super::*;
 use crate::agent::plans::{Plans, canonical};
-use crate::copy::NoChecksum;
 use crate::ids::{AgentId, DeploymentDigest, LeaseSetId, Nonce};
 use crate::lease::LeaseKey;
 use crate::memory::Memory;
@@ -123,7 +122,7 @@ impl Stand {
         let (inside, len) = (outgoing.enter().unwrap(), bytes.len());
         let mut cursor = outgoing.route().cursor(0).unwrap();
         let host = cursor.each_host_section(len, &inside, |cursor, range| {
-            cursor.gather(&mut bytes[range], &mut NoChecksum)
+            cursor.gather(&mut bytes[range], None)
         });
         assert_eq!(host.unwrap(), len);
         Some(bytes)

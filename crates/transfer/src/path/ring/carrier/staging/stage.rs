@@ -40,7 +40,7 @@ impl WriteWindow<'_> {
         // SAFETY: `at + len` is within the slot, which is valid for writes of its capacity while this
         // window lives, and touched by no other thread of this process; what the peer does to it shows
         // in the peer's own transfer only.
-        unsafe { cursor.gather_raw(self.as_mut_ptr().add(at), len, sum) }?;
+        unsafe { cursor.gather_raw(self.as_mut_ptr().add(at), len, Some(sum)) }?;
         Ok(())
     }
 }
@@ -60,7 +60,7 @@ impl ReadWindow<'_> {
         check(at, len, self.len())?;
         // SAFETY: `at + len` is within what the slot holds, which is valid for reads while this window
         // lives; what the peer does to it meanwhile shows in its own transfer only.
-        unsafe { cursor.scatter_raw(self.as_ptr().add(at), len, sum) }?;
+        unsafe { cursor.scatter_raw(self.as_ptr().add(at), len, Some(sum)) }?;
         Ok(())
     }
 }
