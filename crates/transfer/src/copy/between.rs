@@ -45,10 +45,13 @@ impl CopyOptions {
         self
     }
 
-    /// How many threads it may be, on a machine of so many cores.
-    pub(super) fn most_threads(&self, cores: impl Fn() -> usize) -> usize {
-        self.threads
-            .unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS))
+    /// How many threads so many bytes are worth, on a machine of so many cores.
+    pub(super) fn threads(&self, bytes: u64, cores: impl Fn() -> usize) -> usize {
+        let worth = usize::try_from(bytes / self.bytes_per_thread).unwrap_or(usize::MAX);
+        let most = self
+            .threads
+            .unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS));
+        worth.clamp(1, most)
     }
 
     /// Sums the bytes as they pass; costs up to 20 % of the time.
@@ -140,7 +143,8 @@ pub fn copy(
     source.check(program, Side::Source)?;
     destination.check(program, Side::Destination)?;
     let bytes = program.bytes();
-    let (mut tuning, mut threads) = (options.tuning, threads(bytes, options));
+    let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let (mut tuning, mut threads) = (options.tuning, options.threads(bytes, cores));
     // Only the plainest kernel can tell what to do where source and destination overlap.
     if source.overlaps(destination) {
         (tuning.kernel, threads) = (Kernel::Portable, 1);
@@ -161,13 +165,6 @@ pub fn copy(
         kernel: tuning.kernel.name(),
         checksum: options.checksum.then_some(sum),
     })
-}
-
-/// How many threads a copy is worth.
-fn threads(bytes: u64, options: &CopyOptions) -> usize {
-    let worth = usize::try_from(bytes / options.bytes_per_thread).unwrap_or(usize::MAX);
-    let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    worth.clamp(1, options.most_threads(cores))
 }
 
 /// A copy whose program was checked against both memories.

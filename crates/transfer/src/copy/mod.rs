@@ -35,7 +35,7 @@ mod checksum;
 mod kernel;
 mod stream;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod walk;
 
 pub use between::{BYTES_PER_THREAD, CopyOptions, CopyReport, DEFAULT_THREADS, copy};

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use smallvec::smallvec;
 
 use super::*;
-use crate::plan::program::{Loop, Nest, Placed, Program};
+use crate::copy::tests::program;
+use crate::plan::program::{Nest, Placed, Program};
 
 const FAR: u64 = 1 << ALLOCATION_BITS;
 
@@ -131,33 +132,23 @@ fn overlaps_are_seen() {
     assert!(!memory.overlaps(&Memory::allocate(&[4096]).unwrap()));
 }
 
-fn one(loops: &[Loop], run: u64, src: u64) -> Program {
-    Program {
-        nests: vec![Nest {
-            loops: loops.into(),
-            run,
-        }],
-        placed: vec![Placed {
-            nest: 0,
-            src,
-            dst: 0,
-        }],
-    }
+/// One nest whose source is at `src`: the loops' (stride, count).
+fn one(loops: &[(u64, u64)], run: u64, src: u64) -> Program {
+    let loops: Vec<_> = loops
+        .iter()
+        .map(|&(stride, count)| (count, stride, 0))
+        .collect();
+    program(&loops, run, &[(src, 0)])
 }
 
 #[test]
 fn a_check_says_what_is_wrong_and_where() {
     let memory = Memory::allocate(&[100, 50]).unwrap();
-    let check = |program: &Program| memory.check(program, Side::Source).unwrap_err();
-    let far = |stride: u64, count| Loop {
-        count,
-        src: stride,
-        dst: 0,
-    };
+    let check = |loops: &[(u64, u64)], run, src| memory.check(&one(loops, run, src), Side::Source);
 
     // The second layer's allocation is too short for what the first one's has room for.
     assert_eq!(
-        check(&one(&[far(FAR, 2), far(30, 2)], 21, 0)),
+        check(&[(FAR, 2), (30, 2)], 21, 0).unwrap_err(),
         CheckError::OutOfBounds {
             side: Side::Source,
             place: 0,
@@ -168,22 +159,12 @@ fn a_check_says_what_is_wrong_and_where() {
             available: 50,
         }
     );
-    assert_eq!(
-        memory.check(&one(&[far(FAR, 2), far(30, 2)], 20, 0), Side::Source),
-        Ok(())
-    );
+    assert_eq!(check(&[(FAR, 2), (30, 2)], 20, 0), Ok(()));
     // The offset may differ from layer to layer.
-    assert_eq!(
-        memory.check(&one(&[far(FAR - 50, 2)], 50, 50), Side::Source),
-        Ok(())
-    );
-    assert!(
-        memory
-            .check(&one(&[far(FAR - 49, 2)], 50, 50), Side::Source)
-            .is_err()
-    );
+    assert_eq!(check(&[(FAR - 50, 2)], 50, 50), Ok(()));
+    assert!(check(&[(FAR - 49, 2)], 50, 50).is_err());
 
-    let error = check(&one(&[far(FAR, 3)], 10, 0));
+    let error = check(&[(FAR, 3)], 10, 0).unwrap_err();
     assert!(matches!(
         error,
         CheckError::NoAllocation {
@@ -196,40 +177,26 @@ fn a_check_says_what_is_wrong_and_where() {
         error.to_string(),
         "the source of place 0 (nest 0) is in allocation 2, but there are only 2"
     );
-    assert_eq!(check(&one(&[], 0, 0)), CheckError::Empty { nest: 0 });
-    assert_eq!(
-        check(&one(&[far(0, 0)], 1, 0)),
-        CheckError::Empty { nest: 0 }
-    );
-    assert_eq!(
-        check(&one(&[far(0, 1 << 40), far(0, 1 << 40)], 1, 0)),
-        CheckError::Overflow { nest: 0 }
-    );
+    let empty = Err(CheckError::Empty { nest: 0 });
+    assert_eq!(check(&[], 0, 0), empty);
+    assert_eq!(check(&[(0, 0)], 1, 0), empty);
+    let overflow = Err(CheckError::Overflow { nest: 0 });
+    assert_eq!(check(&[(0, 1 << 40), (0, 1 << 40)], 1, 0), overflow);
     let mut lost = one(&[], 1, 0);
     lost.placed[0].nest = 7;
-    assert_eq!(
-        check(&lost),
-        CheckError::NoNest {
-            place: 0,
-            nest: 7,
-            nests: 1
-        }
-    );
+    let (place, nest, nests) = (0, 7, 1);
+    let no_nest = Err(CheckError::NoNest { place, nest, nests });
+    assert_eq!(memory.check(&lost, Side::Source), no_nest);
 }
 
 #[test]
 fn what_may_only_be_read_is_no_destination() {
     let memory = Memory::allocate(&[100]).unwrap();
     let (start, len) = memory.allocation(0).unwrap();
+    let (parts, keeper) = ([(start.as_ptr(), len)], Arc::new(memory));
     // SAFETY: the keeper keeps it, and there are no references.
-    let memory = unsafe {
-        Memory::from_raw_parts(
-            &[(start.as_ptr(), len)],
-            Access::Read,
-            Some(Arc::new(memory)),
-        )
-    }
-    .unwrap();
+    let memory = unsafe { Memory::from_raw_parts(&parts, Access::Read, Some(keeper)) };
+    let memory = memory.unwrap();
     let program = one(&[], 10, 0);
     assert_eq!(memory.check(&program, Side::Source), Ok(()));
     assert_eq!(
@@ -275,14 +242,9 @@ proptest! {
         run in 1..40u64,
         places in vec((0..3u64, 0..60u64), 0..3),
     ) {
-        let loops = loops.into_iter().map(|(count, src)| Loop { count, src, dst: 0 });
-        let program = Program {
-            nests: vec![Nest { loops: loops.collect(), run }],
-            placed: places
-                .into_iter()
-                .map(|(allocation, offset)| Placed { nest: 0, src: allocation * FAR + offset, dst: 0 })
-                .collect(),
-        };
+        let loops: Vec<_> = loops.into_iter().map(|(count, src)| (count, src, 0)).collect();
+        let places = places.into_iter().map(|(allocation, offset)| (allocation * FAR + offset, 0));
+        let program = program(&loops, run, &places.collect::<Vec<_>>());
         let memory = Memory::allocate(&lens).unwrap();
         prop_assert_eq!(memory.check(&program, Side::Source).is_ok(), holds(&lens, &program));
     }
@@ -293,14 +255,11 @@ proptest! {
         run: u64,
         places in vec(any::<(u32, u64)>(), 0..3),
     ) {
-        let loops = loops.into_iter().map(|(count, src)| Loop { count, src, dst: src });
-        let program = Program {
-            nests: vec![Nest { loops: loops.collect(), run }, Nest { loops: smallvec![], run: 1 }],
-            placed: places
-                .into_iter()
-                .map(|(nest, src)| Placed { nest: nest % 3, src, dst: src })
-                .collect(),
-        };
+        let loops: Vec<_> = loops.into_iter().map(|(count, src)| (count, src, src)).collect();
+        let mut program = program(&loops, run, &[]);
+        program.nests.push(Nest { loops: smallvec![], run: 1 });
+        let placed = places.into_iter();
+        program.placed.extend(placed.map(|(nest, src)| Placed { nest: nest % 3, src, dst: src }));
         let memory = Memory::allocate(&[100, 100, 50]).unwrap();
         let _ = memory.check(&program, Side::Source);
         let _ = memory.check(&program, Side::Destination);

@@ -1,11 +1,10 @@
 use proptest::prelude::*;
-use smallvec::smallvec;
 
 use super::case::{Arena, Case, case, noise};
-use super::oracle;
+use super::{oracle, program};
 use crate::copy::{CopyOptions, Crc32c, DEFAULT_THREADS, Kernel, copy};
 use crate::memory::{CheckError, Memory, Side};
-use crate::plan::program::{Loop, Nest, Placed, Program};
+use crate::plan::program::Program;
 
 /// A case's memories, and what a copy must make of them.
 struct Trial<'a> {
@@ -91,32 +90,13 @@ proptest! {
 /// The canonical pair in small: two heads of 512 B to one, blocks of 16 tokens into blocks of 64.
 fn canonical(layers: u64) -> (Program, usize, usize) {
     let (block, big) = (16 * 1024, 64 * 512);
-    let loops = smallvec![
-        Loop {
-            count: layers,
-            src: 4 * block,
-            dst: big
-        },
-        Loop {
-            count: 16,
-            src: 1024,
-            dst: 512
-        },
-    ];
-    let placed = [2, 0, 3, 1].into_iter().zip(0..).map(|(from, to)| Placed {
-        nest: 0,
-        src: from * block + 512,
-        dst: to * 16 * 512,
-    });
-    let program = Program {
-        nests: vec![Nest { loops, run: 512 }],
-        placed: placed.collect(),
-    };
-    (
-        program,
-        (layers * 4 * block) as usize,
-        (layers * big) as usize,
-    )
+    let loops = [(layers, 4 * block, big), (16, 1024, 512)];
+    let placed = [2, 0, 3, 1].into_iter().zip(0..);
+    let placed: Vec<_> = placed
+        .map(|(from, to)| (from * block + 512, to * 16 * 512))
+        .collect();
+    let (src, dst) = (layers * 4 * block, layers * big);
+    (program(&loops, 512, &placed), src as usize, dst as usize)
 }
 
 #[test]
@@ -158,17 +138,7 @@ fn one_memory_may_be_both_source_and_destination() {
     let memory = Memory::allocate(&[4096]).unwrap();
     let bytes: Vec<u8> = (0..1024).map(noise(4)).collect();
     memory.write(0, &bytes).unwrap();
-    let program = Program {
-        nests: vec![Nest {
-            loops: smallvec![],
-            run: 1024,
-        }],
-        placed: vec![Placed {
-            nest: 0,
-            src: 0,
-            dst: 100,
-        }],
-    };
+    let program = program(&[], 1024, &[(0, 100)]);
     let options = CopyOptions::new().with_checksum();
     let report = copy(&program, &memory, &memory.clone(), &options).unwrap();
     let mut moved = vec![0; 1024];
@@ -183,24 +153,7 @@ fn nothing_is_copied_if_anything_is_out_of_bounds() {
     let source = Memory::allocate(&[128]).unwrap();
     source.write(0, &[1; 128]).unwrap();
     let destination = Memory::allocate(&[128]).unwrap();
-    let program = Program {
-        nests: vec![Nest {
-            loops: smallvec![],
-            run: 64,
-        }],
-        placed: vec![
-            Placed {
-                nest: 0,
-                src: 0,
-                dst: 0,
-            },
-            Placed {
-                nest: 0,
-                src: 64,
-                dst: 65,
-            },
-        ],
-    };
+    let program = program(&[], 64, &[(0, 0), (64, 65)]);
     let error = copy(&program, &source, &destination, &CopyOptions::new()).unwrap_err();
     assert_eq!(
         error,
@@ -235,7 +188,7 @@ fn an_empty_program_copies_nothing() {
 #[test]
 fn a_copy_takes_few_threads_unless_it_is_told_otherwise() {
     let options = CopyOptions::new();
-    assert_eq!(options.most_threads(|| 192), DEFAULT_THREADS);
-    assert_eq!(options.most_threads(|| 2), 2);
-    assert_eq!(options.with_threads(16).most_threads(|| 2), 16);
+    assert_eq!(options.threads(u64::MAX, || 192), DEFAULT_THREADS);
+    assert_eq!(options.threads(u64::MAX, || 2), 2);
+    assert_eq!(options.with_threads(16).threads(u64::MAX, || 2), 16);
 }

@@ -1,12 +1,13 @@
+use std::sync::Arc;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
-use smallvec::smallvec;
 
 use super::case::{Arena, case, noise, streamed};
-use super::oracle;
+use super::{oracle, program};
 use crate::copy::{Crc32c, Kernel, MemoryStream, StreamError, settle};
 use crate::memory::{Access, Memory};
-use crate::plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program, StreamProgram};
+use crate::plan::program::{ALLOCATION_BITS, StreamProgram};
 
 /// Lengths of pieces that a stream is cut into, over and over.
 fn cuts() -> impl Strategy<Value = Vec<usize>> {
@@ -125,20 +126,7 @@ proptest! {
 
 /// Two runs of 100 bytes, 200 bytes apart.
 fn apart() -> StreamProgram {
-    let loops = smallvec![Loop {
-        count: 2,
-        src: 200,
-        dst: 100
-    }];
-    StreamProgram::new(Program {
-        nests: vec![Nest { loops, run: 100 }],
-        placed: vec![Placed {
-            nest: 0,
-            src: 0,
-            dst: 0,
-        }],
-    })
-    .unwrap()
+    StreamProgram::new(program(&[(2, 200, 100)], 100, &[(0, 0)])).unwrap()
 }
 
 #[test]
@@ -163,15 +151,9 @@ fn what_is_beyond_the_end_is_refused() {
 fn memory_for_reading_is_not_written() {
     let arena = Arena::new(&[300], 0, noise(11));
     let (start, len) = arena.memory().allocation(0).unwrap();
-    let parts = [(start.as_ptr(), len)];
+    let (parts, keeper) = ([(start.as_ptr(), len)], Arc::new(arena.memory()));
     // SAFETY: the keeper keeps the arena's memory, and nobody else has an eye on it.
-    let memory = unsafe {
-        Memory::from_raw_parts(
-            &parts,
-            Access::Read,
-            Some(std::sync::Arc::new(arena.memory())),
-        )
-    };
+    let memory = unsafe { Memory::from_raw_parts(&parts, Access::Read, Some(keeper)) };
     let stream = MemoryStream::new(apart(), memory.unwrap()).unwrap();
     let before = arena.all();
     let mut cursor = stream.cursor(0).unwrap();
