@@ -181,27 +181,23 @@ impl Job<'_> {
     /// Shares the work among threads, this one included.
     fn share(&self, threads: usize) -> Crc32c {
         let starts = self.starts(threads);
-        let ends = starts.iter().skip(1).map(Walk::position);
+        let ends = starts.iter().skip(1).map(|walk| walk.position);
         let mut parts = starts.iter().zip(ends.chain([self.bytes]));
         let first = parts.next();
         thread::scope(|scope| {
             let others: Vec<_> = parts
                 .map(|part| {
-                    let work = move || self.part(part.0.clone(), part.1);
-                    (part, thread::Builder::new().spawn_scoped(scope, work))
+                    let thread = thread::Builder::new();
+                    (part, thread.spawn_scoped(scope, move || self.part(part)))
                 })
                 .collect();
-            let mut sum = Crc32c::new();
-            if let Some((start, end)) = first {
-                sum = self.part(start.clone(), end);
-            }
-            for ((start, end), thread) in others {
-                let part = match thread {
+            let mut sum = first.map_or_else(Crc32c::new, |part| self.part(part));
+            for (part, thread) in others {
+                sum.append(&match thread {
                     Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
                     // No thread to be had: then it takes a little longer.
-                    Err(_) => self.part(start.clone(), end),
-                };
-                sum.append(&part);
+                    Err(_) => self.part(part),
+                });
             }
             sum
         })
@@ -209,7 +205,7 @@ impl Job<'_> {
 
     /// Where each thread starts: at a chunk, or at a page of a long one.
     fn starts(&self, threads: usize) -> Vec<Walk> {
-        let mut starts = vec![Walk::start(self.program)];
+        let mut starts = vec![Walk::new(self.program, 0, 0, 0)];
         let share = self.bytes / threads as u64;
         let mut before = 0;
         for (place, placed) in self.program.placed.iter().enumerate() {
@@ -225,9 +221,9 @@ impl Job<'_> {
         starts
     }
 
-    /// Copies what is from `walk` up to `end`, and sums it if asked to.
-    fn part(&self, mut walk: Walk, end: u64) -> Crc32c {
-        let mut sum = Crc32c::new();
+    /// Copies what is from `start` up to `end`, and sums it if asked to.
+    fn part(&self, (start, end): (&Walk, u64)) -> Crc32c {
+        let (mut walk, mut sum) = (start.clone(), Crc32c::new());
         let ends = (self.source, self.destination);
         let bounds = (end, self.bytes);
         let how = (self.tuning, Traffic::Through);

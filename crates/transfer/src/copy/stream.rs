@@ -133,7 +133,7 @@ pub struct Cursor {
 impl Cursor {
     /// The position of the next byte.
     pub fn position(&self) -> u64 {
-        self.walk.position()
+        self.walk.position
     }
 
     /// How many bytes are left behind it.
@@ -215,7 +215,7 @@ impl Cursor {
         sum: Option<&mut Crc32c>,
     ) -> Result<(), StreamError> {
         let Self { stream, walk } = self;
-        let (program, position) = (stream.program.program(), walk.position());
+        let (program, position) = (stream.program.program(), walk.position);
         let bounds = (stream.end_of(position, len as u64)?, stream.bytes());
         let start = buffer;
         let ends = (&stream.memory, &Dense { start, position });

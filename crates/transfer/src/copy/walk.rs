@@ -26,7 +26,7 @@ pub(crate) struct Walk {
     /// Bytes of the current chunk that lie behind; less than its length.
     within: u64,
     /// Bytes of the program that lie behind.
-    position: u64,
+    pub(super) position: u64,
 }
 
 impl Walk {
@@ -53,16 +53,6 @@ impl Walk {
             }
         }
         walk
-    }
-
-    /// The start of a program.
-    pub(crate) fn start(program: &Program) -> Self {
-        Self::new(program, 0, 0, 0)
-    }
-
-    /// Bytes of the program that lie behind.
-    pub(crate) fn position(&self) -> u64 {
-        self.position
     }
 
     /// Goes back to the last multiple of `granule` in the current chunk, which may be its start.
