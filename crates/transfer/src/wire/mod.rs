@@ -104,8 +104,8 @@
 //! |---|---|---|
 //! | lease | 500, and 150 for each rank of its holder | [`LeaseLimits::leases`](crate::lease::LeaseLimits::leases) |
 //! | transfer | 500, and 48 for each stream (100 KiB at most) | [`Options::transfers_per_agent`] for each agent that asks; and the routes of our own jobs |
-//! | plan | half a KiB for each slice | one for each of our own jobs; one for each transfer, until its route is bound; and while there is room, one for each lease set that is used |
-//! | ask or invitation that waits | 4.5 KiB (its ticket), 9 KiB | for its lease [`Options::early`], [`Options::early_per_agent`]; for a plan as many as transfers |
+//! | plan | half a KiB for each slice | one for each of our own jobs; one for each transfer, until its route is bound; and while there is room, half of it for one service at most, one for each lease set that is used |
+//! | ask or invitation that waits | 4.5 KiB (its ticket), 9 KiB | for its lease [`Options::early`], [`Options::early_per_agent`]; for a plan as many as transfers, and of all services twice what one may have |
 //! | job, or invited push | 5 KiB, and 100 for each route; 9 KiB with a second ticket | [`Options::jobs`] |
 //! | notice | 5 KiB, and 200 for each agent | [`Options::notices`] |
 //! | connection | 1 KiB, and a frame of 64 KiB being read | the transport's to bound |

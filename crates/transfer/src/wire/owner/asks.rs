@@ -129,7 +129,7 @@ impl<P: Planner> Owner<P> {
             return;
         };
         let planned = plan.is_some();
-        match self.keep(g.cx, agent, Demand::Ask(asked), plan) {
+        match self.pending.keep(g.cx.now, agent, Demand::Ask(asked), plan) {
             // A plan is there in a moment.
             Ok(()) if planned => {}
             Ok(()) => {
@@ -199,7 +199,7 @@ impl<P: Planner> Owner<P> {
         if direction == Direction::Push {
             self.leases.set_writers(key, || plan.peers_of(key.rank));
         }
-        self.keep_plan(key, &plan);
+        self.keep_plan(key, &agent, &plan);
         Ok(Verdict::Admitted(plan, route, path))
     }
 

@@ -122,7 +122,7 @@ impl<P: Planner> Owner<P> {
             key,
             invitation,
         };
-        self.keep(g.cx, agent, demand, plan)
+        self.pending.keep(g.cx.now, agent, demand, plan)
     }
 
     /// Checks that we are to write into the asker's blocks, and not into a third party's.
@@ -192,7 +192,7 @@ impl<P: Planner> Owner<P> {
         let places = plan.of_rank(key.rank).iter().map(|route| route.places);
         let places = places.fold(0, u64::saturating_add);
         self.check_places(g, &agent, places)?;
-        self.keep_plan(key, &plan);
+        self.keep_plan(key, &agent, &plan);
         self.leases.begin_push(g.cx.now, key, &wanted)?;
         let job = JobId(g.cx.next_number());
         g.cx.jobs.add(into.set, &[key.rank].into());

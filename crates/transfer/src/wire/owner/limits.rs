@@ -87,7 +87,7 @@ pub(crate) fn check_places_of_one<P: Planner>(cx: &Context<P>, places: u64) -> R
 }
 
 /// Whether one more may be under way.
-fn room(limit: usize, under_way: usize) -> Result<(), Refusal> {
+pub(super) fn room(limit: usize, under_way: usize) -> Result<(), Refusal> {
     match under_way < limit {
         true => Ok(()),
         false => Err(Refusal::busy(limit as u64)),

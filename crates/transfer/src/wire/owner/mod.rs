@@ -6,6 +6,7 @@ mod limits;
 mod notices;
 mod pending;
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -41,14 +42,14 @@ pub(super) struct Owner<P: Planner> {
     pushes: HashMap<TransferId, InvitedPush>,
     /// Plans of lease sets of which more routes may be asked for.
     plans: HashMap<LeaseSetId, KeptPlan<P::Plan>>,
-    /// The slices of all of those together.
-    slices: u64,
 }
 
 /// What the leases of a set move by.
 #[derive(Debug)]
 struct KeptPlan<L> {
     plan: Arc<Planned<L>>,
+    /// Who has asked for it.
+    by: AgentId,
     /// Whose leases are open.
     ranks: BTreeSet<Rank>,
 }
@@ -61,7 +62,6 @@ impl<P: Planner> Owner<P> {
             queued: HashMap::new(),
             pushes: HashMap::new(),
             plans: HashMap::new(),
-            slices: 0,
         }
     }
 
@@ -145,8 +145,9 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Keeps the plan of a lease for the routes that are still to be asked for, where there is room.
-    fn keep_plan(&mut self, key: LeaseKey, plan: &Arc<Planned<P::Plan>>) {
+    /// Keeps the plan of a lease for the routes that are still to be asked for, where there is room. Half of it is for one
+    /// service at most, so that one certificate does not take all.
+    fn keep_plan(&mut self, key: LeaseKey, by: &AgentId, plan: &Arc<Planned<P::Plan>>) {
         if let Some(kept) = self.plans.get_mut(&key.set)
             && Arc::ptr_eq(&kept.plan, plan)
         {
@@ -154,25 +155,31 @@ impl<P: Planner> Owner<P> {
             return;
         }
         // A later request for other tokens takes the place of an earlier one.
-        if let Some(kept) = self.plans.remove(&key.set) {
-            self.slices -= kept.plan.slices;
+        self.plans.remove(&key.set);
+        let (mut in_all, mut of_service) = (plan.slices, plan.slices);
+        for kept in self.plans.values() {
+            in_all += kept.plan.slices;
+            if kept.by.service() == by.service() {
+                of_service += kept.plan.slices;
+            }
         }
-        if self.slices + plan.slices <= MAX_SLICES {
-            self.slices += plan.slices;
-            let (plan, ranks) = (plan.clone(), [key.rank].into());
-            self.plans.insert(key.set, KeptPlan { plan, ranks });
+        if in_all <= MAX_SLICES && of_service <= MAX_SLICES / 2 {
+            let kept = KeptPlan {
+                plan: plan.clone(),
+                by: by.clone(),
+                ranks: [key.rank].into(),
+            };
+            self.plans.insert(key.set, kept);
         }
     }
 
     /// Nothing more is asked for by the plan of a lease.
     pub(super) fn forget_plan(&mut self, key: LeaseKey) {
-        let Some(kept) = self.plans.get_mut(&key.set) else {
-            return;
-        };
-        kept.ranks.remove(&key.rank);
-        if kept.ranks.is_empty() {
-            self.slices -= kept.plan.slices;
-            self.plans.remove(&key.set);
+        if let Entry::Occupied(mut kept) = self.plans.entry(key.set) {
+            kept.get_mut().ranks.remove(&key.rank);
+            if kept.get().ranks.is_empty() {
+                kept.remove();
+            }
         }
     }
 
@@ -267,20 +274,6 @@ impl<P: Planner> Owner<P> {
 
 /// What waits.
 impl<P: Planner> Owner<P> {
-    /// Keeps what `agent` demands until it can go on.
-    fn keep(
-        &mut self,
-        cx: &Context<P>,
-        agent: &AgentId,
-        demand: Demand,
-        plan: Option<PlanAsk>,
-    ) -> Result<(), Refusal> {
-        match self.pending.keep(cx.now, agent, demand, plan) {
-            true => Ok(()),
-            false => Err(Refusal::busy(cx.options.early_per_agent as u64)),
-        }
-    }
-
     /// A plan is compiled, or cannot be: what waits for it goes on, or is refused.
     pub(super) fn compiled(
         &mut self,
@@ -288,19 +281,19 @@ impl<P: Planner> Owner<P> {
         ask: &PlanAsk,
         outcome: Result<(), &Text>,
     ) {
+        self.pending.bring_compiled(ask);
         // One at a time: an invitation is answered when no rank of it waits any more.
         while let Some(demand) = self.pending.pop_compiled(ask) {
-            let why = match outcome {
-                Ok(()) => {
-                    self.let_in(g, demand);
-                    continue;
+            match (outcome, demand) {
+                (Ok(()), demand) => self.let_in(g, demand),
+                (Err(why), Demand::Ask(asked)) => {
+                    let why = why.clone();
+                    self.refuse_ask(g, asked, Refusal::Unplannable { why });
                 }
-                Err(why) => why.clone(),
-            };
-            let refusal = Refusal::Unplannable { why };
-            match demand {
-                Demand::Ask(asked) => self.refuse_ask(g, asked, refusal),
-                demand => self.refuse_pending(g.cx, demand, refusal),
+                (Err(why), demand) => {
+                    let why = why.clone();
+                    self.refuse_pending(g.cx, demand, Refusal::Unplannable { why });
+                }
             }
         }
     }
@@ -346,5 +339,38 @@ impl<P: Planner> Owner<P> {
         self.pending
             .forget(|demand| matches!(demand, Demand::Ask(asked) if is_it(asked)));
         self.queued.retain(|_, asked| !is_it(asked));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::wire::simulation::plan::SimPlanner;
+
+    #[test]
+    fn kept_plans_of_one_service_leave_room_for_others() {
+        let mut owner: Owner<SimPlanner<()>> = Owner::new(&Options::default());
+        let key = |n| LeaseKey {
+            set: LeaseSetId([n; 16]),
+            rank: Rank(0),
+        };
+        let mut keeps = |n, agent: &str, slices| {
+            let plan = Planned {
+                routes: BTreeMap::new(),
+                slices,
+                plan: (),
+            };
+            owner.keep_plan(key(n), &AgentId::new(agent).unwrap(), &Arc::new(plan));
+            owner.plans.contains_key(&key(n).set)
+        };
+        let half = MAX_SLICES / 2;
+        assert!(!keeps(1, "a", half + 1) && keeps(1, "a", half - 1));
+        assert!(keeps(2, "a/1", 1) && !keeps(3, "a/2", 1));
+        assert!(keeps(4, "b", half) && !keeps(5, "c", 1), "all is taken");
+        assert!(keeps(1, "a", half - 2) && keeps(5, "c", 1), "in its place");
+        owner.forget_plan(key(1));
+        assert_eq!(owner.plans.len(), 3);
     }
 }

@@ -130,7 +130,8 @@ impl<P: Planner> Owner<P> {
             return Ok(0);
         }
         let agent = said.agent.clone();
-        let kept = self.keep(cx, &agent, Demand::Notice(said), plan);
+        let demand = Demand::Notice(said);
+        let kept = self.pending.keep(cx.now, &agent, demand, plan);
         kept.map(|()| 0)
     }
 

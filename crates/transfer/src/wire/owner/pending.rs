@@ -3,6 +3,7 @@
 //! A worker may learn of a lease after its scheduler has handed the ticket out, so an authentic ticket for a lease
 //! that is not known yet is no error. It is also a way to make an agent remember things, hence the bounds.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::{AgentId, Direction, Rank};
@@ -12,6 +13,9 @@ use crate::wire::ids::ConnId;
 use crate::wire::message::{Ask, Invitation, NoticeKind};
 use crate::wire::options::Options;
 use crate::wire::planner::PlanAsk;
+use crate::wire::refusal::Refusal;
+
+use super::limits::room;
 
 /// What a peer wants of a lease.
 #[derive(Debug)]
@@ -86,7 +90,7 @@ pub(super) struct Pending {
 #[derive(Debug)]
 pub(super) struct PendingDemands {
     /// As they came. All wait equally long, so they are due in the same order.
-    waiting: Vec<Pending>,
+    waiting: VecDeque<Pending>,
     wait: Duration,
     for_lease: Most,
     /// They have passed every check, so they take no room from those that come before their lease.
@@ -104,7 +108,7 @@ struct Most {
 impl PendingDemands {
     pub(super) fn new(options: &Options) -> Self {
         Self {
-            waiting: Vec::new(),
+            waiting: VecDeque::new(),
             wait: options.early_wait,
             for_lease: Most {
                 in_all: options.early,
@@ -112,44 +116,43 @@ impl PendingDemands {
                 per_service: options.early_per_service,
             },
             for_plan: Most {
-                in_all: usize::MAX,
+                // One service takes half of all at most, as before leases.
+                in_all: options.transfers_per_service.saturating_mul(2),
                 per_agent: options.transfers_per_agent,
                 per_service: options.transfers_per_service,
             },
         }
     }
 
-    /// Keeps what an agent demands, until it is taken; says whether there was room.
-    #[must_use]
+    /// Keeps what an agent demands, until it is taken, where there is room.
     pub(super) fn keep(
         &mut self,
         now: Moment,
         agent: &AgentId,
         demand: Demand,
         plan: Option<PlanAsk>,
-    ) -> bool {
+    ) -> Result<(), Refusal> {
         let most = match plan {
             None => &self.for_lease,
             Some(_) => &self.for_plan,
         };
-        let alike = self.waiting.iter();
-        let alike = alike.filter(|pending| pending.plan.is_some() == plan.is_some());
-        let of_service = alike
-            .clone()
-            .filter(|pending| pending.agent.service() == agent.service());
-        let of_agent = of_service.clone().filter(|pending| pending.agent == *agent);
-        let room = alike.count() < most.in_all
-            && of_service.count() < most.per_service
-            && of_agent.count() < most.per_agent;
-        if room {
-            self.waiting.push(Pending {
-                demand,
-                plan,
-                agent: agent.clone(),
-                until: now + self.wait,
-            });
+        let (mut in_all, mut of_service, mut of_agent) = (0, 0, 0);
+        let alike = |pending: &&Pending| pending.plan.is_some() == plan.is_some();
+        for pending in self.waiting.iter().filter(alike) {
+            in_all += 1;
+            of_service += usize::from(pending.agent.service() == agent.service());
+            of_agent += usize::from(pending.agent == *agent);
         }
-        room
+        room(most.per_agent, of_agent)?;
+        room(most.per_service, of_service)?;
+        room(most.in_all, in_all)?;
+        self.waiting.push_back(Pending {
+            demand,
+            plan,
+            agent: agent.clone(),
+            until: now + self.wait,
+        });
+        Ok(())
     }
 
     /// How much waits for a lease, and how much for a plan.
@@ -169,20 +172,28 @@ impl PendingDemands {
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
-        self.waiting.first().map(|pending| pending.until)
+        self.waiting.front().map(|pending| pending.until)
     }
 
     /// Takes one demand that has waited for too long.
     pub(super) fn pop_due(&mut self, now: Moment) -> Option<Pending> {
-        let due = self.waiting.first()?.until <= now;
-        due.then(|| self.waiting.remove(0))
+        let due = self.waiting.front()?.until <= now;
+        due.then(|| self.waiting.pop_front())?
     }
 
-    /// Takes the first demand that has waited for a plan.
+    /// Puts what has waited for a plan before all else, so that taking it one by one looks at nothing twice.
+    pub(super) fn bring_compiled(&mut self, ask: &PlanAsk) {
+        // The sort is stable, and knows the runs of equals.
+        let waiting = self.waiting.make_contiguous();
+        waiting.sort_by_key(|pending| pending.plan.as_ref() != Some(ask));
+    }
+
+    /// Takes the first demand, if it has waited for this plan.
     pub(super) fn pop_compiled(&mut self, ask: &PlanAsk) -> Option<Demand> {
-        let mut waiting = self.waiting.iter();
-        let first = waiting.position(|pending| pending.plan.as_ref() == Some(ask))?;
-        Some(self.waiting.remove(first).demand)
+        let compiled = self.waiting.front()?.plan.as_ref() == Some(ask);
+        compiled
+            .then(|| self.waiting.pop_front())?
+            .map(|pending| pending.demand)
     }
 
     /// Takes what has waited for a lease.
@@ -205,8 +216,10 @@ impl PendingDemands {
     }
 
     fn take(&mut self, like: impl Fn(&Pending) -> bool) -> Vec<Demand> {
-        let taken = self.waiting.extract_if(.., |pending| like(pending));
-        taken.map(|pending| pending.demand).collect()
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (taken, left): (VecDeque<_>, VecDeque<_>) = waiting.partition(like);
+        self.waiting = left;
+        taken.into_iter().map(|pending| pending.demand).collect()
     }
 }
 
@@ -273,7 +286,7 @@ mod tests {
         let mut early = demands(3, 2, 3);
         let mut keep = |now, rank, agent: &AgentId, n| {
             let demand = demand(rank, agent, n);
-            early.keep(at(now), agent, demand, None)
+            early.keep(at(now), agent, demand, None).is_ok()
         };
         assert!(keep(0, 0, &a, 1) && keep(1, 1, &a, 2));
         assert!(!keep(1, 1, &a, 3), "too many of one agent");
@@ -295,7 +308,8 @@ mod tests {
         let mut early = demands(9, 2, 3);
         let mut keep = |agent: &str| {
             let agent = AgentId::new(agent).unwrap();
-            early.keep(at(0), &agent, demand(0, &agent, 1), None)
+            let demand = demand(0, &agent, 1);
+            early.keep(at(0), &agent, demand, None).is_ok()
         };
         assert!(keep("a/1") && keep("a/2") && keep("a/3"));
         assert!(!keep("a/4"), "too many of one service");
@@ -305,19 +319,57 @@ mod tests {
     #[test]
     fn what_waits_for_a_plan_has_room_of_its_own_and_no_lease_takes_it() {
         let a = AgentId::new("a").unwrap();
-        let plan = PlanAsk {
-            peer: deployment(),
-            local_is_source: true,
-            request: Request::tokens(1),
-        };
+        let plan = plan(1);
         let mut all = demands(1, 1, 1);
-        assert!(all.keep(at(0), &a, demand(0, &a, 1), None));
-        assert!(all.keep(at(0), &a, demand(0, &a, 2), Some(plan.clone())));
-        assert!(!all.keep(at(0), &a, demand(0, &a, 3), Some(plan.clone())));
+        let mut keep = |n, plan| all.keep(at(0), &a, demand(0, &a, n), plan);
+        assert_eq!(keep(1, None), Ok(()));
+        assert_eq!(keep(2, Some(plan.clone())), Ok(()));
+        assert_eq!(keep(3, Some(plan.clone())), Err(Refusal::busy(1)));
         assert_eq!(all.len(), (1, 1));
         let opened = all.opened(&key(0));
         assert_eq!(opened.iter().map(number).collect::<Vec<_>>(), [1]);
+        all.bring_compiled(&plan);
         let compiled = all.pop_compiled(&plan).map(|demand| number(&demand));
         assert_eq!((compiled, all.len()), (Some(2), (0, 0)));
+    }
+
+    fn plan(tokens: u64) -> PlanAsk {
+        PlanAsk {
+            peer: deployment(),
+            local_is_source: true,
+            request: Request::tokens(tokens),
+        }
+    }
+
+    #[test]
+    fn what_waits_for_plans_is_bounded_in_all() {
+        let mut all = PendingDemands::new(&Options {
+            transfers_per_service: 2,
+            ..Options::default()
+        });
+        let mut keep = |service: &str| {
+            let agent = AgentId::new(service).unwrap();
+            all.keep(at(0), &agent, demand(0, &agent, 1), Some(plan(1)))
+        };
+        for service in ["a", "a", "b", "b"] {
+            assert_eq!(keep(service), Ok(()));
+        }
+        assert_eq!(keep("c"), Err(Refusal::busy(4)));
+    }
+
+    #[test]
+    fn what_has_its_plan_is_taken_as_it_came_and_leaves_the_rest_in_order() {
+        let a = AgentId::new("a").unwrap();
+        let mut all = PendingDemands::new(&Options::default());
+        for n in 0..6 {
+            let plan = (n != 4).then(|| plan(n % 2));
+            all.keep(at(n), &a, demand(0, &a, n), plan).unwrap();
+        }
+        all.bring_compiled(&plan(1));
+        let take = || all.pop_compiled(&plan(1)).map(|demand| number(&demand));
+        let compiled: Vec<_> = std::iter::from_fn(take).collect();
+        assert_eq!(compiled, [1, 3, 5]);
+        let due = || all.pop_due(at(99)).map(|due| number(&due.demand));
+        assert_eq!(std::iter::from_fn(due).collect::<Vec<_>>(), [0, 2, 4]);
     }
 }
