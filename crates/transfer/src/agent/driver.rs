@@ -450,14 +450,14 @@ impl Driver {
 impl Driver {
     fn act(&mut self, action: Action<Blocks>) {
         match action {
-            Action::Connect { agent, host, port } => self.connections.dial(agent, host, port),
-            Action::Close { conn, reason } => self.connections.close(conn, &reason),
-            Action::Send { conn, envelope } => {
+            Action::Connect(address) => self.connections.dial(address),
+            Action::Close(conn, reason) => self.connections.close(conn, &reason),
+            Action::Send(conn, envelope) => {
                 if let Err(why) = self.connections.send(conn, &envelope) {
                     self.lost(conn, &why);
                 }
             }
-            Action::Path { conn, path, order } => self.connections.obey(conn, path, order),
+            Action::Path(conn, path, order) => self.connections.obey(conn, path, order),
             Action::Compile(ask) => self.compile(ask),
             Action::Read(flow) => self.begin(flow, Side::Source),
             Action::Receive(flow) => self.begin(flow, Side::Destination),
@@ -466,17 +466,17 @@ impl Driver {
                 layer,
                 tokens,
             } => self.transfers.readable(transfer, layer, tokens),
-            Action::AllReadable { transfer } => self.transfers.all_readable(transfer),
-            Action::Flowing { transfer, path } => {
+            Action::AllReadable(transfer) => self.transfers.all_readable(transfer),
+            Action::Flowing(transfer, path) => {
                 self.transfers.set_path(transfer, path);
                 self.carry(transfer, path);
             }
-            Action::Fence { transfer } => {
+            Action::Fence(transfer) => {
                 self.counters.route_failed(transfer);
                 self.unlink(transfer);
                 self.transfers.fence(transfer);
             }
-            Action::Finished { transfer } => {
+            Action::Finished(transfer) => {
                 self.unlink(transfer);
                 let under = self.transfers.finish(transfer);
                 let travelled = under.as_ref().and_then(Under::travelled);
@@ -486,12 +486,12 @@ impl Driver {
                 let (held, stated) = (self.fingerprint(&held), self.fingerprint(&stated));
                 log::other_content(key, &held, &stated);
             }
-            Action::LeaseClaimed { key } => self.promises.lease_claimed(&key),
-            Action::LeaseStalled { key } => {
+            Action::LeaseClaimed(key) => self.promises.lease_claimed(&key),
+            Action::LeaseStalled(key) => {
                 log::lease_stalled(key);
                 self.promises.lease_stalled(&key);
             }
-            Action::JobStalled { job, rank } => {
+            Action::JobStalled(job, rank) => {
                 let result = Err(JobError::MemoryStalled { rank }.into());
                 if let Some((promise, label)) = self.promises.job_stalled(job) {
                     let label = *label;
@@ -517,12 +517,12 @@ impl Driver {
                 }
                 promise.keep(result);
             }
-            Action::Pushed { key, result } => {
+            Action::Pushed(key, result) => {
                 if let Err(error) = result {
                     log::invited_push_failed(key, &error.into());
                 }
             }
-            Action::NoticeDone { notice, outcome } => self.promises.notice_done(notice, outcome),
+            Action::NoticeDone(notice, outcome) => self.promises.notice_done(notice, outcome),
         }
     }
 

@@ -11,145 +11,76 @@ use crate::lease::{LeaseEnd, LeaseKey};
 use crate::path::Path;
 use crate::path::negotiation::Order;
 use crate::plan::Request;
+use crate::ticket::RankAddress;
 
 /// What the agent has to do. In order: an action of a transfer that comes before a message about
 /// it must have taken effect before the message leaves.
 #[derive(Debug)]
+#[expect(missing_docs, reason = "the variants say what their fields are")]
 pub enum Action<B> {
-    /// Connect to an agent. Answer with `connected`, or with `connect_failed`.
-    Connect {
-        /// Whom; the certificate there must be of its service.
-        agent: AgentId,
-        /// Host name or address.
-        host: String,
-        /// UDP port.
-        port: u16,
-    },
+    /// Connect to an agent, whose certificate must be of its service. Answer with `connected`, or with `connect_failed`.
+    Connect(RankAddress),
     /// Close a connection, after what was sent before has left. It is over for the machine already.
-    Close {
-        /// Which.
-        conn: ConnId,
-        /// Why.
-        reason: CloseReason,
-    },
+    Close(ConnId, CloseReason),
     /// Send a message on the control stream of a connection.
-    Send {
-        /// Which.
-        conn: ConnId,
-        /// What.
-        envelope: Envelope,
-    },
+    Send(ConnId, Envelope),
     /// Have the carrier of a path do something. What comes of it, [`Machine::path_reported`](super::Machine::path_reported)
     /// is told.
-    Path {
-        /// Of which connection.
-        conn: ConnId,
-        /// Which path.
-        path: Path,
-        /// What is to be done.
-        order: Order,
-    },
+    Path(ConnId, Path, Order),
     /// Compile a plan: routes of all local ranks. Answer with `compiled`.
     Compile(PlanAsk),
     /// Read a route's blocks and send them, in streams of disjoint ranges, at most
     /// [`MAX_STREAMS`](super::MAX_STREAMS). Answer with `stream_sent` for each that is written whole, or `stream_failed`;
     /// and `moved` while it goes on.
     Read(Flow),
-    /// More may be read, of a route that is read layer by layer.
+    /// More may be read, of a route that is read layer by layer: so many tokens of a layer, counted from position 0.
     Readable {
-        /// Which transfer.
         transfer: TransferId,
-        /// The layer.
         layer: u32,
-        /// How many of its tokens are ready, counted from position 0.
         tokens: u64,
     },
     /// Everything may be read.
-    AllReadable {
-        /// Which transfer.
-        transfer: TransferId,
-    },
+    AllReadable(TransferId),
     /// Be ready for a route's streams. Answer with `admit` for each before its first byte is placed, then with
     /// `stream_arrived` or `stream_failed`; and `moved` while it goes on. Nothing is placed outside of what a header says.
     Receive(Flow),
     /// The peer has accepted, and this is the path.
-    Flowing {
-        /// Which transfer.
-        transfer: TransferId,
-        /// The path.
-        path: Path,
-    },
+    Flowing(TransferId, Path),
     /// Stop, and answer `fenced` once no byte of the transfer is read or written any more, and none will be: always, also
     /// for a transfer that is not known.
-    Fence {
-        /// Which transfer.
-        transfer: TransferId,
-    },
+    Fence(TransferId),
     /// A transfer has succeeded; forget it.
-    Finished {
-        /// Which.
-        transfer: TransferId,
-    },
+    Finished(TransferId),
     /// A peer was refused since it stated other content than a lease holds. Say so in the log, and show neither.
     OtherContent {
-        /// The lease.
         key: LeaseKey,
-        /// What it holds.
         held: ContentDigest,
-        /// What the peer has stated.
         stated: ContentDigest,
     },
     /// Somebody with a ticket has asked for a lease for the first time, or has renewed it.
-    LeaseClaimed {
-        /// Which.
-        key: LeaseKey,
-    },
+    LeaseClaimed(LeaseKey),
     /// A lease has ended, and nothing touches its blocks any more.
     LeaseEnded {
-        /// Which.
         key: LeaseKey,
-        /// How.
         end: LeaseEnd,
-        /// The blocks.
         blocks: B,
     },
     /// A pull or a push is over, and nothing touches its blocks any more.
     JobDone {
-        /// Which.
         job: JobId,
-        /// How it went.
         result: Result<JobReport, JobError>,
-        /// The blocks.
         blocks: B,
     },
     /// A lease has failed, and memory is not done with its blocks: they must not be used. If it is done after all,
     /// `LeaseEnded` says so.
-    LeaseStalled {
-        /// Which.
-        key: LeaseKey,
-    },
-    /// A pull or a push has failed, and memory is not done with its blocks: they must not be used. If it is done after all,
-    /// `JobDone` says so.
-    JobStalled {
-        /// Which.
-        job: JobId,
-        /// Whose memory.
-        rank: Rank,
-    },
+    LeaseStalled(LeaseKey),
+    /// A pull or a push has failed, and memory of this rank is not done with its blocks: they must not be used. If it is
+    /// done after all, `JobDone` says so.
+    JobStalled(JobId, Rank),
     /// A push that a holder has invited is over, and with it its lease, which ends next.
-    Pushed {
-        /// The lease.
-        key: LeaseKey,
-        /// How it went.
-        result: Result<JobReport, JobError>,
-    },
+    Pushed(LeaseKey, Result<JobReport, JobError>),
     /// A notice was heard by all, or has waited long enough.
-    NoticeDone {
-        /// Which.
-        notice: NoticeId,
-        /// What has become of it.
-        outcome: NoticeOutcome,
-    },
+    NoticeDone(NoticeId, NoticeOutcome),
 }
 
 /// One route to be read or received.

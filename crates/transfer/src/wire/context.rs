@@ -226,7 +226,7 @@ impl<P: Planner> Context<P> {
             *sent += 1;
             let sequence = *sent;
             let envelope = Envelope { sequence, message };
-            self.act(Action::Send { conn, envelope });
+            self.act(Action::Send(conn, envelope));
         }
     }
 

@@ -178,14 +178,14 @@ impl Notices {
         if let Some(notice) = self.offered.remove(&id)
             && notice.reported
         {
-            cx.act(Action::NoticeDone {
-                notice: id,
-                outcome: NoticeOutcome {
+            cx.act(Action::NoticeDone(
+                id,
+                NoticeOutcome {
                     heard: (notice.heard, notice.total),
                     left: notice.left,
                     refusal: notice.refusal,
                 },
-            });
+            ));
         }
     }
 }

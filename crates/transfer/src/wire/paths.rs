@@ -134,7 +134,7 @@ impl Paths {
         while let Some(step) = steps.pop() {
             match step {
                 Step::Say(word) => cx.send(conn, Message::Path { path, word }),
-                Step::Order(order) => cx.act(Action::Path { conn, path, order }),
+                Step::Order(order) => cx.act(Action::Path(conn, path, order)),
                 Step::HangUp(why) => cx.tell(News::HangUp(conn, why.into())),
                 Step::Lose(way, why) => {
                     let why = Text::from(why);

@@ -21,6 +21,7 @@ use crate::path::Path;
 use crate::path::carrier::{Link, Reporter};
 use crate::path::negotiation::{Negotiation, Order};
 use crate::quic::{ControlConnection, Endpoints};
+use crate::ticket::RankAddress;
 use crate::wire::message::Envelope;
 use crate::wire::{CloseReason, ConnId, Permits};
 
@@ -99,7 +100,8 @@ impl Connections {
     }
 
     /// Connects to an agent. A [`ControlEvent::Dialled`] tells what came of it.
-    pub(super) fn dial(&self, agent: AgentId, host: String, port: u16) {
+    pub(super) fn dial(&self, address: RankAddress) {
+        let RankAddress { agent, host, port } = address;
         let (endpoints, lookups) = (self.endpoints.clone(), self.lookups.clone());
         let events = self.events.clone();
         tokio::spawn(dial(endpoints, lookups, agent, host, port, events));

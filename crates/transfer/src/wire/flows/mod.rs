@@ -218,7 +218,7 @@ impl<P: Planner> Flows<P> {
         self.moving(cx, id);
         cx.tell(News::Accepted(id, job, route, path));
         if receiving {
-            cx.act(Action::Flowing { transfer: id, path });
+            cx.act(Action::Flowing(id, path));
             cx.tell(News::Travels(id));
             self.land_if_whole(cx, id);
         }
@@ -288,7 +288,7 @@ impl<P: Planner> Flows<P> {
         if !reading {
             return self.read_if_ready(cx, id, Vec::new());
         }
-        cx.act(Action::AllReadable { transfer: id });
+        cx.act(Action::AllReadable(id));
         self.moving(cx, id);
         if read {
             cx.tell(News::Read(id));
@@ -344,7 +344,7 @@ impl<P: Planner> Flows<P> {
             cx.send(t.flow.conn, Message::Landed { transfer: id });
         }
         clear_timers(cx, id);
-        cx.act(Action::Finished { transfer: id });
+        cx.act(Action::Finished(id));
         Some(t)
     }
 
@@ -399,7 +399,7 @@ impl<P: Planner> Flows<P> {
         cx.tell(News::Stopped(conn, id));
         if under_way {
             cx.after(cx.options.fence_wait, Timer::Fence(id));
-            cx.act(Action::Fence { transfer: id });
+            cx.act(Action::Fence(id));
         }
         if !under_way {
             self.gone(cx, id, why);

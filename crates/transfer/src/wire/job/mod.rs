@@ -428,7 +428,7 @@ impl<P: Planner> Jobs<P> {
             g.cx.tell(job.cancel());
         }
         match job.spec.blocks {
-            Held::Own(_) => g.cx.act(Action::JobStalled { job: id, rank }),
+            Held::Own(_) => g.cx.act(Action::JobStalled(id, rank)),
             Held::Of(BlocksOf::Lease(key)) => {
                 g.cx.tell(News::Stalled(Side::Lease(key), rank, None));
             }
@@ -484,7 +484,7 @@ impl<P: Planner> Jobs<P> {
             }),
             Held::Of(BlocksOf::Lease(key)) => {
                 let landed = result.is_ok();
-                cx.act(Action::Pushed { key, result });
+                cx.act(Action::Pushed(key, result));
                 cx.tell(News::PushOver { key, landed });
             }
             Held::Of(BlocksOf::Job(_)) => {}

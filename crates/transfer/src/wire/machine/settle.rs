@@ -114,7 +114,7 @@ impl<P: Planner> Machine<P> {
     fn on_lease(&mut self, event: LeaseEvent<Held<P::Blocks>>) {
         let (mut g, owner, jobs, _) = self.parts();
         match event {
-            LeaseEvent::Claimed { key } => g.cx.act(Action::LeaseClaimed { key }),
+            LeaseEvent::Claimed { key } => g.cx.act(Action::LeaseClaimed(key)),
             LeaseEvent::Fence { end, transfers } => {
                 for transfer in transfers {
                     if let Some(job) = owner.push_of(transfer) {
@@ -281,7 +281,7 @@ impl<P: Planner> Machine<P> {
         match side {
             Side::Job { job, .. } => jobs.stall(&mut g, job, rank),
             Side::Lease(key) => match owner.stall(g.cx, key, transfer) {
-                Some(Held::Own(_)) => g.cx.act(Action::LeaseStalled { key }),
+                Some(Held::Own(_)) => g.cx.act(Action::LeaseStalled(key)),
                 Some(&Held::Of(BlocksOf::Job(job))) => jobs.stall(&mut g, job, rank),
                 Some(Held::Of(BlocksOf::Lease(_))) | None => {}
             },

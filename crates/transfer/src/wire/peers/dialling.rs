@@ -120,11 +120,7 @@ impl Peers {
             return;
         };
         dial.asked = true;
-        cx.act(Action::Connect {
-            agent: agent.clone(),
-            host: dial.address.host.clone(),
-            port: dial.address.port,
-        });
+        cx.act(Action::Connect(dial.address.clone()));
     }
 
     /// No connection to the agent can be had, or the last one is lost; it `was_up` or not.

@@ -234,7 +234,7 @@ impl Peers {
             cx.send(conn, Message::Unwelcome(refusal.clone()));
             cx.closed(conn);
             let reason = CloseReason::Refused(refusal);
-            cx.act(Action::Close { conn, reason });
+            cx.act(Action::Close(conn, reason));
             return false;
         }
         let session = Session {
@@ -294,7 +294,7 @@ impl Peers {
         reason: CloseReason,
     ) {
         if self.sessions.contains_key(&conn) {
-            cx.act(Action::Close { conn, reason });
+            cx.act(Action::Close(conn, reason));
             self.lost(cx, conn);
         }
     }

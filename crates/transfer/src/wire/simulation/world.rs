@@ -11,7 +11,7 @@ use super::state::{Deployment, Link, Node, Request, SimMachine, View};
 use crate::ids::{ClusterName, LeaseSetId, ServiceName, TransferId};
 use crate::lease::{LeaseEnd, LeaseLimits};
 use crate::moment::Moment;
-use crate::ticket::TicketKey;
+use crate::ticket::{RankAddress, TicketKey};
 use crate::wire::{Action, BlocksOf, ConnId, Machine, Options, Permits};
 
 pub(super) struct World {
@@ -231,13 +231,13 @@ impl World {
             eprintln!("{now:.6} {agent}: {action:?}");
         }
         match action {
-            Action::Connect { agent, .. } => {
+            Action::Connect(RankAddress { agent, .. }) => {
                 let delay = self.rng.delay(2 * MS, 200 * MS);
                 self.after(delay, Event::Dial(n, life, agent));
             }
-            Action::Close { conn, .. } => self.close(n, conn),
-            Action::Send { conn, envelope } => self.send(n, conn, envelope),
-            Action::Path { conn, path, order } => self.obey(n, conn, path, order),
+            Action::Close(conn, _) => self.close(n, conn),
+            Action::Send(conn, envelope) => self.send(n, conn, envelope),
+            Action::Path(conn, path, order) => self.obey(n, conn, path, order),
             Action::OtherContent { .. }
             | Action::NoticeDone { .. }
             | Action::Pushed { .. }
@@ -256,12 +256,12 @@ impl World {
                 layer,
                 tokens,
             } => self.more_readable(n, transfer, Some((layer, tokens))),
-            Action::AllReadable { transfer } => self.more_readable(n, transfer, None),
+            Action::AllReadable(transfer) => self.more_readable(n, transfer, None),
             Action::Receive(flow) => self.start_receiving(n, flow),
-            Action::Fence { transfer } => self.fence_streams(n, transfer),
-            Action::Finished { transfer } => self.forget_streams(n, transfer),
-            Action::LeaseStalled { key } => self.stalled(n, BlocksOf::Lease(key)),
-            Action::JobStalled { job, .. } => self.stalled(n, BlocksOf::Job(job)),
+            Action::Fence(transfer) => self.fence_streams(n, transfer),
+            Action::Finished(transfer) => self.forget_streams(n, transfer),
+            Action::LeaseStalled(key) => self.stalled(n, BlocksOf::Lease(key)),
+            Action::JobStalled(job, _) => self.stalled(n, BlocksOf::Job(job)),
             Action::LeaseEnded { key, end, blocks } => self.lease_ended(n, key, end, blocks),
             Action::JobDone { result, blocks, .. } => self.job_done(n, result, blocks),
         }

@@ -308,7 +308,7 @@ fn of_a_later_attempt_wait_for_the_fence_of_the_earlier() {
         refusal
     }));
     let fence = ask(1, 1).transfer;
-    assert!(matches!(t.took()[..], [Action::Fence { transfer }] if transfer == fence));
+    assert!(matches!(t.took()[..], [Action::Fence(transfer)] if transfer == fence));
     t.do_(|machine, now, _| machine.fenced(now, fence));
     let began = |action: &Action<_>| matches!(action, Action::Read(flow) if flow.transfer == ask(1, 3).transfer);
     assert!(t.took().iter().any(began));

@@ -223,10 +223,7 @@ fn keep_to_their_turn() {
         t.hear(early);
         assert!(matches!(
             t.took()[..],
-            [Action::Close {
-                reason: CloseReason::Violation(_),
-                ..
-            }]
+            [Action::Close(_, CloseReason::Violation(_))]
         ));
     }
     let mut t = Table::owner();
@@ -240,7 +237,7 @@ fn end_in_time() {
     t.connect("holder", Permits::ALL);
     t.wait(secs(6));
     let reason = CloseReason::HelloLate;
-    assert!(matches!(&t.took()[..], [Action::Close { reason: r, .. }] if *r == reason));
+    assert!(matches!(&t.took()[..], [Action::Close(_, r)] if *r == reason));
 }
 
 #[test]
@@ -278,8 +275,8 @@ fn let_a_later_life_replace_an_earlier() {
     let actions = t.took();
     assert!(
         matches!(&actions[..], [
-            Action::Close { conn, reason: CloseReason::Replaced },
-            Action::Fence { transfer: fenced },
+            Action::Close(conn, CloseReason::Replaced),
+            Action::Fence(fenced),
         ] if *conn == first && *fenced == ask(1, 1).transfer),
         "{actions:?}"
     );
@@ -307,6 +304,6 @@ fn unnamed_connections_are_told_their_limit() {
     let refusal = HelloRefusal::Crowded { limit: 2 };
     assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal.clone())));
     assert!(
-        matches!(&t.took()[..], [Action::Close { reason: CloseReason::Refused(why), .. }] if *why == refusal)
+        matches!(&t.took()[..], [Action::Close(_, CloseReason::Refused(why))] if *why == refusal)
     );
 }

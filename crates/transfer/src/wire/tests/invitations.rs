@@ -230,7 +230,7 @@ fn waits_a_while_for_a_holder_that_is_away() {
         t.wait(secs(1));
         let agent = agent("holder");
         let over = |did: &Action<_>| match did {
-            Action::Pushed { result, .. } => {
+            Action::Pushed(_, result) => {
                 assert!(
                     matches!(result, Err(JobError::Unreachable { agent: away, .. }) if *away == agent)
                 );
@@ -521,13 +521,7 @@ fn that_is_refused_the_push_lets_go_of_its_lease() {
     );
     assert_eq!(ended.count(), 2);
     assert!(
-        matches!(
-            &ends[0],
-            Action::Pushed {
-                result: Err(JobError::Refused { .. }),
-                ..
-            }
-        ),
+        matches!(&ends[0], Action::Pushed(_, Err(JobError::Refused { .. }))),
         "{ends:?}"
     );
 }
@@ -611,7 +605,7 @@ fn pushes_layer_by_layer_out_of_a_lease_that_is_being_computed() {
     );
     t.do_(|machine, now, _| machine.finish_prefill(now, key))
         .unwrap();
-    assert!(matches!(t.took()[..], [Action::AllReadable { transfer: of }] if of == transfer));
+    assert!(matches!(t.took()[..], [Action::AllReadable(of)] if of == transfer));
 }
 
 #[test]

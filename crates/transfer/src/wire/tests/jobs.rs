@@ -533,7 +533,11 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
     t.do_(|machine, now, _| machine.start(now, spec.clone()))
         .unwrap();
     let replaced = CloseReason::Replaced;
-    let [Action::Close { conn, reason }, Action::Connect { host, .. }] = &t.did[..] else {
+    let [
+        Action::Close(conn, reason),
+        Action::Connect(RankAddress { host, .. }),
+    ] = &t.did[..]
+    else {
         panic!("{:?}", t.did);
     };
     assert_eq!(

@@ -202,11 +202,11 @@ impl Table {
         let result = call(&mut self.machine, self.now, self.conn);
         while let Some(action) = self.machine.poll_action() {
             match action {
-                Action::Send { envelope, .. } => match envelope.message {
+                Action::Send(_, envelope) => match envelope.message {
                     Message::Path { path, word } => self.worded.push((path, word)),
                     message => self.said.push(message),
                 },
-                Action::Path { path, order, .. } => self.ordered.push((path, order)),
+                Action::Path(_, path, order) => self.ordered.push((path, order)),
                 Action::Compile(ask) => {
                     self.compiled.push(ask.clone());
                     if self.compiles {

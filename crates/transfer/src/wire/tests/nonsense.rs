@@ -45,13 +45,13 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
             }
             for action in t.took() {
                 match action {
-                    Action::Fence { transfer } => fences.push(transfer),
+                    Action::Fence(transfer) => fences.push(transfer),
                     Action::Read(Flow {
                         transfer, bytes, ..
                     }) if rng.chance(0.5) => {
                         t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes));
                     }
-                    Action::Connect { agent, .. } => {
+                    Action::Connect(RankAddress { agent, .. }) => {
                         t.do_(|machine, now, _| {
                             machine.connect_failed(now, &agent, "nobody answers")
                         });
@@ -83,8 +83,8 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
         for _ in 0..10 {
             for action in t.took() {
                 match action {
-                    Action::Fence { transfer } => fences.push(transfer),
-                    Action::Connect { agent, .. } => {
+                    Action::Fence(transfer) => fences.push(transfer),
+                    Action::Connect(RankAddress { agent, .. }) => {
                         t.do_(|machine, now, _| {
                             machine.connect_failed(now, &agent, "nobody answers")
                         });

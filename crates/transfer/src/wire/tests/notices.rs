@@ -65,7 +65,7 @@ fn about_our_own_leases_dial_nobody() {
     let renewed = t.took();
     assert!(
         matches!(renewed[..], [
-        Action::NoticeDone { outcome: NoticeOutcome { heard: (1, 1), left: Some(left), refusal: None }, .. }
+        Action::NoticeDone(_, NoticeOutcome { heard: (1, 1), left: Some(left), refusal: None })
     ] if left == secs(20)),
         "{renewed:?}"
     );
@@ -78,10 +78,7 @@ fn about_our_own_leases_dial_nobody() {
         matches!(
             actions[..],
             [
-                Action::NoticeDone {
-                    outcome: NoticeOutcome { heard: (1, 1), .. },
-                    ..
-                },
+                Action::NoticeDone(_, NoticeOutcome { heard: (1, 1), .. }),
                 Action::LeaseEnded {
                     end: LeaseEnd::Cancelled,
                     ..
@@ -101,10 +98,7 @@ fn about_our_own_leases_dial_nobody() {
     assert!(
         matches!(
             actions[..],
-            [Action::NoticeDone {
-                outcome: NoticeOutcome { heard: (0, 1), .. },
-                ..
-            }]
+            [Action::NoticeDone(_, NoticeOutcome { heard: (0, 1), .. })]
         ),
         "{actions:?}"
     );
@@ -135,7 +129,7 @@ fn report_when_somebody_asked_for_it() {
     let actions = t.took();
     assert!(
         matches!(actions[..], [
-        Action::NoticeDone { notice, outcome: NoticeOutcome { heard: (1, 1), left: Some(left), refusal: None } }
+        Action::NoticeDone(notice, NoticeOutcome { heard: (1, 1), left: Some(left), refusal: None })
     ] if notice == id && left == secs(4)),
         "{actions:?}"
     );
@@ -160,7 +154,7 @@ fn take_the_place_of_the_oldest() {
     t.took();
     cancel(&mut t, 3);
     assert!(matches!(t.took()[..], [
-        Action::NoticeDone { notice, outcome: NoticeOutcome { heard: (0, 1), .. } }
+        Action::NoticeDone(notice, NoticeOutcome { heard: (0, 1), .. })
     ] if notice == first));
 }
 

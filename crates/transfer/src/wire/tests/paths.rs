@@ -46,15 +46,8 @@ fn a_connection_ends_with_its_lanes() {
     let mut t = read_over_a_ring();
     let (way, ending) = (Way::Out, Ending::Failed("cut".into()));
     t.report(Path::QUIC, Report::Ended { way, ending });
-    let hung_up = |action: &Action<_>| {
-        matches!(
-            action,
-            Action::Close {
-                reason: CloseReason::PathFailed(_),
-                ..
-            }
-        )
-    };
+    let hung_up =
+        |action: &Action<_>| matches!(action, Action::Close(_, CloseReason::PathFailed(_)));
     assert!(t.took().iter().any(hung_up));
     assert_eq!(t.machine.gauges().sessions, 0);
 }

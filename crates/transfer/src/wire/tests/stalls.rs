@@ -21,7 +21,7 @@ fn overtaken() -> (Table, LeaseKey) {
 
 fn stalled_leases(t: &mut Table) -> Vec<LeaseKey> {
     let stalled = t.took().into_iter().filter_map(|action| match action {
-        Action::LeaseStalled { key } => Some(key),
+        Action::LeaseStalled(key) => Some(key),
         Action::LeaseEnded { .. } => panic!("its blocks may still be touched"),
         _ => None,
     });
@@ -87,7 +87,7 @@ fn fails_a_pull_whose_owner_hears_of_it_at_once() {
     let rank = Rank(0);
     let took = t.took();
     assert!(
-        matches!(took[..], [Action::JobStalled { job, rank: of }] if (job, of) == (id, rank)),
+        matches!(took[..], [Action::JobStalled(job, of)] if (job, of) == (id, rank)),
         "{took:?}"
     );
     assert_eq!(cancels(&t), 1);
