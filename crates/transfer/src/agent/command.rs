@@ -23,7 +23,8 @@ const WAITING: usize = 1024;
 /// One thing that a user asks of the driver.
 pub(super) enum Command {
     Lease {
-        spec: LeaseSpec<Blocks>,
+        spec: LeaseSpec,
+        blocks: Blocks,
         claimed: Arc<AtomicBool>,
         keeper: Option<Keeper>,
         opened: oneshot::Sender<Result<CancelOnDrop<LeaseEnded>, OpenError<Blocks>>>,

@@ -367,12 +367,13 @@ impl Driver {
         match command {
             Command::Lease {
                 spec,
+                blocks,
                 claimed,
                 keeper,
                 opened,
             } => {
                 let key = spec.key;
-                let answer = self.machine.lease(now, spec).map(|()| {
+                let answer = self.machine.lease(now, spec, blocks).map(|()| {
                     self.counters.lease_opened();
                     self.promises.lease(key, keeper, claimed)
                 });

@@ -163,11 +163,12 @@ impl Agent {
             ttl: request.ttl,
             hard_bound: request.hard_bound,
             prefilled: request.prefilled,
-            blocks: Arc::new(request.tables),
         };
         let (claimed, keeper) = (Arc::default(), request.keeper);
+        let blocks = Arc::new(request.tables);
         let opened = self.client.ask(|opened| Command::Lease {
             spec,
+            blocks,
             claimed: Arc::clone(&claimed),
             keeper,
             opened,

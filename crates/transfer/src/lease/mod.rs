@@ -77,8 +77,8 @@ impl fmt::Display for LeaseEnd {
 }
 
 /// What to keep, for how long, and under which content.
-#[derive(Clone, Debug)]
-pub struct LeaseSpec<B> {
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseSpec {
     /// Set and rank.
     pub key: LeaseKey,
     /// Whether the holder reads the blocks or writes them.
@@ -97,24 +97,6 @@ pub struct LeaseSpec<B> {
     /// Whether the blocks hold everything already. Otherwise [`Machine::ready`](crate::wire::Machine::ready) tells how far
     /// the prefill has come, and [`finish_prefill`](crate::wire::Machine::finish_prefill) that it is over. Of a push: true.
     pub prefilled: bool,
-    /// The blocks, given back when the lease has ended.
-    pub blocks: B,
-}
-
-impl<B> LeaseSpec<B> {
-    pub(crate) fn with_blocks<C>(self, held: impl FnOnce(B) -> C) -> LeaseSpec<C> {
-        LeaseSpec {
-            key: self.key,
-            direction: self.direction,
-            content: self.content,
-            start: self.start,
-            valid_tokens: self.valid_tokens,
-            ttl: self.ttl,
-            hard_bound: self.hard_bound,
-            prefilled: self.prefilled,
-            blocks: held(self.blocks),
-        }
-    }
 }
 
 /// Whether the tokens from one on, up to so many, cover a request: any part of them for a pull, all of them for a push.

@@ -12,7 +12,8 @@ use crate::plan::Request;
 /// that progress is kept for.
 #[derive(Debug)]
 pub(super) struct Record<B> {
-    pub(super) spec: LeaseSpec<B>,
+    pub(super) spec: LeaseSpec,
+    pub(super) blocks: B,
     /// When it expires unless renewed, used or pinned.
     pub(super) deadline: Moment,
     /// When it expires whatever holds it.
@@ -99,7 +100,7 @@ impl Bound {
 }
 
 impl<B> Record<B> {
-    pub(super) fn new(now: Moment, spec: LeaseSpec<B>) -> Self {
+    pub(super) fn new(now: Moment, spec: LeaseSpec, blocks: B) -> Self {
         let hard = now + spec.hard_bound;
         Self {
             deadline: (now + spec.ttl).min(hard),
@@ -113,6 +114,7 @@ impl<B> Record<B> {
             pins: BTreeSet::new(),
             push: None,
             spec,
+            blocks,
         }
     }
 

@@ -82,9 +82,14 @@ impl<B> LeaseTable<B> {
         self.open.keys()
     }
 
-    /// What an open lease promises. The blocks stay as they are until it has ended.
-    pub(crate) fn spec(&self, key: &LeaseKey) -> Option<&LeaseSpec<B>> {
+    /// What an open lease promises.
+    pub(crate) fn spec(&self, key: &LeaseKey) -> Option<&LeaseSpec> {
         self.open.get(key).map(|record| &record.spec)
+    }
+
+    /// The blocks of an open lease, which stay as they are until it has ended.
+    pub(crate) fn blocks(&self, key: &LeaseKey) -> Option<&B> {
+        self.open.get(key).map(|record| &record.blocks)
     }
 
     /// How many tokens of each layer are ready, ascending; and whether the prefill is over. Of none that is not open.
@@ -107,14 +112,9 @@ impl<B> LeaseTable<B> {
 /// What the owner does.
 impl<B> LeaseTable<B> {
     /// Whether such a lease could be opened. Changes nothing but what is due.
-    pub(crate) fn check_open(
-        &mut self,
-        now: Moment,
-        key: LeaseKey,
-        start: u64,
-        valid_tokens: u64,
-    ) -> Result<(), OpenFault> {
+    pub(crate) fn check_open(&mut self, now: Moment, spec: &LeaseSpec) -> Result<(), OpenFault> {
         self.on_deadline(now);
+        let (key, start, valid_tokens) = (spec.key, spec.start, spec.valid_tokens);
         if self.open.contains_key(&key) {
             Err(OpenFault::Open)
         } else if let Some(&Ended { end, .. }) = self.ended.get(&key) {
@@ -133,9 +133,9 @@ impl<B> LeaseTable<B> {
     }
 
     /// Opens what [`check_open`](Self::check_open) has found to be all right.
-    pub(crate) fn insert(&mut self, now: Moment, spec: LeaseSpec<B>) {
+    pub(crate) fn insert(&mut self, now: Moment, spec: LeaseSpec, blocks: B) {
         let key = spec.key;
-        self.open.insert(key, Record::new(now, spec));
+        self.open.insert(key, Record::new(now, spec, blocks));
         self.settle(key);
     }
 
@@ -522,7 +522,7 @@ impl<B> LeaseTable<B> {
         let record = self.open.get_mut(&key)?;
         match std::mem::replace(&mut record.stalled, true) {
             true => None,
-            false => Some(&record.spec.blocks),
+            false => Some(&record.blocks),
         }
     }
 
@@ -543,7 +543,7 @@ impl<B> LeaseTable<B> {
         {
             let into = record.push.map(|push| push.into);
             self.remember(key, Ended { end, into });
-            let blocks = record.spec.blocks;
+            let blocks = record.blocks;
             self.events
                 .push_back(LeaseEvent::Ended { key, end, blocks });
         }

@@ -35,7 +35,7 @@ fn transfer(n: u8) -> TransferId {
     TransferId([n; 16])
 }
 
-fn spec(direction: Direction) -> LeaseSpec<&'static str> {
+fn spec(direction: Direction) -> LeaseSpec {
     LeaseSpec {
         key: KEY,
         direction,
@@ -45,23 +45,16 @@ fn spec(direction: Direction) -> LeaseSpec<&'static str> {
         ttl: secs(10),
         hard_bound: secs(60),
         prefilled: true,
-        blocks: "blocks",
     }
 }
 
-fn open<B>(table: &mut LeaseTable<B>, now: Moment, spec: LeaseSpec<B>) -> Result<(), OpenError<B>> {
-    let (key, start, valid_tokens) = (spec.key, spec.start, spec.valid_tokens);
-    match table.check_open(now, key, start, valid_tokens) {
-        Ok(()) => table.insert(now, spec),
-        Err(reason) => {
-            let blocks = spec.blocks;
-            return Err(OpenError {
-                key,
-                reason,
-                blocks,
-            });
-        }
-    }
+fn open(
+    table: &mut LeaseTable<&'static str>,
+    now: Moment,
+    spec: LeaseSpec,
+) -> Result<(), OpenFault> {
+    table.check_open(now, &spec)?;
+    table.insert(now, spec, "blocks");
     Ok(())
 }
 
@@ -222,7 +215,7 @@ fn completes_when_every_rank_of_the_holder_is_done() {
     let end = LeaseEnd::Completed;
     assert_eq!(f.done(at(5), PULL, &[1]), Err(UseError::Ended { end }));
     assert_eq!(
-        open(&mut f.table, at(6), spec(PULL)).unwrap_err().reason,
+        open(&mut f.table, at(6), spec(PULL)).unwrap_err(),
         OpenFault::Ended { end }
     );
 }
@@ -448,7 +441,7 @@ fn a_prefill_tells_how_far_it_is() {
 }
 
 #[test]
-fn limits_hold_and_blocks_come_back() {
+fn limits_hold() {
     let limits = LeaseLimits {
         leases: 1,
         ended: 1,
@@ -464,15 +457,11 @@ fn limits_hold_and_blocks_come_back() {
     };
     open(&mut table, at(0), spec(0)).unwrap();
     assert_eq!(
-        open(&mut table, at(0), spec(0)).unwrap_err().reason,
+        open(&mut table, at(0), spec(0)).unwrap_err(),
         OpenFault::Open
     );
     let error = open(&mut table, at(0), spec(1)).unwrap_err();
-    let limit = 1;
-    assert_eq!(
-        (error.reason, error.blocks),
-        (OpenFault::TooMany { limit }, "blocks")
-    );
+    assert_eq!(error, OpenFault::TooMany { limit: 1 });
     table.cancel(at(0), KEY).unwrap();
     open(&mut table, at(0), spec(1)).unwrap();
     table.cancel(at(0), spec(1).key).unwrap();

@@ -1,11 +1,9 @@
 //! What has to be so for a job to begin.
 
-use std::collections::BTreeSet;
-
 use super::JobSpec;
 use super::invited::WriteLeases;
 use crate::ids::Direction;
-use crate::lease::{LeaseKey, covers};
+use crate::lease::{LeaseKey, LeaseSpec, covers};
 use crate::ticket::Claims;
 use crate::wire::context::Context;
 use crate::wire::outcome::JobError;
@@ -89,9 +87,21 @@ pub(crate) fn check_write_leases<P: Planner>(
     if !covers(claims.direction, range, &spec.request) {
         return Err(other_tokens(spec, &claims));
     }
-    let set = claims.set;
-    let keys = spec.ranks.iter().map(|&rank| LeaseKey { set, rank });
-    let keys: BTreeSet<_> = keys.collect();
-    let into = into.clone();
-    Ok(Some(WriteLeases { into, keys }))
+    let leases = spec.ranks.iter().map(|&rank| LeaseSpec {
+        key: LeaseKey {
+            set: claims.set,
+            rank,
+        },
+        direction: claims.direction,
+        content: spec.content,
+        start: spec.request.start,
+        valid_tokens: spec.request.end(),
+        ttl: spec.timeout,
+        hard_bound: spec.timeout,
+        prefilled: true,
+    });
+    Ok(Some(WriteLeases {
+        into: into.clone(),
+        leases: leases.collect(),
+    }))
 }

@@ -17,15 +17,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Job, JobSpec, Jobs, Phase};
-use crate::ids::{AgentId, Direction};
+use super::{Job, Jobs, Phase};
+use crate::ids::AgentId;
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::ticket::{Claims, RankAddress, Ticket};
-use crate::wire::action::BlocksOf;
 use crate::wire::awaited::Awaited;
 use crate::wire::context::{Context, Timer};
 use crate::wire::ground::Ground;
-use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId};
 use crate::wire::message::{Invitation, Message};
 use crate::wire::outcome::{JobError, RouteReport};
@@ -35,29 +33,7 @@ use crate::wire::refusal::{Refusal, Role};
 /// What such a pull opens, and the ticket for it.
 pub(crate) struct WriteLeases {
     pub(super) into: Ticket,
-    pub(super) keys: BTreeSet<LeaseKey>,
-}
-
-impl WriteLeases {
-    /// The leases that a job opens.
-    pub(crate) fn leases<B>(&self, id: JobId, spec: &JobSpec<Held<B>>) -> Vec<LeaseSpec<Held<B>>> {
-        let leases = self.keys.iter().map(|&key| LeaseSpec {
-            key,
-            direction: Direction::Push,
-            content: spec.content,
-            start: spec.request.start,
-            valid_tokens: spec.request.end(),
-            ttl: spec.timeout,
-            hard_bound: spec.timeout,
-            prefilled: true,
-            blocks: Held::Of(BlocksOf::Job(id)),
-        });
-        leases.collect()
-    }
-
-    pub(crate) fn keys(&self) -> impl Iterator<Item = LeaseKey> {
-        self.keys.iter().copied()
-    }
+    pub(crate) leases: Vec<LeaseSpec>,
 }
 
 /// The phase of a pull whose owner pushes.
@@ -89,7 +65,7 @@ impl Invited {
         Self {
             into: opens.into,
             unheard: agents.map(|agent| (agent, Unheard::default())).collect(),
-            open: opens.keys,
+            open: opens.leases.iter().map(|lease| lease.key).collect(),
             routes: Vec::new(),
         }
     }

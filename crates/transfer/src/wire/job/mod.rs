@@ -50,9 +50,7 @@ use crate::plan::Request;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
 pub(super) use check::{check_job, check_write_leases};
-pub(super) use invited::WriteLeases;
-
-use invited::Invited;
+use invited::{Invited, WriteLeases};
 use own::Own;
 
 /// What to pull or push. Which of the two, the ticket says.

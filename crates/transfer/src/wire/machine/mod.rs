@@ -17,7 +17,7 @@ use crate::wire::context::{Context, Identity, Timer};
 use crate::wire::flows::{Flows, StreamRefusal};
 use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId, NoticeId};
-use crate::wire::job::{JobRefused, JobSpec, Jobs, WriteLeases, check_job, check_write_leases};
+use crate::wire::job::{JobRefused, JobSpec, Jobs, check_job, check_write_leases};
 use crate::wire::message::{Envelope, MAX_DOCUMENT, Message, NoticeKind};
 use crate::wire::news::Notify;
 use crate::wire::notice::Notices;
@@ -110,7 +110,7 @@ impl<P: Planner> Machine<P> {
     /// The blocks of a lease or a job, as long as it has them.
     pub fn blocks(&self, of: BlocksOf) -> Option<&P::Blocks> {
         let held = match of {
-            BlocksOf::Lease(key) => &self.owner.leases.spec(&key)?.blocks,
+            BlocksOf::Lease(key) => self.owner.leases.blocks(&key)?,
             BlocksOf::Job(id) => self.jobs.blocks(id)?,
         };
         match held {
@@ -336,11 +336,12 @@ impl<P: Planner> Machine<P> {
     pub fn lease(
         &mut self,
         now: Moment,
-        spec: LeaseSpec<P::Blocks>,
+        spec: LeaseSpec,
+        blocks: P::Blocks,
     ) -> Result<(), OpenError<P::Blocks>> {
         self.enter(now, |m| {
             let (mut g, owner, ..) = m.parts();
-            owner.lease(&mut g, spec)
+            owner.lease(&mut g, spec, blocks)
         })
     }
 
@@ -398,13 +399,11 @@ impl<P: Planner> Machine<P> {
     }
 
     fn try_start(&mut self, spec: JobSpec<P::Blocks>) -> Result<JobId, JobRefused<P::Blocks>> {
-        let now = self.cx.now;
         let (mut g, owner, jobs, _) = self.parts();
         let checked = check_job(g.cx, &spec).and_then(|claims| {
             let opens = check_write_leases(g.cx, &spec)?;
-            let (start, end) = (spec.request.start, spec.request.end());
-            for key in opens.iter().flat_map(WriteLeases::keys) {
-                let checked = owner.leases.check_open(now, key, start, end);
+            for lease in opens.iter().flat_map(|opens| &opens.leases) {
+                let checked = owner.leases.check_open(g.cx.now, lease);
                 checked.map_err(|reason| JobError::WriteLease {
                     why: reason.to_string().into(),
                 })?;
@@ -423,7 +422,7 @@ impl<P: Planner> Machine<P> {
         g.cx.jobs.add(claims.set, &spec.ranks);
         // What it opens ends it in time, where it opens anything.
         let leases = match &opens {
-            Some(opens) => opens.leases(id, &spec),
+            Some(opens) => opens.leases.clone(),
             None => {
                 g.cx.after(spec.timeout, Timer::Job(id));
                 Vec::new()
@@ -431,7 +430,7 @@ impl<P: Planner> Machine<P> {
         };
         jobs.begin(&mut g, id, spec, claims, opens);
         for lease in leases {
-            owner.open(&mut g, lease);
+            owner.open(&mut g, lease, Held::Of(BlocksOf::Job(id)));
         }
         jobs.advance(&mut g, id);
         Ok(id)

@@ -113,7 +113,8 @@ impl<P: Planner> Owner<P> {
     pub(super) fn lease(
         &mut self,
         g: &mut Ground<'_, P>,
-        spec: LeaseSpec<P::Blocks>,
+        spec: LeaseSpec,
+        blocks: P::Blocks,
     ) -> Result<(), OpenError<P::Blocks>> {
         let key = spec.key;
         let checked = if g.cx.draining {
@@ -121,26 +122,25 @@ impl<P: Planner> Owner<P> {
         } else if !g.cx.me.ranks.contains(&key.rank) {
             Err(OpenFault::NotOurs { rank: key.rank })
         } else {
-            let (start, valid_tokens) = (spec.start, spec.valid_tokens);
-            self.leases.check_open(g.cx.now, key, start, valid_tokens)
+            self.leases.check_open(g.cx.now, &spec)
         };
-        if let Err(reason) = checked {
-            let blocks = spec.blocks;
-            return Err(OpenError {
-                key,
-                reason,
-                blocks,
-            });
+        match checked {
+            Ok(()) => self.open(g, spec, Held::Own(blocks)),
+            Err(reason) => {
+                return Err(OpenError {
+                    key,
+                    reason,
+                    blocks,
+                });
+            }
         }
-        self.open(g, spec.with_blocks(Held::Own));
         Ok(())
     }
 
     /// Opens what nothing stands against, and lets in what has waited for it.
-    pub(super) fn open(&mut self, g: &mut Ground<'_, P>, spec: LeaseSpec<Held<P::Blocks>>) {
-        let key = spec.key;
-        self.leases.insert(g.cx.now, spec);
-        for demand in self.pending.opened(&key) {
+    pub(super) fn open(&mut self, g: &mut Ground<'_, P>, spec: LeaseSpec, blocks: Held<P::Blocks>) {
+        self.leases.insert(g.cx.now, spec, blocks);
+        for demand in self.pending.opened(&spec.key) {
             self.let_in(g, demand);
         }
     }
@@ -196,8 +196,8 @@ impl<P: Planner> Owner<P> {
 
     /// The pull whose write lease this is.
     pub(super) fn opened_by(&self, key: &LeaseKey) -> Option<JobId> {
-        match self.leases.spec(key)?.blocks {
-            Held::Of(BlocksOf::Job(id)) => Some(id),
+        match self.leases.blocks(key)? {
+            Held::Of(BlocksOf::Job(id)) => Some(*id),
             _ => None,
         }
     }

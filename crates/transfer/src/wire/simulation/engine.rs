@@ -53,9 +53,8 @@ impl World {
             ttl,
             hard_bound,
             prefilled,
-            blocks,
         };
-        let opened = self.call(node, |machine, now| machine.lease(now, spec));
+        let opened = self.call(node, |machine, now| machine.lease(now, spec, blocks));
         if let Some(Err(error)) = opened {
             let given = self.memory.give_back(error.blocks);
             self.check(given);

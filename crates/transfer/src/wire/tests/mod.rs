@@ -261,7 +261,7 @@ impl Table {
 
     fn lease(&mut self, n: u8, rank: u32, direction: Direction, prefilled: bool) {
         let spec = spec(n, rank, direction, prefilled);
-        self.do_(|machine, now, _| machine.lease(now, spec))
+        self.do_(|machine, now, _| machine.lease(now, spec, "blocks"))
             .unwrap();
     }
 
@@ -292,7 +292,7 @@ impl Table {
     }
 }
 
-fn spec(n: u8, rank: u32, direction: Direction, prefilled: bool) -> LeaseSpec<&'static str> {
+fn spec(n: u8, rank: u32, direction: Direction, prefilled: bool) -> LeaseSpec {
     LeaseSpec {
         key: LeaseKey {
             set: set(n),
@@ -305,7 +305,6 @@ fn spec(n: u8, rank: u32, direction: Direction, prefilled: bool) -> LeaseSpec<&'
         ttl: secs(10),
         hard_bound: secs(30),
         prefilled,
-        blocks: "blocks",
     }
 }
 
@@ -417,9 +416,10 @@ fn a_shutdown_drains_and_then_gives_up() {
     assert_eq!(t.refusal(Message::Pull(ask(2, 1))), refusal);
     let late = spec(3, 0, Direction::Pull, true);
     let error = t
-        .do_(|machine, now, _| machine.lease(now, late))
+        .do_(|machine, now, _| machine.lease(now, late, "blocks"))
         .unwrap_err();
-    assert_eq!(error.reason, crate::lease::OpenFault::ShuttingDown);
+    let shutting_down = crate::lease::OpenFault::ShuttingDown;
+    assert_eq!((error.reason, error.blocks), (shutting_down, "blocks"));
     t.took();
     t.do_(|machine, now, _| machine.give_up(now));
     assert_eq!(

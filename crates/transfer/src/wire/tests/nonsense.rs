@@ -172,7 +172,7 @@ fn open(t: &mut Table, rng: &mut Rng) {
     let (n, rank, prefilled) = (rng.within(1, 3) as u8, rng.below(2) as u32, rng.chance(0.7));
     let spec = spec(n, rank, direction, prefilled);
     // Refused where there is one already.
-    let _ = t.do_(|machine, now, _| machine.lease(now, spec));
+    let _ = t.do_(|machine, now, _| machine.lease(now, spec, "blocks"));
 }
 
 fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {

@@ -154,7 +154,8 @@ fn are_only_so_many_at_a_time() {
         valid_tokens: 1 << 20,
         ..spec(1, 0, Direction::Pull, true)
     };
-    t.do_(|machine, now, _| machine.lease(now, lease)).unwrap();
+    t.do_(|machine, now, _| machine.lease(now, lease, "blocks"))
+        .unwrap();
     let other = |n: usize| {
         let mut name = [0; 16];
         name[..8].copy_from_slice(&(n as u64 + 1).to_le_bytes());
