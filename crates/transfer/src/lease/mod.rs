@@ -19,7 +19,6 @@
 //!
 //! What a lease is used *for*, messages and streams, is not known here; see [`crate::wire`].
 
-mod limits;
 mod record;
 mod table;
 
@@ -29,7 +28,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use limits::LeaseLimits;
 pub(crate) use table::LeaseTable;
 pub(crate) use table::MAX_LAYERS;
 
@@ -97,6 +95,30 @@ pub struct LeaseSpec {
     /// Whether the blocks hold everything already. Otherwise [`Machine::ready`](crate::wire::Machine::ready) tells how far
     /// the prefill has come, and [`finish_prefill`](crate::wire::Machine::finish_prefill) that it is over. Of a push: true.
     pub prefilled: bool,
+}
+
+/// Bounds of an agent's leases.
+#[derive(Clone, Debug)]
+pub struct LeaseLimits {
+    /// Most leases that are open at a time. A lease takes about 500 bytes and 150 more for each
+    /// rank of its holder.
+    pub leases: usize,
+    /// Of how many ended leases the table remembers how they ended, the latest ones: 72 bytes each.
+    /// A pull that comes later is told that the lease is unknown.
+    pub ended: usize,
+    /// How long a holder may be away in the midst of its use before the lease ends as
+    /// [`PeerLost`](LeaseEnd::PeerLost).
+    pub peer_grace: Duration,
+}
+
+impl Default for LeaseLimits {
+    fn default() -> Self {
+        Self {
+            leases: 65_536,
+            ended: 16_384,
+            peer_grace: Duration::from_secs(10),
+        }
+    }
 }
 
 /// Whether the tokens from one on, up to so many, cover a request: any part of them for a pull, all of them for a push.
@@ -176,36 +198,23 @@ pub struct OpenError<B> {
 /// What stands against opening a lease.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum OpenFault {
     /// A lease of this set and rank is open.
     #[error("it is open already")]
     Open,
     /// There was such a lease, and a set is never used twice.
     #[error("it has ended already ({end})")]
-    Ended {
-        /// How it ended.
-        end: LeaseEnd,
-    },
+    Ended { end: LeaseEnd },
     /// [`LeaseLimits::leases`] are open.
     #[error("{limit} leases are open, and no more are allowed")]
-    TooMany {
-        /// The limit.
-        limit: usize,
-    },
+    TooMany { limit: usize },
     /// The range of tokens is upside down.
     #[error("tokens from {start} on, but only {valid_tokens} are valid")]
-    Tokens {
-        /// First token.
-        start: u64,
-        /// How many are valid.
-        valid_tokens: u64,
-    },
+    Tokens { start: u64, valid_tokens: u64 },
     /// The rank is not one of this agent's.
     #[error("rank {rank} is not of this agent")]
-    NotOurs {
-        /// The rank.
-        rank: Rank,
-    },
+    NotOurs { rank: Rank },
     /// The agent is shutting down.
     #[error("the agent is shutting down")]
     ShuttingDown,
@@ -214,33 +223,23 @@ pub enum OpenFault {
 /// Why the owner cannot do something with its lease.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum LeaseError {
     /// There is no such lease, or no more.
     #[error("no lease {key} is open")]
-    NotOpen {
-        /// Which lease.
-        key: LeaseKey,
-    },
+    NotOpen { key: LeaseKey },
     /// More tokens are said to be ready than the lease was opened for.
     #[error(
         "{tokens} tokens of layer {layer} are said to be ready, but only {valid_tokens} are leased"
     )]
     Tokens {
-        /// The layer.
         layer: u32,
-        /// How many tokens are said to be ready.
         tokens: u64,
-        /// How many the lease is for.
         valid_tokens: u64,
     },
     /// A layer's number is absurd.
     #[error("layer {layer} is beyond the {limit} layers that progress is kept for")]
-    Layer {
-        /// The layer.
-        layer: u32,
-        /// The limit.
-        limit: u32,
-    },
+    Layer { layer: u32, limit: u32 },
 }
 
 /// Why a lease is not to be used so, or not by this peer.

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
 
-use super::limits::LeaseLimits;
-use super::record::{Push, Record, State};
+use super::record::{Bound, Push, Record, State};
 use super::{
-    Holder, LeaseDone, LeaseEnd, LeaseError, LeaseEvent, LeaseKey, LeasePush, LeaseSpec, LeaseUse,
-    OpenFault, UseError,
+    Holder, LeaseDone, LeaseEnd, LeaseError, LeaseEvent, LeaseKey, LeaseLimits, LeasePush,
+    LeaseSpec, LeaseUse, OpenFault, UseError,
 };
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Direction, Incarnation, LeaseSetId, Rank, TransferId};
@@ -229,22 +228,27 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
-    /// Admits a transfer: binds the lease to the holder, if it is unbound, renews it and pins it.
+    /// Admits what [`check`](Self::check) has found to be all right: binds the lease to the holder, if it is unbound, renews
+    /// it and pins it. Of a push, `writers` tells which ranks of the holder have to write, all of them together.
     pub(crate) fn admit(
         &mut self,
         now: Moment,
         key: LeaseKey,
-        direction: Direction,
         wanted: &LeaseUse<'_>,
-    ) -> Result<(), UseError> {
-        let record = self.known_mut(now, key, direction)?;
-        record.check(wanted)?;
+        writers: impl FnOnce() -> BTreeSet<Rank>,
+    ) {
+        let Some(record) = self.open.get_mut(&key) else {
+            return;
+        };
+        let direction = record.spec.direction;
         let bound = record.bind(wanted.holder, wanted.agent, &[wanted.rank]);
         bound.attempts.insert(wanted.rank, wanted.attempt);
+        if direction == Direction::Push {
+            bound.writers.get_or_insert_with(writers);
+        }
         record.pins.insert(wanted.transfer);
         record.touch(now);
         self.settle(key);
-        Ok(())
     }
 
     /// Whether the holder may have the blocks pushed so, and whether that is still to be done: it says so
@@ -269,22 +273,15 @@ impl<B> LeaseTable<B> {
 
     /// Binds the lease to the holder and pins it until [`push_over`](Self::push_over), where
     /// [`check_push`](Self::check_push) has found that still to be done.
-    pub(crate) fn begin_push(
-        &mut self,
-        now: Moment,
-        key: LeaseKey,
-        wanted: &LeasePush<'_>,
-    ) -> Result<(), UseError> {
-        let record = self.known_mut(now, key, Direction::Pull)?;
-        if !record.check_push(wanted)? {
-            return Err(UseError::Pushed);
-        }
+    pub(crate) fn begin_push(&mut self, key: LeaseKey, wanted: &LeasePush<'_>) {
+        let Some(record) = self.open.get_mut(&key) else {
+            return;
+        };
         record.bind(wanted.holder, wanted.agent, &[]);
         let (into, pin) = (wanted.into, wanted.pin);
         record.push = Some(Push { into, pin });
         record.pins.insert(pin);
         self.settle(key);
-        Ok(())
     }
 
     /// The push touches the blocks no more, and ends the lease. Gives what pinned it.
@@ -312,8 +309,7 @@ impl<B> LeaseTable<B> {
 
     /// How often the holder's `rank` has tried.
     pub(crate) fn attempts(&self, key: &LeaseKey, rank: Rank) -> u32 {
-        let bound = self.open.get(key).and_then(|record| record.bound.as_ref());
-        let attempts = bound.and_then(|bound| bound.attempts.get(&rank));
+        let attempts = self.bound(key).and_then(|bound| bound.attempts.get(&rank));
         attempts.copied().unwrap_or(0)
     }
 
@@ -338,23 +334,14 @@ impl<B> LeaseTable<B> {
 
     /// Notes that what moves between this lease and the holder's `rank` has landed.
     pub(crate) fn landed(&mut self, key: LeaseKey, rank: Rank) {
-        let record = self.open.get_mut(&key);
-        if let Some(bound) = record.and_then(|record| record.bound.as_mut()) {
+        if let Some(bound) = self.bound_mut(&key) {
             bound.landed.insert(rank);
         }
     }
 
-    /// Notes which ranks of the holder have to write, all of them together.
-    pub(crate) fn set_writers(&mut self, key: LeaseKey, writers: impl FnOnce() -> BTreeSet<Rank>) {
-        let record = self.open.get_mut(&key);
-        if let Some(bound) = record.and_then(|record| record.bound.as_mut()) {
-            bound.writers.get_or_insert_with(writers);
-        }
-    }
-
-    /// Which ranks of the holder have to write, if that was noted.
+    /// Which ranks of the holder have to write, once one of them was let in to do so.
     pub(crate) fn writers(&self, key: &LeaseKey) -> Option<&BTreeSet<Rank>> {
-        self.open.get(key)?.bound.as_ref()?.writers.as_ref()
+        self.bound(key)?.writers.as_ref()
     }
 
     /// The holder's `ranks` are done. Ends the lease once all ranks of the holder are.
@@ -430,7 +417,7 @@ impl<B> LeaseTable<B> {
         self.on_deadline(now);
         let grace = now + self.limits.peer_grace;
         for key in self.used_by(agent) {
-            if let Some(bound) = self.open.get_mut(&key).and_then(|r| r.bound.as_mut()) {
+            if let Some(bound) = self.bound_mut(&key) {
                 bound.lose(agent, grace);
             }
             self.settle(key);
@@ -442,7 +429,7 @@ impl<B> LeaseTable<B> {
     pub(crate) fn agent_up(&mut self, now: Moment, agent: &AgentId, incarnation: Incarnation) {
         self.on_deadline(now);
         for key in self.used_by(agent) {
-            let Some(bound) = self.open.get_mut(&key).and_then(|r| r.bound.as_mut()) else {
+            let Some(bound) = self.bound_mut(&key) else {
                 continue;
             };
             if bound.holder.incarnation == incarnation {
@@ -454,16 +441,19 @@ impl<B> LeaseTable<B> {
         }
     }
 
+    fn bound(&self, key: &LeaseKey) -> Option<&Bound> {
+        self.open.get(key)?.bound.as_ref()
+    }
+
+    fn bound_mut(&mut self, key: &LeaseKey) -> Option<&mut Bound> {
+        self.open.get_mut(key)?.bound.as_mut()
+    }
+
     fn used_by(&self, agent: &AgentId) -> Vec<LeaseKey> {
-        let uses = |record: &Record<B>| {
-            let bound = record.bound.as_ref();
-            bound.is_some_and(|bound| bound.agents.contains_key(agent))
-        };
-        self.open
-            .iter()
-            .filter(|(_, r)| uses(r))
-            .map(|(k, _)| *k)
-            .collect()
+        let uses = |bound: &Bound| bound.agents.contains_key(agent);
+        let used = self.open.iter();
+        let used = used.filter(|(_, record)| record.bound.as_ref().is_some_and(uses));
+        used.map(|(key, _)| *key).collect()
     }
 
     fn claim(&mut self, key: LeaseKey) {

@@ -58,6 +58,13 @@ fn open(
     Ok(())
 }
 
+/// Admits what may be.
+fn admit<B>(table: &mut LeaseTable<B>, now: Moment, wanted: &LeaseUse<'_>) -> Result<(), UseError> {
+    table.check(now, KEY, PULL, wanted)?;
+    table.admit(now, KEY, wanted, BTreeSet::new);
+    Ok(())
+}
+
 struct Fixture {
     table: LeaseTable<&'static str>,
     decode: AgentId,
@@ -93,7 +100,7 @@ fn wanted(agent: &AgentId, rank: u32, attempt: u32) -> LeaseUse<'_> {
 impl Fixture {
     fn admit(&mut self, now: Moment, rank: u32, attempt: u32) -> Result<(), UseError> {
         let wanted = wanted(&self.decode, rank, attempt);
-        self.table.admit(now, KEY, PULL, &wanted)
+        admit(&mut self.table, now, &wanted)
     }
 
     fn check(&mut self, direction: Direction, wanted: &LeaseUse<'_>) -> Result<(), UseError> {
@@ -281,7 +288,7 @@ fn refusals_bind_nothing() {
         content: ContentDigest([9; 32]),
         ..wanted(&decode, 0, 1)
     };
-    let refused = f.table.admit(at(1), KEY, PULL, &other);
+    let refused = admit(&mut f.table, at(1), &other);
     assert_eq!(refused, Err(UseError::Content));
     let greedy = LeaseUse {
         request: range(50, 51),
@@ -289,7 +296,7 @@ fn refusals_bind_nothing() {
     };
     let (start, valid_tokens, asked) = (0, 100, 101);
     assert_eq!(
-        f.table.admit(at(1), KEY, PULL, &greedy),
+        admit(&mut f.table, at(1), &greedy),
         Err(UseError::Tokens {
             start,
             valid_tokens,
@@ -300,7 +307,7 @@ fn refusals_bind_nothing() {
         request: range(u64::MAX, 51),
         ..greedy
     };
-    assert!(f.table.admit(at(1), KEY, PULL, &endless).is_err());
+    assert!(admit(&mut f.table, at(1), &endless).is_err());
     let leased = PULL;
     assert_eq!(
         f.check(Direction::Push, &wanted(&decode, 0, 1)),
@@ -316,7 +323,7 @@ fn refusals_bind_nothing() {
         ..wanted(&decode, 0, 1)
     };
     assert_eq!(
-        f.table.admit(at(1), KEY, PULL, &stranger),
+        admit(&mut f.table, at(1), &stranger),
         Ok(()),
         "nobody holds it yet"
     );
@@ -556,7 +563,7 @@ fn a_push_pins_its_lease_and_ends_it() {
         let decode = f.decode.clone();
         let wanted = push_of(&decode, 1);
         assert_eq!(f.table.check_push(at(1), KEY, &wanted), Ok(true));
-        assert_eq!(f.table.begin_push(at(1), KEY, &wanted), Ok(()));
+        f.table.begin_push(KEY, &wanted);
         f.table.on_deadline(at(30));
         assert_eq!(f.table.check_push(at(30), KEY, &wanted), Ok(false));
         let elsewhere = push_of(&decode, 2);
@@ -598,7 +605,7 @@ fn a_push_is_of_what_the_lease_holds_and_of_nobody_elses() {
     };
     let refused = f.table.check_push(at(1), KEY, &more);
     assert!(matches!(refused, Err(UseError::Tokens { asked: 101, .. })));
-    f.table.begin_push(at(1), KEY, &wanted).unwrap();
+    f.table.begin_push(KEY, &wanted);
     let rival = LeasePush {
         holder: holder(2),
         ..wanted
@@ -624,7 +631,7 @@ fn a_lease_that_ends_waits_for_its_push() {
     let mut f = fixture(PULL);
     let decode = f.decode.clone();
     let wanted = push_of(&decode, 1);
-    f.table.begin_push(at(1), KEY, &wanted).unwrap();
+    f.table.begin_push(KEY, &wanted);
     f.table.on_deadline(at(60));
     assert!(matches!(
         f.event(),

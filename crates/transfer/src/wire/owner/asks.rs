@@ -195,10 +195,8 @@ impl<P: Planner> Owner<P> {
             }
         }
         self.check_places(g, &agent, route.places)?;
-        self.leases.admit(g.cx.now, key, direction, &wanted)?;
-        if direction == Direction::Push {
-            self.leases.set_writers(key, || plan.peers_of(key.rank));
-        }
+        let writers = || plan.peers_of(key.rank);
+        self.leases.admit(g.cx.now, key, &wanted, writers);
         self.keep_plan(key, &agent, &plan);
         Ok(Verdict::Admitted(plan, route, path))
     }

@@ -193,7 +193,7 @@ impl<P: Planner> Owner<P> {
         let places = places.fold(0, u64::saturating_add);
         self.check_places(g, &agent, places)?;
         self.keep_plan(key, &agent, &plan);
-        self.leases.begin_push(g.cx.now, key, &wanted)?;
+        self.leases.begin_push(key, &wanted);
         let job = JobId(g.cx.next_number());
         g.cx.jobs.add(into.set, &[key.rank].into());
         let push = InvitedPush {
