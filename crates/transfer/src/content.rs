@@ -187,14 +187,9 @@ impl<'a> Content<'a> {
 }
 
 fn optional(hasher: &mut blake3::Hasher, value: Option<&[u8]>) {
-    match value {
-        None => {
-            hasher.update(&[0]);
-        }
-        Some(value) => {
-            hasher.update(&[1]);
-            bytes(hasher, value);
-        }
+    hasher.update(&[u8::from(value.is_some())]);
+    if let Some(value) = value {
+        bytes(hasher, value);
     }
 }
 

@@ -65,33 +65,20 @@ pub enum Audience {
 /// How claims can contradict themselves.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ClaimsError {
     /// No rank, or more than [`MAX_RANKS`].
     #[error("a ticket names 1 to {MAX_RANKS} ranks, not {found}")]
-    Ranks {
-        /// How many it names.
-        found: usize,
-    },
+    Ranks { found: usize },
     /// The range of tokens is upside down.
     #[error("tokens from {start} on cannot move where {valid_tokens} are valid")]
-    Tokens {
-        /// The first token.
-        start: u64,
-        /// How many are valid.
-        valid_tokens: u64,
-    },
+    Tokens { start: u64, valid_tokens: u64 },
     /// A host is empty, too long, or not printable ASCII.
     #[error("the host of rank {rank} must be 1 to {MAX_HOST} printable ASCII characters")]
-    Host {
-        /// The rank.
-        rank: Rank,
-    },
+    Host { rank: Rank },
     /// A port is 0.
     #[error("the port of rank {rank} must not be 0")]
-    Port {
-        /// The rank.
-        rank: Rank,
-    },
+    Port { rank: Rank },
 }
 
 impl Claims {

@@ -48,6 +48,7 @@ impl fmt::Debug for TicketKey {
 /// Why a ticket cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum MintError {
     /// The claims contradict themselves.
     #[error(transparent)]
@@ -56,24 +57,17 @@ pub enum MintError {
     #[error(
         "a ticket of {ranks} ranks takes {bytes} bytes, and may take {MAX_TICKET}: use shorter host names or agent ids"
     )]
-    TooLong {
-        /// How long it would be, in bytes.
-        bytes: usize,
-        /// How many ranks it names.
-        ranks: usize,
-    },
+    TooLong { bytes: usize, ranks: usize },
 }
 
 /// Why a text is not a ticket of this cluster.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum TicketError {
     /// It is longer than [`MAX_TICKET`].
     #[error("a ticket has at most {MAX_TICKET} bytes, this one has {bytes}")]
-    TooLong {
-        /// Its length in bytes.
-        bytes: usize,
-    },
+    TooLong { bytes: usize },
     /// It does not begin as a ticket of this version does.
     #[error("a ticket of this version begins with {PREFIX:?}")]
     Version,

@@ -18,13 +18,11 @@ const VALUES: [u8; 256] = {
 /// Why a text is not base64url without padding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum TextError {
     /// A character is not of the alphabet.
     #[error("byte {at} of the ticket's body is not of base64url")]
-    Character {
-        /// Where, in bytes from the start of the body.
-        at: usize,
-    },
+    Character { at: usize },
     /// No string of bytes is encoded in so many characters, or the bits left over are not zero.
     #[error("the ticket's body was cut off")]
     CutOff,

@@ -25,10 +25,7 @@ pub(super) struct Offered {
     says: NoticeKind,
     incarnation: Incarnation,
     waiting: BTreeMap<AgentId, RankAddress>,
-    total: usize,
-    heard: usize,
-    left: Option<Duration>,
-    refusal: Option<Refusal>,
+    outcome: NoticeOutcome,
     /// Whether to connect to agents for it.
     dials: bool,
     /// Whether somebody wants to know how it went.
@@ -75,11 +72,12 @@ impl Notices {
             ticket: notify.ticket,
             says: notify.says,
             incarnation: life,
-            total: waiting.len(),
+            outcome: NoticeOutcome {
+                heard: (0, waiting.len()),
+                left: None,
+                refusal: None,
+            },
             waiting,
-            heard: 0,
-            left: None,
-            refusal: None,
             dials,
             reported: notify.reported,
         };
@@ -158,14 +156,15 @@ impl Notices {
         if notice.waiting.remove(agent).is_none() {
             return;
         }
+        let so_far = &mut notice.outcome;
         match outcome {
             None => {}
             Some(Ok(left)) => {
                 let left = Duration::from_millis(left);
-                notice.heard += 1;
-                notice.left = Some(notice.left.map_or(left, |known| known.min(left)));
+                so_far.heard.0 += 1;
+                so_far.left = Some(so_far.left.map_or(left, |known| known.min(left)));
             }
-            Some(Err(refusal)) => notice.refusal = Some(refusal),
+            Some(Err(refusal)) => so_far.refusal = Some(refusal),
         }
         if notice.waiting.is_empty() {
             self.over(cx, id);
@@ -178,14 +177,7 @@ impl Notices {
         if let Some(notice) = self.offered.remove(&id)
             && notice.reported
         {
-            cx.act(Action::NoticeDone(
-                id,
-                NoticeOutcome {
-                    heard: (notice.heard, notice.total),
-                    left: notice.left,
-                    refusal: notice.refusal,
-                },
-            ));
+            cx.act(Action::NoticeDone(id, notice.outcome));
         }
     }
 }
