@@ -28,10 +28,7 @@ pub(super) enum Why {
 #[derive(Debug)]
 pub(super) enum News {
     /// Peers: an agent is connected, and both sides are welcome.
-    Up {
-        agent: AgentId,
-        incarnation: Incarnation,
-    },
+    Up(AgentId, Incarnation),
     /// Peers: a connection is gone. `agent`, where that is known, `was_up` on it or not.
     Lost {
         conn: ConnId,
@@ -39,10 +36,7 @@ pub(super) enum News {
         was_up: bool,
     },
     /// Peers: an agent and we do not talk to each other.
-    Unwelcome {
-        agent: AgentId,
-        refusal: HelloRefusal,
-    },
+    Unwelcome(AgentId, HelloRefusal),
     /// Peers: no connection to an agent is up, and the last one, or the last attempt, is over. `why` where no more
     /// patience is left with it.
     Away { agent: AgentId, why: Option<Text> },

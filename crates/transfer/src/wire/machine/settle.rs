@@ -138,7 +138,7 @@ impl<P: Planner> Machine<P> {
 
     fn on_news(&mut self, news: News) {
         match news {
-            News::Up { agent, incarnation } => self.agent_up(&agent, incarnation),
+            News::Up(agent, incarnation) => self.agent_up(&agent, incarnation),
             News::Lost {
                 conn,
                 agent,
@@ -149,7 +149,7 @@ impl<P: Planner> Machine<P> {
                     self.connection_lost(conn, agent, was_up);
                 }
             }
-            News::Unwelcome { agent, refusal } => {
+            News::Unwelcome(agent, refusal) => {
                 let error = JobError::Hello {
                     agent: agent.clone(),
                     refusal,

@@ -11,6 +11,7 @@ use crate::path::negotiation::Way;
 use crate::ticket::Claims;
 use crate::wire::action::{BlocksOf, Flow};
 use crate::wire::awaited::Awaited;
+use crate::wire::context::Context;
 use crate::wire::flows::refuse;
 use crate::wire::flows::transfer::Transfer;
 use crate::wire::ground::Ground;
@@ -59,14 +60,14 @@ impl<P: Planner> Owner<P> {
         match self.check_ask(g, &asked, &claims) {
             Ok(()) if self.leases.knows(&asked.key) => self.decide(g, asked),
             Ok(()) => self.keep_ask(g, asked, None),
-            Err(refusal) => self.refuse_ask(g, asked, refusal),
+            Err(refusal) => self.refuse_ask(g.cx, asked, refusal),
         }
     }
 
     /// Refuses an ask. A pull of ours that has opened what was to be pushed may come to nothing with it.
-    pub(super) fn refuse_ask(&mut self, g: &mut Ground<'_, P>, asked: Asked, refusal: Refusal) {
+    pub(super) fn refuse_ask(&mut self, cx: &mut Context<P>, asked: Asked, refusal: Refusal) {
         let conn = asked.conn;
-        refuse(g.cx, conn, asked.ask.transfer, refusal.clone());
+        refuse(cx, conn, asked.ask.transfer, refusal.clone());
         // The asker tries again after the first; the others are of attempts that later ones have overtaken.
         let later = matches!(refusal, Refusal::Superseded { .. } | Refusal::Consumed);
         if asked.direction == Direction::Push
@@ -74,19 +75,15 @@ impl<P: Planner> Owner<P> {
             && !later
             && let Some(job) = self.opened_by(&asked.key)
         {
-            g.cx.tell(News::PushRefused(job, conn, refusal));
+            cx.tell(News::PushRefused(job, conn, refusal));
         }
     }
 
     /// Whether something with this number is under way, queued or pending: each is in one of these
     /// places, once. Two transfers of one number would share one fence, and one lease would never end.
     fn is_known(&self, g: &Ground<'_, P>, transfer: TransferId) -> bool {
-        let is_it = |asked: &Asked| asked.ask.transfer == transfer;
-        g.flows.get(transfer).is_some()
-            || self.queued.values().any(is_it)
-            || self
-                .pending
-                .any(|demand| matches!(demand, Demand::Ask(asked) if is_it(asked)))
+        let mut asks = self.queued.values().chain(self.pending.asks());
+        g.flows.get(transfer).is_some() || asks.any(|asked| asked.ask.transfer == transfer)
     }
 
     /// Everything about an ask that does not need the lease.
@@ -95,11 +92,8 @@ impl<P: Planner> Owner<P> {
         if g.cx.draining && self.opened_by(&asked.key).is_none() {
             return Err(Refusal::ShuttingDown);
         }
-        let ticket = claims.direction;
-        if ticket != asked.direction {
-            return Err(Refusal::WrongDirection { ticket });
-        }
-        g.peers.permit(asked.conn, permission(ticket))?;
+        check_direction(claims, asked.direction)?;
+        g.peers.permit(asked.conn, permission(asked.direction))?;
         let rank = asked.key.rank;
         if !g.cx.me.ranks.contains(&rank) {
             return Err(Refusal::RankNotHere { rank });
@@ -118,7 +112,7 @@ impl<P: Planner> Owner<P> {
             Ok(Verdict::Admitted(plan, route, path)) => self.begin(g, &asked, plan, &route, path),
             Ok(Verdict::Fence) => self.queue(g, asked),
             Ok(Verdict::Plan(plan)) => self.keep_ask(g, asked, Some(plan)),
-            Err(refusal) => self.refuse_ask(g, asked, refusal),
+            Err(refusal) => self.refuse_ask(g.cx, asked, refusal),
         }
     }
 
@@ -266,6 +260,14 @@ fn way(direction: Direction) -> Way {
     match direction {
         Direction::Pull => Way::Out,
         Direction::Push => Way::In,
+    }
+}
+
+pub(super) fn check_direction(claims: &Claims, wanted: Direction) -> Result<(), Refusal> {
+    let ticket = claims.direction;
+    match ticket == wanted {
+        true => Ok(()),
+        false => Err(Refusal::WrongDirection { ticket }),
     }
 }
 

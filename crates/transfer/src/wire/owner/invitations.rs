@@ -17,6 +17,7 @@
 //! so by cancelling what was opened.
 
 use super::Owner;
+use super::asks::check_direction;
 use super::pending::Demand;
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseKey, LeasePush};
@@ -83,10 +84,7 @@ impl<P: Planner> Owner<P> {
         invitation: Invitation,
     ) -> Result<(), Refusal> {
         let claims = g.peers.authenticate(g.cx, conn, &invitation.ticket)?;
-        if claims.direction != Direction::Pull {
-            let ticket = claims.direction;
-            return Err(Refusal::WrongDirection { ticket });
-        }
+        check_direction(&claims, Direction::Pull)?;
         // Whoever may read the blocks may have them written into its own, where that may be pushed into.
         g.peers.permit(conn, Role::Pull)?;
         g.peers.permit(conn, Role::Serve)?;
@@ -133,10 +131,7 @@ impl<P: Planner> Owner<P> {
         into: &Ticket,
     ) -> Result<Claims, Refusal> {
         let claims = g.cx.read_ticket(into)?;
-        if claims.direction != Direction::Push {
-            let ticket = claims.direction;
-            return Err(Refusal::WrongDirection { ticket });
-        }
+        check_direction(&claims, Direction::Push)?;
         if !claims.is_for(&g.cx.me.agent, &g.cx.deployment) {
             return Err(Refusal::WrongPeer);
         }

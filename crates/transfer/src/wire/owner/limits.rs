@@ -4,7 +4,6 @@ use super::Owner;
 use super::invitations::InvitedPush;
 use crate::ids::AgentId;
 use crate::wire::context::Context;
-use crate::wire::flows::transfer::Transfer;
 use crate::wire::ground::Ground;
 use crate::wire::ids::ConnId;
 use crate::wire::news::Side;
@@ -26,11 +25,22 @@ impl<P: Planner> Owner<P> {
 
     /// How much is under way here that such agents have asked for.
     fn asked_by(&self, g: &Ground<'_, P>, its: impl Fn(&AgentId) -> bool) -> usize {
-        let running = g.flows.all().filter(|t| is_asked(t) && its(&t.flow.agent));
         let queued = self.queued.values();
         let queued = queued.filter(|queued| g.peers.agent(queued.conn).is_some_and(&its));
-        let pushes = self.pushes.values().filter(|push| its(&push.by)).count();
-        running.count() + queued.count() + self.pending.asks_for_plans(its) + pushes
+        self.places(g, &its).count() + queued.count() + self.pending.asks_for_plans(its)
+    }
+
+    /// The places of each transfer under way here, and each invited push, that such agents have asked for.
+    fn places<'a>(
+        &'a self,
+        g: &'a Ground<'_, P>,
+        its: &'a dyn Fn(&AgentId) -> bool,
+    ) -> impl Iterator<Item = u64> {
+        let asked = g.flows.all().filter(|t| matches!(t.side, Side::Lease(_)));
+        let asked = asked.map(|t| (&t.flow.agent, t.places));
+        let pushes = self.pushes.values().map(|push| (&push.by, push.places));
+        let all = asked.chain(pushes);
+        all.filter_map(move |(by, places)| its(by).then_some(places))
     }
 
     /// Whether routes of so many places may be bound besides those that the agent has under way here by its own asking,
@@ -43,12 +53,7 @@ impl<P: Planner> Owner<P> {
     ) -> Result<(), Refusal> {
         check_places_of_one(g.cx, places).map_err(|why| Refusal::Unplannable { why })?;
         let room = |limit: u64, its: &dyn Fn(&AgentId) -> bool| {
-            let asked = g.flows.all().filter(|t| is_asked(t) && its(&t.flow.agent));
-            let pushes = self.pushes.values().filter(|push| its(&push.by));
-            let places_of_all = asked
-                .map(|t| t.places)
-                .chain(pushes.map(|push| push.places));
-            let taken: u64 = places_of_all.sum();
+            let taken: u64 = self.places(g, its).sum();
             match taken > 0 && taken.saturating_add(places) > limit {
                 true => Err(Refusal::busy(limit)),
                 false => Ok(()),
@@ -67,11 +72,6 @@ impl<P: Planner> Owner<P> {
         let most = cx.options.invited_per_service;
         room(most.min(cx.options.jobs.div_ceil(2)), invited)
     }
-}
-
-/// Whether a peer has asked for a transfer.
-fn is_asked<P: Planner>(transfer: &Transfer<P>) -> bool {
-    matches!(transfer.side, Side::Lease(_))
 }
 
 /// Whether so many places may be bound for one transfer, whoever has asked for it.

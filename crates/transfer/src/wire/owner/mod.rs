@@ -284,13 +284,9 @@ impl<P: Planner> Owner<P> {
         self.pending.bring_compiled(ask);
         // One at a time: an invitation is answered when no rank of it waits any more.
         while let Some(demand) = self.pending.pop_compiled(ask) {
-            match (outcome, demand) {
-                (Ok(()), demand) => self.let_in(g, demand),
-                (Err(why), Demand::Ask(asked)) => {
-                    let why = why.clone();
-                    self.refuse_ask(g, asked, Refusal::Unplannable { why });
-                }
-                (Err(why), demand) => {
+            match outcome {
+                Ok(()) => self.let_in(g, demand),
+                Err(why) => {
                     let why = why.clone();
                     self.refuse_pending(g.cx, demand, Refusal::Unplannable { why });
                 }
@@ -316,10 +312,9 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// Refuses what has waited for too long.
     fn refuse_pending(&mut self, cx: &mut Context<P>, demand: Demand, refusal: Refusal) {
         match demand {
-            Demand::Ask(asked) => refuse(cx, asked.conn, asked.ask.transfer, refusal),
+            Demand::Ask(asked) => self.refuse_ask(cx, asked, refusal),
             Demand::Invitation {
                 conn, invitation, ..
             } => self.answer_invitation(cx, conn, invitation.id, Err(refusal)),
@@ -337,7 +332,7 @@ impl<P: Planner> Owner<P> {
     pub(super) fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
         let is_it = |asked: &Asked| asked.conn == conn && asked.ask.transfer == transfer;
         self.pending
-            .forget(|demand| matches!(demand, Demand::Ask(asked) if is_it(asked)));
+            .forget(|demand| demand.ask().is_some_and(is_it));
         self.queued.retain(|_, asked| !is_it(asked));
     }
 }

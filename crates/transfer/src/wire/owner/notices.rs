@@ -16,13 +16,6 @@ use crate::wire::peers::Peers;
 use crate::wire::planner::{PlanAsk, Planner};
 use crate::wire::refusal::{Refusal, Role};
 
-/// Who has to write for blocks to be whole.
-enum Writers {
-    Known(BTreeSet<Rank>),
-    /// Nothing was pushed, so only this plan tells whether something had to be.
-    Planned(PlanAsk),
-}
-
 impl<P: Planner> Owner<P> {
     pub(crate) fn on_notice(
         &mut self,
@@ -141,8 +134,8 @@ impl<P: Planner> Owner<P> {
         let (applied, content) = match &said.says {
             NoticeKind::Done { ranks, content } => {
                 let needed = match self.must_write(cx, &said)? {
-                    Writers::Known(needed) => needed,
-                    Writers::Planned(plan) => return self.keep_notice(cx, said, Some(plan)),
+                    Ok(needed) => needed,
+                    Err(unplanned) => return self.keep_notice(cx, said, Some(unplanned)),
                 };
                 let done = LeaseDone {
                     agent: &said.agent,
@@ -172,15 +165,20 @@ impl<P: Planner> Owner<P> {
         }
     }
 
-    /// The ranks of the pusher that have to write for this rank's blocks to be whole.
-    fn must_write(&self, cx: &mut Context<P>, said: &Said) -> Result<Writers, Refusal> {
+    /// The ranks of the pusher that have to write for this rank's blocks to be whole. Where nothing was pushed, only a plan
+    /// tells whether something had to be: gives that where it has to be compiled first.
+    fn must_write(
+        &self,
+        cx: &mut Context<P>,
+        said: &Said,
+    ) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
         let key = said.key;
         let spec = self.leases.spec(&key);
         let Some(spec) = spec.filter(|_| said.direction == Direction::Push) else {
-            return Ok(Writers::Known(BTreeSet::new()));
+            return Ok(Ok(BTreeSet::new()));
         };
         if let Some(writers) = self.leases.writers(&key) {
-            return Ok(Writers::Known(writers.clone()));
+            return Ok(Ok(writers.clone()));
         }
         let wanted = PlanAsk {
             peer: said.holder.deployment,
@@ -191,9 +189,7 @@ impl<P: Planner> Owner<P> {
                 ..Request::tokens(spec.valid_tokens - spec.start)
             },
         };
-        Ok(match cx.plan_for_peer(&said.agent, &wanted)? {
-            Some(plan) => Writers::Known(plan.peers_of(key.rank)),
-            None => Writers::Planned(wanted),
-        })
+        let plan = cx.plan_for_peer(&said.agent, &wanted)?;
+        Ok(plan.map(|plan| plan.peers_of(key.rank)).ok_or(wanted))
     }
 }

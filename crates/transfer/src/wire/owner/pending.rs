@@ -57,6 +57,13 @@ impl Demand {
         }
     }
 
+    pub(super) fn ask(&self) -> Option<&Asked> {
+        match self {
+            Demand::Ask(asked) => Some(asked),
+            _ => None,
+        }
+    }
+
     /// The connection that it is of no use without.
     pub(super) fn conn(&self) -> Option<ConnId> {
         match self {
@@ -164,11 +171,11 @@ impl PendingDemands {
 
     /// How many asks of such agents wait for a plan: they are let in without a further look at how many there are.
     pub(super) fn asks_for_plans(&self, its: impl Fn(&AgentId) -> bool) -> usize {
-        let waiting = self
-            .waiting
-            .iter()
-            .filter(|pending| pending.plan.is_some() && matches!(pending.demand, Demand::Ask(_)));
-        waiting.filter(|pending| its(&pending.agent)).count()
+        let for_plan = |pending: &&Pending| pending.plan.is_some() && its(&pending.agent);
+        let waiting = self.waiting.iter().filter(for_plan);
+        waiting
+            .filter(|pending| pending.demand.ask().is_some())
+            .count()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
@@ -209,6 +216,13 @@ impl PendingDemands {
     /// Drops everything that is like this.
     pub(super) fn forget(&mut self, like: impl Fn(&Demand) -> bool) {
         self.waiting.retain(|pending| !like(&pending.demand));
+    }
+
+    /// All asks among them.
+    pub(super) fn asks(&self) -> impl Iterator<Item = &Asked> {
+        self.waiting
+            .iter()
+            .filter_map(|pending| pending.demand.ask())
     }
 
     pub(super) fn any(&self, like: impl Fn(&Demand) -> bool) -> bool {

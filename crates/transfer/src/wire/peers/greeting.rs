@@ -262,7 +262,7 @@ impl Peers {
             && self.connection(agent).is_none()
         {
             let (agent, refusal) = (agent.clone(), refusal.clone());
-            cx.tell(News::Unwelcome { agent, refusal });
+            cx.tell(News::Unwelcome(agent, refusal));
         }
     }
 
@@ -293,7 +293,7 @@ impl Peers {
         for other in past {
             self.close(cx, other, CloseReason::Replaced);
         }
-        cx.tell(News::Up { agent, incarnation });
+        cx.tell(News::Up(agent, incarnation));
     }
 }
 
