@@ -37,8 +37,9 @@ pub(super) struct Context<P: Planner> {
     /// Whether nothing new is taken any more.
     pub(super) draining: bool,
     pub(super) jobs: Book,
-    actions: VecDeque<Action<P::Blocks>>,
-    news: VecDeque<News>,
+    /// What the agent has to do, and what those above have to know: taken by the machine alone.
+    pub(super) actions: VecDeque<Action<P::Blocks>>,
+    pub(super) news: VecDeque<News>,
     /// Numbers of the last messages sent, of connections that are open.
     sent: HashMap<ConnId, u64>,
     numbers: u64,
@@ -71,7 +72,6 @@ pub(super) struct Book {
 }
 
 impl Book {
-    /// How many jobs there are.
     pub(super) fn count(&self) -> usize {
         self.jobs
     }
@@ -82,13 +82,11 @@ impl Book {
         ranks.find(|rank| self.busy.contains(&(set, *rank)))
     }
 
-    /// A job begins.
     pub(super) fn add(&mut self, set: LeaseSetId, ranks: &BTreeSet<Rank>) {
         self.jobs += 1;
         self.busy.extend(ranks.iter().map(|rank| (set, *rank)));
     }
 
-    /// A job is over.
     pub(super) fn remove(&mut self, set: LeaseSetId, ranks: &BTreeSet<Rank>) {
         self.jobs -= 1;
         for rank in ranks {
@@ -158,22 +156,13 @@ impl<P: Planner> Context<P> {
         }
     }
 
-    /// Has the agent do something.
     pub(super) fn act(&mut self, action: Action<P::Blocks>) {
         self.actions.push_back(action);
-    }
-
-    pub(super) fn poll_action(&mut self) -> Option<Action<P::Blocks>> {
-        self.actions.pop_front()
     }
 
     /// Tells those above what has happened.
     pub(super) fn tell(&mut self, news: News) {
         self.news.push_back(news);
-    }
-
-    pub(super) fn poll_news(&mut self) -> Option<News> {
-        self.news.pop_front()
     }
 
     /// A plan, if it is compiled. Otherwise it will be, and whoever waits for it hears of that.

@@ -37,9 +37,9 @@ pub(super) enum News {
     },
     /// Peers: an agent and we do not talk to each other.
     Unwelcome(AgentId, HelloRefusal),
-    /// Peers: no connection to an agent is up, and the last one, or the last attempt, is over. `why` where no more
-    /// patience is left with it.
-    Away { agent: AgentId, why: Option<Text> },
+    /// Peers: no connection to an agent is up, and the last one, or the last attempt, is over. Why,
+    /// where no more patience is left with it.
+    Away(AgentId, Option<Text>),
 
     /// Flows: the first bytes of a transfer are about to move.
     Moves(Side),

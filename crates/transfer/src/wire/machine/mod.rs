@@ -98,7 +98,7 @@ impl<P: Planner> Machine<P> {
 
     /// What is to be done next. To be called until there is nothing, after every other call.
     pub fn poll_action(&mut self) -> Option<Action<P::Blocks>> {
-        self.cx.poll_action()
+        self.cx.actions.pop_front()
     }
 
     /// When [`on_deadline`](Self::on_deadline) has something to do.

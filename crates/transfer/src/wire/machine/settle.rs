@@ -34,7 +34,7 @@ impl<P: Planner> Machine<P> {
         loop {
             if let Some(event) = self.owner.leases.poll_event() {
                 self.on_lease(event);
-            } else if let Some(news) = self.cx.poll_news() {
+            } else if let Some(news) = self.cx.news.pop_front() {
                 self.on_news(news);
             } else {
                 return;
@@ -137,6 +137,7 @@ impl<P: Planner> Machine<P> {
     }
 
     fn on_news(&mut self, news: News) {
+        let (mut g, owner, jobs, _) = self.parts();
         match news {
             News::Up(agent, incarnation) => self.agent_up(&agent, incarnation),
             News::Lost {
@@ -144,7 +145,7 @@ impl<P: Planner> Machine<P> {
                 agent,
                 was_up,
             } => {
-                self.paths.lost(conn);
+                g.paths.lost(conn);
                 if let Some(agent) = agent {
                     self.connection_lost(conn, agent, was_up);
                 }
@@ -154,43 +155,32 @@ impl<P: Planner> Machine<P> {
                     agent: agent.clone(),
                     refusal,
                 };
-                let (mut g, _, jobs, _) = self.parts();
                 jobs.stop_all_that_need(&mut g, &agent, &error);
             }
-            News::Away { agent, why } => self.agent_away(agent, why),
+            News::Away(agent, why) => self.agent_away(agent, why),
             News::Moves(side) => self.bytes_move(side),
-            News::Admitted(job) => self.jobs.admitted(job),
+            News::Admitted(job) => jobs.admitted(job),
             News::Accepted(transfer, job, route, path) => {
-                let ready = self.jobs.route_accepted(job, route, path);
-                self.flows.read_if_ready(&mut self.cx, transfer, ready);
+                let ready = jobs.route_accepted(job, route, path);
+                g.flows.read_if_ready(g.cx, transfer, ready);
             }
             News::Travels(transfer) => self.travels(transfer),
-            News::Stopped(conn, transfer) => self.paths.end(conn, transfer),
+            News::Stopped(conn, transfer) => g.paths.end(conn, transfer),
             News::Stalled(side, rank, transfer) => self.memory_stalled(side, rank, transfer),
             News::PathLost(transfers, why) => {
                 for transfer in transfers {
-                    let why = why.clone();
-                    self.flows.stream_failed(&mut self.cx, transfer, why);
+                    g.flows.stream_failed(g.cx, transfer, why.clone());
                 }
             }
-            News::HangUp(conn, why) => {
-                let reason = CloseReason::PathFailed(why);
-                self.peers.close(&mut self.cx, conn, reason);
-            }
+            News::HangUp(conn, why) => g.peers.close(g.cx, conn, CloseReason::PathFailed(why)),
             News::Read(transfer) => self.commit_if_alive(transfer),
             News::Whole(transfer) => self.land_if_alive(transfer),
             News::Landed(transfer) => self.landed(transfer),
-            News::Gone(transfer, side, peer_rank, why) => {
-                let (mut g, owner, jobs, _) = self.parts();
-                match side {
-                    Side::Lease(key) => owner.unpin(&mut g, key, peer_rank, transfer),
-                    Side::Job { job, route } => jobs.route_ended(&mut g, job, route, why),
-                }
-            }
-            News::PushRefused(job, conn, refusal) => {
-                let (mut g, _, jobs, _) = self.parts();
-                jobs.push_refused(&mut g, job, conn, refusal);
-            }
+            News::Gone(transfer, side, peer_rank, why) => match side {
+                Side::Lease(key) => owner.unpin(&mut g, key, peer_rank, transfer),
+                Side::Job { job, route } => jobs.route_ended(&mut g, job, route, why),
+            },
+            News::PushRefused(job, conn, refusal) => jobs.push_refused(&mut g, job, conn, refusal),
             News::Invited {
                 job,
                 key,
@@ -199,20 +189,19 @@ impl<P: Planner> Machine<P> {
                 ready: (layers, prefilled),
             } => {
                 let spec = JobSpec::invited(key, *invitation, &into, prefilled);
-                let (mut g, _, jobs, _) = self.parts();
                 jobs.begin(&mut g, job, spec, into, None);
                 jobs.advance(&mut g, job);
                 for (layer, tokens) in layers {
                     jobs.ready(&mut g, job, key.rank, layer, tokens);
                 }
             }
+            // One that is ending already is no error here.
             News::GiveUp(leases) => {
                 for key in leases {
-                    // One that is ending already is no error here.
-                    let _ = self.owner.leases.cancel(self.cx.now, key);
+                    let _ = owner.leases.cancel(g.cx.now, key);
                 }
             }
-            News::PushOver { key, landed } => self.owner.push_over(key, landed),
+            News::PushOver { key, landed } => owner.push_over(key, landed),
             News::Notify(notify) => {
                 self.notify(*notify);
             }
@@ -253,7 +242,7 @@ impl<P: Planner> Machine<P> {
             };
             jobs.stop_all_that_need(&mut g, &agent, &error);
             // What they have told others decides whether it is dialled again.
-            g.cx.tell(News::Away { agent, why: None });
+            g.cx.tell(News::Away(agent, None));
             return;
         }
         let address = jobs.dials(&agent).or_else(|| notices.dials(&agent));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Owner;
 use super::pending::{Asked, Demand};
-use crate::ids::{Direction, Rank, TransferId};
+use crate::ids::{AgentId, Direction, Rank, TransferId};
 use crate::lease::{LeaseKey, LeaseUse};
 use crate::path::Path;
 use crate::path::negotiation::Way;
@@ -24,7 +24,7 @@ use crate::wire::refusal::{Failure, Refusal, Role};
 /// What becomes of an ask that nothing stands against.
 enum Verdict<P: Planner> {
     /// It is let in, to move this route by this path.
-    Admitted(Arc<Planned<P::Plan>>, Route, Path),
+    Admitted(AgentId, Arc<Planned<P::Plan>>, Route, Path),
     /// An earlier attempt has to be fenced first: two must never write, or even read, at a time.
     Fence,
     /// The plan has to be compiled first.
@@ -109,7 +109,9 @@ impl<P: Planner> Owner<P> {
     /// Lets an ask in whose lease is known, or says why not.
     pub(super) fn decide(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
         match self.try_admit(g, &asked) {
-            Ok(Verdict::Admitted(plan, route, path)) => self.begin(g, &asked, plan, &route, path),
+            Ok(Verdict::Admitted(agent, plan, route, path)) => {
+                self.begin(g, &asked, agent, plan, (&route, path));
+            }
             Ok(Verdict::Fence) => self.queue(g, asked),
             Ok(Verdict::Plan(plan)) => self.keep_ask(g, asked, Some(plan)),
             Err(refusal) => self.refuse_ask(g.cx, asked, refusal),
@@ -152,7 +154,7 @@ impl<P: Planner> Owner<P> {
         let peer_rank = asked.peer_rank();
         let (agent, peer) = g.peers.asker(asked.conn)?;
         let holder = peer.holder;
-        let wanted = LeaseUse {
+        let using = LeaseUse {
             agent: &agent,
             holder,
             rank: peer_rank,
@@ -161,8 +163,8 @@ impl<P: Planner> Owner<P> {
             content: ask.content,
             request: ask.request,
         };
-        let checked = self.leases.check(g.cx.now, key, direction, &wanted);
-        checked.map_err(|error| self.refuse_use(g.cx, key, &wanted.content, error))?;
+        let checked = self.leases.check(g.cx.now, key, direction, &using);
+        checked.map_err(|error| self.refuse_use(g.cx, key, &ask.content, error))?;
         let wanted_plan = PlanAsk {
             peer: holder.deployment,
             local_is_source: direction == Direction::Pull,
@@ -173,12 +175,9 @@ impl<P: Planner> Owner<P> {
         };
         let route = agreed_route(&plan, (key.rank, peer_rank), ask)?.clone();
         let offered = g.paths.offered(g.peers, &agent, way(direction));
-        let wanted_paths = ask.paths;
-        let path = wanted_paths.and(offered).best();
-        let path = path.ok_or(Refusal::PathUnavailable {
-            wanted: wanted_paths,
-            offered,
-        })?;
+        let path = ask.paths.and(offered).best();
+        let wanted = ask.paths;
+        let path = path.ok_or(Refusal::PathUnavailable { wanted, offered })?;
         let of_pair =
             |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
         let earlier = g.flows.all().find(of_pair).map(|t| t.flow.transfer);
@@ -190,23 +189,20 @@ impl<P: Planner> Owner<P> {
         }
         self.check_places(g, &agent, route.places)?;
         let writers = || plan.peers_of(key.rank);
-        self.leases.admit(g.cx.now, key, &wanted, writers);
+        self.leases.admit(g.cx.now, key, &using, writers);
         self.keep_plan(key, &agent, &plan);
-        Ok(Verdict::Admitted(plan, route, path))
+        Ok(Verdict::Admitted(agent, plan, route, path))
     }
 
     fn begin(
         &mut self,
         g: &mut Ground<'_, P>,
         asked: &Asked,
+        agent: AgentId,
         plan: Arc<Planned<P::Plan>>,
-        route: &Route,
-        path: Path,
+        (route, path): (&Route, Path),
     ) {
         let (conn, key, ask) = (asked.conn, asked.key, &asked.ask);
-        let Ok((agent, _)) = g.peers.asker(conn) else {
-            return;
-        };
         let transfer = ask.transfer;
         let flow = Flow {
             transfer,
@@ -224,15 +220,14 @@ impl<P: Planner> Owner<P> {
             ready: Vec::new(),
         };
         let (ready, prefilled) = self.leases.progress(&key);
-        let receives = asked.direction == Direction::Push;
         let way = (way(asked.direction), prefilled);
         let mut attempt = Transfer::new(flow, plan, Side::Lease(key), way, ask.paths);
         attempt.places = route.places;
         g.flows.begin(g.cx, attempt);
         g.cx.send(conn, Message::Accepted { transfer, path });
-        match receives {
-            true => g.cx.tell(News::Travels(transfer)),
-            false => g.flows.read_if_ready(g.cx, transfer, ready),
+        match asked.direction {
+            Direction::Push => g.cx.tell(News::Travels(transfer)),
+            Direction::Pull => g.flows.read_if_ready(g.cx, transfer, ready),
         }
     }
 }

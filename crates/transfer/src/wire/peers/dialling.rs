@@ -154,7 +154,7 @@ impl Peers {
             let failed = dial.failures >= cx.options.attempts && !dial.has_patience(cx);
             late = failed.then_some(why);
         }
-        cx.tell(News::Away { agent, why: late });
+        cx.tell(News::Away(agent, late));
     }
 
     /// Has an agent that is away dialled after a pause, where somebody needs it and knows its `address`; forgets it
