@@ -70,12 +70,10 @@ impl<K: Clone + Eq + Hash + Ord> Timers<K> {
         }
     }
 
-    /// Whether `key` has a deadline.
     pub(crate) fn is_set(&self, key: &K) -> bool {
         self.at.contains_key(key)
     }
 
-    /// The earliest deadline.
     pub(crate) fn next(&self) -> Option<Moment> {
         self.order.first().map(|(at, _)| *at)
     }
@@ -91,7 +89,6 @@ impl<K: Clone + Eq + Hash + Ord> Timers<K> {
         Some(key)
     }
 
-    /// How many deadlines there are.
     pub(crate) fn len(&self) -> usize {
         self.at.len()
     }

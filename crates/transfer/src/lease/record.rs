@@ -86,7 +86,6 @@ impl Bound {
         }
     }
 
-    /// The agent is back.
     pub(super) fn find(&mut self, agent: &AgentId) {
         if let Some(known) = self.agents.get_mut(agent) {
             known.lost = None;

@@ -39,7 +39,6 @@ struct Ended {
 }
 
 impl<B> LeaseTable<B> {
-    /// An empty table.
     pub(crate) fn new(limits: LeaseLimits) -> Self {
         Self {
             limits,
@@ -102,7 +101,6 @@ impl<B> LeaseTable<B> {
         )
     }
 
-    /// How many deadlines there are.
     pub(crate) fn timers(&self) -> usize {
         self.timers.len()
     }
@@ -186,7 +184,6 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
-    /// Ends the lease.
     pub(crate) fn cancel(&mut self, now: Moment, key: LeaseKey) -> Result<(), LeaseError> {
         self.on_deadline(now);
         self.alive_mut(key)?;
@@ -194,7 +191,6 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
-    /// Ends what is due.
     pub(crate) fn on_deadline(&mut self, now: Moment) {
         while let Some(key) = self.timers.pop_due(now) {
             let due = self.open.get(&key).and_then(Record::due);

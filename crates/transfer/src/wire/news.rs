@@ -1,5 +1,7 @@
 //! What the parts of the machine tell those above them.
 
+use std::sync::Arc;
+
 use super::ids::{ConnId, JobId};
 use super::message::{Invitation, NoticeKind};
 use super::refusal::{Failure, HelloRefusal, Refusal, Text};
@@ -74,7 +76,7 @@ pub(super) enum News {
     Invited {
         job: JobId,
         key: LeaseKey,
-        invitation: Box<Invitation>,
+        invitation: Arc<Invitation>,
         into: Claims,
         /// What is ready of the blocks, and whether that is all.
         ready: (Vec<(u32, u64)>, bool),

@@ -32,7 +32,6 @@ pub(super) struct Offered {
     reported: bool,
 }
 
-/// All notices under way.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     offered: BTreeMap<NoticeId, Offered>,
@@ -43,7 +42,6 @@ impl Notices {
         self.offered.len()
     }
 
-    /// Whether a notice waits for this agent.
     pub(super) fn want(&self, agent: &AgentId) -> bool {
         let mut offered = self.offered.values();
         offered.any(|notice| notice.waiting.contains_key(agent))

@@ -38,7 +38,6 @@ impl<L> Plans<L> {
         self.compiled.get(ask).and_then(Weak::upgrade)
     }
 
-    /// Whether it is compiled, or being compiled.
     pub(super) fn knows(&self, ask: &PlanAsk) -> bool {
         self.compiling.contains_key(ask) || self.get(ask).is_some()
     }

@@ -1,5 +1,7 @@
 //! How every entry ends: what parts and leases tell is carried to whom it concerns, until nothing is left.
 
+use std::sync::Arc;
+
 use super::Machine;
 use crate::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
 use crate::lease::{LeaseEvent, LeaseKey};
@@ -188,7 +190,8 @@ impl<P: Planner> Machine<P> {
                 into,
                 ready: (layers, prefilled),
             } => {
-                let spec = JobSpec::invited(key, *invitation, &into, prefilled);
+                let spec =
+                    JobSpec::invited(key, Arc::unwrap_or_clone(invitation), &into, prefilled);
                 jobs.begin(&mut g, job, spec, into, None);
                 jobs.advance(&mut g, job);
                 for (layer, tokens) in layers {

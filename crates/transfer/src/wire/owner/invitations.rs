@@ -16,9 +16,11 @@
 //! have; what comes after the first is heard, and does nothing. A push that fails ends the lease, and says
 //! so by cancelling what was opened.
 
+use std::sync::Arc;
+
 use super::Owner;
 use super::asks::check_direction;
-use super::pending::Demand;
+use super::pending::{Demand, WantedPush};
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseKey, LeasePush};
 use crate::ticket::{Claims, Ticket};
@@ -61,11 +63,7 @@ impl<P: Planner> Owner<P> {
         outcome: Result<(), Refusal>,
     ) {
         let waits = |demand: &Demand| match demand {
-            Demand::Invitation {
-                conn: c,
-                invitation,
-                ..
-            } => (*c, invitation.id) == (conn, id),
+            Demand::Push(wanted) => (wanted.conn, wanted.invitation.id) == (conn, id),
             _ => false,
         };
         match outcome {
@@ -90,37 +88,24 @@ impl<P: Planner> Owner<P> {
         g.peers.permit(conn, Role::Serve)?;
         let into = self.check_target(g, conn, &invitation.into)?;
         let (agent, _) = g.peers.asker(conn)?;
-        let set = claims.set;
+        let (set, invitation) = (claims.set, Arc::new(invitation));
         for rank in g.cx.me.ranks.clone() {
-            let key = LeaseKey { set, rank };
-            if self.leases.knows(&key) {
-                self.accept(g, conn, key, &invitation, &into)?;
+            let wanted = WantedPush {
+                conn,
+                key: LeaseKey { set, rank },
+                invitation: invitation.clone(),
+            };
+            if self.leases.knows(&wanted.key) {
+                self.accept(g, wanted, &into)?;
                 continue;
             }
             if g.cx.draining {
                 return Err(Refusal::ShuttingDown);
             }
-            self.keep_invitation(g, (conn, &agent), key, &invitation, None)?;
+            let demand = Demand::Push(wanted);
+            self.pending.keep(g.cx.now, &agent, demand, None)?;
         }
         Ok(())
-    }
-
-    /// Keeps an invitation until its lease is there, or its plan compiled.
-    fn keep_invitation(
-        &mut self,
-        g: &Ground<'_, P>,
-        (conn, agent): (ConnId, &AgentId),
-        key: LeaseKey,
-        invitation: &Invitation,
-        plan: Option<PlanAsk>,
-    ) -> Result<(), Refusal> {
-        let invitation = Box::new(invitation.clone());
-        let demand = Demand::Invitation {
-            conn,
-            key,
-            invitation,
-        };
-        self.pending.keep(g.cx.now, agent, demand, plan)
     }
 
     /// Checks that we are to write into the asker's blocks, and not into a third party's.
@@ -149,14 +134,13 @@ impl<P: Planner> Owner<P> {
     pub(super) fn accept(
         &mut self,
         g: &mut Ground<'_, P>,
-        conn: ConnId,
-        key: LeaseKey,
-        invitation: &Invitation,
+        wanted: WantedPush,
         into: &Claims,
     ) -> Result<(), Refusal> {
+        let (conn, key, invitation) = (wanted.conn, wanted.key, &wanted.invitation);
         let (agent, peer) = g.peers.asker(conn)?;
         let (pin, _) = g.cx.draw();
-        let wanted = LeasePush {
+        let push = LeasePush {
             agent: &agent,
             holder: peer.holder,
             pin,
@@ -164,8 +148,8 @@ impl<P: Planner> Owner<P> {
             content: invitation.content,
             request: into.request(invitation.by_layer),
         };
-        let checked = self.leases.check_push(g.cx.now, key, &wanted);
-        if !checked.map_err(|error| self.refuse_use(g.cx, key, &wanted.content, error))? {
+        let checked = self.leases.check_push(g.cx.now, key, &push);
+        if !checked.map_err(|error| self.refuse_use(g.cx, key, &push.content, error))? {
             return Ok(());
         }
         if g.cx.draining {
@@ -176,19 +160,20 @@ impl<P: Planner> Owner<P> {
         if g.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
             return Err(Refusal::Consumed);
         }
-        let wanted_plan = PlanAsk {
+        let ask = PlanAsk {
             peer: into.owner,
             local_is_source: true,
-            request: wanted.request,
+            request: push.request,
         };
-        let Some(plan) = g.cx.plan_for_peer(&agent, &wanted_plan)? else {
-            return self.keep_invitation(g, (conn, &agent), key, invitation, Some(wanted_plan));
+        let Some(plan) = g.cx.plan_for_peer(&agent, &ask)? else {
+            let demand = Demand::Push(wanted);
+            return self.pending.keep(g.cx.now, &agent, demand, Some(ask));
         };
         let places = plan.of_rank(key.rank).iter().map(|route| route.places);
         let places = places.fold(0, u64::saturating_add);
         self.check_places(g, &agent, places)?;
         self.keep_plan(key, &agent, &plan);
-        self.leases.begin_push(key, &wanted);
+        self.leases.begin_push(key, &push);
         let job = JobId(g.cx.next_number());
         g.cx.jobs.add(into.set, &[key.rank].into());
         let push = InvitedPush {
@@ -200,7 +185,7 @@ impl<P: Planner> Owner<P> {
         g.cx.tell(News::Invited {
             job,
             key,
-            invitation: Box::new(invitation.clone()),
+            invitation: wanted.invitation,
             into: into.clone(),
             ready: self.leases.progress(&key),
         });

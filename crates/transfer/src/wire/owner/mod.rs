@@ -189,7 +189,6 @@ impl<P: Planner> Owner<P> {
         pins.map(|pin| (pin, self.push_of(pin))).collect()
     }
 
-    /// The job of an invited push that has pinned a lease so.
     pub(super) fn push_of(&self, pin: TransferId) -> Option<JobId> {
         self.pushes.get(&pin).map(|push| push.job)
     }
@@ -214,7 +213,7 @@ impl<P: Planner> Owner<P> {
         self.pending.forget(|demand| match demand {
             Demand::Notice(said) => said.agent == *agent && said.holder.incarnation != incarnation,
             // They went with the connection they came on.
-            Demand::Ask(_) | Demand::Invitation { .. } => false,
+            Demand::Ask(_) | Demand::Push(_) => false,
         });
     }
 
@@ -300,14 +299,11 @@ impl<P: Planner> Owner<P> {
             Demand::Ask(asked) => self.decide(g, asked),
             // No agent waits for the answer any more.
             Demand::Notice(said) => drop(self.apply(g.cx, said)),
-            Demand::Invitation {
-                conn,
-                key,
-                invitation,
-            } => {
-                let into = self.check_target(g, conn, &invitation.into);
-                let outcome = into.and_then(|into| self.accept(g, conn, key, &invitation, &into));
-                self.answer_invitation(g.cx, conn, invitation.id, outcome);
+            Demand::Push(wanted) => {
+                let into = self.check_target(g, wanted.conn, &wanted.invitation.into);
+                let (conn, id) = (wanted.conn, wanted.invitation.id);
+                let outcome = into.and_then(|into| self.accept(g, wanted, &into));
+                self.answer_invitation(g.cx, conn, id, outcome);
             }
         }
     }
@@ -315,9 +311,9 @@ impl<P: Planner> Owner<P> {
     fn refuse_pending(&mut self, cx: &mut Context<P>, demand: Demand, refusal: Refusal) {
         match demand {
             Demand::Ask(asked) => self.refuse_ask(cx, asked, refusal),
-            Demand::Invitation {
-                conn, invitation, ..
-            } => self.answer_invitation(cx, conn, invitation.id, Err(refusal)),
+            Demand::Push(wanted) => {
+                self.answer_invitation(cx, wanted.conn, wanted.invitation.id, Err(refusal));
+            }
             Demand::Notice(_) => {}
         }
     }

@@ -4,6 +4,7 @@
 //! that is not known yet is no error. It is also a way to make an agent remember things, hence the bounds.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::{AgentId, Direction, Rank};
@@ -22,20 +23,23 @@ use super::limits::room;
 pub(super) enum Demand {
     Ask(Asked),
     Notice(Said),
-    Invitation {
-        conn: ConnId,
-        key: LeaseKey,
-        invitation: Box<Invitation>,
-    },
+    Push(WantedPush),
 }
 
-/// An ask with an authentic ticket.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) conn: ConnId,
     pub(super) direction: Direction,
     pub(super) key: LeaseKey,
     pub(super) ask: Box<Ask>,
+}
+
+/// An invitation with authentic tickets to push the blocks of one lease.
+#[derive(Clone, Debug)]
+pub(super) struct WantedPush {
+    pub(super) conn: ConnId,
+    pub(super) key: LeaseKey,
+    pub(super) invitation: Arc<Invitation>,
 }
 
 /// What a notice says of one lease, and who does.
@@ -53,7 +57,7 @@ impl Demand {
         match self {
             Demand::Ask(asked) => asked.key,
             Demand::Notice(said) => said.key,
-            Demand::Invitation { key, .. } => *key,
+            Demand::Push(wanted) => wanted.key,
         }
     }
 
@@ -67,7 +71,7 @@ impl Demand {
     /// The connection that it is of no use without.
     pub(super) fn conn(&self) -> Option<ConnId> {
         match self {
-            Demand::Ask(Asked { conn, .. }) | Demand::Invitation { conn, .. } => Some(*conn),
+            Demand::Ask(Asked { conn, .. }) | Demand::Push(WantedPush { conn, .. }) => Some(*conn),
             Demand::Notice(_) => None,
         }
     }
@@ -93,7 +97,6 @@ pub(super) struct Pending {
     until: Moment,
 }
 
-/// All pending demands.
 #[derive(Debug)]
 pub(super) struct PendingDemands {
     /// As they came. All wait equally long, so they are due in the same order.
@@ -104,7 +107,6 @@ pub(super) struct PendingDemands {
     for_plan: Most,
 }
 
-/// How many may wait.
 #[derive(Debug)]
 struct Most {
     in_all: usize,
@@ -218,7 +220,6 @@ impl PendingDemands {
         self.waiting.retain(|pending| !like(&pending.demand));
     }
 
-    /// All asks among them.
     pub(super) fn asks(&self) -> impl Iterator<Item = &Asked> {
         self.waiting
             .iter()
