@@ -1,7 +1,6 @@
 //! What has to be so for a job to begin.
 
 use super::JobSpec;
-use super::invited::WriteLeases;
 use crate::ids::Direction;
 use crate::lease::{LeaseKey, LeaseSpec, covers};
 use crate::ticket::Claims;
@@ -70,9 +69,9 @@ fn other_tokens<B>(spec: &JobSpec<B>, claims: &Claims) -> JobError {
 pub(crate) fn check_write_leases<P: Planner>(
     cx: &Context<P>,
     spec: &JobSpec<P::Blocks>,
-) -> Result<Option<WriteLeases>, JobError> {
+) -> Result<Vec<LeaseSpec>, JobError> {
     let Some(into) = &spec.into else {
-        return Ok(None);
+        return Ok(Vec::new());
     };
     let claims = into.open(&cx.me.ticket_key)?;
     let fault = |why: String| JobError::WriteLease { why: why.into() };
@@ -100,8 +99,5 @@ pub(crate) fn check_write_leases<P: Planner>(
         hard_bound: spec.timeout,
         prefilled: true,
     });
-    Ok(Some(WriteLeases {
-        into: into.clone(),
-        leases: leases.collect(),
-    }))
+    Ok(leases.collect())
 }

@@ -20,7 +20,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Job, Jobs, Phase};
 use crate::ids::AgentId;
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
-use crate::ticket::{Claims, RankAddress, Ticket};
+use crate::ticket::{Claims, RankAddress};
 use crate::wire::awaited::Awaited;
 use crate::wire::context::{Context, Timer};
 use crate::wire::ground::Ground;
@@ -30,17 +30,9 @@ use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Refusal, Role};
 
-/// What such a pull opens, and the ticket for it.
-pub(crate) struct WriteLeases {
-    pub(super) into: Ticket,
-    pub(crate) leases: Vec<LeaseSpec>,
-}
-
 /// The phase of a pull whose owner pushes.
 #[derive(Debug)]
 pub(super) struct Invited {
-    /// The ticket for the write leases.
-    into: Ticket,
     /// Agents of the ticket that have not said whether they push.
     unheard: BTreeMap<AgentId, Unheard>,
     /// Write leases that have not ended.
@@ -60,12 +52,11 @@ struct Unheard {
 }
 
 impl Invited {
-    pub(super) fn new(opens: WriteLeases, claims: &Claims) -> Self {
+    pub(super) fn new(leases: &[LeaseSpec], claims: &Claims) -> Self {
         let agents = claims.ranks.iter().map(|address| address.agent.clone());
         Self {
-            into: opens.into,
             unheard: agents.map(|agent| (agent, Unheard::default())).collect(),
-            open: opens.leases.iter().map(|lease| lease.key).collect(),
+            open: leases.iter().map(|lease| lease.key).collect(),
             routes: Vec::new(),
         }
     }
@@ -128,7 +119,7 @@ impl<P: Planner> Job<P> {
     }
 
     fn invite(&mut self, cx: &mut Context<P>, id: JobId, agent: &AgentId, conn: ConnId) {
-        let Phase::Invited(invited) = &mut self.phase else {
+        let (Phase::Invited(invited), Some(into)) = (&mut self.phase, &self.spec.into) else {
             return;
         };
         let Some(said) = invited.unheard.get_mut(agent) else {
@@ -140,7 +131,7 @@ impl<P: Planner> Job<P> {
         let invitation = Invitation {
             id: id.0,
             ticket: self.spec.ticket.clone(),
-            into: invited.into.clone(),
+            into: into.clone(),
             content: self.spec.content,
             lanes: self.spec.lanes,
             by_layer: self.spec.request.by_layer,

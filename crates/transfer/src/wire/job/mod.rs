@@ -43,14 +43,14 @@ use super::planner::{PlanAsk, Planned, Planner};
 use super::refusal::Text;
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank};
-use crate::lease::LeaseKey;
+use crate::lease::{LeaseKey, LeaseSpec};
 use crate::moment::Moment;
 use crate::path::PathSet;
 use crate::plan::Request;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
 pub(super) use check::{check_job, check_write_leases};
-use invited::{Invited, WriteLeases};
+use invited::Invited;
 use own::Own;
 
 /// What to pull or push. Which of the two, the ticket says.
@@ -299,11 +299,11 @@ impl<P: Planner> Jobs<P> {
         id: JobId,
         spec: JobSpec<Held<P::Blocks>>,
         claims: Claims,
-        opens: Option<WriteLeases>,
+        opens: &[LeaseSpec],
     ) {
         let phase = match opens {
-            Some(opens) => Phase::Invited(Invited::new(opens, &claims)),
-            None => Phase::Own(Own::default()),
+            [] => Phase::Own(Own::default()),
+            opens => Phase::Invited(Invited::new(opens, &claims)),
         };
         let job = Job {
             spec,

@@ -402,7 +402,7 @@ impl<P: Planner> Machine<P> {
         let (mut g, owner, jobs, _) = self.parts();
         let checked = check_job(g.cx, &spec).and_then(|claims| {
             let opens = check_write_leases(g.cx, &spec)?;
-            for lease in opens.iter().flat_map(|opens| &opens.leases) {
+            for lease in &opens {
                 let checked = owner.leases.check_open(g.cx.now, lease);
                 checked.map_err(|reason| JobError::WriteLease {
                     why: reason.to_string().into(),
@@ -421,15 +421,11 @@ impl<P: Planner> Machine<P> {
         let spec = spec.with_blocks(Held::Own);
         g.cx.jobs.add(claims.set, &spec.ranks);
         // What it opens ends it in time, where it opens anything.
-        let leases = match &opens {
-            Some(opens) => opens.leases.clone(),
-            None => {
-                g.cx.after(spec.timeout, Timer::Job(id));
-                Vec::new()
-            }
-        };
-        jobs.begin(&mut g, id, spec, claims, opens);
-        for lease in leases {
+        if opens.is_empty() {
+            g.cx.after(spec.timeout, Timer::Job(id));
+        }
+        jobs.begin(&mut g, id, spec, claims, &opens);
+        for lease in opens {
             owner.open(&mut g, lease, Held::Of(BlocksOf::Job(id)));
         }
         jobs.advance(&mut g, id);

@@ -192,7 +192,7 @@ impl<P: Planner> Machine<P> {
             } => {
                 let spec =
                     JobSpec::invited(key, Arc::unwrap_or_clone(invitation), &into, prefilled);
-                jobs.begin(&mut g, job, spec, into, None);
+                jobs.begin(&mut g, job, spec, into, &[]);
                 jobs.advance(&mut g, job);
                 for (layer, tokens) in layers {
                     jobs.ready(&mut g, job, key.rank, layer, tokens);
