@@ -155,29 +155,25 @@ pub(crate) struct LeaseUse<'a> {
     pub(crate) request: Request,
 }
 
-/// A holder's wish to have a lease's blocks pushed into its own.
+/// A holder's wish to have a lease's blocks pushed into its own; asked for as any [`LeaseUse`] is.
 #[derive(Clone, Debug)]
 pub(crate) struct LeasePush<'a> {
-    /// The agent that asks, and the deployment it speaks for.
     pub(crate) agent: &'a AgentId,
     pub(crate) holder: Holder,
     /// What is to pin the lease while the push is under way.
     pub(crate) pin: TransferId,
     /// The set of the blocks that are to be written.
     pub(crate) into: LeaseSetId,
-    /// What the asker takes the content to be.
     pub(crate) content: ContentDigest,
     pub(crate) request: Request,
 }
 
-/// A holder's word that some of its ranks are done.
+/// A holder's word that some of its ranks are done; said as a [`LeaseUse`] is asked for.
 #[derive(Clone, Debug)]
 pub(crate) struct LeaseDone<'a> {
-    /// The agent that says so, and the deployment it speaks for.
     pub(crate) agent: &'a AgentId,
     pub(crate) holder: Holder,
     pub(crate) ranks: &'a [Rank],
-    /// What the agent takes the content to be.
     pub(crate) content: &'a ContentDigest,
     /// Of a push, the ranks that must have written for these blocks to be whole; else none.
     pub(crate) needed: &'a BTreeSet<Rank>,

@@ -22,7 +22,8 @@ pub struct Options {
     /// Most transfers that one agent has under way here by its own asking; the push of a rank's lease
     /// that it was first to invite counts as one. One more is refused as busy, and its asker tries again.
     pub transfers_per_agent: usize,
-    /// The same, of all agents of one service together.
+    /// The same, of all agents of one service together. As many of their asks, invitations and notices may wait for plans,
+    /// and twice as many in all.
     pub transfers_per_service: usize,
     /// Most places of routes that one agent has under way here by its own asking: 24 bytes each while they are bound, and
     /// some nanoseconds to bind. The layout of the peer decides how many a route has, up to one for each token, component

@@ -63,6 +63,12 @@ impl<L> Planned<L> {
             .collect()
     }
 
+    /// The most places that binding all routes of one local rank takes.
+    pub(super) fn places_of(&self, rank: Rank) -> u64 {
+        let places = self.of_rank(rank).iter().map(|route| route.places);
+        places.fold(0, u64::saturating_add)
+    }
+
     /// The routes of one local rank.
     pub fn of_rank(&self, rank: Rank) -> &[Route] {
         self.routes.get(&rank).map_or(&[], Vec::as_slice)

@@ -370,11 +370,12 @@ impl<P: Planner> Job<P> {
             return Ok(None);
         };
         // The tables are our own, and the layout that they are bound against is the owner's.
-        let of_rank = |rank: &Rank| {
-            let places = plan.of_rank(*rank).iter().map(|route| route.places);
-            places.fold(0, u64::saturating_add)
-        };
-        let places = self.spec.ranks.iter().map(of_rank).max();
+        let places = self
+            .spec
+            .ranks
+            .iter()
+            .map(|rank| plan.places_of(*rank))
+            .max();
         let checked = check_places_of_one(g.cx, places.unwrap_or(0));
         checked.map_err(|why| JobError::Plan { why })?;
         Ok(Some(plan))

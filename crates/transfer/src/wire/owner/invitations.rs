@@ -169,8 +169,7 @@ impl<P: Planner> Owner<P> {
             let demand = Demand::Push(wanted);
             return self.pending.keep(g.cx.now, &agent, demand, Some(ask));
         };
-        let places = plan.of_rank(key.rank).iter().map(|route| route.places);
-        let places = places.fold(0, u64::saturating_add);
+        let places = plan.places_of(key.rank);
         self.check_places(g, &agent, places)?;
         self.keep_plan(key, &agent, &plan);
         self.leases.begin_push(key, &push);

@@ -65,13 +65,11 @@ impl<P: Planner> Owner<P> {
     ) -> Result<u64, Refusal> {
         let claims = peers.authenticate(cx, conn, &notice.ticket)?;
         let direction = claims.direction;
-        peers.permit(
-            conn,
-            match notice.says {
-                NoticeKind::Renew { .. } => Role::Renew,
-                NoticeKind::Done { .. } | NoticeKind::Cancel { .. } => permission(direction),
-            },
-        )?;
+        let role = match notice.says {
+            NoticeKind::Renew { .. } => Role::Renew,
+            NoticeKind::Done { .. } | NoticeKind::Cancel { .. } => permission(direction),
+        };
+        peers.permit(conn, role)?;
         let (agent, peer) = peers.asker(conn)?;
         let holder = peer.holder;
         if let NoticeKind::Done { ranks, .. } = &notice.says
