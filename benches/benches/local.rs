@@ -13,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use memmap2::{Advice, MmapMut};
 use tokio::runtime::Runtime;
-use transload_transfer::path::ring::SocketName;
-use transload_transfer::path::ring::carrier::handover::{Limits, Listener, Token, connect};
-use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingLimits, RingShape};
+use transload_transfer::path::ring::carrier::handover::{Limits, Listener, connect};
+use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingShape};
+use transload_transfer::path::ring::{SocketName, Token};
 
 /// What one decode rank of the canonical pair gets: 80 layers, 2,048 tokens, one head of 512 B.
 const BYTES: usize = 80 * 2048 * 512;
@@ -239,7 +239,7 @@ impl Source {
                 .expect("a process");
             let patience = Duration::from_secs(60);
             let peer = expected.connection(patience).await.expect("a peer");
-            let ring = peer.accept_consumer(RingLimits::default()).await;
+            let ring = peer.accept_consumer().await;
             let ring = ring.expect("a ring");
             Self { child, ring }
         })
@@ -309,7 +309,7 @@ fn runtime() -> Runtime {
 
 /// Both processes are this program; no stranger is to be kept out.
 fn token() -> Token {
-    Token::from_bytes([1; 32])
+    Token([1; 32])
 }
 
 const OTHER_PROCESS: &str = "TRANSLOAD_BENCH_LOCAL_SOCKET";

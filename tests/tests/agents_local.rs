@@ -14,11 +14,8 @@ use transload_transfer::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, ServiceName, TransferId,
 };
 use transload_transfer::lease::LeaseEnd;
-use transload_transfer::path::ring::SocketName;
-use transload_transfer::path::ring::carrier::handover::{
-    HandoverError, Limits, Listener, Token, connect,
-};
-use transload_transfer::path::ring::carrier::staging::RingLimits;
+use transload_transfer::path::ring::carrier::handover::{HandoverError, Limits, Listener, connect};
+use transload_transfer::path::ring::{SocketName, Token};
 use transload_transfer::plan::{Plan, Request, Side as End};
 use transload_transfer::quic::{ControlConnection, Endpoints, QuicOptions};
 use transload_transfer::ticket::{RankAddress, Ticket};
@@ -219,7 +216,7 @@ async fn a_ring_that_nobody_waits_for_is_not_fetched() {
     let listener = Listener::bind(Limits::default()).unwrap();
     let token = Token::random().unwrap();
     let expected = listener.expect(&token).unwrap();
-    let half = |at: usize| Nonce(std::array::from_fn(|i| token.as_bytes()[at + i]));
+    let half = |at: usize| Nonce(std::array::from_fn(|i| token.0[at + i]));
     let token = (half(0), half(16));
     peer.say(words::ring_offered(listener.name().as_str(), token))
         .await;
@@ -268,12 +265,12 @@ async fn a_ring_that_breaks_is_not_taken_again() {
             word if words::offers_ring(&word).is_some() => {
                 let (socket, token) = words::offers_ring(&word).unwrap();
                 let name = SocketName::try_from(socket).unwrap();
-                let token = Token::from_bytes(std::array::from_fn(|i| match i {
+                let token = Token(std::array::from_fn(|i| match i {
                     0..16 => token.0.0[i],
                     _ => token.1.0[i - 16],
                 }));
                 let connection = connect(&name, &token, &Limits::default()).await.unwrap();
-                let ring = connection.accept_consumer(RingLimits::default()).await;
+                let ring = connection.accept_consumer().await;
                 // Fetched, and hung up.
                 drop(ring.unwrap());
             }

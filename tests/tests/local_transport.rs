@@ -8,24 +8,39 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use transload_transfer::path::ring::SocketName;
-use transload_transfer::path::ring::carrier;
 use transload_transfer::path::ring::carrier::handover::{
-    Connection, HandoverError, Limits, Listener, Token, connect,
+    Connection, HandoverError, Limits, Listener, connect,
 };
-use transload_transfer::path::ring::carrier::staging::{
-    Consumer, End, Producer, RingError, RingLimits, RingShape,
-};
+use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingError, RingShape};
+use transload_transfer::path::ring::carrier::{self, Doorbell};
+use transload_transfer::path::ring::{SocketName, Token};
 
 /// Far more than anything here takes; a test that hangs fails by it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn drive<E, R>(end: E, work: impl FnOnce(&mut E) -> R + Send + 'static) -> R
+/// Either end of a ring.
+trait End: Send + 'static {
+    fn bell(&self) -> Doorbell;
+}
+
+impl End for Producer {
+    fn bell(&self) -> Doorbell {
+        self.doorbell()
+    }
+}
+
+impl End for Consumer {
+    fn bell(&self) -> Doorbell {
+        self.doorbell()
+    }
+}
+
+async fn drive<E, R>(mut end: E, work: impl FnOnce(&mut E) -> R + Send + 'static) -> R
 where
-    E: End + Send + 'static,
+    E: End,
     R: Send + 'static,
 {
-    let driven = carrier::drive(end, work).unwrap();
+    let driven = carrier::drive(end.bell(), move || work(&mut end)).unwrap();
     driven.result().await.unwrap()
 }
 
@@ -47,11 +62,9 @@ fn bytes_cross_between_processes() {
         let (other, connection) = meet(&listener, "consume").await;
         let producer = offer_producer(connection).await;
         let start = Instant::now();
-        let sent = drive(producer, move |p| {
-            send_all(p, total)?;
-            p.drained(None)
-        })
-        .await;
+        // That there is room for one ring more proves that the rest was taken.
+        let more = producer.shape().bytes();
+        let sent = drive(producer, move |p| send_all(p, total + more)).await;
         sent.unwrap();
         report("sent", total, start);
         other.kill_and_wait();
@@ -166,7 +179,7 @@ fn other_process() {
     let of = |name| std::env::var(name).expect("run by the tests in this file only");
     let role = of("TRANSLOAD_TEST_ROLE");
     let name = SocketName::try_from(of("TRANSLOAD_TEST_SOCKET")).unwrap();
-    let token = Token::from_bytes(from_hex(&of("TRANSLOAD_TEST_TOKEN")));
+    let token = Token(from_hex(&of("TRANSLOAD_TEST_TOKEN")));
     runtime().block_on(async {
         let connection = connect(&name, &token, &limits()).await.unwrap();
         match role.as_str() {
@@ -206,7 +219,7 @@ fn scribble(_end: impl End) {
 /// Serves a peer as the opposite of its `role` until something fails.
 async fn serve(role: &str, connection: Connection) -> Result<RingError, HandoverError> {
     if role == "produce" {
-        let consumer = connection.accept_consumer(RingLimits::default()).await?;
+        let consumer = connection.accept_consumer().await?;
         let end = drive(consumer, |c| receive_all(c, u64::MAX)).await;
         Ok(end.unwrap_err())
     } else {
@@ -238,7 +251,7 @@ fn receive_all(consumer: &mut Consumer, total: u64) -> Result<(), RingError> {
         assert_eq!((window.tag(), window.offset()), (42, received));
         let bytes = &mut bytes[..window.len()];
         window.get(0, bytes).unwrap();
-        window.release();
+        drop(window);
         let expected = stamp(received);
         assert!(bytes.iter().all(|b| *b == expected), "at {received}");
         received += bytes.len() as u64;
@@ -255,10 +268,7 @@ async fn offer_producer(connection: Connection) -> Producer {
 }
 
 async fn accept_consumer(connection: Connection) -> Consumer {
-    connection
-        .accept_consumer(RingLimits::default())
-        .await
-        .unwrap()
+    connection.accept_consumer().await.unwrap()
 }
 
 /// Starts the other process and waits until it has connected.
@@ -279,7 +289,7 @@ impl Other {
             .args(["--exact", "other_process", "--ignored", "--nocapture"])
             .env("TRANSLOAD_TEST_ROLE", role)
             .env("TRANSLOAD_TEST_SOCKET", name.as_str())
-            .env("TRANSLOAD_TEST_TOKEN", to_hex(token.as_bytes()))
+            .env("TRANSLOAD_TEST_TOKEN", to_hex(&token.0))
             .stdout(Stdio::null())
             .stderr(Stdio::inherit())
             .spawn()

@@ -9,10 +9,10 @@ use transload_transfer::data::{DataOptions, Landing, Outgoing, Receiver, SendEve
 use transload_transfer::ids::AgentId;
 use transload_transfer::ids::{Nonce, TransferId};
 use transload_transfer::memory::Memory;
-use transload_transfer::path::ring::SocketName;
-use transload_transfer::path::ring::carrier::handover::{Limits, Listener, Token, connect};
-use transload_transfer::path::ring::carrier::staging::{RingLimits, RingShape};
+use transload_transfer::path::ring::carrier::handover::{Limits, Listener, connect};
+use transload_transfer::path::ring::carrier::staging::RingShape;
 use transload_transfer::path::ring::carrier::{RingIn, RingOut};
+use transload_transfer::path::ring::{SocketName, Token};
 use transload_transfer::plan::Side;
 
 use crate::case::{ALL, Case, memory};
@@ -39,7 +39,7 @@ pub(crate) fn measure(rounds: usize) {
         .expect("a process");
     let consumer = runtime.block_on(async {
         let peer = expected.connection(PATIENCE).await.expect("a peer");
-        let ring = peer.accept_consumer(RingLimits::default()).await;
+        let ring = peer.accept_consumer().await;
         ring.expect("a ring")
     });
     let (desk, mut arrived) = Desk::new();
@@ -121,5 +121,5 @@ pub(crate) fn source(socket: String) {
 
 /// Both processes are this program; no stranger is to be kept out.
 fn token() -> Token {
-    Token::from_bytes([1; 32])
+    Token([1; 32])
 }

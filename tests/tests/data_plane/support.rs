@@ -19,8 +19,9 @@ use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{AgentId, Nonce, TransferId};
 use transload_transfer::memory::Memory;
 use transload_transfer::path::quic::carrier::LaneOut;
-use transload_transfer::path::ring::carrier::handover::{Limits, Listener, Token, connect};
-use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingLimits, RingShape};
+use transload_transfer::path::ring::Token;
+use transload_transfer::path::ring::carrier::handover::{Limits, Listener, connect};
+use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingShape};
 use transload_transfer::plan::{BlockTable, Plan, Request, Route, Side, Tables};
 use transload_transfer::quic::{ControlConnection, Endpoints, Lane, QuicOptions};
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
@@ -460,7 +461,7 @@ pub(crate) async fn ring(shape: RingShape) -> (Producer, Consumer) {
     let connecting = connect(listener.name(), &token, &limits);
     let (here, there) = tokio::join!(connecting, expected.connection(PATIENCE));
     let offering = here.unwrap().offer_producer(shape);
-    let accepting = there.unwrap().accept_consumer(RingLimits::default());
+    let accepting = there.unwrap().accept_consumer();
     let (producer, consumer) = tokio::join!(offering, accepting);
     (producer.unwrap(), consumer.unwrap())
 }

@@ -48,7 +48,7 @@ pub(crate) fn serve(gift: Gift) -> (String, (Nonce, Nonce)) {
     set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).unwrap();
     // The guest may hang up at any time, and may not come at all.
     std::thread::spawn(move || hand_over(&socket, token, &gift));
-    (name.to_string(), halves(&token))
+    (name.as_str().to_owned(), halves(&token))
 }
 
 fn hand_over(socket: &OwnedFd, token: [u8; 32], gift: &Gift) -> rustix::io::Result<()> {

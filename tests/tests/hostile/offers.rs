@@ -10,11 +10,11 @@ use transload_tests::words;
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{ClusterName, Direction, Incarnation};
-use transload_transfer::path::ring::SocketName;
 use transload_transfer::path::ring::carrier::handover::{
-    Connection, Expected, Limits, Listener, Token, connect,
+    Connection, Expected, Limits, Listener, connect,
 };
-use transload_transfer::path::ring::carrier::staging::{RingLimits, RingShape};
+use transload_transfer::path::ring::carrier::staging::RingShape;
+use transload_transfer::path::ring::{SocketName, Token};
 use transload_transfer::wire::message::{Ask, Message};
 use transload_transfer::wire::{Failure, Path, PathSet};
 
@@ -66,10 +66,7 @@ impl Guest<'_> {
             .await
             .expect("an offer");
         let token = std::array::from_fn(|i| [first.0, second.0][i / 16][i % 16]);
-        (
-            SocketName::try_from(socket).unwrap(),
-            Token::from_bytes(token),
-        )
+        (SocketName::try_from(socket).unwrap(), Token(token))
     }
 
     /// Fetches it, and takes all that is pulled.
@@ -78,7 +75,7 @@ impl Guest<'_> {
         let limits = Limits::default();
         let connection = connect(&name, &token, &limits).await.unwrap();
         let committed = |message: &Message| matches!(message, Message::Commit { .. }).then_some(());
-        let ring = connection.accept_consumer(RingLimits::default()).await;
+        let ring = connection.accept_consumer().await;
         let _ring = ring.unwrap();
         // All of it has room in the ring.
         self.peer.wait_for(committed).await.expect("all was sent");
@@ -147,7 +144,7 @@ impl Host {
     async fn offer(&self, peer: &mut Hostile) -> Expected {
         let token = Token::random().unwrap();
         let expected = self.listener.expect(&token).unwrap();
-        let (socket, token) = (self.listener.name().as_str(), halves(token.as_bytes()));
+        let (socket, token) = (self.listener.name().as_str(), halves(&token.0));
         peer.say(words::ring_offered(socket, token)).await;
         expected
     }

@@ -15,7 +15,7 @@
 //! listening agent                                connecting agent
 //!   expect(token)            --control-->           socket name and token
 //!   connection().await       <--unix socket--       connect(name, token).await
-//!   offer_producer(shape)    --memfd, SCM_RIGHTS->  accept_consumer(limits)
+//!   offer_producer(shape)    --memfd, SCM_RIGHTS->  accept_consumer()
 //!   Producer                 ==slots==>             Consumer
 //! ```
 //!
@@ -27,8 +27,8 @@
 
 #[cfg(feature = "quic")]
 pub mod carrier;
-mod name;
 mod negotiation;
+mod word;
 
-pub use name::{SocketName, SocketNameError};
-pub use negotiation::{Rings, Word};
+pub use negotiation::Rings;
+pub use word::{SocketName, SocketNameError, Token, Word};

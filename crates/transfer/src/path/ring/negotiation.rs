@@ -11,35 +11,10 @@
 
 use std::collections::BTreeSet;
 
-use serde::{Deserialize, Serialize};
-
-use super::name::SocketName;
-use crate::ids::{Nonce, TransferId};
+use super::Word;
+use crate::ids::TransferId;
 use crate::path::Path;
-use crate::path::negotiation::{
-    Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way, decode, encode,
-};
-
-/// What is said: where a ring can be fetched.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Word {
-    /// Name of a Unix socket in the abstract namespace.
-    pub socket: String,
-    /// What has to be proved there: two halves of 256 bits.
-    pub token: (Nonce, Nonce),
-}
-
-impl Word {
-    /// As it travels.
-    pub fn encode(&self) -> Vec<u8> {
-        encode(self)
-    }
-
-    /// As it arrived, if it makes sense: nothing but a name of ours is ever connected to.
-    pub fn decode(word: &[u8]) -> Option<Self> {
-        decode(word).filter(|word: &Word| SocketName::try_from(word.socket.clone()).is_ok())
-    }
-}
+use crate::path::negotiation::{Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way};
 
 /// Negotiates the rings of one connection.
 #[derive(Debug, Default)]
@@ -162,14 +137,10 @@ impl Negotiation for Rings {
                 ending: ending @ Ending::Panicked,
                 ..
             } => steps.push(Step::HangUp(ending.to_string())),
-            Report::Ended {
-                way: Way::Out,
-                ending,
-            } => self.sending.ended(ending, steps),
-            Report::Ended {
-                way: Way::In,
-                ending,
-            } => self.receiving.ended(ending, steps),
+            Report::Ended { way, ending } => match way {
+                Way::Out => self.sending.ended(ending, steps),
+                Way::In => self.receiving.ended(ending, steps),
+            },
         }
     }
 }
@@ -177,6 +148,8 @@ impl Negotiation for Rings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::path::negotiation::encode;
+    use crate::path::ring::{SocketName, Token};
 
     fn all(steps: &mut Steps) -> Vec<Step> {
         std::iter::from_fn(|| steps.pop()).collect()
@@ -192,10 +165,7 @@ mod tests {
     }
 
     fn word(n: u8) -> Vec<u8> {
-        let (socket, token) = (
-            format!("transload-{n:032x}"),
-            (Nonce([n; 16]), Nonce([n; 16])),
-        );
+        let (socket, token) = (SocketName::of(n.into()), Token([n; 32]));
         Word { socket, token }.encode()
     }
 
@@ -256,10 +226,8 @@ mod tests {
     fn of_other_names_are_never_fetched() {
         let (mut rings, mut steps) = (Rings::default(), Steps::default());
         rings.begin(traveller(1, Way::In), &mut steps);
-        let token = (Nonce([0; 16]), Nonce([0; 16]));
         for socket in ["", "/run/dbus", "x11-0", "transload-0"] {
-            let socket = socket.to_owned();
-            rings.hear(&Word { socket, token }.encode(), &mut steps);
+            rings.hear(&encode(&(socket, [0_u8; 32])), &mut steps);
         }
         let mut longer = word(1);
         longer.push(0);

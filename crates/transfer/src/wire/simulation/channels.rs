@@ -8,7 +8,7 @@ use crate::ids::Nonce;
 use crate::path::Path;
 use crate::path::negotiation::{Ending, Negotiation, Order, Report, Way};
 use crate::path::quic::{self, Lanes};
-use crate::path::ring::{self, Rings, SocketName};
+use crate::path::ring::{self, Rings, SocketName, Token};
 use crate::wire::ConnId;
 
 impl World {
@@ -74,8 +74,7 @@ impl World {
                 let number = self.rng.next();
                 let channels = &mut self.links.get_mut(&conn).expect("a link stays").channels;
                 channels.offers.insert((n, number));
-                let socket = SocketName::of(number.into()).as_str().to_owned();
-                let token = (Nonce([0; 16]), Nonce([0; 16]));
+                let (socket, token) = (SocketName::of(number.into()), Token([0; 32]));
                 let word = ring::Word { socket, token }.encode();
                 let offered = ChannelEvent::Report(Report::Offered { word });
                 self.channel(n, delay, conn, path, offered);
@@ -83,7 +82,7 @@ impl World {
             }
             (_, Order::Meet { word }) => {
                 let word = ring::Word::decode(&word).expect("it makes sense");
-                let digits = word.socket.rsplit('-').next().unwrap_or_default();
+                let digits = word.socket.as_str().rsplit('-').next().unwrap_or_default();
                 let number = u128::from_str_radix(digits, 16).expect("digits") as u64;
                 self.channel(n, delay, conn, path, ChannelEvent::Fetch(number));
             }

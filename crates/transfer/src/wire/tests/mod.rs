@@ -29,7 +29,7 @@ use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::moment::Moment;
 use crate::path::negotiation::{Ending, MAX_WORD, Negotiation, Order, Report, Way};
 use crate::path::quic::{self, Lanes};
-use crate::path::ring::{self, Rings, SocketName};
+use crate::path::ring::{self, Rings, SocketName, Token};
 use crate::plan::Request;
 use crate::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
 

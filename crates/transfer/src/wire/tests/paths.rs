@@ -3,8 +3,7 @@
 use super::*;
 
 fn offer(n: u8) -> Vec<u8> {
-    let socket = SocketName::of(n.into()).as_str().to_owned();
-    let token = (Nonce([n; 16]), Nonce([n; 16]));
+    let (socket, token) = (SocketName::of(n.into()), Token([n; 32]));
     ring::Word { socket, token }.encode()
 }
 

@@ -7,6 +7,8 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -22,24 +24,49 @@ pub(super) enum Woken {
     HungUp,
 }
 
-/// One end of the connection.
+/// One end of the connection, which can be hung up from any thread. Clones are the same end.
+#[derive(Clone, Debug)]
+pub struct Doorbell {
+    line: Arc<Line>,
+}
+
 #[derive(Debug)]
-pub(super) struct Doorbell {
+struct Line {
     socket: OwnedFd,
+    hung_up: AtomicBool,
 }
 
 impl Doorbell {
     pub(super) fn new(socket: OwnedFd) -> Self {
-        Self { socket }
+        let hung_up = AtomicBool::new(false);
+        Self {
+            line: Arc::new(Line { socket, hung_up }),
+        }
     }
 
-    /// Wakes the peer. A full queue is as good as a ring: the peer has not yet seen the last one.
-    pub(super) fn ring(&self) -> Result<(), Woken> {
+    /// Ends the use of this ring for good. Idempotent; returns at once.
+    ///
+    /// Every wait of either side ends, and no further window is given out here. A window that is out at this moment
+    /// stays valid until it is given back; whoever has it is inside of the fence of a transfer, which waits for that.
+    pub fn hang_up(&self) {
+        self.line.hung_up.store(true, Ordering::SeqCst);
+        // It fails only where it has already happened.
+        let _ = rustix::net::shutdown(&self.line.socket, Shutdown::Both);
+    }
+
+    /// Whether it was hung up on this side.
+    pub fn is_hung_up(&self) -> bool {
+        self.line.hung_up.load(Ordering::SeqCst)
+    }
+
+    /// Wakes the peer, and says whether it is still there. A full queue is as good as a ring: the peer has not yet seen
+    /// the last one.
+    pub(super) fn ring(&self) -> bool {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match rustix::net::send(&self.socket, &[1], flags) {
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => Ok(()),
-            Err(_) => Err(Woken::HungUp),
-        }
+        matches!(
+            rustix::net::send(&self.line.socket, &[1], flags),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM)
+        )
     }
 
     /// Sleeps until the peer rings, the connection is hung up, or the deadline has passed.
@@ -48,7 +75,7 @@ impl Doorbell {
         let timeout = deadline.and_then(|deadline| {
             Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
         });
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let mut fds = [PollFd::new(&self.line.socket, PollFlags::IN)];
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(0) | Err(Errno::INTR) => return Ok(Woken::LookAgain),
             Ok(_) => {}
@@ -66,7 +93,7 @@ impl Doorbell {
     fn drain(&self) -> io::Result<Woken> {
         let mut byte = [0u8; 8];
         for _ in 0..16 {
-            match rustix::net::recv(&self.socket, &mut byte, RecvFlags::DONTWAIT) {
+            match rustix::net::recv(&self.line.socket, &mut byte, RecvFlags::DONTWAIT) {
                 // A peer that sends an empty message reads like one that is gone; it is not owed more.
                 Ok((_, 0)) => return Ok(Woken::HungUp),
                 Ok(_) => {}
@@ -75,11 +102,5 @@ impl Doorbell {
             }
         }
         Ok(Woken::LookAgain)
-    }
-
-    /// Hangs up: every wait on either side ends.
-    pub(super) fn hang_up(&self) {
-        // It fails only where it has already happened.
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 }

@@ -5,43 +5,36 @@ use std::thread;
 
 use tokio::sync::oneshot;
 
-use super::fence::Fence;
-use super::staging::End;
+use super::doorbell::Doorbell;
 
-/// Runs blocking work on one end of a ring, on a thread of its own, and hangs up when it is done.
+/// Runs blocking work that owns one end of a ring, on a thread of its own, and hangs up when it is done. `doorbell`
+/// is that end's.
 ///
 /// A thread of its own, since the work waits for the peer, for as long as the ring lives: from a pool it
 /// would take a place away from somebody else, and that somebody may be what the peer waits for.
 ///
 /// # Errors
 /// Where no thread is to be had. The end is dropped then, which hangs up.
-pub fn drive<E, R>(
-    mut end: E,
-    work: impl FnOnce(&mut E) -> R + Send + 'static,
-) -> io::Result<Driven<R>>
-where
-    E: End + Send + 'static,
-    R: Send + 'static,
-{
-    let fence = end.fence();
+pub fn drive<R: Send + 'static>(
+    doorbell: Doorbell,
+    work: impl FnOnce() -> R + Send + 'static,
+) -> io::Result<Driven<R>> {
     let (sender, result) = oneshot::channel();
     let work = move || {
-        let result = work(&mut end);
-        drop(end);
         // Nobody may wait for it.
-        let _ = sender.send(result);
+        let _ = sender.send(work());
     };
     thread::Builder::new()
         .name("transload-ring".to_owned())
         .spawn(work)?;
-    Ok(Driven { fence, result })
+    Ok(Driven { doorbell, result })
 }
 
-/// Work that goes on. When it is dropped, the fence is raised: the work then ends by its next call on the ring.
+/// Work that goes on. When it is dropped, the ring is hung up: the work then ends by its next call on it.
 #[derive(Debug)]
 #[must_use = "dropped, the work is given up"]
 pub struct Driven<R> {
-    fence: Fence,
+    doorbell: Doorbell,
     result: oneshot::Receiver<R>,
 }
 
@@ -54,6 +47,6 @@ impl<R> Driven<R> {
 
 impl<R> Drop for Driven<R> {
     fn drop(&mut self) {
-        self.fence.raise();
+        self.doorbell.hang_up();
     }
 }

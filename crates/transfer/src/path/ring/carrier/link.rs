@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::handover::{self, Expected, HandoverError, Limits, Listener, Token};
-use super::staging::{RingError, RingLimits, RingShape};
-use super::{RingIn, RingOut, SocketName};
+use super::handover::{self, Expected, HandoverError, Limits, Listener};
+use super::staging::{RingError, RingShape};
+use super::{RingIn, RingOut, Token};
 use crate::data::{Outgoing, Receiver};
-use crate::ids::{AgentId, Nonce};
+use crate::ids::AgentId;
 use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
 use crate::path::negotiation::{Ending, Negotiation, Order, Way};
@@ -159,10 +159,7 @@ impl RingLink {
         let listener = &self.listener;
         let token = Token::random().map_err(|error| error.to_string())?;
         let expected = listener.expect(&token).map_err(|error| error.to_string())?;
-        let socket = listener.name().as_str().to_owned();
-        let (first, second) = token.as_bytes().split_at(16);
-        let half = |bytes: &[u8]| Nonce(std::array::from_fn(|i| bytes[i]));
-        let token = (half(first), half(second));
+        let socket = listener.name().clone();
         Ok((expected, Word { socket, token }))
     }
 }
@@ -216,14 +213,9 @@ async fn hand_over(
 /// Fetches a ring that the peer has offered and receives from it, as long as it lasts or this task does.
 async fn receive(word: Word, receiver: Receiver, peer: AgentId, reporter: Reporter) {
     let receiving = async {
-        let socket = SocketName::try_from(word.socket).map_err(failed)?;
-        let mut token = [0; 32];
-        token[..16].copy_from_slice(&word.token.0.0);
-        token[16..].copy_from_slice(&word.token.1.0);
-        let token = Token::from_bytes(token);
-        let connection = handover::connect(&socket, &token, &Limits::default()).await;
+        let connection = handover::connect(&word.socket, &word.token, &Limits::default()).await;
         let connection = connection.map_err(of_guest)?;
-        let consumer = connection.accept_consumer(RingLimits::default()).await;
+        let consumer = connection.accept_consumer().await;
         let ring = RingIn::serve(&receiver, consumer.map_err(of_guest)?, peer);
         Ok(match ring.map_err(failed)?.closed().await {
             RingError::Panicked => Ending::Panicked,

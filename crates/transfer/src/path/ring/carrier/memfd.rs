@@ -24,26 +24,17 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// What is wrong with a descriptor that claims to be a sealed memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum MemfdFault {
     /// It is no memfd of ordinary pages, or cannot be asked.
     #[error("the descriptor is no memfd of ordinary pages")]
     NotMemfd,
     /// A seal is missing.
     #[error("the memfd lacks seals: {demanded:#x} demanded, {found:#x} found")]
-    Seals {
-        /// The bits of `F_GET_SEALS` that must be there.
-        demanded: u32,
-        /// Those that are.
-        found: u32,
-    },
+    Seals { demanded: u32, found: u32 },
     /// Its size is not what was announced.
     #[error("the memfd has {found} bytes, announced were {announced}")]
-    Size {
-        /// Bytes announced.
-        announced: u64,
-        /// Bytes of the file.
-        found: u64,
-    },
+    Size { announced: u64, found: u64 },
 }
 
 /// Creates a memfd of `len` bytes for good.
@@ -99,7 +90,8 @@ pub(crate) fn check(fd: impl AsFd, announced: u64) -> Result<(), MemfdFault> {
 }
 
 /// Maps `len` bytes, shared, for reading and writing. [`touch`] them next.
-pub(crate) fn map(fd: impl AsFd, len: usize) -> io::Result<MmapRaw> {
+pub(crate) fn map(fd: impl AsFd, len: u64) -> io::Result<MmapRaw> {
+    let len = usize::try_from(len).map_err(|_| io::ErrorKind::OutOfMemory)?;
     let raw = MmapOptions::new().len(len).map_raw(&fd.as_fd())?;
     // Fewer page faults and fewer TLB misses where the system has huge pages for shared memory;
     // nothing is lost where it has not.
@@ -126,7 +118,7 @@ mod tests {
     fn a_kept_memory_has_no_holes_and_gets_none() {
         const LEN: u64 = 1 << 20;
         let fd = create("transload-test", LEN).unwrap();
-        let _map = map(&fd, LEN as usize).unwrap();
+        let _map = map(&fd, LEN).unwrap();
         assert_eq!(fstat(&fd).unwrap().st_blocks, 0, "all of it is a hole");
         // Once for each side.
         for _ in 0..2 {
@@ -135,6 +127,6 @@ mod tests {
         assert_eq!(fstat(&fd).unwrap().st_blocks, LEN as i64 / 512);
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         assert_eq!(fallocate(&fd, hole, 0, LEN), Err(Errno::PERM));
-        map(&fd, LEN as usize).unwrap_err();
+        map(&fd, LEN).unwrap_err();
     }
 }

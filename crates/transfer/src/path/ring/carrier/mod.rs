@@ -2,7 +2,6 @@
 
 mod doorbell;
 mod drive;
-mod fence;
 pub mod handover;
 mod link;
 mod memfd;
@@ -10,18 +9,18 @@ mod receive;
 mod send;
 pub mod staging;
 
+pub use doorbell::Doorbell;
 pub use drive::{Driven, drive};
-pub use fence::Fence;
 pub use link::Ring;
 pub use receive::RingIn;
 pub use send::RingOut;
 
-use super::name::SocketName;
+use super::{SocketName, Token};
 
 /// Bytes that nobody can guess, from the operating system.
 fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|e| std::io::Error::other(e.to_string()))?;
+    getrandom::fill(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -29,5 +28,12 @@ impl SocketName {
     /// A name that nobody has.
     pub fn random() -> std::io::Result<Self> {
         Ok(Self::of(u128::from_be_bytes(random()?)))
+    }
+}
+
+impl Token {
+    /// A new one.
+    pub fn random() -> std::io::Result<Self> {
+        random().map(Self)
     }
 }

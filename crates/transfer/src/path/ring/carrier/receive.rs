@@ -9,7 +9,7 @@ use crate::{
     ids::AgentId,
     path::ring::carrier::{
         Driven, drive,
-        staging::{Consumer, ReadWindow, RingError, StageError},
+        staging::{Consumer, ReadWindow, RingError},
     },
     wire::stream::{HEADER, StreamHeader},
 };
@@ -32,14 +32,14 @@ impl RingIn {
     ///
     /// # Errors
     /// Where no thread is to be had.
-    pub fn serve(receiver: &Receiver, consumer: Consumer, peer: AgentId) -> io::Result<Self> {
+    pub fn serve(receiver: &Receiver, mut consumer: Consumer, peer: AgentId) -> io::Result<Self> {
         let mut intakes = Intakes {
             receiver: receiver.clone(),
             runtime: Handle::current(),
             peer,
             stream: None,
         };
-        let driven = drive(consumer, move |end| intakes.receive(end))?;
+        let driven = drive(consumer.doorbell(), move || intakes.receive(&mut consumer))?;
         Ok(Self { driven })
     }
 }
@@ -129,10 +129,7 @@ impl Intakes {
         let taken = intake.take_raw(
             slot.len().saturating_sub(at),
             inside,
-            |range, cursor, sum| {
-                let scattered = slot.scatter(at + range.start, range.len(), cursor, sum);
-                scattered.map_err(of_stage)
-            },
+            |range, cursor, sum| Ok(slot.scatter(at + range.start, range.len(), cursor, sum)?),
             |from, into| {
                 // They lie in the slot.
                 let _ = slot.get(at + from, into);
@@ -180,10 +177,11 @@ impl Intakes {
     }
 }
 
-fn of_stage(error: StageError) -> ReceiveError {
-    match error {
-        StageError::Memory(error) => error.into(),
-        // A fault of this process: no more is taken from a slot than it holds.
-        outside => ReceiveError::Path(outside.into()),
+impl From<RingError> for ReceiveError {
+    fn from(error: RingError) -> Self {
+        match error {
+            RingError::Memory(error) => error.into(),
+            error => Self::Path(error.into()),
+        }
     }
 }

@@ -15,8 +15,8 @@ use crate::{
     copy::Crc32c,
     data::{Inside, Outgoing, Part, SendError, SendEvent},
     path::ring::carrier::{
-        Driven, Fence, drive,
-        staging::{End, Producer, RingError, StageError},
+        Doorbell, Driven, drive,
+        staging::{Producer, RingError},
     },
     wire::stream::{HEADER, StreamTrailer, TRAILER},
 };
@@ -34,7 +34,7 @@ pub struct RingOut {
 #[derive(Debug)]
 struct Inner {
     turns: mpsc::Sender<Turn>,
-    ring: Fence,
+    ring: Doorbell,
     /// Hangs up with the last clone.
     _thread: Driven<()>,
 }
@@ -53,14 +53,14 @@ impl RingOut {
     /// # Errors
     /// Where no thread is to be had.
     pub fn new(producer: Producer, stall_timeout: Duration) -> io::Result<Self> {
-        let ring = producer.fence();
+        let ring = producer.doorbell();
         let (turns, waiting) = mpsc::channel();
-        let thread = drive(producer, move |producer| {
-            let mut sending = Sending {
-                producer,
-                stall_timeout,
-                tag: 0,
-            };
+        let mut sending = Sending {
+            producer,
+            stall_timeout,
+            tag: 0,
+        };
+        let thread = drive(ring.clone(), move || {
             for turn in waiting {
                 sending.take(turn);
             }
@@ -77,12 +77,12 @@ impl RingOut {
 
     /// Hangs the ring up: transfers under way fail.
     pub fn close(&self) {
-        self.inner.ring.raise();
+        self.inner.ring.hang_up();
     }
 
     /// Whether it was hung up here, or has failed. Nothing is sent over it any more.
     pub fn is_closed(&self) -> bool {
-        self.inner.ring.is_raised()
+        self.inner.ring.is_hung_up()
     }
 
     /// Carries parts of a transfer until none is left. To be called inside a tokio runtime.
@@ -125,14 +125,14 @@ struct Turn {
 }
 
 /// The thread's end of the ring.
-struct Sending<'a> {
-    producer: &'a mut Producer,
+struct Sending {
+    producer: Producer,
     stall_timeout: Duration,
     /// Number of the next stream.
     tag: u64,
 }
 
-impl Sending<'_> {
+impl Sending {
     /// Carries a part, and more that are ready.
     fn take(&mut self, turn: Turn) {
         // Only now: whoever waited in the queue must not be waited for.
@@ -158,7 +158,7 @@ impl Sending<'_> {
                     if let SendError::Path(_) = error {
                         // It is of no more use to anybody. Before the news, so that who hears of it can
                         // tell this ring from the next.
-                        self.producer.fence().raise();
+                        self.producer.doorbell().hang_up();
                     }
                     return outgoing.fail(Some(stream), error);
                 }
@@ -187,10 +187,10 @@ impl Sending<'_> {
         let total = HEADER as u64 + part.bytes() + TRAILER as u64;
         let mut at = 0;
         while at < total {
-            if self.wait(inside).map_err(of_ring)?.is_none() {
+            if self.wait(inside)?.is_none() {
                 return Ok(None);
             }
-            let mut slot = self.producer.reserve(None).map_err(of_ring)?;
+            let mut slot = self.producer.reserve(None)?;
             let mut filled = 0;
             if at == 0 {
                 slot.put(0, &header);
@@ -201,7 +201,7 @@ impl Sending<'_> {
             let host = cursor.each_host_section(body, inside, |cursor, bytes| {
                 slot.gather(filled + bytes.start, bytes.len(), cursor, &mut sum)
             });
-            let host = host.map_err(of_stage)?;
+            let host = host?;
             if host < body {
                 // The rest is in memory that this thread cannot read itself.
                 let rest = vec![0; body - host];
@@ -221,7 +221,7 @@ impl Sending<'_> {
                 slot.put(filled, &trailer.encode());
                 filled += TRAILER;
             }
-            slot.publish(self.tag, at, filled).map_err(of_ring)?;
+            slot.publish(self.tag, at, filled)?;
             at += filled as u64;
         }
         Ok(Some(()))
@@ -245,14 +245,11 @@ impl Sending<'_> {
     }
 }
 
-fn of_ring(error: RingError) -> SendError {
-    SendError::Path(error.into())
-}
-
-fn of_stage(error: StageError) -> SendError {
-    match error {
-        StageError::Memory(error) => error.into(),
-        // A fault of this process: more was put into a slot than it holds.
-        outside => SendError::Path(outside.into()),
+impl From<RingError> for SendError {
+    fn from(error: RingError) -> Self {
+        match error {
+            RingError::Memory(error) => error.into(),
+            error => Self::Path(error.into()),
+        }
     }
 }

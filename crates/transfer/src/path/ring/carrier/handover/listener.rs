@@ -4,14 +4,14 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use blake3::Hash;
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::message::{decode_greeting, encode_greeting};
 use super::socket::{self, Packets};
-use super::token::Token;
-use super::{Connection, HandoverError, Limits};
+use super::{Connection, HandoverError, Limits, Token};
 use crate::path::ring::SocketName;
 
 /// A listening socket with a random name, served by a task of the runtime it was bound in.
@@ -109,12 +109,12 @@ impl Lobby {
     }
 
     /// The guest whose proof this is; its token is spent with that.
-    fn admit(&self, proof: &[u8; 32]) -> Option<Guest> {
+    fn admit(&self, proof: Hash) -> Option<Guest> {
         let mut guests = self.guests();
         let mut found = None;
         // All of them, so that the time says nothing about which one it was.
         for (at, guest) in guests.iter().enumerate() {
-            if guest.token.hello().matches(proof) {
+            if guest.token.hello() == proof {
                 found = Some(at);
             }
         }
@@ -149,17 +149,17 @@ async fn greet(packets: Packets, lobby: Arc<Lobby>) {
         limits.check_user(&packets)?;
         let (hello, _) = packets.receive(false).await?;
         let guest = lobby
-            .admit(&decode_greeting(&hello)?)
+            .admit(decode_greeting(&hello)?)
             .ok_or(HandoverError::UnknownToken)?;
         packets
-            .send(&encode_greeting(&guest.token.welcome()), &[])
+            .send(&encode_greeting(guest.token.welcome()), &[])
             .await?;
         Ok::<_, HandoverError>(guest)
     };
     match tokio::time::timeout(limits.timeout, greeting).await {
         Ok(Ok(guest)) => {
             // Nobody waits any more: the connection closes.
-            let _ = guest.deliver.send(Connection::new(packets, limits));
+            let _ = guest.deliver.send(Connection { packets, limits });
         }
         Ok(Err(e)) => tracing::debug!(error = %e, "a local peer was turned away"),
         Err(_) => tracing::debug!("a local peer was too slow"),

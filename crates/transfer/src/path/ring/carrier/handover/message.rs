@@ -7,10 +7,10 @@
 //! answer   the other way             postcard of `Answer`
 //! ```
 
+use blake3::{Hash, keyed_hash};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::HandoverError;
-use super::token::Proof;
+use super::{HandoverError, Token};
 use crate::path::negotiation;
 
 /// Most bytes of a packet; the longest is a greeting of 40.
@@ -20,17 +20,27 @@ pub(super) const MAX_DESCRIPTORS: usize = 16;
 
 const MAGIC: [u8; 8] = *b"tl-loc/2";
 
-pub(super) fn encode_greeting(proof: &Proof) -> [u8; 40] {
-    let mut packet = [0; 40];
-    packet[..8].copy_from_slice(&MAGIC);
-    packet[8..].copy_from_slice(&proof.0);
-    packet
+/// Proofs that a side holds the token. Comparing them takes the same time whether they are nearly right or not.
+impl Token {
+    /// What the connecting side sends first.
+    pub(super) fn hello(&self) -> Hash {
+        keyed_hash(&self.0, b"transload local hello")
+    }
+
+    /// What the listening side answers.
+    pub(super) fn welcome(&self) -> Hash {
+        keyed_hash(&self.0, b"transload local welcome")
+    }
 }
 
-pub(super) fn decode_greeting(packet: &[u8]) -> Result<[u8; 32], HandoverError> {
+pub(super) fn encode_greeting(proof: Hash) -> Vec<u8> {
+    [&MAGIC[..], proof.as_bytes()].concat()
+}
+
+pub(super) fn decode_greeting(packet: &[u8]) -> Result<Hash, HandoverError> {
     let proof = packet.strip_prefix(&MAGIC);
     proof
-        .and_then(|p| p.try_into().ok())
+        .and_then(|proof| Hash::from_slice(proof).ok())
         .ok_or(HandoverError::Malformed { packet: "greeting" })
 }
 
@@ -48,15 +58,6 @@ pub(super) enum Answer {
     Taken,
     /// Not what was expected, over a limit, or not as announced.
     Refused,
-}
-
-pub(super) fn encode(message: &impl Serialize) -> Result<Vec<u8>, HandoverError> {
-    let packet = postcard::to_allocvec(message).ok();
-    let packet = packet.filter(|packet| packet.len() <= MAX_PACKET);
-    packet.ok_or(HandoverError::TooMuch {
-        what: "bytes in a packet",
-        limit: MAX_PACKET as u64,
-    })
 }
 
 pub(super) fn decode<T: DeserializeOwned>(

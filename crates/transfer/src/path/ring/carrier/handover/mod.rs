@@ -14,25 +14,24 @@ mod message;
 mod socket;
 #[cfg(test)]
 mod tests;
-mod token;
 
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use memmap2::MmapRaw;
 use tokio::sync::Semaphore;
 
 pub use listener::{Expected, Listener};
-pub use token::Token;
 
 pub use super::memfd::MemfdFault;
 
 use self::message::{Answer, Offer};
 use self::socket::Packets;
-use super::staging::{Consumer, Producer, Ring, RingLimits, RingShape, ShapeError};
-use crate::path::ring::SocketName;
+use super::memfd;
+use super::staging::{Consumer, Mapped, Producer, Ring, RingShape, ShapeError};
+use crate::path::negotiation::encode;
+use crate::path::ring::{SocketName, Token};
 
 /// Bounds on what a peer may cost.
 #[derive(Clone, Debug)]
@@ -46,6 +45,8 @@ pub struct Limits {
     pub greetings: usize,
     /// How many peers may be expected at a time. Default 1,024.
     pub expected: usize,
+    /// Most bytes of a ring that a peer offers, as [`RingShape::bytes`] counts them. Default: 32 MiB of slots.
+    pub ring_bytes: u64,
 }
 
 impl Default for Limits {
@@ -55,6 +56,7 @@ impl Default for Limits {
             users: vec![rustix::process::geteuid().as_raw()],
             greetings: 32,
             expected: 1024,
+            ring_bytes: (32 << 20) + RingShape::CONTROL_BYTES,
         }
     }
 }
@@ -80,17 +82,14 @@ pub async fn connect(
     within(limits, async {
         let packets = Packets::connect(name).await?;
         limits.check_user(&packets)?;
-        packets
-            .send(&message::encode_greeting(&token.hello()), &[])
-            .await?;
+        let hello = message::encode_greeting(token.hello());
+        packets.send(&hello, &[]).await?;
         let (welcome, _) = packets.receive(false).await?;
-        if !token
-            .welcome()
-            .matches(&message::decode_greeting(&welcome)?)
-        {
+        if token.welcome() != message::decode_greeting(&welcome)? {
             return Err(HandoverError::UnknownToken);
         }
-        Ok(Connection::new(packets, limits.clone()))
+        let limits = limits.clone();
+        Ok(Connection { packets, limits })
     })
     .await
 }
@@ -103,99 +102,66 @@ pub struct Connection {
 }
 
 impl Connection {
-    fn new(packets: Packets, limits: Limits) -> Self {
-        Self { packets, limits }
-    }
-
     /// Makes a ring of which this side is the producer; the other calls
     /// [`accept_consumer`](Self::accept_consumer).
     pub async fn offer_producer(self, shape: RingShape) -> Result<Producer, HandoverError> {
-        let making = blocking(move || {
-            let memory = Ring::create(shape).map_err(HandoverError::Map)?;
-            mapped(memory, shape)
-        });
         // Before it is out of our hands: the other side may have it sealed when it has mapped it too.
-        let (memory, map) = within(&self.limits, making).await?;
-        let offer = Offer {
-            slots: shape.slots(),
-            slot_bytes: shape.slot_bytes(),
+        let making = blocking(move || Mapped::create(shape));
+        let mapped = within(&self.limits, making).await?;
+        let offering = async {
+            let offer = Offer {
+                slots: shape.slots(),
+                slot_bytes: shape.slot_bytes(),
+            };
+            let memory = [mapped.memory()];
+            self.packets.send(&encode(&offer), &memory).await?;
+            let (packet, _) = self.packets.receive(false).await?;
+            match message::decode(&packet, "answer")? {
+                Answer::Taken => Ok(()),
+                Answer::Refused => Err(HandoverError::Refused),
+            }
         };
-        within(&self.limits, self.offer(&offer, &[memory.as_fd()])).await?;
-        Ok(Producer::new(self.into_ring(memory, map, shape).await?))
+        within(&self.limits, offering).await?;
+        self.into_ring(mapped).await.map(Producer::new)
     }
 
     /// Takes the consuming end of a ring that the other side makes.
-    pub async fn accept_consumer(self, limits: RingLimits) -> Result<Consumer, HandoverError> {
-        let ((memory, map), shape) = within(&self.limits, async {
+    pub async fn accept_consumer(self) -> Result<Consumer, HandoverError> {
+        let accepting = async {
             let (packet, descriptors) = self.packets.receive(true).await?;
             let offer = message::decode(&packet, "offer")?;
-            let (memory, shape) = match check_ring(offer, descriptors, limits) {
-                Ok(found) => found,
-                Err(fault) => return self.refuse(fault).await,
+            let taken = match check_ring(offer, descriptors, self.limits.ring_bytes) {
+                Ok((memory, shape)) => blocking(move || Mapped::new(memory, shape)).await,
+                Err(fault) => Err(fault),
             };
-            match blocking(move || mapped(memory, shape)).await {
-                Ok(mapped) => {
-                    let taken = message::encode(&Answer::Taken)?;
-                    self.packets.send(&taken, &[]).await?;
-                    Ok((mapped, shape))
-                }
-                Err(fault) => self.refuse(fault).await,
+            match &taken {
+                Ok(_) => self.packets.send(&encode(&Answer::Taken), &[]).await?,
+                // The fault is what counts; a peer that does not hear of it sees the hang-up.
+                Err(_) => drop(self.packets.send(&encode(&Answer::Refused), &[]).await),
             }
-        })
-        .await?;
-        Ok(Consumer::new(self.into_ring(memory, map, shape).await?))
+            taken
+        };
+        let mapped = within(&self.limits, accepting).await?;
+        self.into_ring(mapped).await.map(Consumer::new)
     }
 
-    async fn into_ring(
-        self,
-        memory: OwnedFd,
-        map: MmapRaw,
-        shape: RingShape,
-    ) -> Result<Ring, HandoverError> {
-        let Self { packets, limits } = self;
-        let socket = packets.into_socket().map_err(HandoverError::Map)?;
-        let keeping =
-            blocking(move || Ring::keep(memory, map, shape, socket).map_err(HandoverError::Map));
-        within(&limits, keeping).await
-    }
-
-    async fn offer(
-        &self,
-        offer: &Offer,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(), HandoverError> {
-        self.packets
-            .send(&message::encode(offer)?, descriptors)
-            .await?;
-        let (packet, _) = self.packets.receive(false).await?;
-        match message::decode(&packet, "answer")? {
-            Answer::Taken => Ok(()),
-            Answer::Refused => Err(HandoverError::Refused),
-        }
-    }
-
-    async fn refuse<T>(&self, fault: HandoverError) -> Result<T, HandoverError> {
-        // The fault is what counts; a peer that does not hear of it sees the hang-up.
-        if let Ok(packet) = message::encode(&Answer::Refused) {
-            let _ = self.packets.send(&packet, &[]).await;
-        }
-        Err(fault)
+    async fn into_ring(self, mapped: Mapped) -> Result<Ring, HandoverError> {
+        let socket = self.packets.into_socket().map_err(HandoverError::Map)?;
+        within(&self.limits, blocking(move || mapped.keep(socket))).await
     }
 }
 
 /// Why a handover failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum HandoverError {
     /// Nobody listens on that name here: another host, another network namespace, or gone.
     #[error("nobody listens on the peer's local socket")]
     NobodyThere,
     /// A process of another user.
     #[error("the peer runs as user {uid}, who is not allowed")]
-    ForeignUser {
-        /// The peer's effective user.
-        uid: u32,
-    },
+    ForeignUser { uid: u32 },
     /// The other side does not hold the token, or it was spent.
     #[error("the peer does not hold the token of this session")]
     UnknownToken,
@@ -207,24 +173,13 @@ pub enum HandoverError {
     PeerGone,
     /// A packet that means nothing.
     #[error("the peer's {packet} is malformed")]
-    Malformed {
-        /// Which packet.
-        packet: &'static str,
-    },
+    Malformed { packet: &'static str },
     /// An offer comes with one descriptor.
     #[error("the peer's offer came with {found} descriptors instead of 1")]
-    Descriptors {
-        /// How many came.
-        found: usize,
-    },
+    Descriptors { found: usize },
     /// Over a limit.
     #[error("more than {limit} {what}")]
-    TooMuch {
-        /// What there is too much of.
-        what: &'static str,
-        /// The limit.
-        limit: u64,
-    },
+    TooMuch { what: &'static str, limit: u64 },
     /// A ring that cannot be.
     #[error("the peer offers an impossible ring")]
     Shape(#[from] ShapeError),
@@ -240,9 +195,7 @@ pub enum HandoverError {
     /// A system call on the socket failed.
     #[error("{doing} failed on the local socket")]
     Socket {
-        /// Which call.
         doing: &'static str,
-        /// Why.
         source: io::Error,
     },
     /// The runtime is being shut down.
@@ -250,28 +203,21 @@ pub enum HandoverError {
     ShuttingDown,
 }
 
-fn mapped(memory: OwnedFd, shape: RingShape) -> Result<(OwnedFd, MmapRaw), HandoverError> {
-    let map = Ring::map(&memory, shape).map_err(HandoverError::Map)?;
-    Ok((memory, map))
-}
-
 fn check_ring(
     offer: Offer,
     descriptors: Vec<OwnedFd>,
-    limits: RingLimits,
+    limit: u64,
 ) -> Result<(OwnedFd, RingShape), HandoverError> {
     let shape = RingShape::new(offer.slots, offer.slot_bytes)?;
-    if shape.bytes() > limits.max_bytes {
-        return Err(HandoverError::TooMuch {
-            what: "bytes of a ring",
-            limit: limits.max_bytes,
-        });
+    if shape.bytes() > limit {
+        let what = "bytes of a ring";
+        return Err(HandoverError::TooMuch { what, limit });
     }
     let found = descriptors.len();
     let [memory]: [OwnedFd; 1] = descriptors
         .try_into()
         .map_err(|_| HandoverError::Descriptors { found })?;
-    Ring::check(&memory, shape)?;
+    memfd::check(&memory, shape.bytes())?;
     Ok((memory, shape))
 }
 
@@ -290,7 +236,7 @@ static MAPS: Semaphore = Semaphore::const_new(2);
 
 /// Mapping may touch pages, which takes too long for an async thread.
 async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, HandoverError> + Send + 'static,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, HandoverError> {
     // The semaphore is never closed.
     let turn = MAPS.acquire().await.ok();
@@ -299,5 +245,6 @@ async fn blocking<T: Send + 'static>(
         let _turn = turn;
         work()
     });
-    working.await.unwrap_or(Err(HandoverError::ShuttingDown))
+    let done = working.await.map_err(|_| HandoverError::ShuttingDown)?;
+    done.map_err(HandoverError::Map)
 }

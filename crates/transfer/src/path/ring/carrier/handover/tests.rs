@@ -6,7 +6,6 @@ use rustix::fs::SealFlags;
 
 use super::message::{decode_greeting, encode_greeting};
 use super::*;
-use crate::path::ring::carrier::memfd;
 
 fn limits() -> Limits {
     Limits {
@@ -30,10 +29,7 @@ const SHAPE: RingShape = RingShape::DEFAULT;
 #[tokio::test]
 async fn a_ring_is_handed_over() {
     let (a, b) = connected().await;
-    let (p, c) = tokio::join!(
-        a.offer_producer(SHAPE),
-        b.accept_consumer(RingLimits::default())
-    );
+    let (p, c) = tokio::join!(a.offer_producer(SHAPE), b.accept_consumer());
     let (mut p, mut c) = (p.unwrap(), c.unwrap());
     let mut window = p.reserve(None).unwrap();
     window.put(0, b"cargo").unwrap();
@@ -97,7 +93,7 @@ async fn a_listener_that_lacks_the_token_is_found_out() {
         let (hello, _) = packets.receive(false).await.unwrap();
         // All it can do is to send back what it was sent.
         let proof = decode_greeting(&hello).unwrap();
-        let echo = encode_greeting(&token::Proof(proof));
+        let echo = encode_greeting(proof);
         packets.send(&echo, &[]).await.unwrap();
         packets
     });
@@ -212,10 +208,10 @@ async fn descriptors_that_nobody_asked_for_are_closed() {
         slots: SHAPE.slots(),
         slot_bytes: SHAPE.slot_bytes(),
     };
-    let packet = message::encode(&offer).unwrap();
+    let packet = encode(&offer);
     a.packets.send(&packet, &fds).await.unwrap();
     assert!(matches!(
-        b.accept_consumer(RingLimits::default()).await,
+        b.accept_consumer().await,
         Err(HandoverError::Descriptors {
             found: message::MAX_DESCRIPTORS
         })
@@ -234,7 +230,7 @@ async fn descriptors_that_nobody_asked_for_are_closed() {
 }
 
 fn ring_offer(slots: u32, slot_bytes: u32) -> Vec<u8> {
-    message::encode(&Offer { slots, slot_bytes }).unwrap()
+    encode(&Offer { slots, slot_bytes })
 }
 
 /// A memfd with these seals only.
@@ -248,13 +244,11 @@ fn sealed(len: u64, seals: SealFlags) -> OwnedFd {
 
 /// Sends an offer as it is and says how a peer that wants to be a consumer takes it.
 async fn offered(packet: &[u8], fds: &[&OwnedFd]) -> HandoverError {
-    let (a, b) = connected().await;
+    let (a, mut b) = connected().await;
     let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     a.packets.send(packet, &fds).await.unwrap();
-    let small = RingLimits {
-        max_bytes: SHAPE.bytes(),
-    };
-    match b.accept_consumer(small).await {
+    b.limits.ring_bytes = SHAPE.bytes();
+    match b.accept_consumer().await {
         Ok(_) => panic!("taken"),
         Err(e) => e,
     }
@@ -264,7 +258,7 @@ async fn offered(packet: &[u8], fds: &[&OwnedFd]) -> HandoverError {
 async fn offers_are_checked() {
     let (slots, slot_bytes) = (SHAPE.slots(), SHAPE.slot_bytes());
     let good = ring_offer(slots, slot_bytes);
-    let ring = Ring::create(SHAPE).unwrap();
+    let ring = memfd::create("transload-test", SHAPE.bytes()).unwrap();
 
     let e = offered(&good, &[]).await;
     assert!(matches!(e, HandoverError::Descriptors { found: 0, .. }));
@@ -339,20 +333,20 @@ async fn a_peer_that_does_not_go_on_is_left() {
         Err(HandoverError::TimedOut)
     ));
     // What `a` had offered is still in the queue, so `b` takes a ring whose peer is gone.
-    match b.accept_consumer(RingLimits::default()).await {
+    match b.accept_consumer().await {
         Ok(mut consumer) => assert!(consumer.receive(None).is_err()),
         Err(e) => assert!(matches!(e, HandoverError::PeerGone)),
     }
     let (_a, mut b) = connected().await;
     b.limits.timeout = Duration::from_millis(20);
     assert!(matches!(
-        b.accept_consumer(RingLimits::default()).await,
+        b.accept_consumer().await,
         Err(HandoverError::TimedOut)
     ));
     let (a, b) = connected().await;
     let (a, b) = tokio::join!(
         a.offer_producer(RingShape::new(32, 4 << 20).unwrap()),
-        b.accept_consumer(RingLimits::default())
+        b.accept_consumer()
     );
     assert!(matches!(a, Err(HandoverError::Refused)));
     assert!(matches!(b, Err(HandoverError::TooMuch { .. })));
@@ -364,9 +358,9 @@ proptest::proptest! {
     fn any_packet_can_be_read(packet in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
         let _ = decode_greeting(&packet);
         if let Ok(offer) = message::decode::<Offer>(&packet, "offer") {
-            let again = message::decode::<Offer>(&message::encode(&offer).unwrap(), "offer");
+            let again = message::decode::<Offer>(&encode(&offer), "offer");
             proptest::prop_assert_eq!(again.unwrap(), offer.clone());
-            let _ = check_ring(offer, vec![], RingLimits::default());
+            let _ = check_ring(offer, vec![], Limits::default().ring_bytes);
         }
         let _ = message::decode::<Answer>(&packet, "answer");
     }

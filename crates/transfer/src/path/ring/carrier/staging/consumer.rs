@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{End, Ring, RingError, RingShape};
-use crate::path::ring::carrier::fence::Fence;
+use super::{Ring, RingError, RingShape, check, corrupt};
+use crate::copy::{Crc32c, Cursor};
+use crate::path::ring::carrier::doorbell::Doorbell;
 
 /// The destination's end of a ring. Dropping it hangs up.
 pub struct Consumer {
@@ -26,7 +27,12 @@ impl Consumer {
 
     /// The shape of the ring.
     pub fn shape(&self) -> RingShape {
-        self.ring.shape()
+        self.ring.shape
+    }
+
+    /// What hangs this end up from any thread.
+    pub fn doorbell(&self) -> Doorbell {
+        self.ring.doorbell.clone()
     }
 
     /// Waits for the next slot; without a deadline for as long as the peer lives.
@@ -38,10 +44,7 @@ impl Consumer {
             // Only forwards, and at most one ring ahead. `tail` counts slots seen by this process,
             // so the sum cannot overflow before 2^64 slots.
             if head < known || head > tail + slots {
-                return Err(RingError::Corrupt {
-                    field: "the count of published slots",
-                    found: head,
-                });
+                return corrupt("the count of published slots", head);
             }
             Ok((head > tail).then_some(head))
         })?;
@@ -53,16 +56,10 @@ impl Consumer {
         let offset = header.offset.load(Ordering::Relaxed);
         let len = header.len.load(Ordering::Relaxed);
         if len == 0 || len > self.shape().slot_bytes() {
-            return Err(RingError::Corrupt {
-                field: "the length of a slot",
-                found: len.into(),
-            });
+            return corrupt("the length of a slot", len.into());
         }
         if offset.checked_add(len.into()).is_none() {
-            return Err(RingError::Corrupt {
-                field: "the stream offset of a slot",
-                found: offset,
-            });
+            return corrupt("the stream offset of a slot", offset);
         }
         Ok(ReadWindow {
             consumer: self,
@@ -73,19 +70,7 @@ impl Consumer {
     }
 }
 
-impl End for Consumer {
-    fn fence(&self) -> Fence {
-        self.ring.fence.clone()
-    }
-}
-
-impl Drop for Consumer {
-    fn drop(&mut self) {
-        self.ring.fence.raise();
-    }
-}
-
-/// A slot that was filled, to be emptied and released (by dropping it too).
+/// A slot that was filled, to be emptied. Dropping it gives it back to the producer.
 ///
 /// The peer can write these bytes at any time: this is a raw pointer so that nobody makes a
 /// `&[u8]` of it, and what is read twice may differ.
@@ -122,10 +107,7 @@ impl ReadWindow<'_> {
 
     /// Copies bytes from `at` in the slot; `None` if there are not so many.
     pub fn get(&self, at: usize, into: &mut [u8]) -> Option<()> {
-        let end = at.checked_add(into.len())?;
-        if end > self.len {
-            return None;
-        }
+        check(at, into.len(), self.len).ok()?;
         // SAFETY: `at + len` is within the slot, as just checked, and the slot is mapped while the
         // consumer lives; `into` is private memory and does not overlap a shared mapping.
         unsafe {
@@ -134,8 +116,23 @@ impl ReadWindow<'_> {
         Some(())
     }
 
-    /// Gives the slot back to the producer.
-    pub fn release(self) {}
+    /// Scatters `len` bytes from `at` in the slot as the next of `cursor`, and adds them to `sum`.
+    ///
+    /// # Errors
+    /// [`RingError::Length`], [`RingError::Memory`].
+    pub fn scatter(
+        &self,
+        at: usize,
+        len: usize,
+        cursor: &mut Cursor,
+        sum: &mut Crc32c,
+    ) -> Result<(), RingError> {
+        check(at, len, self.len)?;
+        // SAFETY: `at + len` is within what the slot holds, which is valid for reads while this window
+        // lives; what the peer does to it meanwhile shows in its own transfer only.
+        unsafe { cursor.scatter_raw(self.as_ptr().add(at), len, Some(sum)) }?;
+        Ok(())
+    }
 }
 
 impl Drop for ReadWindow<'_> {

@@ -1,7 +1,7 @@
 //! The shared words of a ring, and how to wait for the peer to change them.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
@@ -10,56 +10,58 @@ use memmap2::MmapRaw;
 use super::shape::{self, RingShape};
 use super::{RingError, SPIN};
 use crate::path::ring::carrier::doorbell::{Doorbell, Woken};
-use crate::path::ring::carrier::fence::Fence;
-use crate::path::ring::carrier::memfd::{self, MemfdFault};
+use crate::path::ring::carrier::memfd;
 
-/// A mapped ring and its doorbell, before it is known which end this is.
-pub(in crate::path::ring) struct Ring {
-    shape: RingShape,
+/// The memory of a ring, which this side has mapped.
+pub(in crate::path::ring) struct Mapped {
+    memory: OwnedFd,
     map: MmapRaw,
-    pub(super) fence: Fence,
+    shape: RingShape,
+}
+
+impl Mapped {
+    /// Makes the memory of a ring, sealed.
+    pub(in crate::path::ring) fn create(shape: RingShape) -> io::Result<Self> {
+        Self::new(memfd::create("transload-ring", shape.bytes())?, shape)
+    }
+
+    /// Maps memory that was made for a ring of `shape`, or [checked](memfd::check) to be that.
+    pub(in crate::path::ring) fn new(memory: OwnedFd, shape: RingShape) -> io::Result<Self> {
+        let map = memfd::map(&memory, shape.bytes())?;
+        Ok(Self { memory, map, shape })
+    }
+
+    pub(in crate::path::ring) fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// The ring in memory that both sides have mapped, all of which is there from here on.
+    pub(in crate::path::ring) fn keep(self, socket: OwnedFd) -> io::Result<Ring> {
+        let Self { memory, map, shape } = self;
+        memfd::keep(memory, shape.bytes())?;
+        memfd::touch(&map)?;
+        Ok(Ring {
+            shape,
+            map,
+            doorbell: Doorbell::new(socket),
+        })
+    }
+}
+
+/// A mapped ring and its doorbell, before it is known which end this is. Dropping it hangs up.
+pub(in crate::path::ring) struct Ring {
+    pub(super) shape: RingShape,
+    map: MmapRaw,
+    pub(super) doorbell: Doorbell,
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        self.doorbell.hang_up();
+    }
 }
 
 impl Ring {
-    /// Creates the memory of a ring, sealed.
-    pub(in crate::path::ring) fn create(shape: RingShape) -> io::Result<OwnedFd> {
-        memfd::create("transload-ring", shape.bytes())
-    }
-
-    /// Checks the memory that a peer handed over as a ring of `shape`.
-    pub(in crate::path::ring) fn check(
-        memory: impl AsFd,
-        shape: RingShape,
-    ) -> Result<(), MemfdFault> {
-        memfd::check(memory, shape.bytes())
-    }
-
-    /// Maps a ring that [`create`](Self::create) made or [`check`](Self::check) let pass.
-    pub(in crate::path::ring) fn map(memory: impl AsFd, shape: RingShape) -> io::Result<MmapRaw> {
-        let len = usize::try_from(shape.bytes()).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        memfd::map(memory, len)
-    }
-
-    /// The ring in memory that both sides have [mapped](Self::map), all of which is there from here on.
-    pub(in crate::path::ring) fn keep(
-        memory: impl AsFd,
-        map: MmapRaw,
-        shape: RingShape,
-        socket: OwnedFd,
-    ) -> io::Result<Self> {
-        memfd::keep(memory, shape.bytes())?;
-        memfd::touch(&map)?;
-        Ok(Self {
-            shape,
-            map,
-            fence: Fence::new(Doorbell::new(socket)),
-        })
-    }
-
-    pub(super) fn shape(&self) -> RingShape {
-        self.shape
-    }
-
     /// The bytes of the slot that is filled as number `count`.
     pub(super) fn slot(&self, count: u64) -> *mut u8 {
         // SAFETY: `slot_offset` takes `count` modulo the number of slots, so that the slot lies
@@ -105,7 +107,12 @@ impl Ring {
             return Ok(());
         }
         its_sleep.store(0, Ordering::SeqCst);
-        self.fence.doorbell().ring().map_err(|_| self.hung_up())
+        match self.doorbell.ring() {
+            true => Ok(()),
+            // One of the two has ended the connection.
+            false if self.doorbell.is_hung_up() => Err(RingError::HungUp),
+            false => Err(RingError::PeerGone),
+        }
     }
 
     /// Waits until `ready` says something.
@@ -147,12 +154,7 @@ impl Ring {
             if deadline.is_some_and(|d| Instant::now() >= d) {
                 return Err(RingError::TimedOut);
             }
-            match self
-                .fence
-                .doorbell()
-                .wait(deadline)
-                .map_err(RingError::Wait)?
-            {
+            match self.doorbell.wait(deadline).map_err(RingError::Wait)? {
                 Woken::LookAgain => {}
                 // What the peer did before it hung up still counts.
                 Woken::HungUp => return self.look(ready)?.ok_or(RingError::PeerGone),
@@ -164,18 +166,9 @@ impl Ring {
         &self,
         ready: &mut impl FnMut() -> Result<Option<T>, RingError>,
     ) -> Result<Option<T>, RingError> {
-        if self.fence.is_raised() {
-            return Err(RingError::Fenced);
-        }
-        ready()
-    }
-
-    /// Which of the two ended the connection.
-    fn hung_up(&self) -> RingError {
-        if self.fence.is_raised() {
-            RingError::Fenced
-        } else {
-            RingError::PeerGone
+        match self.doorbell.is_hung_up() {
+            true => Err(RingError::HungUp),
+            false => ready(),
         }
     }
 

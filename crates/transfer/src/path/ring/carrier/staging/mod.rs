@@ -12,7 +12,7 @@
 //! from shared memory only: the peer's count, which must lie within one ring of its own; and the
 //! header of a slot, each field of which is loaded once, into a private copy, and only then checked.
 //! Whatever a peer writes there, the windows lie inside the ring, counts only go forwards, and
-//! every wait ends by its deadline, by the [`Fence`] or by the hang-up of the socket.
+//! every wait ends by its deadline or by the hang-up of the [`Doorbell`], from either side.
 //! What a peer can spoil is the bytes of its own transfers, which have a checksum for that. Since
 //! the bytes can change while they are read, windows are raw pointers and no slices.
 //!
@@ -27,7 +27,6 @@ mod consumer;
 mod control;
 mod producer;
 mod shape;
-mod stage;
 #[cfg(test)]
 mod tests;
 
@@ -35,12 +34,11 @@ use std::time::Duration;
 
 pub use consumer::{Consumer, ReadWindow};
 pub use producer::{Producer, WriteWindow};
-pub use shape::{RingLimits, RingShape, ShapeError};
-pub use stage::StageError;
+pub use shape::{RingShape, ShapeError};
 
-pub(super) use control::Ring;
+pub(super) use control::{Mapped, Ring};
 
-use super::fence::Fence;
+use crate::copy::StreamError;
 
 /// How long an end looks for news before it sleeps: as long as the other takes for a slot of short chunks, 256 KiB at
 /// 11 GB/s. With less, an end that is a little faster than the other sleeps after each slot and is woken for each:
@@ -50,13 +48,14 @@ use super::fence::Fence;
 /// without looking, 0.51 with 5 us of it, 0.48 with 20 us, 0.45 with 50 us and 0.32 with 200 us.
 const SPIN: Duration = Duration::from_micros(25);
 
-/// Why a ring gave no window.
+/// Why a ring gave no window, or nothing could be done with one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum RingError {
-    /// The fence of this end was raised.
-    #[error("the ring was fenced")]
-    Fenced,
+    /// This end was hung up.
+    #[error("the ring was hung up on this side")]
+    HungUp,
     /// The peer hung up or died. A consumer gets what was published before that first.
     #[error("the peer has hung up")]
     PeerGone,
@@ -68,33 +67,28 @@ pub enum RingError {
     TimedOut,
     /// The peer wrote something into the ring that cannot be; the ring is of no more use.
     #[error("the peer wrote nonsense into the ring: {field} is {found}")]
-    Corrupt {
-        /// What was read.
-        field: &'static str,
-        /// What it said.
-        found: u64,
-    },
-    /// More bytes were to be published than a slot holds, or none.
+    Corrupt { field: &'static str, found: u64 },
+    /// More bytes were to be published or staged than a slot holds, or none were to be published. A fault of this
+    /// process.
     #[error("a slot holds 1 to {capacity} bytes, not {len}")]
-    Length {
-        /// Bytes to be published.
-        len: usize,
-        /// Bytes of a slot.
-        capacity: usize,
-    },
+    Length { len: usize, capacity: usize },
+    /// Bytes could not be read from, or written to, their memory.
+    #[error(transparent)]
+    Memory(#[from] StreamError),
     /// `poll` failed.
     #[error("waiting for the peer failed")]
     Wait(#[source] std::io::Error),
 }
 
-/// Either end of a ring.
-pub trait End: private::Sealed {
-    /// A handle that stops this end from any thread.
-    fn fence(&self) -> Fence;
+/// Checks that `at + len` is within `capacity` bytes of a slot.
+fn check(at: usize, len: usize, capacity: usize) -> Result<(), RingError> {
+    let len = at.saturating_add(len);
+    match len <= capacity {
+        true => Ok(()),
+        false => Err(RingError::Length { len, capacity }),
+    }
 }
 
-mod private {
-    pub trait Sealed {}
-    impl Sealed for super::Producer {}
-    impl Sealed for super::Consumer {}
+fn corrupt<T>(field: &'static str, found: u64) -> Result<T, RingError> {
+    Err(RingError::Corrupt { field, found })
 }

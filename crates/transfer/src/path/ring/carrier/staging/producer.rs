@@ -3,8 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{End, Ring, RingError, RingShape};
-use crate::path::ring::carrier::fence::Fence;
+use super::{Ring, RingError, RingShape, check, corrupt};
+use crate::copy::{Crc32c, Cursor};
+use crate::path::ring::carrier::doorbell::Doorbell;
 
 /// The source's end of a ring.
 ///
@@ -28,52 +29,28 @@ impl Producer {
 
     /// The shape of the ring.
     pub fn shape(&self) -> RingShape {
-        self.ring.shape()
+        self.ring.shape
+    }
+
+    /// What hangs this end up from any thread.
+    pub fn doorbell(&self) -> Doorbell {
+        self.ring.doorbell.clone()
     }
 
     /// Waits for a free slot; without a deadline for as long as the peer lives.
     pub fn reserve(&mut self, deadline: Option<Instant>) -> Result<WriteWindow<'_>, RingError> {
         let slots = u64::from(self.shape().slots());
-        self.wait_for_tail(deadline, |head, tail| head - tail < slots)?;
-        Ok(WriteWindow { producer: self })
-    }
-
-    /// Waits until the consumer has released every slot that was published.
-    pub fn drained(&mut self, deadline: Option<Instant>) -> Result<(), RingError> {
-        self.wait_for_tail(deadline, |head, tail| head == tail)
-    }
-
-    fn wait_for_tail(
-        &mut self,
-        deadline: Option<Instant>,
-        enough: impl Fn(u64, u64) -> bool,
-    ) -> Result<(), RingError> {
         let (ring, head, known) = (&self.ring, self.head, self.tail);
         let tail = ring.wait(ring.producer_sleeps(), deadline, || {
             let tail = ring.tail().load(Ordering::Acquire);
             // Only forwards, and never past what was published.
             if tail < known || tail > head {
-                return Err(RingError::Corrupt {
-                    field: "the count of released slots",
-                    found: tail,
-                });
+                return corrupt("the count of released slots", tail);
             }
-            Ok(enough(head, tail).then_some(tail))
+            Ok((head - tail < slots).then_some(tail))
         })?;
         self.tail = tail;
-        Ok(())
-    }
-}
-
-impl End for Producer {
-    fn fence(&self) -> Fence {
-        self.ring.fence.clone()
-    }
-}
-
-impl Drop for Producer {
-    fn drop(&mut self) {
-        self.ring.fence.raise();
+        Ok(WriteWindow { producer: self })
     }
 }
 
@@ -100,16 +77,32 @@ impl WriteWindow<'_> {
 
     /// Copies `bytes` to `at` in the slot; `None` if they do not fit.
     pub fn put(&mut self, at: usize, bytes: &[u8]) -> Option<()> {
-        let end = at.checked_add(bytes.len())?;
-        if end > self.capacity() {
-            return None;
-        }
+        check(at, bytes.len(), self.capacity()).ok()?;
         // SAFETY: `at + len` is within the slot, as just checked, and the slot is mapped while the
         // producer lives; `bytes` is private memory and does not overlap a shared mapping.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_mut_ptr().add(at), bytes.len());
         }
         Some(())
+    }
+
+    /// Gathers the next `len` bytes of `cursor` to `at` in the slot, and adds them to `sum`.
+    ///
+    /// # Errors
+    /// [`RingError::Length`], [`RingError::Memory`].
+    pub fn gather(
+        &mut self,
+        at: usize,
+        len: usize,
+        cursor: &mut Cursor,
+        sum: &mut Crc32c,
+    ) -> Result<(), RingError> {
+        check(at, len, self.capacity())?;
+        // SAFETY: `at + len` is within the slot, which is valid for writes of its capacity while this
+        // window lives, and touched by no other thread of this process; what the peer does to it shows
+        // in the peer's own transfer only.
+        unsafe { cursor.gather_raw(self.as_mut_ptr().add(at), len, Some(sum)) }?;
+        Ok(())
     }
 
     /// Hands the first `len` bytes of the slot to the consumer, as bytes `offset..offset + len` of
@@ -121,8 +114,8 @@ impl WriteWindow<'_> {
             _ => return Err(RingError::Length { len, capacity }),
         };
         let producer = &mut *self.producer;
-        if producer.ring.fence.is_raised() {
-            return Err(RingError::Fenced);
+        if producer.ring.doorbell.is_hung_up() {
+            return Err(RingError::HungUp);
         }
         let header = producer.ring.header(producer.head);
         header.tag.store(tag, Ordering::Relaxed);

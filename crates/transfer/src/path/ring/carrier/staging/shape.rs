@@ -18,6 +18,9 @@ impl RingShape {
         slot_bytes: 256 << 10,
     };
 
+    /// Bytes of a ring besides its slots: counts and headers.
+    pub const CONTROL_BYTES: u64 = 8192;
+
     /// A shape of `slots` (2 to 32) slots of `slot_bytes` (a multiple of 4 KiB, at most 4 MiB).
     pub const fn new(slots: u32, slot_bytes: u32) -> Result<Self, ShapeError> {
         if slots < 2 || slots > MAX_SLOTS {
@@ -42,12 +45,12 @@ impl RingShape {
     /// Bytes of the whole ring: the slots, and 8 KiB for counts and headers.
     pub const fn bytes(self) -> u64 {
         // At most 32 * 4 MiB + 8 KiB.
-        CONTROL_BYTES + self.slots as u64 * self.slot_bytes as u64
+        Self::CONTROL_BYTES + self.slots as u64 * self.slot_bytes as u64
     }
 
     /// Where the bytes of the slot start that is filled as number `count` since the beginning.
     pub(super) const fn slot_offset(self, count: u64) -> usize {
-        CONTROL_BYTES as usize + self.index(count) * self.slot_bytes as usize
+        Self::CONTROL_BYTES as usize + self.index(count) * self.slot_bytes as usize
     }
 
     /// Where its header is.
@@ -60,44 +63,17 @@ impl RingShape {
     }
 }
 
-impl Default for RingShape {
-    fn default() -> Self {
-        Self::DEFAULT
-    }
-}
-
-/// What a peer's ring may cost this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingLimits {
-    /// Most bytes of a ring, as [`RingShape::bytes`] counts them.
-    pub max_bytes: u64,
-}
-
-impl Default for RingLimits {
-    /// 32 MiB of slots.
-    fn default() -> Self {
-        Self {
-            max_bytes: (32 << 20) + CONTROL_BYTES,
-        }
-    }
-}
-
 /// A ring that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ShapeError {
     /// Too few or too many slots.
     #[error("a ring has 2 to {MAX_SLOTS} slots, not {slots}")]
-    Slots {
-        /// Slots asked for.
-        slots: u32,
-    },
+    Slots { slots: u32 },
     /// Slots of a bad size.
     #[error("a slot has a multiple of {SLOT_UNIT} bytes up to {MAX_SLOT_BYTES}, not {slot_bytes}")]
-    SlotBytes {
-        /// Bytes asked for.
-        slot_bytes: u32,
-    },
+    SlotBytes { slot_bytes: u32 },
 }
 
 /// One cache line per word that one side writes and the other reads; 128 because processors
@@ -118,9 +94,9 @@ pub(super) const TAG_OFFSET: usize = 0;
 pub(super) const STREAM_OFFSET: usize = 8;
 pub(super) const LEN_OFFSET: usize = 16;
 
-const CONTROL_BYTES: u64 = 8192;
 const MAX_SLOTS: u32 = 32;
 const MAX_SLOT_BYTES: u32 = 4 << 20;
 const SLOT_UNIT: u32 = 4096;
 
-const _: () = assert!(HEADERS_OFFSET + MAX_SLOTS as usize * LINE <= CONTROL_BYTES as usize);
+const _: () =
+    assert!(HEADERS_OFFSET + MAX_SLOTS as usize * LINE <= RingShape::CONTROL_BYTES as usize);

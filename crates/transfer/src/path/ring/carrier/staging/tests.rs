@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
-use crate::path::ring::carrier::drive;
+use crate::path::ring::carrier::{drive, memfd};
 
 const SMALL: RingShape = match RingShape::new(4, 8192) {
     Ok(shape) => shape,
@@ -26,14 +26,14 @@ fn sockets() -> (OwnedFd, OwnedFd) {
 
 /// Both ends in this process.
 fn ends(shape: RingShape) -> (Producer, Consumer) {
-    let memory = Ring::create(shape).unwrap();
-    Ring::check(&memory, shape).unwrap();
+    let producer = Mapped::create(shape).unwrap();
+    memfd::check(producer.memory(), shape.bytes()).unwrap();
+    let memory = producer.memory().try_clone_to_owned().unwrap();
+    let consumer = Mapped::new(memory, shape).unwrap();
     let (a, b) = sockets();
-    let maps = [(); 2].map(|()| Ring::map(&memory, shape).unwrap());
-    let [producer, consumer] = maps;
     (
-        Producer::new(Ring::keep(&memory, producer, shape, a).unwrap()),
-        Consumer::new(Ring::keep(&memory, consumer, shape, b).unwrap()),
+        Producer::new(producer.keep(a).unwrap()),
+        Consumer::new(consumer.keep(b).unwrap()),
     )
 }
 
@@ -49,6 +49,15 @@ fn publish(producer: &mut Producer, tag: u64, offset: u64, bytes: &[u8]) -> Resu
     let mut window = producer.reserve(soon())?;
     window.put(0, bytes).unwrap();
     window.publish(tag, offset, bytes.len())
+}
+
+/// Publishes until that fails, and says why.
+fn fill(producer: &mut Producer) -> RingError {
+    loop {
+        if let Err(error) = publish(producer, 0, 0, b"x") {
+            return error;
+        }
+    }
 }
 
 #[test]
@@ -69,7 +78,6 @@ fn bytes_arrive_once_and_in_order() {
                     thread::sleep(Duration::from_micros(300));
                 }
             }
-            producer.drained(soon()).unwrap();
         });
         let mut at = 0;
         while at < total {
@@ -77,7 +85,7 @@ fn bytes_arrive_once_and_in_order() {
             assert_eq!((window.tag(), window.offset()), (7, at));
             let mut bytes = vec![0; window.len()];
             window.get(0, &mut bytes).unwrap();
-            window.release();
+            drop(window);
             let expected: Vec<u8> = (at..).map(byte).take(bytes.len()).collect();
             assert!(bytes == expected, "wrong bytes after {at}");
             at += bytes.len() as u64;
@@ -106,7 +114,7 @@ fn a_window_has_bounds() {
     assert_eq!(window.get(8190, &mut two), Some(()));
     assert_eq!(&two, b"ab");
     assert_eq!(window.get(8191, &mut two), None);
-    window.release();
+    drop(window);
     // None of the three above was delivered.
     assert!(matches!(
         consumer.receive(shortly()),
@@ -124,16 +132,18 @@ fn a_full_ring_makes_the_producer_wait() {
         producer.reserve(shortly()),
         Err(RingError::TimedOut)
     ));
-    consumer.receive(soon()).unwrap().release();
+    drop(consumer.receive(soon()).unwrap());
     producer.reserve(soon()).unwrap().publish(0, 4, 1).unwrap();
     assert!(matches!(
-        producer.drained(shortly()),
+        producer.reserve(shortly()),
         Err(RingError::TimedOut)
     ));
     for i in 1..5 {
         assert_eq!(consumer.receive(soon()).unwrap().offset(), i);
     }
-    producer.drained(soon()).unwrap();
+    for i in 5..9 {
+        publish(&mut producer, 0, i, b"x").unwrap();
+    }
 }
 
 #[test]
@@ -151,16 +161,7 @@ fn what_was_published_arrives_before_the_hang_up() {
 fn a_producer_notices_that_its_consumer_is_gone() {
     let (mut producer, consumer) = ends(SMALL);
     thread::scope(|s| {
-        let waiting = s.spawn(move || {
-            loop {
-                if let Err(e) = producer
-                    .reserve(None)
-                    .and_then(|window| window.publish(0, 0, 1))
-                {
-                    return e;
-                }
-            }
-        });
+        let waiting = s.spawn(move || fill(&mut producer));
         thread::sleep(Duration::from_millis(20));
         drop(consumer);
         assert!(matches!(waiting.join().unwrap(), RingError::PeerGone));
@@ -168,69 +169,66 @@ fn a_producer_notices_that_its_consumer_is_gone() {
 }
 
 #[test]
-fn a_fence_ends_a_wait_on_both_sides() {
+fn a_hang_up_ends_a_wait_on_both_sides() {
     let (mut producer, mut consumer) = ends(SMALL);
-    let fence = consumer.fence();
+    let doorbell = consumer.doorbell();
     thread::scope(|s| {
         let receiving = s.spawn(move || {
             let e = consumer.receive(None).map(drop).unwrap_err();
             (e, consumer)
         });
         thread::sleep(Duration::from_millis(20));
-        assert!(!fence.is_raised());
-        fence.raise();
-        fence.raise();
+        assert!(!doorbell.is_hung_up());
+        doorbell.hang_up();
+        doorbell.hang_up();
         let (e, _consumer) = receiving.join().unwrap();
-        assert!(matches!(e, RingError::Fenced));
-        assert!(matches!(
-            producer.drained(soon()).and_then(|()| {
-                loop {
-                    publish(&mut producer, 0, 0, b"x")?;
-                }
-            }),
-            Err::<(), _>(RingError::PeerGone)
-        ));
+        assert!(matches!(e, RingError::HungUp));
+        assert!(matches!(fill(&mut producer), RingError::PeerGone));
     });
 }
 
 #[test]
-fn nothing_is_delivered_after_a_fence() {
+fn nothing_is_delivered_after_a_hang_up() {
     let (mut producer, mut consumer) = ends(SMALL);
     publish(&mut producer, 0, 0, b"x").unwrap();
     publish(&mut producer, 0, 1, b"y").unwrap();
-    let fence = consumer.fence();
+    let doorbell = consumer.doorbell();
     let window = consumer.receive(soon()).unwrap();
-    fence.raise();
-    window.release();
-    assert!(matches!(consumer.receive(soon()), Err(RingError::Fenced)));
+    doorbell.hang_up();
+    drop(window);
+    assert!(matches!(consumer.receive(soon()), Err(RingError::HungUp)));
 
-    let fence = producer.fence();
+    let doorbell = producer.doorbell();
     let window = producer.reserve(soon());
-    fence.raise();
+    doorbell.hang_up();
     assert!(matches!(
         window.and_then(|w| w.publish(0, 2, 1)),
-        Err(RingError::Fenced)
+        Err(RingError::HungUp)
     ));
 }
 
 #[tokio::test]
-async fn work_that_is_dropped_is_fenced() {
-    let (producer, consumer) = ends(SMALL);
-    let fence = consumer.fence();
-    let work = drive(consumer, |c| c.receive(None).map(|w| w.offset())).unwrap();
+async fn work_that_is_dropped_hangs_up() {
+    let (mut producer, mut consumer) = ends(SMALL);
+    let doorbell = consumer.doorbell();
+    let work = move || consumer.receive(None).map(|w| w.offset());
+    let work = drive(doorbell.clone(), work).unwrap();
     let outcome = tokio::time::timeout(Duration::from_millis(20), work.result()).await;
     assert!(outcome.is_err());
-    assert!(fence.is_raised());
+    assert!(doorbell.is_hung_up());
 
-    let working = drive(producer, |producer| {
+    let working = drive(producer.doorbell(), move || {
         producer.reserve(soon()).map(drop).unwrap();
-        publish(producer, 0, 0, b"x").and_then(|()| producer.drained(soon()))
+        fill(&mut producer)
     });
     let ended = working.unwrap().result().await.unwrap();
-    assert!(matches!(ended, Err(RingError::PeerGone)));
+    assert!(matches!(ended, RingError::PeerGone));
 
     let (_producer, consumer) = ends(SMALL);
-    let panicking = drive(consumer, |_| -> u8 { panic!("as meant") });
+    let panicking = drive(consumer.doorbell(), move || -> u8 {
+        let _consumer = consumer;
+        panic!("as meant")
+    });
     assert_eq!(panicking.unwrap().result().await, None);
 }
 
@@ -324,7 +322,7 @@ fn apply(ring: &Ring, spoil: &Spoil) {
             ring.head().fetch_add(1, Ordering::SeqCst);
         }
         Spoil::Ring => {
-            let _ = ring.fence.doorbell().ring();
+            let _ = ring.doorbell.ring();
         }
     }
 }
@@ -452,6 +450,6 @@ impl Ring {
     /// The addresses of all slots.
     fn slots_range(&self) -> std::ops::Range<usize> {
         let start = self.slot(0) as usize;
-        start..start + (self.shape().slots() * self.shape().slot_bytes()) as usize
+        start..start + (self.shape.slots() * self.shape.slot_bytes()) as usize
     }
 }
