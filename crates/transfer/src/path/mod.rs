@@ -22,8 +22,11 @@ pub mod ring;
 
 #[cfg(feature = "quic")]
 pub mod carrier;
+#[cfg(feature = "quic")]
+mod sending;
 
 use std::fmt;
+use std::ops::BitOr;
 
 use serde::{Deserialize, Serialize};
 
@@ -49,11 +52,6 @@ impl Path {
             true => Some(Path(number)),
             false => None,
         }
-    }
-
-    /// Its number.
-    pub const fn number(self) -> u8 {
-        self.0
     }
 }
 
@@ -97,18 +95,6 @@ impl PathSet {
         PathSet(self.0 & other.0)
     }
 
-    /// Those that are in either.
-    #[must_use]
-    pub const fn or(self, other: PathSet) -> PathSet {
-        PathSet(self.0 | other.0)
-    }
-
-    /// Those that are not `path`.
-    #[must_use]
-    pub const fn without(self, path: Path) -> PathSet {
-        PathSet(self.0 & !(1 << path.0))
-    }
-
     /// The one to take: any that stays on one host before the network.
     pub fn best(self) -> Option<Path> {
         self.iter().last()
@@ -130,8 +116,8 @@ impl From<Path> for PathSet {
 
 impl FromIterator<Path> for PathSet {
     fn from_iter<I: IntoIterator<Item = Path>>(paths: I) -> Self {
-        let sets = paths.into_iter().map(PathSet::from);
-        sets.fold(PathSet::default(), PathSet::or)
+        let paths = paths.into_iter().map(|path| 1 << path.0);
+        PathSet(paths.fold(0, u16::bitor))
     }
 }
 
@@ -162,7 +148,6 @@ mod tests {
         assert_eq!(both.and(PathSet::QUIC).best(), Some(Path::QUIC));
         assert_eq!(PathSet::LOCAL.and(PathSet::QUIC).best(), None);
         assert_eq!(both.to_string(), "quic or ring");
-        assert_eq!(both.without(Path::RING).best(), Some(Path::QUIC));
         assert_eq!(PathSet::default().to_string(), "no path");
         assert_eq!(PathSet::ANY.to_string(), "any path");
     }

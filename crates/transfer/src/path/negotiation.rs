@@ -16,13 +16,13 @@ use crate::ids::TransferId;
 pub const MAX_WORD: usize = 1024;
 
 /// A word of a path as it travels.
-pub(in crate::path) fn encode(word: &impl Serialize) -> Vec<u8> {
+pub(crate) fn encode(word: &impl Serialize) -> Vec<u8> {
     // Only writers fail.
     postcard::to_allocvec(word).unwrap_or_default()
 }
 
 /// A word of a path as it arrived, if all of it makes sense.
-pub(in crate::path) fn decode<W: DeserializeOwned>(word: &[u8]) -> Option<W> {
+pub(crate) fn decode<W: DeserializeOwned>(word: &[u8]) -> Option<W> {
     match postcard::take_from_bytes(word) {
         Ok((word, [])) => Some(word),
         _ => None,

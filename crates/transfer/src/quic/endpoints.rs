@@ -62,7 +62,7 @@ impl Endpoints {
             tracing::warn!("{short}");
         }
 
-        let registry = Arc::new(Registry::default());
+        let registry = Arc::new(Registry::new());
         let (arrived, arrivals) = mpsc::channel(options.max_handshakes);
         control.accept(&options, &credentials, control_transport, {
             let options = options.clone();

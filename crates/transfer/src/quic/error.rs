@@ -83,11 +83,7 @@ pub enum ConnectionLost {
     ClosedHere,
     /// One of the two QUIC stacks gave it up.
     #[error("QUIC failed: {reason}")]
-    Transport {
-        /// The code of RFC 9000, section 20.1.
-        code: u64,
-        reason: String,
-    },
+    Transport { reason: String },
 }
 
 impl From<ConnectionError> for ConnectionLost {
@@ -101,19 +97,15 @@ impl From<ConnectionError> for ConnectionLost {
                 reason: cut(&close.reason),
             },
             ConnectionError::ConnectionClosed(close) => Self::Transport {
-                code: close.error_code.into(),
                 reason: format!(
                     "the peer's said {}: {}",
                     close.error_code,
                     cut(&close.reason)
                 ),
             },
-            ConnectionError::TransportError(error) => Self::Transport {
-                code: error.code.into(),
-                reason: error.to_string(),
-            },
-            ConnectionError::VersionMismatch | ConnectionError::CidsExhausted => Self::Transport {
-                code: TransportErrorCode::INTERNAL_ERROR.into(),
+            ConnectionError::TransportError(_)
+            | ConnectionError::VersionMismatch
+            | ConnectionError::CidsExhausted => Self::Transport {
                 reason: error.to_string(),
             },
         }

@@ -1,6 +1,6 @@
 //! A connection for data.
 
-use std::{future::Future, net::SocketAddr, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use quinn::Connection;
 use tokio::{runtime::Handle, sync::OwnedSemaphorePermit, task::JoinHandle};
@@ -60,12 +60,6 @@ impl Lane {
     #[must_use]
     pub fn peer(&self) -> &AgentId {
         &self.inner.peer
-    }
-
-    /// Where the other end is at present.
-    #[must_use]
-    pub fn remote_address(&self) -> SocketAddr {
-        self.inner.connection.remote_address()
     }
 
     /// Opens a stream. Waits where the peer has as many open as it allows. The peer learns of it with

@@ -102,16 +102,12 @@ const LEAST_WINDOW: u32 = 64 << 10;
 
 /// The UDP payload that the interface towards `peer` carries. No packet is sent to find out.
 fn carried_by_route(peer: SocketAddr) -> Option<u32> {
-    let peer = match peer {
-        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
-            Some(v4) => SocketAddr::new(v4.into(), v6.port()),
-            None => peer,
-        },
-        SocketAddr::V4(_) => peer,
-    };
-    let any: IpAddr = match peer {
-        SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    let (peer, any) = match peer.ip().to_canonical() {
+        IpAddr::V4(v4) => (
+            (v4, peer.port()).into(),
+            IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        ),
+        IpAddr::V6(_) => (peer, IpAddr::from(Ipv6Addr::UNSPECIFIED)),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
     socket.connect(peer).ok()?;

@@ -1,9 +1,8 @@
 //! Which lanes belong to which control connection.
 
 use std::{
-    collections::HashMap,
     io,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use tokio::sync::mpsc;
@@ -17,9 +16,7 @@ use crate::ids::{AgentId, Nonce};
 #[derive(Debug)]
 pub struct LaneSession {
     token: Nonce,
-    id: u64,
     lanes: mpsc::Receiver<Lane>,
-    registry: Arc<Registry>,
 }
 
 impl LaneSession {
@@ -35,27 +32,12 @@ impl LaneSession {
     }
 }
 
-impl Drop for LaneSession {
-    fn drop(&mut self) {
-        self.registry.sessions().open.remove(&self.id);
-    }
-}
-
-/// All sessions of one agent's endpoints.
-#[derive(Debug, Default)]
-pub(super) struct Registry {
-    sessions: Mutex<Sessions>,
-}
-
-#[derive(Debug, Default)]
-struct Sessions {
-    next_id: u64,
-    closed: bool,
-    open: HashMap<u64, Entry>,
-}
+/// All sessions of one agent's endpoints; `None` once these are closed.
+#[derive(Debug)]
+pub(super) struct Registry(Mutex<Option<Vec<Session>>>);
 
 #[derive(Debug)]
-struct Entry {
+struct Session {
     token: Nonce,
     peer: AgentId,
     lanes: mpsc::Sender<Lane>,
@@ -63,30 +45,27 @@ struct Entry {
 }
 
 impl Registry {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new(Some(Vec::new())))
+    }
+
     /// Opens a session for up to `lanes` lanes of `peer`.
-    pub(super) fn open(self: &Arc<Self>, peer: AgentId, lanes: usize) -> io::Result<LaneSession> {
+    pub(super) fn open(&self, peer: AgentId, lanes: usize) -> io::Result<LaneSession> {
         let mut token = [0; 16];
         getrandom::fill(&mut token)?;
         let token = Nonce(token);
         let (sender, receiver) = mpsc::channel(lanes.max(1));
-        let mut sessions = self.sessions();
-        let id = sessions.next_id;
-        sessions.next_id += 1;
-        if !sessions.closed {
-            let entry = Entry {
+        if let Some(sessions) = self.sessions().as_mut() {
+            sessions.push(Session {
                 token,
                 peer,
                 lanes: sender,
                 left: lanes,
-            };
-            sessions.open.insert(id, entry);
+            });
         }
-        drop(sessions);
         Ok(LaneSession {
             token,
-            id,
             lanes: receiver,
-            registry: self.clone(),
         })
     }
 
@@ -100,13 +79,12 @@ impl Registry {
         token: &Nonce,
         peer: &PeerIdentity,
     ) -> Option<(mpsc::Sender<Lane>, AgentId)> {
-        let mut sessions = self.sessions();
         let mut admitted = None;
-        for entry in sessions.open.values_mut() {
-            let same = entry.peer.service() == peer.service.as_str();
-            if entry.token == *token && same && entry.left > 0 {
-                entry.left -= 1;
-                admitted = Some((entry.lanes.clone(), entry.peer.clone()));
+        for session in self.sessions().iter_mut().flatten() {
+            let same = session.peer.service() == peer.service.as_str();
+            if session.token == *token && same && session.left > 0 {
+                session.left -= 1;
+                admitted = Some((session.lanes.clone(), session.peer.clone()));
             }
         }
         admitted
@@ -114,13 +92,16 @@ impl Registry {
 
     /// Ends all sessions, and those opened later.
     pub(super) fn close(&self) {
-        let mut sessions = self.sessions();
-        sessions.closed = true;
-        sessions.open.clear();
+        *self.sessions() = None;
     }
 
-    fn sessions(&self) -> MutexGuard<'_, Sessions> {
+    /// Those that were not dropped.
+    fn sessions(&self) -> MutexGuard<'_, Option<Vec<Session>>> {
         // Nothing panics while it is held, and each change is one step.
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut sessions = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sessions) = sessions.as_mut() {
+            sessions.retain(|session| !session.lanes.is_closed());
+        }
+        sessions
     }
 }

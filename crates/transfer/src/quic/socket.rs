@@ -32,18 +32,11 @@ pub(super) struct GrantedBuffer {
     limit: &'static str,
 }
 
-impl GrantedBuffer {
-    /// Whether less was granted than asked for. Throughput suffers, and losses come in bursts.
-    pub(super) fn is_short(&self) -> bool {
-        self.granted < self.asked
-    }
-}
-
 impl Buffers {
-    /// The buffers that came out short.
+    /// The buffers that came out short. Throughput suffers, and losses come in bursts.
     pub(super) fn short(&self) -> impl Iterator<Item = GrantedBuffer> {
         let both = [self.receive, self.send].into_iter();
-        both.filter(GrantedBuffer::is_short)
+        both.filter(|buffer| buffer.granted < buffer.asked)
     }
 }
 
@@ -74,24 +67,15 @@ pub(super) fn bind(addr: SocketAddr, buffer: usize) -> io::Result<(UdpSocket, Bu
     let _ = socket.set_send_buffer_size(buffer);
     socket.bind(&addr.into())?;
     // Linux doubles what is asked for, for its own bookkeeping, and reports the double.
-    let counted = |bytes: usize| {
-        if cfg!(target_os = "linux") {
-            bytes / 2
-        } else {
-            bytes
-        }
+    let times = if cfg!(target_os = "linux") { 2 } else { 1 };
+    let counted = |bytes: usize, limit| GrantedBuffer {
+        asked: buffer,
+        granted: bytes / times,
+        limit,
     };
     let buffers = Buffers {
-        receive: GrantedBuffer {
-            asked: buffer,
-            granted: counted(socket.recv_buffer_size()?),
-            limit: "net.core.rmem_max",
-        },
-        send: GrantedBuffer {
-            asked: buffer,
-            granted: counted(socket.send_buffer_size()?),
-            limit: "net.core.wmem_max",
-        },
+        receive: counted(socket.recv_buffer_size()?, "net.core.rmem_max"),
+        send: counted(socket.send_buffer_size()?, "net.core.wmem_max"),
     };
     Ok((socket.into(), buffers))
 }

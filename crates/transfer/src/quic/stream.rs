@@ -3,13 +3,13 @@
 use std::{future::Future, time::Duration};
 
 use bytes::Bytes;
-use quinn::{ReadError, RecvStream, SendStream, StoppedError, VarInt, WriteError};
+use quinn::{ReadError, RecvStream, SendStream, StoppedError, WriteError};
 use tokio::{runtime::Handle, sync::oneshot, time::timeout};
 
 use super::error::{StreamCode, StreamError};
 
 /// The sending end. Dropping it before [`finish`](Self::finish) resets the stream: the receiver sees
-/// an error, never a stream that seems complete.
+/// [`StreamCode::CANCELLED`], never a stream that seems complete, and queued memory is let go at once.
 #[derive(Debug)]
 #[must_use = "a stream that is dropped is reset"]
 pub struct DataSender {
@@ -23,7 +23,6 @@ pub struct DataSender {
 #[derive(Debug)]
 struct ResetOnDrop {
     stream: SendStream,
-    code: VarInt,
     delivered: bool,
 }
 
@@ -31,7 +30,7 @@ impl Drop for ResetOnDrop {
     fn drop(&mut self) {
         if !self.delivered {
             // Fails only where it was reset before.
-            let _ = self.stream.reset(self.code);
+            let _ = self.stream.reset(StreamCode::CANCELLED.wire());
         }
     }
 }
@@ -41,7 +40,6 @@ impl DataSender {
         Self {
             stream: ResetOnDrop {
                 stream,
-                code: StreamCode::CANCELLED.wire(),
                 delivered: false,
             },
             thread,
@@ -108,11 +106,6 @@ impl DataSender {
         });
         // Unanswered only when the endpoints are gone.
         Ok(async { told.await.unwrap_or(Err(StreamError::ClosedHere)) })
-    }
-
-    /// Gives the stream up. The receiver sees `code`; queued memory is let go at once.
-    pub fn reset(mut self, code: StreamCode) {
-        self.stream.code = code.wire();
     }
 }
 

@@ -30,18 +30,6 @@ pub enum Word {
     },
 }
 
-impl Word {
-    /// As it travels.
-    pub fn encode(&self) -> Vec<u8> {
-        encode(self)
-    }
-
-    /// As it arrived, if it makes sense.
-    pub fn decode(word: &[u8]) -> Option<Self> {
-        decode(word)
-    }
-}
-
 /// Negotiates the lanes of one connection.
 #[derive(Debug)]
 pub struct Lanes {
@@ -82,14 +70,14 @@ impl Negotiation for Lanes {
         if self.dialled && self.state == State::None {
             self.state = State::Wanted;
             let lanes = traveller.lanes;
-            steps.push(Step::Say(Word::Wanted { lanes }.encode()));
+            steps.push(Step::Say(encode(&Word::Wanted { lanes })));
         }
     }
 
     fn end(&mut self, _transfer: TransferId) {}
 
     fn hear(&mut self, word: &[u8], steps: &mut Steps) {
-        match Word::decode(word) {
+        match decode(word) {
             // Once; and it is for the one that has dialled to open them.
             Some(Word::Wanted { lanes }) if !self.dialled && self.state == State::None => {
                 self.state = State::Wanted;
@@ -102,7 +90,7 @@ impl Negotiation for Lanes {
             {
                 self.state = State::Agreed;
                 ports.truncate(self.most.into());
-                let word = Word::Offer { ports, nonce }.encode();
+                let word = encode(&Word::Offer { ports, nonce });
                 steps.push(Step::Order(Order::Meet { word }));
             }
             _ => {}
@@ -140,7 +128,7 @@ mod tests {
     fn offer(ports: usize) -> Vec<u8> {
         let ports = vec![7; ports];
         let nonce = Nonce([1; 16]);
-        Word::Offer { ports, nonce }.encode()
+        encode(&Word::Offer { ports, nonce })
     }
 
     #[test]
@@ -148,7 +136,7 @@ mod tests {
         let (mut dialled, mut steps) = (Lanes::new(true, 4), Steps::default());
         dialled.begin(traveller(), &mut steps);
         dialled.begin(traveller(), &mut steps);
-        let wanted = Word::Wanted { lanes: 4 }.encode();
+        let wanted = encode(&Word::Wanted { lanes: 4 });
         assert_eq!(all(&mut steps), [Step::Say(wanted.clone())]);
         let mut other = Lanes::new(false, 2);
         other.begin(traveller(), &mut steps);
@@ -168,7 +156,7 @@ mod tests {
     fn are_not_met_where_nobody_has_asked_for_them_and_no_more_than_allowed() {
         let (mut lanes, mut steps) = (Lanes::new(true, 2), Steps::default());
         lanes.hear(&offer(1), &mut steps);
-        lanes.hear(&Word::Wanted { lanes: 1 }.encode(), &mut steps);
+        lanes.hear(&encode(&Word::Wanted { lanes: 1 }), &mut steps);
         lanes.hear(b"nonsense", &mut steps);
         lanes.hear(&[], &mut steps);
         assert_eq!(all(&mut steps), []);

@@ -14,7 +14,9 @@ use std::collections::BTreeSet;
 use super::Word;
 use crate::ids::TransferId;
 use crate::path::Path;
-use crate::path::negotiation::{Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way};
+use crate::path::negotiation::{
+    Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way, decode,
+};
 
 /// Negotiates the rings of one connection.
 #[derive(Debug, Default)]
@@ -123,7 +125,7 @@ impl Negotiation for Rings {
     }
 
     fn hear(&mut self, word: &[u8], steps: &mut Steps) {
-        if Word::decode(word).is_some() {
+        if decode::<Word>(word).is_some() {
             self.receiving.offered = Some(word.to_vec());
             self.receiving.meet(steps);
         }
@@ -166,7 +168,7 @@ mod tests {
 
     fn word(n: u8) -> Vec<u8> {
         let (socket, token) = (SocketName::of(n.into()), Token([n; 32]));
-        Word { socket, token }.encode()
+        encode(&Word { socket, token })
     }
 
     fn ended(way: Way, ending: Ending) -> Report {

@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::path::negotiation::{decode, encode};
-
 /// What is said: where a ring can be fetched.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Word {
@@ -13,18 +11,6 @@ pub struct Word {
     pub socket: SocketName,
     /// What has to be proved there.
     pub token: Token,
-}
-
-impl Word {
-    /// As it travels.
-    pub fn encode(&self) -> Vec<u8> {
-        encode(self)
-    }
-
-    /// As it arrived, if it makes sense.
-    pub fn decode(word: &[u8]) -> Option<Self> {
-        decode(word)
-    }
 }
 
 /// 32 random bytes that both agents know from their mutually authenticated control connection. One

@@ -6,7 +6,7 @@ use super::event::{CALM, ChannelEvent, Event, MS, S, Time};
 use super::world::World;
 use crate::ids::Nonce;
 use crate::path::Path;
-use crate::path::negotiation::{Ending, Negotiation, Order, Report, Way};
+use crate::path::negotiation::{Ending, Negotiation, Order, Report, Way, decode, encode};
 use crate::path::quic::{self, Lanes};
 use crate::path::ring::{self, Rings, SocketName, Token};
 use crate::wire::ConnId;
@@ -63,7 +63,7 @@ impl World {
         match (path, order) {
             (Path::QUIC, Order::Offer { .. }) => {
                 let (ports, nonce) = (vec![1], Nonce([0; 16]));
-                let word = quic::Word::Offer { ports, nonce }.encode();
+                let word = encode(&quic::Word::Offer { ports, nonce });
                 let offered = ChannelEvent::Report(Report::Offered { word });
                 self.channel(n, delay, conn, path, offered);
             }
@@ -75,13 +75,13 @@ impl World {
                 let channels = &mut self.links.get_mut(&conn).expect("a link stays").channels;
                 channels.offers.insert((n, number));
                 let (socket, token) = (SocketName::of(number.into()), Token([0; 32]));
-                let word = ring::Word { socket, token }.encode();
+                let word = encode(&ring::Word { socket, token });
                 let offered = ChannelEvent::Report(Report::Offered { word });
                 self.channel(n, delay, conn, path, offered);
                 self.channel(n, delay + S, conn, path, ChannelEvent::Lapse(number));
             }
             (_, Order::Meet { word }) => {
-                let word = ring::Word::decode(&word).expect("it makes sense");
+                let word = decode::<ring::Word>(&word).expect("it makes sense");
                 let digits = word.socket.as_str().rsplit('-').next().unwrap_or_default();
                 let number = u128::from_str_radix(digits, 16).expect("digits") as u64;
                 self.channel(n, delay, conn, path, ChannelEvent::Fetch(number));

@@ -1,10 +1,11 @@
 //! What is said of paths, and what becomes of transfers whose path is lost.
 
 use super::*;
+use crate::path::negotiation::encode;
 
 fn offer(n: u8) -> Vec<u8> {
     let (socket, token) = (SocketName::of(n.into()), Token([n; 32]));
-    ring::Word { socket, token }.encode()
+    encode(&ring::Word { socket, token })
 }
 
 fn word(path: Path, word: Vec<u8>) -> Message {
@@ -30,12 +31,12 @@ fn read_over_a_ring() -> Table {
 #[test]
 fn lanes_are_offered_to_who_has_dialled() {
     let mut t = Table::owner();
-    let wanted = quic::Word::Wanted { lanes: 9 }.encode();
+    let wanted = encode(&quic::Word::Wanted { lanes: 9 });
     t.hear(word(Path::QUIC, wanted.clone()));
     t.hear(word(Path::QUIC, wanted));
     assert_eq!(t.ordered, [(Path::QUIC, Order::Offer { lanes: 4 })]);
     let (ports, nonce) = (vec![7], Nonce([0; 16]));
-    let word = quic::Word::Offer { ports, nonce }.encode();
+    let word = encode(&quic::Word::Offer { ports, nonce });
     t.report(Path::QUIC, Report::Offered { word: word.clone() });
     assert_eq!(t.worded, [(Path::QUIC, word)]);
 }

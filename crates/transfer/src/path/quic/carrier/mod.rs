@@ -4,7 +4,7 @@ mod send;
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -15,7 +15,8 @@ use crate::data::Outgoing;
 use crate::ids::{AgentId, Nonce};
 use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
-use crate::path::negotiation::{Ending, Negotiation, Order, Way};
+use crate::path::negotiation::{Ending, Negotiation, Order, Way, decode, encode};
+use crate::path::sending::Sending;
 use crate::quic::{CloseCode, ConnectionLost, Lane, LaneSession};
 
 pub use send::LaneOut;
@@ -58,7 +59,7 @@ impl Carrier for Network {
         let shared = Shared {
             host: self.host.clone(),
             reporter,
-            lanes: Mutex::default(),
+            lanes: Sending::new(None),
         };
         Box::new(LaneLink {
             shared: Arc::new(shared),
@@ -80,37 +81,12 @@ struct LaneLink {
 struct Shared {
     host: Host,
     reporter: Reporter,
-    lanes: Mutex<Open>,
-}
-
-/// Lanes that are there, and the transfers that wait for the others.
-#[derive(Default)]
-struct Open {
-    /// How many will come, once that is known.
-    expected: usize,
-    up: Vec<LaneOut>,
-    waiting: Vec<Outgoing>,
-    closed: bool,
-}
-
-impl Open {
-    fn are_complete(&self) -> bool {
-        self.expected > 0 && self.up.len() >= self.expected
-    }
+    lanes: Sending<LaneOut>,
 }
 
 impl Shared {
-    fn lanes(&self) -> MutexGuard<'_, Open> {
-        // Nothing panics while it is held.
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A lane is there: streams come over it, and transfers that wait go over it.
     fn add(self: &Arc<Self>, lane: Lane) {
-        let mut lanes = self.lanes();
-        if lanes.closed {
-            return lane.close(CloseCode::DONE);
-        }
         self.host.receiver.serve(&lane);
         // When it is lost, so is the connection.
         let (this, watched) = (self.clone(), lane.clone());
@@ -125,14 +101,7 @@ impl Shared {
             }
             this.failed(lost.to_string());
         });
-        let lane = LaneOut::new(lane, &self.host.data);
-        for outgoing in &lanes.waiting {
-            lane.carry(outgoing);
-        }
-        lanes.up.push(lane);
-        if lanes.are_complete() {
-            lanes.waiting.clear();
-        }
+        self.lanes.add(LaneOut::new(lane, &self.host.data));
     }
 
     fn failed(&self, why: String) {
@@ -149,7 +118,7 @@ impl Link for LaneLink {
                     Ok(session) => session,
                     Err(error) => return shared.failed(error.to_string()),
                 };
-                shared.lanes().expected = lanes.into();
+                shared.lanes.expect(lanes.into());
                 let nonce = *session.token();
                 let ports = endpoints.lane_ports().into_iter().take(lanes.into());
                 let ports = ports.collect();
@@ -157,13 +126,13 @@ impl Link for LaneLink {
                 self.task = Some(endpoints.spawn_control(accept(session, lanes, shared.clone())));
                 shared
                     .reporter
-                    .offered(Word::Offer { ports, nonce }.encode());
+                    .offered(encode(&Word::Offer { ports, nonce }));
             }
             Order::Meet { word } => {
-                let Some(Word::Offer { ports, nonce }) = Word::decode(&word) else {
+                let Some(Word::Offer { ports, nonce }) = decode(&word) else {
                     return;
                 };
-                shared.lanes().expected = ports.len();
+                shared.lanes.expect(ports.len());
                 let connecting = connect(shared, peer.clone(), self.address, ports, nonce);
                 self.task = Some(endpoints.spawn_control(connecting));
             }
@@ -172,18 +141,11 @@ impl Link for LaneLink {
 
     /// Over all lanes that are there, and those that are still coming.
     fn carry(&mut self, outgoing: &Outgoing) {
-        let mut lanes = self.shared.lanes();
-        for lane in &lanes.up {
-            lane.carry(outgoing);
-        }
-        if !lanes.are_complete() {
-            lanes.waiting.push(outgoing.clone());
-        }
+        self.shared.lanes.carry(outgoing);
     }
 
     fn forget(&mut self, outgoing: &Outgoing) {
-        let waiting = &mut self.shared.lanes().waiting;
-        waiting.retain(|waiting| !waiting.is(outgoing));
+        self.shared.lanes.forget(outgoing);
     }
 }
 
@@ -192,12 +154,7 @@ impl Drop for LaneLink {
         if let Some(task) = &self.task {
             task.abort();
         }
-        let mut lanes = self.shared.lanes();
-        lanes.closed = true;
-        lanes.waiting.clear();
-        for lane in lanes.up.drain(..) {
-            lane.lane().close(CloseCode::DONE);
-        }
+        self.shared.lanes.close();
     }
 }
 

@@ -5,7 +5,8 @@ use bytes::Bytes;
 use crate::{
     copy::Crc32c,
     data::{BufferPool, DataOptions, Inside, Outgoing, Part, RouteCursor, SendError, SendEvent},
-    quic::Lane,
+    path::sending::Sender,
+    quic::{CloseCode, Lane},
     wire::stream::StreamTrailer,
 };
 
@@ -103,5 +104,15 @@ impl LaneOut {
             .min(usize::try_from(left).unwrap_or(usize::MAX));
         let buffer = cursor.gather(buffer, len, sum, inside).await?;
         Ok(buffer.into_bytes(len))
+    }
+}
+
+impl Sender for LaneOut {
+    fn carry(&self, outgoing: &Outgoing) {
+        self.carry(outgoing);
+    }
+
+    fn hang_up(&self) {
+        self.lane.close(CloseCode::DONE);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -14,8 +14,9 @@ use crate::data::{Outgoing, Receiver};
 use crate::ids::AgentId;
 use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
-use crate::path::negotiation::{Ending, Negotiation, Order, Way};
+use crate::path::negotiation::{Ending, Negotiation, Order, Way, decode, encode};
 use crate::path::ring::{Rings, Word};
+use crate::path::sending::Sending;
 
 /// How long a peer may take to fetch a ring that it was told of.
 const FETCHED_WITHIN: Duration = Duration::from_secs(5);
@@ -60,7 +61,7 @@ impl Carrier for Local {
             receiver: self.host.receiver.clone(),
             stall: self.host.endpoints.options().stall_timeout,
             reporter,
-            sending: Arc::default(),
+            sending: Arc::new(Sending::new(Some(1))),
             handing: None,
             receiving: None,
         })
@@ -73,41 +74,9 @@ struct RingLink {
     receiver: Receiver,
     stall: Duration,
     reporter: Reporter,
-    sending: Arc<Mutex<Sending>>,
+    sending: Arc<Sending<RingOut>>,
     handing: Option<JoinHandle<()>>,
     receiving: Option<JoinHandle<()>>,
-}
-
-/// The ring to send over, and the transfers that wait for it.
-#[derive(Debug, Default)]
-struct Sending {
-    ring: Option<RingOut>,
-    waiting: Vec<Outgoing>,
-    closed: bool,
-}
-
-impl Sending {
-    fn of(sending: &Mutex<Self>) -> MutexGuard<'_, Self> {
-        // Nothing panics while it is held.
-        sending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The ring is there: transfers that wait go over it.
-    fn add(&mut self, ring: RingOut) {
-        if self.closed {
-            return ring.close();
-        }
-        for outgoing in self.waiting.drain(..) {
-            ring.carry(&outgoing);
-        }
-        self.ring = Some(ring);
-    }
-
-    fn hang_up(&mut self) {
-        if let Some(ring) = self.ring.take() {
-            ring.close();
-        }
-    }
 }
 
 impl Link for RingLink {
@@ -118,12 +87,12 @@ impl Link for RingLink {
                     let (sending, reporter) = (self.sending.clone(), self.reporter.clone());
                     let handing = hand_over(expected, self.stall, sending, reporter);
                     self.handing = Some(tokio::spawn(handing));
-                    self.reporter.offered(word.encode());
+                    self.reporter.offered(encode(&word));
                 }
                 Err(why) => self.reporter.ended(Way::Out, Ending::Failed(why)),
             },
             Order::Meet { word } => {
-                let Some(word) = Word::decode(&word) else {
+                let Some(word) = decode::<Word>(&word) else {
                     return;
                 };
                 let (receiver, reporter) = (self.receiver.clone(), self.reporter.clone());
@@ -134,22 +103,15 @@ impl Link for RingLink {
     }
 
     fn carry(&mut self, outgoing: &Outgoing) {
-        let mut sending = Sending::of(&self.sending);
-        match &sending.ring {
-            Some(ring) => ring.carry(outgoing),
-            None => sending.waiting.push(outgoing.clone()),
-        }
+        self.sending.carry(outgoing);
     }
 
     fn forget(&mut self, outgoing: &Outgoing) {
-        let mut sending = Sending::of(&self.sending);
-        sending.waiting.retain(|waiting| !waiting.is(outgoing));
+        self.sending.forget(outgoing);
     }
 
     fn is_torn(&mut self) -> bool {
-        let mut sending = Sending::of(&self.sending);
-        let torn = sending.ring.take_if(|ring| ring.is_closed());
-        torn.is_some()
+        self.sending.remove(RingOut::is_closed)
     }
 }
 
@@ -169,10 +131,7 @@ impl Drop for RingLink {
         for task in self.handing.iter().chain(&self.receiving) {
             task.abort();
         }
-        let mut sending = Sending::of(&self.sending);
-        sending.closed = true;
-        sending.waiting.clear();
-        sending.hang_up();
+        self.sending.close();
     }
 }
 
@@ -192,7 +151,7 @@ fn of_guest(error: HandoverError) -> Ending {
 async fn hand_over(
     expected: Expected,
     stall: Duration,
-    sending: Arc<Mutex<Sending>>,
+    sending: Arc<Sending<RingOut>>,
     reporter: Reporter,
 ) {
     let handing = async {
@@ -205,7 +164,7 @@ async fn hand_over(
         RingOut::new(producer.map_err(failed)?, stall).map_err(failed)
     };
     match handing.await {
-        Ok(ring) => Sending::of(&sending).add(ring),
+        Ok(ring) => sending.add(ring),
         Err(ending) => reporter.ended(Way::Out, ending),
     }
 }

@@ -14,9 +14,12 @@ use tokio::{runtime::Handle, sync::oneshot};
 use crate::{
     copy::Crc32c,
     data::{Inside, Outgoing, Part, SendError, SendEvent},
-    path::ring::carrier::{
-        Doorbell, Driven, drive,
-        staging::{Producer, RingError},
+    path::{
+        ring::carrier::{
+            Doorbell, Driven, drive,
+            staging::{Producer, RingError},
+        },
+        sending::Sender,
     },
     wire::stream::{HEADER, StreamTrailer, TRAILER},
 };
@@ -75,11 +78,6 @@ impl RingOut {
         })
     }
 
-    /// Hangs the ring up: transfers under way fail.
-    pub fn close(&self) {
-        self.inner.ring.hang_up();
-    }
-
     /// Whether it was hung up here, or has failed. Nothing is sent over it any more.
     pub fn is_closed(&self) -> bool {
         self.inner.ring.is_hung_up()
@@ -111,6 +109,16 @@ impl RingOut {
                 }
             }
         });
+    }
+}
+
+impl Sender for RingOut {
+    fn carry(&self, outgoing: &Outgoing) {
+        self.carry(outgoing);
+    }
+
+    fn hang_up(&self) {
+        self.inner.ring.hang_up();
     }
 }
 

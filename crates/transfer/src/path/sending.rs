@@ -1,0 +1,103 @@
+//! What a link has to send over, and the transfers that wait for it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::data::Outgoing;
+
+/// Something that carries transfers: a lane, a ring.
+pub(super) trait Sender {
+    /// Carries parts of a transfer until none is left.
+    fn carry(&self, outgoing: &Outgoing);
+
+    /// Ends it, for the peer too.
+    fn hang_up(&self);
+}
+
+/// What a connection has to send over. Transfers go over all of it, what is still to come included.
+pub(super) struct Sending<S>(Mutex<State<S>>);
+
+struct State<S> {
+    /// How many will come, once that is known.
+    expected: Option<usize>,
+    up: Vec<S>,
+    waiting: Vec<Outgoing>,
+    closed: bool,
+}
+
+impl<S: Sender> Sending<S> {
+    pub(super) fn new(expected: Option<usize>) -> Self {
+        Self(Mutex::new(State {
+            expected,
+            up: Vec::new(),
+            waiting: Vec::new(),
+            closed: false,
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State<S>> {
+        // Nothing panics while it is held.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn expect(&self, number: usize) {
+        self.state().expected = Some(number);
+    }
+
+    /// One more is there: transfers that wait go over it.
+    pub(super) fn add(&self, sender: S) {
+        let mut state = self.state();
+        if state.closed {
+            return sender.hang_up();
+        }
+        for outgoing in &state.waiting {
+            sender.carry(outgoing);
+        }
+        state.up.push(sender);
+        if state.is_complete() {
+            state.waiting.clear();
+        }
+    }
+
+    pub(super) fn carry(&self, outgoing: &Outgoing) {
+        let mut state = self.state();
+        for sender in &state.up {
+            sender.carry(outgoing);
+        }
+        if !state.is_complete() {
+            state.waiting.push(outgoing.clone());
+        }
+    }
+
+    /// Forgets a transfer that may still wait.
+    pub(super) fn forget(&self, outgoing: &Outgoing) {
+        let waiting = &mut self.state().waiting;
+        waiting.retain(|waiting| !waiting.is(outgoing));
+    }
+
+    /// Lets go of those that are of no use any more, and says whether there were any.
+    pub(super) fn remove(&self, is_useless: impl Fn(&S) -> bool) -> bool {
+        let removed = self
+            .state()
+            .up
+            .extract_if(.., |sender| is_useless(sender))
+            .count();
+        removed > 0
+    }
+
+    /// Hangs up what is there and what is still to come.
+    pub(super) fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.waiting.clear();
+        for sender in state.up.drain(..) {
+            sender.hang_up();
+        }
+    }
+}
+
+impl<S> State<S> {
+    fn is_complete(&self) -> bool {
+        self.expected
+            .is_some_and(|expected| self.up.len() >= expected)
+    }
+}
