@@ -88,9 +88,3 @@ impl Reporter {
         (self.0)(Report::Ended { way, ending });
     }
 }
-
-impl fmt::Debug for Reporter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Reporter(..)")
-    }
-}

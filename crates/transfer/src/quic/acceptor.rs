@@ -10,6 +10,7 @@ use tokio::{
 };
 
 use super::{
+    bound::Bound,
     credentials::Credentials,
     error::CloseCode,
     options::QuicOptions,
@@ -65,28 +66,30 @@ where
     F: Fn(Met) -> W + Send + Sync + 'static,
     W: Future<Output = ()> + Send + 'static,
 {
-    pub(super) fn new(
-        (endpoint, buffer): (quinn::Endpoint, usize),
-        options: Arc<QuicOptions>,
-        credentials: Arc<Credentials>,
+    /// Takes connections in at `bound`, on its thread, for as long as its endpoint is open.
+    pub(super) fn start(
+        bound: &Bound,
+        options: &Arc<QuicOptions>,
+        credentials: &Arc<Credentials>,
         transport: TransportTowards,
         welcome: F,
-    ) -> Self {
+    ) {
         let most = options.max_connections.min(Semaphore::MAX_PERMITS);
-        Self {
-            endpoint,
-            credentials,
-            buffer,
+        let acceptor = Self {
+            endpoint: bound.endpoint.clone(),
+            options: options.clone(),
+            credentials: credentials.clone(),
+            buffer: bound.buffers.receive.granted,
             transport,
             welcome,
             strangers: Places::new(options.max_handshakes),
             guests: Places::new(options.max_handshakes),
             known: Arc::new(Semaphore::new(most)),
-            options,
-        }
+        };
+        bound.thread.handle.spawn(acceptor.run());
     }
 
-    pub(super) async fn run(self) {
+    async fn run(self) {
         let this = Arc::new(self);
         while let Some(incoming) = this.endpoint.accept().await {
             if let Some((incoming, place)) = this.admit(incoming) {

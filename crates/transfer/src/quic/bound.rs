@@ -9,11 +9,9 @@ use std::{
 use quinn::{Endpoint, EndpointConfig, ServerConfig};
 
 use super::{
-    acceptor::{Acceptor, Met},
-    credentials::Credentials,
     error::{BindError, CloseCode},
     options::QuicOptions,
-    path::{ETHERNET_UDP_PAYLOAD, TransportTowards},
+    path::ETHERNET_UDP_PAYLOAD,
     socket::{self, Buffers},
     threads::{NetThread, OnThread},
 };
@@ -71,7 +69,7 @@ impl Bound {
         // In range: the payload was clamped.
         let _ = config.max_udp_payload_size(largest_payload);
         let runtime = Arc::new(OnThread {
-            thread: thread.handle().clone(),
+            thread: thread.handle.clone(),
             largest_payload,
         });
         let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
@@ -84,27 +82,6 @@ impl Bound {
             buffers,
             thread,
         })
-    }
-
-    /// Takes connections in, for as long as the endpoint is open.
-    pub(super) fn accept<F, W>(
-        &self,
-        options: &Arc<QuicOptions>,
-        credentials: &Arc<Credentials>,
-        transport: TransportTowards,
-        welcome: F,
-    ) where
-        F: Fn(Met) -> W + Send + Sync + 'static,
-        W: Future<Output = ()> + Send + 'static,
-    {
-        let acceptor = Acceptor::new(
-            (self.endpoint.clone(), self.buffers.receive.granted),
-            options.clone(),
-            credentials.clone(),
-            transport,
-            welcome,
-        );
-        self.thread.handle().spawn(acceptor.run());
     }
 }
 

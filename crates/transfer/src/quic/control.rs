@@ -115,7 +115,7 @@ impl ControlSender {
     /// not read, for the frame timeout at most.
     ///
     /// Cancel-safe: a frame is sent whole or not at all. One whose sending was cancelled goes out
-    /// with the next [`send`](Self::send) or [`flush`](Self::flush).
+    /// with the next [`send`](Self::send) or [`finish`](Self::finish).
     ///
     /// # Errors
     /// [`ControlError`]; after any the connection is closed.
@@ -133,11 +133,8 @@ impl ControlSender {
         }
     }
 
-    /// Sends what a cancelled [`send`](Self::send) has left. Cancel-safe.
-    ///
-    /// # Errors
-    /// As [`send`](Self::send).
-    pub async fn flush(&mut self) -> Result<(), ControlError> {
+    /// Sends what is pending. Cancel-safe.
+    async fn flush(&mut self) -> Result<(), ControlError> {
         let after = self.shared.frame_timeout;
         let stream = &mut self.stream;
         let pending = &mut self.pending;

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    acceptor::{CONTROL_PREAMBLE, LANE_PREAMBLE, Met, answer, introduce, peer_of},
+    acceptor::{Acceptor, CONTROL_PREAMBLE, LANE_PREAMBLE, Met, answer, introduce, peer_of},
     bound::Bound,
     control::ControlConnection,
     credentials::Credentials,
@@ -64,20 +64,16 @@ impl Endpoints {
 
         let registry = Arc::new(Registry::new());
         let (arrived, arrivals) = mpsc::channel(options.max_handshakes);
-        control.accept(&options, &credentials, control_transport, {
-            let options = options.clone();
-            move |guest| welcome_control(guest, arrived.clone(), options.clone())
-        });
+        let settings = options.clone();
+        let welcome = move |guest| welcome_control(guest, arrived.clone(), settings.clone());
+        Acceptor::start(&control, &options, &credentials, control_transport, welcome);
         for lane in &lanes {
-            let thread = lane.thread.handle().clone();
-            let options = options.clone();
-            let registry = registry.clone();
-            lane.accept(
-                &options.clone(),
-                &credentials,
-                lane_transport,
-                move |guest| welcome_lane(guest, registry.clone(), thread.clone(), options.clone()),
-            );
+            let thread = lane.thread.handle.clone();
+            let (registry, settings) = (registry.clone(), options.clone());
+            let welcome = move |guest| {
+                welcome_lane(guest, registry.clone(), thread.clone(), settings.clone())
+            };
+            Acceptor::start(lane, &options, &credentials, lane_transport, welcome);
         }
         Ok(Self {
             inner: Arc::new(Inner {
@@ -209,7 +205,7 @@ impl Endpoints {
             introduction: &[&LANE_PREAMBLE[..], &token.0].concat(),
         };
         let met = self.dial(call).await?;
-        let thread = bound.thread.handle().clone();
+        let thread = bound.thread.handle.clone();
         admit_lane(&met.connection, met.path, &self.inner.options);
         Ok(Lane::new(met, peer.clone(), thread, &self.inner.options))
     }
@@ -220,7 +216,7 @@ impl Endpoints {
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
-        self.inner.control.thread.handle().spawn(task)
+        self.inner.control.thread.handle.spawn(task)
     }
 
     /// Closes all connections, takes no new ones, and waits half a second at most for the peers to be

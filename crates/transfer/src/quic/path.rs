@@ -83,15 +83,6 @@ impl Path {
             }
         }
     }
-
-    /// Limits packets to `payload` bytes.
-    pub(super) fn with_payload_up_to(self, payload: u16) -> Self {
-        Self {
-            initial: self.initial.min(payload),
-            largest: self.largest.min(payload),
-            ..self
-        }
-    }
 }
 
 /// Makes the transport settings for a path.
@@ -135,7 +126,12 @@ fn route_mtu(_: &UdpSocket, peer: SocketAddr) -> Option<u32> {
 
 /// Transport settings of control connections: small and quick.
 pub(super) fn control_transport(path: Path, options: &QuicOptions) -> Arc<TransportConfig> {
-    let mut config = common(path.with_payload_up_to(ETHERNET_UDP_PAYLOAD), options);
+    let path = Path {
+        initial: path.initial.min(ETHERNET_UDP_PAYLOAD),
+        largest: path.largest.min(ETHERNET_UDP_PAYLOAD),
+        ..path
+    };
+    let mut config = common(path, options);
     let window = VarInt::from_u32(CONTROL_WINDOW);
     config
         .max_concurrent_bidi_streams(VarInt::from_u32(1))

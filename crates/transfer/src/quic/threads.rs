@@ -23,7 +23,7 @@ const BLOCKING: usize = 32;
 #[derive(Debug)]
 pub(super) struct NetThread {
     runtime: Option<tokio::runtime::Runtime>,
-    handle: Handle,
+    pub(super) handle: Handle,
 }
 
 impl NetThread {
@@ -38,10 +38,6 @@ impl NetThread {
             handle: runtime.handle().clone(),
             runtime: Some(runtime),
         })
-    }
-
-    pub(super) fn handle(&self) -> &Handle {
-        &self.handle
     }
 
     /// Lets a closed endpoint say goodbye to its peers, and then ends the thread. Does not wait for

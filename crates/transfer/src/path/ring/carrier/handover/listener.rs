@@ -50,10 +50,8 @@ impl Listener {
         let (deliver, connection) = oneshot::channel();
         let mut guests = self.lobby.guests();
         if guests.len() >= self.lobby.limits.expected {
-            return Err(HandoverError::TooMuch {
-                what: "peers expected at a time",
-                limit: self.lobby.limits.expected as u64,
-            });
+            let limit = self.lobby.limits.expected as u64;
+            return Err(HandoverError::too_much("peers expected at a time", limit));
         }
         let token = token.clone();
         guests.push(Guest { token, deliver });

@@ -203,6 +203,12 @@ pub enum HandoverError {
     ShuttingDown,
 }
 
+impl HandoverError {
+    fn too_much(what: &'static str, limit: u64) -> Self {
+        Self::TooMuch { what, limit }
+    }
+}
+
 fn check_ring(
     offer: Offer,
     descriptors: Vec<OwnedFd>,
@@ -210,8 +216,7 @@ fn check_ring(
 ) -> Result<(OwnedFd, RingShape), HandoverError> {
     let shape = RingShape::new(offer.slots, offer.slot_bytes)?;
     if shape.bytes() > limit {
-        let what = "bytes of a ring";
-        return Err(HandoverError::TooMuch { what, limit });
+        return Err(HandoverError::too_much("bytes of a ring", limit));
     }
     let found = descriptors.len();
     let [memory]: [OwnedFd; 1] = descriptors

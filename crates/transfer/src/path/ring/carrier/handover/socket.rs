@@ -123,16 +123,12 @@ impl Packets {
             return Err(HandoverError::PeerGone);
         }
         if flags.contains(ReturnFlags::TRUNC) {
-            return Err(HandoverError::TooMuch {
-                what: "bytes in a packet",
-                limit: MAX_PACKET as u64,
-            });
+            let limit = MAX_PACKET as u64;
+            return Err(HandoverError::too_much("bytes in a packet", limit));
         }
         if flags.contains(ReturnFlags::CTRUNC) {
-            return Err(HandoverError::TooMuch {
-                what: "descriptors in a packet",
-                limit: MAX_DESCRIPTORS as u64 * u64::from(with_descriptors),
-            });
+            let limit = MAX_DESCRIPTORS as u64 * u64::from(with_descriptors);
+            return Err(HandoverError::too_much("descriptors in a packet", limit));
         }
         packet.truncate(bytes);
         Ok((packet, descriptors))
