@@ -11,8 +11,9 @@ use super::extent::{Extent, NestsByExtent};
 use super::join::join_neighbours;
 use super::nest::ComponentSet;
 use super::program::{Placed, Program};
-use super::route::{Piece, RouteGroup, RouteShape};
+use super::route::{Class, Piece, RouteGroup, RouteShape};
 use super::segments::{self, Segment};
+use super::sides::Sides;
 use super::table::{BindError, Lookup, MAX_PLACES, Tables};
 
 /// A plan with the block tables of both sides: what one process can run that reaches both memories.
@@ -36,7 +37,7 @@ pub struct BoundRoute {
     pub group: usize,
     shape: Arc<BoundShape>,
     /// Where the shape starts on each side.
-    start: (u64, u64),
+    start: Sides<u64>,
 }
 
 /// What routes alike do, as if they started at 0 on both sides.
@@ -65,8 +66,8 @@ impl BoundRoute {
     pub fn program(&self) -> Program {
         let mut program = self.shape.program.clone();
         for place in &mut program.placed {
-            place.src += self.start.0;
-            place.dst += self.start.1;
+            place.src += self.start.src;
+            place.dst += self.start.dst;
         }
         program
     }
@@ -131,16 +132,11 @@ impl Plan {
     /// When a table is too short, lists a block that does not exist, or would write one twice; or there are
     /// more than [`MAX_PLACES`].
     pub fn bind(&self, src: &Tables, dst: &Tables) -> Result<BoundPlan, BindError> {
-        let mut lookups = Vec::with_capacity(self.groups.len());
-        for group in 0..self.groups.len() {
-            lookups.push((
-                Lookup::new(self, group, Side::Source, src)?,
-                Lookup::new(self, group, Side::Destination, dst)?,
-            ));
-        }
+        let tables = Sides { src, dst };
+        let lookups = Sides::try_of(|side| Lookup::of_plan(self, side, tables[side]))?;
         // Most routes differ in units only, so they share their shapes, or at least their segments.
         let mut shapes: HashMap<RouteShape, Arc<BoundShape>> = HashMap::new();
-        let mut segments = Vec::new();
+        let mut segments = Segments::new();
         let mut places = 0u64;
         let mut routes = Vec::with_capacity(self.routes.len());
         for route in &self.routes {
@@ -155,12 +151,7 @@ impl Plan {
                         if places > MAX_PLACES {
                             return Err(BindError::TooManyPlaces);
                         }
-                        let (src, dst) = &lookups[group];
-                        let mut shape = BoundShape::make(parts, (src, dst), &mut segments);
-                        shape.program.placed.iter_mut().for_each(|place| {
-                            place.src -= start.0;
-                            place.dst -= start.1;
-                        });
+                        let shape = BoundShape::make(parts, &lookups, &mut segments, start);
                         new.insert(Arc::new(shape))
                     }
                 };
@@ -177,30 +168,27 @@ impl Plan {
     }
 }
 
-/// Segments that are made already: of which group and piece, and whether their ends are open.
-type Segments = Vec<(usize, bool, Piece, Vec<Segment>)>;
+/// Segments that are made already: of which group and class, and whether their ends are open.
+type Segments = HashMap<(usize, Class, bool), Vec<Segment>>;
 
 impl BoundShape {
     fn make(
         parts: &[RouteGroup],
-        (src, dst): (&Lookup<'_>, &Lookup<'_>),
+        lookups: &Sides<Vec<Lookup<'_>>>,
         segments: &mut Segments,
+        start: Sides<u64>,
     ) -> Self {
         let mut shape = Self::default();
         for part in parts {
             let pieces = part.pieces();
-            let several = pieces.len() > 1;
+            let open = pieces.len() > 1;
             for piece in pieces {
-                let known = segments.iter().position(|(of, open, known, _)| {
-                    (*of, *open) == (part.group, several)
-                        && (known.range, known.steps) == (piece.range, piece.steps)
+                let made = segments.entry((part.group, piece.class, open));
+                let made = made.or_insert_with(|| {
+                    let lookups = Sides::of(|side| lookups[side][part.group]);
+                    segments::make(piece.class, open, lookups)
                 });
-                let index = known.unwrap_or_else(|| {
-                    let made = segments::make(piece.range, piece.steps, several, src, dst);
-                    segments.push((part.group, several, piece.clone(), made));
-                    segments.len() - 1
-                });
-                shape.place(part, &piece, &segments[index].3);
+                shape.place(part, &piece, made, start);
             }
         }
         join_neighbours(&mut shape.program, &mut shape.components);
@@ -211,16 +199,22 @@ impl BoundShape {
         shape
     }
 
-    fn place(&mut self, group: &RouteGroup, piece: &Piece, segments: &[Segment]) {
+    fn place(
+        &mut self,
+        group: &RouteGroup,
+        piece: &Piece,
+        segments: &[Segment],
+        start: Sides<u64>,
+    ) {
         self.program.placed.reserve(segments.len());
         let mut by_extent = NestsByExtent::default();
-        for segment in segments {
+        for &Segment { at, states, blocks } in segments {
             let extent = Extent {
-                states: segment.states,
-                blocks: segment.blocks,
-                zero: (segment.src.state == 0, segment.dst.state == 0),
+                states,
+                blocks,
+                zero: at.map(|place| place.state == 0),
             };
-            let (first, nests) = by_extent.get(extent, || {
+            let nests = by_extent.get(extent, || {
                 let nests = group.nests(&piece.classes, extent, None);
                 let first = self.program.nests.len() as u32;
                 for strided in &nests {
@@ -229,11 +223,12 @@ impl BoundShape {
                 }
                 (first, nests)
             });
-            for (nest, strided) in (first..).zip(nests) {
+            for (nest, strided) in nests {
+                let own = |side| strided.at[side].at(at[side].block, at[side].state) - start[side];
                 self.program.placed.push(Placed {
                     nest,
-                    src: strided.src.at(segment.src.block, segment.src.state),
-                    dst: strided.dst.at(segment.dst.block, segment.dst.state),
+                    src: own(Side::Source),
+                    dst: own(Side::Destination),
                 });
             }
         }

@@ -9,9 +9,10 @@ use transload_layout::{Deployment, Rank, Side};
 use super::error::{MAX_BYTES, PlanError};
 use super::group::{self, GroupPlan};
 use super::nest::ComponentSet;
-use super::ranks::{self, Ranks};
+use super::ranks::{self, Ranks, overlap};
 use super::request::Request;
 use super::route::{Route, RouteGroup};
+use super::sides::Sides;
 use super::size;
 use super::stages::Stages;
 
@@ -33,7 +34,7 @@ impl Plan {
         dst: &Deployment,
         request: &Request,
     ) -> Result<Self, PlanError> {
-        Self::compile_some(src, dst, request, None, None)
+        Self::compile_some(src, dst, request, Sides::default())
     }
 
     /// Plans the routes of some ranks of one side: what an agent needs that holds their memory.
@@ -47,10 +48,9 @@ impl Plan {
         side: Side,
         ranks: &[Rank],
     ) -> Result<Self, PlanError> {
-        match side {
-            Side::Source => Self::compile_some(src, dst, request, Some(ranks), None),
-            Side::Destination => Self::compile_some(src, dst, request, None, Some(ranks)),
-        }
+        let mut only = Sides::default();
+        only[side] = Some(ranks);
+        Self::compile_some(src, dst, request, only)
     }
 
     /// Plans the one route between two ranks. A plan without routes says that they share nothing.
@@ -64,40 +64,40 @@ impl Plan {
         src_rank: Rank,
         dst_rank: Rank,
     ) -> Result<Self, PlanError> {
-        Self::compile_some(src, dst, request, Some(&[src_rank]), Some(&[dst_rank]))
+        let only = Sides {
+            src: Some(&[src_rank][..]),
+            dst: Some(&[dst_rank][..]),
+        };
+        Self::compile_some(src, dst, request, only)
     }
 
     fn compile_some(
         src: &Deployment,
         dst: &Deployment,
         request: &Request,
-        only_src: Option<&[Rank]>,
-        only_dst: Option<&[Rank]>,
+        only: Sides<Option<&[Rank]>>,
     ) -> Result<Self, PlanError> {
-        let src_ranks = Ranks::of(src, Side::Source, only_src)?;
-        let dst_ranks = Ranks::of(dst, Side::Destination, only_dst)?;
+        let deployments = Sides { src, dst };
+        let ranks = Sides::try_of(|side| Ranks::of(deployments[side], side, only[side]))?;
         let groups = group::groups(src, dst, request)?;
-        let stages = ranks::stages((src, &src_ranks), (dst, &dst_ranks));
-        size::check((src, &src_ranks), (dst, &dst_ranks), &stages, &groups)?;
+        let stages = ranks::stages(&ranks);
+        size::check(&ranks, &stages, &groups)?;
         let mut routes = Vec::new();
-        for (src_stage, dst_stage) in stages {
-            let stages = Stages::new(src, src_stage, dst, dst_stage, &groups);
-            for dst_rank in dst_ranks.tp.clone() {
-                let senders = stages.senders(dst_rank);
-                let tp = &src_ranks.tp;
-                for src_rank in senders.start.max(tp.start)..senders.end.min(tp.end) {
+        for stages in stages {
+            let stages = Stages::new(&ranks, stages, &groups);
+            for dst_rank in ranks.dst.tp.clone() {
+                for src_rank in overlap(&stages.senders(dst_rank), &ranks.src.tp) {
                     routes.extend(stages.route(src_rank, dst_rank));
                 }
             }
         }
         let moved = routes.iter().flat_map(|route| &route.groups);
-        let moved = moved.map(|group| u128::from(group.bytes()));
-        let bytes: u128 = moved.sum();
+        let bytes = moved.map(|group| u128::from(group.bytes())).sum();
         if bytes > MAX_BYTES.into() {
             return Err(PlanError::TooManyBytes { bytes });
         }
-        let wanted = |only: Option<&[Rank]>, rank| only.is_none_or(|only| only.contains(&rank));
-        routes.retain(|route| wanted(only_src, route.src_rank) && wanted(only_dst, route.dst_rank));
+        routes
+            .retain(|route| ranks.src.include(route.src_rank) && ranks.dst.include(route.dst_rank));
         routes.sort_by_key(|route| (route.dst_rank, route.src_rank));
         Ok(Self {
             request: *request,
@@ -143,9 +143,11 @@ impl Plan {
                 *component.or_default() += group.slice_bytes(slice);
             }
         }
+        let readers =
+            |group: usize, component: usize| self.groups[group].components[component].readers;
         let distinct = moved
             .into_iter()
-            .map(|((group, component), bytes)| bytes / self.groups[group].readers(component));
+            .map(|((group, component), bytes)| bytes / readers(group, component));
         distinct.sum()
     }
 
@@ -178,10 +180,7 @@ impl Plan {
 
     /// Which group of a side's own document a group of the plan is.
     pub fn group_of(&self, side: Side, group: usize) -> usize {
-        match side {
-            Side::Source => self.groups[group].src_group,
-            Side::Destination => self.groups[group].dst_group,
-        }
+        self.groups[group].index[side]
     }
 
     /// Which entries of a side's block table a request touches in a group.
@@ -191,6 +190,7 @@ impl Plan {
 
     /// Segments: stretches of tokens inside one block of each side, over all groups.
     pub fn segments(&self) -> u64 {
-        self.groups.iter().map(GroupPlan::segments).sum()
+        let ranges = self.groups.iter().flat_map(|group| &group.ranges);
+        ranges.map(|range| range.segments()).sum()
     }
 }

@@ -1,7 +1,7 @@
 //! Digests of plans: two peers that computed the same plan have the same digest of it.
 
 use super::compile::Plan;
-use super::nest::Origin;
+use super::request::Request;
 use super::route::Route;
 use crate::ids::PlanDigest;
 
@@ -12,33 +12,33 @@ const VERSION: &[u8] = b"transload.plan rules 3";
 impl Plan {
     /// The digest of all routes.
     pub fn digest(&self) -> PlanDigest {
-        let mut writer = Writer::new(self);
-        for route in &self.routes {
-            writer.route(self, route);
-        }
-        writer.finish()
+        self.digest_of(&self.routes)
     }
 
     /// The digest of one route: what the two ranks of it compare.
     pub fn route_digest(&self, route: &Route) -> PlanDigest {
-        let mut writer = Writer::new(self);
-        writer.route(self, route);
-        writer.finish()
+        self.digest_of(std::slice::from_ref(route))
+    }
+
+    fn digest_of(&self, routes: &[Route]) -> PlanDigest {
+        let mut writer = Writer(blake3::Hasher::new());
+        writer.text(VERSION);
+        let Request {
+            start,
+            tokens,
+            by_layer,
+        } = self.request;
+        writer.numbers(&[start, tokens, by_layer.into()]);
+        for route in routes {
+            writer.route(self, route);
+        }
+        PlanDigest(*writer.0.finalize().as_bytes())
     }
 }
 
 struct Writer(blake3::Hasher);
 
 impl Writer {
-    fn new(plan: &Plan) -> Self {
-        let mut writer = Self(blake3::Hasher::new());
-        let request = plan.request();
-        writer.text(VERSION);
-        let by_layer = u64::from(request.by_layer);
-        writer.numbers(&[request.start, request.tokens, by_layer]);
-        writer
-    }
-
     /// Every field is of fixed length or preceded by its length, so that no two plans read alike.
     fn route(&mut self, plan: &Plan, route: &Route) {
         let ranks = [route.src_rank.0.into(), route.dst_rank.0.into()];
@@ -55,19 +55,16 @@ impl Writer {
             for slice in &group.slices {
                 let range = slice.class.range;
                 self.numbers(&[slice.component as u64, range.first, range.end]);
-                self.numbers(&[range.src_block, range.dst_block]);
-                self.origin(slice.src);
-                self.origin(slice.dst);
+                self.numbers(&[range.block.src, range.block.dst]);
+                for origin in [slice.at.src, slice.at.dst] {
+                    self.numbers(&[origin.base, origin.block_stride, origin.state_stride]);
+                }
                 self.numbers(&[slice.loops.len() as u64]);
                 for l in slice.loops.iter().chain([&slice.layers]) {
                     self.numbers(&[l.count, l.src, l.dst]);
                 }
             }
         }
-    }
-
-    fn origin(&mut self, origin: Origin) {
-        self.numbers(&[origin.base, origin.block_stride, origin.state_stride]);
     }
 
     fn text(&mut self, bytes: &[u8]) {
@@ -79,9 +76,5 @@ impl Writer {
         for number in numbers {
             self.0.update(&number.to_le_bytes());
         }
-    }
-
-    fn finish(self) -> PlanDigest {
-        PlanDigest(*self.0.finalize().as_bytes())
     }
 }

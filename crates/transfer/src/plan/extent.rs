@@ -1,19 +1,23 @@
 //! How far a nest goes along the token axis, and the nests that are made for each such extent.
 
 use std::collections::HashMap;
+use std::iter::{Zip, zip};
+use std::ops::RangeFrom;
+use std::slice;
 
 use smallvec::SmallVec;
 
 use super::nest::Strided;
+use super::sides::Sides;
 
-/// How many steps a nest takes along layers, states and blocks, and where it may be placed.
+/// How many steps a nest takes along states and blocks, and where it may be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Extent {
     pub(super) states: u64,
     /// Neighbouring blocks of both sides that the nest goes through, each with `states` states.
     pub(super) blocks: u64,
-    /// For each side: whether the nest starts at state 0 of a block wherever it is placed.
-    pub(super) zero: (bool, bool),
+    /// Whether the nest starts at state 0 of a block wherever it is placed.
+    pub(super) zero: Sides<bool>,
 }
 
 /// The nests of a class for each extent that occurs: few extents repeat over many segments.
@@ -26,12 +30,12 @@ pub(super) struct NestsByExtent {
 }
 
 impl NestsByExtent {
-    /// The nests for an extent, made where they are needed for the first time.
+    /// The nests for an extent, made where they are needed for the first time, each with its index in the program.
     pub(super) fn get(
         &mut self,
         extent: Extent,
         make: impl FnOnce() -> (u32, SmallVec<[Strided; 4]>),
-    ) -> (u32, &[Strided]) {
+    ) -> Zip<RangeFrom<u32>, slice::Iter<'_, Strided>> {
         const FEW: usize = 8;
         let made = &mut self.made;
         let few = made
@@ -51,6 +55,6 @@ impl NestsByExtent {
             index
         });
         let (_, first, nests) = &self.made[index];
-        (*first, nests)
+        zip(*first.., nests)
     }
 }

@@ -3,21 +3,23 @@
 use std::ops::Range;
 
 use transload_layout::partition::Partition;
-use transload_layout::{Deployment, Side, Spec};
+use transload_layout::{Deployment, Group, Side, Spec};
 
 use super::bridge::pair_groups;
 use super::error::{MAX_TOKENS, PlanError};
 use super::nest::ComponentSet;
+use super::ranks::{Ranks, hull, overlap};
 use super::request::Request;
+use super::sides::Sides;
 use super::tokens::StateRange;
 
 /// What all routes of a group have in common.
 #[derive(Clone, Debug)]
 pub(super) struct GroupPlan {
     pub(super) name: String,
-    pub(super) src_group: usize,
-    pub(super) dst_group: usize,
-    pub(super) num_blocks: (u32, u32),
+    /// Its index in each side's own document.
+    pub(super) index: Sides<usize>,
+    pub(super) num_blocks: Sides<u32>,
     pub(super) components: Vec<ComponentPlan>,
     /// The distinct ranges of states that its specs move.
     pub(super) ranges: Vec<StateRange>,
@@ -30,7 +32,7 @@ pub(super) struct ComponentPlan {
     attention: Option<usize>,
     pub(super) partition: Partition,
     /// How many destination ranks need each unit.
-    readers: u64,
+    pub(super) readers: u64,
     /// Index into the group's `ranges`.
     pub(super) range: usize,
 }
@@ -50,11 +52,15 @@ pub(super) fn groups(
     }
     let mut groups = Vec::new();
     for (src_index, (group, other)) in pair_groups(src, dst)?.into_iter().enumerate() {
+        let pair = Sides {
+            src: group,
+            dst: other,
+        };
         let mut ranges = Vec::new();
         let mut components = Vec::new();
         for (index, spec) in group.specs().iter().enumerate() {
             let attention = matches!(spec, Spec::Attention(_)).then_some(index);
-            let range = StateRange::of(spec, request, group.block_size(), other.block_size());
+            let range = StateRange::of(spec, request, pair.map(Group::block_size));
             let known = ranges.iter().position(|known| *known == range);
             let range = known.unwrap_or_else(|| {
                 ranges.push(range);
@@ -72,9 +78,11 @@ pub(super) fn groups(
         }
         groups.push(GroupPlan {
             name: group.name().to_owned(),
-            src_group: src_index,
-            dst_group: dst.group(group.name()).map_or(0, |(index, _)| index),
-            num_blocks: (group.num_blocks(), other.num_blocks()),
+            index: Sides {
+                src: src_index,
+                dst: dst.group(group.name()).map_or(0, |(index, _)| index),
+            },
+            num_blocks: pair.map(Group::num_blocks),
             components,
             ranges,
         });
@@ -84,42 +92,37 @@ pub(super) fn groups(
 
 impl GroupPlan {
     pub(super) fn entries(&self, side: Side) -> Range<u64> {
-        let touched = self.ranges.iter().map(|range| {
-            range.entries(match side {
-                Side::Source => range.src_block,
-                Side::Destination => range.dst_block,
-            })
+        let ranges = self.ranges.iter();
+        let touched = ranges.map(|range| range.entries(range.block[side]));
+        hull(touched.filter(|entries| !entries.is_empty()))
+    }
+
+    /// The layer slots that two stages have in common, counted over the whole group, and each side's first slot.
+    pub(super) fn slots_in_common(
+        &self,
+        ranks: &Sides<Ranks<'_>>,
+        stages: &Sides<u32>,
+    ) -> (Sides<usize>, Range<usize>) {
+        let slots = Sides::of(|side| {
+            let group = &ranks[side].deployment.groups()[self.index[side]];
+            group.stage_slots(stages[side])
         });
-        touched
-            .filter(|entries| !entries.is_empty())
-            .reduce(|a, b| a.start.min(b.start)..a.end.max(b.end))
-            .unwrap_or(0..0)
-    }
-
-    pub(super) fn segments(&self) -> u64 {
-        self.ranges.iter().map(|range| range.segments()).sum()
-    }
-
-    /// How many destination ranks need each unit of a component.
-    pub(super) fn readers(&self, component: usize) -> u64 {
-        self.components[component].readers
+        let both = overlap(&slots.src, &slots.dst);
+        (slots.map(|slots| slots.start), both)
     }
 
     /// How each component is shared out among ranks, of those that move anything.
     pub(super) fn partitions(&self) -> impl Iterator<Item = Partition> {
-        let moving = self.components.iter().filter(|component| {
-            let range = self.ranges[component.range];
-            range.first < range.end
-        });
+        let components = self.components.iter();
+        let moving = components.filter(|component| self.ranges[component.range].count() > 0);
         moving.map(|component| component.partition)
     }
 
     pub(super) fn component_names(&self, set: ComponentSet) -> String {
-        let chosen = self.components.iter().enumerate();
-        let chosen = chosen.filter(|(index, _)| set.contains(*index));
+        let components = self.components.iter().enumerate();
         let mut names: Vec<&str> = Vec::new();
         let mut before = None;
-        for (_, component) in chosen {
+        for (_, component) in components.filter(|(index, _)| set.contains(*index)) {
             let own = component.attention.map(|spec| (spec, component.name));
             match (before, own) {
                 (Some((of_k, "k")), Some((of_v, "v"))) if of_k == of_v => {

@@ -26,6 +26,7 @@ mod request;
 mod route;
 mod segments;
 mod share;
+mod sides;
 mod size;
 mod stages;
 mod stream;

@@ -7,6 +7,7 @@ use thiserror::Error;
 use transload_layout::view::{ALLOCATION_BITS, Axis, ComponentView};
 
 use super::program::{Loop, Nest, Placed, Program};
+use super::sides::{Sides, both};
 
 /// Which components a nest moves, as bits: the n-th component of a group, counted over its specs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -28,8 +29,7 @@ impl ComponentSet {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Strided {
     pub(super) components: ComponentSet,
-    pub(super) src: Origin,
-    pub(super) dst: Origin,
+    pub(super) at: Sides<Origin>,
     pub(super) nest: Nest,
 }
 
@@ -82,27 +82,35 @@ pub(super) fn simplify(mut loops: SmallVec<[Loop; 8]>, mut run: u64) -> Nest {
 /// Joins nests whose chunks follow one another on both sides, as often as that is possible.
 ///
 /// `zero` says for which side the state is 0 wherever these nests are placed.
-pub(super) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: (bool, bool)) {
+pub(super) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: Sides<bool>) {
     let follows = |a: &Strided, b: &Strided| {
         a.nest.loops == b.nest.loops
-            && a.src.runs_into(b.src, a.nest.run, zero.0)
-            && a.dst.runs_into(b.dst, a.nest.run, zero.1)
+            && both(|side| a.at[side].runs_into(b.at[side], a.nest.run, zero[side]))
     };
-    'again: loop {
-        for i in 0..nests.len() {
-            for j in 0..nests.len() {
-                if i != j && follows(&nests[i], &nests[j]) {
-                    let next = nests[j].clone();
-                    let first = &mut nests[i];
-                    let loops = first.nest.loops.iter().copied().collect();
-                    first.nest = simplify(loops, first.nest.run + next.nest.run);
-                    first.components.0 |= next.components.0;
-                    nests.remove(j);
-                    continue 'again;
-                }
-            }
-        }
-        return;
+    let joint = |nests: &[Strided]| {
+        let indices = 0..nests.len();
+        let mut pairs = indices
+            .clone()
+            .flat_map(|i| indices.clone().map(move |j| (i, j)));
+        pairs.find(|&(i, j)| i != j && follows(&nests[i], &nests[j]))
+    };
+    while let Some((i, j)) = joint(nests) {
+        let (run, components) = (nests[j].nest.run, nests[j].components);
+        let first = &mut nests[i];
+        let loops = first.nest.loops.iter().copied().collect();
+        first.nest = simplify(loops, first.nest.run + run);
+        first.components.0 |= components.0;
+        nests.remove(j);
+    }
+}
+
+/// The loop over two views along an axis of which both have as many positions.
+pub(super) fn strides(src: &ComponentView, dst: &ComponentView, axis: Axis) -> Loop {
+    let (src, dst) = (src.view.dim(axis), dst.view.dim(axis));
+    Loop {
+        count: src.extent,
+        src: src.stride,
+        dst: dst.stride,
     }
 }
 
@@ -195,26 +203,31 @@ pub fn jointly_contiguous_chunks(
     let mut nests: SmallVec<[Strided; 4]> = SmallVec::new();
     for (index, (src, dst)) in src.iter().zip(dst).enumerate() {
         let loops = paired(index, src, dst)?;
-        let origin = |base| Origin {
-            base,
+        let at = Sides { src, dst }.map(|side| Origin {
+            base: side.view.offset,
             ..Origin::default()
-        };
+        });
         nests.push(Strided {
             components: ComponentSet::one(index),
-            src: origin(src.view.offset),
-            dst: origin(dst.view.offset),
+            at,
             nest: simplify(loops, 1),
         });
     }
     nests.retain(|strided| strided.nest.bytes() > 0);
-    fuse(&mut nests, (true, true));
+    fuse(
+        &mut nests,
+        Sides {
+            src: true,
+            dst: true,
+        },
+    );
     Ok(Program {
         placed: (0..)
             .zip(&nests)
             .map(|(nest, strided)| Placed {
                 nest,
-                src: strided.src.base,
-                dst: strided.dst.base,
+                src: strided.at.src.base,
+                dst: strided.at.dst.base,
             })
             .collect(),
         nests: nests.into_iter().map(|strided| strided.nest).collect(),
@@ -253,15 +266,7 @@ fn paired(
             });
         }
     }
-    let loops = axes(src).map(|axis| {
-        let (a, b) = (src.view.dim(axis), dst.view.dim(axis));
-        Loop {
-            count: a.extent,
-            src: a.stride,
-            dst: b.stride,
-        }
-    });
-    Ok(loops.collect())
+    Ok(axes(src).map(|axis| strides(src, dst, axis)).collect())
 }
 
 fn axes(view: &ComponentView) -> impl Iterator<Item = Axis> + '_ {

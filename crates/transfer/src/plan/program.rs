@@ -11,6 +11,7 @@
 
 use smallvec::SmallVec;
 use thiserror::Error;
+use transload_layout::Side;
 pub use transload_layout::view::{ALLOCATION_BITS, split_address};
 
 /// One loop of a [`Nest`]: `count` steps, each moving both sides by its stride in bytes.
@@ -22,6 +23,15 @@ pub struct Loop {
     pub src: u64,
     /// Bytes from one step to the next on the destination side.
     pub dst: u64,
+}
+
+impl Loop {
+    pub(super) fn stride(&self, side: Side) -> u64 {
+        match side {
+            Side::Source => self.src,
+            Side::Destination => self.dst,
+        }
+    }
 }
 
 /// Loops, outermost first, over chunks of `run` bytes that are contiguous on both sides.

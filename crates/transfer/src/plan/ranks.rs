@@ -5,60 +5,68 @@ use std::ops::Range;
 use transload_layout::{Deployment, Rank, Side};
 
 use super::error::PlanError;
+use super::sides::Sides;
 
 /// The stages of one side that have a part in a plan, and the ranks within each.
-pub(super) struct Ranks {
+pub(super) struct Ranks<'a> {
+    pub(super) deployment: &'a Deployment,
     pub(super) stages: Range<u32>,
     pub(super) tp: Range<u32>,
+    only: Option<&'a [Rank]>,
 }
 
-impl Ranks {
+impl<'a> Ranks<'a> {
     /// All ranks of a deployment; or the stages and the places in them that some ranks span.
     pub(super) fn of(
-        deployment: &Deployment,
+        deployment: &'a Deployment,
         side: Side,
-        only: Option<&[Rank]>,
+        only: Option<&'a [Rank]>,
     ) -> Result<Self, PlanError> {
-        let Some(only) = only else {
-            return Ok(Self {
-                stages: 0..deployment.pp(),
-                tp: 0..deployment.tp(),
-            });
-        };
-        let last = deployment.tp() * deployment.pp() - 1;
-        if let Some(&Rank(rank)) = only.iter().find(|rank| rank.0 > last) {
-            return Err(PlanError::NoSuchRank { side, rank, last });
+        let (mut stages, mut tp) = (0..deployment.pp(), 0..deployment.tp());
+        if let Some(only) = only {
+            let last = deployment.tp() * deployment.pp() - 1;
+            if let Some(&Rank(rank)) = only.iter().find(|rank| rank.0 > last) {
+                return Err(PlanError::NoSuchRank { side, rank, last });
+            }
+            let places = || only.iter().map(|rank| deployment.split_rank(*rank));
+            stages = hull(places().map(|(_, stage)| stage..stage + 1));
+            tp = hull(places().map(|(tp, _)| tp..tp + 1));
         }
-        let places = only.iter().map(|rank| deployment.split_rank(*rank));
-        let (tp, stages): (Vec<_>, Vec<_>) = places.unzip();
         Ok(Self {
-            stages: span(&stages),
-            tp: span(&tp),
+            deployment,
+            stages,
+            tp,
+            only,
         })
+    }
+
+    /// Whether a rank that they span is one of those that were asked for.
+    pub(super) fn include(&self, rank: Rank) -> bool {
+        self.only.is_none_or(|only| only.contains(&rank))
     }
 }
 
-/// From the least to the greatest.
-fn span(numbers: &[u32]) -> Range<u32> {
-    let ends = numbers.iter().min().zip(numbers.iter().max());
-    ends.map_or(0..0, |(least, greatest)| *least..*greatest + 1)
+/// What two ranges have in common.
+pub(super) fn overlap<T: Ord + Copy>(a: &Range<T>, b: &Range<T>) -> Range<T> {
+    a.start.max(b.start)..a.end.min(b.end)
 }
 
-/// The pairs of stages, source first, that hold layers in common.
-pub(super) fn stages(
-    (src, src_ranks): (&Deployment, &Ranks),
-    (dst, dst_ranks): (&Deployment, &Ranks),
-) -> Vec<(u32, u32)> {
+/// From the start of the first range to the end of the last.
+pub(super) fn hull<T: Ord + Default>(ranges: impl Iterator<Item = Range<T>>) -> Range<T> {
+    let all = ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
+    all.unwrap_or_default()
+}
+
+/// The pairs of stages that hold layers in common.
+pub(super) fn stages(ranks: &Sides<Ranks<'_>>) -> Vec<Sides<u32>> {
     let mut pairs = Vec::new();
-    for dst_stage in dst_ranks.stages.clone() {
-        let layers = dst.stage_layers(dst_stage);
-        if layers.is_empty() {
-            continue;
+    for dst in ranks.dst.stages.clone() {
+        let layers = ranks.dst.deployment.stage_layers(dst);
+        if !layers.is_empty() {
+            let holders = ranks.src.deployment.stages_of(&layers);
+            let holders = overlap(&holders, &ranks.src.stages);
+            pairs.extend(holders.map(|src| Sides { src, dst }));
         }
-        let holders = src.stages_of(&layers);
-        let holders =
-            holders.start.max(src_ranks.stages.start)..holders.end.min(src_ranks.stages.end);
-        pairs.extend(holders.map(|src_stage| (src_stage, dst_stage)));
     }
     pairs
 }

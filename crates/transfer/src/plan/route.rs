@@ -9,6 +9,7 @@ use transload_layout::Rank;
 use super::extent::Extent;
 use super::nest::{ComponentSet, Origin, Strided, fuse, simplify};
 use super::program::Loop;
+use super::sides::{SIDES, Sides};
 use super::tokens::StateRange;
 
 /// What one source rank sends one destination rank.
@@ -44,8 +45,8 @@ pub(super) struct RouteGroup {
 pub(super) struct Slice {
     pub(super) component: usize,
     pub(super) class: Class,
-    pub(super) src: Origin,
-    pub(super) dst: Origin,
+    /// Where it starts.
+    pub(super) at: Sides<Origin>,
     /// Layers; kept apart from the other loops since streams may go layer by layer.
     pub(super) layers: Loop,
     /// Units, content and bytes.
@@ -64,9 +65,9 @@ pub(super) struct Class {
 /// How the blocks of both sides, and the states in them, lie to one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Steps {
-    /// For each side: whether states and blocks step alike, so that a state's place is linear in
+    /// Whether states and blocks step alike, so that a state's place is linear in
     /// `block * states_per_block + state`.
-    pub(super) linear: (bool, bool),
+    pub(super) linear: Sides<bool>,
     /// Whether blocks lie closer together than the states of one block: on both sides, or on one where
     /// the blocks of the other hold one state each.
     pub(super) states_outside: bool,
@@ -75,8 +76,8 @@ pub(super) struct Steps {
 /// A stretch of states that slices of some classes move all alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    pub(super) range: StateRange,
-    pub(super) steps: Steps,
+    /// What they have in common, for this stretch.
+    pub(super) class: Class,
     pub(super) classes: SmallVec<[Class; 2]>,
 }
 
@@ -91,15 +92,18 @@ pub(super) struct RouteShape {
 
 impl RouteShape {
     /// The shape of one group on a route, and where that starts on each side.
-    pub(super) fn of(parts: &[RouteGroup]) -> (Self, (u64, u64)) {
+    pub(super) fn of(parts: &[RouteGroup]) -> (Self, Sides<u64>) {
         let slices = || parts.iter().flat_map(|part| &part.slices);
-        let least = |base: fn(&Slice) -> u64| slices().map(base).min().unwrap_or(0);
-        let start = (least(|slice| slice.src.base), least(|slice| slice.dst.base));
+        let start = Sides::of(|side| {
+            let bases = slices().map(|slice| slice.at[side].base);
+            bases.min().unwrap_or(0)
+        });
         let at_zero = |part: &RouteGroup| {
             let mut slices = part.slices.clone();
             for slice in &mut slices {
-                slice.src.base -= start.0;
-                slice.dst.base -= start.1;
+                for side in SIDES {
+                    slice.at[side].base -= start[side];
+                }
             }
             (part.layers().len(), slices)
         };
@@ -108,6 +112,16 @@ impl RouteShape {
             parts: parts.iter().map(at_zero).collect(),
         };
         (shape, start)
+    }
+}
+
+impl Slice {
+    /// Where its layers start, counted from this slot.
+    pub(super) fn from_slot(&self, slot: u64) -> Sides<Origin> {
+        Sides::of(|side| Origin {
+            base: self.at[side].base + slot * self.layers.stride(side),
+            ..self.at[side]
+        })
     }
 }
 
@@ -127,37 +141,32 @@ impl RouteGroup {
     ) -> SmallVec<[Strided; 4]> {
         let mut nests = SmallVec::new();
         for slice in self.slices.iter().filter(|s| classes.contains(&s.class)) {
-            let linear = slice.class.steps.linear;
             let mut loops: SmallVec<[Loop; 8]> = slice.loops.iter().copied().collect();
-            let (mut src, mut dst) = (slice.src, slice.dst);
+            let mut at = slice.at;
             match layer {
                 None => loops.push(Loop {
                     count: self.layers().len() as u64,
                     ..slice.layers
                 }),
-                Some(slot) => {
-                    src.base += slot * slice.layers.src;
-                    dst.base += slot * slice.layers.dst;
-                }
+                Some(slot) => at = slice.from_slot(slot),
             }
             loops.push(Loop {
                 count: extent.states,
-                src: src.state_stride,
-                dst: dst.state_stride,
+                src: at.src.state_stride,
+                dst: at.dst.state_stride,
             });
-            let step = |linear: bool, origin: Origin| match linear {
-                true => extent.states * origin.state_stride,
-                false => origin.block_stride,
-            };
+            let block = Sides::of(|side| match slice.class.steps.linear[side] {
+                true => extent.states * at[side].state_stride,
+                false => at[side].block_stride,
+            });
             loops.push(Loop {
                 count: extent.blocks,
-                src: step(linear.0, src),
-                dst: step(linear.1, dst),
+                src: block.src,
+                dst: block.dst,
             });
             nests.push(Strided {
                 components: ComponentSet::one(slice.component),
-                src,
-                dst,
+                at,
                 nest: simplify(loops, 1),
             });
         }
@@ -172,7 +181,7 @@ impl RouteGroup {
         let places = self.slices.iter().map(|slice| {
             let Class { range, steps } = slice.class;
             match steps.states_outside {
-                true => range.end - range.first,
+                true => range.count(),
                 false => range.segments(),
             }
         });
@@ -189,9 +198,8 @@ impl RouteGroup {
 
     /// How many of them are one slice's.
     pub(super) fn slice_bytes(&self, slice: &Slice) -> u64 {
-        let range = slice.class.range;
         let per_state: u64 = slice.loops.iter().map(|l| l.count).product();
-        (range.end - range.first) * per_state * self.layers().len() as u64
+        slice.class.range.count() * per_state * self.layers().len() as u64
     }
 
     /// The distinct classes of its slices, in order.
@@ -218,7 +226,7 @@ impl RouteGroup {
             let mut ends: SmallVec<[u64; 8]> = SmallVec::new();
             for other in &classes {
                 let of = other.range;
-                if other.steps == class.steps && of != range && of.blocks() == range.blocks() {
+                if other.steps == class.steps && of != range && of.block == range.block {
                     for bound in [range.first, range.end, of.first, of.end] {
                         ends.extend([of.block_end_from(bound), of.block_end_until(bound)]);
                     }
@@ -230,19 +238,13 @@ impl RouteGroup {
             ends.dedup();
             let mut first = range.first;
             for end in ends {
-                let range = StateRange {
-                    first,
-                    end,
-                    ..range
-                };
+                let mut part = *class;
+                (part.range.first, part.range.end) = (first, end);
                 first = end;
-                let steps = class.steps;
-                let alike = |piece: &&mut Piece| (piece.range, piece.steps) == (range, steps);
-                match pieces.iter_mut().find(alike) {
+                match pieces.iter_mut().find(|piece| piece.class == part) {
                     Some(piece) => piece.classes.push(*class),
                     None => pieces.push(Piece {
-                        range,
-                        steps,
+                        class: part,
                         classes: SmallVec::from_elem(*class, 1),
                     }),
                 }

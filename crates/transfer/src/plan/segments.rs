@@ -1,21 +1,20 @@
 //! Segments: the token axis cut at both sides' blocks, and joined again where blocks are neighbours.
 
-use super::route::Steps;
+use super::route::Class;
+use super::sides::{Sides, both};
 use super::table::Lookup;
-use super::tokens::StateRange;
 
 /// A stretch of states in one block of each side, or in neighbouring blocks of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    pub(super) src: Place,
-    pub(super) dst: Place,
+    pub(super) at: Sides<Place>,
     pub(super) states: u64,
     /// How many blocks of each side, with `states` states in each.
     pub(super) blocks: u64,
 }
 
 /// A state of one side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) block: u64,
     pub(super) state: u64,
@@ -68,36 +67,27 @@ impl Blocks {
 /// With `open`, the first and the last block of each stretch stay by themselves, for the slices of another
 /// stretch to join them. Costs O(cuts) time; and memory for what is left only, where the destination's
 /// table lists its blocks in the order of memory.
-pub(super) fn make(
-    range: StateRange,
-    steps: Steps,
-    open: bool,
-    src: &Lookup<'_>,
-    dst: &Lookup<'_>,
-) -> Vec<Segment> {
+pub(super) fn make(class: Class, open: bool, lookups: Sides<Lookup<'_>>) -> Vec<Segment> {
+    let states_outside = class.steps.states_outside;
     let cuts = || {
-        let cuts = range.cuts().map(|cut| Segment {
-            src: Place {
-                block: src.block(cut.src_entry),
-                state: cut.src_state,
-            },
-            dst: Place {
-                block: dst.block(cut.dst_entry),
-                state: cut.dst_state,
-            },
+        let cuts = class.range.cuts().map(|cut| Segment {
+            at: Sides::of(|side| Place {
+                block: lookups[side].block(cut.entry[side]),
+                state: cut.state[side],
+            }),
             states: cut.states,
             blocks: 1,
         });
         // Where blocks lie closer together than states, it is each state that may go on in the next
         // block.
-        cuts.flat_map(move |cut| states(cut, steps.states_outside))
+        cuts.flat_map(move |cut| states(cut, states_outside))
     };
     // By the destination, which lists a block only once: what joins is next to each other there.
-    let in_memory = |segment: &Segment| match steps.states_outside {
-        false => (segment.dst.block, segment.dst.state),
-        true => (segment.dst.state, segment.dst.block),
+    let in_memory = |segment: &Segment| match (states_outside, segment.at.dst) {
+        (false, Place { block, state }) => (block, state),
+        (true, Place { block, state }) => (state, block),
     };
-    let mut joiner = Joiner::new(range, steps);
+    let mut joiner = Joiner::new(class);
     if cuts().is_sorted_by_key(|cut| in_memory(&cut)) {
         cuts().for_each(|cut| joiner.push(cut));
     } else {
@@ -114,8 +104,7 @@ pub(super) fn make(
 /// Joins segments that come in the order of the destination's memory: along the states first, and what comes
 /// of that from block to block.
 struct Joiner {
-    src: Blocks,
-    dst: Blocks,
+    blocks: Sides<Blocks>,
     along_states: bool,
     from_block_to_block: bool,
     /// What may still go on along its states.
@@ -124,32 +113,24 @@ struct Joiner {
 }
 
 impl Joiner {
-    fn new(range: StateRange, steps: Steps) -> Self {
-        let (src, dst) = (
-            Blocks {
-                size: range.src_block,
-                linear: steps.linear.0,
-            },
-            Blocks {
-                size: range.dst_block,
-                linear: steps.linear.1,
-            },
-        );
+    fn new(Class { range, steps }: Class) -> Self {
         Self {
-            src,
-            dst,
+            blocks: Sides::of(|side| Blocks {
+                size: range.block[side],
+                linear: steps.linear[side],
+            }),
             along_states: !steps.states_outside,
-            from_block_to_block: !(src.linear && dst.linear),
+            from_block_to_block: !both(|side| steps.linear[side]),
             latest: None,
             done: Vec::new(),
         }
     }
 
     fn push(&mut self, next: Segment) {
+        let blocks = self.blocks;
         if let Some(last) = &mut self.latest
             && self.along_states
-            && self.src.go_on(last.src, last.states, next.src)
-            && self.dst.go_on(last.dst, last.states, next.dst)
+            && both(|side| blocks[side].go_on(last.at[side], last.states, next.at[side]))
         {
             last.states += next.states;
             return;
@@ -161,15 +142,13 @@ impl Joiner {
 
     /// Takes a segment that goes no further along its states.
     fn settle(&mut self, next: Segment) {
+        let blocks = self.blocks;
         if let Some(last) = self.done.last_mut()
             && self.from_block_to_block
             && last.states == next.states
-            && self
-                .src
-                .repeat(last.src, last.states, last.blocks, next.src)
-            && self
-                .dst
-                .repeat(last.dst, last.states, last.blocks, next.dst)
+            && both(|side| {
+                blocks[side].repeat(last.at[side], last.states, last.blocks, next.at[side])
+            })
         {
             last.blocks += 1;
             return;
@@ -187,31 +166,23 @@ impl Joiner {
     /// Finishes with the first and the last block of each segment apart, so that slices of another piece can join
     /// them.
     fn finish_open(self) -> Vec<Segment> {
-        let (src, dst) = (self.src, self.dst);
-        let single_states = !self.from_block_to_block && (src.size, dst.size) == (1, 1);
+        let blocks = self.blocks;
+        let single_states = !self.from_block_to_block && both(|side| blocks[side].size == 1);
         let mut open = Vec::new();
-        for segment in self.finish() {
-            let whole = match single_states {
-                true => Segment {
-                    states: 1,
-                    blocks: segment.states,
-                    ..segment
-                },
-                false => segment,
-            };
-            let part = |first, blocks| Segment {
-                src: src.further(whole.src, whole.states, first),
-                dst: dst.further(whole.dst, whole.states, first),
-                blocks,
-                ..whole
-            };
-            let last = whole.blocks - 1;
-            open.push(part(0, 1));
-            if last > 1 {
-                open.push(part(1, last - 1));
+        for mut whole in self.finish() {
+            if single_states {
+                (whole.states, whole.blocks) = (1, whole.states);
             }
-            if last > 0 {
-                open.push(part(last, 1));
+            let last = whole.blocks - 1;
+            for part in [0..1, 1..last, last.max(1)..whole.blocks] {
+                if !part.is_empty() {
+                    let at = |side| blocks[side].further(whole.at[side], whole.states, part.start);
+                    open.push(Segment {
+                        at: Sides::of(at),
+                        states: whole.states,
+                        blocks: part.end - part.start,
+                    });
+                }
             }
         }
         open
@@ -220,18 +191,16 @@ impl Joiner {
 
 /// A segment as it is, or its states one by one.
 fn states(segment: Segment, apart: bool) -> impl Iterator<Item = Segment> {
-    let (count, each) = match apart {
+    let (count, states) = match apart {
         false => (1, segment.states),
         true => (segment.states, 1),
     };
-    let at = |place: Place, i| Place {
-        state: place.state + i,
-        ..place
-    };
     (0..count).map(move |i| Segment {
-        src: at(segment.src, i),
-        dst: at(segment.dst, i),
-        states: each,
+        at: segment.at.map(|place| Place {
+            state: place.state + i,
+            ..place
+        }),
+        states,
         blocks: 1,
     })
 }

@@ -26,14 +26,14 @@ pub(super) fn divide(
     states: StateRange,
     blocks_outside: bool,
 ) -> (Range<u64>, StateRange) {
-    let blocks = states.entries(states.dst_block);
+    let blocks = states.entries(states.block.dst);
     let count = blocks.end - blocks.start;
     if count < 2 || !blocks_outside && layers >= u64::from(share.of) {
         return (share.stretch(layers), states);
     }
     let own = share.stretch(count);
     let bound = |block: u64| {
-        let state = (blocks.start + block) * states.dst_block;
+        let state = (blocks.start + block) * states.block.dst;
         state.clamp(states.first, states.end)
     };
     let states = StateRange {
@@ -46,6 +46,7 @@ pub(super) fn divide(
 
 #[cfg(test)]
 mod tests {
+    use super::super::sides::Sides;
     use super::*;
 
     /// What each of `of` replicas sends of the states 3 to 50, in blocks of 8 at the destination.
@@ -53,12 +54,11 @@ mod tests {
         let states = StateRange {
             first: 3,
             end,
-            src_block: 5,
-            dst_block: 8,
+            block: Sides { src: 5, dst: 8 },
         };
         let shares = (0..of).map(|index| {
             let (layers, own) = divide(Share { index, of }, layers, states, blocks_outside);
-            assert_eq!(own.blocks(), states.blocks());
+            assert_eq!(own.block, states.block);
             (layers, own.first, own.end)
         });
         shares.collect()

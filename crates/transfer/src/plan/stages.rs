@@ -5,20 +5,21 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use transload_layout::view::{Axis, ComponentView};
-use transload_layout::{Deployment, Rank};
+use transload_layout::{Rank, Side};
 
 use super::group::GroupPlan;
-use super::nest::Origin;
+use super::nest::{self, Origin};
 use super::program::Loop;
+use super::ranks::{Ranks, hull};
 use super::route::{Class, Route, RouteGroup, Slice, Steps};
 use super::share::divide;
+use super::sides::{SIDES, Sides, both};
 
 /// One pipeline stage of each side, with the views of their groups paired up.
 pub(super) struct Stages<'a> {
-    src: &'a Deployment,
-    src_stage: u32,
-    dst: &'a Deployment,
-    dst_stage: u32,
+    /// TP sizes.
+    tp: Sides<u32>,
+    stages: Sides<u32>,
     groups: Vec<StageGroup<'a>>,
 }
 
@@ -32,10 +33,8 @@ struct StageGroup<'a> {
 /// A component's views on TP rank 0 of both sides; other ranks differ only in which units they hold.
 struct ViewPair {
     slice: Slice,
-    /// Byte stride of units on each side.
-    unit_strides: (u64, u64),
-    /// Units per rank on each side.
-    units: (u64, u64),
+    /// The steps from unit to unit.
+    units: Loop,
     /// Whether blocks lie outside layers at the destination.
     blocks_outside: bool,
 }
@@ -56,11 +55,9 @@ impl StageGroup<'_> {
         pairs.filter_map(move |i| {
             let (first, end) = (ends[i], ends[i + 1]);
             let here = slices.iter().filter(|(slots, _)| slots.contains(&first));
-            let here = here.map(|(_, slice)| {
-                let mut slice = slice.clone();
-                slice.src.base += first * slice.layers.src;
-                slice.dst.base += first * slice.layers.dst;
-                slice
+            let here = here.map(|(_, slice)| Slice {
+                at: slice.from_slot(first),
+                ..slice.clone()
             });
             let slices: SmallVec<[Slice; 2]> = here.collect();
             (!slices.is_empty()).then(|| RouteGroup {
@@ -75,38 +72,32 @@ impl StageGroup<'_> {
 
 impl<'a> Stages<'a> {
     pub(super) fn new(
-        src: &'a Deployment,
-        src_stage: u32,
-        dst: &'a Deployment,
-        dst_stage: u32,
+        ranks: &Sides<Ranks<'_>>,
+        stages: Sides<u32>,
         groups: &'a [GroupPlan],
     ) -> Self {
         let mut paired = Vec::with_capacity(groups.len());
         for (index, plan) in groups.iter().enumerate() {
-            let group = &src.groups()[plan.src_group];
-            let other = &dst.groups()[plan.dst_group];
-            let (mine, theirs) = (group.stage_slots(src_stage), other.stage_slots(dst_stage));
-            let both = mine.start.max(theirs.start)..mine.end.min(theirs.end);
+            let (starts, both) = plan.slots_in_common(ranks, &stages);
             if both.is_empty() {
                 continue;
             }
-            let first = (both.start - mine.start, both.start - theirs.start);
-            let views = group.views(0, src_stage).zip(other.views(0, dst_stage));
+            let first = starts.map(|start| (both.start - start) as u64);
+            let group = |side| &ranks[side].deployment.groups()[plan.index[side]];
+            let views = Sides::of(|side| group(side).views(0, stages[side]));
+            let pairs = views.src.zip(views.dst).enumerate();
             paired.push(StageGroup {
                 index,
                 plan,
-                layers: group.layers().ids()[both].into(),
-                pairs: views
-                    .enumerate()
-                    .map(|(component, (a, b))| pair(component, plan, &a, &b, first))
+                layers: group(Side::Source).layers().ids()[both].into(),
+                pairs: pairs
+                    .map(|(component, (src, dst))| pair(component, plan, Sides { src, dst }, first))
                     .collect(),
             });
         }
         Self {
-            src,
-            src_stage,
-            dst,
-            dst_stage,
+            tp: Sides::of(|side| ranks[side].deployment.tp()),
+            stages,
             groups: paired,
         }
     }
@@ -114,49 +105,46 @@ impl<'a> Stages<'a> {
     /// The source's TP ranks among which are all that send anything to a TP rank of the destination.
     pub(super) fn senders(&self, dst_rank: u32) -> Range<u32> {
         let partitions = self.groups.iter().flat_map(|group| group.plan.partitions());
-        let senders = partitions.filter_map(|partition| {
-            let senders = partition.senders(self.src.tp(), (self.dst.tp(), dst_rank));
+        hull(partitions.filter_map(|partition| {
+            let senders = partition.senders(self.tp.src, (self.tp.dst, dst_rank));
             senders.ok()
-        });
-        let all = senders.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
-        all.unwrap_or(0..0)
+        }))
     }
 
     /// The route between two TP ranks of these stages, if they share anything.
     pub(super) fn route(&self, src_rank: u32, dst_rank: u32) -> Option<Route> {
-        let (src, dst) = ((self.src.tp(), src_rank), (self.dst.tp(), dst_rank));
+        let ranks = Sides {
+            src: (self.tp.src, src_rank),
+            dst: (self.tp.dst, dst_rank),
+        };
         let mut groups = Vec::new();
         for group in &self.groups {
             let mut slices: SmallVec<[(Range<u64>, Slice); 2]> = SmallVec::new();
             for (component, pair) in group.plan.components.iter().zip(&group.pairs) {
                 // Units went into both TP sizes when the deployments were checked.
-                let Ok(Some(served)) = component.partition.served(src, dst) else {
+                let Ok(Some(served)) = component.partition.served(ranks.src, ranks.dst) else {
                     continue;
                 };
                 let mut slice = pair.slice.clone();
                 let layers = group.layers.len() as u64;
                 let (slots, range) =
                     divide(served.share, layers, slice.class.range, pair.blocks_outside);
-                if slots.is_empty() || range.first >= range.end {
+                if slots.is_empty() || range.count() == 0 {
                     continue;
                 }
                 slice.class.range = range;
                 let units = served.units;
-                let first_unit = |(tp, rank): (u32, u32)| {
-                    component
-                        .partition
-                        .owned(tp, rank)
-                        .map_or(0, |owned| owned.start)
-                };
-                slice.src.base += (units.start - first_unit(src)) * pair.unit_strides.0;
-                slice.dst.base += (units.start - first_unit(dst)) * pair.unit_strides.1;
+                for side in SIDES {
+                    let (tp, rank) = ranks[side];
+                    let owned = component.partition.owned(tp, rank);
+                    let first = owned.map_or(0, |owned| owned.start);
+                    slice.at[side].base += (units.start - first) * pair.units.stride(side);
+                }
                 let count = units.end - units.start;
                 if count > 1 {
-                    debug_assert!(count <= pair.units.0.min(pair.units.1));
                     slice.loops.push(Loop {
                         count,
-                        src: pair.unit_strides.0,
-                        dst: pair.unit_strides.1,
+                        ..pair.units
                     });
                 }
                 slices.push((slots, slice));
@@ -164,8 +152,8 @@ impl<'a> Stages<'a> {
             groups.extend(group.by_layers(slices));
         }
         (!groups.is_empty()).then(|| Route {
-            src_rank: Rank(self.src_stage * self.src.tp() + src_rank),
-            dst_rank: Rank(self.dst_stage * self.dst.tp() + dst_rank),
+            src_rank: Rank(self.stages.src * self.tp.src + src_rank),
+            dst_rank: Rank(self.stages.dst * self.tp.dst + dst_rank),
             groups,
         })
     }
@@ -175,76 +163,51 @@ impl<'a> Stages<'a> {
 fn pair(
     component: usize,
     plan: &GroupPlan,
-    a: &ComponentView,
-    b: &ComponentView,
-    first_layers: (usize, usize),
+    views: Sides<ComponentView>,
+    first_layers: Sides<u64>,
 ) -> ViewPair {
-    let strides = |axis| {
-        let (a, b) = (a.view.dim(axis), b.view.dim(axis));
-        Loop {
-            count: a.extent,
-            src: a.stride,
-            dst: b.stride,
-        }
-    };
+    let strides = |axis| nest::strides(&views.src, &views.dst, axis);
+    let step = |axis| Sides::of(|side| views[side].view.dim(axis).stride);
     let range = plan.ranges[plan.components[component].range];
-    let (mut blocks, mut states) = (strides(Axis::Block), strides(Axis::State));
+    let (mut blocks, mut states) = (step(Axis::Block), step(Axis::State));
     let layers = strides(Axis::Layer);
     let blocks_outside = blocks.dst > layers.dst;
-    // Where there is one block, there is no step from block to block: any stride will do, and this one
-    // is the same for all components.
-    let alone = (plan.num_blocks.0 == 1, plan.num_blocks.1 == 1);
-    if alone.0 {
-        blocks.src = 0;
+    let alone = plan.num_blocks.map(|blocks| blocks == 1);
+    for side in SIDES {
+        // Where there is one block, there is no step from block to block: any stride will do, and this one
+        // is the same for all components.
+        if alone[side] {
+            blocks[side] = 0;
+        }
+        // Where a block holds one state, there is no step from state to state inside it.
+        if range.block[side] == 1 {
+            states[side] = blocks[side];
+        }
     }
-    if alone.1 {
-        blocks.dst = 0;
-    }
-    // Where a block holds one state, there is no step from state to state inside it.
-    if range.src_block == 1 {
-        states.src = blocks.src;
-    }
-    if range.dst_block == 1 {
-        states.dst = blocks.dst;
-    }
-    let units = strides(Axis::Unit);
-    let inner = a.view.dims.iter().map(|dim| dim.axis);
+    let inner = views.src.view.dims.iter().map(|dim| dim.axis);
     let loops = inner
         .filter(|axis| matches!(axis, Axis::Content(_) | Axis::Byte))
         .map(strides)
         .filter(|l| l.count > 1)
         .collect();
+    let steps = Steps {
+        linear: Sides::of(|side| alone[side] || blocks[side] == states[side] * range.block[side]),
+        states_outside: both(|side| blocks[side] <= states[side] && !alone[side])
+            && blocks != states,
+    };
     ViewPair {
         slice: Slice {
             component,
-            class: Class {
-                range,
-                steps: Steps {
-                    linear: (
-                        alone.0 || blocks.src == states.src * range.src_block,
-                        alone.1 || blocks.dst == states.dst * range.dst_block,
-                    ),
-                    states_outside: blocks.src <= states.src
-                        && blocks.dst <= states.dst
-                        && (blocks.src, blocks.dst) != (states.src, states.dst)
-                        && !(alone.0 || alone.1),
-                },
-            },
-            src: Origin {
-                base: a.view.offset + first_layers.0 as u64 * layers.src,
-                block_stride: blocks.src,
-                state_stride: states.src,
-            },
-            dst: Origin {
-                base: b.view.offset + first_layers.1 as u64 * layers.dst,
-                block_stride: blocks.dst,
-                state_stride: states.dst,
-            },
+            class: Class { range, steps },
+            at: Sides::of(|side| Origin {
+                base: views[side].view.offset + first_layers[side] * layers.stride(side),
+                block_stride: blocks[side],
+                state_stride: states[side],
+            }),
             layers,
             loops,
         },
-        unit_strides: (units.src, units.dst),
-        units: (a.units.end - a.units.start, b.units.end - b.units.start),
+        units: strides(Axis::Unit),
         blocks_outside,
     }
 }

@@ -53,34 +53,30 @@ impl Plan {
         side: Side,
         tables: &Tables,
     ) -> Result<RouteStream, BindError> {
-        let mut lookups = Vec::with_capacity(self.groups.len());
-        for group in 0..self.groups.len() {
-            lookups.push(Lookup::new(self, group, side, tables)?);
+        let lookups = Lookup::of_plan(self, side, tables)?;
+        let mut order: Vec<(Option<u32>, usize, Option<u64>)> = Vec::new();
+        for (index, group) in route.groups.iter().enumerate() {
+            match self.request.by_layer {
+                false => order.push((None, index, None)),
+                true => {
+                    let slots = (0..).zip(group.layers());
+                    order.extend(slots.map(|(slot, layer)| (Some(*layer), index, Some(slot))));
+                }
+            }
         }
+        order.sort_unstable();
         let mut stream = RouteStream::default();
-        let mut push = |group: &RouteGroup, slot: Option<u64>| {
-            let program = half(group, side, slot, &lookups[group.group]);
+        for (layer, index, slot) in order {
+            let part = &route.groups[index];
+            let program = half(part, side, slot, &lookups[part.group]);
             if program.bytes() > 0 {
                 stream.sections.push(Section {
-                    group: group.group,
-                    layer: slot.map(|slot| group.layers()[slot as usize]),
+                    group: part.group,
+                    layer,
                     start: stream.bytes(),
                     program,
                 });
             }
-        };
-        if !self.request.by_layer {
-            route.groups.iter().for_each(|group| push(group, None));
-            return Ok(stream);
-        }
-        let mut layers: Vec<(u32, usize, u64)> = Vec::new();
-        for (index, group) in route.groups.iter().enumerate() {
-            let slots = (0..).zip(group.layers());
-            layers.extend(slots.map(|(slot, layer)| (*layer, index, slot)));
-        }
-        layers.sort_unstable();
-        for (_, index, slot) in layers {
-            push(&route.groups[index], Some(slot));
         }
         Ok(stream)
     }
@@ -88,87 +84,57 @@ impl Plan {
 
 /// One group's part of a stream.
 fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) -> StreamProgram {
-    let mut half = Half {
-        side,
-        program: Program::default(),
-        end: 0,
-    };
+    let (mut program, mut end) = (Program::default(), 0);
     for class in group.classes() {
         let mut by_extent = NestsByExtent::default();
         for cut in class.range.cuts() {
             let extent = Extent {
                 states: cut.states,
                 blocks: 1,
-                zero: (cut.src_state == 0, cut.dst_state == 0),
+                zero: cut.state.map(|state| state == 0),
             };
-            let (first, nests) = by_extent.get(extent, || {
+            let nests = by_extent.get(extent, || {
                 let nests = group.nests(&[class], extent, slot);
-                let first = half.program.nests.len() as u32;
-                let dense = nests.iter().map(|strided| half.dense(&strided.nest));
-                let dense: SmallVec<[Nest; 4]> = dense.collect();
-                half.program.nests.extend(dense);
+                let first = program.nests.len() as u32;
+                let dense = nests.iter().map(|strided| dense(&strided.nest, side));
+                program.nests.extend(dense);
                 (first, nests)
             });
-            for (nest, strided) in (first..).zip(nests) {
-                let place = match side {
-                    Side::Source => {
-                        let block = lookup.block(cut.src_entry);
-                        strided.src.at(block, cut.src_state)
-                    }
-                    Side::Destination => {
-                        let block = lookup.block(cut.dst_entry);
-                        strided.dst.at(block, cut.dst_state)
-                    }
-                };
-                half.push(nest, place);
+            for (nest, strided) in nests {
+                let block = lookup.block(cut.entry[side]);
+                program.placed.push(Placed {
+                    nest,
+                    src: strided.at[side].at(block, cut.state[side]),
+                    dst: end,
+                });
+                end += program.nests[nest as usize].bytes();
             }
         }
     }
-    StreamProgram::made_dense(half.program, half.end)
+    StreamProgram::made_dense(program, end)
 }
 
-struct Half {
-    side: Side,
-    program: Program,
-    end: u64,
-}
-
-impl Half {
-    /// A joint nest as this side sees it: its own strides, and a dense stream in loop order. Loops that
-    /// chain in this side's memory merge, since they always do in the stream.
-    fn dense(&self, nest: &Nest) -> Nest {
-        let mut dense = Nest {
-            loops: SmallVec::new(),
-            run: nest.run,
-        };
-        let mut stream = nest.run;
-        for l in nest.loops.iter().rev() {
-            let stride = match self.side {
-                Side::Source => l.src,
-                Side::Destination => l.dst,
-            };
-            match dense.loops.last_mut() {
-                None if stride == dense.run => dense.run *= l.count,
-                Some(inner) if stride == inner.src * inner.count => inner.count *= l.count,
-                _ => dense.loops.push(Loop {
-                    count: l.count,
-                    src: stride,
-                    dst: stream,
-                }),
-            }
-            stream *= l.count;
+/// A joint nest as one side sees it: its own strides, and a dense stream in loop order. Loops that
+/// chain in this side's memory merge, since they always do in the stream.
+fn dense(nest: &Nest, side: Side) -> Nest {
+    let mut dense = Nest {
+        loops: SmallVec::new(),
+        run: nest.run,
+    };
+    let mut stream = nest.run;
+    for l in nest.loops.iter().rev() {
+        let stride = l.stride(side);
+        match dense.loops.last_mut() {
+            None if stride == dense.run => dense.run *= l.count,
+            Some(inner) if stride == inner.src * inner.count => inner.count *= l.count,
+            _ => dense.loops.push(Loop {
+                count: l.count,
+                src: stride,
+                dst: stream,
+            }),
         }
-        dense.loops.reverse();
-        dense
+        stream *= l.count;
     }
-
-    fn push(&mut self, nest: u32, place: u64) {
-        let bytes = self.program.nests[nest as usize].bytes();
-        self.program.placed.push(Placed {
-            nest,
-            src: place,
-            dst: self.end,
-        });
-        self.end += bytes;
-    }
+    dense.loops.reverse();
+    dense
 }

@@ -4,6 +4,7 @@ use thiserror::Error;
 use transload_layout::{Deployment, Side};
 
 use super::compile::Plan;
+use super::group::GroupPlan;
 
 /// The most places in which the nests of a bound plan may start, before neighbours are joined. A place takes
 /// 24 bytes, and the segment that it comes from 56. A million tokens in blocks of one token have 2 million for
@@ -33,13 +34,6 @@ impl BlockTable {
                 let block = blocks.get(usize::try_from(entry).ok()?).copied();
                 block.filter(|block| *block != Self::NONE)
             }
-        }
-    }
-
-    fn len(&self) -> Option<u64> {
-        match self {
-            BlockTable::Identity => None,
-            BlockTable::List(blocks) => Some(blocks.len() as u64),
         }
     }
 }
@@ -84,28 +78,20 @@ impl Tables {
             let BlockTable::List(blocks) = table else {
                 continue;
             };
+            let checked = Checks {
+                side,
+                group: group.name(),
+                num_blocks: group.num_blocks(),
+            };
             let needed = match group.is_recurrent() {
                 true => 0,
                 false => tokens.div_ceil(group.block_size()),
             };
-            if (blocks.len() as u64) < needed {
-                return Err(BindError::TooShort {
-                    side,
-                    group: group.name().to_owned(),
-                    given: blocks.len() as u64,
-                    needed,
-                });
-            }
-            let num_blocks = group.num_blocks();
-            let strange = |block: u32| block != BlockTable::NONE && block >= num_blocks;
-            if let Some(entry) = blocks.iter().position(|&block| strange(block)) {
-                return Err(BindError::NoSuchBlock {
-                    side,
-                    group: group.name().to_owned(),
-                    entry: entry as u64,
-                    block: blocks[entry].into(),
-                    num_blocks,
-                });
+            checked.length(blocks.len() as u64, needed)?;
+            for (entry, &block) in (0..).zip(blocks) {
+                if block != BlockTable::NONE {
+                    checked.block(entry, block)?;
+                }
             }
         }
         Ok(())
@@ -174,71 +160,89 @@ pub enum BindError {
     Repeated { group: String, block: u32 },
 }
 
+/// What is checked in any table of a group.
+struct Checks<'a> {
+    side: Side,
+    group: &'a str,
+    num_blocks: u32,
+}
+
+impl Checks<'_> {
+    fn length(&self, given: u64, needed: u64) -> Result<(), BindError> {
+        if given < needed {
+            return Err(BindError::TooShort {
+                side: self.side,
+                group: self.group.to_owned(),
+                given,
+                needed,
+            });
+        }
+        Ok(())
+    }
+
+    fn block(&self, entry: u64, block: u32) -> Result<(), BindError> {
+        if block >= self.num_blocks {
+            return Err(BindError::NoSuchBlock {
+                side: self.side,
+                group: self.group.to_owned(),
+                entry,
+                block: block.into(),
+                num_blocks: self.num_blocks,
+            });
+        }
+        Ok(())
+    }
+}
+
 /// Looks the entries of one side's table up, with every check made once and beforehand.
+#[derive(Clone, Copy)]
 pub(super) struct Lookup<'a> {
     table: &'a BlockTable,
 }
 
 impl<'a> Lookup<'a> {
-    /// Checks every entry that a request touches.
-    pub(super) fn new(
+    /// Checks every entry that a request touches, in the tables of all groups.
+    pub(super) fn of_plan(
         plan: &Plan,
-        group: usize,
         side: Side,
         tables: &'a Tables,
-    ) -> Result<Self, BindError> {
+    ) -> Result<Vec<Self>, BindError> {
         tables.check_count(side, plan.groups.len())?;
-        let (table, planned) = (&tables.0[group], &plan.groups[group]);
-        let name = || planned.name.clone();
-        let num_blocks = match side {
-            Side::Source => planned.num_blocks.0,
-            Side::Destination => planned.num_blocks.1,
+        let groups = plan.groups.iter().zip(&tables.0);
+        groups
+            .map(|(group, table)| Self::new(group, side, table))
+            .collect()
+    }
+
+    fn new(group: &GroupPlan, side: Side, table: &'a BlockTable) -> Result<Self, BindError> {
+        let checked = Checks {
+            side,
+            group: &group.name,
+            num_blocks: group.num_blocks[side],
         };
-        let touched = planned.entries(side);
-        if let Some(given) = table.len().filter(|given| *given < touched.end) {
-            return Err(BindError::TooShort {
+        let touched = group.entries(side);
+        let first = match table {
+            BlockTable::List(blocks) => {
+                checked.length(blocks.len() as u64, touched.end)?;
+                touched.start
+            }
+            // The last block is the highest.
+            BlockTable::Identity => touched.start.max(touched.end.saturating_sub(1)),
+        };
+        for entry in first..touched.end {
+            let block = table.get(entry).ok_or_else(|| BindError::NoBlock {
                 side,
-                group: name(),
-                given,
-                needed: touched.end,
-            });
+                group: group.name.clone(),
+                entry,
+            })?;
+            checked.block(entry, block)?;
         }
-        let is_list = table.len().is_some();
-        // Without a list the last block is the highest, and none stands twice.
-        let last = if is_list {
-            touched.start
-        } else {
-            touched.end.saturating_sub(1)
-        };
-        for entry in touched.start.max(last)..touched.end {
-            let Some(block) = table.get(entry) else {
-                return Err(BindError::NoBlock {
-                    side,
-                    group: name(),
-                    entry,
-                });
-            };
-            if block >= num_blocks {
-                return Err(BindError::NoSuchBlock {
-                    side,
-                    group: name(),
-                    entry,
-                    block: u64::from(block),
-                    num_blocks,
-                });
-            }
-        }
-        let written = match (side, table) {
-            (Side::Destination, BlockTable::List(blocks)) => {
-                blocks.get(touched.start as usize..touched.end as usize)
-            }
-            _ => None,
-        };
-        if let Some(block) = repeated(written.unwrap_or_default(), num_blocks) {
-            return Err(BindError::Repeated {
-                group: name(),
-                block,
-            });
+        if let (Side::Destination, BlockTable::List(blocks)) = (side, table)
+            && let written = &blocks[touched.start as usize..touched.end as usize]
+            && let Some(block) = repeated(written, checked.num_blocks)
+        {
+            let group = group.name.clone();
+            return Err(BindError::Repeated { group, block });
         }
         Ok(Self { table })
     }

@@ -1,8 +1,11 @@
 //! The token axis: which states travel, and where both sides' blocks cut them.
 
+use std::ops::Range;
+
 use transload_layout::spec::{Spec, States};
 
 use super::request::Request;
+use super::sides::Sides;
 
 /// States of one spec that travel, and how many a block of each side holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -11,25 +14,22 @@ pub(super) struct StateRange {
     pub(super) first: u64,
     /// One past the last.
     pub(super) end: u64,
-    /// States per block of the source.
-    pub(super) src_block: u64,
-    /// States per block of the destination.
-    pub(super) dst_block: u64,
+    /// States per block.
+    pub(super) block: Sides<u64>,
 }
 
 impl StateRange {
-    /// The states of `spec` that a request moves.
+    /// The states of `spec` that a request moves, between blocks of so many tokens.
     ///
     /// A state of k tokens travels if its last token is in the range; an unfinished one does not exist.
     /// Windows and chunks move only what is still needed. Recurrent state is one state in one block.
-    pub(super) fn of(spec: &Spec, request: &Request, src_tokens: u64, dst_tokens: u64) -> Self {
+    pub(super) fn of(spec: &Spec, request: &Request, block_tokens: Sides<u64>) -> Self {
         let end = request.start + request.tokens;
         match spec.geometry().states {
             States::Sequence => Self {
                 first: 0,
                 end: u64::from(request.tokens > 0),
-                src_block: 1,
-                dst_block: 1,
+                block: Sides { src: 1, dst: 1 },
             },
             States::PerTokens(tokens) => {
                 let needed = spec.first_token_needed(request.start, end);
@@ -37,28 +37,27 @@ impl StateRange {
                 Self {
                     first: (needed / tokens).min(end),
                     end,
-                    src_block: src_tokens / tokens,
-                    dst_block: dst_tokens / tokens,
+                    block: block_tokens.map(|block| block / tokens),
                 }
             }
         }
     }
 
-    /// States per block of each side.
-    pub(super) fn blocks(self) -> (u64, u64) {
-        (self.src_block, self.dst_block)
+    /// How many states.
+    pub(super) fn count(self) -> u64 {
+        self.end.saturating_sub(self.first)
     }
 
     /// The first end of a block of either side at or after a state.
     pub(super) fn block_end_from(self, state: u64) -> u64 {
-        let next = |block: u64| state.div_ceil(block) * block;
-        next(self.src_block).min(next(self.dst_block))
+        let next = self.block.map(|block| state.div_ceil(block) * block);
+        next.src.min(next.dst)
     }
 
     /// The last end of a block of either side at or before a state.
     pub(super) fn block_end_until(self, state: u64) -> u64 {
-        let last = |block: u64| state / block * block;
-        last(self.src_block).max(last(self.dst_block))
+        let last = self.block.map(|block| state / block * block);
+        last.src.max(last.dst)
     }
 
     /// Stretches of states inside one block of each side, in token order.
@@ -68,39 +67,38 @@ impl StateRange {
             if state >= self.end {
                 return None;
             }
-            let cut = Cut {
-                src_entry: state / self.src_block,
-                src_state: state % self.src_block,
-                dst_entry: state / self.dst_block,
-                dst_state: state % self.dst_block,
-                states: 0,
-            };
-            let states = (self.src_block - cut.src_state)
-                .min(self.dst_block - cut.dst_state)
-                .min(self.end - state);
+            let entry = self.block.map(|block| state / block);
+            let within = self.block.map(|block| state % block);
+            let left = Sides::of(|side| self.block[side] - within[side]);
+            let states = left.src.min(left.dst).min(self.end - state);
             state += states;
-            Some(Cut { states, ..cut })
+            Some(Cut {
+                entry,
+                state: within,
+                states,
+            })
         })
     }
 
     /// How many [`cuts`](Self::cuts) there are.
     pub(super) fn segments(self) -> u64 {
-        if self.first >= self.end {
+        if self.count() == 0 {
             return 0;
         }
         // Ends of blocks inside the stretch, those that both sides have counted once.
         let inside = |block: u64| (self.end - 1) / block - self.first / block;
-        let (mut a, mut b) = (self.src_block, self.dst_block);
+        let Sides { src, dst } = self.block;
+        let (mut a, mut b) = (src, dst);
         while b > 0 {
             (a, b) = (b, a % b);
         }
-        let both = (self.src_block / a).checked_mul(self.dst_block);
-        1 + inside(self.src_block) + inside(self.dst_block) - both.map_or(0, inside)
+        let common = (src / a).checked_mul(dst);
+        1 + inside(src) + inside(dst) - common.map_or(0, inside)
     }
 
     /// The entries of a block table that these states touch, on a side with `block` states a block.
-    pub(super) fn entries(self, block: u64) -> std::ops::Range<u64> {
-        if self.first >= self.end {
+    pub(super) fn entries(self, block: u64) -> Range<u64> {
+        if self.count() == 0 {
             return 0..0;
         }
         self.first / block..(self.end - 1) / block + 1
@@ -110,14 +108,10 @@ impl StateRange {
 /// States that lie in one block of the source and in one of the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
-    /// Entry of the source's block table.
-    pub(super) src_entry: u64,
+    /// Entry of each side's block table.
+    pub(super) entry: Sides<u64>,
     /// First state in that block.
-    pub(super) src_state: u64,
-    /// Entry of the destination's block table.
-    pub(super) dst_entry: u64,
-    /// First state in that block.
-    pub(super) dst_state: u64,
+    pub(super) state: Sides<u64>,
     /// How many states.
     pub(super) states: u64,
 }
@@ -126,21 +120,21 @@ pub(super) struct Cut {
 mod tests {
     use super::*;
 
+    fn range(first: u64, end: u64, src: u64, dst: u64) -> StateRange {
+        let block = Sides { src, dst };
+        StateRange { first, end, block }
+    }
+
     fn cuts(
         first: u64,
         end: u64,
         src_block: u64,
         dst_block: u64,
     ) -> Vec<(u64, u64, u64, u64, u64)> {
-        let range = StateRange {
-            first,
-            end,
-            src_block,
-            dst_block,
-        };
+        let range = range(first, end, src_block, dst_block);
         range
             .cuts()
-            .map(|c| (c.src_entry, c.src_state, c.dst_entry, c.dst_state, c.states))
+            .map(|c| (c.entry.src, c.state.src, c.entry.dst, c.state.dst, c.states))
             .collect()
     }
 
@@ -162,12 +156,7 @@ mod tests {
     fn segments_are_counted_as_they_are_cut() {
         for (src_block, dst_block) in [(3, 2), (4, 6), (16, 64), (1, 5), (7, 7)] {
             for (first, end) in [(0, 0), (0, 1), (5, 5), (0, 64), (3, 50), (12, 49), (63, 64)] {
-                let range = StateRange {
-                    first,
-                    end,
-                    src_block,
-                    dst_block,
-                };
+                let range = range(first, end, src_block, dst_block);
                 assert_eq!(range.segments(), range.cuts().count() as u64, "{range:?}");
             }
         }
