@@ -7,14 +7,15 @@ use std::sync::Arc;
 use transload_layout::{Rank, Side};
 
 use super::compile::Plan;
-use super::extent::{Extent, NestsByExtent};
+use super::extent::NestsByExtent;
 use super::join::join_neighbours;
 use super::nest::ComponentSet;
 use super::program::{Placed, Program};
 use super::route::{Class, Piece, RouteGroup, RouteShape};
-use super::segments::{self, Segment};
+use super::segments;
 use super::sides::Sides;
 use super::table::{BindError, Lookup, MAX_PLACES, Tables};
+use super::tokens::Segment;
 
 /// A plan with the block tables of both sides: what one process can run that reaches both memories.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,13 +209,8 @@ impl BoundShape {
     ) {
         self.program.placed.reserve(segments.len());
         let mut by_extent = NestsByExtent::default();
-        for &Segment { at, states, blocks } in segments {
-            let extent = Extent {
-                states,
-                blocks,
-                zero: at.map(|place| place.state == 0),
-            };
-            let nests = by_extent.get(extent, || {
+        for segment in segments {
+            let nests = by_extent.get(segment, |extent| {
                 let nests = group.nests(&piece.classes, extent, None);
                 let first = self.program.nests.len() as u32;
                 for strided in &nests {
@@ -224,7 +220,7 @@ impl BoundShape {
                 (first, nests)
             });
             for (nest, strided) in nests {
-                let own = |side| strided.at[side].at(at[side].block, at[side].state) - start[side];
+                let own = |side| strided.at[side].at(segment.at[side]) - start[side];
                 self.program.placed.push(Placed {
                     nest,
                     src: own(Side::Source),

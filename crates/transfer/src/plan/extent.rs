@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::nest::Strided;
 use super::sides::Sides;
+use super::tokens::Segment;
 
 /// How many steps a nest takes along states and blocks, and where it may be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,13 +31,18 @@ pub(super) struct NestsByExtent {
 }
 
 impl NestsByExtent {
-    /// The nests for an extent, made where they are needed for the first time, each with its index in the program.
+    /// The nests for a segment, made where their extent occurs for the first time, each with its index in the program.
     pub(super) fn get(
         &mut self,
-        extent: Extent,
-        make: impl FnOnce() -> (u32, SmallVec<[Strided; 4]>),
+        segment: &Segment,
+        make: impl FnOnce(Extent) -> (u32, SmallVec<[Strided; 4]>),
     ) -> Zip<RangeFrom<u32>, slice::Iter<'_, Strided>> {
         const FEW: usize = 8;
+        let extent = Extent {
+            states: segment.states,
+            blocks: segment.blocks,
+            zero: segment.at.map(|place| place.state == 0),
+        };
         let made = &mut self.made;
         let few = made
             .iter()
@@ -49,7 +55,7 @@ impl NestsByExtent {
                 false => *self.by_extent.entry(extent).or_insert(next),
             };
             if index == next {
-                let (first, nests) = make();
+                let (first, nests) = make(extent);
                 made.push((extent, first, nests));
             }
             index

@@ -8,6 +8,7 @@ use transload_layout::view::{ALLOCATION_BITS, Axis, ComponentView};
 
 use super::program::{Loop, Nest, Placed, Program};
 use super::sides::{Sides, both};
+use super::tokens::Place;
 
 /// Which components a nest moves, as bits: the n-th component of a group, counted over its specs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -43,8 +44,8 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    pub(super) fn at(self, block: u64, state: u64) -> u64 {
-        self.base + block * self.block_stride + state * self.state_stride
+    pub(super) fn at(self, place: Place) -> u64 {
+        self.base + place.block * self.block_stride + place.state * self.state_stride
     }
 
     /// Whether `next` starts right after `run` bytes from here, whatever the block (and whatever the
@@ -122,25 +123,21 @@ pub enum PairError {
     /// Not as many on one side as on the other.
     #[error("{src} views at the source, {dst} at the destination")]
     Count { src: usize, dst: usize },
-    /// Two views of different things.
+    /// Two views of different things, each a spec and a component of it.
     #[error(
         "view {index} is of component {} of spec {} at the source, but {} of {} at the destination",
         src.1, src.0, dst.1, dst.0
     )]
     Component {
         index: usize,
-        /// Spec and component at the source.
         src: (usize, usize),
-        /// Spec and component at the destination.
         dst: (usize, usize),
     },
-    /// Two views of the same component, but of different heads, groups or channels.
+    /// Two views of the same component, but of different heads, groups or channels of the whole model.
     #[error("view {index} has units {src:?} at the source and {dst:?} at the destination")]
     Units {
         index: usize,
-        /// Units of the whole model at the source.
         src: Range<u64>,
-        /// Units of the whole model at the destination.
         dst: Range<u64>,
     },
     /// Two views of different shapes.

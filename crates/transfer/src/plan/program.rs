@@ -14,6 +14,8 @@ use thiserror::Error;
 use transload_layout::Side;
 pub use transload_layout::view::{ALLOCATION_BITS, split_address};
 
+use super::sides::Sides;
+
 /// One loop of a [`Nest`]: `count` steps, each moving both sides by its stride in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Loop {
@@ -26,6 +28,11 @@ pub struct Loop {
 }
 
 impl Loop {
+    pub(super) fn new(count: u64, strides: Sides<u64>) -> Self {
+        let Sides { src, dst } = strides;
+        Self { count, src, dst }
+    }
+
     pub(super) fn stride(&self, side: Side) -> u64 {
         match side {
             Side::Source => self.src,
@@ -78,10 +85,7 @@ pub struct Program {
 impl Program {
     /// How many bytes the program moves.
     pub fn bytes(&self) -> u64 {
-        self.placed
-            .iter()
-            .map(|p| self.nests[p.nest as usize].bytes())
-            .sum()
+        self.placed_nests().map(Nest::bytes).sum()
     }
 
     /// Calls `chunk` with source address, destination address and length of every chunk, in order.
@@ -94,10 +98,12 @@ impl Program {
 
     /// How many chunks the program moves.
     pub fn chunks(&self) -> u64 {
-        self.placed
-            .iter()
-            .map(|p| self.nests[p.nest as usize].chunks())
-            .sum()
+        self.placed_nests().map(Nest::chunks).sum()
+    }
+
+    fn placed_nests(&self) -> impl Iterator<Item = &Nest> {
+        let placed = self.placed.iter();
+        placed.map(|place| &self.nests[place.nest as usize])
     }
 }
 

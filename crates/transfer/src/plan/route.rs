@@ -53,18 +53,12 @@ pub(super) struct Slice {
     pub(super) loops: SmallVec<[Loop; 4]>,
 }
 
-/// How slices are placed along the token axis. Those of one class may share segments.
+/// How slices are placed along the token axis: which states travel, and how the blocks of both sides and the
+/// states in them lie to one another. Those of one class may share segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Class {
     /// The states that travel.
     pub(super) range: StateRange,
-    /// How blocks and states lie.
-    pub(super) steps: Steps,
-}
-
-/// How the blocks of both sides, and the states in them, lie to one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Steps {
     /// Whether states and blocks step alike, so that a state's place is linear in
     /// `block * states_per_block + state`.
     pub(super) linear: Sides<bool>,
@@ -150,20 +144,13 @@ impl RouteGroup {
                 }),
                 Some(slot) => at = slice.from_slot(slot),
             }
-            loops.push(Loop {
-                count: extent.states,
-                src: at.src.state_stride,
-                dst: at.dst.state_stride,
-            });
-            let block = Sides::of(|side| match slice.class.steps.linear[side] {
-                true => extent.states * at[side].state_stride,
+            let state = at.map(|origin| origin.state_stride);
+            let block = Sides::of(|side| match slice.class.linear[side] {
+                true => extent.states * state[side],
                 false => at[side].block_stride,
             });
-            loops.push(Loop {
-                count: extent.blocks,
-                src: block.src,
-                dst: block.dst,
-            });
+            loops.push(Loop::new(extent.states, state));
+            loops.push(Loop::new(extent.blocks, block));
             nests.push(Strided {
                 components: ComponentSet::one(slice.component),
                 at,
@@ -178,13 +165,13 @@ impl RouteGroup {
 
     /// The most places in which its nests can start, whatever the tables.
     pub(super) fn most_places(&self) -> u64 {
-        let places = self.slices.iter().map(|slice| {
-            let Class { range, steps } = slice.class;
-            match steps.states_outside {
-                true => range.count(),
-                false => range.segments(),
-            }
-        });
+        let places = self
+            .slices
+            .iter()
+            .map(|slice| match slice.class.states_outside {
+                true => slice.class.range.count(),
+                false => slice.class.range.segments(),
+            });
         places.fold(0, u64::saturating_add)
     }
 
@@ -226,7 +213,8 @@ impl RouteGroup {
             let mut ends: SmallVec<[u64; 8]> = SmallVec::new();
             for other in &classes {
                 let of = other.range;
-                if other.steps == class.steps && of != range && of.block == range.block {
+                let alike = Class { range, ..*other } == *class && of.block == range.block;
+                if alike && of != range {
                     for bound in [range.first, range.end, of.first, of.end] {
                         ends.extend([of.block_end_from(bound), of.block_end_until(bound)]);
                     }

@@ -3,22 +3,7 @@
 use super::route::Class;
 use super::sides::{Sides, both};
 use super::table::Lookup;
-
-/// A stretch of states in one block of each side, or in neighbouring blocks of both.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Segment {
-    pub(super) at: Sides<Place>,
-    pub(super) states: u64,
-    /// How many blocks of each side, with `states` states in each.
-    pub(super) blocks: u64,
-}
-
-/// A state of one side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) block: u64,
-    pub(super) state: u64,
-}
+use super::tokens::{Place, Segment};
 
 /// What a side's blocks are like for some slices.
 #[derive(Clone, Copy)]
@@ -68,15 +53,11 @@ impl Blocks {
 /// stretch to join them. Costs O(cuts) time; and memory for what is left only, where the destination's
 /// table lists its blocks in the order of memory.
 pub(super) fn make(class: Class, open: bool, lookups: Sides<Lookup<'_>>) -> Vec<Segment> {
-    let states_outside = class.steps.states_outside;
+    let states_outside = class.states_outside;
     let cuts = || {
         let cuts = class.range.cuts().map(|cut| Segment {
-            at: Sides::of(|side| Place {
-                block: lookups[side].block(cut.entry[side]),
-                state: cut.state[side],
-            }),
-            states: cut.states,
-            blocks: 1,
+            at: Sides::of(|side| lookups[side].place(cut.at[side])),
+            ..cut
         });
         // Where blocks lie closer together than states, it is each state that may go on in the next
         // block.
@@ -113,14 +94,14 @@ struct Joiner {
 }
 
 impl Joiner {
-    fn new(Class { range, steps }: Class) -> Self {
+    fn new(class: Class) -> Self {
         Self {
             blocks: Sides::of(|side| Blocks {
-                size: range.block[side],
-                linear: steps.linear[side],
+                size: class.range.block[side],
+                linear: class.linear[side],
             }),
-            along_states: !steps.states_outside,
-            from_block_to_block: !both(|side| steps.linear[side]),
+            along_states: !class.states_outside,
+            from_block_to_block: !both(|side| class.linear[side]),
             latest: None,
             done: Vec::new(),
         }

@@ -11,7 +11,7 @@ use super::group::GroupPlan;
 use super::nest::{self, Origin};
 use super::program::Loop;
 use super::ranks::{Ranks, hull};
-use super::route::{Class, Route, RouteGroup, Slice, Steps};
+use super::route::{Class, Route, RouteGroup, Slice};
 use super::share::divide;
 use super::sides::{SIDES, Sides, both};
 
@@ -190,7 +190,8 @@ fn pair(
         .map(strides)
         .filter(|l| l.count > 1)
         .collect();
-    let steps = Steps {
+    let class = Class {
+        range,
         linear: Sides::of(|side| alone[side] || blocks[side] == states[side] * range.block[side]),
         states_outside: both(|side| blocks[side] <= states[side] && !alone[side])
             && blocks != states,
@@ -198,7 +199,7 @@ fn pair(
     ViewPair {
         slice: Slice {
             component,
-            class: Class { range, steps },
+            class,
             at: Sides::of(|side| Origin {
                 base: views[side].view.offset + first_layers[side] * layers.stride(side),
                 block_stride: blocks[side],

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use transload_layout::Side;
 
 use super::compile::Plan;
-use super::extent::{Extent, NestsByExtent};
+use super::extent::NestsByExtent;
 use super::program::{Loop, Nest, Placed, Program, StreamProgram};
 use super::route::{Route, RouteGroup};
 use super::table::{BindError, Lookup, Tables};
@@ -88,12 +88,7 @@ fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) 
     for class in group.classes() {
         let mut by_extent = NestsByExtent::default();
         for cut in class.range.cuts() {
-            let extent = Extent {
-                states: cut.states,
-                blocks: 1,
-                zero: cut.state.map(|state| state == 0),
-            };
-            let nests = by_extent.get(extent, || {
+            let nests = by_extent.get(&cut, |extent| {
                 let nests = group.nests(&[class], extent, slot);
                 let first = program.nests.len() as u32;
                 let dense = nests.iter().map(|strided| dense(&strided.nest, side));
@@ -101,10 +96,9 @@ fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) 
                 (first, nests)
             });
             for (nest, strided) in nests {
-                let block = lookup.block(cut.entry[side]);
                 program.placed.push(Placed {
                     nest,
-                    src: strided.at[side].at(block, cut.state[side]),
+                    src: strided.at[side].at(lookup.place(cut.at[side])),
                     dst: end,
                 });
                 end += program.nests[nest as usize].bytes();

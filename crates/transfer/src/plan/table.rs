@@ -1,10 +1,13 @@
 //! Block tables: which physical block holds which tokens.
 
+use std::ops::Range;
+
 use thiserror::Error;
 use transload_layout::{Deployment, Side};
 
 use super::compile::Plan;
 use super::group::GroupPlan;
+use super::tokens::Place;
 
 /// The most places in which the nests of a bound plan may start, before neighbours are joined. A place takes
 /// 24 bytes, and the segment that it comes from 56. A million tokens in blocks of one token have 2 million for
@@ -78,21 +81,17 @@ impl Tables {
             let BlockTable::List(blocks) = table else {
                 continue;
             };
-            let checked = Checks {
-                side,
-                group: group.name(),
-                num_blocks: group.num_blocks(),
-            };
             let needed = match group.is_recurrent() {
                 true => 0,
                 false => tokens.div_ceil(group.block_size()),
             };
-            checked.length(blocks.len() as u64, needed)?;
-            for (entry, &block) in (0..).zip(blocks) {
-                if block != BlockTable::NONE {
-                    checked.block(entry, block)?;
-                }
-            }
+            let table = GroupTable {
+                side,
+                group: group.name(),
+                num_blocks: group.num_blocks(),
+                table,
+            };
+            table.check(0..needed.max(blocks.len() as u64), true)?;
         }
         Ok(())
     }
@@ -160,35 +159,54 @@ pub enum BindError {
     Repeated { group: String, block: u32 },
 }
 
-/// What is checked in any table of a group.
-struct Checks<'a> {
+/// The table of one group, and what it is checked against.
+struct GroupTable<'a> {
     side: Side,
     group: &'a str,
     num_blocks: u32,
+    table: &'a BlockTable,
 }
 
-impl Checks<'_> {
-    fn length(&self, given: u64, needed: u64) -> Result<(), BindError> {
-        if given < needed {
-            return Err(BindError::TooShort {
-                side: self.side,
-                group: self.group.to_owned(),
-                given,
-                needed,
-            });
+impl GroupTable<'_> {
+    /// Checks that it has these entries, and the side the blocks in them; with `gaps`, some may have no block.
+    fn check(&self, mut entries: Range<u64>, gaps: bool) -> Result<(), BindError> {
+        let (side, group) = (self.side, || self.group.to_owned());
+        match self.table {
+            BlockTable::List(blocks) if (blocks.len() as u64) < entries.end => {
+                return Err(BindError::TooShort {
+                    side,
+                    group: group(),
+                    given: blocks.len() as u64,
+                    needed: entries.end,
+                });
+            }
+            BlockTable::List(_) => {}
+            // The last block is the highest.
+            BlockTable::Identity => {
+                entries.start = entries.start.max(entries.end.saturating_sub(1))
+            }
         }
-        Ok(())
-    }
-
-    fn block(&self, entry: u64, block: u32) -> Result<(), BindError> {
-        if block >= self.num_blocks {
-            return Err(BindError::NoSuchBlock {
-                side: self.side,
-                group: self.group.to_owned(),
-                entry,
-                block: block.into(),
-                num_blocks: self.num_blocks,
-            });
+        for entry in entries {
+            match self.table.get(entry) {
+                Some(block) if block < self.num_blocks => {}
+                Some(block) => {
+                    return Err(BindError::NoSuchBlock {
+                        side,
+                        group: group(),
+                        entry,
+                        block: block.into(),
+                        num_blocks: self.num_blocks,
+                    });
+                }
+                None if gaps => {}
+                None => {
+                    return Err(BindError::NoBlock {
+                        side,
+                        group: group(),
+                        entry,
+                    });
+                }
+            }
         }
         Ok(())
     }
@@ -215,31 +233,18 @@ impl<'a> Lookup<'a> {
     }
 
     fn new(group: &GroupPlan, side: Side, table: &'a BlockTable) -> Result<Self, BindError> {
-        let checked = Checks {
+        let num_blocks = group.num_blocks[side];
+        let touched = group.entries(side);
+        let checked = GroupTable {
             side,
             group: &group.name,
-            num_blocks: group.num_blocks[side],
+            num_blocks,
+            table,
         };
-        let touched = group.entries(side);
-        let first = match table {
-            BlockTable::List(blocks) => {
-                checked.length(blocks.len() as u64, touched.end)?;
-                touched.start
-            }
-            // The last block is the highest.
-            BlockTable::Identity => touched.start.max(touched.end.saturating_sub(1)),
-        };
-        for entry in first..touched.end {
-            let block = table.get(entry).ok_or_else(|| BindError::NoBlock {
-                side,
-                group: group.name.clone(),
-                entry,
-            })?;
-            checked.block(entry, block)?;
-        }
+        checked.check(touched.clone(), false)?;
         if let (Side::Destination, BlockTable::List(blocks)) = (side, table)
             && let written = &blocks[touched.start as usize..touched.end as usize]
-            && let Some(block) = repeated(written, checked.num_blocks)
+            && let Some(block) = repeated(written, num_blocks)
         {
             let group = group.name.clone();
             return Err(BindError::Repeated { group, block });
@@ -247,10 +252,14 @@ impl<'a> Lookup<'a> {
         Ok(Self { table })
     }
 
-    /// The block of an entry that was checked.
-    pub(super) fn block(&self, entry: u64) -> u64 {
-        debug_assert!(self.table.get(entry).is_some());
-        self.table.get(entry).map_or(0, u64::from)
+    /// A place in the block of an entry that was checked.
+    pub(super) fn place(&self, in_entry: Place) -> Place {
+        let block = self.table.get(in_entry.block);
+        debug_assert!(block.is_some());
+        Place {
+            block: block.map_or(0, u64::from),
+            ..in_entry
+        }
     }
 }
 

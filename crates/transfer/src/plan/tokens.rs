@@ -60,22 +60,24 @@ impl StateRange {
         last.src.max(last.dst)
     }
 
-    /// Stretches of states inside one block of each side, in token order.
-    pub(super) fn cuts(self) -> impl Iterator<Item = Cut> {
+    /// Stretches of states inside one block of each side, in token order, by the entries of block tables.
+    pub(super) fn cuts(self) -> impl Iterator<Item = Segment> {
         let mut state = self.first;
         std::iter::from_fn(move || {
             if state >= self.end {
                 return None;
             }
-            let entry = self.block.map(|block| state / block);
-            let within = self.block.map(|block| state % block);
-            let left = Sides::of(|side| self.block[side] - within[side]);
+            let at = self.block.map(|block| Place {
+                block: state / block,
+                state: state % block,
+            });
+            let left = Sides::of(|side| self.block[side] - at[side].state);
             let states = left.src.min(left.dst).min(self.end - state);
             state += states;
-            Some(Cut {
-                entry,
-                state: within,
+            Some(Segment {
+                at,
                 states,
+                blocks: 1,
             })
         })
     }
@@ -105,15 +107,23 @@ impl StateRange {
     }
 }
 
-/// States that lie in one block of the source and in one of the destination.
+/// A stretch of states in one block of each side, or in neighbouring blocks of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cut {
-    /// Entry of each side's block table.
-    pub(super) entry: Sides<u64>,
-    /// First state in that block.
-    pub(super) state: Sides<u64>,
-    /// How many states.
+pub(super) struct Segment {
+    /// Where it starts.
+    pub(super) at: Sides<Place>,
     pub(super) states: u64,
+    /// How many blocks of each side, with `states` states in each.
+    pub(super) blocks: u64,
+}
+
+/// A state of one side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    /// A block of its memory; before it is looked up, the entry of the block table.
+    pub(super) block: u64,
+    /// Which of the block's states.
+    pub(super) state: u64,
 }
 
 #[cfg(test)]
@@ -134,7 +144,13 @@ mod tests {
         let range = range(first, end, src_block, dst_block);
         range
             .cuts()
-            .map(|c| (c.entry.src, c.state.src, c.entry.dst, c.state.dst, c.states))
+            .map(
+                |Segment {
+                     at: Sides { src, dst },
+                     states,
+                     ..
+                 }| { (src.block, src.state, dst.block, dst.state, states) },
+            )
             .collect()
     }
 
