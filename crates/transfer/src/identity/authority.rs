@@ -32,18 +32,21 @@ pub struct Validity {
 }
 
 impl Validity {
-    /// How far back a certificate made now starts, so that hosts whose clocks lag accept it.
-    const SKEW: Duration = Duration::from_secs(60 * 60);
-    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-    /// From now, an hour of clock skew allowed for, `days` days long.
+    /// From now, `days` days long. It starts an hour ago, so that hosts whose clocks lag accept the certificate.
     #[must_use]
     pub fn days(days: u32) -> Self {
+        const HOUR: Duration = Duration::from_secs(60 * 60);
         let now = SystemTime::now();
         Self {
-            from: now.checked_sub(Self::SKEW).unwrap_or(now),
-            until: now.checked_add(Self::DAY * days).unwrap_or(now),
+            from: now.checked_sub(HOUR).unwrap_or(now),
+            until: now.checked_add(HOUR * 24 * days).unwrap_or(now),
         }
+    }
+
+    /// Whether less than a tenth of it is left.
+    pub(super) fn is_ending(&self, now: SystemTime) -> bool {
+        let left = self.until.duration_since(now).unwrap_or_default();
+        left < self.until.duration_since(self.from).unwrap_or_default() / 10
     }
 
     /// A year, as agents get.
@@ -57,8 +60,9 @@ impl Validity {
 pub struct Authority {
     cluster: ClusterName,
     certificate: CertificateDer<'static>,
-    issuer: Issuer<'static, KeyPair>,
-    ticket_secret: TicketSecret,
+    validity: Validity,
+    pub(super) issuer: Issuer<'static, KeyPair>,
+    pub(super) ticket_secret: TicketSecret,
 }
 
 /// Why an authority or a certificate could not be made.
@@ -86,17 +90,16 @@ impl Authority {
     /// [`AuthorityError`], when the system has no randomness.
     pub fn new(cluster: ClusterName) -> Result<Self, AuthorityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
-        let mut params = params(
-            format!("transload authority {cluster}"),
-            &[&authority_uri(&cluster)],
-            Validity::days(3650),
-        )?;
+        let validity = Validity::days(3650);
+        let name = format!("transload authority {cluster}");
+        let mut params = params(name, &[&authority_uri(&cluster)], validity)?;
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let certificate = params.self_signed(&key)?.der().clone();
         Ok(Self {
             cluster,
             certificate,
+            validity,
             issuer: Issuer::new(params, key),
             ticket_secret: TicketSecret::random()?,
         })
@@ -112,6 +115,7 @@ impl Authority {
         let issuer = Issuer::from_ca_cert_der(&certificate, KeyPair::from_pem(key_pem)?)?;
         Ok(Self {
             cluster,
+            validity: certificate::validity(&certificate)?,
             certificate,
             issuer,
             ticket_secret,
@@ -133,15 +137,7 @@ impl Authority {
     /// Until when the authority's certificate is valid.
     #[must_use]
     pub fn valid_until(&self) -> SystemTime {
-        certificate::valid_until(&self.certificate)
-    }
-
-    pub(super) fn key_pem(&self) -> String {
-        self.issuer.key().serialize_pem()
-    }
-
-    pub(super) fn ticket_secret(&self) -> &TicketSecret {
-        &self.ticket_secret
+        self.validity.until
     }
 
     /// Makes the identity of a service, valid for a year.
@@ -193,10 +189,8 @@ impl Authority {
         ];
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?.der().clone();
-        Ok((
-            certificate,
-            PrivatePkcs8KeyDer::from(key.serialize_der()).into(),
-        ))
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        Ok((certificate, key.into()))
     }
 }
 
@@ -213,10 +207,9 @@ fn params(
     validity: Validity,
 ) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::default();
-    params.distinguished_name = DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(DnType::CommonName, common_name);
+    let mut name = DistinguishedName::new();
+    name.push(DnType::CommonName, common_name);
+    params.distinguished_name = name;
     for uri in uris {
         let uri = (*uri).try_into()?;
         params.subject_alt_names.push(SanType::URI(uri));

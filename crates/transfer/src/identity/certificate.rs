@@ -3,12 +3,11 @@
 //! Only certificates whose chain was verified come here on a connection; this still reads them as
 //! bytes from a stranger.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use rustls_pki_types::CertificateDer;
 use thiserror::Error;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
+use super::authority::Validity;
 use super::name::{PeerIdentity, SCHEME, UriError, authority_uri, parse_authority_uri};
 use crate::ids::{ClusterName, ServiceName};
 
@@ -99,59 +98,40 @@ pub(super) fn cluster_of_authority(
     Ok(cluster)
 }
 
-/// Until when a certificate that was read before is valid; 1970 for one that is none.
-pub(super) fn valid_until(certificate: &CertificateDer<'_>) -> SystemTime {
-    validity(certificate).1
+/// When a certificate is valid.
+pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<Validity, PeerIdentityError> {
+    let certificate = read(certificate)?;
+    let validity = certificate.validity();
+    Ok(Validity {
+        from: validity.not_before.to_datetime().into(),
+        until: validity.not_after.to_datetime().into(),
+    })
 }
 
-/// Whether less than a tenth of a certificate's life is left.
-pub(super) fn is_ending(certificate: &CertificateDer<'_>, now: SystemTime) -> bool {
-    let (from, until) = validity(certificate);
-    let left = until.duration_since(now).unwrap_or_default();
-    left < until.duration_since(from).unwrap_or_default() / 10
-}
-
-/// Reads the first and the last moment at which a certificate is valid.
-fn validity(certificate: &CertificateDer<'_>) -> (SystemTime, SystemTime) {
-    let moment = |seconds| UNIX_EPOCH + Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-    match X509Certificate::from_der(certificate) {
-        Ok((_, read)) => {
-            let validity = read.validity();
-            (
-                moment(validity.not_before.timestamp()),
-                moment(validity.not_after.timestamp()),
-            )
-        }
-        Err(_) => (UNIX_EPOCH, UNIX_EPOCH),
-    }
-}
-
-/// The one `transload:` URI among the certificate's subject alternative names. Names of other kinds
-/// and schemes may be there too.
-fn identity_uri(certificate: &CertificateDer<'_>) -> Result<String, PeerIdentityError> {
+fn read<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, PeerIdentityError> {
     if certificate.len() > MAX_CERTIFICATE_BYTES {
         return Err(PeerIdentityError::TooLarge {
             limit: MAX_CERTIFICATE_BYTES,
             actual: certificate.len(),
         });
     }
-    let (rest, certificate) =
-        X509Certificate::from_der(certificate).map_err(|_| PeerIdentityError::Malformed)?;
-    if !rest.is_empty() {
-        return Err(PeerIdentityError::Malformed);
+    match X509Certificate::from_der(certificate) {
+        Ok(([], certificate)) => Ok(certificate),
+        _ => Err(PeerIdentityError::Malformed),
     }
-    let names = certificate
-        .subject_alternative_name()
-        .map_err(|_| PeerIdentityError::Malformed)?
-        .ok_or(PeerIdentityError::Nobody)?;
-    let mut ours = names
-        .value
-        .general_names
-        .iter()
-        .filter_map(|name| match name {
-            GeneralName::URI(uri) if uri.starts_with(SCHEME) => Some(*uri),
-            _ => None,
-        });
+}
+
+/// The one `transload:` URI among the certificate's subject alternative names. Names of other kinds
+/// and schemes may be there too.
+fn identity_uri(certificate: &CertificateDer<'_>) -> Result<String, PeerIdentityError> {
+    let certificate = read(certificate)?;
+    let names = certificate.subject_alternative_name();
+    let names = names.map_err(|_| PeerIdentityError::Malformed)?;
+    let names = names.ok_or(PeerIdentityError::Nobody)?.value;
+    let mut ours = names.general_names.iter().filter_map(|name| match name {
+        GeneralName::URI(uri) if uri.starts_with(SCHEME) => Some(*uri),
+        _ => None,
+    });
     let uri = ours.next().ok_or(PeerIdentityError::Nobody)?;
     match ours.count() {
         0 => Ok(uri.to_owned()),

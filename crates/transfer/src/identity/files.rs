@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
@@ -102,12 +102,12 @@ impl Identity {
     /// there are several, to be read with [`load_agent`](Self::load_agent).
     pub fn load(dir: impl AsRef<Path>) -> Result<Self, IdentityFileError> {
         let dir = dir.as_ref();
-        let mut names = names_in(dir)?;
-        match (names.pop(), names.is_empty()) {
-            (Some(name), true) => load(dir, &name),
-            (last, _) => Err(IdentityFileError::WhichAgent {
+        let names = names_in(dir)?;
+        match &names[..] {
+            [name] => load(dir, name),
+            _ => Err(IdentityFileError::WhichAgent {
                 dir: dir.to_owned(),
-                names: names.into_iter().chain(last).collect(),
+                names,
             }),
         }
     }
@@ -130,10 +130,9 @@ impl Identity {
         let name = file_stem(&self.peer().service)?;
         make_dir(dir)?;
         save_shared(dir, &self.authority_pem(), self.ticket_secret())?;
-        let key = self.expose_key_pem();
-        write_new(&dir.join(format!("{name}.key")), key.as_bytes(), SECRET)?;
-        let chain = self.certificates_pem();
-        write_new(&dir.join(format!("{name}.pem")), chain.as_bytes(), PUBLIC)
+        let (chain, key) = (self.certificates_pem(), self.expose_key_pem());
+        write_new(dir.join(format!("{name}.key")), key, SECRET)?;
+        write_new(dir.join(format!("{name}.pem")), chain, PUBLIC)
     }
 }
 
@@ -162,9 +161,10 @@ impl Authority {
     pub fn save(&self, dir: impl AsRef<Path>) -> Result<(), IdentityFileError> {
         let dir = dir.as_ref();
         make_dir(dir)?;
-        write_new(&dir.join(AUTHORITY_KEY), self.key_pem().as_bytes(), SECRET)?;
+        let key = self.issuer.key().serialize_pem();
+        write_new(dir.join(AUTHORITY_KEY), key, SECRET)?;
         let authority = pem::encode_all(std::slice::from_ref(self.certificate()));
-        save_shared(dir, &authority, self.ticket_secret())
+        save_shared(dir, &authority, &self.ticket_secret)
     }
 }
 
@@ -192,22 +192,23 @@ fn paths_in(dir: &Path) -> Result<Vec<PathBuf>, IdentityFileError> {
 /// What the files of an identity hold.
 pub(super) struct Contents {
     pub(super) origin: Renewals,
-    chain: Vec<u8>,
-    key: Vec<u8>,
-    authorities: Vec<u8>,
+    /// Certificates, key, and those of authorities.
+    files: [Vec<u8>; 3],
     ticket_secret: TicketSecret,
 }
 
 impl Contents {
     /// Reads the files. What is read while they are being replaced may be of two generations.
     pub(super) fn read(dir: &Path, name: &str) -> Result<Self, IdentityFileError> {
-        let chain = read(&dir.join(format!("{name}.pem")))?;
-        let key = read(&dir.join(format!("{name}.key")))?;
-        let authorities = read(&dir.join(AUTHORITY_CERTIFICATE))?;
+        let files = [
+            read(&dir.join(format!("{name}.pem")))?,
+            read(&dir.join(format!("{name}.key")))?,
+            read(&dir.join(AUTHORITY_CERTIFICATE))?,
+        ];
         let ticket_secret = read_ticket_secret(dir)?;
         let mut digest = blake3::Hasher::new();
         // Not the key of tickets, which is read when an agent starts and never again.
-        for file in [&chain, &key, &authorities] {
+        for file in &files {
             digest.update(&(file.len() as u64).to_le_bytes());
             digest.update(file);
         }
@@ -215,9 +216,7 @@ impl Contents {
         let (dir, name) = (dir.to_owned(), name.to_owned());
         Ok(Self {
             origin: Renewals { dir, name, digest },
-            chain,
-            key,
-            authorities,
+            files,
             ticket_secret,
         })
     }
@@ -226,11 +225,10 @@ impl Contents {
     pub(super) fn parse(self) -> Result<Identity, IdentityFileError> {
         let Renewals { dir, name, .. } = self.origin.clone();
         let content = |end, what| IdentityFileError::content(&dir, format!("{name}.{end}"), what);
-        let chain = pem::decode(&self.chain);
-        let chain = chain.ok_or_else(|| content("pem", "certificates in PEM"))?;
-        let key = PrivateKeyDer::from_pem_slice(&self.key);
-        let key = key.map_err(|_| content("key", PRIVATE_KEY))?;
-        let authorities = pem::decode(&self.authorities).filter(|all| !all.is_empty());
+        let [chain, key, authorities] = &self.files;
+        let chain = pem::decode(chain).ok_or_else(|| content("pem", "certificates in PEM"))?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| content("key", PRIVATE_KEY))?;
+        let authorities = pem::decode(authorities).filter(|all| !all.is_empty());
         let authorities = authorities.ok_or_else(|| no_authority(&dir))?;
         let identity = Identity::new(chain, key, authorities, self.ticket_secret);
         let mut identity =
@@ -253,9 +251,7 @@ fn load(dir: &Path, name: &str) -> Result<Identity, IdentityFileError> {
 
 fn file_stem(name: &ServiceName) -> Result<&str, IdentityFileError> {
     match name.as_str() {
-        reserved @ (AUTHORITY | "ticket") => {
-            Err(IdentityFileError::ReservedName(reserved.to_owned()))
-        }
+        AUTHORITY | "ticket" => Err(IdentityFileError::ReservedName(name.to_string())),
         name => Ok(name),
     }
 }
@@ -272,12 +268,9 @@ fn save_shared(
     authority: &str,
     ticket_secret: &TicketSecret,
 ) -> Result<(), IdentityFileError> {
-    write_same(
-        &dir.join(AUTHORITY_CERTIFICATE),
-        authority.as_bytes(),
-        PUBLIC,
-    )?;
-    write_same(&dir.join(TICKET_KEY), ticket_secret.as_bytes(), SECRET)
+    let (certificate, key) = (dir.join(AUTHORITY_CERTIFICATE), dir.join(TICKET_KEY));
+    write_same(&certificate, authority.as_bytes(), PUBLIC)?;
+    write_same(&key, ticket_secret.as_bytes(), SECRET)
 }
 
 /// Makes a folder that only its owner may enter, whatever the umask. One that is there is left as it is: it
@@ -295,10 +288,10 @@ fn make_dir(dir: &Path) -> Result<(), IdentityFileError> {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
-    let io = |source| IdentityFileError::io(path, source);
-    let file = fs::File::open(path).map_err(io)?;
     let mut bytes = Vec::new();
-    io::Read::read_to_end(&mut io::Read::take(file, MAX_FILE_BYTES + 1), &mut bytes).map_err(io)?;
+    let file = fs::File::open(path).map(|file| file.take(MAX_FILE_BYTES + 1));
+    let read = file.and_then(|mut file| file.read_to_end(&mut bytes));
+    read.map_err(|source| IdentityFileError::io(path, source))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
         return Err(IdentityFileError::TooLarge {
             path: path.to_owned(),
@@ -308,27 +301,31 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
 }
 
 /// Writes a file that must not exist.
-fn write_new(path: &Path, bytes: &[u8], mode: u32) -> Result<(), IdentityFileError> {
-    let io = |source| IdentityFileError::io(path, source);
-    let mut file = fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)
-        .map_err(|source| match source.kind() {
-            io::ErrorKind::AlreadyExists => IdentityFileError::Exists {
-                path: path.to_owned(),
-            },
-            _ => io(source),
-        })?;
-    if mode == SECRET {
-        // The umask may have taken the owner's own rights away.
-        let mode = fs::Permissions::from_mode(mode);
-        file.set_permissions(mode).map_err(io)?;
-    }
-    file.write_all(bytes)
-        .and_then(|()| file.sync_all())
-        .map_err(io)
+fn write_new(
+    path: impl AsRef<Path>,
+    bytes: impl AsRef<[u8]>,
+    mode: u32,
+) -> Result<(), IdentityFileError> {
+    let path = path.as_ref();
+    let write = || {
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(mode)
+            .open(path)?;
+        if mode == SECRET {
+            // The umask may have taken the owner's own rights away.
+            file.set_permissions(fs::Permissions::from_mode(mode))?;
+        }
+        file.write_all(bytes.as_ref())?;
+        file.sync_all()
+    };
+    write().map_err(|source| match source.kind() {
+        io::ErrorKind::AlreadyExists => IdentityFileError::Exists {
+            path: path.to_owned(),
+        },
+        _ => IdentityFileError::io(path, source),
+    })
 }
 
 /// Writes a file that must not exist with other contents.

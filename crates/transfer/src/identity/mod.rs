@@ -22,7 +22,6 @@
 mod authority;
 mod certificate;
 mod files;
-mod instance;
 mod name;
 mod pem;
 mod proof;

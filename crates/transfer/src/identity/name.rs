@@ -1,11 +1,15 @@
-//! Names of clusters and services, and the URI that carries them in a certificate.
+//! Names of clusters, services and instances, and the URI that carries the first two in a certificate.
 
-use std::{fmt, io, str::FromStr};
+use std::{
+    fmt, io,
+    str::FromStr,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use thiserror::Error;
 
 use super::roles::{Roles, UnknownRole};
-use crate::ids::{ClusterName, NameError, ServiceName};
+use crate::ids::{ClusterName, Incarnation, InstanceName, NameError, ServiceName};
 
 /// The URI scheme of identities.
 pub(super) const SCHEME: &str = "transload://";
@@ -22,6 +26,28 @@ pub fn random_cluster_name() -> io::Result<ClusterName> {
     getrandom::fill(&mut bytes[6..])?;
     let name = format!("{:020x}", u128::from_be_bytes(bytes));
     ClusterName::new(name).map_err(io::Error::other)
+}
+
+impl InstanceName {
+    /// Makes a name of this host's, which is the pod's on Kubernetes, and a port; see [`at`](Self::at).
+    pub fn of_host(port: u16) -> Self {
+        let host = rustix::system::uname();
+        Self::at(&host.nodename().to_string_lossy(), port)
+    }
+}
+
+impl Incarnation {
+    /// Draws a life that starts now, for all agents of an engine instance to share.
+    ///
+    /// # Errors
+    /// The system has no randomness to give.
+    pub fn draw() -> io::Result<Self> {
+        let mut random = [0; 8];
+        getrandom::fill(&mut random).map_err(io::Error::other)?;
+        let started = SystemTime::now().duration_since(UNIX_EPOCH);
+        let started = started.map_or(0, |since| since.as_millis() as u64);
+        Ok(Self::new(started, u64::from_le_bytes(random)))
+    }
 }
 
 /// Who a certificate says its holder is.
@@ -125,4 +151,15 @@ fn check_scheme(uri: &str) -> Result<&str, UriError> {
         });
     }
     uri.strip_prefix(SCHEME).ok_or(UriError::Form)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_host_has_a_name() {
+        let of_host = InstanceName::of_host(7600);
+        assert_eq!(InstanceName::new(of_host.as_str()), Ok(of_host));
+    }
 }

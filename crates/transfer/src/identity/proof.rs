@@ -7,6 +7,7 @@ use std::time::SystemTime;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
 
+use super::authority::Validity;
 use super::certificate::{self, PeerIdentityError};
 use super::name::PeerIdentity;
 use super::ticket_secret::TicketSecret;
@@ -24,6 +25,7 @@ pub struct Identity {
 
 struct Inner {
     peer: PeerIdentity,
+    validity: Validity,
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     authorities: Vec<CertificateDer<'static>>,
@@ -97,6 +99,7 @@ impl Identity {
         Ok(Self {
             inner: Arc::new(Inner {
                 peer,
+                validity: certificate::validity(own)?,
                 chain,
                 key,
                 authorities,
@@ -128,14 +131,12 @@ impl Identity {
     /// Until when the agent's certificate is valid.
     #[must_use]
     pub fn valid_until(&self) -> SystemTime {
-        let own = self.inner.chain.first();
-        own.map_or(SystemTime::UNIX_EPOCH, certificate::valid_until)
+        self.inner.validity.until
     }
 
     /// Whether less than a tenth of the certificate's life is left: then something has not renewed it.
     pub(crate) fn is_ending(&self) -> bool {
-        let own = self.inner.chain.first();
-        own.is_none_or(|own| certificate::is_ending(own, SystemTime::now()))
+        self.inner.validity.is_ending(SystemTime::now())
     }
 
     /// The certificates of the authorities that are trusted.

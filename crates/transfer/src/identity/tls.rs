@@ -143,14 +143,7 @@ impl Configs {
 }
 
 /// What the verifier of one connection had against the peer's identity, if anything.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Verdict(Arc<OnceLock<PeerIdentityError>>);
-
-impl Verdict {
-    pub(crate) fn get(&self) -> Option<PeerIdentityError> {
-        self.0.get().cloned()
-    }
-}
+pub(crate) type Verdict = Arc<OnceLock<PeerIdentityError>>;
 
 /// [`SERVER_NAME`] in rustls's type.
 #[must_use]
@@ -199,11 +192,9 @@ impl AgentVerifier {
             .map_err(|error| {
                 if let Some(verdict) = &self.verdict {
                     // A handshake is judged once; were it twice, the first reason would be the one.
-                    let _ = verdict.0.set(error.clone());
+                    let _ = verdict.set(error.clone());
                 }
-                rustls::Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(
-                    error,
-                ))))
+                CertificateError::Other(OtherError(Arc::new(error))).into()
             })
     }
 }

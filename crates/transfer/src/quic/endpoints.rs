@@ -281,7 +281,7 @@ impl Endpoints {
                 _ => ConnectError::Closed,
             })?
             .await
-            .map_err(|error| ConnectError::from_handshake(error, verdict.get()))?;
+            .map_err(|error| ConnectError::from_handshake(error, verdict.get().cloned()))?;
         let peer = peer_of(&connection)?;
         let stream = introduce(&connection, call.introduction)
             .await
