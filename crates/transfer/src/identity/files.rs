@@ -14,7 +14,8 @@ use super::{
     authority::{Authority, AuthorityError},
     certificate::MAX_CERTIFICATE_BYTES,
     pem,
-    proof::{Identity, IdentityError, Renewals},
+    proof::{Identity, IdentityError},
+    renewal::Renewals,
     ticket_secret::TicketSecret,
 };
 use crate::ids::{NameError, ServiceName};

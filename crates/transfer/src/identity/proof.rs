@@ -1,6 +1,5 @@
 //! What an agent proves itself with.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -10,6 +9,7 @@ use thiserror::Error;
 use super::authority::Validity;
 use super::certificate::{self, PeerIdentityError};
 use super::name::PeerIdentity;
+use super::renewal::Renewals;
 use super::ticket_secret::TicketSecret;
 use super::tls;
 
@@ -31,14 +31,6 @@ struct Inner {
     authorities: Vec<CertificateDer<'static>>,
     ticket_secret: TicketSecret,
     tls: tls::Configs,
-}
-
-/// The files that an identity was read from, and what they held.
-#[derive(Clone)]
-pub(crate) struct Renewals {
-    pub(super) dir: PathBuf,
-    pub(super) name: String,
-    pub(super) digest: [u8; 32],
 }
 
 /// The most authorities that are trusted at a time: the one of now, the one of before, and room for a third.

@@ -1,9 +1,11 @@
 //! Certificates that are replaced while agents run.
 
+use std::path::PathBuf;
+
 use thiserror::Error;
 
 use super::files::{Contents, IdentityFileError};
-use super::proof::{Identity, Renewals};
+use super::proof::Identity;
 use crate::ids::{ClusterName, ServiceName};
 
 /// Why an identity cannot take the place of another.
@@ -39,6 +41,14 @@ impl Identity {
             ours: (old.service.clone(), old.cluster.clone()),
         })
     }
+}
+
+/// The files that an identity was read from, and what they held.
+#[derive(Clone)]
+pub(crate) struct Renewals {
+    pub(super) dir: PathBuf,
+    pub(super) name: String,
+    pub(super) digest: [u8; 32],
 }
 
 impl Renewals {

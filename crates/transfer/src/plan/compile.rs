@@ -8,7 +8,6 @@ use transload_layout::{Deployment, Rank, Side};
 
 use super::error::{MAX_BYTES, PlanError};
 use super::group::{self, GroupPlan};
-use super::nest::ComponentSet;
 use super::ranks::{self, Ranks, overlap};
 use super::request::Request;
 use super::route::{Route, RouteGroup};
@@ -171,11 +170,6 @@ impl Plan {
     /// Names of the groups, in the order in which tables list them (that of the source's document).
     pub fn group_names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.groups.iter().map(|group| group.name.as_str())
-    }
-
-    /// Names of the components of a set, those that travel together joined: `kv`, `x+B+C+ssm`.
-    pub fn component_names(&self, group: usize, components: ComponentSet) -> String {
-        self.groups[group].component_names(components)
     }
 
     /// Which group of a side's own document a group of the plan is.

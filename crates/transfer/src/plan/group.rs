@@ -6,6 +6,7 @@ use transload_layout::partition::Partition;
 use transload_layout::{Deployment, Group, Side, Spec};
 
 use super::bridge::pair_groups;
+use super::compile::Plan;
 use super::error::{MAX_TOKENS, PlanError};
 use super::nest::ComponentSet;
 use super::ranks::{Ranks, hull, overlap};
@@ -117,9 +118,12 @@ impl GroupPlan {
         let moving = components.filter(|component| self.ranges[component.range].count() > 0);
         moving.map(|component| component.partition)
     }
+}
 
-    pub(super) fn component_names(&self, set: ComponentSet) -> String {
-        let components = self.components.iter().enumerate();
+impl Plan {
+    /// Names of the components of a set, those that travel together joined: `kv`, `x+B+C+ssm`.
+    pub fn component_names(&self, group: usize, set: ComponentSet) -> String {
+        let components = self.groups[group].components.iter().enumerate();
         let mut names: Vec<&str> = Vec::new();
         let mut before = None;
         for (_, component) in components.filter(|(index, _)| set.contains(*index)) {
