@@ -110,8 +110,8 @@ impl RouteShape {
 }
 
 impl Slice {
-    /// Where its layers start, counted from this slot.
-    pub(super) fn from_slot(&self, slot: u64) -> Sides<Origin> {
+    /// Where it starts in a layer slot.
+    pub(super) fn at_slot(&self, slot: u64) -> Sides<Origin> {
         Sides::of(|side| Origin {
             base: self.at[side].base + slot * self.layers.stride(side),
             ..self.at[side]
@@ -142,7 +142,7 @@ impl RouteGroup {
                     count: self.layers().len() as u64,
                     ..slice.layers
                 }),
-                Some(slot) => at = slice.from_slot(slot),
+                Some(slot) => at = slice.at_slot(slot),
             }
             let state = at.map(|origin| origin.state_stride);
             let block = Sides::of(|side| match slice.class.linear[side] {
@@ -165,22 +165,18 @@ impl RouteGroup {
 
     /// The most places in which its nests can start, whatever the tables.
     pub(super) fn most_places(&self) -> u64 {
-        let places = self
-            .slices
-            .iter()
-            .map(|slice| match slice.class.states_outside {
-                true => slice.class.range.count(),
-                false => slice.class.range.segments(),
-            });
+        let classes = self.slices.iter().map(|slice| slice.class);
+        let places = classes.map(|class| match class.states_outside {
+            true => class.range.count(),
+            false => class.range.segments(),
+        });
         places.fold(0, u64::saturating_add)
     }
 
     /// How many bytes it moves.
     pub(super) fn bytes(&self) -> u64 {
-        self.slices
-            .iter()
-            .map(|slice| self.slice_bytes(slice))
-            .sum()
+        let slices = self.slices.iter();
+        slices.map(|slice| self.slice_bytes(slice)).sum()
     }
 
     /// How many of them are one slice's.

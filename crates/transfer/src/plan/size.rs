@@ -20,9 +20,10 @@ pub(super) fn check(
     let (src_tp, dst_tp) = (src.deployment.tp(), dst.deployment.tp());
     let mut slices = 0u128;
     for group in groups {
-        let in_common = stages
+        let slots = stages
             .iter()
-            .filter(|stages| !group.slots_in_common(ranks, stages).1.is_empty());
+            .map(|pair| group.slots_in_common(ranks, pair).1);
+        let in_common = slots.filter(|slots| !slots.is_empty());
         let mut pairs: HashMap<Partition, u128> = HashMap::new();
         let mut each = 0u128;
         for partition in group.partitions() {

@@ -56,7 +56,7 @@ impl StageGroup<'_> {
             let (first, end) = (ends[i], ends[i + 1]);
             let here = slices.iter().filter(|(slots, _)| slots.contains(&first));
             let here = here.map(|(_, slice)| Slice {
-                at: slice.from_slot(first),
+                at: slice.at_slot(first),
                 ..slice.clone()
             });
             let slices: SmallVec<[Slice; 2]> = here.collect();
