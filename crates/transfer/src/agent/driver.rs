@@ -11,6 +11,8 @@
 //!
 //! A part owns its state and knows no other part, nor the machine.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot};
@@ -22,26 +24,30 @@ use self::event::{ControlEvent, DataEvent, Sending};
 use self::promises::Promises;
 use self::shutdown::{NEVER, Shutdown};
 use self::transfers::Transfers;
-use super::command::{Client, Command, JobLabel, JobResult, LeaseWish, Notice};
+use super::client::{Client, Command};
 use super::error::TransferError;
 use super::flows::{Memories, Under};
+use super::lease::{LeaseEnded, LeaseOutcome};
 use super::metrics::Counters;
 use super::options::AgentOptions;
-use super::outcome::LeaseOutcome;
 use super::plans::Plans;
-use super::promise::Handle;
+use super::promise::{CancelOnDrop, Handle};
 use super::renewal;
-use super::request::{Blocks, own_tables};
+use super::request::{Blocks, Keeper};
+use super::transfer::{JobLabel, JobResult, Started};
 use crate::content::{ContentDigest, ContentFingerprint};
 use crate::identity::Renewals;
 use crate::ids::{AgentId, TransferId};
+use crate::lease::{LeaseSpec, OpenError};
 use crate::moment::Moment;
 use crate::path::Path;
 use crate::path::carrier::Provider;
 use crate::path::negotiation::{Report, Way};
 use crate::plan::Side;
 use crate::quic::{CloseCode, ControlConnection, Endpoints};
-use crate::wire::{Action, BlocksOf, ConnId, Flow, JobError, Machine, PlanAsk};
+use crate::wire::{
+    Action, BlocksOf, ConnId, Flow, JobError, JobSpec, Machine, NoticeId, NoticeOutcome, PlanAsk,
+};
 
 mod arrivals;
 mod background;
@@ -82,15 +88,15 @@ pub(super) fn start(setup: Setup) -> (Client, mpsc::UnboundedSender<Handle>) {
     (client, handles)
 }
 
-struct Driver {
-    machine: Machine<Plans>,
+pub(super) struct Driver {
+    pub(super) machine: Machine<Plans>,
     endpoints: Endpoints,
     connections: Connections,
     transfers: Transfers,
     promises: Promises,
     /// Compiles plans. Routes are bound in turns of their own, which no peer can take with many plans.
     compiling: Background,
-    counters: Counters,
+    pub(super) counters: Counters,
     start: Instant,
     look: Duration,
     shutdown: Shutdown,
@@ -169,7 +175,7 @@ impl Driver {
                 Some(event) = inbox.data.recv() => self.on_data(event),
                 Some(handle) = inbox.dropped.recv() => self.cancel(handle),
                 Some(event) = inbox.control.recv() => self.on_control(event),
-                Some(command) = inbox.commands.recv() => self.on_command(command),
+                Some(command) = inbox.commands.recv() => command(&mut self),
                 () = sleep_until(self.due().into()) => self.on_deadline(),
                 _ = look.tick() => {
                     self.look();
@@ -182,7 +188,7 @@ impl Driver {
         self.shutdown.finish();
     }
 
-    fn now(&self) -> Moment {
+    pub(super) fn now(&self) -> Moment {
         Moment(self.start.elapsed())
     }
 
@@ -358,78 +364,43 @@ impl Driver {
     }
 }
 
-/// Takes commands.
+/// Does what users ask for.
 impl Driver {
-    fn on_command(&mut self, command: Command) {
-        let now = self.now();
-        // An answer that nobody waits for is dropped: the asker has gone away. Dropped with it is what cancels a lease
-        // or a transfer.
-        match command {
-            Command::Lease {
-                spec,
-                blocks,
-                claimed,
-                keeper,
-                opened,
-            } => {
-                let key = spec.key;
-                let answer = self.machine.lease(now, spec, blocks).map(|()| {
-                    self.counters.lease_opened();
-                    self.promises.lease(key, keeper, claimed)
-                });
-                let _ = opened.send(answer);
-            }
-            Command::OfLease { key, wish, answer } => {
-                let done = match wish {
-                    LeaseWish::Ready { layer, tokens } => self.machine.ready(key, layer, tokens),
-                    LeaseWish::FinishPrefill => self.machine.finish_prefill(now, key),
-                    LeaseWish::Renew { ttl } => self.machine.renew(now, key, ttl),
-                };
-                let _ = answer.send(done);
-            }
-            Command::Start {
-                spec,
-                label,
-                keeper,
-                started,
-            } => {
-                let answer = self.machine.start(now, spec).map(|job| {
-                    self.counters.job_begun(label.direction);
-                    (job, self.promises.job(job, keeper, label))
-                });
-                let _ = started.send(answer.map_err(|refused| *refused.error));
-            }
-            Command::JobReady {
-                job,
-                rank,
-                layer,
-                tokens,
-            } => self.machine.job_ready(job, rank, layer, tokens),
-            Command::JobPrefilled { job } => self.machine.job_prefilled(now, job),
-            Command::Cancel(handle) => self.cancel(handle),
-            Command::Notify {
-                ticket,
-                notice,
-                answer,
-            } => {
-                let machine = &mut self.machine;
-                let begun = match notice {
-                    Notice::Cancel { content } => machine.cancel_ticket(now, &ticket, content),
-                    Notice::Renew { ttl } => machine.renew_ticket(now, &ticket, ttl),
-                };
-                let _ = answer.send(begun.map(|notice| self.promises.notice(notice)));
-            }
-            Command::Gauges { answer } => {
-                let _ = answer.send(self.machine.gauges());
-            }
-            Command::Metrics { answer } => {
-                let _ = answer.send(Box::new(self.counters.read()));
-            }
-            Command::Shutdown { patience, done } => self.shut_down(patience, Some(done)),
-        }
+    pub(super) fn lease(
+        &mut self,
+        spec: LeaseSpec,
+        blocks: Blocks,
+        claimed: Arc<AtomicBool>,
+        keeper: Option<Keeper>,
+    ) -> Result<CancelOnDrop<LeaseEnded>, OpenError<Blocks>> {
+        let key = spec.key;
+        self.machine.lease(self.now(), spec, blocks)?;
+        self.counters.lease_opened();
+        Ok(self.promises.lease(key, keeper, claimed))
     }
 
-    fn cancel(&mut self, handle: Handle) {
+    pub(super) fn start(
+        &mut self,
+        spec: JobSpec<Blocks>,
+        label: JobLabel,
+        keeper: Option<Keeper>,
+    ) -> Result<Started, JobError> {
+        let started = self.machine.start(self.now(), spec);
+        let job = started.map_err(|refused| *refused.error)?;
+        self.counters.job_begun(label.direction);
+        Ok((job, self.promises.job(job, keeper, label)))
+    }
+
+    /// Begins a notice, and tells where its outcome will be.
+    pub(super) fn notice(
+        &mut self,
+        begin: impl FnOnce(&mut Self) -> Result<NoticeId, JobError>,
+    ) -> Result<oneshot::Receiver<NoticeOutcome>, JobError> {
+        let notice = begin(self)?;
+        Ok(self.promises.notice(notice))
+    }
+
+    pub(super) fn cancel(&mut self, handle: Handle) {
         let now = self.now();
         match handle {
             // One that has ended already is no error.
@@ -440,7 +411,7 @@ impl Driver {
     }
 
     /// Takes nothing new, and lets what is under way go on for so long.
-    fn shut_down(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
+    pub(super) fn shut_down(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
         self.shutdown.begin(patience, done);
         let now = self.now();
         self.machine.drain(now);
@@ -504,7 +475,7 @@ impl Driver {
                 self.counters.lease_ended(end);
                 log::lease_ended(key, end);
                 if let Some(promise) = self.promises.lease_ended(&key) {
-                    let tables = own_tables(blocks);
+                    let tables = Arc::unwrap_or_clone(blocks);
                     promise.keep(Ok(LeaseOutcome { end, tables }));
                 }
             }

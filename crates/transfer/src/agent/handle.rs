@@ -4,23 +4,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use super::command::{Client, Command, JobLabel, Notice};
+use super::client::Client;
+use super::driver::Driver;
 use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
 use super::lease::Lease;
 use super::metrics::AgentMetrics;
-use super::outcome::PullReport;
 use super::promise::Handle;
-use super::request::{LeaseRequest, PullRequest, PushRequest, own_tables};
-use super::transfer::Transfer;
+use super::request::{LeaseRequest, PullRequest, PushRequest};
+use super::transfer::{JobLabel, PullReport, Transfer};
 use crate::content::ContentDigest;
 use crate::identity::{Identity, RenewalError};
 use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
 use crate::lease::{LeaseKey, LeaseSpec};
 use crate::quic::{CloseCode, Endpoints};
 use crate::ticket::{RankAddress, Ticket, TicketKey};
-use crate::wire::{Gauges, JobError, JobSpec, NoticeOutcome};
+use crate::wire::{Gauges, JobError, JobSpec, NoticeId, NoticeOutcome};
 use transload_layout::{Deployment, Side};
 
 /// An agent. Clones are the same agent; it stops when the last is dropped, or at
@@ -164,21 +164,18 @@ impl Agent {
             hard_bound: request.hard_bound,
             prefilled: request.prefilled,
         };
-        let (claimed, keeper) = (Arc::default(), request.keeper);
-        let blocks = Arc::new(request.tables);
-        let opened = self.client.ask(|opened| Command::Lease {
-            spec,
-            blocks,
-            claimed: Arc::clone(&claimed),
-            keeper,
-            opened,
-        });
+        let (blocks, keeper) = (Arc::new(request.tables), request.keeper);
+        let claimed = Arc::default();
+        let shown = Arc::clone(&claimed);
+        let opened = self
+            .client
+            .ask(move |driver| driver.lease(spec, blocks, shown, keeper));
         match opened.await? {
             Ok(outcome) => Ok(Lease::new(key, claimed, self.client.clone(), outcome)),
             Err(refused) => Err(LeaseOpenError::Refused {
                 key,
                 reason: refused.reason,
-                tables: own_tables(refused.blocks),
+                tables: Arc::unwrap_or_clone(refused.blocks),
             }),
         }
     }
@@ -265,12 +262,9 @@ impl Agent {
             set,
             content: request.content,
         };
-        let started = self.client.ask(|started| Command::Start {
-            spec,
-            label,
-            keeper,
-            started,
-        });
+        let started = self
+            .client
+            .ask(move |driver| driver.start(spec, label, keeper));
         Ok(Transfer::new(started.await??, self.client.clone()))
     }
 
@@ -284,7 +278,8 @@ impl Agent {
         ticket: Ticket,
         content: Option<ContentDigest>,
     ) -> Result<NoticeOutcome, NoticeError> {
-        self.notify(ticket, Notice::Cancel { content }).await
+        self.notify(move |driver| driver.machine.cancel_ticket(driver.now(), &ticket, content))
+            .await
     }
 
     /// Asks the owner of a ticket to let its leases live for `ttl` from then at least.
@@ -292,15 +287,15 @@ impl Agent {
     /// # Errors
     /// [`NoticeError`].
     pub async fn renew(&self, ticket: Ticket, ttl: Duration) -> Result<NoticeOutcome, NoticeError> {
-        self.notify(ticket, Notice::Renew { ttl }).await
+        self.notify(move |driver| driver.machine.renew_ticket(driver.now(), &ticket, ttl))
+            .await
     }
 
-    async fn notify(&self, ticket: Ticket, notice: Notice) -> Result<NoticeOutcome, NoticeError> {
-        let begun = self.client.ask(|answer| Command::Notify {
-            ticket,
-            notice,
-            answer,
-        });
+    async fn notify(
+        &self,
+        begin: impl FnOnce(&mut Driver) -> Result<NoticeId, JobError> + Send + 'static,
+    ) -> Result<NoticeOutcome, NoticeError> {
+        let begun = self.client.ask(|driver| driver.notice(begin));
         let heard = begun.await?.map_err(NoticeError::Ticket)?;
         Ok(heard.await.map_err(|_| AgentGone)?)
     }
@@ -310,7 +305,7 @@ impl Agent {
     /// # Errors
     /// [`AgentGone`].
     pub async fn gauges(&self) -> Result<Gauges, AgentGone> {
-        self.client.ask(|answer| Command::Gauges { answer }).await
+        self.client.ask(|driver| driver.machine.gauges()).await
     }
 
     /// What it has done since it was bound.
@@ -318,19 +313,18 @@ impl Agent {
     /// # Errors
     /// [`AgentGone`].
     pub async fn metrics(&self) -> Result<AgentMetrics, AgentGone> {
-        let metrics = self
-            .client
-            .ask(|answer| Command::Metrics { answer })
-            .await?;
-        Ok(*metrics)
+        self.client.ask(|driver| driver.counters.read()).await
     }
 
     /// Takes nothing new, waits up to `patience` for what is under way, gives up what is left, and
     /// closes all connections.
     pub async fn shutdown(&self, patience: Duration) {
-        let stopping = self.client.ask(|done| Command::Shutdown { patience, done });
+        let (done, stopped) = oneshot::channel();
+        let stopping = move |driver: &mut Driver| driver.shut_down(patience, Some(done));
         // An error says that the driver is gone: the same as done.
-        let _ = stopping.await;
+        if self.client.tell(stopping).await.is_ok() {
+            let _ = stopped.await;
+        }
         self.shared
             .endpoints
             .close(CloseCode::DONE, "shutdown")

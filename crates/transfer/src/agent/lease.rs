@@ -5,13 +5,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::command::{Client, Command, LeaseWish};
+use super::client::Client;
+use super::driver::Driver;
 use super::error::{AgentGone, LeaseEndError, LeaseUseError};
-use super::outcome::{LeaseEnded, LeaseOutcome};
 use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::LeaseRequest;
-use crate::lease::LeaseKey;
+use crate::lease::{LeaseEnd, LeaseError, LeaseKey};
+use crate::plan::Tables;
+
+/// How a lease ended: why, and the blocks, which nothing touches any more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseOutcome {
+    /// Why it ended.
+    pub end: LeaseEnd,
+    /// The blocks that it held.
+    pub tables: Tables,
+}
+
+/// How a lease ends.
+pub(super) type LeaseEnded = Result<LeaseOutcome, LeaseEndError>;
 
 /// A promise to keep blocks as they are, until it has [`ended`](Self::ended).
 ///
@@ -94,7 +107,9 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already, and where there are more tokens than it is for.
     pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), LeaseUseError> {
-        self.ask(LeaseWish::Ready { layer, tokens }).await
+        let key = self.key;
+        self.ask(move |driver| driver.machine.ready(key, layer, tokens))
+            .await
     }
 
     /// Reports that the prefill is over: everything may be read, and commits may be made.
@@ -102,7 +117,9 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn finish_prefill(&self) -> Result<(), LeaseUseError> {
-        self.ask(LeaseWish::FinishPrefill).await
+        let key = self.key;
+        self.ask(move |driver| driver.machine.finish_prefill(driver.now(), key))
+            .await
     }
 
     /// Lets the lease live for `ttl` from now at least.
@@ -110,7 +127,9 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn renew(&self, ttl: Duration) -> Result<(), LeaseUseError> {
-        self.ask(LeaseWish::Renew { ttl }).await
+        let key = self.key;
+        self.ask(move |driver| driver.machine.renew(driver.now(), key, ttl))
+            .await
     }
 
     /// Gives the lease up. Transfers under way fail; wait for [`ended`](Lease::ended).
@@ -119,14 +138,13 @@ impl LeaseControl {
     /// [`AgentGone`].
     pub async fn cancel(&self) -> Result<(), AgentGone> {
         let lease = Handle::Lease(self.key);
-        self.client.send(Command::Cancel(lease)).await
+        self.client.tell(move |driver| driver.cancel(lease)).await
     }
 
-    async fn ask(&self, wish: LeaseWish) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        let asked = self
-            .client
-            .ask(|answer| Command::OfLease { key, wish, answer });
-        Ok(asked.await??)
+    async fn ask(
+        &self,
+        wish: impl FnOnce(&mut Driver) -> Result<(), LeaseError> + Send + 'static,
+    ) -> Result<(), LeaseUseError> {
+        Ok(self.client.ask(wish).await??)
     }
 }

@@ -38,7 +38,7 @@
 //! transfers share. A request of a million chunks waits for buffers; it is never refused for its size.
 
 mod builder;
-mod command;
+mod client;
 mod driver;
 mod error;
 mod flows;
@@ -46,7 +46,6 @@ mod handle;
 mod lease;
 mod metrics;
 mod options;
-mod outcome;
 mod plans;
 mod promise;
 mod renewal;
@@ -61,9 +60,8 @@ pub use error::{
     AgentGone, LeaseEndError, LeaseOpenError, LeaseUseError, NoticeError, TransferError,
 };
 pub use handle::Agent;
-pub use lease::{Lease, LeaseControl};
+pub use lease::{Lease, LeaseControl, LeaseOutcome};
 pub use metrics::{AgentMetrics, LeaseMetrics, PathBytes, RouteMetrics, TransferMetrics};
 pub use options::AgentOptions;
-pub use outcome::{LeaseOutcome, PullReport};
 pub use request::{Keeper, LeaseRequest, PullRequest, PushRequest};
-pub use transfer::{Transfer, TransferControl};
+pub use transfer::{PullReport, Transfer, TransferControl};

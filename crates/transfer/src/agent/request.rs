@@ -132,8 +132,3 @@ pub type PushRequest = PullRequest;
 
 /// The blocks of a lease or a job: block tables in the order of the own document's groups.
 pub(super) type Blocks = Arc<Tables>;
-
-/// Takes the blocks back, once nothing needs them any more.
-pub(super) fn own_tables(blocks: Blocks) -> Tables {
-    Arc::unwrap_or_clone(blocks)
-}

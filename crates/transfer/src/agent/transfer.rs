@@ -2,14 +2,32 @@
 
 use std::ops::Deref;
 
-use super::command::{Client, Command, JobResult, Started};
+use super::client::Client;
+use super::driver::Driver;
 use super::error::{AgentGone, TransferError};
-use super::outcome::PullReport;
 use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::PullRequest;
-use crate::ids::Rank;
-use crate::wire::JobId;
+use crate::content::ContentDigest;
+use crate::ids::{Direction, LeaseSetId, Rank};
+use crate::wire::{JobId, JobReport};
+
+/// What a pull or a push has done.
+pub type PullReport = JobReport;
+
+/// How a pull or push ends.
+pub(super) type JobResult = Result<PullReport, TransferError>;
+
+/// A pull or push that has begun.
+pub(super) type Started = (JobId, CancelOnDrop<JobResult>);
+
+/// Names a pull or a push in counters and logs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct JobLabel {
+    pub(super) direction: Direction,
+    pub(super) set: LeaseSetId,
+    pub(super) content: ContentDigest,
+}
 
 /// A pull or push under way.
 ///
@@ -68,13 +86,8 @@ impl TransferControl {
     /// [`AgentGone`].
     pub async fn ready(&self, rank: Rank, layer: u32, tokens: u64) -> Result<(), AgentGone> {
         let job = self.job;
-        let ready = Command::JobReady {
-            job,
-            rank,
-            layer,
-            tokens,
-        };
-        self.client.send(ready).await
+        let ready = move |driver: &mut Driver| driver.machine.job_ready(job, rank, layer, tokens);
+        self.client.tell(ready).await
     }
 
     /// Reports, of a push whose blocks are still being computed, that everything is ready.
@@ -83,7 +96,8 @@ impl TransferControl {
     /// [`AgentGone`].
     pub async fn finish_prefill(&self) -> Result<(), AgentGone> {
         let job = self.job;
-        self.client.send(Command::JobPrefilled { job }).await
+        let prefilled = move |driver: &mut Driver| driver.machine.job_prefilled(driver.now(), job);
+        self.client.tell(prefilled).await
     }
 
     /// Gives it up. [`finish`](Transfer::finish) tells when nothing touches the blocks any more.
@@ -92,6 +106,6 @@ impl TransferControl {
     /// [`AgentGone`].
     pub async fn cancel(&self) -> Result<(), AgentGone> {
         let job = Handle::Job(self.job);
-        self.client.send(Command::Cancel(job)).await
+        self.client.tell(move |driver| driver.cancel(job)).await
     }
 }

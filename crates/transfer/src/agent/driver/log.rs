@@ -4,8 +4,8 @@
 
 use std::net::SocketAddr;
 
-use crate::agent::command::JobLabel;
 use crate::agent::error::TransferError;
+use crate::agent::transfer::JobLabel;
 use crate::content::ContentFingerprint;
 use crate::lease::{LeaseEnd, LeaseKey};
 use crate::wire::message::Message;

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::agent::command::{JobLabel, JobResult};
 use crate::agent::error::LeaseEndError;
 use crate::agent::flows::Touching;
-use crate::agent::outcome::LeaseEnded;
+use crate::agent::lease::LeaseEnded;
 use crate::agent::promise::{CancelOnDrop, Handle, Promise, promise};
 use crate::agent::request::Keeper;
+use crate::agent::transfer::{JobLabel, JobResult};
 use crate::ids::AgentId;
 use crate::lease::LeaseKey;
 use crate::wire::{JobId, NoticeId, NoticeOutcome};
