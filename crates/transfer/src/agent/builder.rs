@@ -6,8 +6,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use transload_layout::Deployment;
 
-use super::driver::{self, Setup};
-use super::flows::Memories;
+use super::driver::{self, Memories, Setup};
 use super::handle::{Agent, Shared};
 use super::options::AgentOptions;
 use super::plans::{Plans, canonical};

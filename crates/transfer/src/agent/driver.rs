@@ -20,13 +20,13 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use self::background::Background;
 use self::connections::Connections;
-use self::event::{ControlEvent, DataEvent, Sending};
+use self::event::{ControlEvent, DataEvent};
 use self::promises::Promises;
 use self::shutdown::{NEVER, Shutdown};
+pub(super) use self::transfers::Memories;
 use self::transfers::Transfers;
 use super::client::{Client, Command};
 use super::error::TransferError;
-use super::flows::{Memories, Under};
 use super::lease::{LeaseEnded, LeaseOutcome};
 use super::metrics::Counters;
 use super::options::AgentOptions;
@@ -36,13 +36,14 @@ use super::renewal;
 use super::request::{Blocks, Keeper};
 use super::transfer::{JobLabel, JobResult, Started};
 use crate::content::{ContentDigest, ContentFingerprint};
+use crate::data::{SendError, SendEvent};
 use crate::identity::Renewals;
 use crate::ids::{AgentId, TransferId};
 use crate::lease::{LeaseSpec, OpenError};
 use crate::moment::Moment;
 use crate::path::Path;
 use crate::path::carrier::Provider;
-use crate::path::negotiation::{Report, Way};
+use crate::path::negotiation::{Ending, Report, Way};
 use crate::plan::Side;
 use crate::quic::{CloseCode, ControlConnection, Endpoints};
 use crate::wire::{
@@ -302,10 +303,10 @@ impl Driver {
             DataEvent::Sending {
                 transfer,
                 number,
-                sending,
+                event,
             } => {
                 if self.transfers.is_under_way(transfer, number) {
-                    self.on_sending(transfer, sending);
+                    self.on_sending(transfer, event);
                 }
             }
             DataEvent::Admit {
@@ -333,24 +334,31 @@ impl Driver {
     }
 
     /// Something has become of a stream that leaves.
-    fn on_sending(&mut self, transfer: TransferId, sending: Sending) {
+    fn on_sending(&mut self, transfer: TransferId, event: SendEvent) {
         let now = self.now();
-        match sending {
-            Sending::Written { bytes } => self.machine.stream_sent(now, transfer, bytes),
-            Sending::Failed { why, path: fault } => {
-                // All that take the same path have failed, if it is still the one that is sent over: it may have gone
-                // over what was there before.
-                if let Some(ending) = fault
-                    && let Some((conn, path)) = self.transfers.path(transfer)
-                    && self.connections.is_torn(conn, path)
-                {
-                    let way = Way::Out;
-                    let report = Report::Ended { way, ending };
-                    self.machine.path_reported(now, conn, path, report);
-                }
-                self.failed(transfer, why);
+        let error = match event {
+            SendEvent::Written { bytes, .. } => {
+                return self.machine.stream_sent(now, transfer, bytes);
             }
+            SendEvent::Failed { error, .. } => error,
+        };
+        let why = error.to_string();
+        let ending = match error {
+            SendError::Panicked => Some(Ending::Panicked),
+            SendError::Path(_) => Some(Ending::Failed(why.clone())),
+            _ => None,
+        };
+        // All that take the same path have failed, if it is still the one that is sent over: it may have gone over what
+        // was there before.
+        if let Some(ending) = ending
+            && let Some((conn, path)) = self.transfers.path(transfer)
+            && self.connections.is_torn(conn, path)
+        {
+            let way = Way::Out;
+            let report = Report::Ended { way, ending };
+            self.machine.path_reported(now, conn, path, report);
         }
+        self.failed(transfer, why);
     }
 
     fn failed(&mut self, transfer: TransferId, why: String) {
@@ -375,7 +383,7 @@ impl Driver {
     ) -> Result<CancelOnDrop<LeaseEnded>, OpenError<Blocks>> {
         let key = spec.key;
         self.machine.lease(self.now(), spec, blocks)?;
-        self.counters.lease_opened();
+        self.counters.metrics.leases.opened += 1;
         Ok(self.promises.lease(key, keeper, claimed))
     }
 
@@ -444,15 +452,14 @@ impl Driver {
                 self.carry(transfer, path);
             }
             Action::Fence(transfer) => {
-                self.counters.route_failed(transfer);
                 self.unlink(transfer);
-                self.transfers.fence(transfer);
+                self.transfers.fence(transfer, &mut self.counters);
             }
             Action::Finished(transfer) => {
                 self.unlink(transfer);
-                let under = self.transfers.finish(transfer);
-                let travelled = under.as_ref().and_then(Under::travelled);
-                self.counters.route_landed(transfer, travelled);
+                if let Some(under) = self.transfers.finish(transfer) {
+                    under.count_landed(&mut self.counters);
+                }
             }
             Action::OtherContent { key, held, stated } => {
                 let (held, stated) = (self.fingerprint(&held), self.fingerprint(&stated));
@@ -507,7 +514,7 @@ impl Driver {
     }
 
     fn compile(&mut self, ask: PlanAsk) {
-        self.counters.plan_wanted();
+        self.counters.metrics.plans += 1;
         let (now, ranks) = (self.now(), self.transfers.ranks());
         match self.machine.planner().compiling(&ask, ranks) {
             Ok(compiling) => {
@@ -520,18 +527,15 @@ impl Driver {
 
     /// Begins to read a route, or to receive it, unless it is over already.
     fn begin(&mut self, flow: Flow, side: Side) {
-        let transfer = flow.transfer;
-        let Some(plan) = self.machine.take_plan(transfer) else {
+        let Some(plan) = self.machine.take_plan(flow.transfer) else {
             return;
         };
         if let BlocksOf::Lease(key) = &flow.blocks {
             self.promises.lease_used(key, &flow.agent);
         }
-        self.counters.route_begun(&flow, side == Side::Source);
-        match self.machine.blocks(flow.blocks).cloned() {
-            Some(blocks) => self.transfers.begin(flow, side, plan, blocks),
-            None => self.failed(transfer, "its blocks are gone".to_owned()),
-        }
+        let blocks = self.machine.blocks(flow.blocks).cloned();
+        let counters = &mut self.counters;
+        self.transfers.begin(flow, side, plan, blocks, counters);
     }
 
     /// Has a transfer that leaves carried over a path, unless it has still to be bound.

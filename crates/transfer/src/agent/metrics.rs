@@ -1,12 +1,12 @@
 //! What an agent has done so far: plain counters, for whoever exports them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::error::TransferError;
-use crate::ids::{Direction, TransferId};
+use crate::ids::Direction;
 use crate::lease::LeaseEnd;
-use crate::plan::RouteStream;
+use crate::plan::{RouteStream, Side};
 use crate::wire::{BlocksOf, Flow, JobReport, Path};
 
 /// What an agent has done since it was bound. Nothing in it ever goes down, so that differences of two
@@ -124,18 +124,20 @@ impl Chunks {
 /// The metrics, and what is under way that will change them.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    metrics: AgentMetrics,
-    routes: HashMap<TransferId, RouteUnderWay>,
+    pub(super) metrics: AgentMetrics,
+    /// How many routes are moving.
     moving: usize,
     /// While something moves: since when.
     busy_since: Option<Instant>,
 }
 
+/// What has to be known of a route until it ends.
 #[derive(Debug)]
-struct RouteUnderWay {
+pub(super) struct RouteUnderWay {
     /// Whether a lease here is behind it, and not a job of our own.
     of_lease: bool,
-    out: bool,
+    /// The side of it that is here.
+    side: Side,
     moving_since: Option<Instant>,
 }
 
@@ -176,14 +178,6 @@ impl Counters {
         }
     }
 
-    pub(super) fn lease_opened(&mut self) {
-        self.metrics.leases.opened += 1;
-    }
-
-    pub(super) fn plan_wanted(&mut self) {
-        self.metrics.plans += 1;
-    }
-
     pub(super) fn lease_ended(&mut self, end: LeaseEnd) {
         let leases = &mut self.metrics.leases;
         *match end {
@@ -194,36 +188,35 @@ impl Counters {
         } += 1;
     }
 
-    /// A route is to be read here (`out`), or received. It ends with [`route_landed`](Self::route_landed) or
+    /// A route is to be read here, or received. It ends with [`route_landed`](Self::route_landed) or
     /// [`route_failed`](Self::route_failed).
-    pub(super) fn route_begun(&mut self, flow: &Flow, out: bool) {
-        let of_lease = matches!(flow.blocks, BlocksOf::Lease(_));
-        let route = RouteUnderWay {
-            of_lease,
-            out,
+    pub(super) fn route_begun(&mut self, flow: &Flow, side: Side) -> RouteUnderWay {
+        let mut route = RouteUnderWay {
+            of_lease: matches!(flow.blocks, BlocksOf::Lease(_)),
+            side,
             moving_since: None,
         };
-        self.routes.insert(flow.transfer, route);
-        if of_lease {
-            self.of_others(out).begun += 1;
+        if let Some(of) = self.of_others(&route) {
+            of.begun += 1;
         }
-        if out {
-            self.moves(flow.transfer);
+        if side == Side::Source {
+            self.moves(&mut route);
         }
+        route
     }
 
-    fn of_others(&mut self, out: bool) -> &mut RouteMetrics {
-        match out {
-            true => &mut self.metrics.served,
-            false => &mut self.metrics.received,
-        }
+    /// What counts a route, if others have asked for it.
+    fn of_others(&mut self, route: &RouteUnderWay) -> Option<&mut RouteMetrics> {
+        let metrics = &mut self.metrics;
+        let of = match route.side {
+            Side::Source => &mut metrics.served,
+            Side::Destination => &mut metrics.received,
+        };
+        route.of_lease.then_some(of)
     }
 
     /// The first byte of a route moves, or a further one.
-    pub(super) fn moves(&mut self, transfer: TransferId) {
-        let Some(route) = self.routes.get_mut(&transfer) else {
-            return;
-        };
+    pub(super) fn moves(&mut self, route: &mut RouteUnderWay) {
         if route.moving_since.is_none() {
             let now = Instant::now();
             route.moving_since = Some(now);
@@ -235,24 +228,21 @@ impl Counters {
     /// A route has landed: by which path, how many bytes, in which chunks.
     pub(super) fn route_landed(
         &mut self,
-        transfer: TransferId,
+        route: &RouteUnderWay,
         travelled: Option<(Path, u64, &Chunks)>,
     ) {
-        let Some(route) = self.end(transfer) else {
-            return;
-        };
-        if route.of_lease {
+        self.end(route);
+        if let Some(of) = self.of_others(route) {
             let took = route.moving_since.map(|since| since.elapsed());
-            let of = self.of_others(route.out);
             of.succeeded += 1;
             of.took += took.unwrap_or_default();
         }
         let Some((path, bytes, chunks)) = travelled else {
             return;
         };
-        let by_path = match route.out {
-            true => &mut self.metrics.bytes_out,
-            false => &mut self.metrics.bytes_in,
+        let by_path = match route.side {
+            Side::Source => &mut self.metrics.bytes_out,
+            Side::Destination => &mut self.metrics.bytes_in,
         };
         *by_path.0.entry(path).or_default() += bytes;
         for (bound, chunks) in &chunks.0 {
@@ -260,16 +250,14 @@ impl Counters {
         }
     }
 
-    pub(super) fn route_failed(&mut self, transfer: TransferId) {
-        if let Some(route) = self.end(transfer)
-            && route.of_lease
-        {
-            self.of_others(route.out).failed += 1;
+    pub(super) fn route_failed(&mut self, route: &RouteUnderWay) {
+        self.end(route);
+        if let Some(of) = self.of_others(route) {
+            of.failed += 1;
         }
     }
 
-    fn end(&mut self, transfer: TransferId) -> Option<RouteUnderWay> {
-        let route = self.routes.remove(&transfer)?;
+    fn end(&mut self, route: &RouteUnderWay) {
         if route.moving_since.is_some() {
             self.moving -= 1;
             if self.moving == 0
@@ -278,6 +266,5 @@ impl Counters {
                 self.metrics.busy += since.elapsed();
             }
         }
-        Some(route)
     }
 }

@@ -41,7 +41,6 @@ mod builder;
 mod client;
 mod driver;
 mod error;
-mod flows;
 mod handle;
 mod lease;
 mod metrics;

@@ -55,9 +55,8 @@ impl Landing {
         self.inner.fence.quiet().await;
     }
 
-    /// Closes the place for good, without waiting.
-    pub fn stop(&self) {
-        self.inner.fence.raise();
+    pub(crate) fn own_fence(&self) -> &Fence {
+        &self.inner.fence
     }
 
     pub(crate) fn enter(&self) -> Option<Inside> {

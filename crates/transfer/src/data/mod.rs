@@ -59,7 +59,7 @@ mod stop;
 mod stream;
 
 pub use error::{BoxError, ReceiveError, SendError};
-pub(crate) use fence::Inside;
+pub(crate) use fence::{Fence, Inside};
 pub(crate) use intake::Intake;
 pub use landing::Landing;
 pub use operation::RegionError;

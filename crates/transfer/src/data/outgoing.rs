@@ -163,9 +163,8 @@ impl Outgoing {
         self.inner.fence.quiet().await;
     }
 
-    /// Stops the transfer, without waiting.
-    pub fn stop(&self) {
-        self.inner.fence.raise();
+    pub(crate) fn own_fence(&self) -> &Fence {
+        &self.inner.fence
     }
 
     pub(crate) fn enter(&self) -> Option<Inside> {
@@ -216,7 +215,7 @@ impl Outgoing {
 
     /// Fails the transfer as a whole.
     pub(crate) fn fail(&self, stream: Option<u32>, error: SendError) {
-        self.stop();
+        self.inner.fence.raise();
         self.tell(SendEvent::Failed { stream, error });
     }
 

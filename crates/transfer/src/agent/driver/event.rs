@@ -2,11 +2,11 @@
 
 use tokio::sync::oneshot;
 
-use crate::agent::flows::Bound;
-use crate::data::Landing;
+use super::transfers::Bound;
+use crate::data::{Landing, SendEvent};
 use crate::ids::{AgentId, TransferId};
 use crate::path::Path;
-use crate::path::negotiation::{Ending, Report};
+use crate::path::negotiation::Report;
 use crate::plan::Plan;
 use crate::quic::ControlConnection;
 use crate::wire::message::Envelope;
@@ -51,7 +51,7 @@ pub(super) enum DataEvent {
     Sending {
         transfer: TransferId,
         number: u64,
-        sending: Sending,
+        event: SendEvent,
     },
     /// A data stream wants in.
     Admit {
@@ -69,12 +69,4 @@ pub(super) enum DataEvent {
     StreamFailed { transfer: TransferId, why: String },
     /// Nothing of a transfer is read or placed any more.
     Fenced { transfer: TransferId },
-}
-
-/// Tells what a data stream that leaves has come to.
-pub(super) enum Sending {
-    /// It is written whole.
-    Written { bytes: u64 },
-    /// It has failed; `path` says how where that is the fault of its path.
-    Failed { why: String, path: Option<Ending> },
 }

@@ -9,11 +9,11 @@ use tokio::runtime;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::agent::error::LeaseEndError;
-use crate::agent::flows::Touching;
 use crate::agent::lease::LeaseEnded;
 use crate::agent::promise::{CancelOnDrop, Handle, Promise, promise};
 use crate::agent::request::Keeper;
 use crate::agent::transfer::{JobLabel, JobResult};
+use crate::data::Fence;
 use crate::ids::AgentId;
 use crate::lease::LeaseKey;
 use crate::wire::{JobId, NoticeId, NoticeOutcome};
@@ -130,16 +130,16 @@ impl Promises {
 
     /// Stops whatever touches blocks, and breaks the promises, which tells those who wait that the agent is
     /// gone, only when nothing does any more. Where that cannot be waited for, nobody is told.
-    pub(super) fn abandon(&mut self, touching: Vec<Touching>) {
+    pub(super) fn abandon(&mut self, touching: Vec<Fence>) {
         if touching.is_empty() {
             return;
         }
-        touching.iter().for_each(Touching::stop);
+        touching.iter().for_each(Fence::raise);
         // So that they are leaked where this is not run to its end.
         let promises = ManuallyDrop::new((take(&mut self.leases), take(&mut self.jobs)));
         let breaking = async move {
-            for touching in touching {
-                touching.quiet().await;
+            for fence in touching {
+                fence.quiet().await;
             }
             drop(ManuallyDrop::into_inner(promises));
         };
@@ -179,7 +179,7 @@ mod tests {
         let kept = Arc::downgrade(&keeper);
         let (mut promises, outcome) = promised(Some(keeper));
         let end = tokio::spawn(outcome.end());
-        promises.abandon(landings.map(Touching::from).into());
+        promises.abandon(landings.map(|landing| landing.own_fence().clone()).into());
         for inside in inside {
             let interrupted = inside.unless_raised(std::future::pending::<()>());
             assert_eq!(interrupted.await, None, "all are told to stop at once");
@@ -198,7 +198,7 @@ mod tests {
         let landing = landing();
         let _inside = landing.enter().unwrap();
         let (mut promises, outcome) = promised(None);
-        promises.abandon(vec![landing.into()]);
+        promises.abandon(vec![landing.own_fence().clone()]);
         let mut end = pin!(outcome.end());
         let mut context = Context::from_waker(Waker::noop());
         assert!(end.as_mut().poll(&mut context).is_pending());

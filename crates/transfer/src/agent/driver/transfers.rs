@@ -1,18 +1,17 @@
 //! Transfers under way: from the moment when a route is to be read or received until it is over, or fenced.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
 
 use super::background::Background;
-use super::event::{DataEvent, Sending};
-use crate::agent::flows::{self, Binding, Bound, Memories, Moving, Touching, Under};
-use crate::agent::metrics::{Chunks, Counters};
+use super::event::DataEvent;
+use crate::agent::metrics::{Chunks, Counters, RouteUnderWay};
 use crate::agent::request::Blocks;
-use crate::data::{Landing, Outgoing, SendError, SendEvent, SendEvents};
+use crate::data::{Fence, Landing, Outgoing, Region, RouteBytes};
 use crate::ids::{Rank, TransferId};
-use crate::path::negotiation::Ending;
 use crate::plan::{Plan, Side};
 use crate::wire::{ConnId, Flow, Path, Planned};
 
@@ -23,9 +22,55 @@ pub(super) struct Transfers {
     events: mpsc::UnboundedSender<DataEvent>,
     under_way: HashMap<TransferId, Under>,
     /// Those that are being fenced.
-    fencing: HashMap<TransferId, Touching>,
+    fencing: HashMap<TransferId, Fence>,
     /// The number of the next one that begins, which tells it from any other.
     next_number: u64,
+}
+
+/// Registered memory: for each rank, one for each group of the own document.
+pub(in crate::agent) type Memories = BTreeMap<Rank, Arc<[Region]>>;
+
+/// One transfer, whichever end of it is here.
+#[derive(Debug)]
+enum Moving {
+    /// It is not known yet where its bytes lie.
+    Binding(Binding),
+    Out(Outgoing),
+    In(Landing),
+}
+
+/// A route that is being bound, and the streams that want in meanwhile: as many as a transfer may have. Dropped, it does
+/// not begin any more if it still waits for its turn.
+#[derive(Debug)]
+struct Binding {
+    admitted: Vec<oneshot::Sender<Option<Landing>>>,
+    task: AbortHandle,
+}
+
+/// What binding has given.
+pub(super) type Bound = Result<(RouteBytes, Chunks), String>;
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What the driver remembers of a transfer.
+#[derive(Debug)]
+pub(super) struct Under {
+    /// The driver's own number, which tells it from any other. Askers choose the numbers of transfers, and use one again.
+    number: u64,
+    flow: Flow,
+    side: Side,
+    moving: Moving,
+    /// What counters have to know of it.
+    counted: RouteUnderWay,
+    /// How its bytes travel, once that is known.
+    path: Option<Path>,
+    /// Bytes that had moved when we last looked.
+    seen: u64,
+    chunks: Chunks,
 }
 
 impl Transfers {
@@ -60,14 +105,16 @@ impl Transfers {
         flow: Flow,
         side: Side,
         plan: Arc<Planned<Plan>>,
-        blocks: Blocks,
+        blocks: Option<Blocks>,
+        counters: &mut Counters,
     ) {
         let transfer = flow.transfer;
         let memory = self.memories.get(&flow.rank).cloned();
         let of = flow.clone();
         let binding = move || {
             let memory = memory.ok_or_else(|| format!("rank {} has no memory here", of.rank))?;
-            flows::route(&of, &plan.plan, side, &blocks, &memory)
+            let blocks = blocks.ok_or("its blocks are gone")?;
+            bind(&of, &plan.plan, side, &blocks, &memory)
         };
         let number = self.next_number;
         self.next_number += 1;
@@ -79,9 +126,10 @@ impl Transfers {
         let under = Under {
             number,
             path: flow.path,
+            counted: counters.route_begun(&flow, side),
             flow,
+            side,
             moving: Moving::Binding(Binding {
-                side,
                 admitted: Vec::new(),
                 task: task.abort_handle(),
             }),
@@ -109,15 +157,28 @@ impl Transfers {
         };
         let (bytes, chunks) = bound?;
         under.chunks = chunks;
-        match binding.side {
+        match under.side {
             Side::Source => {
                 let lanes = usize::from(under.flow.lanes.max(1));
-                let (outgoing, streams) = Outgoing::new(transfer, under.flow.nonce, bytes, lanes);
+                let (outgoing, mut streams) =
+                    Outgoing::new(transfer, under.flow.nonce, bytes, lanes);
                 if under.flow.all_readable {
                     outgoing.open_all();
                 }
                 under.moving = Moving::Out(outgoing);
-                tokio::spawn(report((transfer, number), streams, self.events.clone()));
+                let events = self.events.clone();
+                tokio::spawn(async move {
+                    while let Some(event) = streams.next().await {
+                        let event = DataEvent::Sending {
+                            transfer,
+                            number,
+                            event,
+                        };
+                        if events.send(event).is_err() {
+                            return;
+                        }
+                    }
+                });
                 for (layer, tokens) in std::mem::take(&mut under.flow.ready) {
                     under.open_layer(layer, tokens);
                 }
@@ -125,7 +186,7 @@ impl Transfers {
             Side::Destination => {
                 let landing = Landing::new(bytes);
                 for answer in std::mem::take(&mut binding.admitted) {
-                    counters.moves(transfer);
+                    counters.moves(&mut under.counted);
                     // The stream is gone where nobody waits.
                     let _ = answer.send(Some(landing.clone()));
                 }
@@ -142,15 +203,17 @@ impl Transfers {
         answer: oneshot::Sender<Option<Landing>>,
         counters: &mut Counters,
     ) {
-        let under = self.under_way.get_mut(&transfer);
-        match under.map(|under| &mut under.moving) {
-            Some(Moving::In(landing)) => {
-                counters.moves(transfer);
+        let Some(under) = self.under_way.get_mut(&transfer) else {
+            return;
+        };
+        match &mut under.moving {
+            Moving::In(landing) => {
+                counters.moves(&mut under.counted);
                 // The stream is gone where nobody waits.
                 let _ = answer.send(Some(landing.clone()));
             }
-            Some(Moving::Binding(binding)) => binding.admitted.push(answer),
-            _ => {}
+            Moving::Binding(binding) => binding.admitted.push(answer),
+            Moving::Out(_) => {}
         }
     }
 
@@ -224,13 +287,18 @@ impl Transfers {
         self.under_way.remove(&transfer)
     }
 
-    pub(super) fn fence(&mut self, transfer: TransferId) {
+    /// Gives a transfer up; tells when nothing touches its blocks any more.
+    pub(super) fn fence(&mut self, transfer: TransferId, counters: &mut Counters) {
         let events = self.events.clone();
         let under = self.finish(transfer);
-        let touching = under.map(|under| under.touching()).unwrap_or_default();
-        self.fencing.insert(transfer, touching.clone());
+        let fence = under.map(|under| {
+            counters.route_failed(&under.counted);
+            under.fence()
+        });
+        let fence = fence.unwrap_or_default();
+        self.fencing.insert(transfer, fence.clone());
         tokio::spawn(async move {
-            touching.quiet().await;
+            fence.quiet().await;
             // The driver is gone where this fails.
             let _ = events.send(DataEvent::Fenced { transfer });
         });
@@ -242,42 +310,83 @@ impl Transfers {
     }
 
     /// Gives all of them up: whatever touches blocks, to be waited for.
-    pub(super) fn abandon(&mut self) -> Vec<Touching> {
+    pub(super) fn abandon(&mut self) -> Vec<Fence> {
         let under_way = self.under_way.drain();
-        let mut touching: Vec<_> = under_way.map(|(_, under)| under.touching()).collect();
-        touching.extend(self.fencing.drain().map(|(_, touching)| touching));
-        touching
+        let under_way = under_way.map(|(_, under)| under.fence());
+        let fencing = self.fencing.drain().map(|(_, fence)| fence);
+        under_way.chain(fencing).collect()
     }
 }
 
-/// Tells the driver what becomes of a transfer's streams. A path that fails is watched by itself, too.
-async fn report(
-    (transfer, number): (TransferId, u64),
-    mut streams: SendEvents,
-    events: mpsc::UnboundedSender<DataEvent>,
-) {
-    let of_this = |sending| DataEvent::Sending {
-        transfer,
-        number,
-        sending,
-    };
-    while let Some(event) = streams.next().await {
-        let event = match event {
-            SendEvent::Written { bytes, .. } => of_this(Sending::Written { bytes }),
-            SendEvent::Failed { error, .. } => {
-                let why = error.to_string();
-                let path = match error {
-                    SendError::Panicked => Some(Ending::Panicked),
-                    SendError::Path(_) => Some(Ending::Failed(why.clone())),
-                    _ => None,
-                };
-                of_this(Sending::Failed { why, path })
-            }
-        };
-        if events.send(event).is_err() {
-            return;
+impl Under {
+    /// How many bytes have moved so far.
+    fn moved(&self) -> u64 {
+        match &self.moving {
+            Moving::Binding(_) => 0,
+            Moving::Out(outgoing) => outgoing.read(),
+            Moving::In(landing) => landing.placed(),
         }
     }
+
+    /// What has to be quiet before its blocks are given back.
+    fn fence(self) -> Fence {
+        match &self.moving {
+            // Binding looks at no byte, and what comes of it is dropped.
+            Moving::Binding(_) => Fence::default(),
+            Moving::Out(outgoing) => outgoing.own_fence().clone(),
+            Moving::In(landing) => landing.own_fence().clone(),
+        }
+    }
+
+    /// Whether nothing moves since it is not its turn.
+    fn is_queued(&self) -> bool {
+        matches!(self.moving, Moving::Binding(_))
+    }
+
+    /// Has a layer read, if `tokens` tokens of it are all that the transfer wants.
+    fn open_layer(&self, layer: u32, tokens: u64) {
+        if let Moving::Out(outgoing) = &self.moving
+            && tokens >= self.flow.request.end()
+        {
+            outgoing.open(outgoing.route().layer(layer));
+        }
+    }
+
+    /// Counts it as landed.
+    pub(super) fn count_landed(&self, counters: &mut Counters) {
+        let travelled = self.path.map(|path| (path, self.flow.bytes, &self.chunks));
+        counters.route_landed(&self.counted, travelled);
+    }
+}
+
+/// Binds a transfer's bytes to the memory of its rank.
+fn bind(flow: &Flow, plan: &Plan, side: Side, blocks: &Blocks, memory: &[Region]) -> Bound {
+    let (src, dst) = match side {
+        Side::Source => (flow.rank, flow.peer_rank),
+        Side::Destination => (flow.peer_rank, flow.rank),
+    };
+    let route = plan
+        .route(src, dst)
+        .ok_or_else(|| format!("ranks {src} and {dst} share nothing"))?;
+    let tables = plan
+        .arrange(side, blocks)
+        .map_err(|error| error.to_string())?;
+    let stream = plan
+        .bind_stream(route, side, &tables)
+        .map_err(|error| error.to_string())?;
+    let chunks = Chunks::of(&stream);
+    let bound = RouteBytes::new(stream, |group| {
+        memory.get(plan.group_of(side, group)).cloned()
+    });
+    let bound = bound.map_err(|error| error.to_string())?;
+    if bound.bytes() != flow.bytes {
+        return Err(format!(
+            "{} bytes are bound, {} were planned",
+            bound.bytes(),
+            flow.bytes
+        ));
+    }
+    Ok((bound, chunks))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ struct Stand {
     events: mpsc::UnboundedReceiver<DataEvent>,
     plans: Plans,
     peer: DeploymentDigest,
+    counters: Counters,
 }
 
 impl Stand {
@@ -43,6 +44,7 @@ impl Stand {
             events,
             plans,
             peer,
+            counters: Counters::default(),
         }
     }
 
@@ -79,13 +81,19 @@ impl Stand {
         let plan = self.plans.compiling(&ask, vec![Rank(0)]).unwrap();
         let plan = Arc::new(plan().unwrap());
         let blocks = Tables(vec![BlockTable::List(vec![block.into()])]);
-        self.transfers.begin(flow, side, plan, Arc::new(blocks));
+        let counters = &mut self.counters;
+        let blocks = Some(Arc::new(blocks));
+        self.transfers.begin(flow, side, plan, blocks, counters);
+    }
+
+    fn fence(&mut self) {
+        self.transfers.fence(TRANSFER, &mut self.counters);
     }
 
     /// A stream wants in.
     fn admit(&mut self) -> oneshot::Receiver<Option<Landing>> {
         let (answer, admitted) = oneshot::channel();
-        let counters = &mut Counters::default();
+        let counters = &mut self.counters;
         self.transfers.admit(TRANSFER, answer, counters);
         admitted
     }
@@ -110,7 +118,7 @@ impl Stand {
 
     /// Has the transfer go on, if it is its own route that is bound.
     fn go_on(&mut self, (number, bound): (u64, Bound)) {
-        let counters = &mut Counters::default();
+        let counters = &mut self.counters;
         let path = self.transfers.bound(TRANSFER, number, bound, counters);
         assert_eq!(path, Ok(None), "no path was chosen");
     }
@@ -138,11 +146,11 @@ async fn are_bound_each_by_its_own_and_not_by_the_one_before_of_that_number() {
     let bound = stand.bound().await;
     stand.go_on(bound);
     let right = stand.reads().unwrap();
-    stand.transfers.fence(TRANSFER);
+    stand.fence();
 
     stand.begin(1);
     let stale = stand.bound().await;
-    stand.transfers.fence(TRANSFER);
+    stand.fence();
     stand.begin(2);
     let own = stand.bound().await;
     stand.go_on(stale);
@@ -168,7 +176,7 @@ async fn have_each_a_number_of_its_own() {
         };
         let before = numbers.len() - 1;
         assert_eq!(are(&stand), [vec![false; before], vec![true]].concat());
-        stand.transfers.fence(TRANSFER);
+        stand.fence();
         assert_eq!(are(&stand), vec![false; numbers.len()]);
     }
 }
@@ -180,7 +188,7 @@ async fn that_wait_for_their_turn_withdraw_it_when_they_are_fenced() {
     let all = turns.available_permits() as u32;
     let taken = turns.try_acquire_many(all).unwrap();
     stand.begin(1);
-    stand.transfers.fence(TRANSFER);
+    stand.fence();
     stand.begin(2);
     drop(taken);
     assert_eq!(stand.bound().await.0, 1);
@@ -206,7 +214,7 @@ async fn turn_streams_away_when_they_are_fenced_meanwhile() {
     stand.begin_as(1, Side::Destination, true);
     let mut admitted = stand.admit();
     let stale = stand.bound().await;
-    stand.transfers.fence(TRANSFER);
+    stand.fence();
     stand.go_on(stale);
     assert_eq!(
         admitted.try_recv().unwrap_err(),
