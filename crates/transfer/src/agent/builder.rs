@@ -35,58 +35,34 @@ pub struct Builder {
 /// Memory that does not suit its deployment.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum RegisterError {
-    /// The deployment has no such rank.
     #[error("rank {rank} is not of this deployment, which has {ranks}")]
-    NoSuchRank {
-        /// The rank.
-        rank: Rank,
-        /// How many there are.
-        ranks: u32,
-    },
-    /// A rank that was registered before.
+    NoSuchRank { rank: Rank, ranks: u32 },
     #[error("rank {rank} is registered already")]
-    Twice {
-        /// The rank.
-        rank: Rank,
-    },
-    /// Not one memory for each group.
+    Twice { rank: Rank },
     #[error("rank {rank}: {given} memories for {groups} groups")]
     Groups {
-        /// The rank.
         rank: Rank,
-        /// Memories given.
         given: usize,
-        /// Groups there are.
         groups: usize,
     },
-    /// Another number of allocations than the group has on this rank.
     #[error("rank {rank}, group \"{group}\": {given} allocations, {needed} are needed")]
     Allocations {
-        /// The rank.
         rank: Rank,
-        /// The group.
         group: String,
-        /// Allocations given.
         given: usize,
-        /// How many the layout has.
         needed: u64,
     },
-    /// An allocation that is too short for its group.
     #[error(
         "rank {rank}, group \"{group}\": allocation {allocation} has {given} bytes, {needed} are \
          needed"
     )]
     TooShort {
-        /// The rank.
         rank: Rank,
-        /// The group.
         group: String,
-        /// Its number.
         allocation: usize,
-        /// Bytes given.
         given: u64,
-        /// Bytes that the layout takes.
         needed: u64,
     },
 }

@@ -50,7 +50,6 @@ use crate::wire::{
     Action, BlocksOf, ConnId, Flow, JobError, JobSpec, Machine, NoticeId, NoticeOutcome, PlanAsk,
 };
 
-mod arrivals;
 mod background;
 mod carriers;
 mod connections;

@@ -16,25 +16,18 @@ pub struct AgentGone;
 /// Why blocks were not leased, or not opened.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum LeaseOpenError {
-    /// There cannot be such a lease.
+    /// There cannot be such a lease: the blocks are still the caller's.
     #[error("lease {key} cannot be opened: {reason}")]
     Refused {
-        /// Which lease.
         key: LeaseKey,
-        /// Why not.
         reason: OpenFault,
-        /// The blocks, which are still the caller's.
         tables: Tables,
     },
     /// The block tables cannot be those of this agent's deployment.
     #[error("the blocks cannot be leased: {fault}")]
-    Tables {
-        /// What is wrong with them.
-        fault: BindError,
-        /// The tables.
-        tables: Tables,
-    },
+    Tables { fault: BindError, tables: Tables },
     /// The agent has stopped.
     #[error(transparent)]
     Gone(#[from] AgentGone),

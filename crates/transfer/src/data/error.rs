@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{operation::RegionError, stop};
+use super::operation::RegionError;
 use crate::{
     copy::StreamError,
     quic::{self, StreamCode},
@@ -38,47 +38,22 @@ impl From<StreamError> for SendError {
 /// What can be wrong with a stream that was admitted.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ReceiveError {
-    /// It announces bytes that the route does not have.
     #[error("{length} bytes at offset {offset} of a route of {bytes} bytes")]
     Outside {
-        /// Offset announced.
         offset: u64,
-        /// Length announced.
         length: u64,
-        /// Bytes of the route.
         bytes: u64,
     },
-    /// It ended too early.
     #[error("the stream ended after {found} of {planned} bytes")]
-    TooShort {
-        /// Bytes announced.
-        planned: u64,
-        /// Bytes that came.
-        found: u64,
-    },
-    /// Something came after its trailer.
+    TooShort { planned: u64, found: u64 },
     #[error("the stream went on after its {planned} bytes")]
-    TooLong {
-        /// Bytes announced.
-        planned: u64,
-    },
-    /// Header and trailer do not agree.
+    TooLong { planned: u64 },
     #[error("the stream announced {planned} bytes, and then said it had {found}")]
-    Length {
-        /// Bytes announced by the header.
-        planned: u64,
-        /// Bytes as the trailer has it.
-        found: u64,
-    },
-    /// Other bytes arrived than were sent.
+    Length { planned: u64, found: u64 },
     #[error("CRC32C {seen:08x}, {sent:08x} was sent")]
-    Checksum {
-        /// Of the bytes sent, from the trailer.
-        sent: u32,
-        /// Of the bytes that arrived.
-        seen: u32,
-    },
+    Checksum { sent: u32, seen: u32 },
     /// The lane failed it.
     #[error(transparent)]
     Lane(#[from] quic::StreamError),
@@ -100,8 +75,20 @@ impl ReceiveError {
     /// What the sender is told.
     pub(super) fn code(&self) -> StreamCode {
         match self {
-            Self::Memory(_) => stop::FENCED,
-            _ => stop::MALFORMED,
+            Self::Memory(_) => FENCED,
+            _ => MALFORMED,
         }
     }
 }
+
+// Codes that streams are given up with. They tell the other side nothing that control does not say better; they help whoever
+// reads a trace.
+
+/// No transfer that is under way here has this stream.
+pub(super) const UNKNOWN: StreamCode = StreamCode(2);
+/// The receiver's transfer has failed or was given up.
+pub(super) const FENCED: StreamCode = StreamCode(3);
+/// Too many streams are under way.
+pub(super) const BUSY: StreamCode = StreamCode(4);
+/// The stream is not as it has to be.
+pub(super) const MALFORMED: StreamCode = StreamCode(5);

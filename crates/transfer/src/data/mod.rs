@@ -55,7 +55,6 @@ mod ranges;
 mod receive;
 mod region;
 mod route_bytes;
-mod stop;
 mod stream;
 
 pub use error::{BoxError, ReceiveError, SendError};

@@ -18,8 +18,11 @@ use tokio::{
 };
 
 use super::{
-    error::ReceiveError, fence::Inside, intake::Intake, landing::Landing, options::DataOptions,
-    stop,
+    error::{BUSY, FENCED, MALFORMED, ReceiveError, UNKNOWN},
+    fence::Inside,
+    intake::Intake,
+    landing::Landing,
+    options::DataOptions,
 };
 use crate::{
     ids::{AgentId, ServiceName},
@@ -141,7 +144,7 @@ impl Receiver {
                         let (this, peer) = (this.clone(), accepting.peer().clone());
                         accepting.spawn(async move { this.receive(&peer, stream, places).await });
                     }
-                    Err(_) => stream.stop(stop::BUSY),
+                    Err(_) => stream.stop(BUSY),
                 }
             }
         })
@@ -157,21 +160,21 @@ impl Receiver {
             Ok(header) => header,
             Err(error) => {
                 tracing::debug!(%peer, %error, "stopped a stream without a header");
-                return stream.stop(stop::MALFORMED);
+                return stream.stop(MALFORMED);
             }
         };
         let arrivals = &self.inner.arrivals;
         let Some(landing) = arrivals.admit(peer, &header).await else {
-            return stream.stop(stop::UNKNOWN);
+            return stream.stop(UNKNOWN);
         };
         let Some(inside) = landing.enter() else {
-            return stream.stop(stop::FENCED);
+            return stream.stop(FENCED);
         };
         let placed = inside
             .unless_raised(place(&mut stream, &landing, &header, &inside))
             .await;
         match placed {
-            None => stream.stop(stop::FENCED),
+            None => stream.stop(FENCED),
             Some(Ok((trailer, crc))) => arrivals.arrived(&header, &trailer, crc),
             Some(Err(error)) => {
                 stream.stop(error.code());

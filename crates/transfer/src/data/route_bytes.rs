@@ -44,24 +44,16 @@ impl Section {
     }
 }
 
-/// Why a route cannot be bound to memory.
+/// Why a route cannot be bound to memory. Groups are given by their index in the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum RouteError {
-    /// There is no memory for one of its groups.
     #[error("no memory is registered for group {group}")]
-    NoMemory {
-        /// Index of the group in the plan.
-        group: usize,
-    },
+    NoMemory { group: usize },
     /// The memory is smaller than its deployment says.
     #[error("group {group}: {source}")]
-    Check {
-        /// Index of the group in the plan.
-        group: usize,
-        /// What does not fit.
-        source: CheckError,
-    },
+    Check { group: usize, source: CheckError },
 }
 
 impl RouteBytes {

@@ -1,15 +1,16 @@
-//! Opening the carriers of an agent's paths.
+//! Opening the carriers of an agent's paths, and letting in what they bring.
 
 use std::collections::BTreeMap;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
-use super::arrivals::Admission;
 use super::event::DataEvent;
-use crate::data::{DataOptions, Receiver};
+use crate::data::{Admitted, Arrivals, DataOptions, ReceiveError, Receiver};
+use crate::ids::AgentId;
 use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Provider};
 use crate::quic::Endpoints;
+use crate::wire::stream::{StreamHeader, StreamTrailer};
 
 /// The carriers that there are on this machine.
 pub(super) type Carriers = BTreeMap<Path, Box<dyn Carrier>>;
@@ -29,7 +30,7 @@ pub(super) fn open(
     data.streams_of_service = data.streams_of_service.max(allowed);
     let host = Host {
         endpoints: endpoints.clone(),
-        receiver: Receiver::new(Admission::new(events), &data),
+        receiver: Receiver::new(Admission(events), &data),
         data,
     };
     let carriers = providers.iter().filter_map(|provider| {
@@ -43,4 +44,41 @@ pub(super) fn open(
         }
     });
     carriers.collect()
+}
+
+/// Asks the driver which streams may land, on the threads that move bytes.
+struct Admission(mpsc::UnboundedSender<DataEvent>);
+
+impl Admission {
+    fn tell(&self, event: DataEvent) {
+        // The driver is gone where this fails, and the transfers with it.
+        let _ = self.0.send(event);
+    }
+}
+
+impl Arrivals for Admission {
+    fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Admitted {
+        let (answer, admitted) = oneshot::channel();
+        self.tell(DataEvent::Admit {
+            agent: peer.clone(),
+            header: *header,
+            answer,
+        });
+        Box::pin(async { admitted.await.ok().flatten() })
+    }
+
+    fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, crc: u32) {
+        self.tell(DataEvent::Landed {
+            header: *header,
+            trailer: *trailer,
+            crc,
+        });
+    }
+
+    fn failed(&self, header: &StreamHeader, error: ReceiveError) {
+        self.tell(DataEvent::StreamFailed {
+            transfer: header.transfer,
+            why: error.to_string(),
+        });
+    }
 }
