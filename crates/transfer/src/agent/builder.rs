@@ -1,5 +1,6 @@
 //! Making an agent.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use super::plans::{Plans, canonical};
 use crate::data::Region;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
+use crate::path::Path;
 use crate::path::carrier::Provider;
 use crate::path::quic::carrier::Quic;
 use crate::path::ring::carrier::Ring;
@@ -74,6 +76,12 @@ pub enum BindAgentError {
     /// A socket could not be had.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// Two of its paths have the same number.
+    #[error("the agent would have {path} twice")]
+    PathTwice {
+        /// Which.
+        path: Path,
+    },
     /// The deployment document cannot be handed over.
     #[error(transparent)]
     Document(#[from] DocumentTooLong),
@@ -129,7 +137,7 @@ impl Builder {
         self
     }
 
-    /// Has the agent take one more path, besides QUIC and the ring. Both sides have to have it.
+    /// Has the agent take one more path, besides QUIC and the ring, under a number of its own. Both sides have to have it.
     #[must_use]
     pub fn path(mut self, provider: impl Provider + 'static) -> Self {
         self.providers.push(Box::new(provider));
@@ -174,6 +182,12 @@ impl Builder {
     /// # Errors
     /// [`BindAgentError`].
     pub fn bind(self, addr: SocketAddr) -> Result<Agent, BindAgentError> {
+        let mut paths = BTreeSet::new();
+        for path in self.providers.iter().map(|provider| provider.path()) {
+            if !paths.insert(path) {
+                return Err(BindAgentError::PathTwice { path });
+            }
+        }
         let mut secret = [0; 32];
         getrandom::fill(&mut secret).map_err(std::io::Error::other)?;
         let incarnation = match self.incarnation {
@@ -265,4 +279,25 @@ fn check_groups(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::identity::{Authority, Roles};
+
+    #[test]
+    fn refuses_two_paths_of_a_number() {
+        let deployment = serde_json::from_str(
+            r#"{"schema": "transload.deployment/1", "tp": 1, "block_size": 16, "num_blocks": 1,
+                "group": [{"name": "attn", "layers": "0", "spec": [{"kind": "attention",
+                "heads": 1, "head_dim": 8, "dtype": "bf16"}]}]}"#,
+        );
+        let deployment = Deployment::from_value(&deployment.unwrap()).unwrap();
+        let authority = Authority::new("test".parse().unwrap()).unwrap();
+        let identity = authority.issue(&"a".parse().unwrap(), Roles::all());
+        let builder = Agent::builder(identity.unwrap(), deployment).path(Ring);
+        let refused = builder.bind(([127, 0, 0, 1], 0).into()).unwrap_err();
+        assert!(matches!(refused, BindAgentError::PathTwice { path } if path == Path::RING));
+    }
 }
