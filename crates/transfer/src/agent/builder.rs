@@ -96,13 +96,7 @@ pub enum BindAgentError {
 impl Agent {
     /// Begins to make an agent for some ranks of a deployment.
     pub fn builder(identity: Identity, deployment: Deployment) -> Builder {
-        Builder::new(identity, deployment)
-    }
-}
-
-impl Builder {
-    fn new(identity: Identity, deployment: Deployment) -> Self {
-        Self {
+        Builder {
             identity,
             deployment: Arc::new(deployment),
             incarnation: None,
@@ -112,7 +106,9 @@ impl Builder {
             providers: vec![Box::new(Quic), Box::new(Ring)],
         }
     }
+}
 
+impl Builder {
     /// The life of the deployment: the same for all ranks of an engine instance, another after a
     /// restart. Without it, this agent has a life of its own.
     #[must_use]
@@ -159,22 +155,16 @@ impl Builder {
         groups: impl IntoIterator<Item = R>,
     ) -> Result<Self, RegisterError> {
         let groups: Arc<[Region]> = groups.into_iter().map(Into::into).collect();
-        self.check(rank, &groups)?;
-        self.memories.insert(rank, groups);
-        Ok(self)
-    }
-
-    /// Whether memory suits a rank that has none yet.
-    fn check(&self, rank: Rank, groups: &[Region]) -> Result<(), RegisterError> {
-        let deployment = &self.deployment;
-        let ranks = deployment.tp() * deployment.pp();
+        let ranks = self.deployment.tp() * self.deployment.pp();
         if rank.0 >= ranks {
             return Err(RegisterError::NoSuchRank { rank, ranks });
         }
         if self.memories.contains_key(&rank) {
             return Err(RegisterError::Twice { rank });
         }
-        check_groups(deployment, rank, groups)
+        check_groups(&self.deployment, rank, &groups)?;
+        self.memories.insert(rank, groups);
+        Ok(self)
     }
 
     /// Binds the sockets and starts. Control connections arrive at `addr` (port 0: any).
@@ -199,7 +189,6 @@ impl Builder {
         let ticket_key = TicketKey::new(self.identity.ticket_secret().as_bytes());
         let peer = self.identity.peer().clone();
         let renewals = Renewals::of(&self.identity);
-        let lanes = self.options.quic.lanes;
         let endpoints = Endpoints::bind(self.identity, self.options.quic.clone(), addr)?;
         let instance = self.instance;
         let instance =
@@ -233,7 +222,6 @@ impl Builder {
                 deployment: self.deployment,
                 digest,
                 incarnation,
-                lanes,
             }),
         })
     }

@@ -262,11 +262,10 @@ impl Driver {
                 }
             },
             ControlEvent::Received { conn, envelope } => {
-                self.connections.heard(conn);
                 self.machine.on_message(now, conn, envelope);
                 // Its first message says which instance it is.
                 let agent = || self.machine.peer_agent(conn);
-                self.connections.identify(conn, agent);
+                self.connections.heard(conn, agent);
             }
             ControlEvent::Lost { conn, why } => self.lost(conn, &why),
         }

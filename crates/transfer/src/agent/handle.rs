@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::client::Client;
 use super::driver::Driver;
 use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
-use super::lease::Lease;
+use super::lease::{Lease, LeaseControl};
 use super::metrics::AgentMetrics;
 use super::promise::Handle;
 use super::request::{LeaseRequest, PullRequest, PushRequest};
@@ -39,7 +39,6 @@ pub(super) struct Shared {
     pub(super) deployment: Arc<Deployment>,
     pub(super) digest: DeploymentDigest,
     pub(super) incarnation: Incarnation,
-    pub(super) lanes: u16,
 }
 
 impl Drop for Shared {
@@ -165,13 +164,17 @@ impl Agent {
             prefilled: request.prefilled,
         };
         let (blocks, keeper) = (Arc::new(request.tables), request.keeper);
-        let claimed = Arc::default();
-        let shown = Arc::clone(&claimed);
+        let control = LeaseControl {
+            key,
+            claimed: Arc::default(),
+            client: self.client.clone(),
+        };
+        let claimed = control.claimed.clone();
         let opened = self
             .client
-            .ask(move |driver| driver.lease(spec, blocks, shown, keeper));
+            .ask(move |driver| driver.lease(spec, blocks, claimed, keeper));
         match opened.await? {
-            Ok(outcome) => Ok(Lease::new(key, claimed, self.client.clone(), outcome)),
+            Ok(outcome) => Ok(Lease { control, outcome }),
             Err(refused) => Err(LeaseOpenError::Refused {
                 key,
                 reason: refused.reason,
@@ -248,7 +251,7 @@ impl Agent {
             ranks: request.ranks,
             request: request.request,
             content: request.content,
-            lanes: self.shared.lanes,
+            lanes: self.endpoints().options().lanes,
             paths: request.paths,
             timeout: request.timeout,
             keep_leases: request.keep_leases,

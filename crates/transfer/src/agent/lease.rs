@@ -34,8 +34,8 @@ pub(super) type LeaseEnded = Result<LeaseOutcome, LeaseEndError>;
 #[derive(Debug)]
 #[must_use = "dropping a lease cancels it"]
 pub struct Lease {
-    control: LeaseControl,
-    outcome: CancelOnDrop<LeaseEnded>,
+    pub(super) control: LeaseControl,
+    pub(super) outcome: CancelOnDrop<LeaseEnded>,
 }
 
 /// What an owner tells of its lease, also while somebody waits for the [end](Lease::ended) of it.
@@ -43,9 +43,9 @@ pub struct Lease {
 /// Cheap to clone. Dropping it does nothing.
 #[derive(Clone, Debug)]
 pub struct LeaseControl {
-    key: LeaseKey,
-    claimed: Arc<AtomicBool>,
-    client: Client,
+    pub(super) key: LeaseKey,
+    pub(super) claimed: Arc<AtomicBool>,
+    pub(super) client: Client,
 }
 
 impl Deref for Lease {
@@ -57,22 +57,6 @@ impl Deref for Lease {
 }
 
 impl Lease {
-    pub(super) fn new(
-        key: LeaseKey,
-        claimed: Arc<AtomicBool>,
-        client: Client,
-        outcome: CancelOnDrop<LeaseEnded>,
-    ) -> Self {
-        Self {
-            control: LeaseControl {
-                key,
-                claimed,
-                client,
-            },
-            outcome,
-        }
-    }
-
     /// A handle that outlives this one.
     pub fn control(&self) -> LeaseControl {
         self.control.clone()

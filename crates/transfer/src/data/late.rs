@@ -11,8 +11,7 @@ use super::{
 };
 use crate::{
     copy::{MemoryStream, StreamError, settle},
-    memory::{CheckError, Memory},
-    plan::program::StreamProgram,
+    memory::Memory,
 };
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -77,11 +76,13 @@ impl LateMemory {
         self.queue.lock().clear();
     }
 
-    pub(crate) fn bind(&self, program: StreamProgram) -> Result<LateStream, CheckError> {
-        Ok(LateStream {
+    pub(crate) fn cursor(&self, stream: &MemoryStream, position: u64) -> LateCursor {
+        LateCursor {
             memory: self.clone(),
-            stream: MemoryStream::new(program, self.memory.clone())?,
-        })
+            stream: stream.clone(),
+            position,
+            staged: Vec::new(),
+        }
     }
 
     fn submit<T: Send + 'static>(
@@ -96,29 +97,10 @@ impl LateMemory {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct LateStream {
-    memory: LateMemory,
-    stream: MemoryStream,
-}
-
-impl LateStream {
-    pub(crate) fn bytes(&self) -> u64 {
-        self.stream.bytes()
-    }
-
-    pub(crate) fn cursor(&self, position: u64) -> LateCursor {
-        LateCursor {
-            of: self.clone(),
-            position,
-            staged: Vec::new(),
-        }
-    }
-}
-
 #[derive(Debug)]
 pub(crate) struct LateCursor {
-    of: LateStream,
+    memory: LateMemory,
+    stream: MemoryStream,
     /// Of the first byte that is not submitted.
     position: u64,
     staged: Vec<u8>,
@@ -134,14 +116,14 @@ impl LateCursor {
     where
         B: DerefMut<Target = [u8]> + Send + 'static,
     {
-        let (stream, position) = (self.of.stream.clone(), self.position);
+        let (stream, position) = (self.stream.clone(), self.position);
         self.position += range.len() as u64;
         let gather = move || {
             let mut cursor = stream.cursor(position)?;
             cursor.gather(&mut buffer[range], None)?;
             Ok(buffer)
         };
-        self.of.memory.submit(inside, gather).await
+        self.memory.submit(inside, gather).await
     }
 
     pub(crate) fn scatter(&mut self, bytes: &[u8]) {
@@ -152,7 +134,7 @@ impl LateCursor {
         if self.staged.is_empty() {
             return None;
         }
-        let (stream, position) = (self.of.stream.clone(), self.position);
+        let (stream, position) = (self.stream.clone(), self.position);
         let staged = std::mem::take(&mut self.staged);
         self.position += staged.len() as u64;
         let scatter = move || {
@@ -160,6 +142,6 @@ impl LateCursor {
             settle();
             Ok(())
         };
-        Some(self.of.memory.submit(inside, scatter))
+        Some(self.memory.submit(inside, scatter))
     }
 }

@@ -10,7 +10,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use thiserror::Error;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::JoinHandle,
@@ -18,7 +17,7 @@ use tokio::{
 };
 
 use super::{
-    error::{BUSY, FENCED, MALFORMED, ReceiveError, UNKNOWN},
+    error::{BUSY, BoxError, FENCED, MALFORMED, ReceiveError, UNKNOWN},
     fence::Inside,
     intake::Intake,
     landing::Landing,
@@ -26,8 +25,8 @@ use super::{
 };
 use crate::{
     ids::{AgentId, ServiceName},
-    quic::{self, ConnectionLost, DataReceiver, Lane},
-    wire::stream::{HEADER, NotAStream, StreamHeader, StreamTrailer},
+    quic::{ConnectionLost, DataReceiver, Lane},
+    wire::stream::{HEADER, StreamHeader, StreamTrailer},
 };
 
 /// Decides which streams may place bytes, and hears what has become of them. The control plane.
@@ -186,25 +185,13 @@ impl Receiver {
         drop(inside);
     }
 
-    async fn header(&self, stream: &mut DataReceiver) -> Result<StreamHeader, HeaderError> {
+    async fn header(&self, stream: &mut DataReceiver) -> Result<StreamHeader, BoxError> {
         let after = self.inner.options.header_timeout;
         let mut bytes = [0; HEADER];
-        match timeout(after, stream.recv_exact(&mut bytes)).await {
-            Ok(received) => received?,
-            Err(_) => return Err(HeaderError::Late),
-        }
+        let received = timeout(after, stream.recv_exact(&mut bytes)).await;
+        received.map_err(|_| "no header in time")??;
         Ok(StreamHeader::decode(&bytes)?)
     }
-}
-
-#[derive(Debug, Error)]
-enum HeaderError {
-    #[error("no header in time")]
-    Late,
-    #[error(transparent)]
-    NotAStream(#[from] NotAStream),
-    #[error(transparent)]
-    Lane(#[from] quic::StreamError),
 }
 
 /// Places the bytes of a stream, up to its end.

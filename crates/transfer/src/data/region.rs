@@ -7,7 +7,7 @@
 use std::ops::{DerefMut, Range};
 
 #[cfg(test)]
-use super::late::{LateCursor, LateMemory, LateStream};
+use super::late::{LateCursor, LateMemory};
 use super::{
     fence::Inside,
     operation::{Operation, RegionError},
@@ -65,37 +65,20 @@ impl Region {
     }
 
     /// Lays a program over the memory.
-    pub(crate) fn bind(&self, program: StreamProgram) -> Result<RegionStream, CheckError> {
+    pub(crate) fn bind(&self, program: StreamProgram) -> Result<MemoryStream, CheckError> {
+        MemoryStream::new(program, self.memory().clone())
+    }
+
+    /// A place in a program that is laid over this memory.
+    pub(crate) fn cursor(
+        &self,
+        stream: &MemoryStream,
+        position: u64,
+    ) -> Result<RegionCursor, StreamError> {
         Ok(match &self.0 {
-            Kind::Host(memory) => RegionStream::Host(MemoryStream::new(program, memory.clone())?),
+            Kind::Host(_) => RegionCursor::Host(stream.cursor(position)?),
             #[cfg(test)]
-            Kind::Late(late) => RegionStream::Late(late.bind(program)?),
-        })
-    }
-}
-
-/// A program laid over a region.
-#[derive(Clone, Debug)]
-pub(crate) enum RegionStream {
-    Host(MemoryStream),
-    #[cfg(test)]
-    Late(LateStream),
-}
-
-impl RegionStream {
-    pub(crate) fn bytes(&self) -> u64 {
-        match self {
-            Self::Host(stream) => stream.bytes(),
-            #[cfg(test)]
-            Self::Late(stream) => stream.bytes(),
-        }
-    }
-
-    pub(crate) fn cursor(&self, position: u64) -> Result<RegionCursor, StreamError> {
-        Ok(match self {
-            Self::Host(stream) => RegionCursor::Host(stream.cursor(position)?),
-            #[cfg(test)]
-            Self::Late(stream) => RegionCursor::Late(stream.cursor(position)),
+            Kind::Late(late) => RegionCursor::Late(late.cursor(stream, position)),
         })
     }
 }

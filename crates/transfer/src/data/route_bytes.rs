@@ -10,10 +10,10 @@ use thiserror::Error;
 use super::{
     fence::Inside,
     operation::{Operations, RegionError},
-    region::{Region, RegionCursor, RegionStream},
+    region::{Region, RegionCursor},
 };
 use crate::{
-    copy::{Crc32c, Cursor, StreamError, settle},
+    copy::{Crc32c, Cursor, MemoryStream, StreamError, settle},
     memory::CheckError,
     plan::RouteStream,
 };
@@ -35,12 +35,18 @@ struct Inner {
 struct Section {
     start: u64,
     layer: Option<u32>,
-    stream: RegionStream,
+    region: Region,
+    stream: MemoryStream,
 }
 
 impl Section {
     fn end(&self) -> u64 {
         self.start + self.stream.bytes()
+    }
+
+    /// A cursor at an offset in the route.
+    fn cursor(&self, position: u64) -> Result<RegionCursor, StreamError> {
+        self.region.cursor(&self.stream, position - self.start)
     }
 }
 
@@ -74,6 +80,7 @@ impl RouteBytes {
             Ok(Section {
                 start: section.start,
                 layer: section.layer,
+                region,
                 stream,
             })
         };
@@ -125,7 +132,7 @@ impl RouteBytes {
         let sections = &self.inner.sections;
         let section = sections.partition_point(|section| section.end() <= position);
         let next = sections.get(section);
-        let cursor = next.map(|next| next.stream.cursor(position - next.start));
+        let cursor = next.map(|next| next.cursor(position));
         Ok(RouteCursor {
             route: self.clone(),
             section,
@@ -250,7 +257,7 @@ impl RouteCursor {
             }
             self.section += 1;
             let next = sections.get(self.section);
-            self.cursor = next.map(|next| next.stream.cursor(0)).transpose()?;
+            self.cursor = next.map(|next| next.cursor(next.start)).transpose()?;
         }
         Ok(())
     }

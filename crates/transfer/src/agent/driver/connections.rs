@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use super::carriers::Carriers;
 use super::control::{self, Outbox};
-use super::dial::{Lookups, dial};
+use super::dial::Lookups;
 use super::event::{ControlEvent, DataEvent};
 use super::log;
 use crate::data::Outgoing;
@@ -104,7 +104,11 @@ impl Connections {
         let RankAddress { agent, host, port } = address;
         let (endpoints, lookups) = (self.endpoints.clone(), self.lookups.clone());
         let events = self.events.clone();
-        tokio::spawn(dial(endpoints, lookups, agent, host, port, events));
+        tokio::spawn(async move {
+            let result = lookups.dial(&endpoints, &agent, host, port).await;
+            // The driver is gone where this fails.
+            let _ = events.send(ControlEvent::Dialled { agent, result }).await;
+        });
     }
 
     /// Takes in a connection that is there; `meant` is whom we have dialled, if it was us. Tells what the peer may do, and
@@ -126,10 +130,10 @@ impl Connections {
         let dialled = meant.is_some();
         tracing::info!(%peer, %address, dialled, "connected");
         let (sender, receiver) = (connection.sender, connection.receiver);
-        let (outbox, outgoing) = control::outbox();
+        let (outbox, unsent) = control::outbox();
         let events = self.events.clone();
         let patience = self.endpoints.options().frame_timeout;
-        let writing = control::write(sender, outgoing, patience, conn, events.clone());
+        let writing = control::write(sender, unsent, patience, conn, events.clone());
         let (links, paths) = self.links(conn, address, dialled);
         let connection = Connection {
             peer,
@@ -168,19 +172,11 @@ impl Connections {
             .unzip()
     }
 
-    /// Notes that a peer has said something.
-    pub(super) fn heard(&mut self, conn: ConnId) {
+    /// Notes that a peer has said something, and which agent it is, once `agent` knows that.
+    pub(super) fn heard(&mut self, conn: ConnId, agent: impl FnOnce() -> Option<AgentId>) {
         if let Some(connection) = self.open.get_mut(&conn) {
             connection.talked = Instant::now();
-        }
-    }
-
-    /// Notes which agent is at the other end, once `agent` knows it.
-    pub(super) fn identify(&mut self, conn: ConnId, agent: impl FnOnce() -> Option<AgentId>) {
-        if let Some(connection) = self.open.get_mut(&conn)
-            && connection.agent.is_none()
-        {
-            connection.agent = agent();
+            connection.agent = connection.agent.take().or_else(agent);
         }
     }
 

@@ -29,14 +29,14 @@ pub(super) struct Outbox {
 
 /// The other end of an [`Outbox`].
 #[derive(Debug)]
-pub(super) struct Outgoing {
+pub(super) struct Unsent {
     frames: mpsc::UnboundedReceiver<Bytes>,
     waiting: Arc<AtomicUsize>,
     /// Ends when the outbox is dropped, however many frames there are still.
     hung_up: oneshot::Receiver<()>,
 }
 
-pub(super) fn outbox() -> (Outbox, Outgoing) {
+pub(super) fn outbox() -> (Outbox, Unsent) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
     let (open, hung_up) = oneshot::channel();
@@ -45,12 +45,12 @@ pub(super) fn outbox() -> (Outbox, Outgoing) {
         waiting: waiting.clone(),
         _open: open,
     };
-    let outgoing = Outgoing {
+    let unsent = Unsent {
         frames: receiver,
         waiting,
         hung_up,
     };
-    (outbox, outgoing)
+    (outbox, unsent)
 }
 
 impl Outbox {
@@ -72,16 +72,16 @@ impl Outbox {
 /// not count any more, so a peer that reads slowly must not keep it.
 pub(super) async fn write(
     connection: ControlSender,
-    outgoing: Outgoing,
+    unsent: Unsent,
     patience: Duration,
     conn: ConnId,
     events: mpsc::Sender<ControlEvent>,
 ) {
-    let Outgoing {
+    let Unsent {
         frames,
         waiting,
         hung_up,
-    } = outgoing;
+    } = unsent;
     let given_up = async {
         // It ends with an error, always: nothing is ever sent.
         let _ = hung_up.await;
@@ -169,7 +169,7 @@ mod tests {
         let ControlConnection {
             sender, receiver, ..
         } = at_a.unwrap();
-        let (outbox, outgoing) = outbox();
+        let (outbox, unsent) = outbox();
         let body = vec![0_u8; 60_000];
         let frame: Bytes = [&(body.len() as u32).to_le_bytes(), &body[..]]
             .concat()
@@ -186,7 +186,7 @@ mod tests {
             why: String::new(),
         };
         assert!(events.try_send(full).is_ok());
-        let writing = write(sender, outgoing, patience, conn, events);
+        let writing = write(sender, unsent, patience, conn, events);
         let writing = tokio::spawn(writing);
         let mut at_b = at_b.unwrap();
         let mut arrived = 0;

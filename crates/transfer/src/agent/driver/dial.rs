@@ -4,13 +4,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use super::event::ControlEvent;
 use crate::ids::{AgentId, ServiceName};
-use crate::quic::{ConnectError, Endpoints};
+use crate::quic::{ConnectError, ControlConnection, Endpoints};
 
 /// How many names of hosts are asked for at a time. A thread that asks waits for as long as the system's resolver does,
 /// often 10 s, where a name server does not answer, whatever our own patience.
@@ -39,41 +38,31 @@ impl Lookups {
         });
         asked.await.unwrap_or_else(|error| Err(error.into()))
     }
-}
 
-/// Connects to an agent, at any of the addresses of its host.
-pub(super) async fn dial(
-    endpoints: Endpoints,
-    lookups: Lookups,
-    agent: AgentId,
-    host: String,
-    port: u16,
-    events: mpsc::Sender<ControlEvent>,
-) {
-    let service = ServiceName::from(&agent);
-    let within = endpoints.options().handshake_timeout;
-    let mut result = Err(format!("{host}:{port} has no address"));
-    match timeout(within, lookups.addresses(host.clone(), port)).await {
-        Err(_) => {
-            result = Err(format!(
-                "no name server has told of {host} within {within:?}, or too many other names were asked for"
-            ))
-        }
-        Ok(Err(error)) => result = Err(format!("{host} has no address: {error}")),
-        Ok(Ok(addresses)) => {
-            for address in addresses {
-                let connected = endpoints.connect(address, Some(&service)).await;
-                result = connected.map_err(|error| match error {
-                    // It names the address.
-                    ConnectError::TimedOut { .. } => error.to_string(),
-                    error => format!("{address}: {error}"),
-                });
-                if result.is_ok() {
-                    break;
-                }
+    /// Connects to an agent, at any of the addresses of its host.
+    pub(super) async fn dial(
+        self,
+        endpoints: &Endpoints,
+        agent: &AgentId,
+        host: String,
+        port: u16,
+    ) -> Result<ControlConnection, String> {
+        let service = ServiceName::from(agent);
+        let within = endpoints.options().handshake_timeout;
+        let addresses = timeout(within, self.addresses(host.clone(), port)).await;
+        let addresses = addresses.map_err(|_| {
+            format!("no name server has told of {host} within {within:?}, or too many other names were asked for")
+        })?;
+        let addresses = addresses.map_err(|error| format!("{host} has no address: {error}"))?;
+        let mut why = format!("{host}:{port} has no address");
+        for address in addresses {
+            match endpoints.connect(address, Some(&service)).await {
+                Ok(connection) => return Ok(connection),
+                // It names the address.
+                Err(error @ ConnectError::TimedOut { .. }) => why = error.to_string(),
+                Err(error) => why = format!("{address}: {error}"),
             }
         }
+        Err(why)
     }
-    // The driver is gone where this fails.
-    let _ = events.send(ControlEvent::Dialled { agent, result }).await;
 }
