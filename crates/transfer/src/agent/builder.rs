@@ -271,20 +271,15 @@ fn check_groups(
 
 #[cfg(test)]
 mod tests {
+    use super::super::plans::deployment;
     use super::*;
     use crate::identity::{Authority, Roles};
 
     #[test]
     fn refuses_two_paths_of_a_number() {
-        let deployment = serde_json::from_str(
-            r#"{"schema": "transload.deployment/1", "tp": 1, "block_size": 16, "num_blocks": 1,
-                "group": [{"name": "attn", "layers": "0", "spec": [{"kind": "attention",
-                "heads": 1, "head_dim": 8, "dtype": "bf16"}]}]}"#,
-        );
-        let deployment = Deployment::from_value(&deployment.unwrap()).unwrap();
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let identity = authority.issue(&"a".parse().unwrap(), Roles::all());
-        let builder = Agent::builder(identity.unwrap(), deployment).path(Ring);
+        let builder = Agent::builder(identity.unwrap(), deployment(1)).path(Ring);
         let refused = builder.bind(([127, 0, 0, 1], 0).into()).unwrap_err();
         assert!(matches!(refused, BindAgentError::PathTwice { path } if path == Path::RING));
     }

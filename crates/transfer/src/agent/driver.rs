@@ -350,7 +350,8 @@ impl Driver {
         // was there before.
         if let Some(ending) = ending
             && let Some((conn, path)) = self.transfers.path(transfer)
-            && self.connections.is_torn(conn, path)
+            && let Some(link) = self.connections.link(conn, path)
+            && link.is_torn()
         {
             let way = Way::Out;
             let report = Report::Ended { way, ending };
@@ -538,10 +539,12 @@ impl Driver {
 
     /// Has a transfer that leaves carried over a path, unless it has still to be bound.
     fn carry(&mut self, transfer: TransferId, path: Path) {
-        if let Some((conn, outgoing)) = self.transfers.outgoing(transfer)
-            && !self.connections.carry(conn, path, outgoing)
-        {
-            self.failed(transfer, format!("there is no path {path} here"));
+        let Some((conn, outgoing)) = self.transfers.outgoing(transfer) else {
+            return;
+        };
+        match self.connections.link(conn, path) {
+            Some(link) => link.carry(outgoing),
+            None => self.failed(transfer, format!("there is no path {path} here")),
         }
     }
 

@@ -156,20 +156,22 @@ impl wire::Planner for Plans {
     }
 }
 
+/// A small deployment of so many blocks.
+#[cfg(test)]
+pub(super) fn deployment(blocks: u32) -> Deployment {
+    let text = format!(
+        r#"{{"schema": "transload.deployment/1", "tp": 1, "block_size": 16, "num_blocks": {blocks},
+            "group": [{{"name": "attn", "layers": "0", "spec": [{{"kind": "attention",
+            "heads": 1, "head_dim": 8, "dtype": "bf16"}}]}}]}}"#
+    );
+    let value = serde_json::from_str(&text).unwrap();
+    Deployment::from_value(&value).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::wire::Planner as _;
-
-    fn deployment(blocks: u32) -> Deployment {
-        let text = format!(
-            r#"{{"schema": "transload.deployment/1", "tp": 1, "block_size": 16, "num_blocks": {blocks},
-                "group": [{{"name": "attn", "layers": "0", "spec": [{{"kind": "attention",
-                "heads": 1, "head_dim": 8, "dtype": "bf16"}}]}}]}}"#
-        );
-        let value = serde_json::from_str(&text).unwrap();
-        Deployment::from_value(&value).unwrap()
-    }
 
     #[test]
     fn a_connected_peer_is_never_forgotten() {

@@ -117,18 +117,20 @@ impl RouteBytes {
         ends.map(|i| sections[i].end())
     }
 
+    /// Whether the route has `len` bytes from an offset on.
+    fn check(&self, offset: u64, len: u64) -> Result<(), StreamError> {
+        let bytes = self.bytes();
+        let end = offset.checked_add(len).filter(|end| *end <= bytes);
+        let past = StreamError::PastEnd { offset, len, bytes };
+        end.map(drop).ok_or(past)
+    }
+
     /// A cursor at an offset.
     ///
     /// # Errors
     /// [`StreamError::PastEnd`].
     pub fn cursor(&self, position: u64) -> Result<RouteCursor, StreamError> {
-        if position > self.bytes() {
-            return Err(StreamError::PastEnd {
-                offset: position,
-                len: 0,
-                bytes: self.bytes(),
-            });
-        }
+        self.check(position, 0)?;
         let sections = &self.inner.sections;
         let section = sections.partition_point(|section| section.end() <= position);
         let next = sections.get(section);
@@ -172,7 +174,7 @@ impl RouteCursor {
     where
         B: DerefMut<Target = [u8]> + Send + 'static,
     {
-        self.check(len)?;
+        self.route.check(self.position, len as u64)?;
         let mut done = 0;
         while let Some((cursor, bytes)) = self.section(done, len) {
             buffer = cursor.gather(buffer, bytes.clone(), sum, inside).await?;
@@ -190,7 +192,7 @@ impl RouteCursor {
         sum: &mut Crc32c,
         inside: &Inside,
     ) -> Result<(), RegionError> {
-        self.check(bytes.len())?;
+        self.route.check(self.position, bytes.len() as u64)?;
         let mut done = 0;
         while let Some((cursor, range)) = self.section(done, bytes.len()) {
             cursor.scatter(&bytes[range.clone()], sum)?;
@@ -218,7 +220,7 @@ impl RouteCursor {
         inside: &Inside,
         mut each: impl FnMut(&mut Cursor, Range<usize>) -> Result<(), E>,
     ) -> Result<usize, E> {
-        self.check(len)?;
+        self.route.check(self.position, len as u64)?;
         let mut done = 0;
         while let Some((cursor, bytes)) = self.section(done, len)
             && let Some(cursor) = cursor.host()
@@ -228,15 +230,6 @@ impl RouteCursor {
             self.moved(bytes.len(), inside)?;
         }
         Ok(done)
-    }
-
-    /// Whether `len` bytes are left.
-    fn check(&self, len: usize) -> Result<(), StreamError> {
-        let (offset, len, bytes) = (self.position, len as u64, self.route.bytes());
-        match len <= bytes - offset {
-            true => Ok(()),
-            false => Err(StreamError::PastEnd { offset, len, bytes }),
-        }
     }
 
     /// The current section's cursor, and which of `len` bytes lie there once `done` of them are done; `None` when all are.

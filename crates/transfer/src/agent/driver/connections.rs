@@ -234,7 +234,8 @@ impl Connections {
         let _ = timeout(FAREWELL, farewell).await;
     }
 
-    fn link(&mut self, conn: ConnId, path: Path) -> Option<&mut Box<dyn Link>> {
+    /// What carries bytes over a path of a connection, if that is there.
+    pub(super) fn link(&mut self, conn: ConnId, path: Path) -> Option<&mut Box<dyn Link>> {
         self.open.get_mut(&conn)?.links.get_mut(&path)
     }
 
@@ -248,24 +249,12 @@ impl Connections {
         }
     }
 
-    /// Has a transfer carried over a path, if that is there.
-    pub(super) fn carry(&mut self, conn: ConnId, path: Path, outgoing: &Outgoing) -> bool {
-        let link = self.link(conn, path);
-        link.map(|link| link.carry(outgoing)).is_some()
-    }
-
     /// Forgets a transfer that may still wait to be carried.
     pub(super) fn forget(&mut self, conn: ConnId, outgoing: &Outgoing) {
         if let Some(connection) = self.open.get_mut(&conn) {
             let links = connection.links.values_mut();
             links.for_each(|link| link.forget(outgoing));
         }
-    }
-
-    /// Whether a transfer that has failed by a path was the end of what there was to send over.
-    pub(super) fn is_torn(&mut self, conn: ConnId, path: Path) -> bool {
-        let link = self.link(conn, path);
-        link.is_some_and(|link| link.is_torn())
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
 use super::event::ControlEvent;
+use crate::data::BoxError;
 use crate::quic::{ControlReceiver, ControlSender};
 use crate::wire::ConnId;
 use crate::wire::frame;
@@ -121,24 +122,21 @@ pub(super) async fn read(
     events: mpsc::Sender<ControlEvent>,
 ) {
     let why = loop {
-        let envelope = match connection.recv().await {
-            Ok(body) => frame::decode(&body).map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        let envelope = match envelope {
+        let envelope = match next(&mut connection).await {
             Ok(envelope) => envelope,
-            Err(why) => break why,
+            Err(why) => break why.to_string(),
         };
-        if events
-            .send(ControlEvent::Received { conn, envelope })
-            .await
-            .is_err()
-        {
+        let received = ControlEvent::Received { conn, envelope };
+        if events.send(received).await.is_err() {
             return;
         }
     };
     // The driver is gone where this fails.
     let _ = events.send(ControlEvent::Lost { conn, why }).await;
+}
+
+async fn next(connection: &mut ControlReceiver) -> Result<Envelope, BoxError> {
+    Ok(frame::decode(&connection.recv().await?)?)
 }
 
 #[cfg(test)]

@@ -11,14 +11,10 @@ pub(super) const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 #[derive(Debug, Default)]
 pub(super) struct Shutdown {
     waiting: Vec<oneshot::Sender<()>>,
-    patience: Option<Patience>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
-    Until(Instant),
-    /// What was under way then is given up.
-    Over,
+    /// Until when what is under way may go on, once it has begun.
+    patience: Option<Instant>,
+    /// Whether the patience has run out: what was under way then is given up.
+    impatient: bool,
 }
 
 impl Shutdown {
@@ -26,11 +22,7 @@ impl Shutdown {
     pub(super) fn begin(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
         self.waiting.extend(done);
         let until = Instant::now() + patience.min(NEVER);
-        self.patience = Some(match self.patience {
-            Some(Patience::Until(already)) => Patience::Until(already.min(until)),
-            Some(Patience::Over) => Patience::Over,
-            None => Patience::Until(until),
-        });
+        self.patience = Some(self.patience.map_or(until, |already| already.min(until)));
     }
 
     /// Whether it has begun.
@@ -40,24 +32,19 @@ impl Shutdown {
 
     /// When the patience runs out.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        match self.patience {
-            Some(Patience::Until(until)) => Some(until),
-            _ => None,
-        }
+        self.patience.filter(|_| !self.impatient)
     }
 
     /// Whether the patience runs out now. That it does is told once.
     pub(super) fn runs_out(&mut self) -> bool {
         let now = self.deadline().is_some_and(|until| until <= Instant::now());
-        if now {
-            self.patience = Some(Patience::Over);
-        }
+        self.impatient |= now;
         now
     }
 
     /// Whether the patience has run out.
     pub(super) fn is_impatient(&self) -> bool {
-        self.patience == Some(Patience::Over)
+        self.impatient
     }
 
     /// Tells those who wait that it is over.

@@ -1,7 +1,5 @@
-use transload_layout::Deployment;
-
 use super::*;
-use crate::agent::plans::{Plans, canonical};
+use crate::agent::plans::{Plans, canonical, deployment};
 use crate::ids::{AgentId, DeploymentDigest, LeaseSetId, Nonce};
 use crate::lease::LeaseKey;
 use crate::memory::Memory;
@@ -23,10 +21,7 @@ struct Stand {
 
 impl Stand {
     fn new() -> Self {
-        let text = r#"{"schema": "transload.deployment/1", "tp": 1, "block_size": 16, "num_blocks": 3,
-            "group": [{"name": "attn", "layers": "0", "spec": [{"kind": "attention",
-            "heads": 1, "head_dim": 8, "dtype": "bf16"}]}]}"#;
-        let own = Deployment::from_value(&serde_json::from_str(text).unwrap()).unwrap();
+        let own = deployment(3);
         let bytes = own.groups()[0].placement(0).allocation_bytes;
         let memory = Memory::allocate(&[bytes as usize]).unwrap();
         let pattern: Vec<u8> = (0..bytes).map(|at| (at % 251) as u8).collect();
