@@ -47,6 +47,11 @@ impl Intake {
         })
     }
 
+    /// Lets in whoever takes bytes, unless the transfer is fenced.
+    pub(crate) fn enter(&self) -> Option<Inside> {
+        self.landing.enter()
+    }
+
     /// Takes the next bytes. They are in their place once what [`submit`](Self::submit) gives is done.
     pub(crate) fn take(&mut self, bytes: &[u8], inside: &Inside) -> Result<(), ReceiveError> {
         let (body, rest) = bytes.split_at(self.body(bytes.len()));

@@ -6,7 +6,6 @@
 use super::error::{BoxError, ReceiveError, SendError};
 use super::fence::Inside;
 use super::intake::Intake;
-use super::landing::Landing;
 use super::outgoing::{Outgoing, SendEvent};
 use super::part::Part;
 use super::receive::Receiver;
@@ -111,20 +110,22 @@ impl OutStream {
 pub struct InStream {
     receiver: Receiver,
     header: StreamHeader,
-    landing: Landing,
-    intake: Intake,
+    pub(crate) intake: Intake,
 }
 
 impl Receiver {
     /// Asks where the bytes of a stream that `peer` has begun go; `None` turns it away.
     pub async fn begin(&self, peer: &AgentId, header: &[u8; HEADER]) -> Option<InStream> {
-        let header = StreamHeader::decode(header).ok()?;
+        let header = StreamHeader::decode(header)
+            .inspect_err(
+                |error| tracing::debug!(%peer, %error, "skipped a stream without a header"),
+            )
+            .ok()?;
         let landing = self.arrivals().admit(peer, &header).await?;
         match Intake::new(&landing, &header) {
             Ok(intake) => Some(InStream {
                 receiver: self.clone(),
                 header,
-                landing,
                 intake,
             }),
             Err(error) => {
@@ -138,13 +139,13 @@ impl Receiver {
 impl InStream {
     /// Places bytes that have come behind the header. `None` where no more are wanted: the transfer is fenced, or has failed.
     pub async fn take(mut self, bytes: &[u8]) -> Option<Self> {
-        let inside = self.landing.enter()?;
+        let inside = self.intake.enter()?;
         let taken = self.intake.take(bytes, &inside);
         let placed = inside.unless_raised(self.intake.submit(&inside).done());
         match taken.and(placed.await?.map_err(ReceiveError::from)) {
             Ok(()) => Some(self),
             Err(error) => {
-                self.failed(error);
+                self.fail(error);
                 None
             }
         }
@@ -152,23 +153,19 @@ impl InStream {
 
     /// The stream has ended, whole or not.
     pub fn end(self) {
-        let Self {
-            receiver,
-            header,
-            landing,
-            intake,
-        } = self;
         // What is told of a transfer that is fenced could be taken for the next of its number.
-        let Some(_inside) = landing.enter() else {
+        let Some(_inside) = self.intake.enter() else {
             return;
         };
-        match intake.end() {
-            Ok((trailer, crc)) => receiver.arrivals().arrived(&header, &trailer, crc),
-            Err(error) => receiver.arrivals().failed(&header, error),
+        let arrivals = self.receiver.arrivals();
+        match self.intake.end() {
+            Ok((trailer, crc)) => arrivals.arrived(&self.header, &trailer, crc),
+            Err(error) => arrivals.failed(&self.header, error),
         }
     }
 
-    fn failed(&self, error: ReceiveError) {
+    /// The stream has come to nothing. To be called inside of its fence.
+    pub(crate) fn fail(self, error: ReceiveError) {
         self.receiver.arrivals().failed(&self.header, error);
     }
 }

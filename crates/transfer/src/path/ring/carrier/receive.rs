@@ -5,13 +5,13 @@ use std::io;
 use tokio::runtime::Handle;
 
 use crate::{
-    data::{Inside, Intake, Landing, ReceiveError, Receiver},
+    data::{InStream, Inside, Intake, ReceiveError, Receiver},
     ids::AgentId,
     path::ring::carrier::{
         Driven, drive,
         staging::{Consumer, ReadWindow, RingError},
     },
-    wire::stream::{HEADER, StreamHeader},
+    wire::stream::HEADER,
 };
 
 /// A ring that is being received from. Dropping it hangs the ring up.
@@ -57,9 +57,7 @@ struct Stream {
     tag: u64,
     /// Where in it the next slot has to be.
     position: u64,
-    header: StreamHeader,
-    landing: Landing,
-    intake: Intake,
+    arriving: InStream,
 }
 
 impl Intakes {
@@ -77,10 +75,8 @@ impl Intakes {
 
     /// The stream that the ring is in the middle of does not go on.
     fn break_off(&mut self) {
-        if let Some(stream) = self.stream.take()
-            && let Err(error) = stream.intake.end()
-        {
-            self.fail(&stream.header, error);
+        if let Some(stream) = self.stream.take() {
+            stream.arriving.end();
         }
     }
 
@@ -98,23 +94,18 @@ impl Intakes {
             return;
         };
         // Looked at for each slot, so that the fence never waits for the ring.
-        let Some(inside) = stream.landing.enter() else {
+        let Some(inside) = stream.arriving.intake.enter() else {
             return;
         };
-        match self.place(&mut stream.intake, slot, at, &inside) {
+        match self.place(&mut stream.arriving.intake, slot, at, &inside) {
             Some(Ok(())) => {}
-            Some(Err(error)) => return self.fail(&stream.header, error),
+            Some(Err(error)) => return stream.arriving.fail(error),
             None => return,
         }
         stream.position += slot.len() as u64;
-        if !stream.intake.is_whole() {
-            self.stream = Some(stream);
-            return;
-        }
-        let arrivals = self.receiver.arrivals();
-        match stream.intake.end() {
-            Ok((trailer, crc)) => arrivals.arrived(&stream.header, &trailer, crc),
-            Err(error) => arrivals.failed(&stream.header, error),
+        match stream.arriving.intake.is_whole() {
+            true => stream.arriving.end(),
+            false => self.stream = Some(stream),
         }
     }
 
@@ -147,33 +138,12 @@ impl Intakes {
     fn begin(&self, slot: &ReadWindow<'_>) -> Option<Stream> {
         let mut header = [0; HEADER];
         slot.get(0, &mut header)?;
-        let header = match StreamHeader::decode(&header) {
-            Ok(header) => header,
-            Err(error) => {
-                tracing::debug!(peer = %self.peer, %error, "skipped a stream without a header");
-                return None;
-            }
-        };
-        let admitted = self.receiver.arrivals().admit(&self.peer, &header);
-        let landing = self.runtime.block_on(admitted)?;
-        let intake = match Intake::new(&landing, &header) {
-            Ok(intake) => intake,
-            Err(error) => {
-                self.fail(&header, error);
-                return None;
-            }
-        };
+        let begun = self.receiver.begin(&self.peer, &header);
         Some(Stream {
             tag: slot.tag(),
             position: slot.offset(),
-            header,
-            landing,
-            intake,
+            arriving: self.runtime.block_on(begun)?,
         })
-    }
-
-    fn fail(&self, header: &StreamHeader, error: ReceiveError) {
-        self.receiver.arrivals().failed(header, error);
     }
 }
 
