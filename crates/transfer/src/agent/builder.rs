@@ -7,10 +7,10 @@ use std::sync::Arc;
 use thiserror::Error;
 use transload_layout::Deployment;
 
+use super::deployments::{Deployments, canonical};
 use super::driver::{self, Memories, Setup};
-use super::handle::{Agent, Shared};
+use super::handle::{Agent, AgentInfo};
 use super::options::AgentOptions;
-use super::plans::{Plans, canonical};
 use crate::data::Region;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
@@ -203,8 +203,8 @@ impl Builder {
             ticket_key,
             secret: wire::Secret::new(secret),
         };
-        let plans = Plans::new(self.deployment.clone());
-        let machine = Machine::new(me, self.options.wire.clone(), plans)?;
+        let deployments = Deployments::new(self.deployment.clone());
+        let machine = Machine::new(me, self.options.wire.clone(), deployments)?;
         let (client, dropped) = driver::start(Setup {
             machine,
             endpoints: endpoints.clone(),
@@ -215,7 +215,7 @@ impl Builder {
         });
         Ok(Agent {
             client,
-            shared: Arc::new(Shared {
+            info: Arc::new(AgentInfo {
                 dropped,
                 id,
                 endpoints,
@@ -271,7 +271,7 @@ fn check_groups(
 
 #[cfg(test)]
 mod tests {
-    use super::super::plans::deployment;
+    use super::super::deployments::deployment;
     use super::*;
     use crate::identity::{Authority, Roles};
 

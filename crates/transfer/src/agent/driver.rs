@@ -26,11 +26,11 @@ use self::shutdown::{NEVER, Shutdown};
 pub(super) use self::transfers::Memories;
 use self::transfers::Transfers;
 use super::client::{Client, Command};
+use super::deployments::Deployments;
 use super::error::TransferError;
 use super::lease::{LeaseEnded, LeaseOutcome};
 use super::metrics::Counters;
 use super::options::AgentOptions;
-use super::plans::Plans;
 use super::promise::{CancelOnDrop, Handle};
 use super::renewal;
 use super::request::{Blocks, Keeper};
@@ -67,7 +67,7 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// Holds everything that a driver needs to start.
 pub(super) struct Setup {
-    pub(super) machine: Machine<Plans>,
+    pub(super) machine: Machine<Deployments>,
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
     /// The paths that it may have.
@@ -89,7 +89,7 @@ pub(super) fn start(setup: Setup) -> (Client, mpsc::UnboundedSender<Handle>) {
 }
 
 pub(super) struct Driver {
-    pub(super) machine: Machine<Plans>,
+    pub(super) machine: Machine<Deployments>,
     endpoints: Endpoints,
     connections: Connections,
     transfers: Transfers,

@@ -28,11 +28,11 @@ use transload_layout::{Deployment, Side};
 #[derive(Clone, Debug)]
 pub struct Agent {
     pub(super) client: Client,
-    pub(super) shared: Arc<Shared>,
+    pub(super) info: Arc<AgentInfo>,
 }
 
 /// What never changes about an agent.
-pub(super) struct Shared {
+pub(super) struct AgentInfo {
     pub(super) dropped: mpsc::UnboundedSender<Handle>,
     pub(super) id: AgentId,
     pub(super) endpoints: Endpoints,
@@ -41,7 +41,7 @@ pub(super) struct Shared {
     pub(super) incarnation: Incarnation,
 }
 
-impl Drop for Shared {
+impl Drop for AgentInfo {
     /// The last handle is gone: nobody can use the agent any more.
     fn drop(&mut self) {
         // The driver is gone already where this fails.
@@ -49,9 +49,9 @@ impl Drop for Shared {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for AgentInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared")
+        f.debug_struct("AgentInfo")
             .field("incarnation", &self.incarnation)
             .finish_non_exhaustive()
     }
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Shared {
 impl Agent {
     /// Its name: the service that its certificate is of, and its own name below it.
     pub fn id(&self) -> &AgentId {
-        &self.shared.id
+        &self.info.id
     }
 
     /// Has new connections use another certificate of the same service and cluster, or other authorities.
@@ -72,32 +72,32 @@ impl Agent {
     /// # Errors
     /// [`RenewalError::Another`].
     pub fn renew_identity(&self, identity: Identity) -> Result<(), RenewalError> {
-        self.shared.endpoints.renew(identity)
+        self.info.endpoints.renew(identity)
     }
 
     /// The life of the deployment that it belongs to.
     pub fn incarnation(&self) -> Incarnation {
-        self.shared.incarnation
+        self.info.incarnation
     }
 
     /// Its deployment.
     pub fn deployment(&self) -> &Deployment {
-        &self.shared.deployment
+        &self.info.deployment
     }
 
     /// The digest of its deployment, as tickets name it.
     pub fn deployment_digest(&self) -> DeploymentDigest {
-        self.shared.digest
+        self.info.digest
     }
 
     /// Where control connections arrive, as bound.
     pub fn control_addr(&self) -> SocketAddr {
-        self.shared.endpoints.control_addr()
+        self.info.endpoints.control_addr()
     }
 
     /// The sockets and what the kernel granted them.
     pub fn endpoints(&self) -> &Endpoints {
-        &self.shared.endpoints
+        &self.info.endpoints
     }
 
     /// What a ticket says about a rank that this agent holds, reachable at `host`.
@@ -111,7 +111,7 @@ impl Agent {
 
     /// The key that seals tickets of this cluster.
     pub fn ticket_key(&self) -> TicketKey {
-        TicketKey::new(self.shared.endpoints.ticket_secret().as_bytes())
+        TicketKey::new(self.info.endpoints.ticket_secret().as_bytes())
     }
 
     /// Leases blocks of a rank to whoever holds a ticket for the set, to be read.
@@ -328,9 +328,6 @@ impl Agent {
         if self.client.tell(stopping).await.is_ok() {
             let _ = stopped.await;
         }
-        self.shared
-            .endpoints
-            .close(CloseCode::DONE, "shutdown")
-            .await;
+        self.info.endpoints.close(CloseCode::DONE, "shutdown").await;
     }
 }

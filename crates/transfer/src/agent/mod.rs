@@ -39,13 +39,13 @@
 
 mod builder;
 mod client;
+mod deployments;
 mod driver;
 mod error;
 mod handle;
 mod lease;
 mod metrics;
 mod options;
-mod plans;
 mod promise;
 mod renewal;
 mod request;

@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-use super::transfers::Bound;
+use super::transfers::BoundRoute;
 use crate::data::{Landing, SendEvent};
 use crate::ids::{AgentId, TransferId};
 use crate::path::Path;
@@ -45,7 +45,7 @@ pub(super) enum DataEvent {
     Bound {
         transfer: TransferId,
         number: u64,
-        bound: Bound,
+        bound: BoundRoute,
     },
     /// A data stream of ours is written, or has failed: one of the transfer that was given this number here.
     Sending {

@@ -20,7 +20,7 @@ pub(super) struct Transfers {
     memories: Memories,
     background: Background,
     events: mpsc::UnboundedSender<DataEvent>,
-    under_way: HashMap<TransferId, Under>,
+    under_way: HashMap<TransferId, UnderWay>,
     /// Those that are being fenced.
     fencing: HashMap<TransferId, Fence>,
     /// The number of the next one that begins, which tells it from any other.
@@ -48,7 +48,7 @@ struct Binding {
 }
 
 /// What binding has given.
-pub(super) type Bound = Result<(RouteBytes, Chunks), String>;
+pub(super) type BoundRoute = Result<(RouteBytes, Chunks), String>;
 
 impl Drop for Binding {
     fn drop(&mut self) {
@@ -58,7 +58,7 @@ impl Drop for Binding {
 
 /// What the driver remembers of a transfer.
 #[derive(Debug)]
-pub(super) struct Under {
+pub(super) struct UnderWay {
     /// The driver's own number, which tells it from any other. Askers choose the numbers of transfers, and use one again.
     number: u64,
     flow: Flow,
@@ -123,7 +123,7 @@ impl Transfers {
             number,
             bound,
         });
-        let under = Under {
+        let under = UnderWay {
             number,
             path: flow.path,
             counted: counters.route_begun(&flow, side),
@@ -145,7 +145,7 @@ impl Transfers {
         &mut self,
         transfer: TransferId,
         number: u64,
-        bound: Bound,
+        bound: BoundRoute,
         counters: &mut Counters,
     ) -> Result<Option<Path>, String> {
         let under = self.under_way.get_mut(&transfer);
@@ -283,7 +283,7 @@ impl Transfers {
     }
 
     /// Forgets a transfer that is over.
-    pub(super) fn finish(&mut self, transfer: TransferId) -> Option<Under> {
+    pub(super) fn finish(&mut self, transfer: TransferId) -> Option<UnderWay> {
         self.under_way.remove(&transfer)
     }
 
@@ -318,7 +318,7 @@ impl Transfers {
     }
 }
 
-impl Under {
+impl UnderWay {
     /// How many bytes have moved so far.
     fn moved(&self) -> u64 {
         match &self.moving {
@@ -360,7 +360,7 @@ impl Under {
 }
 
 /// Binds a transfer's bytes to the memory of its rank.
-fn bind(flow: &Flow, plan: &Plan, side: Side, blocks: &Blocks, memory: &[Region]) -> Bound {
+fn bind(flow: &Flow, plan: &Plan, side: Side, blocks: &Blocks, memory: &[Region]) -> BoundRoute {
     let (src, dst) = match side {
         Side::Source => (flow.rank, flow.peer_rank),
         Side::Destination => (flow.peer_rank, flow.rank),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::agent::plans::{Plans, canonical, deployment};
+use crate::agent::deployments::{Deployments, canonical, deployment};
 use crate::ids::{AgentId, DeploymentDigest, LeaseSetId, Nonce};
 use crate::lease::LeaseKey;
 use crate::memory::Memory;
@@ -14,7 +14,7 @@ const TRANSFER: TransferId = TransferId([7; 16]);
 struct Stand {
     transfers: Transfers,
     events: mpsc::UnboundedReceiver<DataEvent>,
-    plans: Plans,
+    plans: Deployments,
     peer: DeploymentDigest,
     counters: Counters,
 }
@@ -29,7 +29,7 @@ impl Stand {
 
         let document = canonical(&own).unwrap();
         let peer = DeploymentDigest::of(&document);
-        let mut plans = Plans::new(Arc::new(own));
+        let mut plans = Deployments::new(Arc::new(own));
         plans.meet(peer, &document).unwrap();
         let memories = [(Rank(0), Arc::from([memory.into()]))].into();
         let (sender, events) = mpsc::unbounded_channel();
@@ -101,7 +101,7 @@ impl Stand {
     }
 
     /// What binding has given, and for which transfer.
-    async fn bound(&mut self) -> (u64, Bound) {
+    async fn bound(&mut self) -> (u64, BoundRoute) {
         loop {
             match self.events.recv().await.unwrap() {
                 DataEvent::Bound { number, bound, .. } => return (number, bound),
@@ -112,7 +112,7 @@ impl Stand {
     }
 
     /// Has the transfer go on, if it is its own route that is bound.
-    fn go_on(&mut self, (number, bound): (u64, Bound)) {
+    fn go_on(&mut self, (number, bound): (u64, BoundRoute)) {
         let counters = &mut self.counters;
         let path = self.transfers.bound(TRANSFER, number, bound, counters);
         assert_eq!(path, Ok(None), "no path was chosen");

@@ -18,7 +18,7 @@ const MOST_IDLE: usize = 64;
 
 /// Our own deployment, and those of peers.
 #[derive(Debug)]
-pub(super) struct Plans {
+pub(super) struct Deployments {
     own: Arc<Deployment>,
     peers: HashMap<DeploymentDigest, Met>,
     /// Those that nobody is connected from, the longest idle first.
@@ -33,7 +33,7 @@ struct Met {
     connections: usize,
 }
 
-impl Plans {
+impl Deployments {
     pub(super) fn new(own: Arc<Deployment>) -> Self {
         Self {
             own,
@@ -104,7 +104,7 @@ fn routes(plan: &Plan, local_is_source: bool) -> BTreeMap<Rank, Vec<wire::Route>
     routes
 }
 
-impl wire::Planner for Plans {
+impl wire::Planner for Deployments {
     type Blocks = Blocks;
     type Plan = Plan;
 
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_connected_peer_is_never_forgotten() {
-        let mut plans = Plans::new(Arc::new(deployment(1)));
+        let mut plans = Deployments::new(Arc::new(deployment(1)));
         let mut meet = |blocks| {
             let document = canonical(&deployment(blocks)).unwrap();
             let digest = DeploymentDigest::of(&document);
