@@ -61,14 +61,11 @@ impl Deployments {
         &self,
         ask: &PlanAsk,
         ranks: Vec<Rank>,
-    ) -> Result<impl FnOnce() -> Result<Planned<Plan>, String> + Send + use<>, String> {
-        let peer = self.peer(&ask.peer).cloned();
-        let (own, peer) = (
-            self.own.clone(),
-            peer.ok_or("the peer's deployment is not known")?,
-        );
+    ) -> impl FnOnce() -> Result<Planned<Plan>, String> + Send + use<> {
+        let (own, peer) = (self.own.clone(), self.peer(&ask.peer).cloned());
         let (request, local_is_source) = (ask.request, ask.local_is_source);
-        Ok(move || {
+        move || {
+            let peer = peer.ok_or("the peer's deployment is not known")?;
             let plan = match local_is_source {
                 true => Plan::compile_for(&own, &peer, &request, Side::Source, &ranks),
                 false => Plan::compile_for(&peer, &own, &request, Side::Destination, &ranks),
@@ -79,7 +76,7 @@ impl Deployments {
                 slices: plan.slices(),
                 plan,
             })
-        })
+        }
     }
 }
 

@@ -195,11 +195,8 @@ impl Driver {
     fn due(&self) -> Instant {
         let machine_due = self.machine.next_deadline();
         let machine_due = machine_due.map(|due| Instant::now() + due.since(self.now()).min(NEVER));
-        let due = [machine_due, self.shutdown.deadline()]
-            .into_iter()
-            .flatten()
-            .min();
-        due.unwrap_or_else(|| Instant::now() + NEVER)
+        let due = machine_due.into_iter().chain(self.shutdown.deadline());
+        due.min().unwrap_or_else(|| Instant::now() + NEVER)
     }
 
     fn is_over(&self) -> bool {
@@ -514,14 +511,10 @@ impl Driver {
 
     fn compile(&mut self, ask: PlanAsk) {
         self.counters.metrics.plans += 1;
-        let (now, ranks) = (self.now(), self.transfers.ranks());
-        match self.machine.planner().compiling(&ask, ranks) {
-            Ok(compiling) => {
-                let event = |plan| DataEvent::Compiled { ask, plan };
-                drop(self.compiling.run(compiling, event));
-            }
-            Err(why) => self.machine.compiled(now, &ask, Err(why)),
-        }
+        let ranks = self.transfers.ranks();
+        let compiling = self.machine.planner().compiling(&ask, ranks);
+        let event = |plan| DataEvent::Compiled { ask, plan };
+        drop(self.compiling.run(compiling, event));
     }
 
     /// Begins to read a route, or to receive it, unless it is over already.

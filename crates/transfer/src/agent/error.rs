@@ -99,10 +99,10 @@ impl TransferError {
             JobError::Plan { .. } => "incompatible",
             JobError::Unreachable { .. } => "unreachable",
             JobError::Hello { refusal, .. } => match refusal {
-                HelloRefusal::Cluster { .. } | HelloRefusal::Agent | HelloRefusal::Rank { .. } => {
-                    "refused"
-                }
-                HelloRefusal::OwnName => "refused",
+                HelloRefusal::Cluster { .. }
+                | HelloRefusal::Agent
+                | HelloRefusal::OwnName
+                | HelloRefusal::Rank { .. } => "refused",
                 HelloRefusal::Superseded { .. } => "restarted",
                 HelloRefusal::OtherInstance { .. } => "unreachable",
                 HelloRefusal::Crowded { .. } => "busy",

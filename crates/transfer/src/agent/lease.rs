@@ -91,8 +91,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already, and where there are more tokens than it is for.
     pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        self.ask(move |driver| driver.machine.ready(key, layer, tokens))
+        self.ask(move |driver, key| driver.machine.ready(key, layer, tokens))
             .await
     }
 
@@ -101,8 +100,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn finish_prefill(&self) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        self.ask(move |driver| driver.machine.finish_prefill(driver.now(), key))
+        self.ask(move |driver, key| driver.machine.finish_prefill(driver.now(), key))
             .await
     }
 
@@ -111,8 +109,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn renew(&self, ttl: Duration) -> Result<(), LeaseUseError> {
-        let key = self.key;
-        self.ask(move |driver| driver.machine.renew(driver.now(), key, ttl))
+        self.ask(move |driver, key| driver.machine.renew(driver.now(), key, ttl))
             .await
     }
 
@@ -127,8 +124,9 @@ impl LeaseControl {
 
     async fn ask(
         &self,
-        wish: impl FnOnce(&mut Driver) -> Result<(), LeaseError> + Send + 'static,
+        wish: impl FnOnce(&mut Driver, LeaseKey) -> Result<(), LeaseError> + Send + 'static,
     ) -> Result<(), LeaseUseError> {
-        Ok(self.client.ask(wish).await??)
+        let key = self.key;
+        Ok(self.client.ask(move |driver| wish(driver, key)).await??)
     }
 }

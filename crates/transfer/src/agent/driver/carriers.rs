@@ -64,7 +64,7 @@ impl Arrivals for Admission {
             header: *header,
             answer,
         });
-        Box::pin(async { admitted.await.ok().flatten() })
+        Box::pin(async { admitted.await.ok() })
     }
 
     fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, crc: u32) {

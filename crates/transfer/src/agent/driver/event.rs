@@ -57,7 +57,7 @@ pub(super) enum DataEvent {
     Admit {
         agent: AgentId,
         header: StreamHeader,
-        answer: oneshot::Sender<Option<Landing>>,
+        answer: oneshot::Sender<Landing>,
     },
     /// A data stream has arrived whole.
     Landed {

@@ -43,7 +43,7 @@ enum Moving {
 /// not begin any more if it still waits for its turn.
 #[derive(Debug)]
 struct Binding {
-    admitted: Vec<oneshot::Sender<Option<Landing>>>,
+    admitted: Vec<oneshot::Sender<Landing>>,
     task: AbortHandle,
 }
 
@@ -188,7 +188,7 @@ impl Transfers {
                 for answer in std::mem::take(&mut binding.admitted) {
                     counters.moves(&mut under.counted);
                     // The stream is gone where nobody waits.
-                    let _ = answer.send(Some(landing.clone()));
+                    let _ = answer.send(landing.clone());
                 }
                 under.moving = Moving::In(landing);
             }
@@ -200,7 +200,7 @@ impl Transfers {
     pub(super) fn admit(
         &mut self,
         transfer: TransferId,
-        answer: oneshot::Sender<Option<Landing>>,
+        answer: oneshot::Sender<Landing>,
         counters: &mut Counters,
     ) {
         let Some(under) = self.under_way.get_mut(&transfer) else {
@@ -210,7 +210,7 @@ impl Transfers {
             Moving::In(landing) => {
                 counters.moves(&mut under.counted);
                 // The stream is gone where nobody waits.
-                let _ = answer.send(Some(landing.clone()));
+                let _ = answer.send(landing.clone());
             }
             Moving::Binding(binding) => binding.admitted.push(answer),
             Moving::Out(_) => {}

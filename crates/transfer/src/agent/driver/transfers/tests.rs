@@ -73,7 +73,7 @@ impl Stand {
             local_is_source: side == Side::Source,
             request: flow.request,
         };
-        let plan = self.plans.compiling(&ask, vec![Rank(0)]).unwrap();
+        let plan = self.plans.compiling(&ask, vec![Rank(0)]);
         let plan = Arc::new(plan().unwrap());
         let blocks = Tables(vec![BlockTable::List(vec![block.into()])]);
         let counters = &mut self.counters;
@@ -86,7 +86,7 @@ impl Stand {
     }
 
     /// A stream wants in.
-    fn admit(&mut self) -> oneshot::Receiver<Option<Landing>> {
+    fn admit(&mut self) -> oneshot::Receiver<Landing> {
         let (answer, admitted) = oneshot::channel();
         let counters = &mut self.counters;
         self.transfers.admit(TRANSFER, answer, counters);
@@ -198,7 +198,7 @@ async fn let_streams_in_when_they_are_bound() {
     assert!(admitted[0].try_recv().is_err(), "it is not known where to");
     stand.go_on(bound);
     for admitted in &mut admitted {
-        let landing = admitted.try_recv().unwrap().unwrap();
+        let landing = admitted.try_recv().unwrap();
         assert_eq!((landing.route().bytes(), landing.placed()), (BYTES, 0));
     }
 }
