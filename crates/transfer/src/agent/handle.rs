@@ -119,7 +119,8 @@ impl Agent {
     /// # Errors
     /// [`LeaseOpenError`], with the blocks where it was refused.
     pub async fn lease(&self, request: LeaseRequest) -> Result<Lease, LeaseOpenError> {
-        self.open_lease(request, Direction::Pull).await
+        self.open_lease(request, Direction::Pull, Side::Source)
+            .await
     }
 
     /// Opens blocks of a rank to whoever holds a ticket for the set, to be written: the other half of a
@@ -128,18 +129,16 @@ impl Agent {
     /// # Errors
     /// [`LeaseOpenError`], with the blocks where it was refused.
     pub async fn open(&self, request: LeaseRequest) -> Result<Lease, LeaseOpenError> {
-        self.open_lease(request, Direction::Push).await
+        self.open_lease(request, Direction::Push, Side::Destination)
+            .await
     }
 
     async fn open_lease(
         &self,
         request: LeaseRequest,
         direction: Direction,
+        side: Side,
     ) -> Result<Lease, LeaseOpenError> {
-        let side = match direction {
-            Direction::Pull => Side::Source,
-            Direction::Push => Side::Destination,
-        };
         let checked = request
             .tables
             .check(self.deployment(), side, request.valid_tokens);

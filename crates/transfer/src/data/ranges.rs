@@ -18,13 +18,9 @@ impl Ranges {
         let behind = self
             .ranges
             .partition_point(|known| known.start <= range.end);
-        if let Some(known) = self
-            .ranges
-            .get(first..behind)
-            .filter(|known| !known.is_empty())
-        {
-            range.start = range.start.min(known[0].start);
-            range.end = range.end.max(known[known.len() - 1].end);
+        let known = &self.ranges[first..behind];
+        if let (Some(lowest), Some(highest)) = (known.first(), known.last()) {
+            range = range.start.min(lowest.start)..range.end.max(highest.end);
         }
         self.ranges.splice(first..behind, [range]);
     }

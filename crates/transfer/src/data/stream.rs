@@ -32,21 +32,17 @@ impl Outgoing {
     pub async fn next_stream(&self) -> Option<OutStream> {
         let inside = self.enter()?;
         let part = inside.unless_raised(self.next_part()).await??;
-        match self.route().cursor(part.range.start) {
-            Ok(cursor) => Some(OutStream {
-                outgoing: self.clone(),
-                inside,
-                header: Some(self.header(&part).encode()),
-                part,
-                cursor,
-                sum: Crc32c::new(),
-                ended: false,
-            }),
-            Err(error) => {
-                self.fail(Some(part.stream), error.into());
-                None
-            }
-        }
+        let cursor = self.route().cursor(part.range.start);
+        let cursor = cursor.map_err(|error| self.fail(Some(part.stream), error.into()));
+        Some(OutStream {
+            outgoing: self.clone(),
+            inside,
+            header: Some(self.header(&part).encode()),
+            part,
+            cursor: cursor.ok()?,
+            sum: Crc32c::new(),
+            ended: false,
+        })
     }
 }
 

@@ -72,47 +72,40 @@ impl Outbox {
 /// up, a refusal mostly, still arrives if the peer takes all of it within `patience`: the connection does
 /// not count any more, so a peer that reads slowly must not keep it.
 pub(super) async fn write(
-    connection: ControlSender,
+    mut connection: ControlSender,
     unsent: Unsent,
     patience: Duration,
     conn: ConnId,
     events: mpsc::Sender<ControlEvent>,
 ) {
     let Unsent {
-        frames,
+        mut frames,
         waiting,
         hung_up,
     } = unsent;
+    let written = async move {
+        while let Some(frame) = frames.recv().await {
+            let bytes = frame.len();
+            if let Err(error) = connection.send(frame).await {
+                let why = error.to_string();
+                // The driver is gone where this fails.
+                let _ = events.send(ControlEvent::Lost { conn, why }).await;
+                return;
+            }
+            waiting.fetch_sub(bytes, Ordering::Relaxed);
+        }
+        connection.finish().await;
+    };
     let given_up = async {
         // It ends with an error, always: nothing is ever sent.
         let _ = hung_up.await;
         sleep(patience).await;
     };
     tokio::select! {
-        () = write_all(connection, frames, &waiting, conn, events) => {}
+        () = written => {}
         // The connection goes with the future that had it.
         () = given_up => tracing::debug!("the peer was too slow for what was said last"),
     }
-}
-
-async fn write_all(
-    mut connection: ControlSender,
-    mut frames: mpsc::UnboundedReceiver<Bytes>,
-    waiting: &AtomicUsize,
-    conn: ConnId,
-    events: mpsc::Sender<ControlEvent>,
-) {
-    while let Some(frame) = frames.recv().await {
-        let bytes = frame.len();
-        if let Err(error) = connection.send(frame).await {
-            let why = error.to_string();
-            // The driver is gone where this fails.
-            let _ = events.send(ControlEvent::Lost { conn, why }).await;
-            return;
-        }
-        waiting.fetch_sub(bytes, Ordering::Relaxed);
-    }
-    connection.finish().await;
 }
 
 /// Hands every message that comes to the driver, until the connection ends.
