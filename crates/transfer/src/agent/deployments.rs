@@ -29,7 +29,6 @@ pub(super) struct Deployments {
 #[derive(Debug)]
 struct Met {
     deployment: Arc<Deployment>,
-    /// How many connections there are to it.
     connections: usize,
 }
 

@@ -65,12 +65,10 @@ mod transfers;
 /// short, which it has to stay well below.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Holds everything that a driver needs to start.
 pub(super) struct Setup {
     pub(super) machine: Machine<Deployments>,
     pub(super) endpoints: Endpoints,
     pub(super) memories: Memories,
-    /// The paths that it may have.
     pub(super) providers: Vec<Box<dyn Provider>>,
     pub(super) options: AgentOptions,
     pub(super) renewals: Option<Renewals>,
@@ -102,7 +100,6 @@ pub(super) struct Driver {
     shutdown: Shutdown,
 }
 
-/// All that a driver hears.
 struct Inbox {
     data: mpsc::UnboundedReceiver<DataEvent>,
     dropped: mpsc::UnboundedReceiver<Handle>,
@@ -160,7 +157,6 @@ impl Driver {
         (driver, inbox)
     }
 
-    /// Runs until the agent is shut down.
     async fn run(mut self, mut inbox: Inbox) {
         let mut look = interval(self.look);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -328,7 +324,6 @@ impl Driver {
         }
     }
 
-    /// Something has become of a stream that leaves.
     fn on_sending(&mut self, transfer: TransferId, event: SendEvent) {
         let now = self.now();
         let error = match event {
@@ -501,7 +496,6 @@ impl Driver {
         }
     }
 
-    /// Counts how a job has ended, and logs why it failed.
     fn count(&mut self, label: JobLabel, result: &JobResult) {
         self.counters.job_done(label.direction, result);
         if let Err(error) = result {
@@ -541,7 +535,6 @@ impl Driver {
         }
     }
 
-    /// Has no link carry a transfer any more.
     fn unlink(&mut self, transfer: TransferId) {
         if let Some((conn, outgoing)) = self.transfers.outgoing(transfer) {
             self.connections.forget(conn, outgoing);

@@ -23,7 +23,6 @@ pub struct LeaseOutcome {
     pub tables: Tables,
 }
 
-/// How a lease ends.
 pub(super) type LeaseEnded = Result<LeaseOutcome, LeaseEndError>;
 
 /// A promise to keep blocks as they are, until it has [`ended`](Self::ended).

@@ -125,7 +125,6 @@ impl Chunks {
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     pub(super) metrics: AgentMetrics,
-    /// How many routes are moving.
     moving: usize,
     /// While something moves: since when.
     busy_since: Option<Instant>,
@@ -136,13 +135,11 @@ pub(super) struct Counters {
 pub(super) struct RouteUnderWay {
     /// Whether a lease here is behind it, and not a job of our own.
     of_lease: bool,
-    /// The side of it that is here.
     side: Side,
     moving_since: Option<Instant>,
 }
 
 impl Counters {
-    /// The metrics as of now.
     pub(super) fn read(&self) -> AgentMetrics {
         let mut metrics = self.metrics.clone();
         metrics.busy += self

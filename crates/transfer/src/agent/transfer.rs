@@ -15,10 +15,8 @@ use crate::wire::{JobId, JobReport};
 /// What a pull or a push has done.
 pub type PullReport = JobReport;
 
-/// How a pull or push ends.
 pub(super) type JobResult = Result<PullReport, TransferError>;
 
-/// A pull or push that has begun.
 pub(super) type Started = (JobId, CancelOnDrop<JobResult>);
 
 /// Names a pull or a push in counters and logs.

@@ -12,10 +12,8 @@ use crate::path::carrier::{Carrier, Host, Provider};
 use crate::quic::Endpoints;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 
-/// The carriers that there are on this machine.
 pub(super) type Carriers = BTreeMap<Path, Box<dyn Carrier>>;
 
-/// Opens what paths there are on this machine.
 pub(super) fn open(
     providers: &[Box<dyn Provider>],
     endpoints: &Endpoints,

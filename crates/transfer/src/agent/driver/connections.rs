@@ -32,23 +32,18 @@ const WAITING: usize = 1024;
 /// How long the last words may take to arrive when the agent stops.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// All control connections of an agent.
 pub(super) struct Connections {
     endpoints: Endpoints,
-    /// The paths there are.
     carriers: Carriers,
     lookups: Lookups,
     open: HashMap<ConnId, Connection>,
     next: u64,
-    /// How long one is kept that nothing needs.
     keep_idle: Duration,
     events: mpsc::Sender<ControlEvent>,
     data: mpsc::UnboundedSender<DataEvent>,
 }
 
-/// One control connection, and its paths.
 struct Connection {
-    /// What its certificate says.
     peer: PeerIdentity,
     /// Which agent it is, once that is known.
     agent: Option<AgentId>,
@@ -60,7 +55,6 @@ struct Connection {
     writer: JoinHandle<()>,
     /// Has to stop when the connection is gone.
     reader: JoinHandle<()>,
-    /// The paths that it may have.
     links: BTreeMap<Path, Box<dyn Link>>,
 }
 
@@ -239,7 +233,6 @@ impl Connections {
         self.open.get_mut(&conn)?.links.get_mut(&path)
     }
 
-    /// Has the carrier of a path do something.
     pub(super) fn obey(&mut self, conn: ConnId, path: Path, order: Order) {
         if let Some(connection) = self.open.get_mut(&conn)
             && let Some(link) = connection.links.get_mut(&path)

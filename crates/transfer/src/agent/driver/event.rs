@@ -15,17 +15,19 @@ use crate::wire::{ConnId, PlanAsk, Planned};
 
 /// Tells of control connections. Peers wait while too many of these events are queued (back-pressure).
 pub(super) enum ControlEvent {
-    /// A peer has connected to us.
     Arrived(ControlConnection),
-    /// An attempt to connect is over.
     Dialled {
         agent: AgentId,
         result: Result<ControlConnection, String>,
     },
-    /// A message has come.
-    Received { conn: ConnId, envelope: Envelope },
-    /// A control connection is gone.
-    Lost { conn: ConnId, why: String },
+    Received {
+        conn: ConnId,
+        envelope: Envelope,
+    },
+    Lost {
+        conn: ConnId,
+        why: String,
+    },
 }
 
 /// Tells of data: a few events for each stream, from senders that cannot wait.

@@ -11,7 +11,6 @@ use crate::lease::{LeaseEnd, LeaseKey};
 use crate::wire::message::Message;
 use crate::wire::{CloseReason, HelloRefusal, JobError, Refusal};
 
-/// Logs that the machine closes a connection.
 pub(super) fn closed(agent: &str, address: SocketAddr, reason: &CloseReason) {
     match reason {
         CloseReason::Refused(HelloRefusal::Specs(why)) => tracing::warn!(
@@ -35,12 +34,10 @@ pub(super) fn closed(agent: &str, address: SocketAddr, reason: &CloseReason) {
     }
 }
 
-/// Logs that memory is not done with the blocks of a lease.
 pub(super) fn lease_stalled(key: LeaseKey) {
     tracing::error!(lease = %key, "a lease has failed: memory is not done with its blocks, which stay held");
 }
 
-/// Logs a message by which a peer is refused something.
 pub(super) fn refusal(agent: &str, message: &Message) {
     match message {
         // It is tried again, or was.
@@ -65,7 +62,6 @@ pub(super) fn other_content(key: LeaseKey, held: &ContentFingerprint, stated: &C
     tracing::warn!(lease = %key, %held, %stated, "a peer has asked for other content than is leased");
 }
 
-/// Logs that a pull or push of our own has failed.
 pub(super) fn job_failed(job: JobLabel, stated: &ContentFingerprint, error: &TransferError) {
     let JobLabel { direction, set, .. } = job;
     let kind = error.kind();
@@ -80,7 +76,6 @@ pub(super) fn job_failed(job: JobLabel, stated: &ContentFingerprint, error: &Tra
     }
 }
 
-/// Logs how a lease has ended.
 pub(super) fn lease_ended(key: LeaseKey, end: LeaseEnd) {
     match end {
         LeaseEnd::Completed | LeaseEnd::Cancelled => {

@@ -18,12 +18,10 @@ use crate::ids::AgentId;
 use crate::lease::LeaseKey;
 use crate::wire::{JobId, NoticeId, NoticeOutcome};
 
-/// All promises that are still to be kept.
 pub(super) struct Promises {
     leases: HashMap<LeaseKey, Leased>,
     jobs: HashMap<JobId, (Promise<JobResult>, JobLabel)>,
     notices: HashMap<NoticeId, oneshot::Sender<NoticeOutcome>>,
-    /// For handles that are dropped.
     dropped: mpsc::UnboundedSender<Handle>,
 }
 
@@ -45,7 +43,6 @@ impl Promises {
         }
     }
 
-    /// Promises to tell the end of a lease.
     pub(super) fn lease(
         &mut self,
         key: LeaseKey,
@@ -76,7 +73,6 @@ impl Promises {
         }
     }
 
-    /// Whether an agent uses any lease.
     pub(super) fn is_user(&self, agent: &AgentId) -> bool {
         let mut leases = self.leases.values();
         leases.any(|leased| leased.users.contains(agent))
@@ -93,7 +89,6 @@ impl Promises {
         self.leases.remove(key).map(|leased| leased.promise)
     }
 
-    /// Promises to tell the end of a job.
     pub(super) fn job(
         &mut self,
         id: JobId,
@@ -114,7 +109,6 @@ impl Promises {
         self.jobs.remove(&id)
     }
 
-    /// Promises to tell the outcome of a notice.
     pub(super) fn notice(&mut self, notice: NoticeId) -> oneshot::Receiver<NoticeOutcome> {
         let (sender, outcome) = oneshot::channel();
         self.notices.insert(notice, sender);

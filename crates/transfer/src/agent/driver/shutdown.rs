@@ -25,12 +25,10 @@ impl Shutdown {
         self.patience = Some(self.patience.map_or(until, |already| already.min(until)));
     }
 
-    /// Whether it has begun.
     pub(super) fn has_begun(&self) -> bool {
         self.patience.is_some()
     }
 
-    /// When the patience runs out.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.patience.filter(|_| !self.impatient)
     }
@@ -42,12 +40,10 @@ impl Shutdown {
         now
     }
 
-    /// Whether the patience has run out.
     pub(super) fn is_impatient(&self) -> bool {
         self.impatient
     }
 
-    /// Tells those who wait that it is over.
     pub(super) fn finish(&mut self) {
         for done in self.waiting.drain(..) {
             // Whoever asked may be gone.

@@ -47,7 +47,6 @@ struct Binding {
     task: AbortHandle,
 }
 
-/// What binding has given.
 pub(super) type BoundRoute = Result<(RouteBytes, Chunks), String>;
 
 impl Drop for Binding {
@@ -64,7 +63,6 @@ pub(super) struct UnderWay {
     flow: Flow,
     side: Side,
     moving: Moving,
-    /// What counters have to know of it.
     counted: RouteUnderWay,
     /// How its bytes travel, once that is known.
     path: Option<Path>,
@@ -89,7 +87,6 @@ impl Transfers {
         }
     }
 
-    /// The ranks whose memory is here.
     pub(super) fn ranks(&self) -> Vec<Rank> {
         self.memories.keys().copied().collect()
     }
@@ -233,7 +230,6 @@ impl Transfers {
         }
     }
 
-    /// Has everything read.
     pub(super) fn all_readable(&mut self, transfer: TransferId) {
         if let Some(under) = self.under_way.get_mut(&transfer) {
             under.flow.all_readable = true;
@@ -243,7 +239,6 @@ impl Transfers {
         }
     }
 
-    /// Notes how the bytes of a transfer travel.
     pub(super) fn set_path(&mut self, transfer: TransferId, path: Path) {
         if let Some(under) = self.under_way.get_mut(&transfer) {
             under.path = Some(path);
@@ -282,7 +277,6 @@ impl Transfers {
         })
     }
 
-    /// Forgets a transfer that is over.
     pub(super) fn finish(&mut self, transfer: TransferId) -> Option<UnderWay> {
         self.under_way.remove(&transfer)
     }
@@ -304,7 +298,6 @@ impl Transfers {
         });
     }
 
-    /// A transfer was fenced.
     pub(super) fn fenced(&mut self, transfer: TransferId) {
         self.fencing.remove(&transfer);
     }
@@ -319,7 +312,6 @@ impl Transfers {
 }
 
 impl UnderWay {
-    /// How many bytes have moved so far.
     fn moved(&self) -> u64 {
         match &self.moving {
             Moving::Binding(_) => 0,
@@ -352,7 +344,6 @@ impl UnderWay {
         }
     }
 
-    /// Counts it as landed.
     pub(super) fn count_landed(&self, counters: &mut Counters) {
         let travelled = self.path.map(|path| (path, self.flow.bytes, &self.chunks));
         counters.route_landed(&self.counted, travelled);
