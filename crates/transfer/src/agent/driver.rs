@@ -386,7 +386,7 @@ impl Driver {
     ) -> Result<Started, JobError> {
         let started = self.machine.start(self.now(), spec);
         let job = started.map_err(|refused| *refused.error)?;
-        self.counters.job_begun(label.direction);
+        self.counters.transfers(label.direction).begun += 1;
         Ok((job, self.promises.job(job, keeper, label)))
     }
 

@@ -148,10 +148,6 @@ impl Counters {
         metrics
     }
 
-    pub(super) fn job_begun(&mut self, direction: Direction) {
-        self.transfers(direction).begun += 1;
-    }
-
     pub(super) fn job_done(
         &mut self,
         direction: Direction,
@@ -168,7 +164,7 @@ impl Counters {
         }
     }
 
-    fn transfers(&mut self, direction: Direction) -> &mut TransferMetrics {
+    pub(super) fn transfers(&mut self, direction: Direction) -> &mut TransferMetrics {
         match direction {
             Direction::Pull => &mut self.metrics.pulls,
             Direction::Push => &mut self.metrics.pushes,
