@@ -20,31 +20,23 @@ const LENGTH: usize = size_of::<u32>();
 /// Why bytes are not frames, or a message does not fit one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum FrameError {
     /// The frame is longer than [`MAX_FRAME`].
     #[error("a frame of {bytes} bytes, at most {MAX_FRAME} are allowed")]
-    TooLong {
-        /// How long it is.
-        bytes: usize,
-    },
+    TooLong { bytes: usize },
     /// The frame is too short to hold anything.
     #[error("an empty frame")]
     Empty,
     /// The version is not known.
     #[error("frames of version {found}, this is version {VERSION}")]
-    Version {
-        /// Which it is.
-        found: u8,
-    },
+    Version { found: u8 },
     /// The message cannot be read.
     #[error("the message cannot be read")]
     Message,
     /// Something follows the message.
     #[error("{bytes} bytes follow the message")]
-    Trailing {
-        /// How many bytes.
-        bytes: usize,
-    },
+    Trailing { bytes: usize },
 }
 
 /// The frame of a message.

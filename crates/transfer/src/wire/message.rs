@@ -30,6 +30,7 @@ pub struct Envelope {
 
 /// What agents say to each other on a control connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
 pub enum Message {
     /// First on each connection, from both sides.
     Hello(Hello),
@@ -48,60 +49,38 @@ pub enum Message {
     Pull(Ask),
     /// Asks to write into opened blocks.
     Push(Ask),
-    /// Answers an ask.
+    /// Answers an ask: no.
     Refused {
-        /// Which.
         transfer: TransferId,
-        /// Why.
         refusal: Refusal,
     },
-    /// Answers an ask.
-    Accepted {
-        /// Which.
-        transfer: TransferId,
-        /// The path that the bytes take.
-        path: Path,
-    },
+    /// Answers an ask: the bytes take this path.
+    Accepted { transfer: TransferId, path: Path },
     /// Nothing to do but wait: says that it is still worth it.
-    Waiting {
-        /// For which transfer.
-        transfer: TransferId,
-        /// For what.
-        on: Awaited,
-    },
-    /// The data source has read its last byte, and the lease was alive then.
+    Waiting { transfer: TransferId, on: Awaited },
+    /// The data source has read its last byte, and the lease was alive then. So many streams carry so many bytes.
     Commit {
-        /// Of which transfer.
         transfer: TransferId,
-        /// How many streams carry it.
         streams: u32,
-        /// How many bytes they hold.
         bytes: u64,
     },
     /// The data destination has everything and the commit: the transfer has succeeded.
-    Landed {
-        /// Which.
-        transfer: TransferId,
-    },
+    Landed { transfer: TransferId },
     /// The transfer has failed. What arrives of it from now on is dropped.
     Abort {
-        /// Which.
         transfer: TransferId,
-        /// Why.
         failure: Failure,
     },
     /// To the owner of a lease set, from the holder of its ticket.
     Notice(Notice),
     /// The answer.
     NoticeHeard {
-        /// Which notice.
         id: u64,
         /// For a renewal, how many milliseconds are left.
         outcome: Result<u64, Refusal>,
     },
     /// What the negotiation of a path has to say, in words of its own.
     Path {
-        /// Which path.
         path: Path,
         /// What it says, [`MAX_WORD`](crate::path::negotiation::MAX_WORD) bytes at most.
         word: Vec<u8>,
@@ -110,9 +89,7 @@ pub enum Message {
     Invite(Invitation),
     /// The answer, once every rank here knows of its lease: pushes, or why not.
     Invited {
-        /// Which invitation.
         id: u64,
-        /// Why not.
         outcome: Result<(), Refusal>,
     },
 }

@@ -41,19 +41,16 @@ pub struct RouteReport {
 /// Why a pull or a push came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum JobError {
     /// The ticket is not one of this cluster's.
     #[error(transparent)]
     Ticket(#[from] TicketError),
-    /// The ticket is of another cluster.
     #[error("the ticket is of cluster {theirs}, this is {ours}")]
     Cluster {
-        /// The cluster here.
         ours: ClusterName,
-        /// The ticket's.
         theirs: ClusterName,
     },
-    /// The ticket is for somebody else.
     #[error("the ticket is for another agent")]
     Audience,
     /// The ticket is of this very engine, whose blocks are here already.
@@ -62,49 +59,27 @@ pub enum JobError {
          the request here, or send it to another engine"
     )]
     OwnTicket,
-    /// A rank is not this agent's.
     #[error("rank {rank} is not of this agent")]
-    NotOurs {
-        /// The rank.
-        rank: Rank,
-    },
-    /// No rank was named.
+    NotOurs { rank: Rank },
     #[error("no rank takes part")]
     NoRanks,
     /// More tokens are asked for than the ticket covers, or others than it opens.
     #[error("tokens {start}..{end} were asked for, the ticket covers {first}..{valid}")]
     Tokens {
-        /// First token asked for.
         start: u64,
-        /// End of the range asked for.
         end: u64,
-        /// First token of the ticket.
         first: u64,
-        /// End of the valid ones.
         valid: u64,
     },
     /// A job with this ticket and one of these ranks is under way.
     #[error("rank {rank} is busy with this ticket already")]
-    UnderWay {
-        /// The rank.
-        rank: Rank,
-    },
-    /// As many jobs as allowed are under way.
+    UnderWay { rank: Rank },
     #[error("{limit} pulls and pushes are under way, and no more are allowed")]
-    TooMany {
-        /// The limit.
-        limit: usize,
-    },
-    /// It cannot be planned.
+    TooMany { limit: usize },
     #[error("it cannot be planned: {why}")]
-    Plan {
-        /// Why not.
-        why: Text,
-    },
-    /// An agent of the ticket could not be reached.
+    Plan { why: Text },
     #[error("agent {agent} could not be reached: {why}")]
     Unreachable {
-        /// Which.
         agent: AgentId,
         /// What came of the last attempt, with the address that was tried.
         why: Text,
@@ -112,25 +87,17 @@ pub enum JobError {
     /// An agent of the ticket does not talk to us, or we not to it.
     #[error("agent {agent}: {refusal}")]
     Hello {
-        /// Which.
         agent: AgentId,
-        /// Why not.
         refusal: HelloRefusal,
     },
     /// An agent of the ticket must not own leases.
     #[error("agent {agent} may not serve: its certificate lacks that role")]
-    MayNotServe {
-        /// Which.
-        agent: AgentId,
-    },
+    MayNotServe { agent: AgentId },
     /// An agent of the ticket is of another deployment now.
     #[error("agent {agent} is of deployment {found}, the ticket says {ticket}")]
     Deployment {
-        /// Which.
         agent: AgentId,
-        /// What it is.
         found: DeploymentDigest,
-        /// What the ticket says.
         ticket: DeploymentDigest,
     },
     /// An agent of the ticket has restarted: its leases are gone.
@@ -139,83 +106,49 @@ pub enum JobError {
          (then give each an `instance` of its own)"
     )]
     Restarted {
-        /// Which.
         agent: AgentId,
-        /// Its life now.
         found: Incarnation,
-        /// The one that the ticket says.
         ticket: Incarnation,
     },
     /// An owner's rank refuses.
     #[error("rank {peer_rank} there refuses rank {rank}: {refusal}")]
     Refused {
-        /// The local rank.
         rank: Rank,
-        /// The owner's rank.
         peer_rank: Rank,
-        /// Why.
         refusal: Refusal,
     },
     /// The blocks cannot be opened, for the owner to push into.
     #[error("the blocks cannot be opened for a push: {why}")]
-    WriteLease {
-        /// Why not.
-        why: Text,
-    },
+    WriteLease { why: Text },
     /// An owner that was invited to push refuses.
     #[error("agent {agent} refuses to push: {refusal}")]
-    NotPushed {
-        /// The agent.
-        agent: AgentId,
-        /// Why.
-        refusal: Refusal,
-    },
+    NotPushed { agent: AgentId, refusal: Refusal },
     /// An agent of the owner that shall push may not, or has tried to and was refused here.
     #[error("agent {agent} may not push into the blocks: {refusal}")]
-    PushRefused {
-        /// The agent.
-        agent: AgentId,
-        /// Why not.
-        refusal: Refusal,
-    },
+    PushRefused { agent: AgentId, refusal: Refusal },
     /// The lease of the blocks has ended: of a pull, the owner has given up its push; of an invited push,
     /// the holder has, or the lease's time is over.
     #[error("the lease of the blocks has ended ({end})")]
-    LeaseEnded {
-        /// How.
-        end: LeaseEnd,
-    },
+    LeaseEnded { end: LeaseEnd },
     /// A route has failed for good, or too often.
     #[error("between rank {rank} here and {peer_rank} there, at attempt {attempts}: {failure}")]
     Failed {
-        /// The local rank.
         rank: Rank,
-        /// The peer's rank.
         peer_rank: Rank,
-        /// How often it was tried.
         attempts: u32,
-        /// Why it failed the last time.
         failure: Failure,
     },
-    /// It took longer than allowed.
     #[error("it took longer than {timeout:?}{}", .waiting.as_ref().map_or(String::new(), |on| format!(": it waited for {on}")))]
     TimedOut {
-        /// What was allowed.
         timeout: Duration,
-        /// What it waited for.
         waiting: Option<Waiting>,
     },
     /// Memory of a rank here has not done in time what it was asked to, and may still be touched: the blocks must not be
     /// used.
     #[error("memory of rank {rank} is not done with the blocks, which must not be used")]
-    MemoryStalled {
-        /// The rank.
-        rank: Rank,
-    },
-    /// It was cancelled here.
+    MemoryStalled { rank: Rank },
     #[error("it was cancelled")]
     Cancelled,
-    /// The agent is shutting down.
     #[error("the agent is shutting down")]
     ShuttingDown,
 }

@@ -69,21 +69,19 @@ pub struct Difference {
 /// Why a peer is not talked to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum HelloRefusal {
     /// No version of the protocol is spoken by both.
     #[error("protocol versions {ours:?} here, {theirs:?} there")]
     Version {
         /// Lowest and highest version here.
         ours: (u16, u16),
-        /// The same of the other.
         theirs: (u16, u16),
     },
     /// The peer is of another cluster.
     #[error("cluster {ours} here, {theirs} there")]
     Cluster {
-        /// The cluster here.
         ours: ClusterName,
-        /// The cluster there.
         theirs: ClusterName,
     },
     /// The peer names a service that its certificate is not of.
@@ -91,39 +89,24 @@ pub enum HelloRefusal {
     Agent,
     /// It speaks for ranks that its deployment does not have.
     #[error("rank {rank} of a deployment of {ranks}")]
-    Rank {
-        /// The rank.
-        rank: Rank,
-        /// How many the deployment has.
-        ranks: u32,
-    },
+    Rank { rank: Rank, ranks: u32 },
     /// Another life of the same agent is connected, and started later.
     #[error(
         "a later life of this agent is connected ({later}): either this process is left from before a restart, or \
          two instances of a service have one name; give each an `instance` of its own"
     )]
-    Superseded {
-        /// The later life.
-        later: Incarnation,
-    },
+    Superseded { later: Incarnation },
     /// The document is not the one that was announced, or cannot be read.
     #[error("the deployment document is not good: {why}")]
-    Document {
-        /// What is wrong.
-        why: Text,
-    },
+    Document { why: Text },
     /// The deployments cannot be bridged.
     #[error(transparent)]
     Specs(Difference),
-    /// The agent is going away.
     #[error("the agent is shutting down")]
     ShuttingDown,
     /// At the address is another instance than the one that was dialled: the one that was there is gone.
     #[error("another instance, {found}, is at that address by now")]
-    OtherInstance {
-        /// Who is there.
-        found: AgentId,
-    },
+    OtherInstance { found: AgentId },
     /// The peer has the very name of who refuses it.
     #[error(
         "both have one name: two instances of a service are started with the same name; give each an \
@@ -134,10 +117,7 @@ pub enum HelloRefusal {
     #[error(
         "too many connections of one agent or service: {limit} are allowed, and as many are open"
     )]
-    Crowded {
-        /// The limit that was met.
-        limit: u32,
-    },
+    Crowded { limit: u32 },
 }
 
 impl HelloRefusal {
@@ -191,65 +171,39 @@ impl fmt::Display for Role {
 /// Why a pull, a push, a notice or an invitation is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum Refusal {
     /// The ticket is not authentic, or not a ticket.
     #[error("the ticket is forged or damaged")]
     Forged,
     /// The ticket, or the asker, is of another cluster.
     #[error("the ticket is of another cluster, this is {ours}")]
-    WrongCluster {
-        /// The owner's cluster.
-        ours: ClusterName,
-    },
-    /// The ticket is of another deployment.
+    WrongCluster { ours: ClusterName },
     #[error("the ticket is of another deployment, this is {ours}")]
-    WrongDeployment {
-        /// The owner's deployment.
-        ours: DeploymentDigest,
-    },
+    WrongDeployment { ours: DeploymentDigest },
     /// The ticket is of another life of the owner.
     #[error("the ticket is of another life of its owner, this is {ours}")]
-    WrongIncarnation {
-        /// The owner's life.
-        ours: Incarnation,
-    },
-    /// The ticket is for the other direction.
+    WrongIncarnation { ours: Incarnation },
     #[error("the ticket is for a {ticket}")]
-    WrongDirection {
-        /// What it is for.
-        ticket: Direction,
-    },
+    WrongDirection { ticket: Direction },
     /// The ticket is for somebody else, or the lease is bound to somebody else.
     #[error("the ticket is for another peer, or has been used by another")]
     WrongPeer,
     /// The asker's certificate does not allow it.
     #[error("the certificate does not have the role {role}")]
-    RoleMissing {
-        /// What it takes.
-        role: Role,
-    },
-    /// The owner's rank is not at this agent.
+    RoleMissing { role: Role },
     #[error("rank {rank} is not at this agent")]
-    RankNotHere {
-        /// The rank.
-        rank: Rank,
-    },
+    RankNotHere { rank: Rank },
     /// The asker does not speak for that rank.
     #[error("rank {rank} is not the asker's")]
-    RankNotYours {
-        /// The rank.
-        rank: Rank,
-    },
+    RankNotYours { rank: Rank },
     /// The lease was not opened in time.
     #[error("no such lease is known")]
     UnknownLease,
-    /// The lease's time is over.
     #[error("the lease has expired")]
     Expired,
-    /// The lease was given up.
     #[error("the lease was cancelled")]
     Cancelled,
-    /// The lease ended because its holder was lost.
     #[error("the lease ended when its holder was lost")]
     PeerLost,
     /// This rank, or everybody, has had it already.
@@ -257,10 +211,7 @@ pub enum Refusal {
     Consumed,
     /// A later attempt is known.
     #[error("attempt {latest} is known already")]
-    Superseded {
-        /// The latest attempt.
-        latest: u32,
-    },
+    Superseded { latest: u32 },
     /// The blocks hold other content than the asker states. Which, the refusal does not say: the digest is the
     /// asker's proof that it knows the content.
     #[error("the blocks hold other content than was asked for")]
@@ -268,50 +219,25 @@ pub enum Refusal {
     /// The two sides have compiled different plans.
     #[error("the plans differ: {ours} here, {theirs} there")]
     PlanDigestMismatch {
-        /// The owner's.
         ours: PlanDigest,
-        /// The asker's.
         theirs: PlanDigest,
     },
     /// More tokens are asked for than there are, or others than were opened.
     #[error("tokens {start}..{valid} are there, and {asked} was asked for as the end")]
-    NotEnoughTokens {
-        /// First token.
-        start: u64,
-        /// End of the valid ones.
-        valid: u64,
-        /// End of the range asked for.
-        asked: u64,
-    },
-    /// Nothing moves between these two ranks.
+    NotEnoughTokens { start: u64, valid: u64, asked: u64 },
     #[error("nothing moves between rank {owner} here and rank {asker} there")]
-    NoRoute {
-        /// The owner's rank.
-        owner: Rank,
-        /// The asker's.
-        asker: Rank,
-    },
-    /// The owner cannot plan it.
+    NoRoute { owner: Rank, asker: Rank },
     #[error("it cannot be planned here: {why}")]
-    Unplannable {
-        /// Why not.
-        why: Text,
-    },
+    Unplannable { why: Text },
     /// None of the paths wanted is there.
     #[error("wanted {wanted}, there is {offered}")]
-    PathUnavailable {
-        /// What was asked for.
-        wanted: PathSet,
-        /// What there is.
-        offered: PathSet,
-    },
+    PathUnavailable { wanted: PathSet, offered: PathSet },
     /// Too much is under way. The one refusal that may be tried again.
     #[error("too much of this peer is under way: the limit is {limit}")]
     Busy {
         /// The limit that was met: of transfers, of what waits, or of places.
         limit: u32,
     },
-    /// The agent is going away.
     #[error("the agent is shutting down")]
     ShuttingDown,
     /// An invitation is into blocks of somebody else than who sends it.
@@ -369,37 +295,23 @@ impl From<UseError> for Refusal {
 /// Why a transfer that was under way came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum Failure {
-    /// The lease ended before the commit.
     #[error("the lease ended ({end}) before the transfer was complete")]
-    LeaseEnded {
-        /// How.
-        end: LeaseEnd,
-    },
-    /// A stream broke off.
+    LeaseEnded { end: LeaseEnd },
     #[error("a stream broke off: {why}")]
-    StreamBroken {
-        /// What the transport said.
-        why: Text,
-    },
+    StreamBroken { why: Text },
     /// A stream arrived with other bytes than were sent.
     #[error("stream {stream} has CRC32C {seen:08x}, {sent:08x} was sent")]
     Checksum {
-        /// The stream's number.
         stream: u32,
         /// Of the bytes sent, from the trailer.
         sent: u32,
-        /// Of the bytes that arrived.
         seen: u32,
     },
     /// A stream, or all of them, had another length than planned.
     #[error("{found} bytes where {planned} were planned")]
-    Length {
-        /// What the plan says.
-        planned: u64,
-        /// What there was.
-        found: u64,
-    },
+    Length { planned: u64, found: u64 },
     /// A peer's streams overlap, lie outside the plan, or are too many.
     #[error("the streams do not divide what was planned")]
     Streams,
@@ -409,21 +321,15 @@ pub enum Failure {
         /// What the side that noticed waited for.
         on: Awaited,
     },
-    /// The control connection was lost.
     #[error("the connection to the peer was lost")]
     Disconnected,
-    /// One side gave up.
     #[error("given up")]
     Cancelled,
-    /// A later attempt took its place.
     #[error("a later attempt took its place")]
     Superseded,
     /// One side could not set it up or carry it out.
     #[error("it could not be carried out: {why}")]
-    Local {
-        /// Why not.
-        why: Text,
-    },
+    Local { why: Text },
 }
 
 impl Failure {
