@@ -380,11 +380,12 @@ impl Driver {
 
     pub(super) fn start(
         &mut self,
-        spec: JobSpec<Blocks>,
+        spec: JobSpec,
+        blocks: Blocks,
         label: JobLabel,
         keeper: Option<Keeper>,
     ) -> Result<Started, JobError> {
-        let started = self.machine.start(self.now(), spec);
+        let started = self.machine.start(self.now(), spec, blocks);
         let job = started.map_err(|refused| *refused.error)?;
         self.counters.transfers(label.direction).begun += 1;
         Ok((job, self.promises.job(job, keeper, label)))

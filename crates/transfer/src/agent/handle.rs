@@ -256,8 +256,8 @@ impl Agent {
             keep_leases: request.keep_leases,
             prefilled,
             into: request.into,
-            blocks: Arc::new(request.tables),
         };
+        let blocks = Arc::new(request.tables);
         let keeper = request.keeper;
         let label = JobLabel {
             direction: wanted,
@@ -266,7 +266,7 @@ impl Agent {
         };
         let started = self
             .client
-            .ask(move |driver| driver.start(spec, label, keeper));
+            .ask(move |driver| driver.start(spec, blocks, label, keeper));
         Ok(Transfer::new(started.await??, self.client.clone()))
     }
 

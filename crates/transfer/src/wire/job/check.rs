@@ -1,19 +1,22 @@
 //! What has to be so for a job to begin.
 
+use std::collections::BTreeSet;
+
 use super::JobSpec;
 use crate::ids::Direction;
-use crate::lease::{LeaseKey, LeaseSpec, covers};
+use crate::lease::{LeaseKey, covers};
 use crate::ticket::Claims;
 use crate::wire::context::Context;
 use crate::wire::outcome::JobError;
 use crate::wire::peers::check_life;
 use crate::wire::planner::Planner;
 
-/// Whether a job may begin. Gives what its ticket says.
+/// Whether a job may begin. Gives what its ticket says, and the leases that it opens for its owner to push into, if any.
+/// Whether they can be opened, their table says.
 pub(crate) fn check_job<P: Planner>(
     cx: &Context<P>,
-    spec: &JobSpec<P::Blocks>,
-) -> Result<Claims, JobError> {
+    spec: &JobSpec,
+) -> Result<(Claims, BTreeSet<LeaseKey>), JobError> {
     if cx.draining {
         return Err(JobError::ShuttingDown);
     }
@@ -29,18 +32,16 @@ pub(crate) fn check_job<P: Planner>(
         return Err(JobError::NotOurs { rank });
     }
     check_not_own(cx, &claims)?;
-    let range = (claims.start, claims.valid_tokens);
-    if !covers(claims.direction, range, &spec.request) {
-        return Err(other_tokens(spec, &claims));
-    }
+    check_tokens(spec, &claims)?;
     if spec.into.is_some() && claims.direction != Direction::Pull {
         let why = "only the owner of a pull's leases can push".into();
         return Err(JobError::WriteLease { why });
     }
-    match cx.jobs.busy(claims.set, &spec.ranks) {
-        Some(rank) => Err(JobError::UnderWay { rank }),
-        None => Ok(claims),
+    if let Some(rank) = cx.jobs.busy(claims.set, &spec.ranks) {
+        return Err(JobError::UnderWay { rank });
     }
+    let opens = check_write_leases(cx, spec)?;
+    Ok((claims, opens))
 }
 
 /// Whether a ticket is of another engine. One that names this agent in another life is of before a restart, and no
@@ -56,22 +57,27 @@ fn check_not_own<P: Planner>(cx: &Context<P>, claims: &Claims) -> Result<(), Job
     }
 }
 
-fn other_tokens<B>(spec: &JobSpec<B>, claims: &Claims) -> JobError {
-    JobError::Tokens {
-        start: spec.request.start,
-        end: spec.request.end(),
-        first: claims.start,
-        valid: claims.valid_tokens,
+/// Whether a ticket covers the tokens of a job.
+fn check_tokens(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
+    let (first, valid) = (claims.start, claims.valid_tokens);
+    let (start, end) = (spec.request.start, spec.request.end());
+    match covers(claims.direction, (first, valid), &spec.request) {
+        true => Ok(()),
+        false => Err(JobError::Tokens {
+            start,
+            end,
+            first,
+            valid,
+        }),
     }
 }
 
-/// What a pull opens whose owner shall push; none for any other. Whether the leases can be opened, their table says.
-pub(crate) fn check_write_leases<P: Planner>(
+fn check_write_leases<P: Planner>(
     cx: &Context<P>,
-    spec: &JobSpec<P::Blocks>,
-) -> Result<Vec<LeaseSpec>, JobError> {
+    spec: &JobSpec,
+) -> Result<BTreeSet<LeaseKey>, JobError> {
     let Some(into) = &spec.into else {
-        return Ok(Vec::new());
+        return Ok(BTreeSet::new());
     };
     let claims = into.open(&cx.me.ticket_key)?;
     let fault = |why: String| JobError::WriteLease { why: why.into() };
@@ -82,22 +88,8 @@ pub(crate) fn check_write_leases<P: Planner>(
     if (&claims.cluster, claims.owner, claims.incarnation) != ours {
         return Err(fault("their ticket is of another engine".to_owned()));
     }
-    let range = (claims.start, claims.valid_tokens);
-    if !covers(claims.direction, range, &spec.request) {
-        return Err(other_tokens(spec, &claims));
-    }
-    let leases = spec.ranks.iter().map(|&rank| LeaseSpec {
-        key: LeaseKey {
-            set: claims.set,
-            rank,
-        },
-        direction: claims.direction,
-        content: spec.content,
-        start: spec.request.start,
-        valid_tokens: spec.request.end(),
-        ttl: spec.timeout,
-        hard_bound: spec.timeout,
-        prefilled: true,
-    });
-    Ok(leases.collect())
+    check_tokens(spec, &claims)?;
+    let set = claims.set;
+    let keys = spec.ranks.iter().map(|&rank| LeaseKey { set, rank });
+    Ok(keys.collect())
 }

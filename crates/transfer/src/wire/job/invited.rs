@@ -17,8 +17,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Job, Jobs, Phase};
-use crate::ids::AgentId;
+use super::{Job, JobSpec, Jobs};
+use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::ticket::{Claims, RankAddress};
 use crate::wire::awaited::Awaited;
@@ -30,13 +30,32 @@ use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Refusal, Role};
 
-/// The phase of a pull whose owner pushes.
+/// The leases that a job opens for its owner to push into.
+pub(crate) fn write_leases(
+    keys: &BTreeSet<LeaseKey>,
+    spec: &JobSpec,
+) -> Vec<LeaseSpec> {
+    let leases = keys.iter().map(|&key| LeaseSpec {
+        key,
+        direction: Direction::Push,
+        content: spec.content,
+        start: spec.request.start,
+        valid_tokens: spec.request.end(),
+        ttl: spec.timeout,
+        hard_bound: spec.timeout,
+        prefilled: true,
+    });
+    leases.collect()
+}
+
+/// How far a pull is whose owner pushes.
 #[derive(Debug)]
 pub(super) struct Invited {
     /// Agents of the ticket that have not said whether they push.
     unheard: BTreeMap<AgentId, Unheard>,
     /// Write leases that have not ended.
-    open: BTreeSet<LeaseKey>,
+    pub(super) open: BTreeSet<LeaseKey>,
+    /// What has landed.
     routes: Vec<RouteReport>,
 }
 
@@ -52,11 +71,11 @@ struct Unheard {
 }
 
 impl Invited {
-    pub(super) fn new(leases: &[LeaseSpec], claims: &Claims) -> Self {
+    pub(super) fn new(open: BTreeSet<LeaseKey>, claims: &Claims) -> Self {
         let agents = claims.ranks.iter().map(|address| address.agent.clone());
         Self {
             unheard: agents.map(|agent| (agent, Unheard::default())).collect(),
-            open: leases.iter().map(|lease| lease.key).collect(),
+            open,
             routes: Vec::new(),
         }
     }
@@ -79,15 +98,6 @@ impl Invited {
                 Some((late?, Awaited::Push))
             }
         }
-    }
-
-    pub(super) fn has_opened(&self, key: &LeaseKey) -> bool {
-        self.open.contains(key)
-    }
-
-    /// The write leases that have not ended.
-    pub(super) fn opened(&self) -> Vec<LeaseKey> {
-        self.open.iter().copied().collect()
     }
 
     /// What has landed. No agent is invited any more.
@@ -119,10 +129,9 @@ impl<P: Planner> Job<P> {
     }
 
     fn invite(&mut self, cx: &mut Context<P>, id: JobId, agent: &AgentId, conn: ConnId) {
-        let (Phase::Invited(invited), Some(into)) = (&mut self.phase, &self.spec.into) else {
-            return;
-        };
-        let Some(said) = invited.unheard.get_mut(agent) else {
+        let unheard = self.invited.as_mut().map(|invited| &mut invited.unheard);
+        let said = unheard.and_then(|unheard| unheard.get_mut(agent));
+        let (Some(said), Some(into)) = (said, &self.spec.into) else {
             return;
         };
         if said.pausing || said.on.replace(conn) == Some(conn) {
@@ -143,20 +152,17 @@ impl<P: Planner> Job<P> {
 
 impl<P: Planner> Jobs<P> {
     fn invited_mut(&mut self, id: JobId) -> Option<&mut Invited> {
-        match &mut self.jobs.get_mut(&id)?.phase {
-            Phase::Own(_) => None,
-            Phase::Invited(invited) => Some(invited),
-        }
+        self.jobs.get_mut(&id)?.invited.as_mut()
     }
 
     /// What was said on a connection that is lost, and not answered, is said again where another is left.
     pub(crate) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
-        let unheard = |job: &Job<P>| match &job.phase {
-            Phase::Own(_) => false,
-            Phase::Invited(invited) => {
-                let mut unheard = invited.unheard.values();
-                unheard.any(|said| said.on == Some(lost))
-            }
+        let unheard = |job: &Job<P>| {
+            let mut unheard = job
+                .invited
+                .iter()
+                .flat_map(|invited| invited.unheard.values());
+            unheard.any(|said| said.on == Some(lost))
         };
         for id in self.like(unheard) {
             self.advance(g, id);

@@ -16,12 +16,11 @@
 //! The job has succeeded only when every route of every local rank has landed, and it gives its
 //! blocks back only when no route has anything under way any more.
 //!
-//! A pull can have its owner push instead: then it opens its blocks, and waits (`invited.rs`). Either way is a
-//! phase of one [`Job`].
+//! A pull can have its owner push instead: then it opens its blocks, and waits (`invited.rs`).
 
 mod check;
 mod invited;
-mod own;
+mod routes;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -43,19 +42,21 @@ use super::planner::{PlanAsk, Planned, Planner};
 use super::refusal::Text;
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank};
-use crate::lease::{LeaseKey, LeaseSpec};
+use crate::lease::LeaseKey;
 use crate::moment::Moment;
 use crate::path::PathSet;
 use crate::plan::Request;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
-pub(super) use check::{check_job, check_write_leases};
+pub(super) use check::check_job;
+pub(super) use invited::write_leases;
+
 use invited::Invited;
-use own::Own;
+use routes::{JobRoute, RouteState};
 
 /// What to pull or push. Which of the two, the ticket says.
 #[derive(Clone, Debug)]
-pub struct JobSpec<B> {
+pub struct JobSpec {
     /// The ticket.
     pub ticket: Ticket,
     /// The local ranks that take part, all with these blocks.
@@ -80,39 +81,19 @@ pub struct JobSpec<B> {
     /// Of a pull: a ticket that opens these blocks, if the owner shall push into them. It names all ranks
     /// of this deployment, each of which pulls with the same; the ranks here are opened under it.
     pub into: Option<Ticket>,
-    /// The blocks, given back by [`Action::JobDone`](super::Action::JobDone).
-    pub blocks: B,
 }
 
-impl<B> JobSpec<B> {
-    pub(super) fn with_blocks<C>(self, held: impl FnOnce(B) -> C) -> JobSpec<C> {
-        JobSpec {
-            ticket: self.ticket,
-            ranks: self.ranks,
-            request: self.request,
-            content: self.content,
-            lanes: self.lanes,
-            paths: self.paths,
-            timeout: self.timeout,
-            keep_leases: self.keep_leases,
-            prefilled: self.prefilled,
-            into: self.into,
-            blocks: held(self.blocks),
-        }
-    }
-}
-
-impl<B> JobSpec<Held<B>> {
+impl JobSpec {
     /// The push out of a lease that its holder has invited, into what its own ticket `into` opens.
     pub(super) fn invited(
-        key: LeaseKey,
+        rank: Rank,
         invitation: Invitation,
         into: &Claims,
         prefilled: bool,
     ) -> Self {
         Self {
             ticket: invitation.into,
-            ranks: BTreeSet::from([key.rank]),
+            ranks: BTreeSet::from([rank]),
             request: into.request(invitation.by_layer),
             content: invitation.content,
             lanes: invitation.lanes,
@@ -122,7 +103,6 @@ impl<B> JobSpec<Held<B>> {
             keep_leases: false,
             prefilled,
             into: None,
-            blocks: Held::Of(BlocksOf::Lease(key)),
         }
     }
 }
@@ -140,10 +120,17 @@ pub struct JobRefused<B> {
 /// A job under way. Memory: about 800 bytes, the ticket's claims, and 100 bytes for each route.
 #[derive(Debug)]
 pub(super) struct Job<P: Planner> {
-    spec: JobSpec<Held<P::Blocks>>,
+    spec: JobSpec,
     claims: Claims,
-    /// What its routes move by, once that is compiled.
+    blocks: Held<P::Blocks>,
+    /// What its routes move by, once the owner's deployment is known and that is compiled.
     plan: Option<Arc<Planned<P::Plan>>>,
+    /// The routes of that plan.
+    routes: Vec<JobRoute>,
+    /// Layers and tokens that are ready, by local rank (pushes only).
+    progress: BTreeMap<(Rank, u32), u64>,
+    /// Whom it has invited to push, where it has no routes of its own.
+    invited: Option<Invited>,
     started: Moment,
     /// When its first byte moved.
     moved: Option<Moment>,
@@ -152,41 +139,59 @@ pub(super) struct Job<P: Planner> {
     stop: Option<JobError>,
     /// Whether memory has not been done with its blocks in time.
     stalled: bool,
-    phase: Phase,
 }
 
-/// What a job is at.
-#[derive(Debug)]
-enum Phase {
-    /// It pulls or pushes by itself.
-    Own(Own),
-    /// Its owner is invited to push.
-    Invited(Invited),
-}
-
-/// What every job is.
 impl<P: Planner> Job<P> {
+    /// A job that begins now. Where it `opens` anything, its owner pushes into that.
+    pub(super) fn new(
+        now: Moment,
+        spec: JobSpec,
+        claims: Claims,
+        blocks: Held<P::Blocks>,
+        opens: BTreeSet<LeaseKey>,
+    ) -> Self {
+        Self {
+            invited: (!opens.is_empty()).then(|| Invited::new(opens, &claims)),
+            spec,
+            claims,
+            blocks,
+            plan: None,
+            routes: Vec::new(),
+            progress: BTreeMap::new(),
+            started: now,
+            moved: None,
+            admitted: false,
+            stop: None,
+            stalled: false,
+        }
+    }
+
     /// Whether we connect to the agents of the ticket, where the ticket says that they are. Otherwise an agent is expected
     /// to come back by itself: the one that has invited us, whose engine has chosen the ticket and proves nothing by it of
     /// where others are, or in which life.
     fn dials(&self) -> bool {
-        matches!(self.spec.blocks, Held::Own(_))
+        matches!(self.blocks, Held::Own(_))
     }
 
     /// The agents that the job talks to now.
     fn agents(&self) -> BTreeSet<&RankAddress> {
-        self.agents_of(false)
+        self.agents_of(|_| true)
     }
 
     /// Those without which it cannot go on.
     fn needed(&self) -> BTreeSet<&RankAddress> {
-        self.agents_of(true)
+        self.agents_of(|route| route.state != RouteState::Landed)
     }
 
-    fn agents_of(&self, needed: bool) -> BTreeSet<&RankAddress> {
-        match &self.phase {
-            Phase::Own(own) => own.agents(&self.claims, needed),
-            Phase::Invited(_) => self.claims.ranks.iter().collect(),
+    fn agents_of(&self, of: impl Fn(&&JobRoute) -> bool) -> BTreeSet<&RankAddress> {
+        let ranks = self.claims.ranks.iter();
+        match (&self.invited, &self.plan) {
+            (Some(_), _) => ranks.collect(),
+            (None, None) => ranks.take(1).collect(),
+            (None, Some(_)) => {
+                let routes = self.routes.iter().filter(of);
+                routes.filter_map(|route| self.address(route)).collect()
+            }
         }
     }
 
@@ -194,6 +199,15 @@ impl<P: Planner> Job<P> {
     /// the leases of a holder that it takes for lost.
     fn wants(&self, agent: &AgentId) -> bool {
         self.stop.is_none() && self.agents().iter().any(|address| address.agent == *agent)
+    }
+
+    /// Whether nothing of it is under way any more, and nothing is left to do.
+    fn is_over(&self) -> bool {
+        match &self.invited {
+            Some(invited) => invited.open.is_empty(),
+            None if self.stop.is_some() => self.under_way(None).is_empty(),
+            None => self.has_landed(),
+        }
     }
 
     /// Whether a job that has failed so has leases of the owner's to cancel.
@@ -243,7 +257,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     pub(super) fn blocks(&self, id: JobId) -> Option<&Held<P::Blocks>> {
-        self.jobs.get(&id).map(|job| &job.spec.blocks)
+        self.jobs.get(&id).map(|job| &job.blocks)
     }
 
     /// Whether a job wants to stay connected to an agent.
@@ -268,11 +282,11 @@ impl<P: Planner> Jobs<P> {
     /// What a pull or a push waits for.
     pub(super) fn awaits(&self, peers: &Peers, flows: &Flows<P>, id: JobId) -> Option<Waiting> {
         let job = self.jobs.get(&id)?;
-        let (address, transfer, idle) = match &job.phase {
-            Phase::Own(own) => own.first_open(&job.claims)?,
-            Phase::Invited(invited) => {
+        let (address, transfer, idle) = match &job.invited {
+            None => job.first_open()?,
+            Some(invited) => {
                 let (address, idle) = invited.first_unheard(&job.claims)?;
-                let opened = |t: &&Transfer<P>| matches!(t.side, Side::Lease(key) if invited.has_opened(&key));
+                let opened = |t: &&Transfer<P>| matches!(t.side, Side::Lease(key) if invited.open.contains(&key));
                 let pushed = flows.all().find(opened);
                 (address, pushed.map(|t| t.flow.transfer), idle)
             }
@@ -293,29 +307,7 @@ impl<P: Planner> Jobs<P> {
 /// How jobs begin and go on.
 impl<P: Planner> Jobs<P> {
     /// Begins a job. It goes on when it is [advanced](Self::advance).
-    pub(super) fn begin(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-        spec: JobSpec<Held<P::Blocks>>,
-        claims: Claims,
-        opens: &[LeaseSpec],
-    ) {
-        let phase = match opens {
-            [] => Phase::Own(Own::default()),
-            opens => Phase::Invited(Invited::new(opens, &claims)),
-        };
-        let job = Job {
-            spec,
-            claims,
-            plan: None,
-            started: g.cx.now,
-            moved: None,
-            admitted: false,
-            stop: None,
-            stalled: false,
-            phase,
-        };
+    pub(super) fn begin(&mut self, g: &mut Ground<'_, P>, id: JobId, job: Job<P>) {
         if job.dials() {
             for address in job.agents() {
                 g.peers.hurry(g.cx, address.agent.clone());
@@ -405,9 +397,12 @@ impl<P: Planner> Jobs<P> {
             return;
         };
         job.stop = Some(error);
-        match &mut job.phase {
-            Phase::Own(own) => own.stop(g, id),
-            Phase::Invited(invited) => g.cx.tell(News::GiveUp(invited.opened())),
+        match &job.invited {
+            None => job.stop_routes(g, id),
+            Some(invited) => {
+                let opened = invited.open.iter().copied();
+                g.cx.tell(News::GiveUp(opened.collect()));
+            }
         }
         self.finish_if_over(g.cx, id);
     }
@@ -425,7 +420,7 @@ impl<P: Planner> Jobs<P> {
         if job.stop.as_ref().is_some_and(|error| job.cancels(error)) {
             g.cx.tell(job.cancel());
         }
-        match job.spec.blocks {
+        match job.blocks {
             Held::Own(_) => g.cx.act(Action::JobStalled(id, rank)),
             Held::Of(BlocksOf::Lease(key)) => {
                 g.cx.tell(News::Stalled(Side::Lease(key), rank, None));
@@ -434,14 +429,9 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// Ends a job of which nothing is under way any more, and nothing is left to do.
+    /// Ends a job that is over.
     fn finish_if_over(&mut self, cx: &mut Context<P>, id: JobId) {
-        let is_over = |job: &Job<P>| match &job.phase {
-            Phase::Own(own) if job.stop.is_some() => own.under_way(None).is_empty(),
-            Phase::Own(own) => own.has_landed(),
-            Phase::Invited(invited) => invited.opened().is_empty(),
-        };
-        if !self.jobs.get(&id).is_some_and(is_over) {
+        if !self.jobs.get(&id).is_some_and(Job::is_over) {
             return;
         }
         let Some(mut job) = self.jobs.remove(&id) else {
@@ -451,19 +441,19 @@ impl<P: Planner> Jobs<P> {
         cx.timers.clear(&Timer::Away(id));
         cx.jobs.remove(job.claims.set, &job.spec.ranks);
         let error = job.stop.take();
-        let told = match (&error, &job.phase) {
+        let told = match &error {
             // It was told when its memory stalled.
-            (Some(error), _) => (!job.stalled && job.cancels(error)).then(|| job.cancel()),
-            // Every write lease has been told so.
-            (None, Phase::Invited(_)) => None,
-            (None, Phase::Own(_)) => Some(job.notify(NoticeKind::Done {
-                ranks: job.spec.ranks.iter().copied().collect(),
-                content: job.spec.content,
-            })),
+            Some(error) => (!job.stalled && job.cancels(error)).then(|| job.cancel()),
+            // Where the owner has pushed, every write lease has been told so.
+            None => job.invited.is_none().then(|| {
+                let ranks = job.spec.ranks.iter().copied().collect();
+                let content = job.spec.content;
+                job.notify(NoticeKind::Done { ranks, content })
+            }),
         };
-        let routes = match job.phase {
-            Phase::Own(own) => own.report(),
-            Phase::Invited(invited) => invited.report(cx, id),
+        let routes: Vec<_> = match job.invited {
+            None => job.routes.into_iter().map(|route| route.report).collect(),
+            Some(invited) => invited.report(cx, id),
         };
         let result = match error {
             Some(error) => Err(error),
@@ -474,7 +464,7 @@ impl<P: Planner> Jobs<P> {
                 routes,
             }),
         };
-        match job.spec.blocks {
+        match job.blocks {
             Held::Own(blocks) => cx.act(Action::JobDone {
                 job: id,
                 result,

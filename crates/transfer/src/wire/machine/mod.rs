@@ -17,7 +17,7 @@ use crate::wire::context::{Context, Identity, Timer};
 use crate::wire::flows::{Flows, StreamRefusal};
 use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId, NoticeId};
-use crate::wire::job::{JobRefused, JobSpec, Jobs, check_job, check_write_leases};
+use crate::wire::job::{Job, JobRefused, JobSpec, Jobs, check_job, write_leases};
 use crate::wire::message::{Envelope, MAX_DOCUMENT, Message, NoticeKind};
 use crate::wire::news::Notify;
 use crate::wire::notice::Notices;
@@ -389,43 +389,49 @@ impl<P: Planner> Machine<P> {
 
 /// What the holder of a ticket does.
 impl<P: Planner> Machine<P> {
-    /// Begins to pull or to push.
+    /// Begins to pull or to push. From here on the blocks belong to that, until [`Action::JobDone`].
     pub fn start(
         &mut self,
         now: Moment,
-        spec: JobSpec<P::Blocks>,
+        spec: JobSpec,
+        blocks: P::Blocks,
     ) -> Result<JobId, JobRefused<P::Blocks>> {
-        self.enter(now, |m| m.try_start(spec))
+        self.enter(now, |m| m.try_start(spec, blocks))
     }
 
-    fn try_start(&mut self, spec: JobSpec<P::Blocks>) -> Result<JobId, JobRefused<P::Blocks>> {
+    fn try_start(
+        &mut self,
+        spec: JobSpec,
+        blocks: P::Blocks,
+    ) -> Result<JobId, JobRefused<P::Blocks>> {
+        let now = self.cx.now;
         let (mut g, owner, jobs, _) = self.parts();
-        let checked = check_job(g.cx, &spec).and_then(|claims| {
-            let opens = check_write_leases(g.cx, &spec)?;
-            for lease in &opens {
-                let checked = owner.leases.check_open(g.cx.now, lease);
+        let checked = check_job(g.cx, &spec).and_then(|(claims, opens)| {
+            let leases = write_leases(&opens, &spec);
+            for lease in &leases {
+                let checked = owner.leases.check_open(now, lease);
                 checked.map_err(|reason| JobError::WriteLease {
                     why: reason.to_string().into(),
                 })?;
             }
-            Ok((claims, opens))
+            Ok((claims, opens, leases))
         });
-        let (claims, opens) = match checked {
+        let (claims, opens, leases) = match checked {
             Ok(checked) => checked,
             Err(error) => {
-                let (error, blocks) = (Box::new(error), spec.blocks);
+                let error = Box::new(error);
                 return Err(JobRefused { error, blocks });
             }
         };
         let id = JobId(g.cx.next_number());
-        let spec = spec.with_blocks(Held::Own);
         g.cx.jobs.add(claims.set, &spec.ranks);
         // What it opens ends it in time, where it opens anything.
         if opens.is_empty() {
             g.cx.after(spec.timeout, Timer::Job(id));
         }
-        jobs.begin(&mut g, id, spec, claims, &opens);
-        for lease in opens {
+        let job = Job::new(now, spec, claims, Held::Own(blocks), opens);
+        jobs.begin(&mut g, id, job);
+        for lease in leases {
             owner.open(&mut g, lease, Held::Of(BlocksOf::Job(id)));
         }
         jobs.advance(&mut g, id);

@@ -1,5 +1,6 @@
 //! How every entry ends: what parts and leases tell is carried to whom it concerns, until nothing is left.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Machine;
@@ -12,7 +13,7 @@ use crate::wire::context::Timer;
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
 use crate::wire::ids::{ConnId, JobId, NoticeId};
-use crate::wire::job::{JobSpec, Jobs};
+use crate::wire::job::{Job, JobSpec, Jobs};
 use crate::wire::message::Message;
 use crate::wire::news::{News, Notify, Side};
 use crate::wire::notice::Notices;
@@ -190,9 +191,11 @@ impl<P: Planner> Machine<P> {
                 into,
                 ready: (layers, prefilled),
             } => {
-                let spec =
-                    JobSpec::invited(key, Arc::unwrap_or_clone(invitation), &into, prefilled);
-                jobs.begin(&mut g, job, spec, into, &[]);
+                let invitation = Arc::unwrap_or_clone(invitation);
+                let spec = JobSpec::invited(key.rank, invitation, &into, prefilled);
+                let blocks = Held::Of(BlocksOf::Lease(key));
+                let push = Job::new(g.cx.now, spec, into, blocks, BTreeSet::new());
+                jobs.begin(&mut g, job, push);
                 jobs.advance(&mut g, job);
                 for (layer, tokens) in layers {
                     jobs.ready(&mut g, job, key.rank, layer, tokens);

@@ -117,9 +117,8 @@ impl World {
             keep_leases,
             prefilled,
             into: self.ticket_into(self.nodes[node].deployment, request),
-            blocks,
         };
-        let started = self.call(node, |machine, now| machine.start(now, spec));
+        let started = self.call(node, |machine, now| machine.start(now, spec, blocks));
         if let Some(Err(refused)) = started {
             let given = self.memory.give_back(refused.blocks);
             self.check(given);

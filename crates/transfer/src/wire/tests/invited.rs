@@ -19,7 +19,7 @@ fn into() -> Claims {
     }
 }
 
-fn pull() -> JobSpec<&'static str> {
+fn pull() -> JobSpec {
     JobSpec {
         ranks: BTreeSet::from([Rank(0)]),
         into: Some(mint(&into())),
@@ -30,7 +30,9 @@ fn pull() -> JobSpec<&'static str> {
 /// A holder that has invited the owner, played by the test.
 fn inviting() -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    let id = t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    let id = t
+        .do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
+        .unwrap();
     assert!(matches!(t.took()[..], [Action::Connect { .. }]));
     meet_owner(&mut t);
     let Some(Message::Invite(invitation)) = t.said.last() else {
@@ -125,7 +127,7 @@ fn has_what_was_pushed() {
     }
     let received = t.took();
     let into_the_job = |action: &Action<_>| match action {
-        Action::Receive(flow) => t.machine.blocks(flow.blocks) == Some(&"job blocks"),
+        Action::Receive(flow) => t.machine.blocks(flow.blocks) == Some(&BLOCKS),
         _ => false,
     };
     assert_eq!(
@@ -331,7 +333,8 @@ fn fails_when_the_owner_is_gone() {
 #[test]
 fn fails_when_the_owner_has_restarted() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
+        .unwrap();
     t.connect("owner", Permits::ALL);
     t.hear(Message::Hello(Hello {
         deployment: OWNER.digest(),
@@ -347,7 +350,8 @@ fn fails_when_the_owner_has_restarted() {
 /// Why it asks no owner with a certificate like this.
 fn not_asked(permits: Permits) -> JobError {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
+        .unwrap();
     t.connect("owner", permits);
     t.hear(Message::Hello(Hello {
         deployment: OWNER.digest(),
@@ -464,9 +468,9 @@ fn that_cannot_be_are_not_begun() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let mut refused = |spec| {
         let refused = t
-            .do_(|machine, now, _| machine.start(now, spec))
+            .do_(|machine, now, _| machine.start(now, spec, BLOCKS))
             .unwrap_err();
-        assert_eq!(refused.blocks, "job blocks");
+        assert_eq!(refused.blocks, BLOCKS);
         *refused.error
     };
     let with = |into: Claims| JobSpec {
@@ -500,13 +504,14 @@ fn that_cannot_be_are_not_begun() {
         ..job(1, Direction::Push)
     };
     assert!(matches!(refused(push), JobError::WriteLease { .. }));
-    t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
+        .unwrap();
     let other = JobSpec {
         ticket: ticket(2),
         ..pull()
     };
     let refused = t
-        .do_(|machine, now, _| machine.start(now, other))
+        .do_(|machine, now, _| machine.start(now, other, BLOCKS))
         .unwrap_err();
     let error = refused.error.to_string();
     assert!(error.contains("open already"), "{error}");
@@ -515,7 +520,7 @@ fn that_cannot_be_are_not_begun() {
         ..pull()
     };
     let refused = t
-        .do_(|machine, now, _| machine.start(now, again))
+        .do_(|machine, now, _| machine.start(now, again, BLOCKS))
         .unwrap_err();
     assert!(matches!(*refused.error, JobError::UnderWay { .. }));
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) fn job(n: u8, direction: Direction) -> JobSpec<&'static str> {
+pub(super) fn job(n: u8, direction: Direction) -> JobSpec {
     JobSpec {
         ticket: mint(&claims(n, direction)),
         ranks: BTreeSet::from([Rank(0)]),
@@ -14,7 +14,6 @@ pub(super) fn job(n: u8, direction: Direction) -> JobSpec<&'static str> {
         keep_leases: false,
         prefilled: true,
         into: None,
-        blocks: "job blocks",
     }
 }
 
@@ -22,7 +21,7 @@ pub(super) fn job(n: u8, direction: Direction) -> JobSpec<&'static str> {
 fn holder(direction: Direction) -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let id = t
-        .do_(|machine, now, _| machine.start(now, job(1, direction)))
+        .do_(|machine, now, _| machine.start(now, job(1, direction), BLOCKS))
         .unwrap();
     assert!(matches!(t.took()[..], [Action::Connect { .. }]));
     meet_owner(&mut t);
@@ -50,11 +49,11 @@ fn asked(t: &Table) -> Ask {
     }
 }
 
-fn refused(t: &mut Table, spec: JobSpec<&'static str>) -> JobError {
+fn refused(t: &mut Table, spec: JobSpec) -> JobError {
     let refused = t
-        .do_(|machine, now, _| machine.start(now, spec))
+        .do_(|machine, now, _| machine.start(now, spec, BLOCKS))
         .unwrap_err();
-    assert_eq!(refused.blocks, "job blocks");
+    assert_eq!(refused.blocks, BLOCKS);
     *refused.error
 }
 
@@ -147,7 +146,8 @@ fn that_cannot_be_are_not_begun() {
         },
     );
     assert_eq!(forged, JobError::Ticket(crate::ticket::TicketError::Forged));
-    t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
+        .unwrap();
     let limit = 1;
     assert_eq!(refused(&mut t, pull()), JobError::TooMany { limit });
 }
@@ -155,7 +155,7 @@ fn that_cannot_be_are_not_begun() {
 #[test]
 fn tell_a_refusal_as_seen_from_here() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
         .unwrap();
     t.dialled("owner");
     let differ = |ours: &str, theirs: &str| {
@@ -293,7 +293,7 @@ fn may_leave_the_leases_for_another_try() {
         keep_leases,
         ..job(2, Direction::Pull)
     };
-    t.do_(|machine, now, _| machine.start(now, kept.clone()))
+    t.do_(|machine, now, _| machine.start(now, kept.clone(), BLOCKS))
         .unwrap();
     for _ in 0..3 {
         let transfer = asked(&t).transfer;
@@ -307,7 +307,8 @@ fn may_leave_the_leases_for_another_try() {
     assert!(!t.said.iter().any(is_notice), "{:?}", t.said);
 
     // The next one learns from the owner how often it was tried.
-    t.do_(|machine, now, _| machine.start(now, kept)).unwrap();
+    t.do_(|machine, now, _| machine.start(now, kept, BLOCKS))
+        .unwrap();
     let Ask {
         transfer, attempt, ..
     } = asked(&t);
@@ -389,7 +390,7 @@ fn of_too_many_places_are_not_begun() {
             ..Options::default()
         };
         let mut t = Table::lonely("holder", HOLDER, options);
-        t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+        t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
             .unwrap();
         meet_owner(&mut t);
         if places_per_service == places {
@@ -426,7 +427,7 @@ fn say_that_they_waited_for_their_turn() {
 /// A holder whose owner has too many connections already, and how long its job lasts.
 fn crowded(room_after: Duration) -> (Table, Duration) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
         .unwrap();
     let begun = t.now;
     loop {
@@ -468,7 +469,7 @@ fn say_that_there_was_no_place_among_connections() {
 #[test]
 fn notice_a_restarted_owner_at_once() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
         .unwrap();
     t.connect("owner", Permits::ALL);
     t.hear(Message::Hello(Hello {
@@ -530,7 +531,7 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
     };
     t.said.clear();
     t.took();
-    t.do_(|machine, now, _| machine.start(now, spec.clone()))
+    t.do_(|machine, now, _| machine.start(now, spec.clone(), BLOCKS))
         .unwrap();
     let replaced = CloseReason::Replaced;
     let [
@@ -552,7 +553,8 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
 
     // Who answers now lives. If it is not whom the ticket means, nobody ever will be.
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, spec)).unwrap();
+    t.do_(|machine, now, _| machine.start(now, spec, BLOCKS))
+        .unwrap();
     t.wait(secs(1));
     greet(&mut t, 1);
     assert!(matches!(t.job(), Err(JobError::Restarted { .. })));
@@ -562,7 +564,7 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
 #[test]
 fn take_nothing_from_who_may_not_serve() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
         .unwrap();
     let permits = Permits {
         serve: false,
@@ -584,7 +586,7 @@ fn take_nothing_from_who_may_not_serve() {
 #[test]
 fn give_up_on_who_cannot_be_reached() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull)))
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
         .unwrap();
     for _ in 0..3 {
         t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
@@ -611,7 +613,8 @@ fn take_no_path_that_they_did_not_want() {
         paths: PathSet::QUIC,
         ..job(1, Direction::Pull)
     };
-    t.do_(|machine, now, _| machine.start(now, spec)).unwrap();
+    t.do_(|machine, now, _| machine.start(now, spec, BLOCKS))
+        .unwrap();
     meet_owner(&mut t);
     let transfer = asked(&t).transfer;
     t.hear(Message::Accepted {
@@ -656,7 +659,9 @@ fn push_layer_by_layer() {
         prefilled: false,
         ..job(1, Direction::Push)
     };
-    let id = t.do_(|machine, now, _| machine.start(now, spec)).unwrap();
+    let id = t
+        .do_(|machine, now, _| machine.start(now, spec, BLOCKS))
+        .unwrap();
     meet_owner(&mut t);
     t.took();
     t.machine.job_ready(id, Rank(0), 3, TOKENS);

@@ -33,6 +33,7 @@ use crate::path::ring::{self, Rings, SocketName, Token};
 use crate::plan::Request;
 use crate::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
 
+const BLOCKS: &str = "job blocks";
 const CONTENT: ContentDigest = ContentDigest([1; 32]);
 const OWNER: Shape = Shape { ranks: 2, salt: 0 };
 const HOLDER: Shape = Shape { ranks: 2, salt: 2 };
@@ -283,7 +284,7 @@ impl Table {
     fn job(&mut self) -> Result<JobReport, JobError> {
         let mut results = self.took().into_iter().filter_map(|action| match action {
             Action::JobDone { result, blocks, .. } => {
-                assert_eq!(blocks, "job blocks");
+                assert_eq!(blocks, BLOCKS);
                 Some(result)
             }
             _ => None,

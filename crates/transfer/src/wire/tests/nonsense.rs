@@ -18,7 +18,8 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
         let mut t = Table::owner_with(if rng.chance(0.3) { "near" } else { "holder" }, options);
         let mut fences = Vec::new();
         if rng.chance(0.5) {
-            t.do_(|machine, now, _| machine.start(now, pull())).unwrap();
+            t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
+                .unwrap();
         }
         for _ in 0..120 {
             let message = nonsense(&mut rng, &pushes(&t));
@@ -104,7 +105,7 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
 }
 
 /// Has the peer push into set 5, if it likes.
-fn pull() -> JobSpec<&'static str> {
+fn pull() -> JobSpec {
     let ticket = mint(&Claims {
         direction: Direction::Pull,
         ..into(6)

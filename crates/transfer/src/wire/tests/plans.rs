@@ -85,7 +85,8 @@ fn are_compiled_once_for_all_routes_of_a_job() {
         ranks: (0..HOLDER.ranks).map(Rank).collect(),
         ..super::jobs::job(1, Direction::Pull)
     };
-    t.do_(|machine, now, _| machine.start(now, spec)).unwrap();
+    t.do_(|machine, now, _| machine.start(now, spec, BLOCKS))
+        .unwrap();
     t.compiles = false;
     super::jobs::meet_owner(&mut t);
     let asked = |t: &Table| {

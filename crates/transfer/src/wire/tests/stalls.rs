@@ -69,7 +69,9 @@ fn is_waited_for_a_moment_longer_where_the_process_was_late_itself() {
 fn fails_a_pull_whose_owner_hears_of_it_at_once() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let job = super::jobs::job(1, Direction::Pull);
-    let id = t.do_(|machine, now, _| machine.start(now, job)).unwrap();
+    let id = t
+        .do_(|machine, now, _| machine.start(now, job, BLOCKS))
+        .unwrap();
     super::jobs::meet_owner(&mut t);
     let Some(Message::Pull(asked)) = t.said.last().cloned() else {
         panic!("{:?}", t.said);

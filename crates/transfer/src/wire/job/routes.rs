@@ -1,58 +1,45 @@
-//! Jobs that move bytes by themselves: their routes, and the attempts at each.
+//! The routes of a job that moves bytes by itself, and the attempts at each.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::{Job, Jobs, Phase};
+use super::{Job, JobSpec, Jobs};
 use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
 use crate::path::negotiation::Way;
 use crate::path::{Path, PathSet};
-use crate::ticket::{Claims, RankAddress};
+use crate::ticket::RankAddress;
 use crate::wire::action::{BlocksOf, Flow};
 use crate::wire::awaited::Awaited;
 use crate::wire::context::Timer;
 use crate::wire::flows::transfer::Transfer;
 use crate::wire::ground::Ground;
 use crate::wire::held::Held;
-use crate::wire::ids::{ConnId, JobId};
+use crate::wire::ids::JobId;
 use crate::wire::message::{Ask, Message};
 use crate::wire::news::{Side, Why};
 use crate::wire::options::Options;
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::check_places_of_one;
-use crate::wire::planner::{PlanAsk, Planned, Planner};
+use crate::wire::planner::{PlanAsk, Planned, Planner, Route};
 use crate::wire::refusal::{Failure, Refusal};
 
 /// As many attempts as an owner may say that there were: more are not to be reached in the life of a lease.
 const MOST_ATTEMPTS: u32 = 1 << 20;
 
-/// The routes of a job.
-#[derive(Debug, Default)]
-pub(super) struct Own {
-    /// Known once the owner's deployment is.
-    routes: Option<Vec<JobRoute>>,
-    /// Layers and tokens that are ready, by local rank (pushes only).
-    progress: BTreeMap<(Rank, u32), u64>,
-}
-
 #[derive(Debug)]
-struct JobRoute {
-    rank: Rank,
-    peer_rank: Rank,
-    bytes: u64,
+pub(super) struct JobRoute {
+    /// Its attempts have a number and a transfer of their own each.
+    pub(super) report: RouteReport,
     digest: PlanDigest,
-    state: RouteState,
-    /// Attempts, each with a number and a transfer of its own.
-    attempts: u32,
-    /// Those of them that failed.
+    pub(super) state: RouteState,
+    /// Those of its attempts that failed.
     failures: u32,
-    path: Path,
     /// Of a push: whether a commit was sent, so that it may have landed without our knowing.
     committed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RouteState {
+pub(super) enum RouteState {
     Idle,
     Pausing {
         /// Whether the owner was busy, rather than that an attempt has failed.
@@ -62,16 +49,24 @@ enum RouteState {
     Landed,
 }
 
-/// What follows from the end of an attempt.
-enum Next {
-    /// It has landed after all.
-    Landed,
-    /// It is tried again after a pause.
-    Pause(std::time::Duration),
-    Stop(JobError),
-}
-
 impl JobRoute {
+    /// A route of a local rank that has not been tried.
+    fn new(rank: Rank, route: &Route) -> Self {
+        Self {
+            report: RouteReport {
+                rank,
+                peer_rank: route.peer_rank,
+                bytes: route.bytes,
+                path: Path::QUIC,
+                attempts: 0,
+            },
+            digest: route.digest,
+            state: RouteState::Idle,
+            failures: 0,
+            committed: false,
+        }
+    }
+
     fn trying(&self) -> Option<TransferId> {
         match self.state {
             RouteState::Trying(transfer) => Some(transfer),
@@ -79,101 +74,115 @@ impl JobRoute {
         }
     }
 
-    /// What follows from the end of an attempt without success.
-    fn ended(&mut self, options: &Options, why: Why) -> Next {
-        let (rank, peer_rank) = (self.rank, self.peer_rank);
+    /// What follows from the end of an attempt without success: a pause before the next, if it has not landed after all; or
+    /// the end of the job.
+    fn ended(&mut self, options: &Options, why: Why) -> Result<Option<Duration>, JobError> {
+        let RouteReport {
+            rank,
+            peer_rank,
+            attempts,
+            ..
+        } = self.report;
+        let busy = matches!(&why, Why::Refused(refusal) if refusal.is_transient());
         match why {
             // Our commit came through, and only the answer was lost.
-            Why::Refused(Refusal::Consumed) if self.committed => Next::Landed,
-            Why::Refused(refusal) if refusal.is_transient() => {
-                Next::Pause(options.pause(self.attempts))
+            Why::Refused(Refusal::Consumed) if self.committed => {
+                self.state = RouteState::Landed;
+                return Ok(None);
             }
+            Why::Refused(_) if busy => {}
             // An earlier job of ours, which has left the leases alone, has tried as often.
             Why::Refused(Refusal::Superseded { latest })
-                if (self.attempts..MOST_ATTEMPTS).contains(&latest)
+                if (attempts..MOST_ATTEMPTS).contains(&latest)
                     && self.failures + 1 < options.attempts =>
             {
-                self.failures += 1;
-                self.attempts = latest;
-                Next::Pause(options.pause(self.failures))
+                self.report.attempts = latest;
             }
-            Why::Refused(refusal) => Next::Stop(JobError::Refused {
-                rank,
-                peer_rank,
-                refusal,
-            }),
-            Why::Failed(failure) => {
-                self.failures += 1;
-                match failure.is_final() || self.failures >= options.attempts {
-                    true => Next::Stop(JobError::Failed {
-                        rank,
-                        peer_rank,
-                        attempts: self.attempts,
-                        failure,
-                    }),
-                    false => Next::Pause(options.pause(self.failures)),
-                }
+            Why::Refused(refusal) => {
+                return Err(JobError::Refused {
+                    rank,
+                    peer_rank,
+                    refusal,
+                });
             }
+            Why::Failed(failure) if failure.is_final() || self.failures + 1 >= options.attempts => {
+                return Err(JobError::Failed {
+                    rank,
+                    peer_rank,
+                    attempts,
+                    failure,
+                });
+            }
+            Why::Failed(_) => {}
+        }
+        self.failures += u32::from(!busy);
+        self.state = RouteState::Pausing { busy };
+        let pauses = if busy { attempts } else { self.failures };
+        Ok(Some(options.pause(pauses)))
+    }
+
+    /// What is said to the peer of an attempt.
+    fn ask(&self, spec: &JobSpec, flow: &Flow, paths: PathSet, direction: Direction) -> Message {
+        let (source, destination) = match direction {
+            Direction::Push => (flow.rank, flow.peer_rank),
+            Direction::Pull => (flow.peer_rank, flow.rank),
+        };
+        let ask = Ask {
+            transfer: flow.transfer,
+            nonce: flow.nonce,
+            ticket: spec.ticket.clone(),
+            source,
+            destination,
+            request: spec.request,
+            content: spec.content,
+            plan: self.digest,
+            lanes: spec.lanes,
+            paths,
+            attempt: self.report.attempts,
+        };
+        match direction {
+            Direction::Push => Message::Push(ask),
+            Direction::Pull => Message::Pull(ask),
         }
     }
 }
 
-impl Own {
-    /// The agents that the job talks to now; or only those without which it cannot go on.
-    pub(super) fn agents<'a>(&self, claims: &'a Claims, needed: bool) -> BTreeSet<&'a RankAddress> {
-        let Some(routes) = &self.routes else {
-            return claims.ranks.first().into_iter().collect();
-        };
-        let routes = routes.iter();
-        let routes = routes.filter(|route| !needed || route.state != RouteState::Landed);
-        let agents = routes.filter_map(|route| address(claims, route.peer_rank));
-        agents.collect()
+/// What there is of a job's routes.
+impl<P: Planner> Job<P> {
+    /// Where the peer's rank of a route is.
+    pub(super) fn address(&self, route: &JobRoute) -> Option<&RankAddress> {
+        self.claims.ranks.get(route.report.peer_rank.0 as usize)
     }
 
     /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
-    pub(super) fn first_open<'a>(
-        &self,
-        claims: &'a Claims,
-    ) -> Option<(&'a RankAddress, Option<TransferId>, Awaited)> {
-        let Some(routes) = &self.routes else {
-            return Some((claims.ranks.first()?, None, Awaited::Attempt));
-        };
-        let mut open = routes.iter().filter(|r| r.state != RouteState::Landed);
+    pub(super) fn first_open(&self) -> Option<(&RankAddress, Option<TransferId>, Awaited)> {
+        if self.plan.is_none() {
+            return Some((self.claims.ranks.first()?, None, Awaited::Attempt));
+        }
+        let mut open = self.routes.iter().filter(|r| r.state != RouteState::Landed);
         let route = open.next()?;
         let idle = match route.state {
             RouteState::Pausing { busy: true } => Awaited::Turn,
             _ => Awaited::Attempt,
         };
-        Some((address(claims, route.peer_rank)?, route.trying(), idle))
+        Some((self.address(route)?, route.trying(), idle))
     }
 
     /// The transfers under way, of one rank or of all.
     pub(super) fn under_way(&self, rank: Option<Rank>) -> Vec<TransferId> {
-        let routes = self.routes.iter().flatten();
-        let routes = routes.filter(|route| rank.is_none_or(|rank| rank == route.rank));
+        let routes = self.routes.iter();
+        let routes = routes.filter(|route| rank.is_none_or(|rank| rank == route.report.rank));
         routes.filter_map(JobRoute::trying).collect()
     }
 
     pub(super) fn has_landed(&self) -> bool {
-        let landed = |routes: &Vec<JobRoute>| routes.iter().all(|r| r.state == RouteState::Landed);
-        self.routes.as_ref().is_some_and(landed)
-    }
-
-    pub(super) fn report(self) -> Vec<RouteReport> {
-        let routes = self.routes.into_iter().flatten();
-        let routes = routes.map(|route| RouteReport {
-            rank: route.rank,
-            peer_rank: route.peer_rank,
-            bytes: route.bytes,
-            path: route.path,
-            attempts: route.attempts,
-        });
-        routes.collect()
+        let mut routes = self.routes.iter();
+        self.plan.is_some() && routes.all(|route| route.state == RouteState::Landed)
     }
 
     /// Fails what is under way, and tries nothing again.
-    pub(super) fn stop<P: Planner>(&mut self, g: &mut Ground<'_, P>, id: JobId) {
-        for (i, route) in self.routes.iter_mut().flatten().enumerate() {
+    pub(super) fn stop_routes(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+        for (i, route) in self.routes.iter_mut().enumerate() {
             if matches!(route.state, RouteState::Pausing { .. }) {
                 route.state = RouteState::Idle;
                 g.cx.timers.clear(&Timer::Route(id, i));
@@ -183,53 +192,30 @@ impl Own {
             g.flows.fail(g.cx, transfer, Failure::Cancelled, true);
         }
     }
-
-    fn route_mut(&mut self, i: usize) -> Option<&mut JobRoute> {
-        self.routes.as_mut()?.get_mut(i)
-    }
-
-    /// What is ready of a rank.
-    fn progress_of(&self, rank: Rank) -> Vec<(u32, u64)> {
-        let layers = self.progress.iter().filter(|((r, _), _)| *r == rank);
-        layers
-            .map(|((_, layer), tokens)| (*layer, *tokens))
-            .collect()
-    }
 }
 
-/// Where a rank of a ticket is.
-fn address(claims: &Claims, rank: Rank) -> Option<&RankAddress> {
-    claims.ranks.get(rank.0 as usize)
-}
-
+/// How a job goes on.
 impl<P: Planner> Job<P> {
     /// Moves the job on, as far as it can go now.
     pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
-        if matches!(self.phase, Phase::Invited(_)) {
+        if self.invited.is_some() {
             self.check_agents(g)?;
             return self.invite_all(g, id);
         }
         if self.plan.is_none()
             && let Some(plan) = self.planned(g)?
-            && let Phase::Own(own) = &mut self.phase
         {
-            own.routes = Some(routes(&plan, &self.spec.ranks));
+            let ranks = self.spec.ranks.iter();
+            let routes = ranks.flat_map(|rank| {
+                let routes = plan.of_rank(*rank).iter();
+                routes.map(|route| JobRoute::new(*rank, route))
+            });
+            self.routes = routes.collect();
             self.plan = Some(plan);
         }
         self.check_agents(g)?;
-        let Phase::Own(own) = &self.phase else {
-            return Ok(());
-        };
-        let routes = own.routes.iter().flatten().enumerate();
-        let idle = routes.filter(|(_, route)| route.state == RouteState::Idle);
-        let idle: Vec<_> = idle
-            .filter_map(|(i, route)| {
-                let address = address(&self.claims, route.peer_rank)?;
-                Some((i, g.peers.connection(&address.agent)?))
-            })
-            .collect();
-        for (i, conn) in idle {
-            self.try_route(g, id, i, conn);
+        for i in 0..self.routes.len() {
+            self.try_route(g, id, i);
         }
         match self.dials() {
             true => {
@@ -274,77 +260,57 @@ impl<P: Planner> Job<P> {
         Ok(())
     }
 
-    /// Asks for a route, for the first time or once more.
-    fn try_route(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, conn: ConnId) {
+    /// Asks for a route that is idle, for the first time or once more, if its agent is connected.
+    fn try_route(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) -> Option<()> {
+        let route = self.routes.get(i).filter(|r| r.state == RouteState::Idle)?;
+        let agent = &self.address(route)?.agent;
+        let (conn, agent) = (g.peers.connection(agent)?, agent.clone());
+        let plan = self.plan.clone()?;
         let (transfer, nonce) = g.cx.draw();
-        let (Some(agent), Some(plan)) = (g.peers.agent(conn).cloned(), self.plan.clone()) else {
-            return;
+        let direction = self.claims.direction;
+        let way = match direction {
+            Direction::Push => Way::Out,
+            Direction::Pull => Way::In,
         };
-        let push = self.claims.direction == Direction::Push;
         let spec = &self.spec;
-        let Phase::Own(own) = &mut self.phase else {
-            return;
-        };
-        let Some(route) = own.route_mut(i) else {
-            return;
-        };
-        route.state = RouteState::Trying(transfer);
-        route.attempts += 1;
-        let (rank, peer_rank, bytes) = (route.rank, route.peer_rank, route.bytes);
-        let (source, destination, way) = match push {
-            true => (rank, peer_rank, Way::Out),
-            false => (peer_rank, rank, Way::In),
-        };
         let paths = match spec.paths.and(g.paths.offered(g.peers, &agent, way)) {
             // The peer refuses, and says so of what was wanted.
             none if none == PathSet::default() => spec.paths,
             some => some,
         };
-        let ask = Ask {
-            transfer,
-            nonce,
-            ticket: spec.ticket.clone(),
-            source,
-            destination,
-            request: spec.request,
-            content: spec.content,
-            plan: route.digest,
-            lanes: spec.lanes,
-            paths,
-            attempt: route.attempts,
-        };
+        let route = self.routes.get_mut(i)?;
+        route.state = RouteState::Trying(transfer);
+        route.report.attempts += 1;
         let flow = Flow {
             transfer,
             nonce,
             conn,
             agent,
-            rank,
-            peer_rank,
+            rank: route.report.rank,
+            peer_rank: route.report.peer_rank,
             request: spec.request,
-            bytes,
+            bytes: route.report.bytes,
             lanes: spec.lanes,
             path: None,
-            blocks: match spec.blocks {
+            blocks: match self.blocks {
                 Held::Own(_) => BlocksOf::Job(id),
                 Held::Of(lease) => lease,
             },
             all_readable: true,
             ready: Vec::new(),
         };
-        let message = match push {
-            true => Message::Push(ask),
-            false => Message::Pull(ask),
-        };
+        let message = route.ask(spec, &flow, paths, direction);
         let (side, way) = (Side::Job { job: id, route: i }, (way, spec.prefilled));
         let attempt = Transfer::new(flow, plan, side, way, spec.paths);
         g.flows.begin(g.cx, attempt);
         g.cx.send(conn, message);
+        Some(())
     }
 
     /// Whether this plan is what it cannot go on without.
     pub(super) fn waits_for(&self, ask: &PlanAsk) -> bool {
-        let is_own = matches!(self.phase, Phase::Own(_));
-        is_own && self.stop.is_none() && self.plan.is_none() && self.plan_ask() == *ask
+        let waits = self.invited.is_none() && self.stop.is_none() && self.plan.is_none();
+        waits && self.plan_ask() == *ask
     }
 
     /// What it moves by.
@@ -382,36 +348,10 @@ impl<P: Planner> Job<P> {
     }
 }
 
-/// The routes of some local ranks, none of which has been tried.
-fn routes<L>(plan: &Planned<L>, ranks: &BTreeSet<Rank>) -> Vec<JobRoute> {
-    let routes = ranks.iter().flat_map(|rank| {
-        let of_rank = plan.of_rank(*rank).iter();
-        of_rank.map(|route| JobRoute {
-            rank: *rank,
-            peer_rank: route.peer_rank,
-            bytes: route.bytes,
-            digest: route.digest,
-            state: RouteState::Idle,
-            attempts: 0,
-            failures: 0,
-            path: Path::QUIC,
-            committed: false,
-        })
-    });
-    routes.collect()
-}
-
 /// What becomes of routes.
 impl<P: Planner> Jobs<P> {
-    fn own_mut(&mut self, id: JobId) -> Option<&mut Own> {
-        match &mut self.jobs.get_mut(&id)?.phase {
-            Phase::Own(own) => Some(own),
-            Phase::Invited(_) => None,
-        }
-    }
-
     fn route_mut(&mut self, id: JobId, i: usize) -> Option<&mut JobRoute> {
-        self.own_mut(id)?.route_mut(i)
+        self.jobs.get_mut(&id)?.routes.get_mut(i)
     }
 
     /// Of a push: the first `tokens` tokens of a layer are ready to be read.
@@ -432,26 +372,23 @@ impl<P: Planner> Jobs<P> {
         {
             return;
         }
-        let Phase::Own(own) = &mut job.phase else {
-            return;
-        };
-        let known = own.progress.entry((rank, layer)).or_insert(0);
+        let known = job.progress.entry((rank, layer)).or_insert(0);
         if tokens <= *known {
             return;
         }
         *known = tokens;
-        for transfer in own.under_way(Some(rank)) {
+        for transfer in job.under_way(Some(rank)) {
             g.flows.layer_ready(g.cx, transfer, layer, tokens);
         }
     }
 
     /// Of a push: everything is ready to be read.
     pub(crate) fn prefilled(&mut self, g: &mut Ground<'_, P>, id: JobId) {
-        if let Some(job) = self.jobs.get_mut(&id) {
-            job.spec.prefilled = true;
-        }
-        let under_way = self.own_mut(id).map(|own| own.under_way(None));
-        for transfer in under_way.into_iter().flatten() {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.spec.prefilled = true;
+        for transfer in job.under_way(None) {
             g.flows.all_ready(g.cx, transfer);
         }
     }
@@ -463,15 +400,19 @@ impl<P: Planner> Jobs<P> {
         route: usize,
         path: Path,
     ) -> Vec<(u32, u64)> {
-        self.admitted(id);
-        let Some(own) = self.own_mut(id) else {
+        let Some(job) = self.jobs.get_mut(&id) else {
             return Vec::new();
         };
-        let rank = own.route_mut(route).map(|route| {
-            route.path = path;
-            route.rank
-        });
-        rank.map_or(Vec::new(), |rank| own.progress_of(rank))
+        job.admitted = true;
+        let Some(route) = job.routes.get_mut(route) else {
+            return Vec::new();
+        };
+        route.report.path = path;
+        let of_rank = (route.report.rank, 0)..=(route.report.rank, u32::MAX);
+        let layers = job.progress.range(of_rank);
+        layers
+            .map(|(&(_, layer), &tokens)| (layer, tokens))
+            .collect()
     }
 
     /// Of a push: a route says its commit.
@@ -495,23 +436,19 @@ impl<P: Planner> Jobs<P> {
             return;
         };
         let stopping = job.stop.is_some();
-        let Phase::Own(own) = &mut job.phase else {
-            return;
-        };
-        let Some(route) = own.route_mut(i) else {
+        let Some(route) = job.routes.get_mut(i) else {
             return;
         };
         route.state = RouteState::Idle;
         if stopping {
             return self.finish_if_over(g.cx, id);
         }
-        let busy = matches!(&why, Why::Refused(refusal) if refusal.is_transient());
         match route.ended(&g.cx.options, why) {
-            Next::Landed => self.route_landed(g, id, i),
-            Next::Stop(error) => self.stop(g, id, error),
-            Next::Pause(pause) => {
-                route.state = RouteState::Pausing { busy };
-                g.cx.after(pause, Timer::Route(id, i));
+            Err(error) => self.stop(g, id, error),
+            Ok(pause) => {
+                if let Some(pause) = pause {
+                    g.cx.after(pause, Timer::Route(id, i));
+                }
                 self.advance(g, id);
             }
         }
