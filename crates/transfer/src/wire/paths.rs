@@ -11,7 +11,7 @@ use super::peers::Peers;
 use super::planner::Planner;
 use super::refusal::Text;
 use crate::ids::{AgentId, TransferId};
-use crate::path::negotiation::{Negotiation, Report, Step, Steps, Traveller, Way};
+use crate::path::negotiation::{Negotiation, Step, Steps, Traveller, Way};
 use crate::path::{Path, PathSet};
 
 /// The paths of all connections.
@@ -49,17 +49,16 @@ impl Paths {
 
     /// The paths by which bytes can go to an agent, or come from it. What one connection has lost is not tried on another.
     pub(super) fn offered(&self, peers: &Peers, agent: &AgentId, way: Way) -> PathSet {
-        let its = self.links.iter();
-        let its = its
-            .filter(|(conn, _)| peers.agent(**conn) == Some(agent) && peers.peer(**conn).is_some());
-        let paths = its.map(|(_, link)| link.there(way));
+        let is_up = |conn| peers.agent(conn) == Some(agent) && peers.peer(conn).is_some();
+        let links = self.links.iter().filter(|(conn, _)| is_up(**conn));
+        let paths = links.map(|(_, link)| link.there(way));
         paths.reduce(PathSet::and).unwrap_or_default()
     }
 
     /// A transfer takes a path from now on. Where that has been lost since it was agreed on, the transfer fails.
-    pub(super) fn begin<P: Planner>(
+    pub(super) fn begin(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         path: Path,
         traveller: Traveller,
@@ -89,36 +88,11 @@ impl Paths {
         }
     }
 
-    /// The peer says something about a path. What is of none that it has here is not heard.
-    pub(super) fn hear<P: Planner>(
+    /// Has a negotiation go on, with what the peer or a carrier says, and does what it wants. What is of no path that the
+    /// connection has is not heard.
+    pub(super) fn negotiate(
         &mut self,
-        cx: &mut Context<P>,
-        conn: ConnId,
-        path: Path,
-        word: &[u8],
-    ) {
-        self.negotiate(cx, conn, path, |negotiation, steps| {
-            negotiation.hear(word, steps);
-        });
-    }
-
-    /// A carrier has something to tell.
-    pub(super) fn report<P: Planner>(
-        &mut self,
-        cx: &mut Context<P>,
-        conn: ConnId,
-        path: Path,
-        report: Report,
-    ) {
-        self.negotiate(cx, conn, path, |negotiation, steps| {
-            negotiation.report(report, steps);
-        });
-    }
-
-    /// Has a negotiation go on, and does what it wants.
-    fn negotiate<P: Planner>(
-        &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         path: Path,
         with: impl FnOnce(&mut dyn Negotiation, &mut Steps),
@@ -126,11 +100,10 @@ impl Paths {
         let Some(link) = self.links.get_mut(&conn) else {
             return;
         };
-        let Some(negotiation) = link.negotiations.get_mut(&path) else {
-            return;
-        };
         let mut steps = Steps::default();
-        with(&mut **negotiation, &mut steps);
+        if let Some(negotiation) = link.negotiations.get_mut(&path) {
+            with(&mut **negotiation, &mut steps);
+        }
         while let Some(step) = steps.pop() {
             match step {
                 Step::Say(word) => cx.send(conn, Message::Path { path, word }),
@@ -150,9 +123,8 @@ impl Link {
     /// The paths that there are for bytes that go this way.
     fn there(&self, way: Way) -> PathSet {
         let paths = self.negotiations.keys().copied();
-        paths
-            .filter(|path| !self.lost.contains_key(&(*path, way)))
-            .collect()
+        let there = paths.filter(|path| !self.lost.contains_key(&(*path, way)));
+        there.collect()
     }
 
     /// A path has failed one way. Gives what has taken it.

@@ -23,22 +23,15 @@ pub struct Text(String);
 
 impl From<String> for Text {
     fn from(mut text: String) -> Self {
-        text.truncate(boundary(&text));
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
         Self(text)
     }
 }
 
 impl From<&str> for Text {
     fn from(text: &str) -> Self {
-        Self(text[..boundary(text)].to_owned())
+        Self(text[..text.floor_char_boundary(MAX_TEXT)].to_owned())
     }
-}
-
-/// Where to cut, between two characters.
-fn boundary(text: &str) -> usize {
-    let most = text.len().min(MAX_TEXT);
-    let boundary = (0..=most).rev().find(|at| text.is_char_boundary(*at));
-    boundary.unwrap_or(0)
 }
 
 impl fmt::Display for Text {

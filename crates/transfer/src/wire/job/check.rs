@@ -13,8 +13,8 @@ use crate::wire::planner::Planner;
 
 /// Whether a job may begin. Gives what its ticket says, and the leases that it opens for its owner to push into, if any.
 /// Whether they can be opened, their table says.
-pub(crate) fn check_job<P: Planner>(
-    cx: &Context<P>,
+pub(crate) fn check_job(
+    cx: &Context<impl Planner>,
     spec: &JobSpec,
 ) -> Result<(Claims, BTreeSet<LeaseKey>), JobError> {
     if cx.draining {
@@ -46,7 +46,7 @@ pub(crate) fn check_job<P: Planner>(
 
 /// Whether a ticket is of another engine. One that names this agent in another life is of before a restart, and no
 /// agent has to be dialled to know that.
-fn check_not_own<P: Planner>(cx: &Context<P>, claims: &Claims) -> Result<(), JobError> {
+fn check_not_own(cx: &Context<impl Planner>, claims: &Claims) -> Result<(), JobError> {
     let (me, ours) = (&cx.me.agent, (cx.deployment, cx.me.incarnation));
     if claims.ranks.iter().any(|rank| rank.agent == *me) {
         check_life(me, ours, claims)?;
@@ -72,8 +72,8 @@ fn check_tokens(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     }
 }
 
-fn check_write_leases<P: Planner>(
-    cx: &Context<P>,
+fn check_write_leases(
+    cx: &Context<impl Planner>,
     spec: &JobSpec,
 ) -> Result<BTreeSet<LeaseKey>, JobError> {
     let Some(into) = &spec.into else {

@@ -10,7 +10,7 @@ use crate::ids::{AgentId, Rank, ServiceName, TransferId};
 use crate::lease::{LeaseError, LeaseKey, LeaseSpec, OpenError};
 use crate::moment::Moment;
 use crate::path::Path;
-use crate::path::negotiation::{Negotiation, Report};
+use crate::path::negotiation::{Negotiation, Report, Steps};
 use crate::ticket::Ticket;
 use crate::wire::action::{Action, BlocksOf};
 use crate::wire::context::{Context, Identity, Timer};
@@ -276,7 +276,8 @@ impl<P: Planner> Machine<P> {
 
     /// The carrier of a path has something to tell of a connection.
     pub fn path_reported(&mut self, now: Moment, conn: ConnId, path: Path, report: Report) {
-        self.enter(now, |m| m.paths.report(&mut m.cx, conn, path, report));
+        let told = |of: &mut dyn Negotiation, steps: &mut Steps| of.report(report, steps);
+        self.enter(now, |m| m.paths.negotiate(&mut m.cx, conn, path, told));
     }
 }
 

@@ -7,7 +7,7 @@ use super::Machine;
 use crate::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
 use crate::lease::{LeaseEvent, LeaseKey};
 use crate::moment::Moment;
-use crate::path::negotiation::{MAX_WORD, Traveller};
+use crate::path::negotiation::{MAX_WORD, Negotiation, Steps, Traveller};
 use crate::wire::action::{Action, BlocksOf, CloseReason};
 use crate::wire::context::Timer;
 use crate::wire::ground::Ground;
@@ -104,7 +104,10 @@ impl<P: Planner> Machine<P> {
                 let reason = CloseReason::Violation("a word of a path is too long");
                 g.peers.close(g.cx, conn, reason);
             }
-            Message::Path { path, word } => g.paths.hear(g.cx, conn, path, &word),
+            Message::Path { path, word } => {
+                let hear = |of: &mut dyn Negotiation, steps: &mut Steps| of.hear(&word, steps);
+                g.paths.negotiate(g.cx, conn, path, hear);
+            }
             // Peers take these.
             Message::Hello(_)
             | Message::DocumentWanted

@@ -35,7 +35,7 @@ impl Dial {
     }
 
     /// Whether the agent has been found crowded, and not yet for as long as a greeting may take.
-    pub(super) fn has_patience<P: Planner>(&self, cx: &Context<P>) -> bool {
+    pub(super) fn has_patience(&self, cx: &Context<impl Planner>) -> bool {
         let wait: Duration = cx.options.hello_wait;
         self.crowded.is_some_and(|since| cx.now.since(since) < wait)
     }
@@ -47,9 +47,9 @@ impl Peers {
     ///
     /// A connection that has come up at `suspect` or after is not suspected: who has just answered there
     /// lives, and is not whom the ticket means.
-    pub(crate) fn leave_past_life<P: Planner>(
+    pub(crate) fn leave_past_life(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         address: &RankAddress,
         ticket: Incarnation,
         suspect: Moment,
@@ -78,7 +78,7 @@ impl Peers {
     }
 
     /// Sees to it that a connection will be there.
-    pub(crate) fn want<P: Planner>(&mut self, cx: &mut Context<P>, address: &RankAddress) {
+    pub(crate) fn want(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
         let known = self.agents.entry(address.agent.clone()).or_default();
         if !known.up.is_empty() {
             return;
@@ -99,7 +99,7 @@ impl Peers {
     }
 
     /// Something new needs the agent: do not let it wait for the pause after an old failure.
-    pub(crate) fn hurry<P: Planner>(&mut self, cx: &mut Context<P>, agent: AgentId) {
+    pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, agent: AgentId) {
         let known = self
             .agents
             .get_mut(&agent)
@@ -114,7 +114,7 @@ impl Peers {
         }
     }
 
-    pub(crate) fn dial_due<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
+    pub(crate) fn dial_due(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId) {
         let known = self.agents.get_mut(agent);
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
             return;
@@ -124,9 +124,9 @@ impl Peers {
     }
 
     /// No connection to the agent can be had, or the last one is lost; it `was_up` or not.
-    pub(crate) fn dial_failed<P: Planner>(
+    pub(crate) fn dial_failed(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         agent: AgentId,
         was_up: bool,
         why: Text,
@@ -159,9 +159,9 @@ impl Peers {
 
     /// Has an agent that is away dialled after a pause, where somebody needs it and knows its `address`; forgets it
     /// otherwise.
-    pub(crate) fn dial_again<P: Planner>(
+    pub(crate) fn dial_again(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         agent: &AgentId,
         address: Option<RankAddress>,
     ) {

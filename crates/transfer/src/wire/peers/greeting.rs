@@ -28,9 +28,9 @@ use crate::wire::refusal::HelloRefusal;
 
 impl Peers {
     /// Whether agents of a service may open one more connection to us.
-    pub(super) fn check_crowd<P: Planner>(
+    pub(super) fn check_crowd(
         &self,
-        cx: &Context<P>,
+        cx: &Context<impl Planner>,
         service: &ServiceName,
     ) -> Result<(), HelloRefusal> {
         let of_service = |session: &&Session| !session.dialled && session.service == *service;
@@ -44,9 +44,9 @@ impl Peers {
         room(cx.options.unnamed_per_service, unnamed.count())
     }
 
-    pub(super) fn on_greeting<P: Planner>(
+    pub(super) fn on_greeting(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         message: Message,
         wanted: bool,
@@ -77,9 +77,9 @@ impl Peers {
         }
     }
 
-    fn on_hello<P: Planner>(
+    fn on_hello(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         hello: Hello,
         wanted: bool,
@@ -133,9 +133,9 @@ impl Peers {
         }
     }
 
-    fn check_hello<P: Planner>(
+    fn check_hello(
         &self,
-        cx: &Context<P>,
+        cx: &Context<impl Planner>,
         conn: ConnId,
         hello: &Hello,
     ) -> Result<(), HelloRefusal> {
@@ -174,7 +174,7 @@ impl Peers {
         }
     }
 
-    fn on_document<P: Planner>(&mut self, cx: &mut Context<P>, conn: ConnId, document: &[u8]) {
+    fn on_document(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, document: &[u8]) {
         let session = self.sessions.get_mut(&conn);
         let Some(hello) = session.and_then(|session| session.hello.take()) else {
             return;
@@ -192,7 +192,7 @@ impl Peers {
         self.unwelcome(cx, conn, refusal);
     }
 
-    fn accept<P: Planner>(&mut self, cx: &mut Context<P>, conn: ConnId, hello: Hello, ranks: u32) {
+    fn accept(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, hello: Hello, ranks: u32) {
         let most = ranks.min(MAX_RANKS as u32);
         if let Some(&rank) = hello.ranks.iter().find(|rank| rank.0 >= most) {
             return self.unwelcome(cx, conn, HelloRefusal::Rank { rank, ranks });
@@ -215,15 +215,15 @@ impl Peers {
         }
     }
 
-    fn unwelcome<P: Planner>(&mut self, cx: &mut Context<P>, conn: ConnId, refusal: HelloRefusal) {
+    fn unwelcome(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: HelloRefusal) {
         cx.send(conn, Message::Unwelcome(refusal.clone()));
         self.greeting_failed(cx, conn, &refusal);
         self.close(cx, conn, CloseReason::Refused(refusal));
     }
 
-    fn on_unwelcome<P: Planner>(
+    fn on_unwelcome(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         refusal: HelloRefusal,
     ) {
@@ -236,9 +236,9 @@ impl Peers {
     }
 
     /// Whether the agent that we have dialled has too many connections just now, and is to be tried again.
-    fn waits_for_room<P: Planner>(
+    fn waits_for_room(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         refusal: &HelloRefusal,
     ) -> bool {
@@ -252,9 +252,9 @@ impl Peers {
     }
 
     /// Jobs that need this agent need not wait.
-    fn greeting_failed<P: Planner>(
+    fn greeting_failed(
         &self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         refusal: &HelloRefusal,
     ) {
@@ -267,7 +267,7 @@ impl Peers {
     }
 
     /// Both sides may have come to accept each other: then the connection is up.
-    fn up<P: Planner>(&mut self, cx: &mut Context<P>, conn: ConnId) {
+    fn up(&mut self, cx: &mut Context<impl Planner>, conn: ConnId) {
         let session = self.sessions.get_mut(&conn);
         let Some(session) = session.filter(|session| session.is_up()) else {
             return;
@@ -298,7 +298,7 @@ impl Peers {
 }
 
 /// What we say first.
-pub(super) fn hello<P: Planner>(cx: &Context<P>) -> Hello {
+pub(super) fn hello(cx: &Context<impl Planner>) -> Hello {
     let me = &cx.me;
     Hello {
         versions: VERSIONS,

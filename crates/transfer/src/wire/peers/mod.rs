@@ -145,9 +145,9 @@ impl Peers {
     }
 
     /// Whether a ticket is authentic and means us, in this life, and this peer.
-    pub(super) fn authenticate<P: Planner>(
+    pub(super) fn authenticate(
         &self,
-        cx: &Context<P>,
+        cx: &Context<impl Planner>,
         conn: ConnId,
         ticket: &Ticket,
     ) -> Result<Claims, Refusal> {
@@ -219,9 +219,9 @@ pub(super) fn check_life(
 impl Peers {
     /// A control connection is there. `service` and `permits` are from the peer's certificate; `dialled` is the
     /// agent that was to be reached, where we have made it. Says whether there is room for it.
-    pub(super) fn connected<P: Planner>(
+    pub(super) fn connected(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         service: ServiceName,
         dialled: Option<AgentId>,
@@ -258,9 +258,9 @@ impl Peers {
     /// Takes a message that has come, as far as it is a greeting. Gives anything else that a peer may say once it is welcome.
     ///
     /// `wanted` says whether anything here waits for the agent that a hello is of.
-    pub(super) fn hear<P: Planner>(
+    pub(super) fn hear(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         envelope: Envelope,
         wanted: bool,
@@ -287,9 +287,9 @@ impl Peers {
     }
 
     /// Ends a connection by our own decision.
-    pub(super) fn close<P: Planner>(
+    pub(super) fn close(
         &mut self,
-        cx: &mut Context<P>,
+        cx: &mut Context<impl Planner>,
         conn: ConnId,
         reason: CloseReason,
     ) {
@@ -300,7 +300,7 @@ impl Peers {
     }
 
     /// A connection is gone.
-    pub(super) fn lost<P: Planner>(&mut self, cx: &mut Context<P>, conn: ConnId) {
+    pub(super) fn lost(&mut self, cx: &mut Context<impl Planner>, conn: ConnId) {
         let Some(session) = self.sessions.remove(&conn) else {
             return;
         };
