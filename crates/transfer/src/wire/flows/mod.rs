@@ -26,7 +26,7 @@ use crate::path::negotiation::Way;
 
 pub use destination::{MAX_STREAMS, StreamRefusal};
 
-use transfer::{Role, Transfer};
+use transfer::{Phase, Role, Transfer};
 
 /// How long a fence that is late may take to be heard of.
 const FENCE_GRACE: Duration = Duration::from_secs(1);
@@ -75,10 +75,14 @@ impl<P: Planner> Flows<P> {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
-        match t.source().map(|source| source.stream_sent(bytes)) {
-            Some(Ok(())) if t.is_read() => cx.tell(News::Read(id)),
-            Some(Err(failure)) => self.fail(cx, id, failure, true),
-            _ => {}
+        let planned = t.flow.bytes;
+        let Role::Source(source) = &mut t.role else {
+            return;
+        };
+        match source.stream_sent(bytes, planned) {
+            Err(failure) => self.fail(cx, id, failure, true),
+            Ok(()) if t.is_read() => cx.tell(News::Read(id)),
+            Ok(()) => {}
         }
     }
 
@@ -89,7 +93,7 @@ impl<P: Planner> Flows<P> {
     /// Bytes are moving.
     pub(super) fn moving(&self, cx: &mut Context<P>, id: TransferId) {
         let transfer = self.transfers.get(&id);
-        if transfer.is_some_and(|t| !t.is_fencing() && !t.is_committed()) {
+        if transfer.is_some_and(|t| !t.is_fencing() && t.phase != Phase::Committed) {
             cx.after(cx.options.stall, Timer::Stall(id));
         }
     }
@@ -132,12 +136,10 @@ impl<P: Planner> Flows<P> {
         crc: u32,
     ) {
         let id = header.transfer;
-        self.moving(cx, id);
-        let destination = self.transfers.get_mut(&id).and_then(Transfer::destination);
-        match destination.map(|d| d.stream_arrived(header, trailer, crc)) {
-            None => {}
-            Some(Ok(())) => self.land_if_whole(cx, id),
-            Some(Err(failure)) => self.fail(cx, id, failure, true),
+        let role = self.transfers.get_mut(&id).map(|t| &mut t.role);
+        if let Some(Role::Destination(destination)) = role {
+            let arrived = destination.stream_arrived(header, trailer, crc);
+            self.land_if_whole(cx, id, arrived);
         }
     }
 
@@ -165,7 +167,7 @@ impl<P: Planner> Flows<P> {
         let Some(t) = transfer else {
             return;
         };
-        let (asking, committed) = (t.is_asking(), t.is_committed());
+        let (asking, committed) = (t.phase == Phase::Asking, t.phase == Phase::Committed);
         match (message, &mut t.role) {
             (Message::Accepted { path, .. }, _) => self.on_accepted(cx, id, path),
             (Message::Refused { refusal, .. }, _) if asking => {
@@ -187,11 +189,7 @@ impl<P: Planner> Flows<P> {
             }
             (Message::Commit { streams, bytes, .. }, Role::Destination(destination)) => {
                 let committed = destination.commit(streams, bytes);
-                self.moving(cx, id);
-                match committed {
-                    Ok(()) => self.land_if_whole(cx, id),
-                    Err(failure) => self.fail(cx, id, failure, true),
-                }
+                self.land_if_whole(cx, id, committed);
             }
             (Message::Landed { .. }, _) if committed => cx.tell(News::Landed(id)),
             _ => {}
@@ -207,8 +205,7 @@ impl<P: Planner> Flows<P> {
         };
         if !t.paths.contains(path) {
             let why = format!("the peer chose the path {path}, which was not wanted").into();
-            self.fail(cx, id, Failure::Local { why }, true);
-            return;
+            return self.fail(cx, id, Failure::Local { why }, true);
         }
         if !t.accept() {
             return;
@@ -220,7 +217,7 @@ impl<P: Planner> Flows<P> {
         if receiving {
             cx.act(Action::Flowing(id, path));
             cx.tell(News::Travels(id));
-            self.land_if_whole(cx, id);
+            self.land_if_whole(cx, id, Ok(()));
         }
     }
 }
@@ -280,7 +277,7 @@ impl<P: Planner> Flows<P> {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
-        if let Some(source) = t.source() {
+        if let Role::Source(source) = &mut t.role {
             source.prefilled = true;
         }
         let (reading, read) = (t.is_reading(), t.is_read());
@@ -329,8 +326,11 @@ impl<P: Planner> Flows<P> {
 
 /// How an attempt ends.
 impl<P: Planner> Flows<P> {
-    fn land_if_whole(&mut self, cx: &mut Context<P>, id: TransferId) {
-        match self.transfers.get(&id).and_then(Transfer::outcome) {
+    /// Something that a destination waits for is `taken`, or not as it must be. It may be the last.
+    fn land_if_whole(&mut self, cx: &mut Context<P>, id: TransferId, taken: Result<(), Failure>) {
+        self.moving(cx, id);
+        let outcome = || self.transfers.get(&id).and_then(Transfer::outcome);
+        match taken.map_or_else(|failure| Some(Err(failure)), |()| outcome()) {
             None => {}
             Some(Err(failure)) => self.fail(cx, id, failure, true),
             Some(Ok(())) => cx.tell(News::Whole(id)),
@@ -382,7 +382,7 @@ impl<P: Planner> Flows<P> {
         };
         // What has been read and committed is out of the lease's hands.
         let lease_ended = matches!(why, Why::Failed(Failure::LeaseEnded { .. }));
-        if lease_ended && t.is_committed() {
+        if lease_ended && t.phase == Phase::Committed {
             return;
         }
         let (conn, under_way) = (t.flow.conn, t.is_under_way());
@@ -400,8 +400,7 @@ impl<P: Planner> Flows<P> {
         if under_way {
             cx.after(cx.options.fence_wait, Timer::Fence(id));
             cx.act(Action::Fence(id));
-        }
-        if !under_way {
+        } else {
             self.gone(cx, id, why);
         }
     }

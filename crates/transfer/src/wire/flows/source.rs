@@ -19,28 +19,18 @@
 use crate::wire::refusal::Failure;
 
 /// Counts what a transfer has read. Memory: this struct, whatever the route's size.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Source {
-    bytes: u64,
     pub(super) prefilled: bool,
     /// Bytes of finished streams.
-    sent: u64,
-    streams: u32,
+    pub(super) sent: u64,
+    pub(super) streams: u32,
 }
 
 impl Source {
-    pub(super) fn new(bytes: u64, prefilled: bool) -> Self {
-        Self {
-            bytes,
-            prefilled,
-            sent: 0,
-            streams: 0,
-        }
-    }
-
     /// A stream is written whole, and its memory read. Where the counts do not add up, that is a fault of this process.
-    pub(super) fn stream_sent(&mut self, bytes: u64) -> Result<(), Failure> {
-        let (planned, found) = (self.bytes, self.sent.saturating_add(bytes));
+    pub(super) fn stream_sent(&mut self, bytes: u64, planned: u64) -> Result<(), Failure> {
+        let found = self.sent.saturating_add(bytes);
         if found > planned {
             let why = format!("{found} bytes were sent of {planned}").into();
             return Err(Failure::Local { why });
@@ -48,15 +38,5 @@ impl Source {
         self.sent = found;
         self.streams = self.streams.saturating_add(1);
         Ok(())
-    }
-
-    /// Whether nothing is left to read: what was read before the prefill was over may have been half computed.
-    pub(super) fn has_read_all(&self) -> bool {
-        self.prefilled && self.sent == self.bytes
-    }
-
-    /// What the commit has to say: streams and bytes.
-    pub(super) fn counts(&self) -> (u32, u64) {
-        (self.streams, self.sent)
     }
 }

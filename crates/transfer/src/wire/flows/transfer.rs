@@ -22,7 +22,7 @@ pub(crate) struct Transfer<P: Planner> {
     pub(crate) plan: Option<Arc<Planned<P::Plan>>>,
     pub(crate) side: Side,
     pub(super) role: Role,
-    phase: Phase,
+    pub(super) phase: Phase,
     /// Whether its fence takes longer than it should.
     pub(super) is_fence_late: bool,
     /// Whether memory has not been done with it in time.
@@ -45,7 +45,7 @@ pub(super) enum Role {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Phase {
+pub(super) enum Phase {
     /// The peer has still to accept it.
     Asking,
     /// A source may not read yet: the prefill is not over.
@@ -68,7 +68,10 @@ impl<P: Planner> Transfer<P> {
         paths: PathSet,
     ) -> Self {
         let role = match way {
-            Way::Out => Role::Source(Source::new(flow.bytes, prefilled)),
+            Way::Out => Role::Source(Source {
+                prefilled,
+                ..Source::default()
+            }),
             Way::In => Role::Destination(Destination::new(flow.bytes)),
         };
         let mut transfer = Self {
@@ -115,19 +118,20 @@ impl<P: Planner> Transfer<P> {
         begun || self.way() == Way::In
     }
 
-    pub(super) fn is_committed(&self) -> bool {
-        self.phase == Phase::Committed
-    }
-
     /// Whether a source reads.
     pub(super) fn is_reading(&self) -> bool {
         self.phase == Phase::Moving && self.way() == Way::Out
     }
 
-    /// Whether nothing is left to read, so that only the lease decides about the commit.
+    /// Whether nothing is left to read, so that only the lease decides about the commit: what was read before the prefill
+    /// was over may have been half computed.
     pub(crate) fn is_read(&self) -> bool {
-        let read_all = matches!(&self.role, Role::Source(source) if source.has_read_all());
-        self.phase == Phase::Moving && read_all
+        match &self.role {
+            Role::Source(source) if self.phase == Phase::Moving => {
+                source.prefilled && source.sent == self.flow.bytes
+            }
+            _ => false,
+        }
     }
 
     /// Which way its bytes go.
@@ -138,28 +142,9 @@ impl<P: Planner> Transfer<P> {
         }
     }
 
-    pub(super) fn source(&mut self) -> Option<&mut Source> {
-        match &mut self.role {
-            Role::Source(source) => Some(source),
-            Role::Destination(_) => None,
-        }
-    }
-
-    pub(super) fn destination(&mut self) -> Option<&mut Destination> {
-        match &mut self.role {
-            Role::Source(_) => None,
-            Role::Destination(destination) => Some(destination),
-        }
-    }
-
-    /// Whether the peer has still to accept it.
-    pub(super) fn is_asking(&self) -> bool {
-        self.phase == Phase::Asking
-    }
-
     /// The peer accepts. Tells whether that is news.
     pub(super) fn accept(&mut self) -> bool {
-        let news = self.is_asking();
+        let news = self.phase == Phase::Asking;
         if news {
             self.phase = match self.way() {
                 Way::Out => Phase::Waiting,
@@ -188,18 +173,20 @@ impl<P: Planner> Transfer<P> {
 
     /// A source commits. Gives what the commit has to say: streams and bytes.
     pub(super) fn commit(&mut self) -> Option<(u32, u64)> {
-        let counts = self.source()?.counts();
+        let Role::Source(source) = &self.role else {
+            return None;
+        };
         self.phase = Phase::Committed;
-        Some(counts)
+        Some((source.streams, source.sent))
     }
 
     /// Whether a stream may place its bytes. To be asked before the first is placed.
     pub(super) fn admit(&mut self, header: &StreamHeader) -> Result<(), StreamRefusal> {
         let known = !self.is_fencing() && header.nonce == self.flow.nonce;
-        let destination = self.destination().filter(|_| known);
-        destination
-            .ok_or(StreamRefusal::Unknown)
-            .and_then(|destination| destination.admit(header))
+        match &mut self.role {
+            Role::Destination(destination) if known => destination.admit(header),
+            _ => Err(StreamRefusal::Unknown),
+        }
     }
 
     /// How it went, of a destination that is accepted, once every byte and the commit are there.
@@ -278,8 +265,16 @@ mod tests {
         source
     }
 
+    fn source_of(t: &mut Transfer<SimPlanner<()>>) -> &mut Source {
+        match &mut t.role {
+            Role::Source(source) => source,
+            Role::Destination(_) => unreachable!(),
+        }
+    }
+
     fn sent(t: &mut Transfer<SimPlanner<()>>, bytes: u64) -> Result<(), Failure> {
-        t.source().unwrap().stream_sent(bytes)
+        let planned = t.flow.bytes;
+        source_of(t).stream_sent(bytes, planned)
     }
 
     #[test]
@@ -299,7 +294,7 @@ mod tests {
     fn a_source_waits_for_the_prefill_unless_by_layer() {
         let mut source = accepted(10, Way::Out, false, false);
         assert!(!source.begin_reading() && source.waits_for_prefill());
-        source.source().unwrap().prefilled = true;
+        source_of(&mut source).prefilled = true;
         assert!(source.begin_reading() && !source.waits_for_prefill());
 
         let mut source = accepted(10, Way::Out, true, false);
@@ -309,7 +304,7 @@ mod tests {
             !source.is_read(),
             "what was read may have been half computed"
         );
-        source.source().unwrap().prefilled = true;
+        source_of(&mut source).prefilled = true;
         assert!(source.is_read());
     }
 
