@@ -2,8 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::awaited::Awaited;
-use super::refusal::{Failure, HelloRefusal, Refusal};
+use super::{Awaited, Failure, HelloRefusal, Refusal};
 use crate::content::ContentDigest;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,

@@ -147,6 +147,12 @@ pub use peers::Permits;
 pub use planner::{PlanAsk, Planned, Planner, Route};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Role, Text};
 
+use context::{Context, Timer};
+use ground::Ground;
+use held::Held;
+use message::Message;
+use news::{News, Side, Why};
+
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]

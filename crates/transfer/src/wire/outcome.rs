@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
+use super::{Failure, HelloRefusal, Refusal, Text, Waiting};
 use crate::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Rank};
 use crate::lease::LeaseEnd;
 use crate::path::Path;
 use crate::ticket::TicketError;
-
-use super::awaited::Waiting;
-use super::refusal::{Failure, HelloRefusal, Refusal, Text};
 
 /// What a job has done.
 #[derive(Clone, Debug, PartialEq, Eq)]

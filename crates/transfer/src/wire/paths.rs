@@ -2,14 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::action::Action;
-use super::context::Context;
-use super::ids::ConnId;
-use super::message::Message;
-use super::news::News;
 use super::peers::Peers;
-use super::planner::Planner;
-use super::refusal::Text;
+use super::{Action, ConnId, Context, Message, News, Planner, Text};
 use crate::ids::{AgentId, TransferId};
 use crate::path::negotiation::{Negotiation, Step, Steps, Traveller, Way};
 use crate::path::{Path, PathSet};

@@ -10,7 +10,7 @@ use crate::ids::{
 };
 use crate::lease::{LeaseEnd, UseError};
 
-use super::awaited::Awaited;
+use super::Awaited;
 use crate::path::PathSet;
 
 /// Longest text of a peer that is kept, in bytes.

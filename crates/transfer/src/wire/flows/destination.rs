@@ -16,7 +16,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::wire::refusal::Failure;
+use crate::wire::Failure;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 
 /// Most streams of one transfer: 80 layers in 8 lanes need 640. At 48 bytes each, the table of a
@@ -95,12 +95,7 @@ impl Destination {
         let Some(stream) = stream.filter(|s| s.number == header.stream && !s.whole) else {
             return Err(Failure::Streams);
         };
-        if trailer.length != stream.length {
-            return Err(Failure::Length {
-                planned: stream.length,
-                found: trailer.length,
-            });
-        }
+        check_length(stream.length, trailer.length)?;
         if trailer.crc != crc {
             return Err(Failure::Checksum {
                 stream: header.stream,
@@ -115,12 +110,7 @@ impl Destination {
 
     /// The source commits to so many streams and bytes.
     pub(super) fn commit(&mut self, streams: u32, bytes: u64) -> Result<(), Failure> {
-        if bytes != self.bytes {
-            return Err(Failure::Length {
-                planned: self.bytes,
-                found: bytes,
-            });
-        }
+        check_length(self.bytes, bytes)?;
         self.commit = Some(streams);
         Ok(())
     }
@@ -130,6 +120,13 @@ impl Destination {
         let streams = self.commit.filter(|_| self.arrived == self.bytes)?;
         let all = streams as usize == self.streams.len();
         Some(if all { Ok(()) } else { Err(Failure::Streams) })
+    }
+}
+
+fn check_length(planned: u64, found: u64) -> Result<(), Failure> {
+    match planned == found {
+        true => Ok(()),
+        false => Err(Failure::Length { planned, found }),
     }
 }
 

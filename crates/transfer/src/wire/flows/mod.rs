@@ -11,15 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, Flow};
-use super::awaited::Awaited;
-use super::context::{Context, Timer};
-use super::ids::ConnId;
-use super::message::Message;
-use super::news::{News, Side, Why};
-use super::planner::{Planned, Planner};
-use super::refusal::{Failure, Refusal, Text};
 use super::stream::{StreamHeader, StreamTrailer};
+use super::{
+    Action, Awaited, ConnId, Context, Failure, Flow, Message, News, Planned, Planner, Refusal,
+    Side, Text, Timer, Why,
+};
 use crate::ids::{AgentId, TransferId};
 use crate::path::Path;
 use crate::path::negotiation::Way;

@@ -6,12 +6,8 @@ use super::destination::{Destination, StreamRefusal};
 use super::source::Source;
 use crate::path::PathSet;
 use crate::path::negotiation::Way;
-use crate::wire::action::Flow;
-use crate::wire::awaited::Awaited;
-use crate::wire::news::{Side, Why};
-use crate::wire::planner::{Planned, Planner};
-use crate::wire::refusal::Failure;
 use crate::wire::stream::StreamHeader;
+use crate::wire::{Awaited, Failure, Flow, Planned, Planner, Side, Why};
 
 /// A transfer and whose it is. Memory: about 500 bytes, and what [`Destination`] keeps of streams.
 #[derive(Debug)]

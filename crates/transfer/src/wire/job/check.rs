@@ -6,10 +6,8 @@ use super::JobSpec;
 use crate::ids::Direction;
 use crate::lease::{LeaseKey, covers};
 use crate::ticket::Claims;
-use crate::wire::context::Context;
-use crate::wire::outcome::JobError;
 use crate::wire::peers::check_life;
-use crate::wire::planner::Planner;
+use crate::wire::{Context, JobError, Planner};
 
 /// Whether a job may begin. Gives what its ticket says, and the leases that it opens for its owner to push into, if any.
 /// Whether they can be opened, their table says.

@@ -21,14 +21,11 @@ use super::{Job, JobSpec, Jobs};
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::ticket::{Claims, RankAddress};
-use crate::wire::awaited::Awaited;
-use crate::wire::context::{Context, Timer};
-use crate::wire::ground::Ground;
-use crate::wire::ids::{ConnId, JobId};
-use crate::wire::message::{Invitation, Message};
-use crate::wire::outcome::{JobError, RouteReport};
-use crate::wire::planner::Planner;
-use crate::wire::refusal::{Refusal, Role};
+use crate::wire::message::Invitation;
+use crate::wire::{
+    Awaited, ConnId, Context, Ground, JobError, JobId, Message, Planner, Refusal,
+    Role, RouteReport, Timer,
+};
 
 /// The leases that a job opens for its owner to push into.
 pub(crate) fn write_leases(

@@ -26,20 +26,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::action::{Action, BlocksOf};
-use super::awaited::{Awaited, Waiting, shown};
-use super::context::{Context, Timer};
+use super::awaited::shown;
 use super::flows::Flows;
 use super::flows::transfer::Transfer;
-use super::ground::Ground;
-use super::held::Held;
-use super::ids::JobId;
 use super::message::{Invitation, NoticeKind};
-use super::news::{News, Notify, Side};
-use super::outcome::{JobError, JobReport};
+use super::news::Notify;
 use super::peers::Peers;
-use super::planner::{PlanAsk, Planned, Planner};
-use super::refusal::Text;
+use super::{
+    Action, Awaited, BlocksOf, Context, Ground, Held, JobError, JobId, JobReport, News, PlanAsk,
+    Planned, Planner, Side, Text, Timer, Waiting,
+};
 use crate::content::ContentDigest;
 use crate::ids::{AgentId, Rank};
 use crate::lease::LeaseKey;

@@ -8,20 +8,13 @@ use crate::ids::{AgentId, Direction, PlanDigest, Rank, TransferId};
 use crate::path::negotiation::Way;
 use crate::path::{Path, PathSet};
 use crate::ticket::RankAddress;
-use crate::wire::action::{BlocksOf, Flow};
-use crate::wire::awaited::Awaited;
-use crate::wire::context::Timer;
 use crate::wire::flows::transfer::Transfer;
-use crate::wire::ground::Ground;
-use crate::wire::held::Held;
-use crate::wire::ids::JobId;
-use crate::wire::message::{Ask, Message};
-use crate::wire::news::{Side, Why};
-use crate::wire::options::Options;
-use crate::wire::outcome::{JobError, RouteReport};
+use crate::wire::message::Ask;
 use crate::wire::owner::check_places_of_one;
-use crate::wire::planner::{PlanAsk, Planned, Planner, Route};
-use crate::wire::refusal::{Failure, Refusal};
+use crate::wire::{
+    Awaited, BlocksOf, Failure, Flow, Ground, Held, JobError, JobId, Message, Options, PlanAsk,
+    Planned, Planner, Refusal, Route, RouteReport, Side, Timer, Why,
+};
 
 /// As many attempts as an owner may say that there were: more are not to be reached in the life of a lease.
 const MOST_ATTEMPTS: u32 = 1 << 20;

@@ -6,11 +6,7 @@ use super::{Peers, Session};
 use crate::ids::{AgentId, Incarnation};
 use crate::moment::Moment;
 use crate::ticket::RankAddress;
-use crate::wire::action::{Action, CloseReason};
-use crate::wire::context::{Context, Timer};
-use crate::wire::news::News;
-use crate::wire::planner::Planner;
-use crate::wire::refusal::Text;
+use crate::wire::{Action, CloseReason, Context, News, Planner, Text, Timer};
 
 /// Where an agent is, and what has come of dialling it.
 #[derive(Debug)]

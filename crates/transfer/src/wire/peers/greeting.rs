@@ -18,13 +18,10 @@ use super::{Peer, Peers, Session};
 use crate::ids::{AgentId, DeploymentDigest, ServiceName};
 use crate::lease::Holder;
 use crate::ticket::MAX_RANKS;
-use crate::wire::action::CloseReason;
-use crate::wire::context::{Context, Identity, Timer};
-use crate::wire::ids::ConnId;
-use crate::wire::message::{Hello, MAX_DOCUMENT, Message, VERSIONS};
-use crate::wire::news::News;
-use crate::wire::planner::Planner;
-use crate::wire::refusal::HelloRefusal;
+use crate::wire::message::{Hello, MAX_DOCUMENT, VERSIONS};
+use crate::wire::{
+    CloseReason, ConnId, Context, HelloRefusal, Identity, Message, News, Planner, Timer,
+};
 
 impl Peers {
     /// Whether agents of a service may open one more connection to us.
@@ -167,8 +164,7 @@ impl Peers {
         if !dialled && self.sessions.iter().filter(of_this_life).count() >= limit {
             return Err(HelloRefusal::crowded(limit));
         }
-        let known = self.agents.get(&hello.agent);
-        match known.and_then(|known| known.incarnation) {
+        match self.life(&hello.agent) {
             Some(later) if later > hello.incarnation => Err(HelloRefusal::Superseded { later }),
             _ => Ok(()),
         }
@@ -277,12 +273,13 @@ impl Peers {
         let Some((agent, incarnation)) = session.agent.clone().zip(incarnation) else {
             return;
         };
+        let is_past = self.life(&agent).is_some_and(|past| past != incarnation);
         cx.timers.clear(&Timer::Hello(conn));
         cx.timers.clear(&Timer::Dial(agent.clone()));
         let known = self.agents.entry(agent.clone()).or_default();
-        let past = match known.incarnation.replace(incarnation) {
-            Some(past) if past != incarnation => std::mem::take(&mut known.up),
-            _ => BTreeSet::new(),
+        let past = match is_past {
+            true => std::mem::take(&mut known.up),
+            false => BTreeSet::new(),
         };
         known.up.insert(conn);
         if let Some(dial) = &mut known.dial {

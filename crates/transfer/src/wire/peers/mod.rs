@@ -7,14 +7,10 @@ mod greeting;
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::action::{Action, CloseReason};
-use super::context::{Context, Timer};
-use super::ids::ConnId;
-use super::message::{Envelope, Hello, Message};
-use super::news::News;
-use super::outcome::JobError;
-use super::planner::Planner;
-use super::refusal::{Refusal, Role};
+use super::message::{Envelope, Hello};
+use super::{
+    Action, CloseReason, ConnId, Context, JobError, Message, News, Planner, Refusal, Role, Timer,
+};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank, ServiceName};
 use crate::lease::Holder;
 use crate::moment::Moment;
@@ -102,7 +98,6 @@ impl Session {
 struct Known {
     /// Connections that are up, all of one life.
     up: BTreeSet<ConnId>,
-    incarnation: Option<Incarnation>,
     dial: Option<Dial>,
 }
 
@@ -185,11 +180,17 @@ impl Peers {
         check_life(agent, found, claims)
     }
 
+    /// The life of an agent that is connected.
+    fn life(&self, agent: &AgentId) -> Option<Incarnation> {
+        let peer = self.peer(self.connection(agent)?)?;
+        Some(peer.holder.incarnation)
+    }
+
     /// The lives of agents that are connected.
     #[cfg(test)]
     pub(super) fn lives(&self) -> impl Iterator<Item = (&AgentId, Incarnation)> {
-        let agents = self.agents.iter();
-        agents.filter_map(|(agent, known)| Some((agent, known.incarnation?)))
+        let agents = self.agents.keys();
+        agents.filter_map(|agent| Some((agent, self.life(agent)?)))
     }
 }
 
@@ -274,8 +275,7 @@ impl Peers {
             return None;
         }
         session.seen = envelope.sequence;
-        let is_greeting = envelope.message.is_greeting();
-        match (session.is_up(), is_greeting) {
+        match (session.is_up(), envelope.message.is_greeting()) {
             (true, false) => return Some(envelope.message),
             (true, true) => {
                 let reason = CloseReason::Violation("a greeting after the welcome");
@@ -313,13 +313,7 @@ impl Peers {
         }
         let known = session.agent.as_ref();
         let known = known.and_then(|agent| self.agents.get_mut(agent));
-        let was_up = known.is_some_and(|known| {
-            let was_up = known.up.remove(&conn);
-            if known.up.is_empty() {
-                known.incarnation = None;
-            }
-            was_up
-        });
+        let was_up = known.is_some_and(|known| known.up.remove(&conn));
         let agent = session.agent;
         cx.tell(News::Lost {
             conn,
