@@ -45,6 +45,7 @@ pub mod lease;
 pub mod moment;
 pub mod path;
 pub mod plan;
+mod roles;
 pub mod ticket;
 pub mod wire;
 

@@ -267,9 +267,9 @@ impl Driver {
     fn connected(&mut self, connection: ControlConnection, meant: Option<AgentId>) {
         let now = self.now();
         let service = connection.peer().service.clone();
-        let (conn, permits, paths) = self.connections.add(connection, meant.clone());
+        let (conn, roles, paths) = self.connections.add(connection, meant.clone());
         let machine = &mut self.machine;
-        machine.connected(now, conn, service, meant, permits, paths);
+        machine.connected(now, conn, service, meant, roles, paths);
     }
 
     fn on_data(&mut self, event: DataEvent) {

@@ -16,11 +16,11 @@ use super::{
     certificate::{self, PeerIdentityError, cluster_of_authority},
     name::{PeerIdentity, authority_uri},
     proof::{Identity, IdentityError},
-    roles::Roles,
     ticket_secret::TicketSecret,
     tls::SERVER_NAME,
 };
 use crate::ids::{ClusterName, ServiceName};
+use crate::roles::Roles;
 
 /// The time in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

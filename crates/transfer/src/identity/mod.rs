@@ -26,7 +26,6 @@ mod name;
 mod pem;
 mod proof;
 mod renewal;
-mod roles;
 #[cfg(test)]
 mod tests;
 mod ticket_secret;
@@ -39,5 +38,6 @@ pub use name::{PeerIdentity, UriError, random_cluster_name};
 pub use proof::{Identity, IdentityError, MAX_AUTHORITIES};
 pub use renewal::RenewalError;
 pub(crate) use renewal::Renewals;
-pub use roles::{Role, Roles, UnknownRole};
 pub use ticket_secret::TicketSecret;
+
+pub use crate::roles::{Role, Roles, UnknownRole};

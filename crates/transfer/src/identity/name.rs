@@ -8,8 +8,8 @@ use std::{
 
 use thiserror::Error;
 
-use super::roles::{Roles, UnknownRole};
 use crate::ids::{ClusterName, Incarnation, InstanceName, NameError, ServiceName};
+use crate::roles::{Roles, UnknownRole};
 
 /// The URI scheme of identities.
 pub(super) const SCHEME: &str = "transload://";

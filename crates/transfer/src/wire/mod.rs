@@ -134,6 +134,7 @@ mod refusal;
 pub mod stream;
 
 pub use crate::path::{Path, PathSet};
+pub use crate::roles::{Role, Roles};
 pub use action::{Action, BlocksOf, CloseReason, Flow};
 pub use awaited::{Awaited, Waiting};
 pub use context::{Identity, Secret};
@@ -143,9 +144,8 @@ pub use job::{JobRefused, JobSpec};
 pub use machine::{DocumentTooLong, Gauges, Machine};
 pub use options::Options;
 pub use outcome::{JobError, JobReport, NoticeOutcome, RouteReport};
-pub use peers::Permits;
 pub use planner::{PlanAsk, Planned, Planner, Route};
-pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Role, Text};
+pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Text};
 
 use context::{Context, Timer};
 use ground::Ground;

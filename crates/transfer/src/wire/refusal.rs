@@ -12,6 +12,7 @@ use crate::lease::{LeaseEnd, UseError};
 
 use super::Awaited;
 use crate::path::PathSet;
+use crate::roles::Role;
 
 /// Longest text of a peer that is kept, in bytes.
 const MAX_TEXT: usize = 1024;
@@ -134,30 +135,6 @@ impl HelloRefusal {
             _ => {}
         }
         self
-    }
-}
-
-/// What a certificate may allow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Role {
-    /// To read leased blocks.
-    Pull,
-    /// To write into opened blocks.
-    Push,
-    /// To renew leases of others.
-    Renew,
-    /// To open blocks that others write into.
-    Serve,
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Role::Pull => "pull",
-            Role::Push => "push",
-            Role::Renew => "renew",
-            Role::Serve => "serve",
-        })
     }
 }
 

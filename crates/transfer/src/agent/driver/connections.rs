@@ -15,7 +15,7 @@ use super::dial::Lookups;
 use super::event::{ControlEvent, DataEvent};
 use super::log;
 use crate::data::Outgoing;
-use crate::identity::{PeerIdentity, Role};
+use crate::identity::PeerIdentity;
 use crate::ids::AgentId;
 use crate::path::Path;
 use crate::path::carrier::{Link, Reporter};
@@ -23,7 +23,7 @@ use crate::path::negotiation::{Negotiation, Order};
 use crate::quic::{ControlConnection, Endpoints};
 use crate::ticket::RankAddress;
 use crate::wire::message::Envelope;
-use crate::wire::{CloseReason, ConnId, Permits};
+use crate::wire::{CloseReason, ConnId, Roles};
 
 /// Most events of control connections that wait for the driver. Whoever has one more waits with it, so a peer that sends
 /// faster than it is served feels the back-pressure of its connection.
@@ -111,16 +111,11 @@ impl Connections {
         &mut self,
         connection: ControlConnection,
         meant: Option<AgentId>,
-    ) -> (ConnId, Permits, Vec<Box<dyn Negotiation>>) {
+    ) -> (ConnId, Roles, Vec<Box<dyn Negotiation>>) {
         self.next += 1;
         let conn = ConnId(self.next);
         let (peer, address) = (connection.peer().clone(), connection.remote_address());
-        let permits = Permits {
-            pull: peer.roles.contains(Role::Pull),
-            push: peer.roles.contains(Role::Push),
-            renew: peer.roles.contains(Role::Renew),
-            serve: peer.roles.contains(Role::Serve),
-        };
+        let roles = peer.roles;
         let dialled = meant.is_some();
         tracing::info!(%peer, %address, dialled, "connected");
         let (sender, receiver) = (connection.sender, connection.receiver);
@@ -140,7 +135,7 @@ impl Connections {
             links,
         };
         self.open.insert(conn, connection);
-        (conn, permits, paths)
+        (conn, roles, paths)
     }
 
     /// Both halves of each path that may reach a peer.

@@ -11,6 +11,7 @@ use crate::lease::{LeaseError, LeaseKey, LeaseSpec, OpenError};
 use crate::moment::Moment;
 use crate::path::Path;
 use crate::path::negotiation::{Negotiation, Report, Steps};
+use crate::roles::Roles;
 use crate::ticket::Ticket;
 use crate::wire::action::{Action, BlocksOf};
 use crate::wire::context::{Context, Identity, Timer};
@@ -25,7 +26,7 @@ use crate::wire::options::Options;
 use crate::wire::outcome::JobError;
 use crate::wire::owner::Owner;
 use crate::wire::paths::Paths;
-use crate::wire::peers::{Peers, Permits};
+use crate::wire::peers::Peers;
 use crate::wire::planner::{PlanAsk, Planned, Planner};
 use crate::wire::refusal::Text;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
@@ -211,7 +212,7 @@ impl<P: Planner> Machine<P> {
 
 /// What the transport reports of connections.
 impl<P: Planner> Machine<P> {
-    /// A control connection is there. `service` and `permits` are from the peer's certificate; `dialled` is the
+    /// A control connection is there. `service` and `roles` are from the peer's certificate; `dialled` is the
     /// agent that was to be reached, where we have made it; `paths` are those that it may have. `conn` was never used before.
     pub fn connected(
         &mut self,
@@ -219,13 +220,11 @@ impl<P: Planner> Machine<P> {
         conn: ConnId,
         service: ServiceName,
         dialled: Option<AgentId>,
-        permits: Permits,
+        roles: Roles,
         paths: Vec<Box<dyn Negotiation>>,
     ) {
         self.enter(now, |m| {
-            if m.peers
-                .connected(&mut m.cx, conn, service, dialled, permits)
-            {
+            if m.peers.connected(&mut m.cx, conn, service, dialled, roles) {
                 m.paths.connected(conn, paths);
             }
         });

@@ -8,6 +8,7 @@ use crate::ids::{AgentId, Direction, Rank, TransferId};
 use crate::lease::{LeaseKey, LeaseUse};
 use crate::path::Path;
 use crate::path::negotiation::Way;
+use crate::roles::Role;
 use crate::ticket::Claims;
 use crate::wire::action::{BlocksOf, Flow};
 use crate::wire::awaited::Awaited;
@@ -19,7 +20,7 @@ use crate::wire::ids::ConnId;
 use crate::wire::message::{Ask, Message};
 use crate::wire::news::{News, Side};
 use crate::wire::planner::{PlanAsk, Planned, Planner, Route};
-use crate::wire::refusal::{Failure, Refusal, Role};
+use crate::wire::refusal::{Failure, Refusal};
 
 /// What becomes of an ask that nothing stands against.
 enum Verdict<P: Planner> {

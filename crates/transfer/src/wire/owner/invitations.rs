@@ -23,6 +23,7 @@ use super::asks::check_direction;
 use super::pending::{Demand, WantedPush};
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseKey, LeasePush};
+use crate::roles::Role;
 use crate::ticket::{Claims, Ticket};
 use crate::wire::context::Context;
 use crate::wire::ground::Ground;
@@ -30,7 +31,7 @@ use crate::wire::ids::{ConnId, JobId};
 use crate::wire::message::{Invitation, Message};
 use crate::wire::news::News;
 use crate::wire::planner::{PlanAsk, Planner};
-use crate::wire::refusal::{Refusal, Role};
+use crate::wire::refusal::Refusal;
 
 /// A push that was invited.
 #[derive(Debug)]

@@ -9,12 +9,13 @@ use super::pending::{Demand, Said};
 use crate::ids::{Direction, LeaseSetId, Rank};
 use crate::lease::{LeaseDone, LeaseKey, UseError};
 use crate::plan::Request;
+use crate::roles::Role;
 use crate::wire::context::Context;
 use crate::wire::ids::ConnId;
 use crate::wire::message::{Message, Notice, NoticeKind};
 use crate::wire::peers::Peers;
 use crate::wire::planner::{PlanAsk, Planner};
-use crate::wire::refusal::{Refusal, Role};
+use crate::wire::refusal::Refusal;
 
 impl<P: Planner> Owner<P> {
     pub(crate) fn on_notice(

@@ -9,7 +9,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use super::message::{Envelope, Hello};
 use super::{
-    Action, CloseReason, ConnId, Context, JobError, Message, News, Planner, Refusal, Role, Timer,
+    Action, CloseReason, ConnId, Context, JobError, Message, News, Planner, Refusal, Role, Roles,
+    Timer,
 };
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank, ServiceName};
 use crate::lease::Holder;
@@ -17,38 +18,6 @@ use crate::moment::Moment;
 use crate::ticket::{Claims, Ticket};
 
 use dialling::Dial;
-
-/// What a peer's certificate allows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permits {
-    /// To read leased blocks.
-    pub pull: bool,
-    /// To write into opened blocks.
-    pub push: bool,
-    /// To renew leases.
-    pub renew: bool,
-    /// To own leases that others read or write.
-    pub serve: bool,
-}
-
-impl Permits {
-    /// Everything.
-    pub const ALL: Permits = Permits {
-        pull: true,
-        push: true,
-        renew: true,
-        serve: true,
-    };
-
-    fn allow(self, role: Role) -> bool {
-        match role {
-            Role::Pull => self.pull,
-            Role::Push => self.push,
-            Role::Renew => self.renew,
-            Role::Serve => self.serve,
-        }
-    }
-}
 
 /// All connections, and the agents that are connected or to be connected to.
 #[derive(Debug, Default)]
@@ -66,7 +35,8 @@ struct Session {
     agent: Option<AgentId>,
     /// Whether we have dialled it.
     dialled: bool,
-    permits: Permits,
+    /// What that allows it.
+    roles: Roles,
     /// Number of the last message seen.
     seen: u64,
     /// Announced, while its document is on its way.
@@ -133,7 +103,7 @@ impl Peers {
     /// Whether the peer's certificate allows it so much.
     pub(super) fn permit(&self, conn: ConnId, role: Role) -> Result<(), Refusal> {
         let session = self.sessions.get(&conn);
-        match session.is_some_and(|session| session.permits.allow(role)) {
+        match session.is_some_and(|session| session.roles.contains(role)) {
             true => Ok(()),
             false => Err(Refusal::RoleMissing { role }),
         }
@@ -218,7 +188,7 @@ pub(super) fn check_life(
 
 /// What the transport reports.
 impl Peers {
-    /// A control connection is there. `service` and `permits` are from the peer's certificate; `dialled` is the
+    /// A control connection is there. `service` and `roles` are from the peer's certificate; `dialled` is the
     /// agent that was to be reached, where we have made it. Says whether there is room for it.
     pub(super) fn connected(
         &mut self,
@@ -226,7 +196,7 @@ impl Peers {
         conn: ConnId,
         service: ServiceName,
         dialled: Option<AgentId>,
-        permits: Permits,
+        roles: Roles,
     ) -> bool {
         cx.opened(conn);
         if dialled.is_none()
@@ -242,7 +212,7 @@ impl Peers {
             service,
             dialled: dialled.is_some(),
             agent: dialled,
-            permits,
+            roles,
             seen: 0,
             hello: None,
             peer: None,

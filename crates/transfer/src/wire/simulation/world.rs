@@ -12,7 +12,7 @@ use crate::ids::{ClusterName, LeaseSetId, ServiceName, TransferId};
 use crate::lease::{LeaseEnd, LeaseLimits};
 use crate::moment::Moment;
 use crate::ticket::{RankAddress, TicketKey};
-use crate::wire::{Action, BlocksOf, ConnId, Machine, Options, Permits};
+use crate::wire::{Action, BlocksOf, ConnId, Machine, Options, Roles};
 
 pub(super) struct World {
     pub(super) now: Time,
@@ -147,7 +147,7 @@ impl World {
                 self.call(n, |machine, now| {
                     let service = ServiceName::from(&agent);
                     let dialled = dialled.then_some(agent);
-                    machine.connected(now, conn, service, dialled, Permits::ALL, paths);
+                    machine.connected(now, conn, service, dialled, Roles::all(), paths);
                 });
             }
             Event::Disconnected(n, life, conn) if self.lives(n, life) => {

@@ -93,12 +93,7 @@ fn are_refused_by_name() {
 
 #[test]
 fn need_a_role() {
-    let nothing = Permits {
-        pull: false,
-        push: false,
-        renew: false,
-        serve: false,
-    };
+    let nothing = Roles::NONE;
     let mut t = Table::lonely("owner", OWNER, Options::default());
     t.greet("holder", nothing, hello("holder"));
     t.lease(1, 0, Direction::Pull, true);
@@ -243,9 +238,9 @@ fn are_few_at_a_time_of_one_service_too() {
         }
         let accepted = |answer| matches!(answer, Some(Message::Accepted { .. }));
         assert!(accepted(t.answer(Message::Pull(ask(1, 1)))));
-        t.greet("holder/b", Permits::ALL, hello("holder/b"));
+        t.greet("holder/b", Roles::all(), hello("holder/b"));
         assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Busy { limit });
-        t.greet("other/a", Permits::ALL, hello("other/a"));
+        t.greet("other/a", Roles::all(), hello("other/a"));
         assert!(accepted(t.answer(Message::Pull(ask(3, 1)))));
     }
 }

@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn unwelcome(permits: Permits, hello: Hello) -> HelloRefusal {
+fn unwelcome(roles: Roles, hello: Hello) -> HelloRefusal {
     let mut t = Table::lonely("owner", OWNER, Options::default());
-    t.greet("holder", permits, hello);
+    t.greet("holder", roles, hello);
     let closed = matches!(t.took()[..], [Action::Close { .. }]);
     assert!(closed && t.machine.gauges() == Gauges::default());
     match t.said.pop() {
@@ -22,7 +22,7 @@ fn say_why_somebody_is_not_welcome() {
         ..hello("holder")
     };
     assert_eq!(
-        unwelcome(Permits::ALL, future),
+        unwelcome(Roles::all(), future),
         HelloRefusal::Version { ours, theirs }
     );
     let east = ClusterName::new("east").unwrap();
@@ -32,11 +32,11 @@ fn say_why_somebody_is_not_welcome() {
     };
     let (ours, theirs) = (cluster(), east);
     assert_eq!(
-        unwelcome(Permits::ALL, stranger),
+        unwelcome(Roles::all(), stranger),
         HelloRefusal::Cluster { ours, theirs }
     );
     assert_eq!(
-        unwelcome(Permits::ALL, hello("somebody-else")),
+        unwelcome(Roles::all(), hello("somebody-else")),
         HelloRefusal::Agent
     );
     let (rank, ranks) = (Rank(2), 2);
@@ -45,7 +45,7 @@ fn say_why_somebody_is_not_welcome() {
         ..hello("holder")
     };
     assert_eq!(
-        unwelcome(Permits::ALL, greedy),
+        unwelcome(Roles::all(), greedy),
         HelloRefusal::Rank { rank, ranks }
     );
     let mixed_up = Hello {
@@ -53,7 +53,7 @@ fn say_why_somebody_is_not_welcome() {
         ..hello("holder")
     };
     assert!(matches!(
-        unwelcome(Permits::ALL, mixed_up),
+        unwelcome(Roles::all(), mixed_up),
         HelloRefusal::Document { .. }
     ));
 }
@@ -75,7 +75,7 @@ fn instances_of_one_service_are_told_apart() {
     };
     // One certificate, two instances, each with a life of its own.
     for (name, n) in [("holder/a", 1), ("holder/b", 2), ("holder/a", 1)] {
-        t.connect("holder", Permits::ALL);
+        t.connect("holder", Roles::all());
         t.hear(Message::Hello(reborn(name, n)));
         if t.said.last() == Some(&Message::DocumentWanted) {
             let document = HOLDER.document();
@@ -96,7 +96,7 @@ fn an_instance_is_of_the_service_that_its_certificate_proves() {
         ("holder", "hold"),
     ] {
         let mut t = Table::lonely("owner", OWNER, Options::default());
-        t.connect(certificate, Permits::ALL);
+        t.connect(certificate, Roles::all());
         t.hear(Message::Hello(hello(says)));
         let refusal = HelloRefusal::Agent;
         assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal)), "{says}");
@@ -118,7 +118,7 @@ fn an_address_that_has_passed_to_another_instance_is_noticed() {
 #[test]
 fn two_of_one_name_are_told_the_cause() {
     let mut t = Table::lonely("owner/0", OWNER, Options::default());
-    t.connect("owner", Permits::ALL);
+    t.connect("owner", Roles::all());
     t.hear(Message::Hello(hello("owner/0")));
     let Some(Message::Unwelcome(refusal)) = t.said.pop() else {
         panic!("it is not refused");
@@ -145,7 +145,7 @@ fn connections_are_bounded_by_agent_and_by_service() {
     };
     let mut t = Table::lonely("owner", OWNER, options);
     let mut arrive = |name: &str| {
-        t.connect("holder", Permits::ALL);
+        t.connect("holder", Roles::all());
         t.hear(Message::Hello(hello(name)));
         match (&t.took()[..], t.said.last()) {
             ([], _) => None,
@@ -157,7 +157,7 @@ fn connections_are_bounded_by_agent_and_by_service() {
     assert_eq!(arrive("holder/a"), Some(2), "the third of one agent");
     assert_eq!([arrive("holder/b"), arrive("holder/c")], [None; 2]);
     assert_eq!(arrive("holder/d"), Some(4), "the fifth of one service");
-    t.connect("other", Permits::ALL);
+    t.connect("other", Roles::all());
     t.hear(Message::Hello(hello("other/a")));
     assert!(t.took().is_empty());
 }
@@ -169,14 +169,14 @@ fn name_what_cannot_be_bridged() {
     let deployment = DeploymentDigest::of(&document);
     t.greet(
         "holder",
-        Permits::ALL,
+        Roles::all(),
         Hello {
             deployment,
             ..hello("holder")
         },
     );
     // The helper has sent another document; do it again with this one.
-    t.connect("holder", Permits::ALL);
+    t.connect("holder", Roles::all());
     t.hear(Message::Hello(Hello {
         deployment,
         ..hello("holder")
@@ -202,7 +202,7 @@ fn hand_documents_over_once() {
         1
     );
     t.said.clear();
-    t.greet("other", Permits::ALL, hello("other"));
+    t.greet("other", Roles::all(), hello("other"));
     assert!(
         !t.said.contains(&Message::DocumentWanted),
         "it is known by its digest"
@@ -219,7 +219,7 @@ fn keep_to_their_turn() {
         },
     ] {
         let mut t = Table::lonely("owner", OWNER, Options::default());
-        t.connect("holder", Permits::ALL);
+        t.connect("holder", Roles::all());
         t.hear(early);
         assert!(matches!(
             t.took()[..],
@@ -234,7 +234,7 @@ fn keep_to_their_turn() {
 #[test]
 fn end_in_time() {
     let mut t = Table::lonely("owner", OWNER, Options::default());
-    t.connect("holder", Permits::ALL);
+    t.connect("holder", Roles::all());
     t.wait(secs(6));
     let reason = CloseReason::HelloLate;
     assert!(matches!(&t.took()[..], [Action::Close(_, r)] if *r == reason));
@@ -271,7 +271,7 @@ fn let_a_later_life_replace_an_earlier() {
         incarnation: life(2),
         ..hello("holder")
     };
-    t.greet("holder", Permits::ALL, reborn);
+    t.greet("holder", Roles::all(), reborn);
     let actions = t.took();
     assert!(
         matches!(&actions[..], [
@@ -282,7 +282,7 @@ fn let_a_later_life_replace_an_earlier() {
     );
     t.do_(|machine, now, _| machine.fenced(now, ask(1, 1).transfer));
     assert_eq!(t.ended(), [LeaseEnd::PeerLost]);
-    t.greet("holder", Permits::ALL, hello("holder"));
+    t.greet("holder", Roles::all(), hello("holder"));
     let later = life(2);
     let refusal = HelloRefusal::Superseded { later };
     assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal)));
@@ -296,10 +296,10 @@ fn unnamed_connections_are_told_their_limit() {
         ..Options::default()
     };
     let mut t = Table::lonely("owner", OWNER, options);
-    t.connect("holder", Permits::ALL);
+    t.connect("holder", Roles::all());
     t.hear(Message::Hello(hello("holder/a")));
     for _ in 0..3 {
-        t.connect("holder", Permits::ALL);
+        t.connect("holder", Roles::all());
     }
     let refusal = HelloRefusal::Crowded { limit: 2 };
     assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal.clone())));

@@ -172,7 +172,7 @@ fn leaves_others_alone_whatever_an_inviter_says_of_them() {
         incarnation: life(9),
         ..hello("near")
     };
-    t.greet("near", Permits::ALL, hostile);
+    t.greet("near", Roles::all(), hostile);
     t.took();
     let address = |name, host: &str| RankAddress {
         agent: agent(name),
@@ -221,7 +221,7 @@ fn waits_a_while_for_a_holder_that_is_away() {
         t.wait(secs(9));
         assert_eq!(t.machine.gauges().jobs, 2);
         if back {
-            t.greet("holder", Permits::ALL, hello("holder"));
+            t.greet("holder", Roles::all(), hello("holder"));
             t.wait(secs(9));
             assert_eq!(pushes(&t).len(), asks.len());
             assert_eq!(t.machine.gauges().jobs, 2);
@@ -356,12 +356,9 @@ fn refuses_what_must_not_be() {
 
 #[test]
 fn takes_the_roles_to_pull_and_to_serve() {
-    let mut without = [Permits::ALL; 2];
-    without[0].pull = false;
-    without[1].serve = false;
-    for (permits, role) in without.into_iter().zip([Role::Pull, Role::Serve]) {
+    for role in [Role::Pull, Role::Serve] {
         let mut t = Table::lonely("owner", OWNER, Options::default());
-        t.greet("holder", permits, hello("holder"));
+        t.greet("holder", all_but(role), hello("holder"));
         t.lease(1, 0, Direction::Pull, true);
         let missing = Refusal::RoleMissing { role };
         assert_eq!(refused(&mut t, invitation(1)), missing);
@@ -402,7 +399,7 @@ fn has_only_so_many_pushes_under_way_for_each_service() {
         (3, "holder/c"),
         (4, "near"),
     ] {
-        t.greet(name, Permits::ALL, hello(name));
+        t.greet(name, Roles::all(), hello(name));
         let mut into = into(100 + n);
         into.ranks
             .iter_mut()
@@ -431,7 +428,7 @@ fn has_only_so_many_pushes_under_way_for_each_agent() {
             ..Options::default()
         },
     );
-    t.greet("holder", Permits::ALL, hello("holder"));
+    t.greet("holder", Roles::all(), hello("holder"));
     for n in 1..4 {
         t.lease(n, 0, Direction::Pull, true);
     }
@@ -440,7 +437,7 @@ fn has_only_so_many_pushes_under_way_for_each_agent() {
     assert_eq!(refused(&mut t, invitation(2)), busy);
     assert_eq!(t.refusal(Message::Pull(ask(2, 1))), busy);
     assert_eq!(invite(&mut t, invitation(1)), None, "it has begun already");
-    t.greet("near", Permits::ALL, hello("near"));
+    t.greet("near", Roles::all(), hello("near"));
     t.hear(Message::Pull(ask(3, 1)));
     let let_in = |said: &Message| matches!(said, Message::Accepted { .. });
     assert!(t.said.iter().any(let_in), "{:?}", t.said);
@@ -613,7 +610,7 @@ fn whose_holder_restarts_is_lost_to_it() {
     let (mut t, asks) = invited();
     t.greet(
         "holder",
-        Permits::ALL,
+        Roles::all(),
         Hello {
             incarnation: life(2),
             ..hello("holder")

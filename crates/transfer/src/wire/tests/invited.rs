@@ -335,7 +335,7 @@ fn fails_when_the_owner_has_restarted() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
         .unwrap();
-    t.connect("owner", Permits::ALL);
+    t.connect("owner", Roles::all());
     t.hear(Message::Hello(Hello {
         deployment: OWNER.digest(),
         incarnation: life(2),
@@ -348,11 +348,11 @@ fn fails_when_the_owner_has_restarted() {
 }
 
 /// Why it asks no owner with a certificate like this.
-fn not_asked(permits: Permits) -> JobError {
+fn not_asked(roles: Roles) -> JobError {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
         .unwrap();
-    t.connect("owner", permits);
+    t.connect("owner", roles);
     t.hear(Message::Hello(Hello {
         deployment: OWNER.digest(),
         ..hello("owner")
@@ -368,23 +368,17 @@ fn not_asked(permits: Permits) -> JobError {
 
 #[test]
 fn does_not_ask_who_may_not_serve() {
-    let permits = Permits {
-        serve: false,
-        ..Permits::ALL
-    };
+    let roles = all_but(Role::Serve);
     let agent = agent("owner");
-    assert_eq!(not_asked(permits), JobError::MayNotServe { agent });
+    assert_eq!(not_asked(roles), JobError::MayNotServe { agent });
 }
 
 #[test]
 fn does_not_ask_who_may_not_push() {
-    let permits = Permits {
-        push: false,
-        ..Permits::ALL
-    };
+    let roles = all_but(Role::Push);
     let (agent, role) = (agent("owner"), Role::Push);
     let refusal = Refusal::RoleMissing { role };
-    assert_eq!(not_asked(permits), JobError::PushRefused { agent, refusal });
+    assert_eq!(not_asked(roles), JobError::PushRefused { agent, refusal });
 }
 
 /// The owner gives up too, but it is no longer sure to be heard.
@@ -428,14 +422,7 @@ fn that_cannot_plan_the_push_is_over() {
 #[test]
 fn that_refuses_a_third_party_goes_on() {
     let (mut t, _) = inviting();
-    t.greet(
-        "third",
-        Permits {
-            push: false,
-            ..Permits::ALL
-        },
-        hello("third"),
-    );
+    t.greet("third", all_but(Role::Push), hello("third"));
     let role = Role::Push;
     let refusal = t.refusal(Message::Push(ask_from(0)));
     assert_eq!(refusal, Refusal::RoleMissing { role });

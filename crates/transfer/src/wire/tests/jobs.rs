@@ -471,7 +471,7 @@ fn notice_a_restarted_owner_at_once() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
         .unwrap();
-    t.connect("owner", Permits::ALL);
+    t.connect("owner", Roles::all());
     t.hear(Message::Hello(Hello {
         deployment: OWNER.digest(),
         incarnation: life(2),
@@ -507,7 +507,7 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
         ..hello("owner")
     };
     let greet = |t: &mut Table, n| {
-        t.connect("owner", Permits::ALL);
+        t.connect("owner", Roles::all());
         t.hear(Message::Hello(owner(n)));
         if t.said.last() == Some(&Message::DocumentWanted) {
             let document = OWNER.document();
@@ -566,11 +566,8 @@ fn take_nothing_from_who_may_not_serve() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
         .unwrap();
-    let permits = Permits {
-        serve: false,
-        ..Permits::ALL
-    };
-    t.connect("owner", permits);
+    let roles = all_but(Role::Serve);
+    t.connect("owner", roles);
     t.hear(Message::Hello(Hello {
         deployment: OWNER.digest(),
         ..hello("owner")

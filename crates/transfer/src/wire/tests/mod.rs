@@ -47,6 +47,10 @@ fn agent(name: &str) -> AgentId {
     AgentId::new(name).unwrap()
 }
 
+fn all_but(role: Role) -> Roles {
+    Role::ALL.into_iter().filter(|of| *of != role).collect()
+}
+
 fn cluster() -> ClusterName {
     ClusterName::new("west").unwrap()
 }
@@ -157,7 +161,7 @@ impl Table {
     /// An owner with a holder called `peer` connected to it.
     fn owner_with(peer: &str, options: Options) -> Self {
         let mut t = Self::lonely("owner", OWNER, options);
-        t.greet(peer, Permits::ALL, hello(peer));
+        t.greet(peer, Roles::all(), hello(peer));
         t
     }
 
@@ -166,8 +170,8 @@ impl Table {
     }
 
     /// A new connection, greeted as far as the machine lets.
-    fn greet(&mut self, peer: &str, permits: Permits, hello: Hello) {
-        self.connect(peer, permits);
+    fn greet(&mut self, peer: &str, roles: Roles, hello: Hello) {
+        self.connect(peer, roles);
         self.hear(Message::Hello(hello));
         if self.said.last() == Some(&Message::DocumentWanted) {
             let document = HOLDER.document();
@@ -178,11 +182,11 @@ impl Table {
         }
     }
 
-    fn connect(&mut self, peer: &str, permits: Permits) {
+    fn connect(&mut self, peer: &str, roles: Roles) {
         self.conn = ConnId(self.conn.0 + 1);
         self.sequence = 0;
         let (service, paths) = (ServiceName::from(&agent(peer)), paths(peer, false));
-        self.do_(|machine, now, conn| machine.connected(now, conn, service, None, permits, paths));
+        self.do_(|machine, now, conn| machine.connected(now, conn, service, None, roles, paths));
     }
 
     /// A new connection that the machine has dialled.
@@ -192,7 +196,7 @@ impl Table {
         let (service, meant) = (ServiceName::from(&agent(peer)), Some(agent(peer)));
         let paths = paths(peer, true);
         self.do_(|machine, now, conn| {
-            machine.connected(now, conn, service, meant, Permits::ALL, paths);
+            machine.connected(now, conn, service, meant, Roles::all(), paths);
         });
     }
 

@@ -58,7 +58,7 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
                         });
                     }
                     Action::Close { .. } => {
-                        t.greet("holder", Permits::ALL, hello("holder"));
+                        t.greet("holder", Roles::all(), hello("holder"));
                     }
                     _ => {}
                 }

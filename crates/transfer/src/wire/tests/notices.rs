@@ -112,7 +112,7 @@ fn report_when_somebody_asked_for_it() {
         .do_(|machine, now, _| machine.renew_ticket(now, &ticket(1), secs(5)))
         .unwrap();
     t.took();
-    t.connect("owner", Permits::ALL);
+    t.connect("owner", Roles::all());
     t.hear(Message::Hello(Hello {
         deployment: OWNER.digest(),
         ..hello("owner")
@@ -163,7 +163,7 @@ fn take_the_place_of_the_oldest() {
 fn reach_the_life_that_the_ticket_means() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let greet = |t: &mut Table, n| {
-        t.connect("owner", Permits::ALL);
+        t.connect("owner", Roles::all());
         t.hear(Message::Hello(Hello {
             deployment: OWNER.digest(),
             incarnation: life(n),

@@ -2,20 +2,23 @@
 
 use std::{fmt, str::FromStr};
 
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 /// One thing that an agent may do. Configuration says which role each operation asks for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+///
+/// Refusals name roles by their place here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Role {
     /// Read leased blocks of others into its own: a decode engine.
     Pull,
     /// Write into blocks that others have opened for it.
     Push,
-    /// Hold leases and serve them: a prefill engine.
-    Serve,
     /// Prolong leases.
     Renew,
+    /// Hold leases and serve them: a prefill engine.
+    Serve,
 }
 
 impl Role {
