@@ -15,7 +15,8 @@
 //! push. The pull has succeeded when every write lease has completed, and its blocks are given back when every
 //! write lease has ended.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::collections::btree_map::{BTreeMap, Entry};
 
 use super::{Job, JobSpec, Jobs};
 use crate::ids::{AgentId, Direction};
@@ -115,12 +116,11 @@ impl<P: Planner> Job<P> {
                 g.peers.want(g.cx, &address);
                 continue;
             };
-            let agent = &address.agent;
+            let agent = address.agent;
             if let Err(refusal) = g.peers.permit(conn, Role::Push) {
-                let agent = address.agent;
                 return Err(JobError::PushRefused { agent, refusal });
             }
-            self.invite(g.cx, id, agent, conn);
+            self.invite(g.cx, id, &agent, conn);
         }
         Ok(())
     }
@@ -155,10 +155,7 @@ impl<P: Planner> Jobs<P> {
     /// What was said on a connection that is lost, and not answered, is said again where another is left.
     pub(crate) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
         let unheard = |job: &Job<P>| {
-            let mut unheard = job
-                .invited
-                .iter()
-                .flat_map(|invited| invited.unheard.values());
+            let mut unheard = job.invited.iter().flat_map(|to| to.unheard.values());
             unheard.any(|said| said.on == Some(lost))
         };
         for id in self.like(unheard) {
@@ -177,30 +174,30 @@ impl<P: Planner> Jobs<P> {
         let Some((invited, agent)) = self.invited_mut(id).zip(g.peers.agent(conn)) else {
             return;
         };
-        let Some(said) = invited.unheard.get_mut(agent) else {
+        let agent = agent.clone();
+        let Entry::Occupied(mut said) = invited.unheard.entry(agent.clone()) else {
             return;
         };
-        let (agent, timer) = (agent.clone(), Timer::Invite(id, agent.clone()));
+        let timer = Timer::Invite(id, agent.clone());
         match outcome {
             Err(refusal) if refusal.is_transient() => {
+                let said = said.get_mut();
                 if !said.pausing {
-                    let busy = said.busy.saturating_add(1);
-                    let (on, pausing) = (None, true);
-                    *said = Unheard { on, busy, pausing };
-                    g.cx.after(g.cx.options.pause(busy), timer);
+                    said.on = None;
+                    said.busy = said.busy.saturating_add(1);
+                    said.pausing = true;
+                    g.cx.after(g.cx.options.pause(said.busy), timer);
                 }
-                return;
             }
-            Ok(()) => {
-                invited.unheard.remove(&agent);
-                self.admitted(id);
-            }
-            Err(refusal) => {
-                invited.unheard.remove(&agent);
-                self.stop(g, id, JobError::NotPushed { agent, refusal });
+            outcome => {
+                said.remove();
+                g.cx.timers.clear(&timer);
+                match outcome {
+                    Ok(()) => self.admitted(id),
+                    Err(refusal) => self.stop(g, id, JobError::NotPushed { agent, refusal }),
+                }
             }
         }
-        g.cx.timers.clear(&timer);
     }
 
     /// An agent that was busy has been left alone for long enough.

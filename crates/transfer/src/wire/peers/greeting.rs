@@ -88,13 +88,13 @@ impl Peers {
             false => self.check_hello(cx, conn, &hello),
         });
         if let Err(refusal) = checked {
-            self.unwelcome(cx, conn, refusal);
-            return;
+            return self.unwelcome(cx, conn, refusal);
         }
-        if !cx.me.moves_bytes(hello.ranks.is_empty()) {
-            let ranks = hello.ranks.iter().map(|rank| rank.0 + 1).max();
-            self.accept(cx, conn, hello, ranks.unwrap_or(0));
-        } else if let Some(ranks) = cx.planner.ranks(&hello.deployment) {
+        let ranks = match cx.me.moves_bytes(hello.ranks.is_empty()) {
+            true => cx.planner.ranks(&hello.deployment),
+            false => hello.ranks.iter().map(|rank| rank.0 + 1).max().or(Some(0)),
+        };
+        if let Some(ranks) = ranks {
             self.accept(cx, conn, hello, ranks);
         } else if let Some(session) = self.sessions.get_mut(&conn) {
             session.hello = Some(hello);
@@ -119,14 +119,10 @@ impl Peers {
         if *agent == me.agent {
             return Err(HelloRefusal::OwnName);
         }
-        match &session.agent {
-            Some(dialled) if dialled != agent => Err(HelloRefusal::OtherInstance {
-                found: agent.clone(),
-            }),
-            _ => {
-                session.agent = Some(agent.clone());
-                Ok(())
-            }
+        let found = agent.clone();
+        match session.agent.get_or_insert_with(|| agent.clone()) {
+            dialled if dialled != agent => Err(HelloRefusal::OtherInstance { found }),
+            _ => Ok(()),
         }
     }
 
@@ -157,10 +153,8 @@ impl Peers {
                 && life.is_none_or(|life| life == hello.incarnation)
         };
         let limit = cx.options.connections_per_agent;
-        let dialled = self
-            .sessions
-            .get(&conn)
-            .is_some_and(|session| session.dialled);
+        let session = self.sessions.get(&conn);
+        let dialled = session.is_some_and(|session| session.dialled);
         if !dialled && self.sessions.iter().filter(of_this_life).count() >= limit {
             return Err(HelloRefusal::crowded(limit));
         }
