@@ -20,21 +20,16 @@ const LENGTH: usize = size_of::<u32>();
 /// Why bytes are not frames, or a message does not fit one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
+#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum FrameError {
-    /// The frame is longer than [`MAX_FRAME`].
     #[error("a frame of {bytes} bytes, at most {MAX_FRAME} are allowed")]
     TooLong { bytes: usize },
-    /// The frame is too short to hold anything.
     #[error("an empty frame")]
     Empty,
-    /// The version is not known.
     #[error("frames of version {found}, this is version {VERSION}")]
     Version { found: u8 },
-    /// The message cannot be read.
     #[error("the message cannot be read")]
     Message,
-    /// Something follows the message.
     #[error("{bytes} bytes follow the message")]
     Trailing { bytes: usize },
 }

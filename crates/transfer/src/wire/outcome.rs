@@ -21,25 +21,22 @@ pub struct JobReport {
     pub routes: Vec<RouteReport>,
 }
 
-/// What one route has done.
+/// What one route between a rank here and one of the peer's has done: so many bytes have moved by this path, at the last
+/// of so many attempts.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the types say what each is")]
 pub struct RouteReport {
-    /// The local rank.
     pub rank: Rank,
-    /// The peer's rank.
     pub peer_rank: Rank,
-    /// How many bytes have moved.
     pub bytes: u64,
-    /// How.
     pub path: Path,
-    /// At which attempt.
     pub attempts: u32,
 }
 
 /// Why a pull or a push came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
+#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum JobError {
     /// The ticket is not one of this cluster's.
     #[error(transparent)]
@@ -88,10 +85,8 @@ pub enum JobError {
         agent: AgentId,
         refusal: HelloRefusal,
     },
-    /// An agent of the ticket must not own leases.
     #[error("agent {agent} may not serve: its certificate lacks that role")]
     MayNotServe { agent: AgentId },
-    /// An agent of the ticket is of another deployment now.
     #[error("agent {agent} is of deployment {found}, the ticket says {ticket}")]
     Deployment {
         agent: AgentId,
@@ -108,17 +103,14 @@ pub enum JobError {
         found: Incarnation,
         ticket: Incarnation,
     },
-    /// An owner's rank refuses.
     #[error("rank {peer_rank} there refuses rank {rank}: {refusal}")]
     Refused {
         rank: Rank,
         peer_rank: Rank,
         refusal: Refusal,
     },
-    /// The blocks cannot be opened, for the owner to push into.
     #[error("the blocks cannot be opened for a push: {why}")]
     WriteLease { why: Text },
-    /// An owner that was invited to push refuses.
     #[error("agent {agent} refuses to push: {refusal}")]
     NotPushed { agent: AgentId, refusal: Refusal },
     /// An agent of the owner that shall push may not, or has tried to and was refused here.

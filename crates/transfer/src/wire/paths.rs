@@ -14,7 +14,6 @@ pub(super) struct Paths {
     links: HashMap<ConnId, Link>,
 }
 
-/// The paths of one connection.
 #[derive(Debug)]
 struct Link {
     negotiations: BTreeMap<Path, Box<dyn Negotiation>>,

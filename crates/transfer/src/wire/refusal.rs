@@ -63,7 +63,7 @@ pub struct Difference {
 /// Why a peer is not talked to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
+#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum HelloRefusal {
     /// No version of the protocol is spoken by both.
     #[error("protocol versions {ours:?} here, {theirs:?} there")]
@@ -72,13 +72,11 @@ pub enum HelloRefusal {
         ours: (u16, u16),
         theirs: (u16, u16),
     },
-    /// The peer is of another cluster.
     #[error("cluster {ours} here, {theirs} there")]
     Cluster {
         ours: ClusterName,
         theirs: ClusterName,
     },
-    /// The peer names a service that its certificate is not of.
     #[error("the agent's service is not the one in its certificate")]
     Agent,
     /// It speaks for ranks that its deployment does not have.
@@ -141,9 +139,8 @@ impl HelloRefusal {
 /// Why a pull, a push, a notice or an invitation is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
+#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum Refusal {
-    /// The ticket is not authentic, or not a ticket.
     #[error("the ticket is forged or damaged")]
     Forged,
     /// The ticket, or the asker, is of another cluster.
@@ -151,20 +148,16 @@ pub enum Refusal {
     WrongCluster { ours: ClusterName },
     #[error("the ticket is of another deployment, this is {ours}")]
     WrongDeployment { ours: DeploymentDigest },
-    /// The ticket is of another life of the owner.
     #[error("the ticket is of another life of its owner, this is {ours}")]
     WrongIncarnation { ours: Incarnation },
     #[error("the ticket is for a {ticket}")]
     WrongDirection { ticket: Direction },
-    /// The ticket is for somebody else, or the lease is bound to somebody else.
     #[error("the ticket is for another peer, or has been used by another")]
     WrongPeer,
-    /// The asker's certificate does not allow it.
     #[error("the certificate does not have the role {role}")]
     RoleMissing { role: Role },
     #[error("rank {rank} is not at this agent")]
     RankNotHere { rank: Rank },
-    /// The asker does not speak for that rank.
     #[error("rank {rank} is not the asker's")]
     RankNotYours { rank: Rank },
     /// The lease was not opened in time.
@@ -179,14 +172,12 @@ pub enum Refusal {
     /// This rank, or everybody, has had it already.
     #[error("the lease was used up")]
     Consumed,
-    /// A later attempt is known.
     #[error("attempt {latest} is known already")]
     Superseded { latest: u32 },
     /// The blocks hold other content than the asker states. Which, the refusal does not say: the digest is the
     /// asker's proof that it knows the content.
     #[error("the blocks hold other content than was asked for")]
     DigestMismatch,
-    /// The two sides have compiled different plans.
     #[error("the plans differ: {ours} here, {theirs} there")]
     PlanDigestMismatch {
         ours: PlanDigest,
@@ -199,7 +190,6 @@ pub enum Refusal {
     NoRoute { owner: Rank, asker: Rank },
     #[error("it cannot be planned here: {why}")]
     Unplannable { why: Text },
-    /// None of the paths wanted is there.
     #[error("wanted {wanted}, there is {offered}")]
     PathUnavailable { wanted: PathSet, offered: PathSet },
     /// Too much is under way. The one refusal that may be tried again.
@@ -265,13 +255,12 @@ impl From<UseError> for Refusal {
 /// Why a transfer that was under way came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
+#[expect(missing_docs, reason = "the messages say what each is")]
 pub enum Failure {
     #[error("the lease ended ({end}) before the transfer was complete")]
     LeaseEnded { end: LeaseEnd },
     #[error("a stream broke off: {why}")]
     StreamBroken { why: Text },
-    /// A stream arrived with other bytes than were sent.
     #[error("stream {stream} has CRC32C {seen:08x}, {sent:08x} was sent")]
     Checksum {
         stream: u32,
@@ -285,7 +274,6 @@ pub enum Failure {
     /// A peer's streams overlap, lie outside the plan, or are too many.
     #[error("the streams do not divide what was planned")]
     Streams,
-    /// Nothing moved for too long.
     #[error("nothing moved for too long: it waited for {on}")]
     Stalled {
         /// What the side that noticed waited for.
@@ -297,7 +285,6 @@ pub enum Failure {
     Cancelled,
     #[error("a later attempt took its place")]
     Superseded,
-    /// One side could not set it up or carry it out.
     #[error("it could not be carried out: {why}")]
     Local { why: Text },
 }

@@ -52,7 +52,6 @@ impl<P: Planner> Flows<P> {
         self.transfers.get_mut(&id)?.plan.take()
     }
 
-    /// Begins an attempt.
     pub(super) fn begin(&mut self, cx: &mut Context<P>, attempt: Transfer<P>) {
         let id = attempt.flow.transfer;
         if attempt.way() == Way::In {
@@ -86,7 +85,6 @@ impl<P: Planner> Flows<P> {
         self.fail(cx, id, Failure::StreamBroken { why }, true);
     }
 
-    /// Bytes are moving.
     pub(super) fn moving(&self, cx: &mut Context<P>, id: TransferId) {
         let transfer = self.transfers.get(&id);
         if transfer.is_some_and(|t| !t.is_fencing() && t.phase != Phase::Committed) {
@@ -251,7 +249,6 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// One more layer may be read.
     pub(super) fn layer_ready(
         &mut self,
         cx: &mut Context<P>,
@@ -268,7 +265,6 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    /// Everything may be read.
     pub(super) fn all_ready(&mut self, cx: &mut Context<P>, id: TransferId) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;

@@ -114,7 +114,6 @@ impl<P: Planner> Transfer<P> {
         begun || self.way() == Way::In
     }
 
-    /// Whether a source reads.
     pub(super) fn is_reading(&self) -> bool {
         self.phase == Phase::Moving && self.way() == Way::Out
     }
@@ -130,7 +129,6 @@ impl<P: Planner> Transfer<P> {
         }
     }
 
-    /// Which way its bytes go.
     pub(crate) fn way(&self) -> Way {
         match &self.role {
             Role::Source(_) => Way::Out,
@@ -193,7 +191,6 @@ impl<P: Planner> Transfer<P> {
         }
     }
 
-    /// What it waits for.
     pub(crate) fn awaits(&self) -> Awaited {
         let asked = self.waiting.unwrap_or(Awaited::Answer);
         let (moved, planned) = (self.moved, self.flow.bytes);

@@ -218,7 +218,6 @@ impl<P: Planner> Job<P> {
         self.notify(NoticeKind::Cancel { content })
     }
 
-    /// Tells the agents of the ticket something.
     fn notify(&self, says: NoticeKind) -> News {
         News::Notify(Box::new(Notify {
             ticket: self.spec.ticket.clone(),
@@ -256,7 +255,6 @@ impl<P: Planner> Jobs<P> {
         self.jobs.get(&id).map(|job| &job.blocks)
     }
 
-    /// Whether a job wants to stay connected to an agent.
     pub(super) fn want(&self, agent: &AgentId) -> bool {
         self.jobs.values().any(|job| job.wants(agent))
     }
@@ -269,7 +267,6 @@ impl<P: Planner> Jobs<P> {
         addresses.find(|address| address.agent == *agent)
     }
 
-    /// Jobs like this.
     fn like(&self, like: impl Fn(&Job<P>) -> bool) -> Vec<JobId> {
         let jobs = self.jobs.iter().filter(|(_, job)| like(job));
         jobs.map(|(id, _)| *id).collect()
@@ -312,7 +309,6 @@ impl<P: Planner> Jobs<P> {
         self.jobs.insert(id, job);
     }
 
-    /// Moves a job on, as far as it can go now.
     pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;

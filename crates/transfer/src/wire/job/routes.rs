@@ -142,7 +142,6 @@ impl JobRoute {
 
 /// What there is of a job's routes.
 impl<P: Planner> Job<P> {
-    /// Where the peer's rank of a route is.
     pub(super) fn address(&self, route: &JobRoute) -> Option<&RankAddress> {
         self.claims.ranks.get(route.report.peer_rank.0 as usize)
     }
@@ -306,7 +305,6 @@ impl<P: Planner> Job<P> {
         waits && self.plan_ask() == *ask
     }
 
-    /// What it moves by.
     fn plan_ask(&self) -> PlanAsk {
         PlanAsk {
             peer: self.claims.owner,
@@ -415,7 +413,6 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// A route has landed.
     pub(crate) fn route_landed(&mut self, g: &mut Ground<'_, P>, id: JobId, route: usize) {
         if let Some(route) = self.route_mut(id, route) {
             route.state = RouteState::Landed;
@@ -447,7 +444,6 @@ impl<P: Planner> Jobs<P> {
         }
     }
 
-    /// The pause of a route is over.
     pub(crate) fn route_due(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) {
         if let Some(route) = self.route_mut(id, i)
             && matches!(route.state, RouteState::Pausing { .. })

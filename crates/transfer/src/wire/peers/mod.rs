@@ -26,18 +26,15 @@ pub(super) struct Peers {
     agents: HashMap<AgentId, Known>,
 }
 
-/// One connection.
 #[derive(Debug)]
 struct Session {
     /// What the peer's certificate proves.
     service: ServiceName,
     /// Which instance of it the peer is: the one that we have dialled, or else the one that its hello names.
     agent: Option<AgentId>,
-    /// Whether we have dialled it.
     dialled: bool,
     /// What that allows it.
     roles: Roles,
-    /// Number of the last message seen.
     seen: u64,
     /// Announced, while its document is on its way.
     hello: Option<Hello>,
