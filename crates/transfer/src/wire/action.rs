@@ -123,6 +123,17 @@ pub enum BlocksOf {
     Job(JobId),
 }
 
+/// The blocks of a lease or a job: its own, to be given back when it ends; or those of the other that it
+/// works for, which gives them back.
+///
+/// A write lease that a pull has made so that its owner pushes has the pull's, and a push that a holder has
+/// invited has the lease's.
+#[derive(Debug)]
+pub(crate) enum Held<B> {
+    Own(B),
+    Of(BlocksOf),
+}
+
 /// Why a connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -116,7 +116,6 @@ mod context;
 mod flows;
 pub mod frame;
 mod ground;
-mod held;
 mod ids;
 mod job;
 mod machine;
@@ -147,9 +146,9 @@ pub use outcome::{JobError, JobReport, NoticeOutcome, RouteReport};
 pub use planner::{PlanAsk, Planned, Planner, Route};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Text};
 
+use action::Held;
 use context::{Context, Timer};
 use ground::Ground;
-use held::Held;
 use message::Message;
 use news::{News, Side, Why};
 

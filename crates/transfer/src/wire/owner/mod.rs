@@ -10,11 +10,10 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use super::action::{Action, BlocksOf};
+use super::action::{Action, BlocksOf, Held};
 use super::context::Context;
 use super::flows::refuse;
 use super::ground::Ground;
-use super::held::Held;
 use super::ids::{ConnId, JobId};
 use super::options::Options;
 use super::planner::{PlanAsk, Planned, Planner};
