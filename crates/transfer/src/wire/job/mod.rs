@@ -303,7 +303,7 @@ impl<P: Planner> Jobs<P> {
     pub(super) fn begin(&mut self, g: &mut Ground<'_, P>, id: JobId, job: Job<P>) {
         if job.dials() {
             for address in job.agents() {
-                g.peers.hurry(g.cx, address.agent.clone());
+                g.peers.hurry(g.cx, &address.agent);
             }
         }
         self.jobs.insert(id, job);

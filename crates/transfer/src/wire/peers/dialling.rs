@@ -1,7 +1,5 @@
 //! Dialling: who is connected to, when, and how often it is tried.
 
-use std::time::Duration;
-
 use super::{Peers, Session};
 use crate::ids::{AgentId, Incarnation};
 use crate::moment::Moment;
@@ -32,7 +30,7 @@ impl Dial {
 
     /// Whether the agent has been found crowded, and not yet for as long as a greeting may take.
     pub(super) fn has_patience(&self, cx: &Context<impl Planner>) -> bool {
-        let wait: Duration = cx.options.hello_wait;
+        let wait = cx.options.hello_wait;
         self.crowded.is_some_and(|since| cx.now.since(since) < wait)
     }
 }
@@ -95,18 +93,16 @@ impl Peers {
     }
 
     /// Something new needs the agent: do not let it wait for the pause after an old failure.
-    pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, agent: AgentId) {
-        let known = self
-            .agents
-            .get_mut(&agent)
-            .filter(|known| known.up.is_empty());
+    pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId) {
+        let known = self.agents.get_mut(agent);
+        let known = known.filter(|known| known.up.is_empty());
         if let Some(dial) = known.and_then(|known| known.dial.as_mut())
             && !dial.asked
         {
             dial.failures = 0;
             dial.crowded = None;
             cx.timers.clear(&Timer::Dial(agent.clone()));
-            self.dial_due(cx, &agent);
+            self.dial_due(cx, agent);
         }
     }
 
