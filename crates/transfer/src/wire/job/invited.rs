@@ -24,15 +24,12 @@ use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
 use crate::ticket::{Claims, RankAddress};
 use crate::wire::message::Invitation;
 use crate::wire::{
-    Awaited, ConnId, Context, Ground, JobError, JobId, Message, Planner, Refusal,
-    Role, RouteReport, Timer,
+    Awaited, ConnId, Context, Ground, JobError, JobId, Message, Planner, Refusal, Role,
+    RouteReport, Timer,
 };
 
 /// The leases that a job opens for its owner to push into.
-pub(crate) fn write_leases(
-    keys: &BTreeSet<LeaseKey>,
-    spec: &JobSpec,
-) -> Vec<LeaseSpec> {
+pub(crate) fn write_leases(keys: &BTreeSet<LeaseKey>, spec: &JobSpec) -> Vec<LeaseSpec> {
     let leases = keys.iter().map(|&key| LeaseSpec {
         key,
         direction: Direction::Push,
