@@ -12,7 +12,7 @@
 //! from shared memory only: the peer's count, which must lie within one ring of its own; and the
 //! header of a slot, each field of which is loaded once, into a private copy, and only then checked.
 //! Whatever a peer writes there, the windows lie inside the ring, counts only go forwards, and
-//! every wait ends by its deadline or by the hang-up of the [`Doorbell`], from either side.
+//! every wait ends by its deadline or by the hang-up of the `Doorbell`, from either side.
 //! What a peer can spoil is the bytes of its own transfers, which have a checksum for that. Since
 //! the bytes can change while they are read, windows are raw pointers and no slices.
 //!
