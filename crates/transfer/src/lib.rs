@@ -54,6 +54,9 @@ pub mod copy;
 #[cfg(feature = "host")]
 pub mod memory;
 
+#[cfg(feature = "cuda")]
+pub mod device;
+
 #[cfg(feature = "quic")]
 pub mod agent;
 #[cfg(feature = "quic")]

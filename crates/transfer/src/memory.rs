@@ -32,6 +32,7 @@ mod check;
 mod tests;
 
 pub use check::CheckError;
+pub(crate) use check::Extents;
 pub use transload_layout::Side;
 pub use transload_layout::view::MAX_ALLOCATION_BYTES;
 
@@ -68,9 +69,7 @@ pub struct Memory {
 
 struct Shared {
     allocations: Box<[Allocation]>,
-    /// Length of the shortest and of the longest allocation; 0 where there is none.
-    shortest: u64,
-    longest: u64,
+    extents: Extents,
     access: Access,
     /// Dropped last, with the last clone: what keeps the bytes where they are.
     _keeper: Option<Keeper>,
@@ -200,11 +199,9 @@ impl Memory {
     }
 
     fn new(allocations: Box<[Allocation]>, access: Access, keeper: Option<Keeper>) -> Self {
-        let lens = || allocations.iter().map(|a| a.len as u64);
         Self {
             shared: Arc::new(Shared {
-                shortest: lens().min().unwrap_or(0),
-                longest: lens().max().unwrap_or(0),
+                extents: Extents::new(allocations.iter().map(|a| a.len as u64)),
                 allocations,
                 access,
                 _keeper: keeper,

@@ -54,6 +54,12 @@ impl CopyOptions {
         worth.clamp(1, most)
     }
 
+    /// Whether bytes are summed.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn checksum(&self) -> bool {
+        self.checksum
+    }
+
     /// Sums the bytes as they pass; costs up to 20 % of the time.
     #[must_use]
     pub fn with_checksum(mut self) -> Self {

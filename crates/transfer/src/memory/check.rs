@@ -67,11 +67,50 @@ impl Memory {
     /// # Errors
     /// The first [`CheckError`] found.
     pub fn check(&self, program: &Program, side: Side) -> Result<(), CheckError> {
-        if side == Side::Destination && self.access() == Access::Read {
+        self.shared.extents.check(program, side, self.access())
+    }
+}
+
+/// How long the allocations of a memory are, whatever it is made of.
+#[derive(Debug)]
+pub(crate) struct Extents {
+    lens: Box<[u64]>,
+    /// The shortest and the longest; 0 where there is none.
+    shortest: u64,
+    longest: u64,
+}
+
+impl Extents {
+    pub(crate) fn new(lens: impl Iterator<Item = u64>) -> Self {
+        let lens: Box<[_]> = lens.collect();
+        Self {
+            shortest: lens.iter().copied().min().unwrap_or(0),
+            longest: lens.iter().copied().max().unwrap_or(0),
+            lens,
+        }
+    }
+
+    /// The length of one allocation in bytes.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "host memory has pointers beside")
+    )]
+    pub(crate) fn of(&self, number: usize) -> Option<u64> {
+        self.lens.get(number).copied()
+    }
+
+    /// See [`Memory::check`].
+    pub(crate) fn check(
+        &self,
+        program: &Program,
+        side: Side,
+        access: Access,
+    ) -> Result<(), CheckError> {
+        if side == Side::Destination && access == Access::Read {
             return Err(CheckError::ReadOnly);
         }
         let nests = program.nests.iter().enumerate();
-        let extents = nests.map(|(nest, it)| Extent::of(nest, it, side, self.shared.longest));
+        let extents = nests.map(|(nest, it)| Extent::of(nest, it, side, self.longest));
         let extents = extents.collect::<Result<Vec<_>, _>>()?;
         let mut total = 0u64;
         for (place, placed) in program.placed.iter().enumerate() {
@@ -106,8 +145,8 @@ impl Memory {
         let end = offset.checked_add(extent.near);
         let last = (first as u64).checked_add(extent.allocations);
         extent.whole
-            && end.is_some_and(|end| end <= self.shared.shortest)
-            && last.is_some_and(|last| last < self.allocations() as u64)
+            && end.is_some_and(|end| end <= self.shortest)
+            && last.is_some_and(|last| last < self.lens.len() as u64)
     }
 
     /// Follows the loops that lead from one allocation into another, step by step. Each step that
@@ -134,8 +173,8 @@ impl Memory {
             near,
         } = at;
         let (allocation, start) = split_address(address);
-        let Some((_, available)) = self.allocation(allocation) else {
-            let allocations = self.allocations();
+        let Some(&available) = self.lens.get(allocation) else {
+            let allocations = self.lens.len();
             return Err(CheckError::NoAllocation {
                 side,
                 place,
@@ -144,7 +183,7 @@ impl Memory {
                 allocations,
             });
         };
-        let (end, available) = (start.saturating_add(near), available as u64);
+        let end = start.saturating_add(near);
         if end > available {
             return Err(CheckError::OutOfBounds {
                 side,

@@ -60,6 +60,31 @@ impl Nest {
     pub fn bytes(&self) -> u64 {
         self.chunks() * self.run
     }
+
+    /// The nest as one side sees it: between its own strides and a dense stream in loop order. Loops that chain in this
+    /// side's memory merge, since they always do in the stream.
+    pub(super) fn dense(&self, side: Side) -> Self {
+        let mut dense = Self {
+            loops: SmallVec::new(),
+            run: self.run,
+        };
+        let mut stream = self.run;
+        for l in self.loops.iter().rev() {
+            let stride = l.stride(side);
+            match dense.loops.last_mut() {
+                None if stride == dense.run => dense.run *= l.count,
+                Some(inner) if stride == inner.src * inner.count => inner.count *= l.count,
+                _ => dense.loops.push(Loop {
+                    count: l.count,
+                    src: stride,
+                    dst: stream,
+                }),
+            }
+            stream *= l.count;
+        }
+        dense.loops.reverse();
+        dense
+    }
 }
 
 /// A nest at its place: the addresses of its first chunk.
@@ -86,6 +111,33 @@ impl Program {
     /// How many bytes the program moves.
     pub fn bytes(&self) -> u64 {
         self.placed_nests().map(Nest::bytes).sum()
+    }
+
+    /// One side of the program: between its memory and a dense stream of the program's bytes, in their order.
+    ///
+    /// The program was checked, so that its sizes fit into 64 bits.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "GPUs and the host meet in a stream")
+    )]
+    pub(crate) fn stream(&self, side: Side) -> StreamProgram {
+        let mut end = 0;
+        let placed = self.placed.iter().map(|placed| {
+            let start = end;
+            end += self.nests[placed.nest as usize].bytes();
+            let src = match side {
+                Side::Source => placed.src,
+                Side::Destination => placed.dst,
+            };
+            Placed {
+                nest: placed.nest,
+                src,
+                dst: start,
+            }
+        });
+        let placed = placed.collect();
+        let nests = self.nests.iter().map(|nest| nest.dense(side)).collect();
+        StreamProgram::made_dense(Self { nests, placed }, end)
     }
 
     /// Calls `chunk` with source address, destination address and length of every chunk, in order.

@@ -5,12 +5,11 @@
 //! segment in token order, in each the fused slices one after another. Plans
 //! [by layer](super::request::Request::by_layer) put the layers outside of all that.
 
-use smallvec::SmallVec;
 use transload_layout::Side;
 
 use super::compile::Plan;
 use super::extent::NestsByExtent;
-use super::program::{Loop, Nest, Placed, Program, StreamProgram};
+use super::program::{Placed, Program, StreamProgram};
 use super::route::{Route, RouteGroup};
 use super::table::{BindError, Lookup, Tables};
 
@@ -91,7 +90,7 @@ fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) 
             let nests = by_extent.get(&cut, |extent| {
                 let nests = group.nests(&[class], extent, slot);
                 let first = program.nests.len() as u32;
-                let dense = nests.iter().map(|strided| dense(&strided.nest, side));
+                let dense = nests.iter().map(|strided| strided.nest.dense(side));
                 program.nests.extend(dense);
                 (first, nests)
             });
@@ -106,29 +105,4 @@ fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) 
         }
     }
     StreamProgram::made_dense(program, end)
-}
-
-/// A joint nest as one side sees it: its own strides, and a dense stream in loop order. Loops that
-/// chain in this side's memory merge, since they always do in the stream.
-fn dense(nest: &Nest, side: Side) -> Nest {
-    let mut dense = Nest {
-        loops: SmallVec::new(),
-        run: nest.run,
-    };
-    let mut stream = nest.run;
-    for l in nest.loops.iter().rev() {
-        let stride = l.stride(side);
-        match dense.loops.last_mut() {
-            None if stride == dense.run => dense.run *= l.count,
-            Some(inner) if stride == inner.src * inner.count => inner.count *= l.count,
-            _ => dense.loops.push(Loop {
-                count: l.count,
-                src: stride,
-                dst: stream,
-            }),
-        }
-        stream *= l.count;
-    }
-    dense.loops.reverse();
-    dense
 }

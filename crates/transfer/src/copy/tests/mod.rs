@@ -1,8 +1,8 @@
 //! Every kernel, byte by byte, against an oracle that knows nothing of any of them.
 
 mod between;
-mod case;
-mod oracle;
+pub(crate) mod case;
+pub(crate) mod oracle;
 mod stream;
 
 use crate::plan::program::{Loop, Nest, Placed, Program};

@@ -1,0 +1,137 @@
+//! The context of one device, which the engine of the process uses too.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstreamCaptureMode};
+
+use super::driver::{self, check};
+use super::error::DeviceError;
+
+/// The primary context of a device, kept for as long as this is.
+#[derive(Debug)]
+pub(super) struct Context {
+    ordinal: u32,
+    device: CUdevice,
+    context: CUcontext,
+    /// The process that opened it.
+    process: u32,
+}
+
+// SAFETY: a context may be used from any thread; each makes it its current one first.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Context {
+    /// The context of a device that the driver counts from 0, as `CUDA_VISIBLE_DEVICES` leaves them.
+    pub(super) fn open(ordinal: u32) -> Result<Arc<Self>, DeviceError> {
+        driver::available()?;
+        let mut devices = 0;
+        // SAFETY: the number goes into a local variable, here and below.
+        check("cuDeviceGetCount", unsafe {
+            driver::cuDeviceGetCount(&mut devices)
+        })?;
+        let devices = devices.unsigned_abs();
+        if ordinal >= devices {
+            return Err(DeviceError::NoDevice { ordinal, devices });
+        }
+        let (mut device, mut context) = (0, std::ptr::null_mut());
+        // SAFETY: as above.
+        check("cuDeviceGet", unsafe {
+            driver::cuDeviceGet(&mut device, ordinal as i32)
+        })?;
+        // SAFETY: as above; it is released when this is dropped.
+        let retained = unsafe { driver::cuDevicePrimaryCtxRetain(&mut context, device) };
+        check("cuDevicePrimaryCtxRetain", retained)?;
+        Ok(Arc::new(Self {
+            ordinal,
+            device,
+            context,
+            process: std::process::id(),
+        }))
+    }
+
+    pub(super) fn ordinal(&self) -> u32 {
+        self.ordinal
+    }
+
+    /// The name of the device.
+    pub(super) fn name(&self) -> Result<String, DeviceError> {
+        let mut name = [0; 128];
+        // SAFETY: the driver writes no more than it is told there is room for, and a zero at the end.
+        let named =
+            unsafe { driver::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, self.device) };
+        self.check("cuDeviceGetName", named)?;
+        let name: Vec<u8> = name
+            .iter()
+            .take_while(|c| **c != 0)
+            .map(|c| *c as u8)
+            .collect();
+        Ok(String::from_utf8_lossy(&name).into_owned())
+    }
+
+    /// Makes it the current context of this thread until what it gives is dropped, and lets no call void a graph that the
+    /// engine captures meanwhile on another thread.
+    pub(super) fn enter(&self) -> Result<Entered, DeviceError> {
+        self.check_process()?;
+        // SAFETY: the context is kept by `self`.
+        self.check("cuCtxPushCurrent_v2", unsafe {
+            driver::cuCtxPushCurrent_v2(self.context)
+        })?;
+        let mut entered = Entered {
+            mode: CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+        };
+        entered.exchange_mode();
+        Ok(entered)
+    }
+
+    /// A child that was forked off has the handles, but they are good for nothing there.
+    fn check_process(&self) -> Result<(), DeviceError> {
+        let ordinal = self.ordinal;
+        match std::process::id() == self.process {
+            true => Ok(()),
+            false => Err(DeviceError::Forked { ordinal }),
+        }
+    }
+
+    /// The error of a call, if it gave one.
+    pub(super) fn check(&self, call: &'static str, result: CUresult) -> Result<(), DeviceError> {
+        check(call, result).map_err(|why| match why.is_sticky() {
+            true => DeviceError::Lost {
+                ordinal: self.ordinal,
+                why,
+            },
+            false => DeviceError::Call(why),
+        })
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.check_process().is_ok() {
+            // SAFETY: retained once when it was opened. An error says that the process is ending.
+            let _ = unsafe { driver::cuDevicePrimaryCtxRelease_v2(self.device) };
+        }
+    }
+}
+
+/// The context is this thread's current one for as long as this is there.
+pub(super) struct Entered {
+    mode: CUstreamCaptureMode,
+}
+
+impl Entered {
+    fn exchange_mode(&mut self) {
+        // SAFETY: the mode is this thread's, and goes back when the context is left. It cannot fail with a mode from the list.
+        let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&mut self.mode) };
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.exchange_mode();
+        let mut context = std::ptr::null_mut();
+        // SAFETY: pushed when it was entered, by this thread, since this is not `Send`.
+        let _ = unsafe { driver::cuCtxPopCurrent_v2(&mut context) };
+    }
+}

@@ -1,0 +1,115 @@
+//! What goes wrong with device memory.
+
+use thiserror::Error;
+
+use super::launch::LaunchError;
+use crate::copy::StreamError;
+use crate::memory::{CheckError, MemoryError};
+
+/// Why there is no CUDA on this machine.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum NoCuda {
+    /// Another system than Linux, or one that was not tried.
+    #[error("no CUDA here: caches in device memory are moved on Linux only, and this is {system}")]
+    Elsewhere { system: &'static str },
+    /// No driver was found.
+    #[error("no CUDA here: the driver's library (libcuda.so.1) could not be loaded")]
+    NoDriver,
+    /// The driver is older than R525, or its library is not the driver's.
+    #[error("no CUDA here: the driver's library has no {name}, so it is older than R525 or a stub")]
+    NoFunction { name: &'static str },
+    /// A driver, but no device that this process may use.
+    #[error("no CUDA here: the driver knows no device")]
+    NoDevice,
+    /// The driver does not start.
+    #[error("no CUDA here: {0}")]
+    Refused(#[from] CallError),
+}
+
+/// A call of the driver that failed.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{call} gives {name} ({code})")]
+pub struct CallError {
+    /// The driver's function.
+    pub call: &'static str,
+    /// The driver's number of the error.
+    pub code: u32,
+    /// The driver's name of it.
+    pub name: String,
+}
+
+impl CallError {
+    /// Whether the context is of no use any more, for the engine neither: every later call gives this error as well.
+    pub(super) fn is_sticky(&self) -> bool {
+        matches!(self.code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719)
+    }
+}
+
+/// Why memory of a device could not be had or moved.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum DeviceError {
+    /// There is no CUDA.
+    #[error(transparent)]
+    NoCuda(#[from] NoCuda),
+    /// There are devices, but not this one.
+    #[error("no device {ordinal}: this process sees {devices}")]
+    NoDevice { ordinal: u32, devices: u32 },
+    /// A process that was forked off after the device was opened: the driver is of no use in it.
+    #[error(
+        "device {ordinal} was opened before this process was forked: open it after that, or start processes by `spawn`"
+    )]
+    Forked { ordinal: u32 },
+    /// A call of the driver failed.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// An earlier operation left the device's context unusable, for everybody in the process.
+    #[error("device {ordinal} is lost: {why}")]
+    Lost { ordinal: u32, why: CallError },
+    /// An allocation is memory of another kind.
+    #[error("allocation {allocation} is {kind}, not memory of a CUDA device")]
+    NotDevice {
+        allocation: usize,
+        kind: &'static str,
+    },
+    /// An allocation is on another device.
+    #[error("allocation {allocation} is memory of device {found}, not of device {expected}")]
+    OtherDevice {
+        allocation: usize,
+        found: u32,
+        expected: u32,
+    },
+    /// An allocation reaches beyond what the driver has mapped there.
+    #[error("allocation {allocation} of {len} bytes has only {available} mapped from its start on")]
+    PastEnd {
+        allocation: usize,
+        len: u64,
+        available: u64,
+    },
+    /// Lengths or numbers that no memory has.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A program that does not fit its memories.
+    #[error(transparent)]
+    Check(#[from] CheckError),
+    /// A program that the kernel cannot run.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The two sides of a copy lie on two devices.
+    #[error(
+        "the source lies on device {source_device}, the destination on device {destination_device}"
+    )]
+    TwoDevices {
+        source_device: u32,
+        destination_device: u32,
+    },
+    /// A sum of bytes that never come to the host.
+    #[error("a copy within a GPU has no checksum")]
+    NoSum,
+    /// The host's side of a copy.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+}

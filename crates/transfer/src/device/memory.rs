@@ -1,0 +1,258 @@
+//! Memory of a GPU: the allocations of one rank and one group.
+
+use std::any::Any;
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute};
+
+use super::driver;
+use super::error::DeviceError;
+use super::gpu::Gpu;
+use super::launch::End;
+use super::resources::Buffer;
+use crate::memory::{
+    Access, CheckError, Extents, MAX_ALLOCATION_BYTES, MAX_ALLOCATIONS, MemoryError, Side,
+};
+use crate::plan::program::Program;
+
+/// The allocations of one rank and one group on one GPU, cheap to clone.
+///
+/// It is to device memory what [`Memory`](crate::memory::Memory) is to host memory: it gives the addresses of a
+/// [`Program`](crate::plan::program::Program) their meaning. Its bytes are reached by [`copy`](super::copy()) only.
+#[derive(Clone)]
+pub struct DeviceMemory {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    gpu: Gpu,
+    extents: Extents,
+    /// Address of each allocation, here and on the device.
+    bases: Box<[CUdeviceptr]>,
+    table: Buffer,
+    access: Access,
+    /// Dropped last: what keeps the bytes where they are.
+    _keeper: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl DeviceMemory {
+    /// Allocates memory of the given lengths in bytes. What is in it is undefined.
+    ///
+    /// # Errors
+    /// [`MemoryError`], or what the driver says: out of memory, mostly. What was allocated before is given back.
+    pub fn allocate(gpu: &Gpu, lens: &[usize]) -> Result<Self, DeviceError> {
+        check_lens(lens.iter().copied())?;
+        let buffers: Result<Vec<_>, _> = lens
+            .iter()
+            .map(|&len| Buffer::new(gpu.context(), len))
+            .collect();
+        let buffers = buffers?;
+        let parts: Vec<_> = buffers
+            .iter()
+            .map(|buffer| (buffer.address, buffer.len))
+            .collect();
+        Self::new(gpu, &parts, Access::ReadWrite, Some(Arc::new(buffers)))
+    }
+
+    /// Memory that somebody else owns, an engine's cache: the address and the length in bytes of each allocation.
+    ///
+    /// The driver is asked whether these are bytes of that GPU, and all of them mapped. An allocation may
+    /// consist of several mapped ranges, as expandable segments do. The `keeper`, if any, is dropped with the last clone of this memory and the last copy that uses
+    /// it.
+    ///
+    /// # Safety
+    /// Until the keeper is dropped (without one: until the process ends) all of these bytes stay mapped. The engine may read and
+    /// write them at any time; see [other writers](crate::memory#other-writers).
+    ///
+    /// # Errors
+    /// [`MemoryError`], [`DeviceError::NotDevice`], [`DeviceError::OtherDevice`], [`DeviceError::PastEnd`].
+    pub unsafe fn from_raw_parts(
+        gpu: &Gpu,
+        parts: &[(u64, usize)],
+        access: Access,
+        keeper: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<Self, DeviceError> {
+        check_lens(parts.iter().map(|part| part.1))?;
+        for (allocation, &(start, len)) in parts.iter().enumerate() {
+            if start == 0 && len > 0 {
+                return Err(MemoryError::Null { allocation, len }.into());
+            }
+            check_mapped(gpu, allocation, start, len as u64)?;
+        }
+        Self::new(gpu, parts, access, keeper)
+    }
+
+    fn new(
+        gpu: &Gpu,
+        parts: &[(CUdeviceptr, usize)],
+        access: Access,
+        keeper: Option<Arc<dyn Any + Send + Sync>>,
+    ) -> Result<Self, DeviceError> {
+        let bases: Box<[_]> = parts.iter().map(|part| part.0).collect();
+        let table = upload(gpu, &bases)?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                gpu: gpu.clone(),
+                extents: Extents::new(parts.iter().map(|part| part.1 as u64)),
+                bases,
+                table,
+                access,
+                _keeper: keeper,
+            }),
+        })
+    }
+
+    /// The GPU that it is on.
+    pub fn gpu(&self) -> &Gpu {
+        &self.shared.gpu
+    }
+
+    /// How many allocations there are.
+    pub fn allocations(&self) -> usize {
+        self.shared.bases.len()
+    }
+
+    /// The device address and the length in bytes of one allocation.
+    pub fn allocation(&self, number: usize) -> Option<(u64, u64)> {
+        let address = *self.shared.bases.get(number)?;
+        Some((address, self.shared.extents.of(number)?))
+    }
+
+    /// What copies may do with the bytes.
+    pub fn access(&self) -> Access {
+        self.shared.access
+    }
+
+    /// Proves that every byte that `program` touches on `side` lies in this memory.
+    ///
+    /// # Errors
+    /// The first [`CheckError`] found.
+    pub fn check(&self, program: &Program, side: Side) -> Result<(), CheckError> {
+        self.shared.extents.check(program, side, self.access())
+    }
+
+    /// It as a side of a launch.
+    pub(super) fn end(&self) -> End {
+        End::memory(self.shared.table.address)
+    }
+
+    /// All bases, or-ed.
+    pub(super) fn alignment(&self) -> u64 {
+        self.shared.bases.iter().fold(0, |or, base| or | base)
+    }
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceMemory")
+            .field("gpu", &self.gpu().ordinal())
+            .field("allocations", &self.allocations())
+            .field("access", &self.access())
+            .finish_non_exhaustive()
+    }
+}
+
+fn check_lens(lens: impl ExactSizeIterator<Item = usize>) -> Result<(), MemoryError> {
+    if lens.len() > MAX_ALLOCATIONS {
+        return Err(MemoryError::TooMany { count: lens.len() });
+    }
+    for (allocation, len) in lens.enumerate() {
+        if len as u64 > MAX_ALLOCATION_BYTES {
+            return Err(MemoryError::TooLong { allocation, len });
+        }
+    }
+    Ok(())
+}
+
+/// Proves with the driver that all bytes of an allocation are mapped memory of a device.
+fn check_mapped(
+    gpu: &Gpu,
+    allocation: usize,
+    start: CUdeviceptr,
+    len: u64,
+) -> Result<(), DeviceError> {
+    let context = gpu.context();
+    let _entered = context.enter()?;
+    let mut mapped = 0;
+    while mapped < len {
+        let at = start + mapped;
+        check_kind(gpu, allocation, at)?;
+        let (mut base, mut size) = (0, 0);
+        // SAFETY: both numbers go into local variables.
+        let found = unsafe { driver::cuMemGetAddressRange_v2(&mut base, &mut size, at) };
+        if context.check("cuMemGetAddressRange_v2", found).is_err() || size == 0 {
+            return Err(DeviceError::PastEnd {
+                allocation,
+                len,
+                available: mapped,
+            });
+        }
+        // It may begin before the allocation, and holds `at`.
+        mapped = base + size as u64 - start;
+    }
+    Ok(())
+}
+
+/// Proves that an address is memory of that GPU.
+fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), DeviceError> {
+    let not = |kind| DeviceError::NotDevice { allocation, kind };
+    let managed = attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED).unwrap_or(0);
+    if managed != 0 {
+        return Err(not("managed memory"));
+    }
+    match attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+        Some(kind) if kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 => {}
+        Some(kind) if kind == CUmemorytype::CU_MEMORYTYPE_HOST as u32 => {
+            return Err(not("pinned host memory"));
+        }
+        Some(_) => return Err(not("memory of some other kind")),
+        None => return Err(not("memory that the driver does not know")),
+    }
+    let found =
+        attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL).unwrap_or(0);
+    let expected = gpu.ordinal();
+    if found != expected {
+        return Err(DeviceError::OtherDevice {
+            allocation,
+            found,
+            expected,
+        });
+    }
+    Ok(())
+}
+
+/// What the driver knows of an address, in the current context.
+fn attribute(at: CUdeviceptr, attribute: CUpointer_attribute) -> Option<u32> {
+    let mut value = 0u32;
+    // SAFETY: each attribute that is asked for has 4 bytes at most.
+    let known =
+        unsafe { driver::cuPointerGetAttribute((&raw mut value).cast::<c_void>(), attribute, at) };
+    driver::check("cuPointerGetAttribute", known)
+        .ok()
+        .map(|()| value)
+}
+
+/// Copies some numbers to the device.
+pub(super) fn upload<T: bytemuck::Pod>(gpu: &Gpu, values: &[T]) -> Result<Buffer, DeviceError> {
+    let bytes: &[u8] = bytemuck::cast_slice(values);
+    let buffer = Buffer::new(gpu.context(), bytes.len())?;
+    if bytes.is_empty() {
+        return Ok(buffer);
+    }
+    let entered = gpu.context().enter()?;
+    // SAFETY: the buffer has room for them, and they stay until the stream was waited for.
+    let copied = unsafe {
+        driver::cuMemcpyHtoDAsync_v2(
+            buffer.address,
+            bytes.as_ptr().cast(),
+            bytes.len(),
+            gpu.stream().raw,
+        )
+    };
+    gpu.context().check("cuMemcpyHtoDAsync_v2", copied)?;
+    drop(entered);
+    gpu.stream().synchronize()?;
+    Ok(buffer)
+}

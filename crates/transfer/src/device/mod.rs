@@ -1,0 +1,38 @@
+//! Caches in the memory of NVIDIA GPUs, moved by one kernel.
+//!
+//! [`available`] says whether that can be had here; without a GPU everything else works as before. [`Gpu::open`] takes a
+//! device, [`DeviceMemory`] is memory on it, and [`copy`](copy()) runs a program between such memories, or between one
+//! and memory of the host.
+//!
+//! The driver is loaded when it is first needed: nothing of CUDA is needed to build this, and only the driver (R525 or
+//! newer, on Linux) to use it. The kernel is `cuda/walk.cu`; it is part of this crate as PTX for compute capability 7.0, which the driver
+//! compiles for the GPU that is there.
+//!
+//! | file | idea |
+//! |---|---|
+//! | `driver`, `error` | the driver's functions, found at run time; what goes wrong |
+//! | `context`, `resources` | the context of a device; what is made in it and given back |
+//! | `launch` | from programs to launches of the kernel. Pure |
+//! | `gpu` | a device with the kernel loaded |
+//! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
+//! | `staging`, `copy` | the way over the bus; copies |
+
+mod context;
+mod copy;
+mod driver;
+mod error;
+mod gpu;
+mod launch;
+mod memory;
+mod resources;
+mod staging;
+mod stream;
+#[cfg(test)]
+mod tests;
+
+pub use copy::{Place, copy};
+pub use driver::available;
+pub use error::{CallError, DeviceError, NoCuda};
+pub use gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
+pub use launch::{LaunchError, MAX_LOOPS};
+pub use memory::DeviceMemory;

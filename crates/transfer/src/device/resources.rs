@@ -1,0 +1,166 @@
+//! What a context owns: each is given back when it is dropped.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUdeviceptr, CUevent, CUevent_flags, CUstream, CUstream_flags};
+
+use super::context::Context;
+use super::driver;
+use super::error::DeviceError;
+
+/// A queue of operations that are done in order.
+#[derive(Debug)]
+pub(super) struct Stream {
+    context: Arc<Context>,
+    pub(super) raw: CUstream,
+}
+
+/// A place in a stream.
+#[derive(Debug)]
+pub(super) struct Event {
+    context: Arc<Context>,
+    raw: CUevent,
+}
+
+/// Memory of the device.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    context: Arc<Context>,
+    pub(super) address: CUdeviceptr,
+    pub(super) len: usize,
+}
+
+/// Memory of the host that copy engines reach.
+#[derive(Debug)]
+pub(super) struct Pinned {
+    context: Arc<Context>,
+    pub(super) start: NonNull<u8>,
+    pub(super) len: usize,
+}
+
+// SAFETY: the driver's handles and addresses are numbers that any thread may use.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+// SAFETY: as above.
+unsafe impl Send for Event {}
+// SAFETY: as above.
+unsafe impl Sync for Event {}
+// SAFETY: as above; the bytes are reached through pointers only.
+unsafe impl Send for Pinned {}
+// SAFETY: as above.
+unsafe impl Sync for Pinned {}
+
+impl Stream {
+    /// A stream that does not wait for the engine's default stream.
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        let _entered = context.enter()?;
+        let (mut raw, flags) = (std::ptr::null_mut(), CUstream_flags::CU_STREAM_NON_BLOCKING);
+        // SAFETY: the handle goes into a local variable.
+        context.check("cuStreamCreate", unsafe {
+            driver::cuStreamCreate(&mut raw, flags as u32)
+        })?;
+        Ok(Self {
+            context: context.clone(),
+            raw,
+        })
+    }
+
+    /// Waits until all that was submitted is done.
+    pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the stream is there for as long as this is.
+        self.context.check("cuStreamSynchronize", unsafe {
+            driver::cuStreamSynchronize(self.raw)
+        })
+    }
+}
+
+impl Event {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        let _entered = context.enter()?;
+        let (mut raw, flags) = (std::ptr::null_mut(), CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        // SAFETY: the handle goes into a local variable.
+        context.check("cuEventCreate", unsafe {
+            driver::cuEventCreate(&mut raw, flags as u32)
+        })?;
+        Ok(Self {
+            context: context.clone(),
+            raw,
+        })
+    }
+
+    /// Moves it behind all that the stream was given until now.
+    pub(super) fn record(&self, stream: &Stream) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: both are there.
+        self.context.check("cuEventRecord", unsafe {
+            driver::cuEventRecord(self.raw, stream.raw)
+        })
+    }
+
+    /// Waits until the stream is there.
+    pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the event is there for as long as this is.
+        self.context.check("cuEventSynchronize", unsafe {
+            driver::cuEventSynchronize(self.raw)
+        })
+    }
+}
+
+impl Buffer {
+    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
+        let mut address = 0;
+        if len > 0 {
+            let _entered = context.enter()?;
+            // SAFETY: the address goes into a local variable.
+            context.check("cuMemAlloc_v2", unsafe {
+                driver::cuMemAlloc_v2(&mut address, len)
+            })?;
+        }
+        Ok(Self {
+            context: context.clone(),
+            address,
+            len,
+        })
+    }
+}
+
+impl Pinned {
+    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
+        let _entered = context.enter()?;
+        let mut start = std::ptr::null_mut();
+        // SAFETY: the address goes into a local variable. No flag: write-combined memory would be slow to read.
+        context.check("cuMemHostAlloc", unsafe {
+            driver::cuMemHostAlloc(&mut start, len, 0)
+        })?;
+        let start = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
+        Ok(Self {
+            context: context.clone(),
+            start,
+            len,
+        })
+    }
+}
+
+/// Gives a resource back in its context. An error says that the context is lost, and everything in it with it.
+macro_rules! given_back {
+    ($resource:ty, $this:ident, $give_back:expr) => {
+        impl Drop for $resource {
+            fn drop(&mut self) {
+                let $this = self;
+                if let Ok(_entered) = $this.context.enter() {
+                    // SAFETY: made with this, and given back only here.
+                    let _ = unsafe { $give_back };
+                }
+            }
+        }
+    };
+}
+
+given_back!(Stream, it, driver::cuStreamDestroy_v2(it.raw));
+given_back!(Event, it, driver::cuEventDestroy_v2(it.raw));
+given_back!(Buffer, it, driver::cuMemFree_v2(it.address));
+given_back!(Pinned, it, driver::cuMemFreeHost(it.start.as_ptr().cast()));

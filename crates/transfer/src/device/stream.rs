@@ -1,0 +1,70 @@
+//! Device memory as a stream of bytes.
+
+use std::ops::Range;
+
+use super::error::DeviceError;
+use super::gpu::Gpu;
+use super::launch::{End, Ends, Launch, Launches};
+use super::memory::{DeviceMemory, upload};
+use super::resources::Buffer;
+use crate::memory::Side;
+use crate::plan::program::StreamProgram;
+
+/// The bytes of device memory in the order of a [`StreamProgram`], which the kernel gathers or scatters.
+#[derive(Debug)]
+pub(super) struct DeviceStream {
+    memory: DeviceMemory,
+    launches: Launches,
+    places: Buffer,
+    bytes: u64,
+}
+
+/// Which way bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// From the memory into a buffer.
+    Gather,
+    /// From a buffer into the memory.
+    Scatter,
+}
+
+impl DeviceStream {
+    /// Lays a program over the memory, and uploads what the kernel needs of it.
+    pub(super) fn new(program: &StreamProgram, memory: &DeviceMemory) -> Result<Self, DeviceError> {
+        memory.check(program.program(), Side::Source)?;
+        let launches = Launches::new(program.program())?;
+        let places = upload(memory.gpu(), launches.places())?;
+        let (memory, bytes) = (memory.clone(), program.bytes());
+        Ok(Self {
+            memory,
+            launches,
+            places,
+            bytes,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn gpu(&self) -> &Gpu {
+        self.memory.gpu()
+    }
+
+    /// The launches that move some bytes of the stream between the memory and a buffer that holds just them.
+    pub(super) fn launches(
+        &self,
+        way: Way,
+        range: Range<u64>,
+        buffer: &Buffer,
+    ) -> Result<Vec<Launch>, DeviceError> {
+        let ends = Ends {
+            places: self.places.address,
+            src: self.memory.end(),
+            dst: End::buffer(buffer.address, range.start),
+            bases: self.memory.alignment(),
+            reverse: way == Way::Scatter,
+        };
+        Ok(self.launches.range(&ends, range)?)
+    }
+}

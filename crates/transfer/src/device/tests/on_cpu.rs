@@ -1,0 +1,122 @@
+//! `cuda/walk_on_cpu.c`: the kernel's source, compiled for the CPU with sanitizers, in a process of its own.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::device::launch::Launch;
+
+/// Memory as the kernel sees it.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Bytes {
+    pub(super) address: u64,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What launches did to memory.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) bytes: Vec<u8>,
+    /// How often each byte was written.
+    pub(super) writes: Vec<u8>,
+}
+
+/// Runs launches one after the other; threads of each in an order that `seed` shuffles.
+///
+/// Gives `None`, and says so, where there is no C compiler.
+pub(super) fn run(
+    memories: &[Bytes],
+    launches: &[Launch],
+    threads: u64,
+    seed: u64,
+) -> Option<Vec<Done>> {
+    let mut input = Vec::new();
+    let number = |input: &mut Vec<u8>, number: u64| input.extend(number.to_ne_bytes());
+    number(&mut input, seed);
+    number(&mut input, memories.len() as u64);
+    for memory in memories {
+        number(&mut input, memory.address);
+        number(&mut input, memory.bytes.len() as u64);
+        input.extend(&memory.bytes);
+    }
+    number(&mut input, launches.len() as u64);
+    for launch in launches {
+        number(&mut input, launch.unit);
+        number(&mut input, threads);
+        input.extend(bytemuck::bytes_of(&launch.parameters));
+    }
+    let output = feed(program()?, input);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    let mut rest = &output.stdout[..];
+    let mut take = |len| {
+        let (taken, left) = rest.split_at(len);
+        rest = left;
+        taken.to_vec()
+    };
+    Some(
+        memories
+            .iter()
+            .map(|memory| Done {
+                bytes: take(memory.bytes.len()),
+                writes: take(memory.bytes.len()),
+            })
+            .collect(),
+    )
+}
+
+fn feed(program: &Path, input: Vec<u8>) -> Output {
+    let mut child = Command::new(program)
+        // It ends with all of its memory in use.
+        .env("ASAN_OPTIONS", "detect_leaks=0")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // It may end before it has read all, with an error that is more interesting than this one.
+    let writer = std::thread::spawn(move || stdin.write_all(&input));
+    let output = child.wait_with_output().unwrap();
+    let _ = writer.join().unwrap();
+    output
+}
+
+fn program() -> Option<&'static Path> {
+    static PROGRAM: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
+    let made = PROGRAM.get_or_init(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("walk_on_cpu");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cuda/walk_on_cpu.c");
+        let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+        let compile = |extra: &[&str]| {
+            let mut cc = Command::new("cc");
+            cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror"]);
+            cc.args(extra).arg(&source).arg("-o").arg(&program).output()
+        };
+        match compile(&sanitizers) {
+            Err(error) => {
+                eprintln!("NOT RUN: cc: {error}; install a C compiler");
+                return None;
+            }
+            Ok(output) if !output.status.success() => {
+                eprintln!(
+                    "NOT RUN: the sanitizers of cc: {}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
+                let output = compile(&[]).unwrap();
+                assert!(
+                    output.status.success(),
+                    "{}",
+                    String::from_utf8_lossy(&output.stderr)
+                );
+            }
+            Ok(_) => {}
+        }
+        Some((folder, program))
+    });
+    made.as_ref().map(|(_, program)| program.as_path())
+}
