@@ -1,13 +1,14 @@
 //! Copies in which a GPU takes part.
 
+use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::{Arc, mpsc};
 
 use super::error::DeviceError;
-use super::gpu::DEFAULT_MULTIPROCESSORS;
 use super::launch::{Ends, Launches};
 use super::memory::{DeviceMemory, upload};
-use super::staging::{PIECE, Staging};
-use super::stream::{DeviceStream, Way};
+use super::queue::{Held, PIECE, Told};
+use super::stream::DeviceStream;
 use crate::copy::{CopyOptions, CopyReport, Crc32c, Cursor, MemoryStream, settle};
 use crate::memory::{Memory, Side};
 use crate::plan::program::Program;
@@ -37,7 +38,7 @@ impl<'a> From<&'a DeviceMemory> for Place<'a> {
 ///
 /// It returns when all bytes are in their place, and waits for no work of the engine: what the source holds has to be
 /// complete, and nobody may still use what is overwritten. On one GPU all of its multiprocessors copy; over the
-/// bus [`DEFAULT_MULTIPROCESSORS`] gather or scatter, and a copy engine carries. Bytes are summed on the host, so
+/// bus [`DEFAULT_MULTIPROCESSORS`](super::DEFAULT_MULTIPROCESSORS) gather or scatter, and a copy engine carries. Bytes are summed on the host, so
 /// there is no sum of a copy between two memories of a GPU.
 ///
 /// # Errors
@@ -84,18 +85,14 @@ pub fn copy<'a>(
             destination.check(program, Side::Destination)?;
             let from = DeviceStream::new(&program.stream(Side::Source), source)?;
             let to = MemoryStream::new(program.stream(Side::Destination), destination.clone())?;
-            Some(over_the_bus(&from, |staging, sum| {
-                to_host(&from, to.cursor(0)?, staging, sum)
-            })?)
+            Some(to_host(&from, to.cursor(0)?)?)
         }
         (Place::Host(source), Place::Device(destination)) => {
             source.check(program, Side::Source)?;
             destination.check(program, Side::Destination)?;
             let from = MemoryStream::new(program.stream(Side::Source), source.clone())?;
             let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
-            Some(over_the_bus(&to, |staging, sum| {
-                to_device(from.cursor(0)?, &to, staging, sum)
-            })?)
+            Some(to_device(from.cursor(0)?, &to)?)
         }
     };
     Ok(CopyReport {
@@ -132,80 +129,78 @@ fn within_a_gpu(
         bases: source.alignment() | destination.alignment(),
         reverse: false,
     };
-    let launched = gpu.launch(&launches.all(&ends)?, None);
+    let launched = gpu
+        .kernels()
+        .launch(gpu.stream(), &launches.all(&ends)?, None);
     // What was submitted reads `places`, whatever became of the rest.
     gpu.stream().synchronize().and(launched)
 }
 
-/// Has `carry` use the staging buffers of the GPU, and waits until the GPU does not use them any more.
-fn over_the_bus(
-    stream: &DeviceStream,
-    carry: impl FnOnce(&mut Staging, &mut Crc32c) -> Result<(), DeviceError>,
-) -> Result<Crc32c, DeviceError> {
-    let gpu = stream.gpu();
-    let mut staging = gpu.staging();
-    let staging = match &mut *staging {
-        Some(made) => made,
-        none => none.insert(Staging::new(gpu.context())?),
-    };
+/// How many pieces are asked for before the first is there: what hides the way over the bus.
+const AHEAD: usize = 4;
+
+/// Gathers pieces, and has the host scatter one while others cross the bus.
+fn to_host(from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
-    let carried = carry(staging, &mut sum);
-    gpu.stream().synchronize().and(carried)?;
+    let mut ahead = VecDeque::with_capacity(AHEAD);
+    let mut place = |(piece, len): (Waiting, usize)| {
+        let mut piece = piece.wait()?;
+        Ok::<_, DeviceError>(to.scatter(&piece.bytes()[..len], &mut sum)?)
+    };
+    for range in pieces(from.bytes()) {
+        let len = len(&range);
+        ahead.push_back((Waiting::new(|told| from.gather(range, told)), len));
+        if ahead.len() == AHEAD
+            && let Some(first) = ahead.pop_front()
+        {
+            place(first)?;
+        }
+    }
+    ahead.into_iter().try_for_each(place)?;
+    settle();
     Ok(sum)
 }
 
-/// Gathers piece by piece. While one crosses the bus, the host scatters the one before.
-fn to_host(
-    from: &DeviceStream,
-    mut to: Cursor,
-    staging: &mut Staging,
-    sum: &mut Crc32c,
-) -> Result<(), DeviceError> {
-    let gpu = from.gpu();
-    let mut on_the_bus = None;
-    for (number, range) in pieces(from.bytes()) {
-        let (piece, len) = (staging.piece(number), len(&range));
-        gpu.launch(
-            &from.launches(Way::Gather, range, &piece.device)?,
-            Some(DEFAULT_MULTIPROCESSORS),
-        )?;
-        piece.fetch(gpu.context(), gpu.stream(), len)?;
-        if let Some((number, len)) = on_the_bus.replace((number, len)) {
-            to.scatter(&staging.piece(number).host()?[..len], sum)?;
+/// Has the host gather one piece while others cross the bus, and scatters them.
+fn to_device(mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceError> {
+    let mut sum = Crc32c::new();
+    let mut ahead = VecDeque::with_capacity(AHEAD);
+    for range in pieces(to.bytes()) {
+        let mut piece = Waiting::new(|told| to.acquire(told)).wait()?;
+        from.gather(&mut piece.bytes()[..len(&range)], &mut sum)?;
+        ahead.push_back(Waiting::new(|told| piece.scatter(to, range, told)));
+        if ahead.len() == AHEAD
+            && let Some(first) = ahead.pop_front()
+        {
+            first.wait()?;
         }
     }
-    if let Some((number, len)) = on_the_bus {
-        to.scatter(&staging.piece(number).host()?[..len], sum)?;
+    for piece in ahead {
+        piece.wait()?;
     }
-    settle();
-    Ok(())
+    Ok(sum)
 }
 
-/// Scatters piece by piece. While one crosses the bus, the host gathers the next.
-fn to_device(
-    mut from: Cursor,
-    to: &DeviceStream,
-    staging: &mut Staging,
-    sum: &mut Crc32c,
-) -> Result<(), DeviceError> {
-    let gpu = to.gpu();
-    for (number, range) in pieces(to.bytes()) {
-        let (piece, len) = (staging.piece(number), len(&range));
-        from.gather(&mut piece.host()?[..len], sum)?;
-        piece.send(gpu.context(), gpu.stream(), len)?;
-        gpu.launch(
-            &to.launches(Way::Scatter, range, &piece.device)?,
-            Some(DEFAULT_MULTIPROCESSORS),
-        )?;
-        piece.submitted(gpu.stream())?;
+/// A piece that will be there.
+struct Waiting(mpsc::Receiver<Result<Held, DeviceError>>);
+
+impl Waiting {
+    fn new(ask: impl FnOnce(Told<Held>)) -> Self {
+        let (tell, waiting) = mpsc::channel();
+        // Nobody waits any more if a piece before it failed.
+        ask(Box::new(move |piece| drop(tell.send(piece))));
+        Self(waiting)
     }
-    Ok(())
+
+    fn wait(self) -> Result<Held, DeviceError> {
+        self.0.recv().unwrap_or(Err(DeviceError::ThreadGone))
+    }
 }
 
 /// Cuts a stream.
-fn pieces(bytes: u64) -> impl Iterator<Item = (u64, Range<u64>)> {
+fn pieces(bytes: u64) -> impl Iterator<Item = Range<u64>> {
     let step = PIECE as u64;
-    (0..bytes.div_ceil(step)).map(move |n| (n, n * step..((n + 1) * step).min(bytes)))
+    (0..bytes.div_ceil(step)).map(move |n| n * step..((n + 1) * step).min(bytes))
 }
 
 fn len(range: &Range<u64>) -> usize {

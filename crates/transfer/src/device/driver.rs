@@ -27,8 +27,8 @@ functions! {
     cuDevicePrimaryCtxRetain
     cuEventCreate
     cuEventDestroy_v2
+    cuEventQuery
     cuEventRecord
-    cuEventSynchronize
     cuGetErrorName
     cuInit
     cuLaunchKernel

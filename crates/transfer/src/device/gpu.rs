@@ -1,7 +1,8 @@
 //! A GPU with the kernel loaded.
 
 use std::ffi::CStr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::ptr;
+use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunction, CUmodule};
 
@@ -9,8 +10,8 @@ use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
 use super::launch::Launch;
+use super::queue::Queue;
 use super::resources::Stream;
-use super::staging::Staging;
 
 /// `cuda/walk.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and keeps the result.
 const KERNEL: &CStr = match CStr::from_bytes_with_nul(
@@ -29,14 +30,15 @@ const BLOCK: u32 = 1024;
 /// Units that a thread has on their way at a time: `AHEAD` in `cuda/walk.cu`.
 const AHEAD: u32 = 4;
 
-/// How many multiprocessors may work for a transfer by default: enough to be faster than the bus, and few enough for the
-/// engine not to notice.
+/// How many multiprocessors work at a time for a piece that crosses the bus: enough to be faster than the bus, and few enough for
+/// the engine not to notice.
 pub const DEFAULT_MULTIPROCESSORS: u32 = 16;
 
 /// One GPU of this process. Clones are the same.
 ///
 /// It uses the context that the engine uses (the *primary* one), with streams of its own, and never waits for the
-/// engine's work.
+/// engine's work. While it is open it keeps 32 MiB of device memory and 32 MiB of pinned memory, which bytes go through on
+/// their way over the bus.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     shared: Arc<Shared>,
@@ -44,44 +46,28 @@ pub struct Gpu {
 
 #[derive(Debug)]
 struct Shared {
-    staging: Mutex<Option<Staging>>,
+    queue: Queue,
     stream: Stream,
-    kernels: [CUfunction; ENTRIES.len()],
-    module: CUmodule,
+    kernels: Arc<Kernels>,
     name: String,
-    context: Arc<Context>,
 }
-
-// SAFETY: the driver's handles are numbers that any thread may use.
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
 
 impl Gpu {
     /// The device that the driver counts so, from 0, among those that `CUDA_VISIBLE_DEVICES` leaves.
     ///
-    /// The first call on a machine compiles the kernel for this kind of GPU.
+    /// The first call on a machine has the driver compile the kernel for its kind of GPU, which takes a moment.
     ///
     /// # Errors
     /// [`NoCuda`](super::NoCuda), [`DeviceError::NoDevice`], or what the driver says.
     pub fn open(ordinal: u32) -> Result<Self, DeviceError> {
         let context = Context::open(ordinal)?;
-        let stream = Stream::new(&context)?;
-        let entered = context.enter()?;
-        let mut module = std::ptr::null_mut();
-        // SAFETY: the text ends with a zero.
-        let loaded = unsafe { driver::cuModuleLoadData(&mut module, KERNEL.as_ptr().cast()) };
-        context.check("cuModuleLoadData", loaded)?;
-        drop(entered);
-        let mut shared = Shared {
-            staging: Mutex::new(None),
-            stream,
-            kernels: [std::ptr::null_mut(); ENTRIES.len()],
-            module,
+        let kernels = Arc::new(Kernels::load(&context)?);
+        let shared = Shared {
+            queue: Queue::start(&kernels)?,
+            stream: Stream::new(&context)?,
             name: context.name()?,
-            context,
+            kernels,
         };
-        shared.find_entries()?;
         Ok(Self {
             shared: Arc::new(shared),
         })
@@ -89,7 +75,7 @@ impl Gpu {
 
     /// The number that the driver gives it in this process.
     pub fn ordinal(&self) -> u32 {
-        self.shared.context.ordinal()
+        self.context().ordinal()
     }
 
     /// What its maker calls it.
@@ -98,73 +84,99 @@ impl Gpu {
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {
-        &self.shared.context
+        self.shared.kernels.context()
     }
 
+    pub(super) fn kernels(&self) -> &Kernels {
+        &self.shared.kernels
+    }
+
+    pub(super) fn queue(&self) -> &Queue {
+        &self.shared.queue
+    }
+
+    /// The stream of what is waited for at once.
     pub(super) fn stream(&self) -> &Stream {
         &self.shared.stream
     }
+}
 
-    /// The buffers for copies between the device and the host, which are made when they are first needed.
-    pub(super) fn staging(&self) -> MutexGuard<'_, Option<Staging>> {
-        // What a panic left behind is only buffers.
-        self.shared
-            .staging
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+/// The kernel, on one device.
+#[derive(Debug)]
+pub(super) struct Kernels {
+    context: Arc<Context>,
+    module: CUmodule,
+    entries: [CUfunction; ENTRIES.len()],
+}
+
+// SAFETY: the driver's handles are numbers that any thread may use.
+unsafe impl Send for Kernels {}
+// SAFETY: as above.
+unsafe impl Sync for Kernels {}
+
+impl Kernels {
+    fn load(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        let _entered = context.enter()?;
+        let mut module = ptr::null_mut();
+        // SAFETY: the text ends with a zero.
+        let loaded = unsafe { driver::cuModuleLoadData(&mut module, KERNEL.as_ptr().cast()) };
+        context.check("cuModuleLoadData", loaded)?;
+        let mut kernels = Self {
+            context: context.clone(),
+            module,
+            entries: [ptr::null_mut(); ENTRIES.len()],
+        };
+        for (entry, name) in kernels.entries.iter_mut().zip(ENTRIES) {
+            // SAFETY: the handle goes into a field, the name ends with a zero.
+            let found = unsafe { driver::cuModuleGetFunction(entry, module, name.as_ptr()) };
+            context.check("cuModuleGetFunction", found)?;
+        }
+        Ok(kernels)
     }
 
-    /// Submits launches to the stream; `multiprocessors` bounds how many of the GPU's work for them.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Submits launches to a stream; `multiprocessors` bounds how many of the GPU's work for each.
     pub(super) fn launch(
         &self,
+        stream: &Stream,
         launches: &[Launch],
         multiprocessors: Option<u32>,
     ) -> Result<(), DeviceError> {
-        let context = self.context();
-        let _entered = context.enter()?;
+        let _entered = self.context.enter()?;
         for launch in launches {
-            let kernel = self.shared.kernels[launch.unit.trailing_zeros() as usize];
+            let entry = self.entries[launch.unit.trailing_zeros() as usize];
             let wanted = launch.units().div_ceil(BLOCK * AHEAD);
             let blocks = wanted.min(multiprocessors.unwrap_or(u32::MAX));
             let mut parameters = launch.parameters;
             let mut arguments = [(&raw mut parameters).cast()];
-            // SAFETY: the kernel takes one argument of this type, which is copied before this returns. What it touches was checked,
-            // and is kept until the stream was waited for.
+            let (grid, block, extra) = ((blocks, 1, 1), (BLOCK, 1, 1), ptr::null_mut());
+            // SAFETY: the kernel takes one argument of this type, which is copied before this returns. What it touches was
+            // checked, and is kept until all of this is done.
             let launched = unsafe {
-                let stream = self.shared.stream.raw;
                 driver::cuLaunchKernel(
-                    kernel,
-                    blocks,
-                    1,
-                    1,
-                    BLOCK,
-                    1,
-                    1,
+                    entry,
+                    grid.0,
+                    grid.1,
+                    grid.2,
+                    block.0,
+                    block.1,
+                    block.2,
                     0,
-                    stream,
+                    stream.raw,
                     arguments.as_mut_ptr(),
-                    std::ptr::null_mut(),
+                    extra,
                 )
             };
-            context.check("cuLaunchKernel", launched)?;
+            self.context.check("cuLaunchKernel", launched)?;
         }
         Ok(())
     }
 }
 
-impl Shared {
-    fn find_entries(&mut self) -> Result<(), DeviceError> {
-        let _entered = self.context.enter()?;
-        for (kernel, name) in self.kernels.iter_mut().zip(ENTRIES) {
-            // SAFETY: the handle goes into a field, the name ends with a zero.
-            let found = unsafe { driver::cuModuleGetFunction(kernel, self.module, name.as_ptr()) };
-            self.context.check("cuModuleGetFunction", found)?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Shared {
+impl Drop for Kernels {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: loaded once, and no launch is under way: each was waited for.

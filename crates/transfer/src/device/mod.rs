@@ -15,7 +15,8 @@
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `gpu` | a device with the kernel loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
-//! | `staging`, `copy` | the way over the bus; copies |
+//! | `staging`, `queue` | what bytes go through over the bus; the thread that has them moved |
+//! | `copy`, `mark` | copies; what has to be done before something may begin |
 
 mod context;
 mod copy;
@@ -23,7 +24,9 @@ mod driver;
 mod error;
 mod gpu;
 mod launch;
+mod mark;
 mod memory;
+mod queue;
 mod resources;
 mod staging;
 mod stream;
@@ -35,4 +38,5 @@ pub use driver::available;
 pub use error::{CallError, DeviceError, NoCuda};
 pub use gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
 pub use launch::{LaunchError, MAX_LOOPS};
+pub use mark::Mark;
 pub use memory::DeviceMemory;

@@ -3,7 +3,9 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUdeviceptr, CUevent, CUevent_flags, CUstream, CUstream_flags};
+use cudarc::driver::sys::{
+    CUdeviceptr, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags,
+};
 
 use super::context::Context;
 use super::driver;
@@ -93,20 +95,31 @@ impl Event {
 
     /// Moves it behind all that the stream was given until now.
     pub(super) fn record(&self, stream: &Stream) -> Result<(), DeviceError> {
+        // SAFETY: the stream is there, and of the context of all that the crate makes for this GPU.
+        unsafe { self.record_raw(stream.raw) }
+    }
+
+    /// Moves it behind all that a stream of somebody else was given until now.
+    ///
+    /// # Safety
+    /// The stream is there, and one of this context.
+    pub(super) unsafe fn record_raw(&self, stream: CUstream) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
-        // SAFETY: both are there.
+        // SAFETY: the event is there for as long as this is, the stream by the caller's word.
         self.context.check("cuEventRecord", unsafe {
-            driver::cuEventRecord(self.raw, stream.raw)
+            driver::cuEventRecord(self.raw, stream)
         })
     }
 
-    /// Waits until the stream is there.
-    pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
+    /// Whether its stream has come to it.
+    pub(super) fn is_done(&self) -> Result<bool, DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: the event is there for as long as this is.
-        self.context.check("cuEventSynchronize", unsafe {
-            driver::cuEventSynchronize(self.raw)
-        })
+        let asked = unsafe { driver::cuEventQuery(self.raw) };
+        match asked {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            asked => self.context.check("cuEventQuery", asked).map(|()| true),
+        }
     }
 }
 
@@ -136,7 +149,9 @@ impl Pinned {
         context.check("cuMemHostAlloc", unsafe {
             driver::cuMemHostAlloc(&mut start, len, 0)
         })?;
-        let start = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
+        let start: NonNull<u8> = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
+        // SAFETY: that many bytes were just allocated.
+        unsafe { start.write_bytes(0, len) };
         Ok(Self {
             context: context.clone(),
             start,

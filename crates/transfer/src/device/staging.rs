@@ -1,8 +1,8 @@
-//! The way between a GPU and the host: gathered on the device, then carried by the copy engine; and back.
+//! What bytes go through between a GPU and the host.
 //!
-//! A kernel that reads or writes host memory holds its multiprocessors for as long as the bus takes. So a
-//! piece goes through a dense buffer of the device, which few multiprocessors fill or empty, and through pinned memory. Two of
-//! each are in use at a time: while one piece crosses the bus, the host has the one before.
+//! A kernel that reads or writes host memory holds its multiprocessors for as long as the bus takes. So bytes go through
+//! a dense buffer of the device, which few multiprocessors fill or empty, and through pinned memory, and a copy
+//! engine carries them from one to the other.
 
 use std::sync::Arc;
 
@@ -11,57 +11,45 @@ use super::driver;
 use super::error::DeviceError;
 use super::resources::{Buffer, Event, Pinned, Stream};
 
-/// Bytes of a piece.
-pub(super) const PIECE: usize = 8 << 20;
-
-/// How many pieces are under way at a time.
-const PIECES: usize = 2;
-
-/// The buffers of a GPU.
-#[derive(Debug)]
-pub(super) struct Staging {
-    pieces: [Piece; PIECES],
-}
-
-/// What one piece goes through.
+/// A buffer of the device and one of the host, for as many bytes each.
 #[derive(Debug)]
 pub(super) struct Piece {
-    pub(super) device: Buffer,
+    context: Arc<Context>,
+    device: Buffer,
     host: Pinned,
     /// Behind the last operation that uses them.
     done: Event,
 }
 
-impl Staging {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        let piece = || {
-            Ok::<_, DeviceError>(Piece {
-                device: Buffer::new(context, PIECE)?,
-                host: Pinned::new(context, PIECE)?,
-                done: Event::new(context)?,
-            })
-        };
+impl Piece {
+    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
         Ok(Self {
-            pieces: [piece()?, piece()?],
+            context: context.clone(),
+            device: Buffer::new(context, len)?,
+            host: Pinned::new(context, len)?,
+            done: Event::new(context)?,
         })
     }
 
-    /// The buffers of the n-th piece of a copy.
-    pub(super) fn piece(&mut self, number: u64) -> &mut Piece {
-        &mut self.pieces[number as usize % PIECES]
+    pub(super) fn device(&self) -> &Buffer {
+        &self.device
     }
-}
 
-impl Piece {
+    /// The host's buffer. Nothing uses it: pieces under way are the queue's.
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: pinned memory of that length, zeroed when it was made; nobody else has it.
+        unsafe { std::slice::from_raw_parts_mut(self.host.start.as_ptr(), self.host.len) }
+    }
+
     /// Submits the way from the device's buffer to the host's.
-    pub(super) fn fetch(
-        &mut self,
-        context: &Context,
-        stream: &Stream,
-        len: usize,
-    ) -> Result<(), DeviceError> {
-        let _entered = context.enter()?;
-        // SAFETY: both buffers have room for a piece; they are kept, and left alone, until the event was waited for.
+    pub(super) fn fetch(&mut self, stream: &Stream, len: usize) -> Result<(), DeviceError> {
+        assert!(
+            len <= self.host.len,
+            "{len} bytes in a piece of {}",
+            self.host.len
+        );
+        let _entered = self.context.enter()?;
+        // SAFETY: both buffers are long enough; they are kept, and left alone, until `is_done`.
         let copied = unsafe {
             driver::cuMemcpyDtoHAsync_v2(
                 self.host.start.as_ptr().cast(),
@@ -70,18 +58,17 @@ impl Piece {
                 stream.raw,
             )
         };
-        context.check("cuMemcpyDtoHAsync_v2", copied)?;
-        self.done.record(stream)
+        self.context.check("cuMemcpyDtoHAsync_v2", copied)
     }
 
     /// Submits the way from the host's buffer to the device's.
-    pub(super) fn send(
-        &mut self,
-        context: &Context,
-        stream: &Stream,
-        len: usize,
-    ) -> Result<(), DeviceError> {
-        let _entered = context.enter()?;
+    pub(super) fn send(&mut self, stream: &Stream, len: usize) -> Result<(), DeviceError> {
+        assert!(
+            len <= self.host.len,
+            "{len} bytes in a piece of {}",
+            self.host.len
+        );
+        let _entered = self.context.enter()?;
         // SAFETY: as above.
         let copied = unsafe {
             driver::cuMemcpyHtoDAsync_v2(
@@ -91,7 +78,7 @@ impl Piece {
                 stream.raw,
             )
         };
-        context.check("cuMemcpyHtoDAsync_v2", copied)
+        self.context.check("cuMemcpyHtoDAsync_v2", copied)
     }
 
     /// Says that all was submitted that uses these buffers.
@@ -99,10 +86,8 @@ impl Piece {
         self.done.record(stream)
     }
 
-    /// The host's buffer, once nothing uses it any more.
-    pub(super) fn host(&mut self) -> Result<&mut [u8], DeviceError> {
-        self.done.synchronize()?;
-        // SAFETY: pinned memory of that length, initialised by the driver or by the copies before; nobody else has it.
-        Ok(unsafe { std::slice::from_raw_parts_mut(self.host.start.as_ptr(), self.host.len) })
+    /// Whether all of that is done.
+    pub(super) fn is_done(&self) -> Result<bool, DeviceError> {
+        self.done.is_done()
     }
 }

@@ -1,18 +1,20 @@
 //! Device memory as a stream of bytes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::launch::{End, Ends, Launch, Launches};
 use super::memory::{DeviceMemory, upload};
+use super::queue::{Held, Told};
 use super::resources::Buffer;
 use crate::memory::Side;
 use crate::plan::program::StreamProgram;
 
 /// The bytes of device memory in the order of a [`StreamProgram`], which the kernel gathers or scatters.
 #[derive(Debug)]
-pub(super) struct DeviceStream {
+pub(crate) struct DeviceStream {
     memory: DeviceMemory,
     launches: Launches,
     places: Buffer,
@@ -30,25 +32,42 @@ pub(super) enum Way {
 
 impl DeviceStream {
     /// Lays a program over the memory, and uploads what the kernel needs of it.
-    pub(super) fn new(program: &StreamProgram, memory: &DeviceMemory) -> Result<Self, DeviceError> {
+    pub(crate) fn new(
+        program: &StreamProgram,
+        memory: &DeviceMemory,
+    ) -> Result<Arc<Self>, DeviceError> {
         memory.check(program.program(), Side::Source)?;
         let launches = Launches::new(program.program())?;
         let places = upload(memory.gpu(), launches.places())?;
         let (memory, bytes) = (memory.clone(), program.bytes());
-        Ok(Self {
+        Ok(Arc::new(Self {
             memory,
             launches,
             places,
             bytes,
-        })
+        }))
     }
 
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(super) fn gpu(&self) -> &Gpu {
+    fn gpu(&self) -> &Gpu {
         self.memory.gpu()
+    }
+
+    /// Has bytes gathered into a piece; `told` gets it.
+    pub(crate) fn gather(self: &Arc<Self>, range: Range<u64>, told: Told<Held>) {
+        let stream = self.clone();
+        self.acquire(Box::new(move |held| match held {
+            Ok(held) => held.gather(&stream, range, told),
+            Err(error) => told(Err(error)),
+        }));
+    }
+
+    /// Asks for a piece, to be filled and scattered.
+    pub(crate) fn acquire(&self, told: Told<Held>) {
+        self.gpu().queue().acquire(told);
     }
 
     /// The launches that move some bytes of the stream between the memory and a buffer that holds just them.

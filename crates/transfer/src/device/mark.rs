@@ -1,0 +1,50 @@
+//! Work of an engine's stream that has to be done first.
+
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUstream;
+
+use super::error::DeviceError;
+use super::gpu::Gpu;
+use super::resources::Event;
+
+/// A place in a stream of an engine: what was submitted to it before has to be done before something else may begin. Clones are the same mark.
+///
+/// An engine says that a cache is computed when it has *submitted* that; the GPU does it later. A transfer that is given a
+/// mark reads or writes nothing before it.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    event: Arc<Event>,
+    gpu: Gpu,
+}
+
+impl Mark {
+    /// Marks the place that a stream has come to: behind all that was submitted to it until now. Costs a few microseconds,
+    /// and waits for nothing.
+    ///
+    /// `stream` is the driver's handle (`CUstream`, or `cudaStream_t`) as a number; 0 is the default stream.
+    ///
+    /// # Safety
+    /// The stream is one of this GPU's primary context, and has not been destroyed.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub unsafe fn new(gpu: &Gpu, stream: u64) -> Result<Self, DeviceError> {
+        let event = Event::new(gpu.context())?;
+        let stream: CUstream = ptr::with_exposed_provenance_mut(stream as usize);
+        // SAFETY: the caller vouches for the stream.
+        unsafe { event.record_raw(stream)? };
+        Ok(Self {
+            event: Arc::new(event),
+            gpu: gpu.clone(),
+        })
+    }
+
+    /// Has `told` called when all before the mark is done, or when that cannot be known any more. It is called on the thread of the
+    /// GPU, so it should take microseconds.
+    pub fn when_done(&self, told: impl FnOnce(Result<(), DeviceError>) + Send + 'static) {
+        let event = self.event.clone();
+        self.gpu.queue().watch(event, Box::new(told));
+    }
+}

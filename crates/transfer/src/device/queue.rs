@@ -1,0 +1,299 @@
+//! The thread that drives a GPU for transfers: it submits pieces, asks when they are done, and never waits for one alone.
+//!
+//! A piece is gathered in device memory and then carried to the host, or carried to the device and then scattered, on one of a few
+//! streams, so that the kernel of one piece runs while another crosses the bus. The buffers that pieces go through are made
+//! beforehand and bounded; where all are in use, pieces wait in the order in which they came, and hold nothing.
+//!
+//! Whether a piece is done is asked, not waited for: an engine's mark, say, may never come, and nothing else
+//! shall wait for it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread;
+use std::time::Duration;
+
+use super::error::DeviceError;
+use super::gpu::{DEFAULT_MULTIPROCESSORS, Kernels};
+use super::resources::{Event, Stream};
+use super::staging::Piece;
+use super::stream::{DeviceStream, Way};
+
+/// The most bytes of one piece.
+pub(crate) const PIECE: usize = 1 << 20;
+
+/// How many pieces are under way at a time: 32 MiB of device memory, and as much pinned memory.
+const PIECES: usize = 32;
+
+/// How many streams they are submitted to.
+const STREAMS: usize = 4;
+
+/// How often it is asked what is done, while something is under way.
+const POLL: Duration = Duration::from_micros(20);
+
+/// Is told, on the thread of the GPU, what became of something.
+pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
+
+/// The way to the thread of a GPU. The thread ends when this is dropped and all is done.
+#[derive(Debug)]
+pub(super) struct Queue {
+    tasks: Sender<Task>,
+}
+
+enum Task {
+    Acquire(Told<Held>),
+    Move(Move),
+    Watch(Arc<Event>, Told<()>),
+    Free(Piece),
+    End,
+}
+
+/// Bytes that cross the bus.
+struct Move {
+    piece: Piece,
+    stream: Arc<DeviceStream>,
+    range: Range<u64>,
+    way: Way,
+    told: Told<Held>,
+}
+
+/// A piece that nobody else uses: pinned memory, and device memory behind it. Free for others once it is dropped.
+///
+/// Whoever holds one must not wait for another, nor for a peer.
+#[derive(Debug)]
+pub(crate) struct Held {
+    piece: Option<Piece>,
+    tasks: Sender<Task>,
+}
+
+impl Queue {
+    /// Makes the buffers and the thread.
+    pub(super) fn start(kernels: &Arc<Kernels>) -> Result<Self, DeviceError> {
+        let context = kernels.context();
+        let streams: Result<Vec<_>, _> = (0..STREAMS).map(|_| Stream::new(context)).collect();
+        let free: Result<Vec<_>, _> = (0..PIECES).map(|_| Piece::new(context, PIECE)).collect();
+        let (tasks, receiver) = mpsc::channel();
+        let worker = Worker {
+            kernels: kernels.clone(),
+            receiver,
+            tasks: tasks.clone(),
+            ends: false,
+            free: free?,
+            streams: streams?,
+            turn: 0,
+            waiting: VecDeque::new(),
+            moving: Vec::new(),
+            watched: Vec::new(),
+        };
+        let name = format!("transload-gpu{}", context.ordinal());
+        match thread::Builder::new()
+            .name(name)
+            .spawn(move || worker.work())
+        {
+            Ok(_) => Ok(Self { tasks }),
+            Err(error) => Err(DeviceError::NoThread {
+                why: error.to_string(),
+            }),
+        }
+    }
+
+    /// Asks for a piece.
+    pub(super) fn acquire(&self, told: Told<Held>) {
+        hand(&self.tasks, Task::Acquire(told));
+    }
+
+    /// Asks to be told when a stream of anybody has come to an event.
+    pub(super) fn watch(&self, event: Arc<Event>, told: Told<()>) {
+        hand(&self.tasks, Task::Watch(event, told));
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        hand(&self.tasks, Task::End);
+    }
+}
+
+/// Hands a task to the thread. If that is gone, which only a panic can do, whoever waits sees its `told` dropped.
+fn hand(tasks: &Sender<Task>, task: Task) {
+    let _ = tasks.send(task);
+}
+
+impl Held {
+    /// The pinned memory.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        self.piece.as_mut().map_or(&mut [], Piece::bytes)
+    }
+
+    /// Gathers bytes of a stream into the first bytes of this, at most [`PIECE`].
+    pub(super) fn gather(self, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Self>) {
+        self.move_bytes(stream, range, Way::Gather, told);
+    }
+
+    /// Scatters the first bytes of this.
+    pub(super) fn scatter(self, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Self>) {
+        self.move_bytes(stream, range, Way::Scatter, told);
+    }
+
+    fn move_bytes(
+        mut self,
+        stream: &Arc<DeviceStream>,
+        range: Range<u64>,
+        way: Way,
+        told: Told<Self>,
+    ) {
+        if let Some(piece) = self.piece.take() {
+            let stream = stream.clone();
+            hand(
+                &self.tasks,
+                Task::Move(Move {
+                    piece,
+                    stream,
+                    range,
+                    way,
+                    told,
+                }),
+            );
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(piece) = self.piece.take() {
+            hand(&self.tasks, Task::Free(piece));
+        }
+    }
+}
+
+struct Worker {
+    kernels: Arc<Kernels>,
+    receiver: Receiver<Task>,
+    tasks: Sender<Task>,
+    /// Whether nobody submits any more.
+    ends: bool,
+    free: Vec<Piece>,
+    streams: Vec<Stream>,
+    /// Which stream is next.
+    turn: usize,
+    waiting: VecDeque<Told<Held>>,
+    moving: Vec<Move>,
+    watched: Vec<(Arc<Event>, Told<()>)>,
+}
+
+impl Worker {
+    fn work(mut self) {
+        while !(self.ends && self.is_idle()) {
+            self.take_tasks();
+            while !self.waiting.is_empty()
+                && let Some(piece) = self.free.pop()
+                && let Some(told) = self.waiting.pop_front()
+            {
+                told(Ok(self.hold(piece)));
+            }
+            self.tell_what_is_done();
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.moving.is_empty() && self.watched.is_empty()
+    }
+
+    /// Waits for a task where nothing else is to be done, for a moment where something is under way; takes all that are there.
+    fn take_tasks(&mut self) {
+        let under_way = !self.moving.is_empty() || !self.watched.is_empty();
+        let first = match under_way {
+            true => self.receiver.recv_timeout(POLL).ok(),
+            false => self.receiver.recv().ok(),
+        };
+        let mut next = first;
+        while let Some(task) = next {
+            self.take(task);
+            next = self.receiver.try_recv().ok();
+        }
+    }
+
+    fn take(&mut self, task: Task) {
+        match task {
+            Task::Acquire(told) => self.waiting.push_back(told),
+            Task::Move(piece) => self.begin(piece),
+            Task::Watch(event, told) => self.watched.push((event, told)),
+            Task::Free(piece) => self.free.push(piece),
+            Task::End => self.ends = true,
+        }
+    }
+
+    fn hold(&self, piece: Piece) -> Held {
+        Held {
+            piece: Some(piece),
+            tasks: self.tasks.clone(),
+        }
+    }
+
+    fn begin(&mut self, mut piece: Move) {
+        self.turn = (self.turn + 1) % self.streams.len();
+        let stream = &self.streams[self.turn];
+        match piece.submit(&self.kernels, stream) {
+            Ok(()) => self.moving.push(piece),
+            Err(error) => {
+                // What was submitted before it failed may still use the buffers.
+                let idle = stream.synchronize();
+                self.end(piece, idle.and(Err(error)));
+            }
+        }
+    }
+
+    fn tell_what_is_done(&mut self) {
+        let mut at = 0;
+        while at < self.moving.len() {
+            match self.moving[at].piece.is_done() {
+                Ok(false) => at += 1,
+                done => {
+                    let piece = self.moving.swap_remove(at);
+                    self.end(piece, done.map(|_| ()));
+                }
+            }
+        }
+        let mut at = 0;
+        while at < self.watched.len() {
+            match self.watched[at].0.is_done() {
+                Ok(false) => at += 1,
+                done => {
+                    let (_, told) = self.watched.swap_remove(at);
+                    told(done.map(|_| ()));
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, piece: Move, ended: Result<(), DeviceError>) {
+        match ended {
+            Ok(()) => (piece.told)(Ok(self.hold(piece.piece))),
+            Err(error) => {
+                self.free.push(piece.piece);
+                (piece.told)(Err(error));
+            }
+        }
+    }
+}
+
+impl Move {
+    fn submit(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), DeviceError> {
+        let len = (self.range.end - self.range.start) as usize;
+        let launches = self
+            .stream
+            .launches(self.way, self.range.clone(), self.piece.device())?;
+        match self.way {
+            Way::Gather => {
+                kernels.launch(stream, &launches, Some(DEFAULT_MULTIPROCESSORS))?;
+                self.piece.fetch(stream, len)?;
+            }
+            Way::Scatter => {
+                self.piece.send(stream, len)?;
+                kernels.launch(stream, &launches, Some(DEFAULT_MULTIPROCESSORS))?;
+            }
+        }
+        self.piece.submitted(stream)
+    }
+}
