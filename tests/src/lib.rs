@@ -23,6 +23,7 @@ pub mod cluster;
 pub mod compiled;
 pub mod fuzz;
 pub mod memory_path;
+pub mod on_device;
 pub mod oracle;
 pub mod pair;
 pub mod planner;

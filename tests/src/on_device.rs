@@ -1,0 +1,187 @@
+//! Plans carried out on a GPU, and seen by what became of the destination.
+
+use serde_json::Value;
+use smallvec::smallvec;
+use transload_transfer::copy::CopyOptions;
+use transload_transfer::device::{self, DeviceError, DeviceMemory, Gpu, Place};
+use transload_transfer::memory::{Memory, MemoryError};
+use transload_transfer::plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program};
+
+use crate::chunks::Chunk;
+use crate::compiled::{compile, tables};
+use crate::oracle::{self, Address, Request};
+use crate::planner::{Planner, RouteChunks};
+
+/// Which of the two sides lie in the GPU's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sides {
+    /// The source, to the host.
+    Source,
+    /// The destination, from the host.
+    Destination,
+    /// Both.
+    Both,
+}
+
+/// A planner that copies, and tells from the bytes of the destination where each has come from.
+#[derive(Debug)]
+pub struct OnDevice<'a> {
+    /// The GPU.
+    pub gpu: &'a Gpu,
+    /// What is on it.
+    pub sides: Sides,
+}
+
+/// Memory of the host or of a GPU.
+enum Side {
+    Host(Memory),
+    Device(DeviceMemory),
+}
+
+impl Side {
+    fn new(gpu: Option<&Gpu>, lens: &[usize]) -> Result<Self, DeviceError> {
+        Ok(match gpu {
+            Some(gpu) => Self::Device(DeviceMemory::allocate(gpu, lens)?),
+            None => Self::Host(Memory::allocate(lens)?),
+        })
+    }
+
+    fn place(&self) -> Place<'_> {
+        match self {
+            Self::Host(memory) => memory.into(),
+            Self::Device(memory) => memory.into(),
+        }
+    }
+}
+
+/// Allocations of one length.
+#[derive(Clone, Copy)]
+struct Shape {
+    count: u64,
+    len: u64,
+}
+
+impl Shape {
+    fn lens(self) -> Vec<usize> {
+        vec![self.len as usize; self.count as usize]
+    }
+
+    /// The program that copies all of it.
+    fn whole(self) -> Program {
+        let step = 1 << ALLOCATION_BITS;
+        let layers = Loop {
+            count: self.count,
+            src: step,
+            dst: step,
+        };
+        Program {
+            nests: vec![Nest {
+                loops: smallvec![layers],
+                run: self.len,
+            }],
+            placed: vec![Placed {
+                nest: 0,
+                src: 0,
+                dst: 0,
+            }],
+        }
+    }
+
+    /// The address of each byte. Their numbers begin with 1.
+    fn addresses(self) -> impl Iterator<Item = Address> {
+        (0..self.count).flat_map(move |allocation| {
+            (0..self.len).map(move |offset| Address { allocation, offset })
+        })
+    }
+
+    fn write(self, memory: &Memory, byte: impl Fn(u64) -> u8) -> Result<(), String> {
+        for allocation in 0..self.count {
+            let first = 1 + allocation * self.len;
+            let bytes: Vec<u8> = (first..first + self.len).map(&byte).collect();
+            memory
+                .write(allocation << ALLOCATION_BITS, &bytes)
+                .map_err(|e| e.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn read(self, memory: &Memory) -> Result<Vec<u8>, String> {
+        let mut all = vec![0; (self.count * self.len) as usize];
+        for (allocation, bytes) in (0..).zip(all.chunks_mut(self.len as usize)) {
+            memory
+                .read(allocation << ALLOCATION_BITS, bytes)
+                .map_err(|e| e.to_string())?;
+        }
+        Ok(all)
+    }
+}
+
+impl OnDevice<'_> {
+    /// Runs a program once for each byte of the numbers of the source's bytes, and puts together which of them came to where.
+    fn carry(&self, program: &Program, from: Shape, to: Shape) -> Result<Vec<Chunk>, String> {
+        let text = |error: DeviceError| error.to_string();
+        let memory = |shape: Shape| {
+            Memory::allocate(&shape.lens()).map_err(|error: MemoryError| error.to_string())
+        };
+        let on = |side| (self.sides != side).then_some(self.gpu);
+        let (before, after) = (memory(from)?, memory(to)?);
+        let source = Side::new(on(Sides::Destination), &from.lens()).map_err(text)?;
+        let destination = Side::new(on(Sides::Source), &to.lens()).map_err(text)?;
+        let mut seen = vec![0; (to.count * to.len) as usize];
+        for shift in [0, 8, 16, 24] {
+            let options = CopyOptions::new();
+            let copy = |program: &Program, from: Place<'_>, to: Place<'_>| {
+                device::copy(program, from, to, &options).map_err(text)
+            };
+            from.write(&before, |number| (number >> shift) as u8)?;
+            to.write(&after, |_| 0)?;
+            copy(&from.whole(), (&before).into(), source.place())?;
+            copy(&to.whole(), (&after).into(), destination.place())?;
+            copy(program, source.place(), destination.place())?;
+            copy(&to.whole(), destination.place(), (&after).into())?;
+            for (byte, seen) in to.read(&after)?.into_iter().zip(&mut seen) {
+                *seen |= u64::from(byte) << shift;
+            }
+        }
+        let from: Vec<Address> = from.addresses().collect();
+        let moved = to.addresses().zip(seen).filter(|(_, seen)| *seen > 0);
+        let chunks = moved.map(|(dst, seen)| {
+            let src = *from
+                .get(seen as usize - 1)
+                .ok_or(format!("no byte has number {seen}"))?;
+            Ok(Chunk { src, dst, len: 1 })
+        });
+        chunks.collect()
+    }
+}
+
+impl Planner for OnDevice<'_> {
+    fn chunks(
+        &self,
+        from: &Value,
+        to: &Value,
+        request: &Request,
+    ) -> Result<Vec<RouteChunks>, String> {
+        let plan = compile(from, to, request, false)?;
+        let names = plan.group_names().collect::<Vec<_>>();
+        let (src, dst) = tables(&plan, request);
+        let bound = plan.bind(&src, &dst).map_err(|e| format!("bind: {e}"))?;
+        let routes = bound.routes.iter().map(|route| {
+            let (src_rank, dst_rank) = (u64::from(route.src_rank.0), u64::from(route.dst_rank.0));
+            let group = names[route.group].to_owned();
+            let shape = |document, rank| {
+                let (count, len) = oracle::allocations(document, rank, &group)?;
+                Ok::<_, String>(Shape { count, len })
+            };
+            let (from, to) = (shape(from, src_rank)?, shape(to, dst_rank)?);
+            let chunks = self.carry(&route.program(), from, to)?;
+            Ok(RouteChunks {
+                src_rank,
+                dst_rank,
+                group,
+                chunks,
+            })
+        });
+        routes.collect()
+    }
+}
