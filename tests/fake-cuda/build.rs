@@ -1,0 +1,33 @@
+//! Compiles the kernel as C, and gives the library the name and the lifetime of a driver.
+
+use std::env;
+use std::path::Path;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
+        return;
+    }
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cuda");
+    println!("cargo:rerun-if-changed=c");
+    println!(
+        "cargo:rerun-if-changed={}",
+        kernels.join("walk.cu").display()
+    );
+    let mut build = cc::Build::new();
+    build.file("c/walk.c").include(kernels).warnings(false);
+    // Undefined behavior stops the process (SIGILL). gcc before 13 has another name for that.
+    let traps = [
+        "-fsanitize-trap=undefined",
+        "-fsanitize-undefined-trap-on-error",
+    ];
+    let supported = |flag: &&str| build.is_flag_supported(flag).unwrap_or(false);
+    if let Some(trap) = traps.into_iter().find(supported) {
+        build.flag("-fsanitize=undefined").flag(trap);
+    }
+    build.compile("walk");
+
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    // Streams are threads, which run on where a program closes the library.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+}

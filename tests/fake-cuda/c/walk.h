@@ -1,0 +1,44 @@
+// What walk.cu needs to be C: a machine that runs its threads one after the other. Each access goes through the machine,
+// which knows the memory of the device.
+
+typedef unsigned long long u64;
+typedef unsigned int u32;
+typedef unsigned char u8;
+
+struct unit16 {
+    u64 low;
+    u64 high;
+};
+
+struct machine {
+    const void *running;
+    void (*load)(const void *running, u64 address, void *to, u32 size);
+    void (*store)(const void *running, u64 address, const void *from, u32 size);
+    // The host's view of device memory, or null for an illegal address.
+    const void *(*view)(const void *running, u64 address, u64 size);
+};
+
+static _Thread_local const struct machine *machine;
+static _Thread_local u32 thread_index;
+static _Thread_local u32 thread_count;
+
+#define ENTRY static void
+#define INLINE static inline
+#define PARAMETER const
+#define THREAD thread_index
+#define THREADS thread_count
+#define UNIT16 struct unit16
+#define HIGH(a, b) ((u32)(((u64)(a) * (b)) >> 32))
+#define LOOP
+#define UNROLL
+#define LOAD(type, from)                                                                          \
+    ({                                                                                            \
+        type loaded;                                                                              \
+        machine->load(machine->running, from, &loaded, sizeof(type));                             \
+        loaded;                                                                                   \
+    })
+#define STORE(type, to, value)                                                                    \
+    ({                                                                                            \
+        type stored = value;                                                                      \
+        machine->store(machine->running, to, &stored, sizeof(type));                              \
+    })

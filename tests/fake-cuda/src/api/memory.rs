@@ -1,0 +1,44 @@
+//! Device memory: allocations.
+
+use crate::code::*;
+use crate::entry::{Out, driver};
+use crate::memory::{self, Kind, OFFSET, Region, TOTAL};
+use crate::stream;
+use crate::view::View;
+
+driver! {
+    fn cuMemAlloc_v2(address: Out<u64>, size: usize) in_context |device| {
+        if size == 0 || address.is_null() {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let mut memory = memory::write();
+        let size = size as u64;
+        if memory.used(device).checked_add(size).is_none_or(|used| used > TOTAL) {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        let view = View::allocate(size as usize)?;
+        let start = view.start() + OFFSET;
+        memory.regions.insert(start, Region { size, device, kind: Kind::Allocated(view) });
+        address.give(start)
+    };
+
+    // As a driver does it, after all that the context was given.
+    fn cuMemFree_v2(address: u64) in_context |device| {
+        let is_allocated = |region: &Region| matches!(region.kind, Kind::Allocated(_));
+        let known = memory::read().regions.get(&address).is_some_and(is_allocated);
+        if !known {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        stream::wait_for_all(device)?;
+        memory::write().regions.remove(&address).map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
+    };
+
+    fn cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, address: u64) in_context |_| {
+        let memory = memory::read();
+        let (start, region) = memory.at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        if !base.is_null() {
+            base.give(start)?;
+        }
+        if size.is_null() { Ok(()) } else { size.give(region.size as usize) }
+    };
+}

@@ -1,0 +1,94 @@
+//! What tests command and ask: functions that fail, how often they were called, what is alive, streams that stand still.
+
+use std::collections::HashMap;
+use std::env;
+use std::ffi::{CStr, c_char};
+use std::sync::{LazyLock, Mutex, MutexGuard};
+
+use crate::board::{self, board};
+use crate::code::*;
+use crate::memory;
+
+#[derive(Default)]
+struct Function {
+    calls: u64,
+    /// How many calls each fault is away, and its code.
+    faults: Vec<(u32, Code)>,
+}
+
+static FUNCTIONS: LazyLock<Mutex<HashMap<String, Function>>> = LazyLock::new(|| {
+    let mut functions: HashMap<String, Function> = HashMap::new();
+    let text = env::var("FAKE_CUDA_FAIL").unwrap_or_default();
+    for fault in text.split(',').filter(|fault| !fault.is_empty()) {
+        let (name, nth, code) = parse(fault)
+            .unwrap_or_else(|| panic!("FAKE_CUDA_FAIL is not FUNCTION:NTH:CODE,...: {fault}"));
+        functions.entry(name).or_default().faults.push((nth, code));
+    }
+    Mutex::new(functions)
+});
+
+fn parse(fault: &str) -> Option<(String, u32, Code)> {
+    let mut parts = fault.split(':');
+    let name = parts.next()?.to_owned();
+    let nth = parts.next()?.parse().ok().filter(|nth| *nth > 0)?;
+    let code = parts.next()?.parse().ok()?;
+    parts.next().is_none().then_some((name, nth, code))
+}
+
+fn functions() -> MutexGuard<'static, HashMap<String, Function>> {
+    FUNCTIONS.lock().unwrap()
+}
+
+/// Counts a call, which may have to fail.
+pub(crate) fn count(name: &'static str) -> Result {
+    let mut functions = functions();
+    let function = functions.entry(name.to_owned()).or_default();
+    function.calls += 1;
+    for fault in &mut function.faults {
+        fault.0 -= 1;
+    }
+    let due = function.faults.iter().find(|fault| fault.0 == 0);
+    let due = due.map_or(Ok(()), |fault| Err(fault.1));
+    function.faults.retain(|fault| fault.0 > 0);
+    due
+}
+
+/// # Safety
+/// It is text that ends with NUL.
+unsafe fn text(name: *const c_char) -> String {
+    // SAFETY: the caller keeps it.
+    unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned()
+}
+
+/// The `nth` next call of this function (1 is the next) does nothing and gives that code; a sticky one loses the current context.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fake_cuda_fail(name: *const c_char, nth: u32, code: u32) {
+    assert!(nth > 0, "1 is the next call");
+    // SAFETY: tests give text.
+    let name = unsafe { text(name) };
+    let mut functions = functions();
+    functions.entry(name).or_default().faults.push((nth, code));
+}
+
+/// How often this function was called, those calls included that failed.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fake_cuda_calls(name: *const c_char) -> u64 {
+    // SAFETY: tests give text.
+    let name = unsafe { text(name) };
+    functions().get(&name).map_or(0, |function| function.calls)
+}
+
+/// How many things are alive that a program has to give back: allocations, streams, events, modules,
+/// registrations, handles, reservations and mappings of memory.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_live() -> u64 {
+    let made = board().live();
+    (made + memory::read().live()) as u64
+}
+
+/// Stops all streams before their next operation, until this is called with 0.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_hold(on: u32) {
+    board().held = on != 0;
+    board::NEWS.notify_all();
+}

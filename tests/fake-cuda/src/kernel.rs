@@ -1,0 +1,209 @@
+//! Kernels: `walk.cu` as C, one thread after the other in a random order, each access checked.
+
+use std::cell::Cell;
+use std::ffi::c_void;
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use crate::board::board;
+use crate::code::*;
+use crate::memory::{self, Memory, User};
+use crate::settings::Random;
+
+/// What a module has.
+#[derive(Clone, Copy)]
+pub(crate) enum Entry {
+    /// Walks in units of so many bytes.
+    Walk(u32),
+    /// Holds its stream for as many microseconds as its parameter says.
+    Spin,
+}
+
+/// A copy of a launch's parameter. Aligned as the structure of C is.
+pub(crate) struct Parameter(Box<[u64]>);
+
+/// `struct machine` of `c/walk.h`.
+#[repr(C)]
+struct Machine {
+    running: *const c_void,
+    load: unsafe extern "C" fn(*const c_void, u64, *mut u8, u32),
+    store: unsafe extern "C" fn(*const c_void, u64, *const u8, u32),
+    view: unsafe extern "C" fn(*const c_void, u64, u64) -> *const u8,
+}
+
+unsafe extern "C" {
+    safe fn fake_walk_size() -> u64;
+    fn fake_walk_prepare(machine: *const Machine, launch: *mut u64) -> u32;
+    fn fake_walk_thread(
+        machine: *const Machine,
+        unit: u32,
+        launch: *const u64,
+        thread: u32,
+        threads: u32,
+    );
+}
+
+impl Entry {
+    /// Every module has these.
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        match name {
+            "walk_16" => Some(Self::Walk(16)),
+            "walk_8" => Some(Self::Walk(8)),
+            "walk_4" => Some(Self::Walk(4)),
+            "walk_2" => Some(Self::Walk(2)),
+            "walk_1" => Some(Self::Walk(1)),
+            "spin" => Some(Self::Spin),
+            _ => None,
+        }
+    }
+
+    /// Copies the one parameter of a launch.
+    ///
+    /// # Safety
+    /// It is of the entry's type.
+    pub(crate) unsafe fn parameter(self, at: *const u8) -> Parameter {
+        let size = match self {
+            Self::Walk(_) => fake_walk_size() as usize,
+            Self::Spin => size_of::<u32>(),
+        };
+        let mut words = vec![0u64; size.div_ceil(8)].into_boxed_slice();
+        // SAFETY: the caller says that there are `size` bytes; `words` has room for them.
+        unsafe { ptr::copy_nonoverlapping(at, words.as_mut_ptr().cast(), size) };
+        Parameter(words)
+    }
+
+    /// Runs a launch. An error is a kernel's, and loses the context.
+    pub(crate) fn run(
+        self,
+        device: usize,
+        parameter: Parameter,
+        threads: u32,
+        random: &mut Random,
+    ) -> Result {
+        match self {
+            Self::Walk(unit) => walk(device, unit, parameter, threads, random),
+            Self::Spin => {
+                thread::sleep(Duration::from_micros(parameter.0[0]));
+                Ok(())
+            }
+        }
+    }
+}
+
+fn walk(
+    device: usize,
+    unit: u32,
+    mut launch: Parameter,
+    threads: u32,
+    random: &mut Random,
+) -> Result {
+    let peers = board().contexts[device].peers.clone();
+    let running = Running {
+        memory: &memory::read(),
+        user: User::Kernel { device, peers },
+        fault: Cell::new(CUDA_SUCCESS),
+        loads: Cell::new((0, 0)),
+        stores: Cell::new((0, 0)),
+    };
+    let machine = Machine {
+        running: (&raw const running).cast(),
+        load,
+        store,
+        view,
+    };
+    // SAFETY: the parameter is a `struct launch`, for nobody else to see.
+    if unsafe { fake_walk_prepare(&machine, launch.0.as_mut_ptr()) } == 0 {
+        running.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
+    }
+    let mut order: Vec<u32> = (0..threads).collect();
+    random.shuffle(&mut order);
+    for thread in order {
+        running.outcome()?;
+        // SAFETY: as above; what the kernel reads by itself was made readable there, for as long as `running` is.
+        unsafe { fake_walk_thread(&machine, unit, launch.0.as_ptr(), thread, threads) };
+    }
+    running.outcome()
+}
+
+/// A launch in progress.
+struct Running<'memory> {
+    memory: &'memory Memory,
+    user: User,
+    /// What was wrong with the first access that was wrong. From then on accesses do nothing.
+    fault: Cell<Code>,
+    /// The addresses that the last load, and the last store, was found to be among.
+    loads: Cell<(u64, u64)>,
+    stores: Cell<(u64, u64)>,
+}
+
+impl Running<'_> {
+    fn outcome(&self) -> Result {
+        match self.fault.get() {
+            CUDA_SUCCESS => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    fn fail(&self, code: Code) {
+        if self.fault.get() == CUDA_SUCCESS {
+            self.fault.set(code);
+        }
+    }
+
+    /// Where the bytes are, if the device may use them and there was no fault yet.
+    fn access(&self, address: u64, size: u64, alignment: u64, writes: bool) -> Option<*mut u8> {
+        if !address.is_multiple_of(alignment) {
+            self.fail(CUDA_ERROR_MISALIGNED_ADDRESS);
+        }
+        let last = if writes { &self.stores } else { &self.loads };
+        let (from, to) = last.get();
+        // An aligned unit lies in one region or the next one, so it is enough to know where it begins and ends.
+        if address < from || address >= to || size > to - address {
+            match self.memory.find(address, size, &self.user, writes) {
+                None => self.fail(CUDA_ERROR_ILLEGAL_ADDRESS),
+                Some(_) => last.set((
+                    address,
+                    self.memory
+                        .reach(address, &self.user, writes)
+                        .unwrap_or(address),
+                )),
+            }
+        }
+        (self.fault.get() == CUDA_SUCCESS).then(|| memory::view(address))
+    }
+}
+
+/// # Safety
+/// `running` is a `Running`, and `to` has room for `size` bytes.
+unsafe extern "C" fn load(running: *const c_void, address: u64, to: *mut u8, size: u32) {
+    // SAFETY: the caller keeps it.
+    let running = unsafe { &*running.cast::<Running>() };
+    match running.access(address, size.into(), size.into(), false) {
+        // SAFETY: `access` says that the bytes are there; memory is locked while the launch runs.
+        Some(from) => unsafe { ptr::copy_nonoverlapping(from, to, size as usize) },
+        // SAFETY: the caller keeps it. No kernel may go on with bytes that are not initialized.
+        None => unsafe { ptr::write_bytes(to, 0, size as usize) },
+    }
+}
+
+/// # Safety
+/// `running` is a `Running`, and `from` has `size` bytes.
+unsafe extern "C" fn store(running: *const c_void, address: u64, from: *const u8, size: u32) {
+    // SAFETY: the caller keeps it.
+    let running = unsafe { &*running.cast::<Running>() };
+    if let Some(to) = running.access(address, size.into(), size.into(), true) {
+        // SAFETY: as in `load`.
+        unsafe { ptr::copy_nonoverlapping(from, to, size as usize) };
+    }
+}
+
+/// # Safety
+/// `running` is a `Running`.
+unsafe extern "C" fn view(running: *const c_void, address: u64, size: u64) -> *const u8 {
+    // SAFETY: the caller keeps it.
+    let running = unsafe { &*running.cast::<Running>() };
+    // Places and tables are words of 8 B.
+    let found = running.access(address, size, 8, false);
+    found.map_or(ptr::null(), <*mut u8>::cast_const)
+}

@@ -1,0 +1,178 @@
+//! Which addresses a device can use, and where their bytes are in this process.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::board::Handle;
+use crate::view::View;
+
+/// A device address is that of the host's view and this: no user space of Linux has such addresses unless a program asks
+/// for them, so they fault in host code. Pinned host memory has the same address on both sides.
+pub(crate) const OFFSET: u64 = 1 << 48;
+
+/// The memory of a device.
+pub(crate) const TOTAL: u64 = 16 << 30;
+
+pub(crate) enum Kind {
+    Allocated(#[expect(dead_code, reason = "it unmaps the memory at its end")] View),
+    /// A part of a reservation, with the devices that may use it and whether they may write.
+    Mapped(HashMap<usize, bool>),
+    HostAllocated(#[expect(dead_code, reason = "it unmaps the memory at its end")] View),
+    HostRegistered {
+        read_only: bool,
+    },
+}
+
+pub(crate) struct Region {
+    pub(crate) size: u64,
+    pub(crate) device: usize,
+    pub(crate) kind: Kind,
+}
+
+/// Memory that `cuMemCreate` made or a descriptor brought.
+pub(crate) struct Shared {
+    pub(crate) memory: OwnedFd,
+    pub(crate) size: u64,
+    pub(crate) device: usize,
+    pub(crate) exportable: bool,
+}
+
+/// Addresses without memory.
+pub(crate) struct Reservation {
+    pub(crate) size: u64,
+    pub(crate) view: View,
+}
+
+#[derive(Default)]
+pub(crate) struct Memory {
+    /// By their first device address; they do not overlap.
+    pub(crate) regions: BTreeMap<u64, Region>,
+    pub(crate) reservations: BTreeMap<u64, Reservation>,
+    pub(crate) shared: BTreeMap<Handle, Shared>,
+}
+
+/// Who uses memory.
+pub(crate) enum User {
+    /// A copy engine, which reaches every device.
+    Copy,
+    /// A kernel, which reaches its device and the peers it has access to.
+    Kernel {
+        device: usize,
+        peers: HashSet<usize>,
+    },
+}
+
+static MEMORY: RwLock<Memory> = RwLock::new(Memory {
+    regions: BTreeMap::new(),
+    reservations: BTreeMap::new(),
+    shared: BTreeMap::new(),
+});
+
+/// Keeps all memory where it is. Operations hold this while they run.
+pub(crate) fn read() -> RwLockReadGuard<'static, Memory> {
+    MEMORY.read().unwrap()
+}
+
+/// Waits for running operations.
+pub(crate) fn write() -> RwLockWriteGuard<'static, Memory> {
+    MEMORY.write().unwrap()
+}
+
+impl Region {
+    pub(crate) fn is_host(&self) -> bool {
+        matches!(
+            self.kind,
+            Kind::HostAllocated(_) | Kind::HostRegistered { .. }
+        )
+    }
+
+    fn allows(&self, user: &User, writes: bool) -> bool {
+        match (&self.kind, user) {
+            (Kind::Allocated(_), User::Copy) => true,
+            (Kind::Allocated(_), User::Kernel { device, peers }) => {
+                self.device == *device || peers.contains(&self.device)
+            }
+            (Kind::Mapped(access), User::Copy) => access.values().any(|may| *may || !writes),
+            (Kind::Mapped(access), User::Kernel { device, .. }) => {
+                access.get(device).is_some_and(|may| *may || !writes)
+            }
+            (Kind::HostAllocated(_), _) => true,
+            (Kind::HostRegistered { read_only }, _) => !(writes && *read_only),
+        }
+    }
+}
+
+impl Memory {
+    /// The region that has this byte, and its first address.
+    pub(crate) fn at(&self, address: u64) -> Option<(u64, &Region)> {
+        let (&start, region) = self.regions.range(..=address).next_back()?;
+        (address - start < region.size).then_some((start, region))
+    }
+
+    /// How far from `address` on a user may go.
+    pub(crate) fn reach(&self, address: u64, user: &User, writes: bool) -> Option<u64> {
+        let (start, region) = self.at(address)?;
+        region.allows(user, writes).then_some(start + region.size)
+    }
+
+    /// Where the bytes are, if the user may use all of them. They may lie in mappings that follow each other.
+    pub(crate) fn find(
+        &self,
+        address: u64,
+        size: u64,
+        user: &User,
+        writes: bool,
+    ) -> Option<*mut u8> {
+        let end = address.checked_add(size)?;
+        let mut covered = self.reach(address, user, writes)?;
+        while covered < end {
+            covered = self.reach(covered, user, writes)?;
+        }
+        Some(view(address))
+    }
+
+    /// The first region that has a byte of the range.
+    pub(crate) fn overlapping(&self, address: u64, size: u64) -> Option<(u64, &Region)> {
+        let before = self.at(address);
+        before.or_else(|| {
+            let end = address.saturating_add(size);
+            let next = self.regions.range(address..end).next();
+            next.map(|(&start, region)| (start, region))
+        })
+    }
+
+    /// The memory of a device that is in use.
+    pub(crate) fn used(&self, device: usize) -> u64 {
+        let allocated = self
+            .regions
+            .values()
+            .filter(|region| matches!(region.kind, Kind::Allocated(_)));
+        let allocated = allocated
+            .filter(|region| region.device == device)
+            .map(|region| region.size);
+        let shared = self
+            .shared
+            .values()
+            .filter(|shared| shared.device == device);
+        allocated.chain(shared.map(|shared| shared.size)).sum()
+    }
+
+    /// How many things a program has to give back.
+    pub(crate) fn live(&self) -> usize {
+        self.regions.len() + self.reservations.len() + self.shared.len()
+    }
+
+    /// Frees what was allocated in a context.
+    pub(crate) fn clear(&mut self, device: usize) {
+        let stays =
+            |region: &Region| region.device != device || matches!(region.kind, Kind::Mapped(_));
+        self.regions.retain(|_, region| stays(region));
+    }
+}
+
+/// Where the byte of a device address is in this process.
+pub(crate) fn view(address: u64) -> *mut u8 {
+    let host = address.checked_sub(OFFSET).unwrap_or(address);
+    host as *mut u8
+}
