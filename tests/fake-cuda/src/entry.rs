@@ -46,7 +46,7 @@ impl<T> Out<T> {
     }
 
     /// Whether there is a place.
-    pub(crate) fn is_null(self) -> bool {
+    pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }
 }

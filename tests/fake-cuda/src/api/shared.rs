@@ -132,7 +132,7 @@ driver! {
         let size = granular(size as u64)?;
         let shared = memory.shared.get(&(handle as Handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let (start, reservation) = reservation(&memory, address, size)?;
-        let fits = offset == 0 && size <= shared.size && address % GRANULARITY == 0;
+        let fits = offset == 0 && size <= shared.size && address.is_multiple_of(GRANULARITY);
         if !fits || flags != 0 || memory.overlapping(address, size).is_some() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

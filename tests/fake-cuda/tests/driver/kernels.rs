@@ -1,0 +1,237 @@
+//! Launches of the one kernel.
+
+use cudarc::driver::sys::*;
+
+use crate::program::*;
+
+/// `struct division` of `walk.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Division {
+    divisor: u32,
+    multiplier: u32,
+    shift: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Loop {
+    src: u64,
+    dst: u64,
+    count: Division,
+    unused: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Side {
+    bases: u64,
+    buffer: u64,
+}
+
+#[repr(C)]
+struct Launch {
+    places: u64,
+    src: Side,
+    dst: Side,
+    begin: u64,
+    end: u64,
+    first: u32,
+    units: u32,
+    place_units: Division,
+    run_units: Division,
+    reverse: u32,
+    loops: u32,
+    nest: [Loop; 8],
+}
+
+/// Right for numbers below 2^31.
+fn division(divisor: u32) -> Division {
+    let shift = divisor
+        .next_power_of_two()
+        .trailing_zeros()
+        .saturating_sub(1);
+    let multiplier = ((1u64 << (32 + shift)) / u64::from(divisor) + 1) as u32;
+    Division {
+        divisor,
+        multiplier,
+        shift,
+    }
+}
+
+const SIZE: usize = 1024;
+
+/// Two places, one in each of two allocations, of three chunks of two units, and a dense buffer.
+struct Nest {
+    unit: u64,
+    allocations: [CUdeviceptr; 2],
+    buffer: CUdeviceptr,
+    launch: Launch,
+}
+
+impl Nest {
+    fn new(unit: u64) -> Self {
+        let allocations = [allocate(SIZE), allocate(SIZE)];
+        let buffer = allocate(SIZE);
+        let [bases, places] = [allocate(16), allocate(32)];
+        let words = |words: &[u64]| {
+            words
+                .iter()
+                .flat_map(|word| word.to_le_bytes())
+                .collect::<Vec<_>>()
+        };
+        upload(bases, &words(&allocations));
+        upload(places, &words(&[2 * unit, 0, 1 << 44 | 4 * unit, 6 * unit]));
+        let nest = Loop {
+            src: 5 * unit,
+            dst: 2 * unit,
+            count: division(3),
+            unused: 0,
+        };
+        let launch = Launch {
+            places,
+            src: Side { bases, buffer: 0 },
+            dst: Side { bases: 0, buffer },
+            begin: unit + unit / 2,
+            end: 12 * unit - 1,
+            first: 1,
+            units: 11,
+            place_units: division(6),
+            run_units: division(2),
+            reverse: 0,
+            loops: 1,
+            nest: [nest; 8],
+        };
+        Self {
+            unit,
+            allocations,
+            buffer,
+            launch,
+        }
+    }
+
+    /// Each byte that the launch moves: its allocation, its offset there, and its offset in the buffer.
+    fn moves(&self) -> Vec<(usize, usize, usize)> {
+        let mut moves = Vec::new();
+        let unit = self.unit;
+        for (place, start) in [2 * unit, 4 * unit].into_iter().enumerate() {
+            for byte in 0..6 * unit {
+                let (chunk, within) = (byte / (2 * unit), byte % (2 * unit));
+                let dst = place as u64 * 6 * unit + byte;
+                if (self.launch.begin..self.launch.end).contains(&dst) {
+                    moves.push((
+                        place,
+                        (start + chunk * 5 * unit + within) as usize,
+                        dst as usize,
+                    ));
+                }
+            }
+        }
+        moves
+    }
+
+    fn run(&self) {
+        launch(
+            function(&format!("walk_{}", self.unit)),
+            2,
+            1,
+            stream(false),
+            &self.launch,
+        );
+    }
+}
+
+#[test]
+fn each_entry_moves_the_bytes_of_a_nest() {
+    run("kernels::each_entry_moves_the_bytes_of_a_nest", &[], || {
+        Fake::start();
+        for unit in [16, 8, 4, 2, 1] {
+            let mut nest = Nest::new(unit);
+            let full = |salt: usize| {
+                (0..SIZE)
+                    .map(|at| (at * 7 + salt * 91) as u8)
+                    .collect::<Vec<_>>()
+            };
+            let (mut sides, mut dense) = ([full(1), full(2)], full(3));
+            for (allocation, bytes) in nest.allocations.iter().zip(&sides) {
+                upload(*allocation, bytes);
+            }
+            upload(nest.buffer, &dense);
+            nest.run();
+            for (place, src, dst) in nest.moves() {
+                dense[dst] = sides[place][src];
+            }
+            assert_eq!(download(nest.buffer, SIZE), dense, "unit {unit}");
+            // And back, into other bytes.
+            sides = [full(4), full(5)];
+            for (allocation, bytes) in nest.allocations.iter().zip(&sides) {
+                upload(*allocation, bytes);
+            }
+            nest.launch.reverse = 1;
+            nest.run();
+            for (place, src, dst) in nest.moves() {
+                sides[place][src] = dense[dst];
+            }
+            let found = nest
+                .allocations
+                .map(|allocation| download(allocation, SIZE));
+            assert_eq!(found, sides, "unit {unit}, reverse");
+        }
+    });
+}
+
+/// Runs a launch that ends in an error, which every later call gives.
+fn loses_the_context(nest: &Nest, code: CUresult) {
+    nest.run();
+    assert_eq!(call!(cuCtxSynchronize()), code);
+    assert_eq!(call!(cuMemAlloc_v2(&mut 0, 1)), code);
+    assert_eq!(call!(cuMemFree_v2(nest.buffer)), code);
+    assert_eq!(call!(cuStreamCreate(&mut std::ptr::null_mut(), 0)), code);
+    // What asks the device alone goes on.
+    assert_eq!(get!(i32: cuDeviceGetCount(_)), 1);
+}
+
+#[test]
+fn an_illegal_address_is_sticky() {
+    run("kernels::an_illegal_address_is_sticky", &[], || {
+        Fake::start();
+        let mut nest = Nest::new(4);
+        nest.launch.dst.buffer += SIZE as u64 - 4 * 11;
+        loses_the_context(&nest, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    });
+}
+
+#[test]
+fn a_table_ends_where_its_allocation_does() {
+    run(
+        "kernels::a_table_ends_where_its_allocation_does",
+        &[],
+        || {
+            Fake::start();
+            let nest = Nest::new(8);
+            let place = ((1u64 << 20) - 1) << 44;
+            upload(nest.launch.places, &place.to_le_bytes());
+            loses_the_context(&nest, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        },
+    );
+}
+
+#[test]
+fn places_are_checked() {
+    run("kernels::places_are_checked", &[], || {
+        Fake::start();
+        let mut nest = Nest::new(8);
+        nest.launch.units = 12;
+        loses_the_context(&nest, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    });
+}
+
+#[test]
+fn a_misaligned_access_is_sticky() {
+    run("kernels::a_misaligned_access_is_sticky", &[], || {
+        Fake::start();
+        let mut nest = Nest::new(16);
+        nest.launch.dst.buffer += 8;
+        loses_the_context(&nest, CUresult::CUDA_ERROR_MISALIGNED_ADDRESS);
+    });
+}

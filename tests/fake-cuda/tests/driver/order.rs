@@ -1,0 +1,165 @@
+//! Streams, events, and what waits for what.
+
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use cudarc::driver::sys::*;
+
+use crate::program::*;
+
+const SIZE: usize = 4096;
+
+#[test]
+fn a_stream_keeps_its_order() {
+    run(
+        "order::a_stream_keeps_its_order",
+        &[("FAKE_CUDA_SEED", "7")],
+        || {
+            Fake::start();
+            let (on, memory, bytes) = (stream(false), allocate(SIZE), pinned(SIZE));
+            for value in 0..100 {
+                good!(cuMemsetD8Async(memory, value, SIZE, on));
+            }
+            good!(cuMemcpyDtoHAsync_v2(
+                bytes.as_mut_ptr().cast(),
+                memory,
+                SIZE,
+                on
+            ));
+            good!(cuStreamSynchronize(on));
+            assert!(bytes.iter().all(|byte| *byte == 99));
+        },
+    );
+}
+
+/// Of two streams each is ahead of the other with some seed.
+#[test]
+fn streams_have_no_order_among_them() {
+    run("order::streams_have_no_order_among_them", &[], || {
+        Fake::start();
+        let (one, other) = (stream(false), stream(false));
+        let memory = allocate(1);
+        let mut seen = [false; 2];
+        for _ in 0..1000 {
+            good!(cuMemsetD8Async(memory, 0, 1, one));
+            good!(cuMemsetD8Async(memory, 1, 1, other));
+            seen[usize::from(download(memory, 1)[0])] = true;
+            if seen == [true; 2] {
+                return;
+            }
+        }
+        panic!("always the same order");
+    });
+}
+
+#[test]
+fn calls_return_before_the_work_is_done() {
+    run("order::calls_return_before_the_work_is_done", &[], || {
+        let fake = Fake::start();
+        let (on, memory, bytes) = (stream(false), allocate(SIZE), pinned(SIZE));
+        let event = get!(CUevent: cuEventCreate(_, 0));
+        // Nothing was recorded.
+        good!(cuEventQuery(event));
+        good!(cuEventSynchronize(event));
+        good!(cuStreamQuery(on));
+
+        fake.hold(true);
+        bytes.fill(1);
+        good!(cuMemcpyHtoDAsync_v2(
+            memory,
+            bytes.as_ptr().cast(),
+            SIZE,
+            on
+        ));
+        good!(cuEventRecord(event, on));
+        assert_eq!(call!(cuEventQuery(event)), CUresult::CUDA_ERROR_NOT_READY);
+        assert_eq!(call!(cuStreamQuery(on)), CUresult::CUDA_ERROR_NOT_READY);
+        // Pinned memory is read when the copy starts.
+        bytes.fill(2);
+        // Pageable memory was read when the call came back.
+        let mut pageable = vec![3u8; SIZE];
+        good!(cuMemcpyHtoDAsync_v2(
+            memory + 1,
+            pageable.as_ptr().cast(),
+            SIZE - 1,
+            on
+        ));
+        pageable.fill(4);
+        // It can go while it is waited for.
+        let other = stream(false);
+        good!(cuStreamWaitEvent(other, event, 0));
+        good!(cuEventDestroy_v2(event));
+        assert_eq!(
+            call!(cuEventQuery(event)),
+            CUresult::CUDA_ERROR_INVALID_HANDLE
+        );
+        assert_eq!(call!(cuStreamQuery(other)), CUresult::CUDA_ERROR_NOT_READY);
+
+        fake.hold(false);
+        good!(cuStreamSynchronize(other));
+        let found = download(memory, SIZE);
+        assert_eq!((found[0], found[1], found[SIZE - 1]), (2, 3, 3));
+    });
+}
+
+#[test]
+fn a_stream_waits_for_an_event() {
+    run("order::a_stream_waits_for_an_event", &[], || {
+        Fake::start();
+        let (first, second, memory) = (stream(false), stream(false), allocate(SIZE));
+        let event = get!(CUevent: cuEventCreate(_, 0));
+        let end = get!(CUevent: cuEventCreate(_, 0));
+        let spin = function("spin");
+        launch(spin, 1, 1, first, &20_000u32);
+        good!(cuMemsetD8Async(memory, 1, SIZE, first));
+        good!(cuEventRecord(event, first));
+        good!(cuStreamWaitEvent(second, event, 0));
+        // Recorded again, it means something else from here on.
+        good!(cuEventRecord(event, second));
+        good!(cuMemsetD8Async(memory, 2, SIZE, second));
+        good!(cuEventRecord(end, second));
+        // The work of a destroyed stream is done.
+        good!(cuStreamDestroy_v2(second));
+        assert_eq!(
+            call!(cuStreamQuery(second)),
+            CUresult::CUDA_ERROR_INVALID_HANDLE
+        );
+        good!(cuEventSynchronize(end));
+        assert!(download(memory, SIZE) == [2; SIZE]);
+        assert!(get!(f32: cuEventElapsedTime(_, event, end)) >= 0.0);
+    });
+}
+
+#[test]
+fn the_null_stream_waits_for_blocking_streams() {
+    run(
+        "order::the_null_stream_waits_for_blocking_streams",
+        &[],
+        || {
+            let fake = Fake::start();
+            let (blocking, free, memory) = (stream(true), stream(false), allocate(SIZE));
+            let spin = function("spin");
+            for _ in 0..10 {
+                launch(spin, 1, 1, blocking, &2000u32);
+                good!(cuMemsetD8Async(memory, 1, SIZE, blocking));
+                good!(cuMemsetD8Async(memory, 2, SIZE, null_mut()));
+                good!(cuMemsetD8Async(memory, 3, SIZE, blocking));
+                let mut bytes = [0u8; SIZE];
+                good!(cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), memory, SIZE));
+                assert!(bytes == [3; SIZE]);
+            }
+            // It does not wait for others: this ends, though the other stream has an operation without an end.
+            let event = get!(CUevent: cuEventCreate(_, 0));
+            launch(spin, 1, 1, free, &300_000_000u32);
+            good!(cuEventRecord(event, free));
+            good!(cuStreamSynchronize(null_mut()));
+            good!(cuMemsetD8_v2(memory, 4, SIZE));
+            let mut bytes = [0u8; SIZE];
+            good!(cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), memory, SIZE));
+            assert!(bytes == [4; SIZE]);
+            std::thread::sleep(Duration::from_millis(2));
+            assert_eq!(call!(cuEventQuery(event)), CUresult::CUDA_ERROR_NOT_READY);
+            assert_eq!(fake.calls("cuLaunchKernel"), 11);
+        },
+    );
+}

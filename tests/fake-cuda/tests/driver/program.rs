@@ -1,0 +1,189 @@
+//! A test's process, and what its programs have in common.
+
+use std::env;
+use std::ffi::{CString, c_char, c_void};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus};
+use std::ptr::null_mut;
+
+use cudarc::driver::sys::{self, *};
+use libloading::Library;
+
+use crate::library::library;
+
+/// The variable that has the library's path, in the process that runs a test's body.
+const LIBRARY: &str = "FAKE_CUDA_TEST_LIBRARY";
+
+/// Runs the body in a process with these variables, and returns how that ended.
+pub(crate) fn status(test: &str, variables: &[(&str, &str)], body: fn()) -> ExitStatus {
+    if env::var_os(LIBRARY).is_some() {
+        body();
+        std::process::exit(0);
+    }
+    Command::new(env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(LIBRARY, library())
+        .envs(variables.iter().copied())
+        .arg0("the test's process")
+        .status()
+        .unwrap()
+}
+
+/// Runs the body in a process with these variables.
+pub(crate) fn run(test: &str, variables: &[(&str, &str)], body: fn()) {
+    let status = status(test, variables, body);
+    assert!(status.success(), "{status}");
+}
+
+/// Calls a function of the driver, which has to succeed.
+macro_rules! good {
+    ($name:ident($($argument:expr),* $(,)?)) => {{
+        let code = call!($name($($argument),*));
+        assert_eq!(code, cudarc::driver::sys::CUresult::CUDA_SUCCESS, stringify!($name));
+    }};
+}
+pub(crate) use good;
+
+/// Calls a function of the driver.
+macro_rules! call {
+    ($name:ident($($argument:expr),* $(,)?)) => {
+        // SAFETY: the tests keep the contract of the driver, or break it as the fake has to notice.
+        unsafe { cudarc::driver::sys::$name($($argument),*) }
+    };
+}
+pub(crate) use call;
+
+/// Calls a function of the driver that leaves one thing.
+macro_rules! get {
+    ($type:ty: $name:ident(_ $(, $argument:expr)* $(,)?)) => {{
+        let mut made = std::mem::MaybeUninit::<$type>::zeroed();
+        good!($name(made.as_mut_ptr() $(, $argument)*));
+        // SAFETY: zeros are fine for numbers and handles, and the call succeeded.
+        unsafe { made.assume_init() }
+    }};
+}
+pub(crate) use get;
+
+/// The fake driver of this process.
+pub(crate) struct Fake(Library);
+
+impl Fake {
+    /// Loads it. cudarc finds this one then, too.
+    pub(crate) fn load() -> Self {
+        let path = env::var_os(LIBRARY).unwrap();
+        // SAFETY: loading the fake runs nothing.
+        let library = unsafe { Library::new(path) }.unwrap();
+        let fake = Self(library);
+        // SAFETY: they are only compared.
+        unsafe {
+            let name = b"cuInit\0";
+            let ours = *fake.0.get::<*const c_void>(name).unwrap();
+            let theirs = *sys::culib().get::<*const c_void>(name).unwrap();
+            assert_eq!(ours, theirs, "cudarc has another driver");
+        }
+        fake
+    }
+
+    /// Loads it, and makes the first device's context current.
+    pub(crate) fn start() -> Self {
+        let fake = Self::load();
+        good!(cuInit(0));
+        context(0);
+        fake
+    }
+
+    fn function<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: the callers below know the types.
+        *unsafe { self.0.get::<T>(name) }.unwrap()
+    }
+
+    pub(crate) fn fail(&self, name: &str, nth: u32, code: CUresult) {
+        let fail: extern "C" fn(*const c_char, u32, u32) = self.function("fake_cuda_fail");
+        fail(CString::new(name).unwrap().as_ptr(), nth, code as u32);
+    }
+
+    pub(crate) fn calls(&self, name: &str) -> u64 {
+        let calls: extern "C" fn(*const c_char) -> u64 = self.function("fake_cuda_calls");
+        calls(CString::new(name).unwrap().as_ptr())
+    }
+
+    pub(crate) fn live(&self) -> u64 {
+        let live: extern "C" fn() -> u64 = self.function("fake_cuda_live");
+        live()
+    }
+
+    pub(crate) fn hold(&self, on: bool) {
+        let hold: extern "C" fn(u32) = self.function("fake_cuda_hold");
+        hold(on.into());
+    }
+}
+
+/// Makes a device's context current.
+pub(crate) fn context(device: i32) -> CUcontext {
+    let context = get!(CUcontext: cuDevicePrimaryCtxRetain(_, device));
+    good!(cuCtxSetCurrent(context));
+    context
+}
+
+/// A stream with CU_STREAM_NON_BLOCKING, or without.
+pub(crate) fn stream(blocking: bool) -> CUstream {
+    get!(CUstream: cuStreamCreate(_, u32::from(!blocking)))
+}
+
+pub(crate) fn allocate(size: usize) -> CUdeviceptr {
+    get!(CUdeviceptr: cuMemAlloc_v2(_, size))
+}
+
+/// Pinned memory.
+pub(crate) fn pinned(size: usize) -> &'static mut [u8] {
+    let at = get!(*mut c_void: cuMemHostAlloc(_, size, 0));
+    // SAFETY: it is new, and no test frees what it uses.
+    unsafe { std::slice::from_raw_parts_mut(at.cast(), size) }
+}
+
+/// Copies to the device, and waits.
+pub(crate) fn upload(to: CUdeviceptr, bytes: &[u8]) {
+    good!(cuMemcpyHtoD_v2(to, bytes.as_ptr().cast(), bytes.len()));
+    good!(cuCtxSynchronize());
+}
+
+/// Copies from the device, after all that its streams have to do.
+pub(crate) fn download(from: CUdeviceptr, size: usize) -> Vec<u8> {
+    good!(cuCtxSynchronize());
+    let mut bytes = vec![0; size];
+    good!(cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), from, size));
+    bytes
+}
+
+/// A function of a module that has the kernels.
+pub(crate) fn function(name: &str) -> CUfunction {
+    let image = c".version 8.0\n.visible .entry walk_16(\n)";
+    let module = get!(CUmodule: cuModuleLoadData(_, image.as_ptr().cast()));
+    let name = CString::new(name).unwrap();
+    get!(CUfunction: cuModuleGetFunction(_, module, name.as_ptr()))
+}
+
+/// Launches a function with one parameter.
+pub(crate) fn launch<T>(
+    function: CUfunction,
+    blocks: u32,
+    threads: u32,
+    on: CUstream,
+    parameter: &T,
+) {
+    let mut parameters = [(&raw const *parameter).cast_mut().cast::<c_void>()];
+    let parameters = parameters.as_mut_ptr();
+    good!(cuLaunchKernel(
+        function,
+        blocks,
+        1,
+        1,
+        threads,
+        1,
+        1,
+        0,
+        on,
+        parameters,
+        null_mut()
+    ));
+}
