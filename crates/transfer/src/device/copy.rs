@@ -145,7 +145,7 @@ fn to_host(from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceErr
     let mut ahead = VecDeque::with_capacity(AHEAD);
     let mut place = |(piece, len): (Waiting, usize)| {
         let mut piece = piece.wait()?;
-        Ok::<_, DeviceError>(to.scatter(&piece.bytes()[..len], &mut sum)?)
+        Ok::<_, DeviceError>(to.scatter(&piece.bytes()[..len], Some(&mut sum))?)
     };
     for range in pieces(from.bytes()) {
         let len = len(&range);
@@ -167,7 +167,7 @@ fn to_device(mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceE
     let mut ahead = VecDeque::with_capacity(AHEAD);
     for range in pieces(to.bytes()) {
         let mut piece = Waiting::new(|told| to.acquire(told)).wait()?;
-        from.gather(&mut piece.bytes()[..len(&range)], &mut sum)?;
+        from.gather(&mut piece.bytes()[..len(&range)], Some(&mut sum))?;
         ahead.push_back(Waiting::new(|told| piece.scatter(to, range, told)));
         if ahead.len() == AHEAD
             && let Some(first) = ahead.pop_front()
