@@ -31,7 +31,7 @@ u32 fake_walk_prepare(const struct machine *of, struct launch *launch)
     u64 from = divide(launch->first, launch->place_units);
     u64 to = divide((u32)last, launch->place_units);
     u64 size = (to - from + 1) * sizeof(struct place);
-    const struct place *view = of->view(of->running, (u64)(launch->places + from), size);
+    const struct place *view = of->view(of->running, (u64)launch->places + from * sizeof(struct place), size);
     if (!view)
         return 0;
     launch->places = view - from;

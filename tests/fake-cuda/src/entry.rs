@@ -99,6 +99,14 @@ pub(crate) fn initialized(name: &'static str, work: impl FnOnce() -> Result) -> 
     code(begin(name).and_then(|()| ready()).and_then(|()| work()))
 }
 
+/// Begins a function that works without a context, but not in one that is lost.
+pub(crate) fn not_lost(name: &'static str, work: impl FnOnce() -> Result) -> Code {
+    initialized(name, || {
+        let lost = current().and_then(|device| board().contexts[device].lost);
+        lost.map_or_else(work, Err)
+    })
+}
+
 /// Begins a function that needs a current context, whose device it gets.
 pub(crate) fn in_context(name: &'static str, work: impl FnOnce(usize) -> Result) -> Code {
     initialized(name, || {

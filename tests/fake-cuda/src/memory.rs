@@ -127,6 +127,8 @@ impl Memory {
         let end = address.checked_add(size)?;
         let mut covered = self.reach(address, user, writes)?;
         while covered < end {
+            let next = &self.at(covered)?.1.kind;
+            matches!(next, Kind::Mapped(_)).then_some(())?;
             covered = self.reach(covered, user, writes)?;
         }
         Some(view(address))

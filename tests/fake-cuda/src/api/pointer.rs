@@ -14,7 +14,7 @@ const HOST: c_uint = 1;
 const DEVICE: c_uint = 2;
 
 driver! {
-    fn cuPointerGetAttribute(data: Out<u8>, attribute: c_uint, address: u64) initialized || {
+    fn cuPointerGetAttribute(data: Out<u8>, attribute: c_uint, address: u64) not_lost || {
         let memory = memory::read();
         let found = memory.at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         give(data, attribute, address, Some(found))
@@ -23,7 +23,7 @@ driver! {
     // An address that the driver does not know has attributes of 0.
     fn cuPointerGetAttributes(
         count: c_uint, attributes: In<c_uint>, data: In<Out<u8>>, address: u64
-    ) initialized || {
+    ) not_lost || {
         let memory = memory::read();
         for index in 0..count as usize {
             let (attribute, data) = (attributes.nth(index).read()?, data.nth(index).read()?);

@@ -57,12 +57,12 @@ const _: () = assert!(size_of::<Access>() == size_of::<sys::CUmemAccessDesc>());
 driver! {
     fn cuMemGetAllocationGranularity(
         granularity: Out<usize>, properties: In<Properties>, _option: c_uint
-    ) initialized || {
+    ) not_lost || {
         device_of(&properties.read()?)?;
         granularity.give(GRANULARITY as usize)
     };
 
-    fn cuMemCreate(made: Out<u64>, size: usize, properties: In<Properties>, flags: c_ulonglong) initialized || {
+    fn cuMemCreate(made: Out<u64>, size: usize, properties: In<Properties>, flags: c_ulonglong) not_lost || {
         let properties = properties.read()?;
         let device = device_of(&properties)?;
         let size = granular(size as u64)?;
@@ -78,14 +78,14 @@ driver! {
     };
 
     // Mappings keep the memory.
-    fn cuMemRelease(handle: u64) initialized || {
+    fn cuMemRelease(handle: u64) not_lost || {
         let released = memory::write().shared.remove(&(handle as Handle));
         released.map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
     };
 
     fn cuMemExportToShareableHandle(
         descriptor: Out<RawFd>, handle: u64, kind: c_uint, flags: c_ulonglong
-    ) initialized || {
+    ) not_lost || {
         let memory = memory::read();
         let shared = memory.shared.get(&(handle as Handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         if kind != POSIX || flags != 0 || !shared.exportable || descriptor.is_null() {
@@ -96,7 +96,7 @@ driver! {
     };
 
     // The caller keeps its descriptor.
-    fn cuMemImportFromShareableHandle(made: Out<u64>, descriptor: usize, kind: c_uint) initialized || {
+    fn cuMemImportFromShareableHandle(made: Out<u64>, descriptor: usize, kind: c_uint) not_lost || {
         let descriptor = RawFd::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0);
         let descriptor = descriptor.filter(|_| kind == POSIX).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         made.give(add(import(descriptor).ok_or(CUDA_ERROR_INVALID_VALUE)?))
@@ -105,7 +105,7 @@ driver! {
     // The address that a caller wishes for is a hint, and not taken.
     fn cuMemAddressReserve(
         address: Out<u64>, size: usize, alignment: usize, _wish: u64, flags: c_ulonglong
-    ) initialized || {
+    ) not_lost || {
         let size = granular(size as u64)?;
         if flags != 0 || address.is_null() || !(alignment == 0 || alignment.is_power_of_two()) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -116,7 +116,7 @@ driver! {
         address.give(start)
     };
 
-    fn cuMemAddressFree(address: u64, size: usize) initialized || {
+    fn cuMemAddressFree(address: u64, size: usize) not_lost || {
         let mut memory = memory::write();
         let reserved = memory.reservations.get(&address).is_some_and(|of| of.size == size as u64);
         if !reserved || memory.overlapping(address, size as u64).is_some() {
@@ -127,7 +127,7 @@ driver! {
     };
 
     // Nobody has access to it yet.
-    fn cuMemMap(address: u64, size: usize, offset: usize, handle: u64, flags: c_ulonglong) initialized || {
+    fn cuMemMap(address: u64, size: usize, offset: usize, handle: u64, flags: c_ulonglong) not_lost || {
         let mut memory = memory::write();
         let size = granular(size as u64)?;
         let shared = memory.shared.get(&(handle as Handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -143,7 +143,7 @@ driver! {
     };
 
     // It takes away whole mappings only, and waits for what runs, but not for what is queued.
-    fn cuMemUnmap(address: u64, size: usize) initialized || {
+    fn cuMemUnmap(address: u64, size: usize) not_lost || {
         let mut memory = memory::write();
         let mapped = mappings(&memory, address, size as u64)?;
         for start in mapped {
@@ -154,7 +154,7 @@ driver! {
         Ok(())
     };
 
-    fn cuMemSetAccess(address: u64, size: usize, access: In<Access>, count: usize) initialized || {
+    fn cuMemSetAccess(address: u64, size: usize, access: In<Access>, count: usize) not_lost || {
         let mut memory = memory::write();
         for start in mappings(&memory, address, size as u64)? {
             for index in 0..count {

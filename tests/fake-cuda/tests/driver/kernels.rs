@@ -81,7 +81,10 @@ impl Nest {
                 .collect::<Vec<_>>()
         };
         upload(bases, &words(&allocations));
-        upload(places, &words(&[2 * unit, 0, 1 << 44 | 4 * unit, 6 * unit]));
+        upload(
+            places,
+            &words(&[2 * unit, 0, (1 << 44) | (4 * unit), 6 * unit]),
+        );
         let nest = Loop {
             src: 5 * unit,
             dst: 2 * unit,
@@ -187,6 +190,7 @@ fn loses_the_context(nest: &Nest, code: CUresult) {
     assert_eq!(call!(cuMemAlloc_v2(&mut 0, 1)), code);
     assert_eq!(call!(cuMemFree_v2(nest.buffer)), code);
     assert_eq!(call!(cuStreamCreate(&mut std::ptr::null_mut(), 0)), code);
+    assert_eq!(call!(cuMemRelease(1)), code);
     // What asks the device alone goes on.
     assert_eq!(get!(i32: cuDeviceGetCount(_)), 1);
 }
@@ -233,5 +237,65 @@ fn a_misaligned_access_is_sticky() {
         let mut nest = Nest::new(16);
         nest.launch.dst.buffer += 8;
         loses_the_context(&nest, CUresult::CUDA_ERROR_MISALIGNED_ADDRESS);
+    });
+}
+
+/// The nest's buffer on the second device, which a kernel of the first one may use or not.
+fn on_two_devices(access: bool) -> Nest {
+    Fake::start();
+    let mut nest = Nest::new(4);
+    let (first, second) = (get!(CUcontext: cuCtxGetCurrent(_)), context(1));
+    nest.launch.dst.buffer = allocate(SIZE);
+    good!(cuMemsetD8_v2(nest.launch.dst.buffer, 0, SIZE));
+    good!(cuCtxSynchronize());
+    good!(cuCtxSetCurrent(first));
+    if access {
+        good!(cuCtxEnablePeerAccess(second, 0));
+        let again = CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+        assert_eq!(call!(cuCtxEnablePeerAccess(second, 0)), again);
+    }
+    good!(cuMemsetD8_v2(nest.allocations[0], 1, SIZE));
+    good!(cuCtxSynchronize());
+    nest.run();
+    nest
+}
+
+const TWO: [(&str, &str); 1] = [("FAKE_CUDA_DEVICES", "2")];
+
+#[test]
+fn peers_share_memory_once_that_is_enabled() {
+    run(
+        "kernels::peers_share_memory_once_that_is_enabled",
+        &TWO,
+        || {
+            let nest = on_two_devices(true);
+            good!(cuCtxSynchronize());
+            let (first, second) = (get!(CUcontext: cuCtxGetCurrent(_)), context(1));
+            let (to, from) = (nest.buffer, nest.launch.dst.buffer);
+            good!(cuMemcpyPeerAsync(
+                to,
+                first,
+                from,
+                second,
+                SIZE,
+                std::ptr::null_mut()
+            ));
+            let ones = download(to, SIZE).iter().filter(|byte| **byte == 1).count();
+            assert_eq!(ones, nest.moves().iter().filter(|at| at.0 == 0).count());
+        },
+    );
+}
+
+#[test]
+fn peers_share_nothing_before() {
+    run("kernels::peers_share_nothing_before", &TWO, || {
+        on_two_devices(false);
+        assert_eq!(
+            call!(cuCtxSynchronize()),
+            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+        );
+        // The other device has a context of its own.
+        context(1);
+        allocate(1);
     });
 }

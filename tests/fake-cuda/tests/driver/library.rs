@@ -1,13 +1,32 @@
 //! Where the library is, and variants of it.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Builds `libcuda.so` and returns its file. Cargo does nothing where it is current.
+/// Builds `libcuda.so` once in a run of the tests, and returns its file.
 pub(crate) fn library() -> PathBuf {
+    // With cargo-nextest each test is a process, and cargo takes a quarter of a second to find that nothing is to do.
+    let Ok(run) = std::env::var("NEXTEST_RUN_ID") else {
+        return build();
+    };
+    let built = Path::new(env!("CARGO_TARGET_TMPDIR")).join("libcuda-built");
+    let said = fs::read_to_string(&built).unwrap_or_default();
+    if let Some(path) = said.strip_prefix(&format!("{run} ")) {
+        return path.into();
+    }
+    let path = build();
+    // Renamed into its place, so that no test reads a part of it.
+    let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    write!(file, "{run} {}", path.display()).unwrap();
+    file.persist(built).unwrap();
+    path
+}
+
+fn build() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
